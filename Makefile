@@ -1,0 +1,55 @@
+# Two commands matter: `make demo` and `make test`. Each does all its own set-up, as root, on Debian 12.
+PY := build/venv/bin/python
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help:  ## this text
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 16
+
+.PHONY: setup setup-test
+setup:  ## what the demo needs (called by it)
+	@scripts/setup.sh demo
+setup-test:
+	@scripts/setup.sh test
+
+.PHONY: demo
+demo: setup  ## a live co-location node on this machine; ONCE=1 shows everything, cleans up, ends
+	@$(PY) -m control.ctl.demo $(if $(ONCE),--once)
+
+.PHONY: test
+test: setup-test lint  ## every check and every test, on this kernel and in the guest
+	@$(PY) -m pytest $(PYTEST_ARGS)
+
+.PHONY: unit
+unit: setup-test  ## the tests that need neither root nor a kernel feature
+	@$(PY) -m pytest -m "not kernel and not guest and not runtime and not kubectl and not e2e" $(PYTEST_ARGS)
+
+.PHONY: lint
+lint:  ## ruff, mypy, import contracts
+	@build/venv/bin/ruff check .
+	@build/venv/bin/ruff format --check .
+	@build/venv/bin/mypy
+	@build/venv/bin/lint-imports
+
+.PHONY: bench
+bench: setup-test  ## every benchmark: a line `name value unit budget ok|over` each, JSON under build/bench/
+	@$(PY) scripts/bench.py $(BENCH)
+
+.PHONY: bpf
+bpf:  ## the BPF objects
+	@$(MAKE) --no-print-directory -C bpf
+
+.PHONY: crds
+crds:  ## rewrite deploy/crds from the structs
+	@$(PY) -m koordlet.api.crdgen --out deploy/crds
+
+.PHONY: pins
+pins:  ## renew requirements/*.txt
+	@scripts/pins.sh
+
+.PHONY: clean
+clean:  ## everything that was built, the virtual environment included
+	@rm -rf build koordlet/probes/objects koordlet/api/hooks/*_pb2*.py*
+	@$(MAKE) --no-print-directory -C bpf clean

@@ -1,0 +1,60 @@
+#!/bin/sh
+# Makes this checkout ready to run: Debian packages, Python packages, generated code, BPF objects.
+#   scripts/setup.sh demo   what `make demo` needs
+#   scripts/setup.sh test   the same, and what `make test` and `make bench` need
+# Idempotent: a stamp named after the inputs' checksum makes the second run a matter of milliseconds.
+set -eu
+cd "$(dirname "$0")/.."
+mode=${1:-demo}
+case $mode in
+  demo) lists="scripts/apt/base.txt scripts/apt/bpf.txt"; pins=requirements/runtime.txt ;;
+  test) lists="scripts/apt/base.txt scripts/apt/bpf.txt scripts/apt/test.txt"; pins=requirements/dev.txt ;;
+  *) echo "setup: unknown mode '$mode' (demo or test)" >&2; exit 2 ;;
+esac
+say() { printf 'setup: %s\n' "$*"; }
+[ "$(id -u)" = 0 ] || { echo "setup: must run as root: cgroups, BPF and apt-get need it" >&2; exit 1; }
+mkdir -p build
+
+sum() { cat "$@" | sha256sum | cut -c1-16; }
+
+# --- Debian packages -------------------------------------------------------------------------
+packages=$(sed -e 's/#.*//' -e '/^[[:space:]]*$/d' $lists | sort -u)
+missing=""
+installed=$(dpkg-query -W -f='${db:Status-Abbrev} ${Package}\n' | sed -n 's/^ii  *//p')
+for package in $packages; do
+  printf '%s\n' "$installed" | grep -qx "$package" || missing="$missing $package"
+done
+if [ -n "$missing" ]; then
+  say "installing Debian packages:$missing"
+  export DEBIAN_FRONTEND=noninteractive
+  log=build/setup-apt.log
+  # Packages that bring a daemon must not start it: this is a build step, not an installation.
+  { apt-get update && RUNLEVEL=1 apt-get install -y --no-install-recommends $missing; } >"$log" 2>&1 || {
+    tail -n 30 "$log" >&2; echo "setup: apt-get failed; the whole log is in $log" >&2; exit 1; }
+fi
+
+# --- Python packages -------------------------------------------------------------------------
+python=/usr/bin/python3
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+  echo "setup: $python is older than 3.11" >&2; exit 1; }
+pins_sum=$(sum "$pins" pyproject.toml)
+# The test environment holds everything that the demo's does.
+test_sum=$(sum requirements/dev.txt pyproject.toml)
+stamp=build/.venv-$pins_sum
+if [ ! -e "$stamp" ] && [ ! -e "build/.venv-$test_sum" ]; then
+  say "installing Python packages into build/venv (a minute or two)"
+  [ -x build/venv/bin/python ] || "$python" -m venv build/venv
+  build/venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r "$pins"
+  build/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+  rm -f build/.venv-*
+  touch "$stamp"
+fi
+
+# --- Generated code and BPF objects ----------------------------------------------------------
+generated=$(sum koordlet/api/hooks/api.proto scripts/gen_proto.py)
+if [ ! -e "build/.proto-$generated" ] || [ ! -e koordlet/api/hooks/api_pb2.py ]; then
+  build/venv/bin/python scripts/gen_proto.py
+  rm -f build/.proto-*
+  touch "build/.proto-$generated"
+fi
+make --no-print-directory -s -C bpf
