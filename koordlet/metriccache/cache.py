@@ -1,0 +1,177 @@
+"""The metric cache: appends whole batches, answers windows (spec 02 §4.1-4.2).
+
+A `Batch` is what one collector measured in one tick. `commit` checks all of it before storing any of it, so that
+readers never see half a tick. Queries that fix only some labels pool the points of every matching series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from koordlet.metriccache.aggregate import Aggregation, AggregationError, Floats, aggregate_rows
+from koordlet.metriccache.kinds import BY_NAME, Kind, SeriesError
+from koordlet.metriccache.kv import KeyValue
+from koordlet.metriccache.ring import Key, Ring
+
+LONG_SECONDS = 30 * 60.0
+SHORT_SECONDS = 5 * 60.0
+SLACK = 1.1
+"""A window is read while the next samples come in; a tenth more columns keep its oldest points."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """Samples of one instant, by kind."""
+
+    at: float
+    """seconds of CLOCK_BOOTTIME"""
+    samples: dict[str, tuple[list[Key], list[float]]] = field(default_factory=dict)
+
+    def add(self, kind: str, value: float, *labels: str) -> None:
+        """One sample; labels in the kind's order. A value that is not finite is a bug in the collector."""
+        if not np.isfinite(value):
+            raise SeriesError(f"{kind}{labels}: {value} is not a finite number")
+        keys, values = self.samples.setdefault(kind, ([], []))
+        keys.append(labels)
+        values.append(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Pooled samples in order of time: seconds and values of equal length."""
+
+    times: Floats
+    values: Floats
+
+    @property
+    def covered(self) -> float:
+        """Seconds from the first to the last sample; 0 with fewer than two."""
+        return float(self.times.max() - self.times.min()) if len(self.times) else 0.0
+
+    def aggregate(self, kind: Aggregation) -> float:
+        """Reduce; raises AggregationError without samples (`count` gives 0)."""
+        result = aggregate_rows(self.values[np.newaxis, :], [kind])[kind][0]
+        if np.isnan(result):
+            raise AggregationError(f"no samples to take {kind} of")
+        return float(result)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Every series of a kind over one window: a row each."""
+
+    keys: list[Key]
+    times: Floats
+    values: Floats
+    """float32[keys, times], NaN where a series has no sample."""
+
+    def aggregate(self, kinds: Iterable[Aggregation]) -> dict[Aggregation, dict[Key, float]]:
+        """Each reduction by label set; series without samples are left out."""
+        rows = aggregate_rows(self.values, kinds)
+        return {
+            kind: {key: float(v) for key, v in zip(self.keys, column, strict=True) if not np.isnan(v)}
+            for kind, column in rows.items()
+        }
+
+
+class MetricCache:
+    """All series of the node. Memory is bounded by `max_rows` and the two horizons, and reported by `nbytes`."""
+
+    def __init__(
+        self,
+        *,
+        tick: float = 1.0,
+        long_seconds: float = LONG_SECONDS,
+        short_seconds: float = SHORT_SECONDS,
+        max_rows: int = 16384,
+    ) -> None:
+        self.tick, self.long_seconds, self.short_seconds, self.max_rows = (
+            tick,
+            long_seconds,
+            short_seconds,
+            max_rows,
+        )
+        self.facts = KeyValue()
+        self._rings: dict[str, Ring] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the rings hold."""
+        return sum(ring.nbytes for ring in self._rings.values())
+
+    @property
+    def lost(self) -> int:
+        """Samples refused because a kind had `max_rows` series already."""
+        return sum(ring.lost for ring in self._rings.values())
+
+    @property
+    def rings(self) -> Mapping[str, Ring]:
+        """Rings in use, by kind."""
+        return self._rings
+
+    def commit(self, batch: Batch) -> None:
+        """Store the batch, or raise SeriesError and store nothing of it."""
+        for name, (keys, values) in batch.samples.items():
+            kind = _kind(name)
+            for key in keys:
+                if len(key) != len(kind.labels):
+                    raise SeriesError(f"{name} takes the labels {kind.labels}, not {key}")
+            self.ring(name).check(batch.at, keys, values)
+        for name, (keys, values) in batch.samples.items():
+            self.ring(name).append(batch.at, keys, values)
+
+    def query(self, kind: str, start: float, end: float, **labels: str) -> Points:
+        """Samples of every series that carries these labels, start <= t <= end, pooled."""
+        keys = self._matching(_kind(kind), labels)
+        times, values = self.ring(kind).window(start, end, keys)
+        if len(keys) == 1:
+            present = ~np.isnan(values[0])
+            return Points(times[present], values[0][present])
+        row, column = np.nonzero(~np.isnan(values).T)  # by time first
+        return Points(times[row], values.T[row, column])
+
+    def window(self, kind: str, start: float, end: float, keys: Sequence[Key] | None = None) -> Window:
+        """A row for each key (all known ones if None): the way to reduce many series at once."""
+        _kind(kind)
+        ring = self.ring(kind)
+        wanted = list(ring.keys if keys is None else keys)
+        times, values = ring.window(start, end, wanted)
+        return Window(wanted, times, values)
+
+    def last(self, kind: str, start: float, end: float, **labels: str) -> float | None:
+        """The newest value in the window, None if there is none."""
+        points = self.query(kind, start, end, **labels)
+        return float(points.values[-1]) if len(points.values) else None
+
+    def drop(self, kind: str, keys: Iterable[Key]) -> None:
+        """Forget series at once."""
+        self.ring(kind).drop(keys)
+
+    def ring(self, name: str) -> Ring:
+        """The ring of a kind, made at first use."""
+        found = self._rings.get(name)
+        if found is None:
+            kind = _kind(name)
+            seconds = self.long_seconds if kind.long else self.short_seconds
+            columns = max(int(seconds * SLACK / self.tick), 2)
+            found = self._rings[name] = Ring(columns=columns, max_rows=self.max_rows if kind.labels else 1)
+        return found
+
+    def _matching(self, kind: Kind, labels: Mapping[str, str]) -> list[Key]:
+        unknown = set(labels) - set(kind.labels)
+        if unknown:
+            raise SeriesError(f"{kind.name} has no label {', '.join(sorted(unknown))}; it has {kind.labels}")
+        if len(labels) == len(kind.labels):
+            return [tuple(labels[name] for name in kind.labels)]
+        wanted = [(index, labels[name]) for index, name in enumerate(kind.labels) if name in labels]
+        return [key for key in self.ring(kind.name).keys if all(key[index] == value for index, value in wanted)]
+
+
+def _kind(name: str) -> Kind:
+    kind = BY_NAME.get(name)
+    if kind is None:
+        raise SeriesError(f"there is no series kind {name!r}")
+    return kind

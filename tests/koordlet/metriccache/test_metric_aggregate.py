@@ -1,0 +1,58 @@
+"""Aggregation: the worked examples of spec 02 §4.2 and §13.5, and brute force."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordlet.metriccache.aggregate import PER_MILLE, Aggregation, AggregationError, aggregate, aggregate_rows
+
+EXAMPLES = [
+    ("p90 of nine is the eighth", range(0, 900, 100), Aggregation.P90, 700),
+    ("p50 of nine is the fourth", range(0, 900, 100), Aggregation.P50, 300),
+    ("one point is every percentile", [1000], Aggregation.P99, 1000),
+    ("mean", [4, 1, 1], Aggregation.AVG, 2),
+    ("300 samples: mean", range(1, 301), Aggregation.AVG, 150.5),
+    ("300 samples: p50", range(1, 301), Aggregation.P50, 150),
+    ("300 samples: p90", range(1, 301), Aggregation.P90, 270),
+    ("300 samples: p95", range(1, 301), Aggregation.P95, 285),
+    ("300 samples: p99", range(1, 301), Aggregation.P99, 297),
+    ("last is by time, not by size", [5, 9, 2], Aggregation.LAST, 2),
+    ("count", [5, 9, 2], Aggregation.COUNT, 3),
+    ("count of nothing", [], Aggregation.COUNT, 0),
+]
+
+
+@pytest.mark.parametrize(("values", "kind", "expected"), [e[1:] for e in EXAMPLES], ids=[e[0] for e in EXAMPLES])
+def test_worked_examples(values, kind, expected):
+    assert aggregate(np.array(list(values), dtype=float), kind) == expected
+
+
+@pytest.mark.parametrize("kind", [k for k in Aggregation if k is not Aggregation.COUNT])
+def test_no_samples_is_an_error(kind):
+    with pytest.raises(AggregationError):
+        aggregate(np.array([]), kind)
+
+
+def test_wire_values_keep_their_historical_case():
+    assert [str(kind) for kind in Aggregation] == ["avg", "p50", "P90", "P95", "p99", "last", "count"]
+
+
+CELLS = st.one_of(st.just(math.nan), st.floats(-1e6, 1e6))
+
+
+@given(st.integers(1, 12).flatmap(lambda n: st.lists(st.lists(CELLS, min_size=n, max_size=n), min_size=1, max_size=5)))
+def test_all_rows_at_once_equal_one_by_one(rows):
+    got = aggregate_rows(np.array(rows), list(Aggregation))
+    for index, row in enumerate(rows):
+        points = [value for value in row if not math.isnan(value)]
+        assert got[Aggregation.COUNT][index] == len(points)
+        if not points:
+            assert all(math.isnan(got[kind][index]) for kind in Aggregation if kind is not Aggregation.COUNT)
+            continue
+        for kind, mille in PER_MILLE.items():
+            assert got[kind][index] == sorted(points)[max(len(points) * mille // 1000 - 1, 0)]
+        assert got[Aggregation.LAST][index] == points[-1]
+        assert got[Aggregation.AVG][index] == pytest.approx(math.fsum(points) / len(points), abs=1e-6)

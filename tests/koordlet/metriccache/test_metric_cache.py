@@ -1,0 +1,131 @@
+"""The cache: batches are all or nothing, labels are checked, snapshots survive or are refused."""
+
+import pytest
+
+from koordlet.metriccache import Aggregation, AggregationError, Batch, MetricCache, SeriesError
+from koordlet.metriccache.kinds import BY_NAME, KINDS
+from koordlet.metriccache.snapshot import SnapshotError, load, save
+
+BOOT = "5f5b0e5e"
+
+
+def filled() -> MetricCache:
+    cache = MetricCache()
+    for at in range(10):
+        batch = Batch(at)
+        batch.add("node_cpu_usage", at)
+        batch.add("pod_cpu_usage", at * 2, "uid-1")
+        batch.add("pod_cpu_usage", at * 3, "uid-2")
+        cache.commit(batch)
+    return cache
+
+
+def test_names_are_unique():
+    assert len(BY_NAME) == len(KINDS)
+
+
+def test_partial_labels_pool_the_points_of_all_series():
+    cache = filled()
+    assert sorted(cache.query("pod_cpu_usage", 8, 9).values) == [16, 18, 24, 27]
+    assert list(cache.query("pod_cpu_usage", 8, 9, pod_uid="uid-2").values) == [24, 27]
+    assert cache.last("pod_cpu_usage", 0, 9, pod_uid="uid-1") == 18
+    assert cache.last("pod_cpu_usage", 0, 9, pod_uid="gone") is None
+
+
+def test_covered_is_the_time_between_first_and_last_sample():
+    assert filled().query("node_cpu_usage", 2, 100).covered == 7
+
+
+def test_every_series_at_once():
+    window = filled().window("pod_cpu_usage", 0, 9)
+    assert window.aggregate([Aggregation.AVG]) == {Aggregation.AVG: {("uid-1",): 9, ("uid-2",): 13.5}}
+
+
+def test_an_empty_window_is_an_error_to_aggregate():
+    with pytest.raises(AggregationError):
+        filled().query("node_cpu_usage", 50, 60).aggregate(Aggregation.AVG)
+
+
+BAD = {
+    "unknown kind": ("nope", ("x",), "no series kind"),
+    "labels missing": ("pod_cpu_usage", (), "takes the labels"),
+    "labels in excess": ("node_cpu_usage", ("x",), "takes the labels"),
+}
+
+
+@pytest.mark.parametrize(("kind", "labels", "message"), BAD.values(), ids=BAD)
+def test_a_bad_sample_keeps_the_whole_batch_out(kind, labels, message):
+    cache = filled()
+    batch = Batch(10)
+    batch.add("node_memory_usage", 1.0)
+    batch.add(kind, 1.0, *labels)
+    with pytest.raises(SeriesError, match=message):
+        cache.commit(batch)
+    assert cache.last("node_memory_usage", 0, 100) is None
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_values_must_be_finite(value):
+    with pytest.raises(SeriesError, match="finite"):
+        Batch(0).add("node_cpu_usage", value)
+
+
+def test_an_undeclared_label_in_a_query_is_an_error():
+    with pytest.raises(SeriesError, match="no label colour"):
+        filled().query("pod_cpu_usage", 0, 1, colour="red")
+
+
+def test_facts_have_an_age():
+    cache = MetricCache()
+    cache.facts.set("node_cpu_info", {"cpus": 2}, at=100)
+    assert cache.facts.get("node_cpu_info", newer_than=50) == {"cpus": 2}
+    assert cache.facts.get("node_cpu_info", newer_than=101) is None
+    assert cache.facts.get("GPU") is None
+
+
+def test_snapshot_round_trip(tmp_path):
+    cache, copy, path = filled(), MetricCache(), tmp_path / "state" / "metrics.npz"
+    save(cache, path, 9, BOOT)
+    assert load(copy, path, 20, BOOT, max_age=60) == 3
+    for kind in ("node_cpu_usage", "pod_cpu_usage"):
+        assert list(copy.query(kind, 0, 100).values) == list(cache.query(kind, 0, 100).values)
+    assert [entry.name for entry in path.parent.iterdir()] == ["metrics.npz"]
+
+
+def test_no_snapshot_is_an_empty_start(tmp_path):
+    assert load(MetricCache(), tmp_path / "none", 0, BOOT, max_age=60) == 0
+
+
+@pytest.mark.parametrize(
+    ("now", "boot", "message"),
+    [(100, BOOT, "91 s ago"), (5, BOOT, "-4 s ago"), (10, "another", "started anew")],
+    ids=["too old", "from the future", "another boot"],
+)
+def test_a_snapshot_that_does_not_fit_is_refused(tmp_path, now, boot, message):
+    save(filled(), tmp_path / "m", 9, BOOT)
+    with pytest.raises(SnapshotError, match=message):
+        load(MetricCache(), tmp_path / "m", now, boot, max_age=60)
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", None], ids=["empty", "garbage", "cut short"])
+def test_a_damaged_snapshot_is_refused(tmp_path, damage):
+    path = tmp_path / "m"
+    save(filled(), path, 9, BOOT)
+    path.write_bytes(path.read_bytes()[:-400] if damage is None else damage)
+    with pytest.raises(SnapshotError, match="not a usable snapshot"):
+        load(MetricCache(), path, 10, BOOT, max_age=60)
+
+
+def test_a_failed_save_leaves_the_old_snapshot(tmp_path, monkeypatch):
+    path = tmp_path / "m"
+    save(filled(), path, 9, BOOT)
+    before = path.read_bytes()
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        save(MetricCache(), path, 10, BOOT)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m"]

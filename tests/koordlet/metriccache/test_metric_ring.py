@@ -1,0 +1,120 @@
+"""The ring against a plain dictionary of samples, and its bounds."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordlet.metriccache.kinds import SeriesError
+from koordlet.metriccache.ring import Ring
+
+A, B, C = ("a",), ("b",), ("c",)
+
+
+def put(ring: Ring, at: float, **values: float) -> None:
+    keys, numbers = [(name,) for name in values], list(values.values())
+    ring.check(at, keys, numbers)
+    ring.append(at, keys, numbers)
+
+
+def rows(ring: Ring, *keys: tuple[str, ...], start: float = -np.inf, end: float = np.inf) -> dict:
+    times, values = ring.window(start, end, keys)
+    return {
+        key[0]: [(float(t), float(v)) for t, v in zip(times, row, strict=True) if not np.isnan(v)]
+        for key, row in zip(keys, values, strict=True)
+    }
+
+
+def test_window_bounds_are_inclusive():
+    ring = Ring(columns=8, max_rows=4)
+    for at in range(1, 6):
+        put(ring, at, a=at * 10)
+    assert rows(ring, A, start=2, end=4) == {"a": [(2, 20), (3, 30), (4, 40)]}
+
+
+def test_oldest_column_is_overwritten_first():
+    ring = Ring(columns=3, max_rows=4)
+    for at in range(1, 6):
+        put(ring, at, a=at)
+    assert rows(ring, A) == {"a": [(3, 3), (4, 4), (5, 5)]}
+
+
+def test_late_samples_up_to_a_minute_are_put_in_their_place():
+    ring = Ring(columns=8, max_rows=4)
+    for at in (100, 110, 130):
+        put(ring, at, a=at)
+    put(ring, 120, a=120)
+    put(ring, 120, b=7)
+    assert rows(ring, A, B) == {"a": [(100, 100), (110, 110), (120, 120), (130, 130)], "b": [(120, 7)]}
+
+
+def test_older_than_a_minute_is_refused_and_nothing_stored():
+    ring = Ring(columns=8, max_rows=4)
+    put(ring, 100, a=1)
+    with pytest.raises(SeriesError, match="over a minute older"):
+        put(ring, 39, a=1)
+    assert rows(ring, A) == {"a": [(100, 1)]}
+
+
+def test_same_instant_same_value_is_a_no_op_and_another_value_an_error():
+    ring = Ring(columns=8, max_rows=4)
+    put(ring, 100, a=1)
+    put(ring, 100, a=1)
+    with pytest.raises(SeriesError, match="another value"):
+        put(ring, 100, a=2)
+    assert rows(ring, A) == {"a": [(100, 1)]}
+
+
+def test_rows_are_reused_once_their_samples_aged_out():
+    ring = Ring(columns=3, max_rows=2)
+    put(ring, 1, a=1, b=1)
+    for at in (2, 3, 4):
+        put(ring, at, b=at)
+    put(ring, 5, c=5)
+    assert rows(ring, A, B, C) == {"a": [], "b": [(3, 3), (4, 4)], "c": [(5, 5)]}
+    assert ring.lost == 0
+
+
+def test_a_full_ring_counts_what_it_refuses():
+    ring = Ring(columns=3, max_rows=2)
+    put(ring, 1, a=1, b=1, c=1)
+    assert ring.lost == 1
+    assert rows(ring, C) == {"c": []}
+
+
+def test_drop_frees_the_row_at_once():
+    ring = Ring(columns=3, max_rows=1)
+    put(ring, 1, a=1)
+    ring.drop([A, ("never there",)])
+    put(ring, 2, b=2)
+    assert rows(ring, A, B) == {"a": [], "b": [(2, 2)]}
+
+
+def test_memory_is_bounded_by_rows_and_columns():
+    ring = Ring(columns=100, max_rows=64)
+    for at in range(300):
+        put(ring, at, **{f"s{n}": 1.0 for n in range(at % 90)})
+    assert ring.nbytes <= 64 * 100 * 4 + 100 * 8 + 64 * 8
+
+
+TICKS = st.lists(
+    st.tuples(st.floats(0.1, 5), st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 1000), max_size=4)),
+    max_size=40,
+)
+
+
+@given(TICKS, st.integers(2, 12))
+def test_it_holds_the_last_columns_of_what_was_appended(ticks, columns):
+    ring, at, model = Ring(columns=columns, max_rows=16), 0.0, []
+    for step, values in ticks:
+        at += step
+        put(ring, at, **values)
+        if values:
+            model.append((at, values))
+    for name in "abcdef":
+        expected = [(t, v[name]) for t, v in model[-columns:] if name in v]
+        assert rows(ring, (name,))[name] == expected
+    times, keys, values = ring.dump()
+    copy = Ring(columns=columns, max_rows=16)
+    copy.load(times, keys, values)
+    assert rows(copy, *keys) == rows(ring, *keys)
