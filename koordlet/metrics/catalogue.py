@@ -1,0 +1,227 @@
+"""Every family that koordlet exports: name, type, labels, registry and what the value is (spec 02 §10).
+
+All names begin with `koordlet_`. `node` is the first label of every family that says so. A family that is not in this
+table cannot be exported, and docs/metrics.md is held to it by a test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+INTERNAL: Literal["internal"] = "internal"
+"""koordlet's own health: /internal-metrics."""
+EXTERNAL: Literal["external"] = "external"
+"""What users look at: /external-metrics."""
+
+POD = ("pod_uid", "pod_name", "pod_namespace")
+CONTAINER = (*POD, "container_id", "container_name")
+CULPRIT = ("culprit_kind", "culprit_namespace", "culprit_pod", "culprit")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric family without its `koordlet_` prefix."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+    side: Literal["internal", "external"] = INTERNAL
+    type: Literal["gauge", "counter", "histogram"] = "gauge"
+    unit: str = ""
+    node_label: bool = True
+
+    @property
+    def full_name(self) -> str:
+        """As Prometheus shows it."""
+        return f"koordlet_{self.name}"
+
+    @property
+    def all_labels(self) -> tuple[str, ...]:
+        """`node` first, where it belongs."""
+        return ("node", *self.labels) if self.node_label else self.labels
+
+
+def _koordinator() -> tuple[Family, ...]:
+    psi = ("psi_resource_type", "psi_precision", "psi_degree", "cpu_full_supported")
+    return (
+        Family("start_time", "Unix time at which koordlet started.", unit="seconds"),
+        Family(
+            "collect_node_cpu_info_status",
+            "Readings of the CPU layout, by outcome.",
+            ("status",),
+            type="counter",
+        ),
+        Family(
+            "collect_node_numa_info_status",
+            "Readings of the NUMA layout, by outcome.",
+            ("status",),
+            type="counter",
+        ),
+        Family("node_used_cpu_cores", "CPU used on the node.", unit="cores"),
+        Family("node_used_memory_bytes", "Memory used on the node, page cache excluded.", unit="bytes"),
+        Family("be_suppress_be_used_cpu_cores", "CPU used below the BestEffort cgroup.", unit="cores"),
+        Family(
+            "kubelet_request_duration_seconds",
+            "Requests to the kubelet.",
+            ("verb", "path", "code"),
+            type="histogram",
+            unit="seconds",
+            node_label=False,
+        ),
+        Family(
+            "host_application_resource_usage",
+            "Use of a host application: cores or bytes.",
+            ("host_application_name", "resource", "priority_class", "qos"),
+        ),
+        Family(
+            "node_resource_allocatable",
+            "Allocatable batch and mid resources of the node.",
+            ("resource", "unit"),
+            EXTERNAL,
+        ),
+        Family(
+            "container_resource_requests",
+            "Batch and mid requests of a container: milli-cores or bytes.",
+            ("resource", "unit", *CONTAINER),
+            EXTERNAL,
+        ),
+        Family(
+            "container_resource_limits",
+            "Batch and mid limits of a container: milli-cores or bytes.",
+            ("resource", "unit", *CONTAINER),
+            EXTERNAL,
+        ),
+        Family(
+            "container_psi",
+            "Share of time in which tasks of the container were stalled.",
+            (*CONTAINER, *psi),
+            EXTERNAL,
+            unit="percent",
+        ),
+        Family(
+            "pod_psi",
+            "Share of time in which tasks of the pod were stalled.",
+            (*POD, *psi),
+            EXTERNAL,
+            unit="percent",
+        ),
+        Family(
+            "node_metric_node_usage",
+            "nodeUsage of the last NodeMetric report: cores or bytes.",
+            ("resource", "unit"),
+        ),
+        Family(
+            "node_metric_system_usage",
+            "systemUsage of the last NodeMetric report: cores or bytes.",
+            ("resource", "unit"),
+        ),
+    )
+
+
+def _ours() -> tuple[Family, ...]:
+    return (
+        Family("container_cpu_usage_cores", "CPU used by the container.", CONTAINER, EXTERNAL, unit="cores"),
+        Family(
+            "container_memory_usage_bytes",
+            "Memory used by the container, page cache excluded.",
+            CONTAINER,
+            EXTERNAL,
+            unit="bytes",
+        ),
+        Family(
+            "container_cpu_throttled_ratio",
+            "Share of the last periods in which the container's quota ran out.",
+            CONTAINER,
+            EXTERNAL,
+            unit="ratio",
+        ),
+        Family("pod_cpu_usage_cores", "CPU used by the pod.", POD, EXTERNAL, unit="cores"),
+        Family(
+            "pod_memory_usage_bytes",
+            "Memory used by the pod, page cache excluded.",
+            POD,
+            EXTERNAL,
+            unit="bytes",
+        ),
+        Family("qos_cpu_usage_cores", "CPU used by all pods of a QoS class.", ("qos",), EXTERNAL, unit="cores"),
+        Family(
+            "qos_memory_usage_bytes",
+            "Memory used by all pods of a QoS class, page cache excluded.",
+            ("qos",),
+            EXTERNAL,
+            unit="bytes",
+        ),
+        Family("system_cpu_usage_cores", "CPU used outside pods and host applications.", (), EXTERNAL, unit="cores"),
+        Family(
+            "system_memory_usage_bytes",
+            "Memory used outside pods and host applications.",
+            (),
+            EXTERNAL,
+            unit="bytes",
+        ),
+        Family(
+            "sched_latency_seconds",
+            "Time from runnable to running: reason=wakeup after a wake-up, reason=preempted after losing the CPU.",
+            (*CONTAINER, "qos", "reason"),
+            EXTERNAL,
+            "histogram",
+            "seconds",
+        ),
+        Family(
+            "sched_latency_wait_seconds_total",
+            "Time that tasks spent runnable without running because something else ran.",
+            (*CONTAINER, "qos"),
+            EXTERNAL,
+            "counter",
+            "seconds",
+        ),
+        Family(
+            "sched_latency_throttled_seconds_total",
+            "Time that tasks spent runnable without running because their own quota had run out.",
+            (*CONTAINER, "qos"),
+            EXTERNAL,
+            "counter",
+            "seconds",
+        ),
+        Family(
+            "sched_latency_culprit_wait_seconds_total",
+            "Time that the container waited while the culprit held the CPU.",
+            (*CONTAINER, "qos", *CULPRIT),
+            EXTERNAL,
+            "counter",
+            "seconds",
+        ),
+        Family(
+            "sched_latency_lost_total",
+            "Observations that did not fit a map, by map.",
+            ("map",),
+            type="counter",
+        ),
+        Family(
+            "probe_up",
+            "1 where a probe is loaded and feeds metrics; source says from where.",
+            ("probe", "source", "reason"),
+        ),
+        Family("host_feature_supported", "1 where the host has a feature that koordlet uses.", ("feature", "reason")),
+        Family("metric_cache_bytes", "Memory that the metric cache holds.", unit="bytes"),
+        Family("metric_cache_series", "Series in the metric cache.", ("kind",)),
+        Family(
+            "metric_cache_lost_samples_total",
+            "Samples refused because the cache was full.",
+            type="counter",
+        ),
+        Family(
+            "collector_failures_total",
+            "Collector runs that could not produce a figure, by cause.",
+            ("collector", "cause"),
+            type="counter",
+        ),
+        Family("node_metric_reports_total", "NodeMetric reports, by outcome.", ("status",), type="counter"),
+        Family("pods", "Pods that koordlet watches, by QoS class.", ("qos",)),
+        Family("cgroup_files_open", "Descriptors of kernel files kept open."),
+    )
+
+
+FAMILIES = (*_koordinator(), *_ours())
+CATALOGUE = {family.name: family for family in FAMILIES}
