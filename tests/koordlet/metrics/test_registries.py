@@ -43,7 +43,7 @@ def test_a_failing_provider_costs_its_own_family_only():
     assert "koordlet_node_used_cpu_cores" not in families
     assert families["koordlet_node_used_memory_bytes"][0].value == 7
     failures = scraped(registries.internal)["koordlet_metric_provider_failures"]
-    assert [s.value for s in failures if s.labels == {"family": "node_used_cpu_cores"}][0] >= 1
+    assert next(s.value for s in failures if s.labels == {"family": "node_used_cpu_cores"}) >= 1
 
 
 def test_histogram_rows_are_cumulative_with_sum_and_count():
