@@ -1,0 +1,115 @@
+"""Feature gates as Kubernetes binaries take them (spec 01 §7): `A=true,B=false`, `AllAlpha=true`.
+
+The tables of gates live in `koordlet.api.gates`; this holds the values of one process. A name given explicitly
+always wins over `AllAlpha`/`AllBeta`, whatever the order of the two on the command line.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+
+
+class GateError(ValueError):
+    """An unknown gate, a value that is not a bool, or a GA gate switched off."""
+
+
+class GateSpec(Protocol):
+    """What a gate table says of one gate; `stage` is alpha, beta or ga in any case, or an enum of those."""
+
+    @property
+    def default(self) -> bool: ...
+    @property
+    def stage(self) -> object: ...
+
+
+class Gate(NamedTuple):
+    """A plain `GateSpec`, for tables that have no type of their own."""
+
+    default: bool
+    stage: str = "alpha"
+
+
+def parse_bool(text: str) -> bool:
+    """The spellings Go's strconv.ParseBool takes; ValueError otherwise."""
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise ValueError(f'invalid boolean value "{text}"')
+
+
+class FeatureGates:
+    """The gates of a process: known names, defaults, and what was set."""
+
+    def __init__(self, known: Mapping[str, GateSpec]) -> None:
+        self._known = known
+        self._explicit: dict[str, bool] = {}
+        self._stages: dict[str, bool] = {}
+
+    def set(self, value: str | Mapping[str, bool]) -> None:
+        """Apply `A=true,B=false` (or a mapping) on top of what was set before.
+
+        Raises GateError, with nothing applied, for an unknown name, a value that is no bool, or a GA gate
+        that would be switched off.
+        """
+        wanted = _parse(value) if isinstance(value, str) else dict(value)
+        explicit: dict[str, bool] = {}
+        stages: dict[str, bool] = {}
+        for name, on in wanted.items():
+            if name in ("AllAlpha", "AllBeta"):
+                stages[name[3:].lower()] = on
+            elif name not in self._known:
+                raise GateError(f"unknown feature gate {name}{_hint(name, self._known)}")
+            elif not on and _stage(self._known[name]) == "ga":
+                raise GateError(f"cannot set feature gate {name} to false: it is GA")
+            else:
+                explicit[name] = on
+        self._explicit.update(explicit)
+        self._stages.update(stages)
+
+    def enabled(self, name: str) -> bool:
+        """Whether the gate is on; GateError for a name that is not in the table."""
+        spec = self._known.get(name)
+        if spec is None:
+            raise GateError(f"unknown feature gate {name}{_hint(name, self._known)}")
+        if name in self._explicit:
+            return self._explicit[name]
+        return self._stages.get(_stage(spec), spec.default)
+
+    def values(self) -> dict[str, bool]:
+        """Every known gate with its value, by name: for the start-up log line and the status page."""
+        return {name: self.enabled(name) for name in sorted(self._known)}
+
+    def help_lines(self) -> list[str]:
+        """`Name=true|false (ALPHA - default=false)`, one a gate, as Kubernetes' --help prints them."""
+        return [
+            f"{name}=true|false ({_stage(spec).upper()} - default={'true' if spec.default else 'false'})"
+            for name, spec in sorted(self._known.items())
+        ]
+
+
+def _parse(text: str) -> dict[str, bool]:
+    wanted: dict[str, bool] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise GateError(f"missing bool value for feature gate {part}")
+        try:
+            wanted[name.strip()] = parse_bool(value.strip())
+        except ValueError as error:
+            raise GateError(f"invalid value of feature gate {name.strip()}: {error}") from error
+    return wanted
+
+
+def _stage(spec: GateSpec) -> str:
+    return str(getattr(spec.stage, "value", spec.stage)).lower()
+
+
+def _hint(name: str, known: Mapping[str, GateSpec]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f", did you mean {near[0]}?" if near else ""

@@ -1,0 +1,99 @@
+"""Liveness and readiness of a process, as named checks and conditions.
+
+A check is a function that raises, or returns a reason, when something is wrong. A condition is a remembered state
+that a module sets when it changes ("pods: not synced yet"). Readiness is both; liveness only the checks marked
+live, because a process that merely waits for the API server must not be restarted for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+
+from koordlet.app.logging import describe, get_logger
+
+log = get_logger(__name__)
+
+Check = Callable[[], "Awaitable[str | None] | str | None"]
+_CHECK_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the report; `reason` is None when all is well."""
+
+    name: str
+    reason: str | None
+
+    @property
+    def ok(self) -> bool:
+        return self.reason is None
+
+
+class Condition:
+    """A named state of readiness; starts as not ready with a reason."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name
+        self.reason: str | None = reason
+
+    def ready(self) -> None:
+        if self.reason is not None:
+            log.info("Condition ready", condition=self.name)
+        self.reason = None
+
+    def not_ready(self, reason: str) -> None:
+        if self.reason != reason:
+            log.warning("Condition not ready", condition=self.name, reason=reason)
+        self.reason = reason
+
+
+class Health:
+    """The checks and conditions of a process."""
+
+    def __init__(self) -> None:
+        self._checks: dict[str, tuple[Check, bool]] = {}
+        self._conditions: dict[str, Condition] = {}
+
+    def check(self, name: str, fn: Check, *, live: bool = False) -> None:
+        """Add a check; `live` ones count for /healthz too. ValueError when the name is taken."""
+        self._claim(name)
+        self._checks[name] = (fn, live)
+
+    def condition(self, name: str, reason: str = "starting") -> Condition:
+        """Add a condition, not ready for `reason` until its owner says otherwise."""
+        self._claim(name)
+        condition = self._conditions[name] = Condition(name, reason)
+        return condition
+
+    async def live(self, exclude: Collection[str] = ()) -> list[Result]:
+        """Run the live checks; always begins with `ping`, which proves that the loop still turns."""
+        return await self._run(lambda live: live, exclude)
+
+    async def ready(self, exclude: Collection[str] = ()) -> list[Result]:
+        """Run all checks and read all conditions."""
+        results = await self._run(lambda live: True, exclude)
+        return results + [Result(c.name, c.reason) for c in self._conditions.values() if c.name not in exclude]
+
+    def _claim(self, name: str) -> None:
+        if name == "ping" or name in self._checks or name in self._conditions:
+            raise ValueError(f'health check "{name}" exists already')
+
+    async def _run(self, wanted: Callable[[bool], bool], exclude: Collection[str]) -> list[Result]:
+        checks = [(name, fn) for name, (fn, live) in self._checks.items() if wanted(live) and name not in exclude]
+        reasons = await asyncio.gather(*(_reason(fn) for _, fn in checks))
+        ping = [] if "ping" in exclude else [Result("ping", None)]
+        return ping + [Result(name, reason) for (name, _), reason in zip(checks, reasons, strict=True)]
+
+
+async def _reason(fn: Check) -> str | None:
+    try:
+        async with asyncio.timeout(_CHECK_SECONDS):
+            result = fn()
+            return await result if inspect.isawaitable(result) else result
+    except TimeoutError:
+        return f"no answer within {_CHECK_SECONDS:g}s"
+    except Exception as error:  # noqa: BLE001 - a check that raises is a failed check, reported with its cause
+        return describe(error)

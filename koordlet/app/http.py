@@ -1,0 +1,150 @@
+"""The HTTP face of a binary: /healthz, /livez, /readyz, metrics on any number of paths, and routes of its own.
+
+Probe pages answer like Kubernetes components: `ok`, or with `?verbose` (always on failure) one `[+]name ok` /
+`[-]name failed: reason` line a check; `?exclude=name` leaves one out, `/readyz/<name>` asks for one, and
+`Accept: application/json` gives the same as JSON. A metrics path serves one registry or several one after the
+other; an error in any of them fails the scrape, since half a page looks like vanished series.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+from koordlet.app.health import Health, Result
+from koordlet.app.logging import describe, get_logger
+
+log = get_logger(__name__)
+
+
+class ListenError(OSError):
+    """The address can't be listened on; the message names it."""
+
+
+def split_address(addr: str) -> tuple[str | None, int]:
+    """`:9316` -> (None, 9316): all addresses; `127.0.0.1:0`, `[::1]:80`. ValueError names the text."""
+    host, colon, port = addr.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f'invalid address "{addr}": want host:port or :port')
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ValueError(f'invalid address "{addr}": an IPv6 host needs brackets')
+    return host.strip("[]") or None, int(port)
+
+
+def server_tls(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
+    """A server context from PEM files; with `client_ca` a client certificate is asked for, not demanded."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    if client_ca is not None:
+        context.load_verify_locations(client_ca)
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+class Server:
+    """An HTTP(S) server; a service for `Runner`. `port` is the real one once started (for `:0`)."""
+
+    def __init__(
+        self,
+        addr: str,
+        *,
+        registries: Mapping[str, CollectorRegistry | Sequence[CollectorRegistry]] | None = None,
+        health: Health | None = None,
+        routes: Iterable[web.RouteDef] = (),
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.name = "http"
+        self.addr = addr
+        self.health = health or Health()
+        self._host, self._wanted_port = split_address(addr)
+        self._tls = tls
+        self._runner: web.AppRunner | None = None
+        self._port = self._wanted_port
+        self.app = web.Application()
+        self.app.router.add_get("/healthz", self._live)
+        self.app.router.add_get("/livez", self._live)
+        self.app.router.add_get("/readyz", self._ready)
+        self.app.router.add_get("/healthz/{check}", self._live)
+        self.app.router.add_get("/livez/{check}", self._live)
+        self.app.router.add_get("/readyz/{check}", self._ready)
+        for path, registry in (registries or {}).items():
+            several = (registry,) if isinstance(registry, CollectorRegistry) else tuple(registry)
+            self.app.router.add_get(path, _metrics_page(several))
+        self.app.router.add_routes(routes)
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """The base URL on this machine."""
+        host = self._host if self._host not in (None, "0.0.0.0", "::") else "127.0.0.1"
+        return f"{'https' if self._tls else 'http'}://{f'[{host}]' if ':' in str(host) else host}:{self._port}"
+
+    async def start(self) -> None:
+        """Listen; ListenError when the address is taken or may not be used."""
+        runner = web.AppRunner(self.app, access_log=None, handle_signals=False, shutdown_timeout=2.0)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._host, self._wanted_port, ssl_context=self._tls, reuse_address=True).start()
+        except OSError as error:
+            await runner.cleanup()
+            raise ListenError(error.errno, f"cannot listen on {self.addr}: {error.strerror}") from error
+        self._runner = runner
+        self._port = runner.addresses[0][1]
+        log.info("Serving", addr=self.addr, url=self.url)
+
+    async def stop(self) -> None:
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    async def _live(self, request: web.Request) -> web.Response:
+        return _page(request, "healthz", await self.health.live(_excluded(request)))
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        return _page(request, "readyz", await self.health.ready(_excluded(request)))
+
+
+def _excluded(request: web.Request) -> list[str]:
+    return request.query.getall("exclude", [])
+
+
+def _page(request: web.Request, title: str, results: list[Result]) -> web.Response:
+    only = request.match_info.get("check")
+    if only is not None:
+        results = [result for result in results if result.name == only]
+        if not results:
+            raise web.HTTPNotFound(text=f"no check named {only}\n")
+    ok = all(result.ok for result in results)
+    status = 200 if ok else 503
+    if "application/json" in request.headers.get("Accept", ""):
+        checks = {result.name: {"ok": result.ok, "reason": result.reason} for result in results}
+        return web.json_response({"ok": ok, "checks": checks}, status=status)
+    if ok and "verbose" not in request.query:
+        return web.Response(text="ok")
+    lines = [f"[+]{result.name} ok" if result.ok else f"[-]{result.name} failed: {result.reason}" for result in results]
+    lines.append(f"{title} check {'passed' if ok else 'failed'}")
+    return web.Response(text="\n".join(lines) + "\n", status=status)
+
+
+def _metrics_page(
+    registries: tuple[CollectorRegistry, ...],
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        try:
+            body = b"".join(generate_latest(registry) for registry in registries)
+        except Exception as error:
+            log.exception("Metrics page failed", path=request.path, err=error)
+            return web.Response(status=500, text=f"cannot collect metrics: {describe(error)}\n")
+        response = web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+        response.enable_compression()
+        return response
+
+    return handler

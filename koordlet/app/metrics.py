@@ -1,0 +1,32 @@
+"""Sets of metrics bound to a registry once.
+
+A component declares its metrics in a `MetricSet` and calls `MySet.of(registry)`; the same registry always gives
+the same set, so that ten informers share one family and tests with a registry of their own do not collide.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, TypeVar
+from weakref import WeakKeyDictionary
+
+from prometheus_client import REGISTRY, CollectorRegistry
+
+_S = TypeVar("_S", bound="MetricSet")
+
+
+class MetricSet:
+    """Base: a subclass makes its metrics in `__init__(self, registry)`."""
+
+    _made: ClassVar[WeakKeyDictionary[CollectorRegistry, dict[type, MetricSet]]] = WeakKeyDictionary()
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def of(cls: type[_S], registry: CollectorRegistry | None = None) -> _S:
+        """The set of this class on `registry` (the process's default one when None)."""
+        sets = MetricSet._made.setdefault(registry or REGISTRY, {})
+        found = sets.get(cls)
+        if not isinstance(found, cls):
+            found = sets[cls] = cls(registry or REGISTRY)
+        return found

@@ -1,0 +1,185 @@
+"""The life of a process: services started in order, signals, services stopped in reverse order.
+
+    runner = Runner()
+    runner.add(server); runner.add(informer); runner.add(Periodic(...)); runner.spawn("sync", sync)
+    raise SystemExit(run(runner.run()))
+
+A service is anything with `name`, `start()` and `stop()`. The first SIGINT or SIGTERM stops the process in order,
+the second ends it at once with status 1. A service that can't start, or a critical background coroutine that
+ends or raises, stops the process too, with status 1 and the cause in the log. Each stop has a time limit, so that
+one hanging service can't keep the others from cleaning up after themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Protocol, TypeVar
+
+from koordlet.app.clock import SYSTEM_CLOCK, Clock
+from koordlet.app.logging import get_logger
+
+log = get_logger(__name__)
+_T = TypeVar("_T")
+
+STOP_SECONDS = 10.0
+"""Time one service gets to stop; the DaemonSet's grace period bounds the whole."""
+
+
+class Service(Protocol):
+    """Something with a life of its own inside the process."""
+
+    @property
+    def name(self) -> str: ...
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+class Background:
+    """A coroutine as a service: a named task from start to stop."""
+
+    def __init__(self, name: str, fn: Callable[[], Coroutine[object, object, object]]) -> None:
+        self.name = name
+        self._fn = fn
+        self.task: asyncio.Task[object] | None = None
+
+    async def start(self) -> None:
+        self.task = asyncio.create_task(self._fn(), name=self.name)
+
+    async def stop(self) -> None:
+        task, self.task = self.task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+class Runner:
+    """Owns the services of one process; see the module text."""
+
+    def __init__(self, *, clock: Clock = SYSTEM_CLOCK, stop_seconds: float = STOP_SECONDS) -> None:
+        self._services: list[Service] = []
+        self._critical: list[Background] = []
+        self._clock = clock
+        self._stop_seconds = stop_seconds
+        self._stopping = asyncio.Event()
+        self._signals = 0
+        self._status = 0
+
+    def add(self, service: Service) -> None:
+        """Start this after everything added before it, stop it before them."""
+        self._services.append(service)
+
+    def add_stop(self, name: str, fn: Callable[[], Awaitable[object]]) -> None:
+        """Call `fn` when this place in the stopping order is reached (closing a client, putting settings back)."""
+        self._services.append(_AtStop(name, fn))
+
+    def spawn(self, name: str, fn: Callable[[], Coroutine[object, object, object]], *, critical: bool = True) -> None:
+        """Run a coroutine from its place in the order on; when a critical one ends or raises, the process stops."""
+        background = Background(name, fn)
+        self.add(background)
+        if critical:
+            self._critical.append(background)
+
+    def stop(self, status: int = 0) -> None:
+        """Begin the orderly stop; the first non-zero status wins."""
+        self._status = self._status or status
+        self._stopping.set()
+
+    @property
+    def stopping(self) -> asyncio.Event:
+        return self._stopping
+
+    async def run(self) -> int:
+        """Start everything, wait for a signal or `stop`, stop everything; the exit status."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal, number)
+        started: list[Service] = []
+        try:
+            for service in self._services:
+                if self._stopping.is_set():
+                    break
+                if not await self._start(service, started):
+                    break
+            else:
+                await self._stopping.wait()
+        finally:
+            await self._stop_all(started)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+        return self._status
+
+    async def _start(self, service: Service, started: list[Service]) -> bool:
+        """Start one service unless a stop comes first."""
+        begin = asyncio.create_task(service.start(), name=f"start:{service.name}")
+        wait = asyncio.create_task(self._stopping.wait(), name="start:stopping")
+        started.append(service)  # a service half started is stopped too
+        try:
+            await asyncio.wait({begin, wait}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            wait.cancel()
+            begin.cancel()
+            await asyncio.gather(begin, wait, return_exceptions=True)
+        if begin.cancelled():
+            return False
+        error = begin.exception()
+        if error is not None:
+            log.error("Cannot start", service=service.name, err=error)
+            self.stop(1)
+            return False
+        if isinstance(service, Background) and service in self._critical and service.task is not None:
+            service.task.add_done_callback(lambda task: self._ended(service.name, task))
+        return True
+
+    def _ended(self, name: str, task: asyncio.Task[object]) -> None:
+        if task.cancelled() or self._stopping.is_set():
+            return
+        error = task.exception()
+        if error is None:
+            log.error("Background task ended", task=name)
+        else:
+            log.error("Background task failed", task=name, err=error)
+        self.stop(1)
+
+    async def _stop_all(self, started: list[Service]) -> None:
+        for service in reversed(started):
+            try:
+                async with self._clock.timeout(self._stop_seconds):
+                    await service.stop()
+            except TimeoutError:
+                log.error("Service did not stop in time", service=service.name, seconds=self._stop_seconds)
+                self._status = self._status or 1
+            except Exception as error:
+                log.exception("Service failed to stop", service=service.name, err=error)
+                self._status = self._status or 1
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            os._exit(1)  # the user asked twice: no clean-up, as documented
+        log.info("Stopping", signal=number.name)
+        self.stop()
+
+
+class _AtStop:
+    def __init__(self, name: str, fn: Callable[[], Awaitable[object]]) -> None:
+        self.name = name
+        self._fn = fn
+
+    async def start(self) -> None:
+        return None
+
+    async def stop(self) -> None:
+        await self._fn()
+
+
+def run(main: Coroutine[object, object, _T]) -> _T:
+    """Run the process's one loop, uvloop's where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+        return loop.run(main)

@@ -1,0 +1,154 @@
+# ruff: noqa: RUF009 - flags are declared as the defaults of dataclass fields
+"""Flags as Go users type them, configuration files, and what is refused."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from koordlet.app.flags import Duration, FlagError, flag, parse, positional, read, usage
+
+
+@dataclass
+class Options:
+    addr: str = flag("addr", ":9316", "metrics address")
+    pprof: bool = flag("enable-pprof", False, "profiling")
+    report: bool = flag("enable-node-metric-report", True, "report")
+    qps: float = flag("kube-api-qps", 20, "queries a second")
+    burst: int = flag("kube-api-burst", 30, "burst")
+    interval: Duration = flag("collect-res-used-interval", "1s", "tick", minimum=1)
+    gates: dict[str, bool] = flag("feature-gates", {}, "gates")
+    stages: list[str] = flag("disable-stages", [], "stages")
+    mode: str = flag("mode", "auto", "mode", choices=("auto", "off"))
+    node: str | None = flag("node-name", None, "node")
+    config: str = flag("config", "", "configuration file", config_file=True)
+
+
+@dataclass
+class WithWords:
+    verbose: bool = flag("verbose", False, "talk")
+    words: list[str] = positional("what to do")
+
+
+def test_defaults_are_typed():
+    options = read(Options, [])
+    assert (options.addr, options.qps, options.interval, options.node) == (":9316", 20, 1.0, None)
+    assert options.gates == {} and options.gates is not read(Options, []).gates
+
+
+@pytest.mark.parametrize(
+    ("argv", "field", "value"),
+    [
+        (["--addr=:1"], "addr", ":1"),
+        (["-addr", ":1"], "addr", ":1"),
+        (["--addr", "-x"], "addr", "-x"),
+        (["--addr="], "addr", ""),
+        (["--enable-pprof"], "pprof", True),
+        (["-enable-pprof=T"], "pprof", True),
+        (["--enable-node-metric-report=false"], "report", False),
+        (["--enable_pprof"], "pprof", True),
+        (["--kube-api-burst=0x10"], "burst", 16),
+        (["--kube-api-qps=2.5"], "qps", 2.5),
+        (["--collect-res-used-interval=1h30m"], "interval", 5400.0),
+        (["--feature-gates=A=true,B=false", "--feature-gates", "B=1"], "gates", {"A": True, "B": True}),
+        (["--disable-stages=a,b", "--disable-stages=c"], "stages", ["a", "b", "c"]),
+        (["--node-name=n1"], "node", "n1"),
+        (["--addr=:1", "--addr=:2"], "addr", ":2"),
+    ],
+)
+def test_spellings(argv, field, value):
+    assert getattr(read(Options, argv), field) == value
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--adr=:1"], "unknown flag: --adr, did you mean --addr"),
+        (["--addr"], "flag needs an argument: --addr"),
+        (["--enable-pprof=maybe"], 'invalid argument "maybe" for --enable-pprof'),
+        (["--kube-api-burst=ten"], "not an integer"),
+        (["--kube-api-qps=x"], "not a number"),
+        (["--collect-res-used-interval=500ms"], 'invalid argument "500ms" .* must be at least 1s'),
+        (["--collect-res-used-interval=5"], 'did you mean "5s"'),
+        (["--feature-gates=A"], "key=value"),
+        (["--feature-gates=A=2"], "boolean"),
+        (["--mode=on"], "must be one of auto, off"),
+        (["---addr=:1"], "bad flag syntax"),
+        (["--=1"], "bad flag syntax"),
+        (["--enable-pprof", "false"], 'unexpected argument "false"'),
+        (["run"], 'unexpected argument "run"'),
+    ],
+)
+def test_refusals_name_the_flag(argv, message):
+    with pytest.raises(FlagError, match=message):
+        read(Options, argv)
+
+
+def test_words_after_the_flags():
+    assert read(WithWords, ["--verbose", "top", "--once"]).words == ["top", "--once"]
+    assert read(WithWords, ["--", "--verbose"]).words == ["--verbose"]
+
+
+def test_configuration_file_is_below_the_command_line(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("addr: ':7'\nkubeApiBurst: 5\nfeature-gates: {A: true}\ndisable-stages: [x, y]\nmode: 'off'\n")
+    options = read(Options, [f"--config={path}", "--addr=:8"])
+    assert (options.addr, options.burst, options.gates, options.stages, options.mode) == (
+        ":8", 5, {"A": True}, ["x", "y"], "off",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("adr: x", "unknown flag: --adr"),
+        ("kube-api-burst: many", "not an integer"),
+        ("- a", "must be a mapping"),
+        ("a: [", "is not YAML"),
+        ("collect-res-used-interval: 10ms", "at least 1s"),
+    ],
+)
+def test_bad_configuration_file(tmp_path, content, message):
+    path = tmp_path / "c.yaml"
+    path.write_text(content)
+    with pytest.raises(FlagError, match=message):
+        read(Options, ["--config", str(path)])
+
+
+def test_missing_configuration_file_is_named():
+    with pytest.raises(FlagError, match=r"cannot read configuration file nowhere/c\.yaml"):
+        read(Options, ["--config=nowhere/c.yaml"])
+
+
+def test_unknown_flag_exits_2(capsys):
+    with pytest.raises(SystemExit) as stop:
+        parse(Options, ["--adr"], prog="koordlet")
+    assert stop.value.code == 2
+    assert "did you mean --addr" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("word", "expected"), [("--help", "--kube-api-burst int"), ("--version", "koordlet v")])
+def test_help_and_version_exit_0(capsys, word, expected):
+    with pytest.raises(SystemExit) as stop:
+        parse(Options, [word], prog="koordlet")
+    assert stop.value.code == 0
+    assert expected in capsys.readouterr().out
+
+
+def test_usage_shows_kinds_and_defaults():
+    text = usage(Options, prog="koordlet")
+    assert "--collect-res-used-interval duration\n        tick (default 1s)" in text
+    assert "--enable-pprof\n" in text
+
+
+def test_a_rule_over_several_flags_is_a_flag_error():
+    @dataclass
+    class Pair:
+        low: int = flag("low", 1, "low")
+        high: int = flag("high", 2, "high")
+
+        def __post_init__(self):
+            if self.low > self.high:
+                raise ValueError("--low must not exceed --high")
+
+    with pytest.raises(FlagError, match="--low must not exceed"):
+        read(Pair, ["--low=3"])

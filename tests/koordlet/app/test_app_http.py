@@ -1,0 +1,157 @@
+"""The pages every binary serves."""
+
+import asyncio
+import ssl
+from datetime import UTC, datetime, timedelta
+
+import aiohttp
+import pytest
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from prometheus_client import CollectorRegistry, Counter
+
+from koordlet.app.health import Health
+from koordlet.app.http import ListenError, Server, server_tls, split_address
+
+
+@pytest.fixture
+async def serve():
+    servers = []
+
+    async def begin(**options):
+        server = Server("127.0.0.1:0", **options)
+        await server.start()
+        servers.append(server)
+        return server
+
+    yield begin
+    for server in servers:
+        await server.stop()
+
+
+async def fetch(url, **options):
+    async with aiohttp.ClientSession() as session, session.get(url, **options) as answer:
+        return answer.status, await answer.text()
+
+
+async def test_health_pages(serve):
+    health = Health()
+    synced = health.condition("pods", "not synced yet")
+    health.check("store", lambda: None, live=True)
+    server = await serve(health=health)
+    assert await fetch(server.url + "/healthz") == (200, "ok")
+    status, text = await fetch(server.url + "/readyz")
+    assert status == 503
+    assert text.splitlines() == [
+        "[+]ping ok", "[+]store ok", "[-]pods failed: not synced yet", "readyz check failed",
+    ]  # fmt: skip
+    assert await fetch(server.url + "/readyz?exclude=pods") == (200, "ok")
+    assert (await fetch(server.url + "/readyz/store"))[0] == 200
+    assert (await fetch(server.url + "/readyz/nothing"))[0] == 404
+    synced.ready()
+    status, text = await fetch(server.url + "/readyz?verbose")
+    assert status == 200 and text.endswith("readyz check passed\n")
+
+
+async def test_failing_checks_give_their_reason(serve):
+    def broken():
+        raise OSError("disk gone")
+
+    async def hanging():
+        return "slow disk"
+
+    health = Health()
+    health.check("a", broken, live=True)
+    health.check("b", hanging)
+    server = await serve(health=health)
+    status, text = await fetch(server.url + "/healthz")
+    assert status == 503 and "[-]a failed: OSError: disk gone" in text and "]b" not in text
+    status, text = await fetch(server.url + "/readyz", headers={"Accept": "application/json"})
+    assert status == 503 and '"reason": "slow disk"' in text
+
+
+async def test_names_of_checks_are_unique():
+    health = Health()
+    health.condition("a")
+    with pytest.raises(ValueError, match='"a" exists'):
+        health.check("a", lambda: None)
+
+
+async def test_metrics_on_several_paths(serve):
+    internal, external = CollectorRegistry(), CollectorRegistry()
+    Counter("inside", "h", registry=internal).inc()
+    Counter("outside", "h", registry=external).inc()
+    server = await serve(
+        registries={
+            "/internal-metrics": internal, "/external-metrics": external, "/metrics": (internal, external),
+        }
+    )  # fmt: skip
+    _, both = await fetch(server.url + "/metrics")
+    assert both.index("inside_total 1.0") < both.index("outside_total 1.0")
+    _, one = await fetch(server.url + "/external-metrics")
+    assert "outside_total" in one and "inside_total" not in one
+
+
+async def test_a_registry_that_fails_fails_the_scrape(serve):
+    class Broken:
+        def collect(self):
+            raise OSError("no kernel")
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Broken())
+    server = await serve(registries={"/metrics": registry})
+    status, text = await fetch(server.url + "/metrics")
+    assert status == 500 and "no kernel" in text
+
+
+async def test_extra_routes(serve):
+    async def events(request):
+        return web.Response(text="[]")
+
+    server = await serve(routes=[web.get("/events", events)])
+    assert await fetch(server.url + "/events") == (200, "[]")
+
+
+async def test_taken_address_is_named(serve):
+    server = await serve()
+    with pytest.raises(ListenError, match=f"cannot listen on 127.0.0.1:{server.port}"):
+        await Server(f"127.0.0.1:{server.port}").start()
+
+
+async def test_tls(serve, tmp_path):
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    cert = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+        .serial_number(1).not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )  # fmt: skip
+    pem = serialization.Encoding.PEM
+    (tmp_path / "c.pem").write_bytes(cert.public_bytes(pem))
+    (tmp_path / "k.pem").write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    server = await serve(tls=server_tls(tmp_path / "c.pem", tmp_path / "k.pem"))
+    context = ssl.create_default_context(cafile=str(tmp_path / "c.pem"))
+    assert server.url.startswith("https://")
+    assert await fetch(f"https://localhost:{server.port}/healthz", ssl=context) == (200, "ok")
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("text", "pair"),
+    [(":9316", (None, 9316)), ("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:80", ("::1", 80))],
+)
+def test_addresses(text, pair):
+    assert split_address(text) == pair
+
+
+@pytest.mark.parametrize("text", ["", "9316", "a:b", "::1:80", "h:70000", "h:"])
+def test_bad_addresses(text):
+    with pytest.raises(ValueError, match="invalid address"):
+        split_address(text)

@@ -1,0 +1,86 @@
+"""Structured log lines, as text and as JSON."""
+
+import io
+import json
+import logging
+import re
+
+import pytest
+
+from koordlet.app.logging import describe, get_logger, setup
+
+
+@pytest.fixture
+def lines():
+    """setup() on a stream of ours; the root logger is put back afterwards."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+
+    def begin(verbosity=0, json=False):
+        stream = io.StringIO()
+        setup(verbosity, json=json, stream=stream)
+        return stream
+
+    yield begin
+    root.handlers[:], root.level = handlers, level
+    logging.captureWarnings(False)
+
+
+def test_text_line_has_klog_form(lines):
+    out = lines()
+    get_logger("t").info("Evicting pod", pod="default/web-0", used=3, dry=True)
+    assert re.fullmatch(
+        r"I\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ test_app_logging\.py:\d+\] "
+        r'"Evicting pod" pod="default/web-0" used=3 dry=true\n',
+        out.getvalue(),
+    )
+
+
+def test_newlines_and_quotes_stay_on_one_line(lines):
+    out = lines()
+    get_logger("t").warning("odd", text='a\n"b"')
+    assert out.getvalue().count("\n") == 1
+    assert r'text="a\n\"b\""' in out.getvalue()
+
+
+def test_json_line_keeps_its_own_keys(lines):
+    out = lines(json=True)
+    get_logger("t").bind(node="n1").error("bad", msg="hidden?", err=ValueError("x"), path=io)
+    line = json.loads(out.getvalue())
+    assert line["msg"] == "bad" and line["_msg"] == "hidden?" and line["level"] == "error"
+    assert line["node"] == "n1" and line["err"] == "ValueError: x"
+
+
+def test_exception_adds_a_traceback(lines):
+    out = lines()
+    try:
+        raise KeyError("k")
+    except KeyError as error:
+        get_logger("t").exception("failed", err=error)
+    assert "Traceback" in out.getvalue() and "KeyError" in out.getvalue()
+
+
+def test_verbosity(lines):
+    out = lines(3)
+    get_logger("t").debug("detail")
+    assert out.getvalue() == ""
+    out = lines(4)
+    get_logger("t").debug("detail")
+    assert "detail" in out.getvalue()
+
+
+def test_once_is_said_once_a_process(lines):
+    out = lines()
+    for _ in range(3):
+        get_logger("t.once").once("psi", "no PSI")
+    assert out.getvalue().count("no PSI") == 1
+
+
+def test_describe_follows_causes():
+    try:
+        try:
+            raise OSError("disk")
+        except OSError as error:
+            raise RuntimeError("save") from error
+    except RuntimeError as error:
+        assert describe(error) == "RuntimeError: save; caused by OSError: disk"

@@ -1,0 +1,142 @@
+"""Order of starting and stopping, signals, and what ends a process."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from koordlet.app.clock import FakeClock
+from koordlet.app.runner import Runner, run
+
+
+class Recorder:
+    def __init__(self, name, events, fail_start=None, fail_stop=None, hang=False):
+        self.name, self.events = name, events
+        self.fail_start, self.fail_stop, self.hang = fail_start, fail_stop, hang
+
+    async def start(self):
+        self.events.append(f"+{self.name}")
+        if self.fail_start:
+            raise self.fail_start
+
+    async def stop(self):
+        self.events.append(f"-{self.name}")
+        if self.fail_stop:
+            raise self.fail_stop
+        if self.hang:
+            await asyncio.Event().wait()
+
+
+async def test_first_signal_stops_in_reverse_order():
+    events, runner = [], Runner()
+    runner.add(Recorder("a", events))
+    runner.add_stop("restore", lambda: asyncio.sleep(0, events.append("-restore")))
+    runner.add(Recorder("b", events))
+    task = asyncio.create_task(runner.run())
+    await asyncio.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await task == 0
+    assert events == ["+a", "+b", "-b", "-restore", "-a"]
+
+
+async def test_a_service_that_cannot_start_stops_the_others(caplog):
+    events, runner = [], Runner()
+    runner.add(Recorder("a", events))
+    runner.add(Recorder("b", events, fail_start=OSError("port taken")))
+    runner.add(Recorder("c", events))
+    assert await runner.run() == 1
+    assert events == ["+a", "+b", "-b", "-a"]
+    assert "port taken" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["raises", "ends"])
+async def test_a_critical_task_takes_the_process_down_in_order(how):
+    events, runner = [], Runner()
+
+    async def work():
+        if how == "raises":
+            raise ValueError("broken")
+
+    runner.add(Recorder("a", events))
+    runner.spawn("work", work)
+    assert await runner.run() == 1
+    assert events == ["+a", "-a"]
+
+
+async def test_an_uncritical_task_may_end():
+    runner, done = Runner(), asyncio.Event()
+
+    async def work():
+        done.set()
+
+    runner.spawn("work", work, critical=False)
+    task = asyncio.create_task(runner.run())
+    await done.wait()
+    runner.stop()
+    assert await task == 0
+
+
+async def test_failing_and_hanging_stops_do_not_keep_the_others(caplog):
+    events, clock = [], FakeClock()
+    runner = Runner(clock=clock)
+    runner.add(Recorder("a", events))
+    runner.add(Recorder("hangs", events, hang=True))
+    runner.add(Recorder("raises", events, fail_stop=OSError("busy")))
+    task = asyncio.create_task(runner.run())
+    await asyncio.sleep(0.01)
+    runner.stop()
+    await clock.advance(11)
+    assert await task == 1
+    assert events[-3:] == ["-raises", "-hangs", "-a"]
+    assert "did not stop in time" in caplog.text and "busy" in caplog.text
+
+
+async def test_stop_while_starting():
+    events, runner = [], Runner()
+
+    class Slow(Recorder):
+        async def start(self):
+            await asyncio.Event().wait()
+
+    runner.add(Recorder("a", events))
+    runner.add(Slow("slow", events))
+    runner.add(Recorder("never", events))
+    task = asyncio.create_task(runner.run())
+    await asyncio.sleep(0.01)
+    runner.stop()
+    assert await task == 0
+    assert events == ["+a", "-slow", "-a"]
+
+
+def test_second_signal_ends_at_once():
+    code = (
+        "import asyncio\n"
+        "from koordlet.app.runner import Runner, run\n"
+        "r = Runner()\n"
+        "r.add_stop('hang', lambda: asyncio.sleep(60))\n"
+        "r.spawn('hello', lambda: hello())\n"
+        "async def hello():\n"
+        "    print('up', flush=True)\n"
+        "    await asyncio.sleep(60)\n"
+        "async def main(): return await r.run()\n"
+        "raise SystemExit(run(main()))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "up\n"
+    process.send_signal(signal.SIGINT)
+    while process.poll() is None:  # the first may still be in delivery: signals of one kind coalesce
+        time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+    process.stdout.close()
+    assert process.returncode == 1
+
+
+def test_run_uses_uvloop_where_installed():
+    async def kind():
+        return type(asyncio.get_running_loop()).__module__
+
+    assert run(kind()).startswith("uvloop")
