@@ -1,0 +1,86 @@
+"""Sets of field paths and their `fieldsV1` form, the currency of managedFields and server-side apply.
+
+A path is a tuple of elements spelled as in fieldsV1: `f:name` for a field or map key, `k:{"name":"x"}` for
+an item of a keyed list, `v:"x"` for a member of a set. A set is a plain `set` of paths, so that union,
+difference and intersection are the interpreter's own. In fieldsV1 a member without members below it is `{}`;
+one with members below carries `".": {}`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Path = tuple[str, ...]
+FieldSet = set[Path]
+
+
+class FieldSetError(ValueError):
+    """A fieldsV1 value that no server could have written."""
+
+
+def parse(fields_v1: Mapping[str, Any]) -> FieldSet:
+    """fieldsV1 -> set of paths; raises FieldSetError naming the bad element."""
+    out: FieldSet = set()
+    _parse(fields_v1, (), out)
+    return out
+
+
+def _parse(node: Any, path: Path, out: FieldSet) -> None:
+    if not isinstance(node, Mapping):
+        raise FieldSetError(f"fieldsV1 at {format_path(path)!r}: expected an object")
+    if path and (not node or "." in node):
+        out.add(path)
+    for element, child in node.items():
+        if element == ".":
+            continue
+        if element[:2] not in ("f:", "k:", "v:", "i:"):
+            raise FieldSetError(f"fieldsV1 at {format_path(path)!r}: unknown path element {element!r}")
+        _parse(child, (*path, element), out)
+
+
+def to_fields_v1(paths: Iterable[Path]) -> dict[str, Any]:
+    """Set of paths -> fieldsV1, keys in order so that equal sets print equally."""
+    root: dict[str, Any] = {}
+    for path in sorted(paths):
+        node = root
+        for element in path:
+            node = node.setdefault(element, {})
+        node["."] = {}
+    return _drop_lonely_dots(root)
+
+
+def _drop_lonely_dots(node: dict[str, Any]) -> dict[str, Any]:
+    if len(node) == 1 and "." in node:
+        return {}
+    return {key: _drop_lonely_dots(value) for key, value in sorted(node.items())}
+
+
+def prefixes(paths: Iterable[Path]) -> FieldSet:
+    """Every proper prefix of the given paths: the containers that something lives in."""
+    out: FieldSet = set()
+    for path in paths:
+        for length in range(len(path) - 1, 0, -1):
+            head = path[:length]
+            if head in out:
+                break
+            out.add(head)
+    return out
+
+
+def format_path(path: Path) -> str:
+    """`.spec.containers[name="web"].image`, as conflicts print it."""
+    text = ""
+    for element in path:
+        kind, value = element[:2], element[2:]
+        if kind == "f:":
+            text += "." + value
+        elif kind == "k:":
+            keys = json.loads(value)
+            text += "[" + ",".join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in sorted(keys.items())) + "]"
+        elif kind == "v:":
+            text += f"[={value}]"
+        else:
+            text += f"[{value}]"
+    return text

@@ -1,0 +1,205 @@
+"""metadata.managedFields: who wrote which field, kept up to date by every write.
+
+`Managers` is the decoded form: one `Owned` (set of paths, apiVersion, time) a manager. An update gives its
+manager what it added or changed and takes from everybody what it changed or removed; apply (in `apply.py`)
+works on the same type. At most MAX_UPDATE_MANAGERS update entries are kept; the oldest are folded into one
+entry named "ancient-changes", as Kubernetes does, so that the annotation stays small.
+
+Callers: the registry, after defaulting and before storing, for every create, update and patch that isn't an
+apply. `now` is RFC 3339 with seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from control.standalone.patch.fieldset import FieldSet, FieldSetError, Path, parse, to_fields_v1
+from control.standalone.patch.typed import compare
+from control.standalone.schema.walk import UNKNOWN, Schema
+
+MAX_UPDATE_MANAGERS = 10
+MAX_MANAGER_NAME = 128
+ANCIENT = "ancient-changes"
+
+UNOWNED: frozenset[Path] = frozenset(
+    {("f:apiVersion",), ("f:kind",), ("f:metadata",)}
+    | {
+        ("f:metadata", "f:" + name)
+        for name in (
+            "name",
+            "namespace",
+            "creationTimestamp",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+            "selfLink",
+            "uid",
+            "generation",
+            "managedFields",
+            "resourceVersion",
+        )
+    }
+)
+"""Fields that belong to the server or name the object; nobody owns them."""
+
+
+class ManagedFieldsError(ValueError):
+    """A client sent managedFields that can't be read (HTTP 422)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerId:
+    """What tells managers apart. An applier keeps its identity across API versions."""
+
+    name: str
+    operation: str  # "Apply" or "Update"
+    api_version: str  # "" for appliers
+    subresource: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    paths: frozenset[Path]
+    api_version: str
+    time: str
+
+
+Managers = dict[ManagerId, Owned]
+
+
+def manager_id(name: str, operation: str, api_version: str, subresource: str) -> ManagerId:
+    return ManagerId(name, operation, "" if operation == "Apply" else api_version, subresource)
+
+
+def manager_from_user_agent(user_agent: str) -> str:
+    """The manager of a request that names none: the program in front of the first slash."""
+    return user_agent.partition("/")[0][:MAX_MANAGER_NAME] or "unknown"
+
+
+def decode(entries: Any) -> Managers:
+    """metadata.managedFields -> managers; raises ManagedFieldsError naming entry and fault."""
+    managers: Managers = {}
+    if not isinstance(entries, list):
+        raise ManagedFieldsError("metadata.managedFields: expected a list")
+    for index, entry in enumerate(entries):
+        where = f"metadata.managedFields[{index}]"
+        if not isinstance(entry, Mapping):
+            raise ManagedFieldsError(f"{where}: expected an object")
+        operation = entry.get("operation", "")
+        if operation not in ("Apply", "Update"):
+            raise ManagedFieldsError(f'{where}.operation: Invalid value: "{operation}": must be `Apply` or `Update`')
+        if entry.get("fieldsType", "FieldsV1") != "FieldsV1":
+            raise ManagedFieldsError(f'{where}.fieldsType: Invalid value: "{entry["fieldsType"]}": must be `FieldsV1`')
+        try:
+            paths = parse(entry.get("fieldsV1") or {})
+        except FieldSetError as error:
+            raise ManagedFieldsError(f"{where}.fieldsV1: {error}") from error
+        version = str(entry.get("apiVersion", ""))
+        key = manager_id(str(entry.get("manager", "")), operation, version, str(entry.get("subresource", "")))
+        if key in managers:
+            paths |= managers[key].paths
+        managers[key] = Owned(frozenset(paths), version, str(entry.get("time") or ""))
+    return managers
+
+
+def encode(managers: Managers) -> list[dict[str, Any]]:
+    """Managers -> metadata.managedFields: appliers first, then by time and name; empty managers vanish."""
+    entries = []
+    order = sorted(managers.items(), key=lambda kv: (kv[0].operation, kv[1].time, kv[0].name, kv[0].subresource))
+    for key, owned in order:
+        if not owned.paths:
+            continue
+        entry: dict[str, Any] = {
+            "manager": key.name,
+            "operation": key.operation,
+            "apiVersion": owned.api_version,
+            "time": owned.time,
+            "fieldsType": "FieldsV1",
+            "fieldsV1": to_fields_v1(owned.paths),
+        }
+        if not owned.time:
+            del entry["time"]
+        if key.subresource:
+            entry["subresource"] = key.subresource
+        entries.append(entry)
+    return entries
+
+
+def current(live: Mapping[str, Any] | None, new: Mapping[str, Any], subresource: str) -> tuple[Managers, bool]:
+    """The managers a write starts from, and whether the client set them itself.
+
+    A client may rewrite managedFields of the main resource (kubectl moves ownership from client-side to
+    server-side apply that way); a single empty entry clears them; leaving them out keeps the live ones.
+    """
+    kept = ((live or {}).get("metadata") or {}).get("managedFields") or []
+    sent = (new.get("metadata") or {}).get("managedFields")
+    if subresource or not sent or sent == kept:
+        return decode(kept), False
+    if sent == [{}]:
+        return {}, True
+    return decode(sent), True
+
+
+def settle(managers: Managers, change_of: ManagerId, taken: FieldSet, removed: FieldSet) -> None:
+    """Take `taken` and `removed` from everybody but `change_of`, in place."""
+    lost = taken | removed
+    for key, owned in managers.items():
+        if key != change_of and not owned.paths.isdisjoint(lost):
+            managers[key] = replace(owned, paths=owned.paths - lost)
+
+
+def update_on_write(
+    live: Mapping[str, Any] | None,
+    new: Mapping[str, Any],
+    manager: str,
+    operation: str,
+    schema: Schema | None,
+    subresource: str,
+    now: str,
+) -> dict[str, Any]:
+    """`new` with metadata.managedFields as they are after `manager` turned `live` into it.
+
+    Raises ManagedFieldsError if the client sent unreadable ones. A write that changes nothing keeps the live
+    entries and their times.
+    """
+    managers, rewritten = current(live, new, subresource)
+    difference = compare(live or {}, new, schema or UNKNOWN)
+    taken = (difference.added | difference.modified) - UNOWNED
+    removed = difference.removed - UNOWNED
+    taken = {p for p in taken if p[:2] != ("f:metadata", "f:managedFields")}
+    version = str(new.get("apiVersion", ""))
+    if taken or removed:
+        key = manager_id(manager[:MAX_MANAGER_NAME], operation, version, subresource)
+        settle(managers, key, taken, removed)
+        mine = managers.get(key)
+        paths = ((mine.paths if mine else frozenset()) | taken) - removed
+        if mine is None or paths != mine.paths or taken:
+            managers[key] = Owned(frozenset(paths), version, now)
+        _cap(managers)
+        rewritten = True
+    metadata = dict(new.get("metadata") or {})
+    if rewritten:
+        metadata["managedFields"] = encode(managers)
+    else:
+        metadata["managedFields"] = ((live or {}).get("metadata") or {}).get("managedFields")
+    if not metadata["managedFields"]:
+        del metadata["managedFields"]
+    return {**new, "metadata": metadata}
+
+
+def _cap(managers: Managers) -> None:
+    """Fold the oldest update managers into one entry a version while there are too many."""
+    updates = sorted(
+        (key for key, owned in managers.items() if key.operation == "Update" and owned.paths),
+        key=lambda key: managers[key].time,
+    )
+    excess = len(updates) - MAX_UPDATE_MANAGERS
+    if excess <= 0:
+        return
+    for key in updates[: excess + 1]:
+        owned = managers.pop(key)
+        bucket = manager_id(ANCIENT, "Update", owned.api_version, "")
+        held = managers.get(bucket)
+        paths = owned.paths | (held.paths if held else frozenset())
+        managers[bucket] = Owned(paths, owned.api_version, max(owned.time, held.time if held else ""))

@@ -1,0 +1,210 @@
+"""Walking two objects by their schema: which fields there are, how they differ, how they merge.
+
+The four functions here are the structured-merge operations that apply and managedFields are built from. They
+share one reading of a schema: atomic maps and lists are leaves, keyed lists and sets are addressed by item,
+everything else by key. They never change their arguments; results may share unchanged parts with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from control.standalone.patch.fieldset import FieldSet, Path, prefixes
+from control.standalone.schema.walk import UNKNOWN, Schema
+
+_ABSENT = object()
+
+
+class DuplicateItem(ValueError):
+    """An applied keyed list names the same item twice, or an item lacks its key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Paths that `new` has and `old` lacks, that both have with other values, that only `old` has."""
+
+    added: FieldSet = field(default_factory=set)
+    modified: FieldSet = field(default_factory=set)
+    removed: FieldSet = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.modified or self.removed)
+
+
+def field_set(value: Any, schema: Schema, *, containers: bool = False) -> FieldSet:
+    """All leaf paths of an object, and the paths of list items and map keys.
+
+    With `containers`, non-empty maps and lists count as members too: what a manager gets for having
+    created them with an update.
+    """
+    out: FieldSet = set()
+    _collect(value, schema, (), out, containers)
+    return out
+
+
+def _child(schema: Schema, key: str) -> Schema:
+    found = schema.field(key)
+    return UNKNOWN if found is None else found
+
+
+def _is_leaf(value: Any, schema: Schema) -> bool:
+    if isinstance(value, Mapping):
+        return not value or schema.atomic_map
+    if isinstance(value, list):
+        return not value or schema.list_type == "atomic"
+    return True
+
+
+def _collect(value: Any, schema: Schema, path: Path, out: FieldSet, containers: bool) -> None:
+    if _is_leaf(value, schema):
+        if path:
+            out.add(path)
+        return
+    if containers and path and not schema.properties:
+        out.add(path)
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            here = (*path, "f:" + key)
+            if not schema.has_property(key) and schema.values() is not None:
+                out.add(here)
+            _collect(item, _child(schema, key), here, out, containers)
+        return
+    for item in value:
+        element = schema.item_key(item)
+        if element is None:
+            continue
+        out.add((*path, element))
+        _collect(item, schema.element(), (*path, element), out, containers)
+
+
+def compare(old: Any, new: Any, schema: Schema) -> Difference:
+    """What changed from `old` to `new`. Order of keyed lists and sets is no difference."""
+    result = Difference()
+    _compare(_ABSENT if old is None else old, _ABSENT if new is None else new, schema, (), result)
+    return result
+
+
+def _compare(old: Any, new: Any, schema: Schema, path: Path, out: Difference) -> None:
+    if old is new or (type(old) is type(new) and old == new):
+        return
+    if old is _ABSENT:
+        _collect(new, schema, path, out.added, True)
+        return
+    if new is _ABSENT:
+        _collect(old, schema, path, out.removed, True)
+        return
+    if isinstance(old, Mapping) and isinstance(new, Mapping) and not schema.atomic_map:
+        for key in old.keys() | new.keys():
+            _compare(old.get(key, _ABSENT), new.get(key, _ABSENT), _child(schema, key), (*path, "f:" + key), out)
+        return
+    if isinstance(old, list) and isinstance(new, list) and schema.list_type != "atomic":
+        before, after = _by_key(old, schema), _by_key(new, schema)
+        for element in before.keys() | after.keys():
+            here = (*path, element)
+            if element not in before:
+                out.added.add(here)
+            elif element not in after:
+                out.removed.add(here)
+            _compare(before.get(element, _ABSENT), after.get(element, _ABSENT), schema.element(), here, out)
+        return
+    if not _is_leaf(old, schema):
+        _collect(old, schema, path, out.removed, True)
+    if not _is_leaf(new, schema):
+        _collect(new, schema, path, out.added, True)
+    out.modified.add(path)
+
+
+def _by_key(items: list[Any], schema: Schema) -> dict[str, Any]:
+    """Items by path element; the first of duplicates counts, items without identity are not tracked."""
+    out: dict[str, Any] = {}
+    for item in items:
+        element = schema.item_key(item)
+        if element is not None:
+            out.setdefault(element, item)
+    return out
+
+
+def merge(live: Any, applied: Any, schema: Schema, where: str = "") -> Any:
+    """`live` with everything that `applied` says; raises DuplicateItem for an ambiguous applied list."""
+    if isinstance(live, Mapping) and isinstance(applied, Mapping) and not schema.atomic_map:
+        result = dict(live)
+        for key, value in applied.items():
+            result[key] = merge(live.get(key, _ABSENT), value, _child(schema, key), f"{where}.{key}")
+        return result
+    if isinstance(applied, Mapping) and live is _ABSENT and not schema.atomic_map:
+        return {key: merge(_ABSENT, value, _child(schema, key), f"{where}.{key}") for key, value in applied.items()}
+    if isinstance(applied, list) and schema.list_type != "atomic":
+        return _merge_list(live if isinstance(live, list) else [], applied, schema, where)
+    return applied
+
+
+def _merge_list(live: list[Any], applied: list[Any], schema: Schema, where: str) -> list[Any]:
+    wanted: dict[str, Any] = {}
+    for item in applied:
+        element = schema.item_key(item)
+        if element is None:
+            raise DuplicateItem(f"{where}: element lacks its key field(s) {', '.join(schema.list_map_keys)}")
+        if element in wanted:
+            raise DuplicateItem(f"{where}: duplicate entries for key [{element[2:]}]")
+        wanted[element] = item
+    keyed = [(schema.item_key(item), item) for item in live]
+    position = {element: at for at, (element, _) in reversed(list(enumerate(keyed))) if element is not None}
+    result: list[Any] = []
+    emitted = 0  # live items before this index are in the result, or will be placed by the applied order
+    for element, item in wanted.items():
+        at = position.get(element)
+        if at is None:
+            result.append(merge(_ABSENT, item, schema.element(), f"{where}[{element[2:]}]"))
+            continue
+        result.extend(old for key, old in keyed[emitted:at] if key not in wanted)
+        emitted = max(emitted, at + 1)
+        result.append(merge(keyed[at][1], item, schema.element(), f"{where}[{element[2:]}]"))
+    result.extend(old for key, old in keyed[emitted:] if key not in wanted)
+    return result
+
+
+def remove(value: Any, schema: Schema, paths: FieldSet) -> Any:
+    """`value` without the given paths (and all below them); containers emptied by it go too."""
+    if not paths:
+        return value
+    return _remove(value, schema, (), paths, prefixes(paths))
+
+
+def _remove(value: Any, schema: Schema, path: Path, gone: FieldSet, inner: FieldSet) -> Any:
+    if isinstance(value, Mapping):
+        result: dict[str, Any] = {}
+        for key, item in value.items():
+            here = (*path, "f:" + key)
+            if here in gone:
+                continue
+            if here in inner:
+                kept = _remove(item, _child(schema, key), here, gone, inner)
+                if item and not kept and isinstance(kept, dict | list):
+                    continue
+                item = kept
+            result[key] = item
+        return result
+    if isinstance(value, list) and schema.list_type != "atomic":
+        items = []
+        for item in value:
+            element = schema.item_key(item)
+            here = (*path, element or "")
+            if here in gone:
+                continue
+            items.append(_remove(item, schema.element(), here, gone, inner) if here in inner else item)
+        return items
+    return value
+
+
+def members_with_fields(paths: FieldSet, schema: Schema) -> FieldSet:
+    """The set plus every declared field on the way to a member: a struct lives while a part of it does."""
+    return paths | {path for path in prefixes(paths) if path[-1].startswith("f:") and _declared(path, schema)}
+
+
+def _declared(path: Path, schema: Schema) -> bool:
+    here = schema
+    for element in path[:-1]:
+        here = _child(here, element[2:]) if element.startswith("f:") else here.element()
+    return here.has_property(path[-1][2:])

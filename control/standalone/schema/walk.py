@@ -1,0 +1,158 @@
+"""One view of a schema for everything that walks objects: patches, apply, pruning, unknown-field checks.
+
+A `Schema` wraps one OpenAPI / structural schema node (a plain dict) and the definitions its `$ref`s point to.
+It answers only what walkers ask: which child belongs to a key, how a list merges, which key names an item.
+Nodes are made on demand and remembered, so that the recursive built-in schemas cost nothing until they are
+walked. `UNKNOWN` stands for "no schema known": maps merge by key, lists are replaced whole, as Kubernetes
+deduces for objects without a schema.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Definitions = Callable[[str], Mapping[str, Any]]
+"""Maps a definition name (the part of a `$ref` after its last slash) to its schema dict."""
+
+
+class SchemaError(ValueError):
+    """A schema refers to something that does not exist."""
+
+
+def no_definitions(name: str) -> Mapping[str, Any]:
+    """The resolver of schemas that hold no `$ref`s."""
+    raise SchemaError(f"schema refers to unknown definition {name!r}")
+
+
+class Schema:
+    """A schema node. `raw` is the resolved dict; siblings of a `$ref` win over what it points to."""
+
+    __slots__ = ("_children", "_definitions", "_element", "properties", "raw")
+
+    def __init__(self, raw: Mapping[str, Any], definitions: Definitions = no_definitions) -> None:
+        self._definitions = definitions
+        self.raw: Mapping[str, Any] = _resolve(raw, definitions)
+        self.properties: Mapping[str, Any] = self.raw.get("properties") or {}
+        self._children: dict[str, Schema] = {}
+        self._element: Schema | None = None
+
+    @property
+    def type(self) -> str:
+        """JSON type, or "" when the schema does not say."""
+        return str(self.raw.get("type", ""))
+
+    @property
+    def preserves_unknown(self) -> bool:
+        """True where unknown fields are kept: told so, or nothing at all is known about an object."""
+        if self.raw.get("x-kubernetes-preserve-unknown-fields"):
+            return True
+        return not self.properties and "additionalProperties" not in self.raw and not self.closed
+
+    @property
+    def closed(self) -> bool:
+        """True for an object that declares (possibly zero) properties, so that others are unknown."""
+        return "properties" in self.raw or bool(self.raw.get("x-koord-closed"))
+
+    def has_property(self, name: str) -> bool:
+        """Whether `name` is a declared field, as opposed to a key of a map."""
+        return name in self.properties
+
+    def field(self, name: str) -> Schema | None:
+        """The schema of a key; UNKNOWN where anything goes; None when the key is not allowed."""
+        child = self._children.get(name)
+        if child is not None:
+            return child
+        if name in self.properties:
+            child = Schema(self.properties[name], self._definitions)
+            self._children[name] = child
+            return child
+        if (values := self.values()) is not None:
+            return values
+        if self.raw.get("x-kubernetes-embedded-resource") and name in ("apiVersion", "kind", "metadata"):
+            return UNKNOWN
+        return UNKNOWN if self.preserves_unknown else None
+
+    def values(self) -> Schema | None:
+        """The schema of the values of a map (`additionalProperties`), if it is one."""
+        additional = self.raw.get("additionalProperties")
+        if isinstance(additional, Mapping):
+            if self._element is None:
+                self._element = Schema(additional, self._definitions)
+            return self._element
+        return UNKNOWN if additional is True else None
+
+    def element(self) -> Schema:
+        """The schema of the items of a list."""
+        items = self.raw.get("items")
+        if not isinstance(items, Mapping):
+            return UNKNOWN
+        if self._element is None:
+            self._element = Schema(items, self._definitions)
+        return self._element
+
+    @property
+    def list_type(self) -> str:
+        """ "atomic" (the default), "set" or "map"."""
+        return str(self.raw.get("x-kubernetes-list-type", "atomic"))
+
+    @property
+    def list_map_keys(self) -> tuple[str, ...]:
+        return tuple(self.raw.get("x-kubernetes-list-map-keys", ()))
+
+    @property
+    def atomic_map(self) -> bool:
+        return self.raw.get("x-kubernetes-map-type") == "atomic"
+
+    @property
+    def patch_strategies(self) -> frozenset[str]:
+        """Strategic merge strategies: any of "merge", "replace", "retainKeys"."""
+        return frozenset(s for s in str(self.raw.get("x-kubernetes-patch-strategy", "")).split(",") if s)
+
+    @property
+    def patch_merge_key(self) -> str:
+        return str(self.raw.get("x-kubernetes-patch-merge-key", ""))
+
+    def default_of(self, name: str) -> Any:
+        """The default of a declared field, None when it has none."""
+        child = self.field(name)
+        return None if child is None else child.raw.get("default")
+
+    def item_key(self, item: Any) -> str | None:
+        """The field-path element of a list item (`k:{…}` or `v:…`), None where items have no identity.
+
+        Missing keys take their schema default, as the server stores them; a map item lacking all of its
+        keys has no identity.
+        """
+        kind = self.list_type
+        if kind == "set":
+            return "v:" + json.dumps(item, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+        if kind != "map" or not isinstance(item, Mapping):
+            return None
+        element = self.element()
+        keys = {}
+        for name in self.list_map_keys:
+            value = item.get(name)
+            if value is None:
+                value = element.default_of(name)
+            if value is not None:
+                keys[name] = value
+        if not keys:
+            return None
+        return "k:" + json.dumps(keys, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+
+
+def _resolve(raw: Mapping[str, Any], definitions: Definitions) -> Mapping[str, Any]:
+    """Follow `$ref`, alone, beside siblings, or wrapped in a one-element `allOf` as OpenAPI v3 does."""
+    all_of = raw.get("allOf")
+    if "$ref" not in raw and isinstance(all_of, list) and len(all_of) == 1 and "$ref" in all_of[0]:
+        raw = {**{k: v for k, v in raw.items() if k != "allOf"}, **all_of[0]}
+    if "$ref" not in raw:
+        return raw
+    target = _resolve(definitions(str(raw["$ref"]).rsplit("/", 1)[-1]), definitions)
+    siblings = {key: value for key, value in raw.items() if key != "$ref"}
+    return {**target, **siblings} if siblings else target
+
+
+UNKNOWN = Schema({})
