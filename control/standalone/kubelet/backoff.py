@@ -1,0 +1,53 @@
+"""CrashLoopBackOff: how long a container that keeps ending waits before it is started again.
+
+10 s, doubling to 300 s; forgotten once the container has not needed a restart for 10 minutes. Pure
+arithmetic on times that the caller passes (seconds of one monotonic clock).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+INITIAL_SECONDS = 10.0
+MAX_SECONDS = 300.0
+RESET_AFTER_SECONDS = 600.0
+
+
+@dataclass(slots=True)
+class _Entry:
+    delay: float
+    started: float
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Keys are containers (or images) of one kubelet; not persisted, as in the real one."""
+
+    initial: float = INITIAL_SECONDS
+    maximum: float = MAX_SECONDS
+    reset_after: float = RESET_AFTER_SECONDS
+    _entries: dict[Hashable, _Entry] = field(default_factory=dict)
+
+    def remaining(self, key: Hashable, ended_at: float, now: float) -> float:
+        """Seconds still to wait for a container that ended at `ended_at`; 0 = start it now."""
+        entry = self._entries.get(key)
+        if entry is None or ended_at - entry.started > self.reset_after:
+            return 0.0
+        return max(0.0, ended_at + entry.delay - now)
+
+    def delay(self, key: Hashable) -> float:
+        """The whole delay now in force, for messages."""
+        entry = self._entries.get(key)
+        return entry.delay if entry else 0.0
+
+    def started(self, key: Hashable, now: float) -> None:
+        """A restart happens now: the next one will have to wait (longer)."""
+        entry = self._entries.get(key)
+        if entry is None or now - entry.started > self.reset_after + entry.delay:
+            self._entries[key] = _Entry(self.initial, now)
+        else:
+            self._entries[key] = _Entry(min(entry.delay * 2, self.maximum), now)
+
+    def forget(self, key: Hashable) -> None:
+        self._entries.pop(key, None)

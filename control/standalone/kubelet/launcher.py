@@ -1,0 +1,328 @@
+"""Start one container's process inside its cgroups, stay as its shim, write down how it ended.
+
+Run as a script, `python -I -S launcher.py run CONFIG.json`, with nothing but the standard library so that
+it starts in milliseconds and stays small. It forks itself away from the kubelet (own session), so that
+the kubelet may be killed and come back while containers run:
+
+* the container's process writes its own pid into every cgroup.procs file *before* exec, so no instruction
+  of the command ever runs outside its cgroups;
+* the shim is the subreaper of the container: orphans land on it and are reaped;
+* output goes line by line into a log in the CRI format (`<RFC 3339> stdout F <line>`), rotated by size;
+* when the main process ends the shim kills what is left in the cgroup (there is no pid namespace to do
+  it) and writes exit.json by rename, so a reader sees all of it or nothing.
+
+`run` prints one JSON line when the command is running ({"pid", "shim_pid", …}) or has failed to start
+({"error", "code"}), and exits. With `"supervise": false` (the sandbox's pause process) no shim stays.
+`exec CONFIG.json` joins the same cgroups and becomes the command: probes and hooks.
+"""
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import select
+import signal
+import sys
+import time
+
+PR_SET_CHILD_SUBREAPER = 36
+LINE_LIMIT = 16 * 1024
+KILL_ROUNDS = 200
+
+
+def starttime(pid):
+    """Field 22 of /proc/<pid>/stat: together with the pid it names a process for good; None = gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as f:  # noqa: PTH123 - pathlib costs start-up time
+            return int(f.read().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def write_json(path, value):
+    """Whole or not at all: write beside, fsync, rename."""
+    fd = os.open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(fd, json.dumps(value).encode())
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.rename(path + ".tmp", path)  # noqa: PTH104
+
+
+def rfc3339(ns):
+    seconds, rest = divmod(ns, 10**9)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest:09d}Z"
+
+
+class Log:
+    """Append CRI log lines; at `limit` bytes shift 0.log -> 0.log.1 -> … and start a new file."""
+
+    def __init__(self, path, limit, files):
+        self.path, self.limit, self.files = path, limit, files
+        self.partial = {"stdout": b"", "stderr": b""}
+        self.fd, self.size = -1, 0
+        self.open()
+
+    def open(self):
+        self.fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        self.size = os.fstat(self.fd).st_size
+
+    def rotate(self):
+        os.close(self.fd)
+        for i in range(self.files - 2, -1, -1):
+            old = f"{self.path}.{i}" if i else self.path
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(old, f"{self.path}.{i + 1}")  # noqa: PTH104
+        if self.files == 1:
+            os.unlink(self.path)  # noqa: PTH108
+        self.open()
+
+    def line(self, stream, tag, data):
+        record = f"{rfc3339(time.time_ns())} {stream} {tag} ".encode() + data + b"\n"
+        if self.size and self.size + len(record) > self.limit:
+            self.rotate()
+        with contextlib.suppress(OSError):  # a full disk must not stop the container
+            self.size += os.write(self.fd, record)
+
+    def feed(self, stream, data):
+        data = self.partial[stream] + data
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            while len(line) > LINE_LIMIT:
+                self.line(stream, "P", line[:LINE_LIMIT])
+                line = line[LINE_LIMIT:]
+            self.line(stream, "F", line)
+        while len(rest) > LINE_LIMIT:
+            self.line(stream, "P", rest[:LINE_LIMIT])
+            rest = rest[LINE_LIMIT:]
+        self.partial[stream] = rest
+
+    def close(self):
+        for stream, rest in self.partial.items():
+            if rest:
+                self.line(stream, "F", rest)
+        os.close(self.fd)
+
+
+class StartFailed(Exception):
+    def __init__(self, message, code):
+        super().__init__(message)
+        self.code = code
+
+
+def become(config):
+    """Join the cgroups, drop to the user, exec. Only returns by raising StartFailed."""
+    step = "join cgroup"
+    argv = config["argv"]
+    try:
+        for path in config["procs"]:
+            fd = os.open(path, os.O_WRONLY)
+            os.write(fd, b"0")
+            os.close(fd)
+        if config.get("oom_score_adj") is not None:
+            step = "set oom_score_adj"
+            fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+            # Lowering it needs CAP_SYS_RESOURCE; without it the process stays as likely a victim as we are.
+            with contextlib.suppress(PermissionError):
+                os.write(fd, str(config["oom_score_adj"]).encode())
+            os.close(fd)
+        step = "chdir to " + (config.get("cwd") or "/")
+        os.chdir(config.get("cwd") or "/")
+        step = "set user"
+        user, group = config.get("user"), config.get("group")
+        if user is not None or group is not None:
+            os.setgroups([])
+            os.setgid(group if group is not None else 0)
+        if user is not None:
+            os.setuid(user)
+        step = "exec"
+        for number in signal.valid_signals():
+            with contextlib.suppress(OSError, ValueError):
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        os.execvpe(argv[0], argv, config["env"])
+    except OSError as exc:
+        if step == "exec":
+            if exc.errno in (errno.ENOENT, errno.ENOTDIR):
+                where = "no such file or directory" if "/" in argv[0] else "executable file not found in $PATH"
+                raise StartFailed(f'exec: "{argv[0]}": {where}', 127) from exc
+            raise StartFailed(f'exec: "{argv[0]}": {os.strerror(exc.errno).lower()}', 126) from exc
+        raise StartFailed(f"{step}: {exc}", 128) from exc
+
+
+def failing(write_fd, config):
+    """Body of a forked child: become the command, or say why not on `write_fd` and end."""
+    code = 128
+    try:
+        become(config)
+    except StartFailed as exc:
+        code = exc.code
+        os.write(write_fd, json.dumps({"error": str(exc), "code": code}).encode())
+    finally:
+        os._exit(code)
+
+
+def read_all(fd):
+    out = b""
+    while chunk := os.read(fd, 65536):
+        out += chunk
+    return out
+
+
+def kill_rest(procs):
+    """SIGKILL whoever is left in these cgroups until nobody is (or, for a process stuck in the kernel, 2 s)."""
+    for _ in range(KILL_ROUNDS):
+        left = set()
+        for path in procs:
+            with contextlib.suppress(OSError), open(path) as f:  # noqa: PTH123
+                left.update(int(p) for p in f.read().split())
+        left.discard(os.getpid())
+        if not left:
+            return
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        reap(None)
+        time.sleep(0.01)
+
+
+def reap(main):
+    """Collect ended children; the wait status of `main` if it is among them."""
+    found = None
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if pid == 0:
+            return found
+        if pid == main:
+            found = status
+
+
+def redirect(stdin, stdout, stderr):
+    for fd, target in ((stdin, 0), (stdout, 1), (stderr, 2)):
+        os.dup2(fd, target)
+
+
+def supervise(config, ready):
+    """The shim: start the container, copy its output, wait for its end, write it down."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    err_read, err_write = os.pipe2(os.O_CLOEXEC)
+    out = {"stdout": os.pipe2(os.O_CLOEXEC), "stderr": os.pipe2(os.O_CLOEXEC)}
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    folder = config["dir"]
+    child = os.fork()
+    if child == 0:
+        signal.set_wakeup_fd(-1)
+        os.setsid()
+        redirect(null, out["stdout"][1], out["stderr"][1])
+        failing(err_write, config)
+    redirect(null, null, null)
+    for fd in (err_write, out["stdout"][1], out["stderr"][1]):
+        os.close(fd)
+    failure = read_all(err_read)
+    if failure:
+        os.waitpid(child, 0)
+        result = json.loads(failure)
+        write_json(folder + "/exit.json", {**result, "finished_at": time.time_ns()})
+        os.write(ready, json.dumps(result).encode())
+        os._exit(0)
+    started = {
+        "pid": child,
+        "pid_starttime": starttime(child),
+        "shim_pid": os.getpid(),
+        "shim_starttime": starttime(os.getpid()),
+        "started_at": time.time_ns(),
+    }
+    write_json(folder + "/started.json", started)
+    os.write(ready, json.dumps(started).encode())
+    os.close(ready)
+
+    log = Log(config["log"], config["log_max_bytes"], config["log_files"])
+    streams = {out["stdout"][0]: "stdout", out["stderr"][0]: "stderr"}
+    poll = select.poll()
+    for fd in (*streams, wake_read):
+        os.set_blocking(fd, False)
+        poll.register(fd, select.POLLIN)
+    status = None
+    while status is None:
+        for fd, _ in poll.poll():
+            if fd == wake_read:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(fd, 4096)
+                status = reap(child)
+            elif not pump(fd, streams[fd], log):
+                poll.unregister(fd)
+    finished = time.time_ns()
+    kill_rest(config["procs"])
+    for fd, stream in streams.items():
+        while pump(fd, stream, log):
+            continue
+    log.close()
+    code = os.waitstatus_to_exitcode(status)
+    write_json(
+        folder + "/exit.json",
+        {"code": 128 - code if code < 0 else code, "signal": -code if code < 0 else 0, "finished_at": finished},
+    )
+    os._exit(0)
+
+
+def pump(fd, stream, log):
+    """Copy one chunk; False at the end of the stream or when nothing is there."""
+    try:
+        data = os.read(fd, 65536)
+    except BlockingIOError:
+        return False
+    log.feed(stream, data)
+    return bool(data)
+
+
+def run(config):
+    ready_read, ready_write = os.pipe2(os.O_CLOEXEC)
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+        if config.get("supervise", True):
+            try:
+                supervise(config, ready_write)
+            finally:  # an error above must not fall through into the parent's code
+                os._exit(70)
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        redirect(null, null, null)
+        failing(ready_write, config)
+    os.close(ready_write)
+    said = read_all(ready_read)
+    if said:
+        sys.stdout.write(said.decode() + "\n")
+        return 0
+    if config.get("supervise", True):
+        sys.stdout.write(json.dumps({"error": "the shim ended before the command ran", "code": 128}) + "\n")
+        return 0
+    started = {"pid": child, "pid_starttime": starttime(child), "started_at": time.time_ns()}
+    write_json(config["dir"] + "/started.json", started)
+    sys.stdout.write(json.dumps(started) + "\n")
+    return 0
+
+
+def main(argv):
+    with open(argv[2]) as f:  # noqa: PTH123
+        config = json.load(f)
+    if argv[1] == "run":
+        return run(config)
+    try:
+        become({**config, "argv": argv[3:]})
+    except StartFailed as exc:
+        sys.stderr.write(f"{exc}\n")
+        return exc.code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
