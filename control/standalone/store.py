@@ -318,8 +318,8 @@ class Store:
             return []
         return table.log[bisect_right(rvs, rv) :]
 
-    async def wait(self, key: str, timeout: float | None = None) -> bool:
-        """Sleep until `key` has a new committed event; False after `timeout` seconds.
+    async def wait(self, key: str, seconds: float | None = None) -> bool:
+        """Sleep until `key` has a new committed event; False after `seconds`.
 
         Call directly after `since` with no await in between, or an event may be slept through.
         """
@@ -327,7 +327,7 @@ class Store:
         future = asyncio.get_running_loop().create_future()
         table.waiters.append(future)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds):
                 await future
         except TimeoutError:
             return False

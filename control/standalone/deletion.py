@@ -1,0 +1,103 @@
+"""What a DELETE means for one object: gone now, or marked and waiting for someone.
+
+Pure. Follows Kubernetes' rules: finalizers keep an object with a deletionTimestamp; a propagation policy is a
+finalizer for the garbage collector; a bound, running pod stays until its kubelet confirms with a grace of 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .kinds import NAMESPACE, POD, Kind
+from .objectmeta import parse_timestamp, timestamp
+
+Json = dict[str, Any]
+ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    """metav1.DeleteOptions, parsed."""
+
+    grace_period_seconds: int | None = None
+    propagation_policy: str | None = None  # Orphan, Background, Foreground
+    uid: str | None = None
+    resource_version: str | None = None
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`remove`: take it out of the store now. Otherwise store `obj` if `changed`."""
+
+    obj: Json
+    remove: bool
+    changed: bool
+
+
+def judge(kind: Kind, obj: Json, options: DeleteOptions, now: float) -> Verdict:
+    """Decide about `obj`, a private copy, which is changed in place."""
+    before = dict(obj["metadata"])
+    meta = obj["metadata"]
+    _propagate(meta, options.propagation_policy)
+    grace = pod_grace(obj, options.grace_period_seconds) if kind.key == POD else 0
+    deleting = meta.get("deletionTimestamp")
+    if deleting is None:
+        _mark(meta, now, grace)
+    elif grace < (meta.get("deletionGracePeriodSeconds") or 0) and (
+        options.grace_period_seconds is not None or kind.key != POD or grace == 0
+    ):
+        start = parse_timestamp(deleting) - (meta.get("deletionGracePeriodSeconds") or 0)
+        meta["deletionTimestamp"] = timestamp(start + grace)
+        meta["deletionGracePeriodSeconds"] = grace
+    if kind.key == NAMESPACE:
+        obj.setdefault("status", {})["phase"] = "Terminating"
+    remove = may_vanish(kind, obj)
+    changed = meta != before
+    if changed and kind.generation:
+        meta["generation"] = (meta.get("generation") or 0) + 1
+    return Verdict(obj, remove, changed)
+
+
+def may_vanish(kind: Kind, obj: Json) -> bool:
+    """True for an object marked for deletion that nobody holds any more."""
+    meta = obj["metadata"]
+    if meta.get("deletionTimestamp") is None or meta.get("finalizers"):
+        return False
+    if meta.get("deletionGracePeriodSeconds"):
+        return False
+    return not (kind.key == NAMESPACE and (obj.get("spec") or {}).get("finalizers"))
+
+
+def pod_grace(pod: Mapping[str, Any], wanted: int | None) -> int:
+    """Seconds a pod may take; 0 for pods that no kubelet runs (unbound or finished)."""
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
+        return 0
+    grace = wanted
+    if grace is None:
+        grace = spec.get("terminationGracePeriodSeconds")
+    if grace is None:
+        grace = 30
+    return 1 if grace < 0 else int(grace)
+
+
+def _mark(meta: Json, now: float, grace: int) -> None:
+    meta["deletionTimestamp"] = timestamp(now + grace)
+    meta["deletionGracePeriodSeconds"] = grace
+
+
+def _propagate(meta: Json, policy: str | None) -> None:
+    if policy is None:
+        return
+    kept = [f for f in meta.get("finalizers") or [] if f not in (ORPHAN, FOREGROUND)]
+    if policy == "Orphan":
+        kept.append(ORPHAN)
+    elif policy == "Foreground":
+        kept.append(FOREGROUND)
+    if kept:
+        meta["finalizers"] = kept
+    else:
+        meta.pop("finalizers", None)

@@ -1,0 +1,156 @@
+"""Rules about metadata that hold for every kind: names, labels, generated names, timestamps.
+
+Pure functions; messages are worded as Kubernetes words them, because users search for them.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from datetime import UTC, datetime
+from typing import Any
+
+from .errors import FieldError
+from .kinds import Kind
+
+Json = dict[str, Any]
+
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: generated names never spell a word
+MAX_GENERATED_PREFIX = 58
+
+_SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_VALUE = r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?"
+_KEY_NAME = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+_SUBDOMAIN_RE, _LABEL_RE = re.compile(_SUBDOMAIN), re.compile(_LABEL)
+_VALUE_RE, _KEY_NAME_RE = re.compile(_VALUE), re.compile(_KEY_NAME)
+
+_LABEL_NAMED = {"/namespaces", "/services"}
+_PATH_NAMED_GROUPS = {"rbac.authorization.k8s.io"}
+
+
+def timestamp(seconds: float) -> str:
+    """metav1.Time: UTC, whole seconds."""
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def micro_timestamp(seconds: float) -> str:
+    """metav1.MicroTime."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_timestamp(text: str) -> float:
+    """Seconds since the epoch; raises ValueError."""
+    return datetime.fromisoformat(text).timestamp()
+
+
+def generate_name(prefix: str) -> str:
+    suffix = "".join(secrets.choice(_ALPHABET) for _ in range(5))
+    return prefix[:MAX_GENERATED_PREFIX] + suffix
+
+
+def name_error(kind: Kind, name: str, field: str = "metadata.name") -> FieldError | None:
+    def invalid(why: str) -> FieldError:
+        return FieldError("FieldValueInvalid", field, f'Invalid value: "{name}": {why}')
+
+    if kind.group in _PATH_NAMED_GROUPS:
+        if name in (".", "..") or "/" in name or "%" in name:
+            return invalid("may not be '.' or '..' and may not contain '/' or '%'")
+        return None
+    if kind.key in _LABEL_NAMED:
+        if len(name) > 63:
+            return invalid("must be no more than 63 bytes")
+        if not _LABEL_RE.fullmatch(name):
+            return invalid(
+                "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must "
+                "start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for "
+                f"validation is '{_LABEL}')"
+            )
+        return None
+    if len(name) > 253:
+        return invalid("must be no more than 253 bytes")
+    if not _SUBDOMAIN_RE.fullmatch(name):
+        return invalid(
+            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and "
+            "must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
+            f"'{_SUBDOMAIN}')"
+        )
+    return None
+
+
+def metadata_errors(kind: Kind, meta: Json) -> list[FieldError]:
+    """Problems of a complete metadata block (name present, labels and annotations well formed)."""
+    found: list[FieldError] = []
+    name = meta.get("name")
+    if not name:
+        found.append(
+            FieldError("FieldValueRequired", "metadata.name", "Required value: name or generateName is required")
+        )
+    elif problem := name_error(kind, name):
+        found.append(problem)
+    for key, value in (meta.get("labels") or {}).items():
+        found += _key_errors("metadata.labels", key)
+        if len(value) > 63 or not _VALUE_RE.fullmatch(value):
+            why = (
+                "must be no more than 63 bytes"
+                if len(value) > 63
+                else "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', "
+                "and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or "
+                f"'12345', regex used for validation is '{_VALUE}')"
+            )
+            found.append(FieldError("FieldValueInvalid", "metadata.labels", f'Invalid value: "{value}": {why}'))
+    annotations = meta.get("annotations") or {}
+    for key in annotations:
+        found += _key_errors("metadata.annotations", key.lower())
+    if sum(len(k) + len(v) for k, v in annotations.items()) > 256 * 1024:
+        found.append(
+            FieldError("FieldValueTooLong", "metadata.annotations", "Too long: may not be more than 262144 bytes")
+        )
+    for i, finalizer in enumerate(meta.get("finalizers") or []):
+        found += _key_errors(f"metadata.finalizers[{i}]", finalizer)
+    return found
+
+
+def _key_errors(field: str, key: str) -> list[FieldError]:
+    prefix, slash, name = key.rpartition("/")
+    problems = []
+    if slash and not (prefix and len(prefix) <= 253 and _SUBDOMAIN_RE.fullmatch(prefix)):
+        problems.append(
+            "prefix part a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or "
+            "'.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for "
+            f"validation is '{_SUBDOMAIN}')"
+        )
+    if len(name) > 63:
+        problems.append("name part must be no more than 63 bytes")
+    if not _KEY_NAME_RE.fullmatch(name):
+        problems.append(
+            "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
+            "alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+            f"'{_KEY_NAME}')"
+        )
+    return [FieldError("FieldValueInvalid", field, f'Invalid value: "{key}": {p}') for p in problems]
+
+
+def shape_error(obj: Any) -> str | None:
+    """Why `obj` can't be an API object at all: metadata of the wrong types would trip every reader."""
+    if not isinstance(obj, dict):
+        return "the object must be a JSON object"
+    meta = obj.get("metadata")
+    if meta is not None and not isinstance(meta, dict):
+        return "metadata must be an object"
+    for name in ("labels", "annotations"):
+        value = (meta or {}).get(name)
+        if value is None:
+            continue
+        if not isinstance(value, dict):
+            return f"metadata.{name} must be a map of strings"
+        for k, v in value.items():
+            if not isinstance(v, str):
+                return f"metadata.{name}[{k}]: must be a string, is {type(v).__name__}"
+    for name in ("name", "namespace", "generateName", "resourceVersion", "uid"):
+        if not isinstance((meta or {}).get(name) or "", str):
+            return f"metadata.{name} must be a string"
+    for name in ("finalizers", "ownerReferences", "managedFields"):
+        if not isinstance((meta or {}).get(name) or [], list):
+            return f"metadata.{name} must be a list"
+    return None

@@ -1,0 +1,512 @@
+"""The registry of objects: every generic rule of a Kubernetes write, over the store.
+
+Callers are the HTTP layer, the controllers inside the server and tests; all of them see plain dicts. Reads give
+private copies (`get`, `list`); writers hand objects over. A write runs: shape and metadata checks, schema
+(prune, default), mutating admission, what the kind forces (`strategy`), validation, validating admission,
+managedFields, compare-and-swap in the store, and returns when it is durable. Admission may await, so a write
+based on a state that changed meanwhile is retried on the new state, unless the caller named a resourceVersion:
+then it is a 409.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from . import deletion, errors, objectmeta, strategy
+from .deletion import DeleteOptions
+from .kinds import Kind, Kinds
+from .seams import SYSTEM, Admission, AdmissionRequest, OpenAdmission, OpenSchemas, Patcher, Schemas, UserInfo
+from .selectors import Matcher, compile_matcher
+from .store import Compacted, Entry, Event, EventType, Store, VersionMismatch
+
+Json = dict[str, Any]
+PatchKind = Literal["json", "merge", "strategic", "apply"]
+RETRIES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Query parameters of a write. `warnings` collects what the client should be told (Warning headers)."""
+
+    dry_run: bool = False
+    field_manager: str = "unknown"
+    field_validation: str = "Ignore"  # Ignore, Warn, Strict
+    subresource: str = ""
+    version: str | None = None  # served version the client speaks; None = preferred
+    force: bool = False  # apply: take conflicting fields
+    warnings: list[str] = field(default_factory=list)
+    create_missing: bool = False  # PUT to a kind that lets PUT create
+    applying: bool = False  # the object comes out of server-side apply and carries its managedFields
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One watch event: the object (shared, read only) and its version."""
+
+    type: EventType
+    object: Json
+    rv: int
+
+
+class Registry:
+    """See the module text. `kinds` may change while running (CRDs)."""
+
+    def __init__(
+        self,
+        store: Store,
+        kinds: Kinds,
+        *,
+        schemas: Schemas | None = None,
+        admission: Admission | None = None,
+        patcher: Patcher | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.store, self.kinds = store, kinds
+        self.schemas: Schemas = schemas or OpenSchemas()
+        self.admission: Admission = admission or OpenAdmission()
+        self.patcher = patcher
+        self.now = now
+
+    # ---- reading -------------------------------------------------------------------------------------------
+
+    def kind(self, key: str) -> Kind:
+        """Raises StatusError 404 for a kind that isn't served (any more)."""
+        kind = self.kinds.get(key)
+        if kind is None:
+            raise errors.no_such_resource()
+        return kind
+
+    def entry(self, kind: Kind, ns: str | None, name: str) -> Entry:
+        """The live object as the store's entry; raises StatusError 404."""
+        entry = self.store.entry(kind.stored_as, ns if kind.namespaced else None, name)
+        if entry is None:
+            raise errors.not_found(kind.group, kind.plural, name)
+        return entry
+
+    def get(self, key: str, ns: str | None, name: str, version: str | None = None) -> Json:
+        """A private copy in the wanted served version; raises StatusError 404."""
+        kind = self.kind(key)
+        return strategy.to_version(kind, self.entry(kind, ns, name).copy(), version)
+
+    def find(self, key: str, ns: str | None, name: str) -> Json | None:
+        """A private copy, or None."""
+        kind = self.kind(key)
+        entry = self.store.entry(kind.stored_as, ns if kind.namespaced else None, name)
+        return strategy.to_version(kind, entry.copy(), None) if entry else None
+
+    def list(
+        self, key: str, ns: str | None = None, *, labels: str | None = None, fields: str | None = None
+    ) -> list[Json]:
+        """Private copies of the live objects that match, ordered by namespace and name."""
+        kind = self.kind(key)
+        matcher = compile_matcher(kind, labels, fields)
+        return [
+            strategy.to_version(kind, e.copy(), None)
+            for e in self.store.entries(kind.stored_as, ns)
+            if matcher is None or matcher(e.obj)
+        ]
+
+    async def watch(self, key: str, ns: str | None = None, rv: int | None = None) -> AsyncIterator[Change]:
+        """Changes after version `rv` (None: first the present objects as ADDED), for ever.
+
+        Raises errors.StatusError 410 when `rv`, or a reader too slow, is older than the history.
+        """
+        kind = self.kind(key)
+        self.store.commit()
+        if rv is None:
+            present = self.store.entries(kind.stored_as, ns)
+            rv = self.store.revision
+            for entry in present:
+                yield Change("ADDED", entry.obj, entry.rv)
+        while True:
+            events = self.events_since(kind.stored_as, rv)
+            if not events:
+                await self.store.wait(kind.stored_as)
+                continue
+            for event in events:
+                rv = event.rv
+                if ns is None or event.entry.address[0] == ns:
+                    yield Change(event.type, event.entry.obj, event.rv)
+
+    def events_since(self, stored_as: str, rv: int) -> list[Event]:
+        """`Store.since` with the API's error for a version that is gone."""
+        try:
+            return self.store.since(stored_as, rv)
+        except Compacted as e:
+            raise errors.too_old(rv, e.oldest) from e
+
+    # ---- create --------------------------------------------------------------------------------------------
+
+    async def create(
+        self, key: str, ns: str | None, obj: Json, user: UserInfo = SYSTEM, options: WriteOptions | None = None
+    ) -> Json:
+        """Store a new object; takes ownership of `obj`. Returns it as stored, in the client's version."""
+        kind = self.kind(key)
+        options = options or WriteOptions()
+        obj = self._accept(kind, ns, obj, options)
+        meta = obj["metadata"]
+        if meta.get("resourceVersion"):
+            raise errors.StatusError(500, "", "resourceVersion should not be set on objects to be created")
+        prefix = "" if meta.get("name") else meta.get("generateName", "")
+        if prefix:
+            meta["name"] = objectmeta.generate_name(prefix)
+        for stale in ("selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion"):
+            meta.pop(stale, None)
+        if not options.applying:
+            meta.pop("managedFields", None)
+        now = self.now()
+        meta["uid"] = str(uuid.uuid4())
+        meta["creationTimestamp"] = objectmeta.timestamp(now)
+        if kind.generation or kind.custom:
+            meta["generation"] = 1
+        else:
+            meta.pop("generation", None)
+        self._structure(kind, obj, options)
+        strategy.prepare_create(kind, obj)
+        request = self._request("CREATE", kind, obj, None, user, options)
+        await self.admission.mutate(request)
+        obj = self._admitted(kind, request, options)
+        self._validate(kind, obj, None, options, "")
+        request.obj = obj
+        await self.admission.validate(request)
+        if not options.applying:
+            self._track(kind, None, obj, options)
+        return await self._insert(kind, obj, prefix, options)
+
+    async def _insert(self, kind: Kind, obj: Json, prefix: str, options: WriteOptions) -> Json:
+        ns = obj["metadata"].get("namespace")
+        for attempt in range(RETRIES):
+            name = obj["metadata"]["name"]
+            if self.store.entry(kind.stored_as, ns, name) is None:
+                if options.dry_run:
+                    return strategy.to_version(kind, obj, options.version)
+                entry = self.store.put(kind.stored_as, ns, name, obj, expect=None)
+                await self.store.committed()
+                return strategy.to_version(kind, entry.copy(), options.version)
+            if not prefix or attempt == RETRIES - 1:
+                break
+            obj["metadata"]["name"] = objectmeta.generate_name(prefix)
+        raise errors.already_exists(kind.group, kind.plural, name)
+
+    # ---- update and patch ----------------------------------------------------------------------------------
+
+    async def update(
+        self,
+        key: str,
+        ns: str | None,
+        name: str,
+        obj: Json,
+        user: UserInfo = SYSTEM,
+        options: WriteOptions | None = None,
+    ) -> Json:
+        """Replace (PUT). With `options.subresource == "status"` only the status is taken."""
+        kind = self.kind(key)
+        options = options or WriteOptions()
+        if problem := objectmeta.shape_error(obj):
+            raise errors.bad_request(problem)
+        given = (obj.get("metadata") or {}).get("resourceVersion")
+        present = self.store.entry(kind.stored_as, ns if kind.namespaced else None, name)
+        if present is None and kind.create_on_update and options.create_missing and not given:
+            return await self.create(key, ns, obj, user, options)
+        if not given and not kind.unconditional_update and present is not None:
+            problem_rv = errors.FieldError(
+                "FieldValueInvalid",
+                "metadata.resourceVersion",
+                "Invalid value: 0: must be specified for an update",
+            )
+            raise errors.invalid(kind.group, kind.kind, name, [problem_rv])
+        return await self.modify(key, ns, name, lambda _live: obj, user, options)
+
+    async def patch(
+        self,
+        key: str,
+        ns: str | None,
+        name: str,
+        patch_kind: PatchKind,
+        body: Any,
+        user: UserInfo = SYSTEM,
+        options: WriteOptions | None = None,
+    ) -> Json:
+        """Apply a patch document; `apply` creates a missing object (server-side apply)."""
+        kind = self.kind(key)
+        options = options or WriteOptions()
+        if patch_kind == "apply":
+            return await self._apply(kind, ns, name, body, user, options)
+        patcher = self._patcher()
+        schema = self.schemas.merge_schema(kind, options.version or kind.versions[0])
+        if patch_kind == "strategic" and kind.custom:
+            raise errors.unsupported_media_type(
+                "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml"
+            )
+
+        def change(live: Json) -> Json:
+            if patch_kind == "json":
+                return patcher.json(live, body)
+            if patch_kind == "merge":
+                return patcher.merge(live, body)
+            return patcher.strategic(live, body, schema)
+
+        return await self.modify(key, ns, name, change, user, options)
+
+    async def modify(
+        self,
+        key: str,
+        ns: str | None,
+        name: str,
+        change: Callable[[Json], Json | None],
+        user: UserInfo = SYSTEM,
+        options: WriteOptions | None = None,
+    ) -> Json:
+        """Read, change, write, again from the start if somebody else wrote meanwhile.
+
+        `change` gets a private copy in the client's version and returns the new object, or None for "nothing to
+        do". An object that `change` returns with a resourceVersion must still be in it: else 409.
+        """
+        kind = self.kind(key)
+        options = options or WriteOptions()
+        for _ in range(RETRIES):
+            entry = self.entry(kind, ns, name)
+            old = entry.copy()
+            wanted = change(strategy.to_version(kind, entry.copy(), options.version))
+            if wanted is None:
+                return strategy.to_version(kind, old, options.version)
+            wanted = self._accept(kind, ns, wanted, options, name)
+            self._preconditions(kind, entry, wanted)
+            try:
+                return await self._replace(kind, entry, old, wanted, user, options)
+            except VersionMismatch:
+                continue
+        raise errors.conflict(kind.group, kind.plural, name)
+
+    async def _replace(
+        self, kind: Kind, entry: Entry, old: Json, new: Json, user: UserInfo, options: WriteOptions
+    ) -> Json:
+        strategy.keep_system_fields(old, new)
+        if options.subresource:
+            strategy.isolate(kind, options.subresource, old, new)
+        self._structure(kind, new, options)
+        request = self._request("UPDATE", kind, new, old, user, options)
+        await self.admission.mutate(request)
+        new = self._admitted(kind, request, options)
+        strategy.keep_system_fields(old, new)
+        strategy.isolate(kind, options.subresource, old, new)
+        strategy.prepare_update(kind, old, new)
+        strategy.bump_generation(kind, old, new)
+        self._validate(kind, new, old, options, options.subresource)
+        request.obj = new
+        await self.admission.validate(request)
+        if strategy.same(old, new, with_managers=options.applying):
+            return strategy.to_version(kind, old, options.version)
+        if not options.applying:
+            self._track(kind, old, new, options)
+        if options.dry_run:
+            return strategy.to_version(kind, new, options.version)
+        ns, name = entry.address
+        if deletion.may_vanish(kind, new):
+            written = self.store.remove(kind.stored_as, ns, name, expect=entry.rv, last=new)
+        else:
+            written = self.store.put(kind.stored_as, ns, name, new, expect=entry.rv)
+        await self.store.committed()
+        return strategy.to_version(kind, written.copy(), options.version)
+
+    async def _apply(
+        self, kind: Kind, ns: str | None, name: str, body: Json, user: UserInfo, options: WriteOptions
+    ) -> Json:
+        patcher = self._patcher()
+        version = options.version or kind.versions[0]
+        schema = self.schemas.merge_schema(kind, version)
+        now = objectmeta.timestamp(self.now())
+        options = replace(options, applying=True)
+
+        def merged(live: Json | None) -> Json:
+            obj, conflicts = patcher.apply(
+                live,
+                body,
+                options.field_manager,
+                options.force,
+                schema,
+                options.subresource,
+                kind.served_as(version),
+                now,
+            )
+            if conflicts and not options.force:
+                raise strategy.apply_conflict(kind, name, conflicts)
+            return obj
+
+        if self.store.entry(kind.stored_as, ns if kind.namespaced else None, name) is None:
+            if options.subresource:
+                raise errors.not_found(kind.group, kind.plural, name)
+            if (body.get("metadata") or {}).get("uid"):
+                raise errors.conflict(kind.group, kind.plural, name, "uid mismatch: the provided object specified uid")
+            obj = merged(None)
+            obj.setdefault("metadata", {})["name"] = name
+            return await self.create(kind.key, ns, obj, user, options)
+        return await self.modify(kind.key, ns, name, merged, user, options)
+
+    # ---- delete --------------------------------------------------------------------------------------------
+
+    async def delete(
+        self,
+        key: str,
+        ns: str | None,
+        name: str,
+        user: UserInfo = SYSTEM,
+        options: DeleteOptions | None = None,
+    ) -> tuple[Json, bool]:
+        """Delete or begin to. Returns the object and whether it is gone already."""
+        kind = self.kind(key)
+        options = options or DeleteOptions()
+        request: AdmissionRequest | None = None
+        for _ in range(RETRIES):
+            entry = self.entry(kind, ns, name)
+            meta = entry.obj["metadata"]
+            for wanted, have, what in (
+                (options.uid, meta.get("uid"), "UID"),
+                (options.resource_version, meta["resourceVersion"], "ResourceVersion"),
+            ):
+                if wanted and wanted != have:
+                    why = f"Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {have}"
+                    raise errors.conflict(kind.group, kind.plural, name, why)
+            if request is None:
+                request = AdmissionRequest(
+                    "DELETE", kind, kind.versions[0], meta.get("namespace") or "", name, None, entry.copy(), user
+                )
+                request.dry_run = options.dry_run
+                await self.admission.mutate(request)
+                await self.admission.validate(request)
+                continue  # admission may have taken time: judge the state of now
+            strategy.refuse_delete(kind, entry.obj)
+            verdict = deletion.judge(kind, entry.copy(), options, self.now())
+            if options.dry_run:
+                return verdict.obj, verdict.remove
+            if verdict.remove:
+                last = self.store.remove(kind.stored_as, *entry.address, expect=entry.rv, last=verdict.obj)
+            elif verdict.changed:
+                last = self.store.put(kind.stored_as, *entry.address, verdict.obj, expect=entry.rv)
+            else:
+                return verdict.obj, False
+            await self.store.committed()
+            return strategy.to_version(kind, last.copy(), None), verdict.remove
+        raise errors.conflict(kind.group, kind.plural, name)
+
+    async def delete_collection(
+        self, key: str, ns: str | None, matcher: Matcher | None, user: UserInfo, options: DeleteOptions
+    ) -> list[Json]:
+        """Delete everything that matches; one that vanishes meanwhile is no error."""
+        kind = self.kind(key)
+        gone = []
+        for entry in self.store.entries(kind.stored_as, ns):
+            if matcher is not None and not matcher(entry.obj):
+                continue
+            try:
+                obj, _ = await self.delete(key, entry.address[0] or None, entry.address[1], user, options)
+            except errors.StatusError as e:
+                if e.reason != "NotFound":
+                    raise
+                continue
+            gone.append(obj)
+        return gone
+
+    # ---- steps of a write ----------------------------------------------------------------------------------
+
+    def _accept(self, kind: Kind, ns: str | None, obj: Json, options: WriteOptions, name: str = "") -> Json:
+        """Check that `obj` is one of `kind` for this place, and turn it into the stored version."""
+        if problem := objectmeta.shape_error(obj):
+            raise errors.bad_request(problem)
+        served = kind.served_as(options.version)
+        if obj.setdefault("apiVersion", served) != served or obj.setdefault("kind", kind.kind) != kind.kind:
+            got_group, _, got_version = obj["apiVersion"].rpartition("/")
+            raise errors.bad_request(
+                f"{kind.kind} in version {(options.version or kind.versions[0])!r} cannot be handled as a {kind.kind}: "
+                f"no kind {obj.get('kind')!r} is registered for version {obj['apiVersion']!r}"
+                if got_group == kind.group and got_version == (options.version or kind.versions[0])
+                else "the API version in the data "
+                f"({obj['apiVersion']}) does not match the expected API version ({served})"
+            )
+        meta = obj.get("metadata")
+        if meta is None:
+            meta = obj["metadata"] = {}
+        if kind.namespaced:
+            if meta.setdefault("namespace", ns or "") != (ns or ""):
+                raise errors.bad_request(
+                    "the namespace of the provided object does not match the namespace sent on the request"
+                )
+        else:
+            meta.pop("namespace", None)
+        if name and meta.setdefault("name", name) != name:
+            raise errors.bad_request(
+                f"the name of the object ({meta['name']}) does not match the name on the URL ({name})"
+            )
+        return strategy.to_storage(kind, obj)
+
+    def _preconditions(self, kind: Kind, entry: Entry, new: Json) -> None:
+        meta, live = new["metadata"], entry.obj["metadata"]
+        if meta.get("uid") and meta["uid"] != live.get("uid"):
+            why = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {live.get('uid')}"
+            raise errors.conflict(kind.group, kind.plural, entry.address[1], why)
+        given = meta.get("resourceVersion")
+        if given and given != live["resourceVersion"]:
+            raise errors.conflict(kind.group, kind.plural, entry.address[1])
+
+    def _structure(self, kind: Kind, obj: Json, options: WriteOptions) -> None:
+        """Prune or complain about unknown fields, then fill defaults."""
+        version = options.version or kind.versions[0]
+        unknown = self.schemas.unknown_fields(kind, version, obj)
+        if unknown and options.field_validation == "Strict":
+            listed = ", ".join(f'unknown field "{path}"' for path in unknown)
+            raise errors.bad_request(
+                f'{kind.kind} in version "{version}" cannot be handled as a {kind.kind}: strict decoding error: {listed}'
+            )
+        if options.field_validation == "Warn":
+            options.warnings.extend(f'unknown field "{path}"' for path in unknown)
+        self.schemas.default(kind, version, obj)
+
+    def _request(
+        self, op: Any, kind: Kind, obj: Json, old: Json | None, user: UserInfo, options: WriteOptions
+    ) -> AdmissionRequest:
+        meta = obj["metadata"]
+        return AdmissionRequest(
+            op,
+            kind,
+            options.version or kind.versions[0],
+            meta.get("namespace") or "",
+            meta.get("name") or "",
+            obj,
+            old,
+            user,
+            options.subresource,
+            options.dry_run,
+            {"fieldManager": options.field_manager},
+            options.warnings,
+        )
+
+    def _admitted(self, kind: Kind, request: AdmissionRequest, options: WriteOptions) -> Json:
+        assert request.obj is not None, "admission of a write keeps the object"
+        self.schemas.default(kind, options.version or kind.versions[0], request.obj)
+        return request.obj
+
+    def _validate(self, kind: Kind, obj: Json, old: Json | None, options: WriteOptions, subresource: str) -> None:
+        version = options.version or kind.versions[0]
+        found = objectmeta.metadata_errors(kind, obj["metadata"])
+        found += self.schemas.validate(kind, version, obj, old, subresource)
+        if old is not None:
+            found += strategy.immutable_errors(kind, old, obj)
+        if found:
+            raise errors.invalid(kind.group, kind.kind, obj["metadata"].get("name") or "", found)
+
+    def _track(self, kind: Kind, live: Json | None, new: Json, options: WriteOptions) -> None:
+        if self.patcher is None:
+            return
+        version = options.version or kind.versions[0]
+        schema = self.schemas.merge_schema(kind, version)
+        now = objectmeta.timestamp(self.now())
+        self.patcher.track(live, new, options.field_manager, "Update", schema, options.subresource, now)
+
+    def _patcher(self) -> Patcher:
+        if self.patcher is None:
+            raise errors.unsupported_media_type("none (no patch library is wired in)")
+        return self.patcher

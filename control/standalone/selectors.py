@@ -1,0 +1,174 @@
+"""Label and field selectors: parse the query parameters once, then match objects.
+
+Selector syntax is that of Kubernetes (`a=b,c!=d,e in (f,g),h notin (i),j,!k`); field selectors know only `=`,
+`==` and `!=`, and only the fields that the kind supports. Pure; malformed selectors raise StatusError 400.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from . import errors
+from .kinds import Kind
+
+Json = dict[str, Any]
+Matcher = Callable[[Json], bool]
+
+_IN = re.compile(r"^(?P<key>\S+)\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)$")
+_COMPARE = re.compile(r"^(?P<key>[^\s=!<>,]+)\s*(?P<op>==|!=|=|>|<)\s*(?P<value>[^\s=!,]*)$")
+_EXISTS = re.compile(r"^(?P<not>!?)\s*(?P<key>[^\s=!<>,()]+)$")
+
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    "/pods": (
+        "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
+        "spec.hostNetwork", "status.phase", "status.podIP", "status.nominatedNodeName",
+    ),
+    "/nodes": ("spec.unschedulable",),
+    "/namespaces": ("status.phase",),
+    "/secrets": ("type",),
+    "/events": (
+        "involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
+        "involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath", "reason",
+        "reportingComponent", "source", "type",
+    ),
+    "/replicationcontrollers": ("status.replicas",),
+    "/services": ("spec.clusterIP", "spec.type"),
+    "apps/replicasets": ("status.replicas",),
+    "batch/jobs": ("status.successful",),
+    "events.k8s.io/events": (
+        "reason", "type", "reportingController", "regarding.kind", "regarding.namespace", "regarding.name",
+        "regarding.uid", "regarding.apiVersion", "regarding.resourceVersion", "regarding.fieldPath",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    key: str
+    op: str  # in, notin, exists, absent, gt, lt
+    values: frozenset[str] = frozenset()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        value = labels.get(self.key)
+        if self.op == "in":
+            return value in self.values
+        if self.op == "notin":
+            return value not in self.values
+        if self.op == "exists":
+            return value is not None
+        if self.op == "absent":
+            return value is None
+        try:
+            have, want = int(value or ""), int(next(iter(self.values)))
+        except ValueError:
+            return False
+        return have > want if self.op == "gt" else have < want
+
+
+def parse_labels(text: str) -> list[Requirement]:
+    """`a=b,c in (d,e)` as requirements; raises StatusError 400."""
+    return [_requirement(part, text) for part in _split(text)]
+
+
+def label_selector(selector: Mapping[str, Any] | None) -> Matcher:
+    """A metav1.LabelSelector object over label maps; None selects nothing, an empty one everything."""
+    if selector is None:
+        return lambda labels: False
+    wanted = [Requirement(k, "in", frozenset([v])) for k, v in (selector.get("matchLabels") or {}).items()]
+    names = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent"}
+    for expression in selector.get("matchExpressions") or []:
+        op = names[expression["operator"]]
+        wanted.append(Requirement(expression["key"], op, frozenset(expression.get("values") or [])))
+    return lambda labels: all(r.matches(labels) for r in wanted)
+
+
+def compile_matcher(kind: Kind, labels: str | None, fields: str | None) -> Matcher | None:
+    """One predicate for both selectors; None when everything matches."""
+    wanted = parse_labels(labels) if labels else []
+    checks = parse_fields(kind, fields) if fields else []
+    if not wanted and not checks:
+        return None
+
+    def matches(obj: Json) -> bool:
+        for path, equal, value in checks:
+            if (field_value(obj, path) == value) is not equal:
+                return False
+        if wanted:
+            have = obj["metadata"].get("labels") or {}
+            return all(r.matches(have) for r in wanted)
+        return True
+
+    return matches
+
+
+def parse_fields(kind: Kind, text: str) -> list[tuple[tuple[str, ...], bool, str]]:
+    """`a.b=c,d!=e` as (path, must be equal, value); raises StatusError 400 for fields the kind doesn't support."""
+    found = []
+    for part in _split(text):
+        for op in ("!=", "==", "="):
+            if op in part:
+                key, _, value = part.partition(op)
+                break
+        else:
+            raise errors.bad_request(f"invalid selector: {text!r}; can't understand {part!r}")
+        key, value = key.strip(), value.strip()
+        if key not in supported_fields(kind):
+            raise errors.bad_request(f"field label not supported: {key}")
+        found.append((tuple(key.split(".")), op != "!=", value.replace("\\,", ",").replace("\\=", "=")))
+    return found
+
+
+def supported_fields(kind: Kind) -> tuple[str, ...]:
+    extra = FIELDS.get(kind.key, ())
+    if kind.crd:
+        extra = tuple(
+            f["jsonPath"].lstrip(".") for v in kind.crd["spec"]["versions"] for f in v.get("selectableFields") or []
+        )
+    return ("metadata.name", "metadata.namespace", *extra)
+
+
+def field_value(obj: Json, path: tuple[str, ...]) -> str:
+    value: Any = obj
+    for part in path:
+        if not isinstance(value, dict):
+            return ""
+        value = value.get(part)
+    if path == ("source",) and isinstance(value, dict):
+        value = value.get("component")
+    if value is None:
+        return "false" if path[-1] in ("unschedulable", "hostNetwork") else ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas outside parentheses; empty parts vanish."""
+    parts, depth, start = [], 0, 0
+    for i, c in enumerate(text):
+        if c == "(":
+            depth += 1
+        elif c == ")":
+            depth -= 1
+        elif c == "," and depth == 0 and text[i - 1 : i] != "\\":
+            parts.append(text[start:i])
+            start = i + 1
+    parts.append(text[start:])
+    return [p.strip() for p in parts if p.strip()]
+
+
+def _requirement(part: str, whole: str) -> Requirement:
+    if found := _IN.match(part):
+        values = frozenset(v.strip() for v in found["values"].split(","))
+        return Requirement(found["key"], found["op"], values)
+    if found := _COMPARE.match(part):
+        op = {"=": "in", "==": "in", "!=": "notin", ">": "gt", "<": "lt"}[found["op"]]
+        return Requirement(found["key"], op, frozenset([found["value"]]))
+    if found := _EXISTS.match(part):
+        return Requirement(found["key"], "absent" if found["not"] else "exists")
+    raise errors.bad_request(
+        f"unable to parse requirement: found '{part}' in selector \"{whole}\", expected: a key, an operator and values"
+    )

@@ -1,0 +1,275 @@
+"""What single kinds force on their objects, and which parts of an object a write may touch.
+
+Pure functions over dicts, called by the registry in the middle of every write. The generic rule comes first in
+each function; the few kinds that differ are named in tables at the end.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+from . import errors
+from .errors import FieldError, StatusError
+from .kinds import NAMESPACE, Kind
+
+Json = dict[str, Any]
+
+_SYSTEM_FIELDS = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
+
+# core/v1 Event field -> events.k8s.io/v1 field; the rest is spelt the same in both.
+_EVENT_FIELDS = {
+    "involvedObject": "regarding",
+    "message": "note",
+    "source": "deprecatedSource",
+    "firstTimestamp": "deprecatedFirstTimestamp",
+    "lastTimestamp": "deprecatedLastTimestamp",
+    "count": "deprecatedCount",
+    "reportingComponent": "reportingController",
+}
+_EVENT_FIELDS_BACK = {new: old for old, new in _EVENT_FIELDS.items()}
+
+
+def to_storage(kind: Kind, obj: Json) -> Json:
+    """From a served version to the stored one (None conversion; events are renamed field by field)."""
+    if kind.storage_key:
+        obj = {_EVENT_FIELDS_BACK.get(k, k): v for k, v in obj.items()}
+        obj["apiVersion"] = "v1"
+        return obj
+    return {**{"apiVersion": "", "kind": kind.kind}, **obj, "apiVersion": kind.storage_api_version}
+
+
+def to_version(kind: Kind, obj: Json, version: str | None) -> Json:
+    """From the stored version to a served one; changes the private copy `obj`."""
+    if kind.storage_key:
+        obj = {_EVENT_FIELDS.get(k, k): v for k, v in obj.items()}
+    obj["apiVersion"] = kind.served_as(version)
+    return obj
+
+
+def same_bytes(kind: Kind, version: str | None) -> bool:
+    """True when the stored bytes are what the client of `version` should see."""
+    return not kind.storage_key and kind.served_as(version) == kind.storage_api_version
+
+
+def keep_system_fields(old: Json, new: Json) -> None:
+    """Clients can't write these; a managedFields that isn't sent stays."""
+    have, meta = old["metadata"], new["metadata"]
+    for name in _SYSTEM_FIELDS:
+        if name in have:
+            meta[name] = have[name]
+        else:
+            meta.pop(name, None)
+    meta.pop("selfLink", None)
+    meta["resourceVersion"] = have["resourceVersion"]
+    if not meta.get("generateName") and have.get("generateName"):
+        meta["generateName"] = have["generateName"]
+    if "managedFields" not in meta and "managedFields" in have:
+        meta["managedFields"] = have["managedFields"]
+
+
+def isolate(kind: Kind, subresource: str, old: Json, new: Json) -> None:
+    """Let a write touch its part only: /status the status, the main resource everything else."""
+    if subresource == "status":
+        managed = new["metadata"].get("managedFields")
+        for name in [n for n in new if n not in ("status", "metadata")]:
+            if name not in old:
+                del new[name]
+        for name, value in old.items():
+            if name not in ("status", "metadata"):
+                new[name] = value
+        if kind.custom:
+            new["metadata"] = dict(old["metadata"])
+        else:
+            for name in ("ownerReferences", "finalizers"):
+                _copy_field(old["metadata"], new["metadata"], name)
+        if managed is not None:
+            new["metadata"]["managedFields"] = managed
+    elif not subresource and kind.status:
+        _copy_field(old, new, "status")
+
+
+def _copy_field(source: Json, target: Json, name: str) -> None:
+    if name in source:
+        target[name] = source[name]
+    else:
+        target.pop(name, None)
+
+
+def prepare_create(kind: Kind, obj: Json) -> None:
+    if kind.status and not kind.keeps_status_on_create:
+        obj.pop("status", None)
+    fill = _ON_CREATE.get(kind.key)
+    if fill is not None:
+        fill(obj)
+    _ON_WRITE.get(kind.key, _nothing)(obj)
+
+
+def prepare_update(kind: Kind, old: Json, new: Json) -> None:
+    _ON_WRITE.get(kind.key, _nothing)(new)
+    if kind.key == NAMESPACE and "finalizers" in (old.get("spec") or {}):
+        new.setdefault("spec", {}).setdefault("finalizers", old["spec"]["finalizers"])
+
+
+def bump_generation(kind: Kind, old: Json, new: Json) -> None:
+    if not (kind.generation or kind.custom):
+        return
+    skipped = {"metadata", "status", "apiVersion", "kind"} if kind.status else {"metadata", "apiVersion", "kind"}
+    before = {k: v for k, v in old.items() if k not in skipped}
+    after = {k: v for k, v in new.items() if k not in skipped}
+    if before != after:
+        new["metadata"]["generation"] = (old["metadata"].get("generation") or 0) + 1
+
+
+def same(old: Json, new: Json, *, with_managers: bool) -> bool:
+    """True when writing `new` would change nothing; then nothing is written and no watcher woken."""
+
+    def content(obj: Json) -> Json:
+        meta = {k: v for k, v in obj["metadata"].items() if k not in ("managedFields", "resourceVersion")}
+        return {**obj, "metadata": {k: v for k, v in meta.items() if v not in ({}, [], None)}}
+
+    if content(old) != content(new):
+        return False
+    return not with_managers or _managers(old) == _managers(new)
+
+
+def _managers(obj: Json) -> list[Json]:
+    return [{k: v for k, v in m.items() if k != "time"} for m in obj["metadata"].get("managedFields") or []]
+
+
+def immutable_errors(kind: Kind, old: Json, new: Json) -> list[FieldError]:
+    found = []
+    for name in kind.immutable_fields:
+        if old.get(name) != new.get(name):
+            found.append(FieldError("FieldValueInvalid", name, "Invalid value: field is immutable"))
+    if old.get("immutable") is True and kind.key in ("/configmaps", "/secrets"):
+        for name in ("data", "binaryData", "immutable"):
+            if old.get(name) != new.get(name):
+                text = "Forbidden: field is immutable when `immutable` is set"
+                found.append(FieldError("FieldValueForbidden", name, text))
+    have = set(old["metadata"].get("finalizers") or [])
+    added = [f for f in new["metadata"].get("finalizers") or [] if f not in have]
+    if added and old["metadata"].get("deletionTimestamp"):
+        listed = ", ".join(f'"{f}"' for f in added)
+        text = (
+            "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers "
+            f"[]string{{{listed}}}"
+        )
+        found.append(FieldError("FieldValueForbidden", "metadata.finalizers", text))
+    return found
+
+
+def refuse_delete(kind: Kind, obj: Json) -> None:
+    if kind.key != NAMESPACE:
+        return
+    name = obj["metadata"]["name"]
+    if name in ("default", "kube-system", "kube-public"):
+        raise errors.forbidden("", "namespaces", name, "this namespace may not be deleted")
+    if obj["metadata"].get("deletionTimestamp") and (obj.get("spec") or {}).get("finalizers"):
+        why = (
+            "The system is ensuring all content is removed from this namespace.  Upon completion, this namespace "
+            "will automatically be purged by the system."
+        )
+        raise errors.conflict("", "namespaces", name, why)
+
+
+def apply_conflict(kind: Kind, name: str, conflicts: list[Any]) -> StatusError:
+    """409 with a cause for each field another manager owns. `conflicts` are (manager, field path) pairs."""
+    by_manager: dict[str, list[str]] = {}
+    for manager, path in conflicts:
+        by_manager.setdefault(manager, []).append(path)
+    lines = []
+    for manager, paths in by_manager.items():
+        if len(paths) == 1:
+            lines.append(f"conflict with {manager}: {paths[0]}")
+        else:
+            lines.append(f"conflicts with {manager}:\n" + "\n".join(f"- {p}" for p in paths))
+    count = len(conflicts)
+    body = "\n".join(lines)
+    head = f"Apply failed with {count} conflict{'' if count == 1 else 's'}: "
+    causes = [
+        {"reason": "FieldManagerConflict", "message": f"conflict with {manager}", "field": path}
+        for manager, path in conflicts
+    ]
+    return errors.of_reason("Conflict", head + body, {"causes": causes})
+
+
+# ---- kinds that differ -------------------------------------------------------------------------------------
+
+
+def _nothing(obj: Json) -> None:
+    return None
+
+
+def _namespace(obj: Json) -> None:
+    spec = obj.setdefault("spec", {}) or {}
+    obj["spec"] = spec
+    spec["finalizers"] = sorted({*(spec.get("finalizers") or []), "kubernetes"})
+    obj["status"] = {"phase": "Active"}
+    labels = obj["metadata"].setdefault("labels", {}) or {}
+    obj["metadata"]["labels"] = labels
+    labels["kubernetes.io/metadata.name"] = obj["metadata"].get("name", "")
+
+
+def _pod(obj: Json) -> None:
+    obj["status"] = {"phase": "Pending", "qosClass": pod_qos(obj.get("spec") or {})}
+
+
+def _pending(obj: Json) -> None:
+    obj["status"] = {"phase": "Pending"}
+
+
+def _secret(obj: Json) -> None:
+    extra = obj.pop("stringData", None)
+    if extra:
+        data = obj.setdefault("data", {}) or {}
+        obj["data"] = {**data, **{k: base64.b64encode(v.encode()).decode() for k, v in extra.items()}}
+    obj.setdefault("type", "Opaque")
+
+
+def _job(obj: Json) -> None:
+    """A Job selects its pods by its own uid unless told otherwise."""
+    spec = obj.get("spec")
+    if not isinstance(spec, dict) or spec.get("manualSelector"):
+        return
+    uid, name = obj["metadata"]["uid"], obj["metadata"].get("name", "")
+    template = spec.setdefault("template", {})
+    if not isinstance(template, dict):
+        return
+    labels = template.setdefault("metadata", {}).setdefault("labels", {})
+    for key, value in (("controller-uid", uid), ("job-name", name)):
+        labels.setdefault(f"batch.kubernetes.io/{key}", value)
+        labels.setdefault(key, value)
+    spec.setdefault("selector", {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}})
+
+
+_ON_CREATE: dict[str, Callable[[Json], None]] = {
+    NAMESPACE: _namespace,
+    "/pods": _pod,
+    "/persistentvolumes": _pending,
+    "/persistentvolumeclaims": _pending,
+    "batch/jobs": _job,
+}
+_ON_WRITE: dict[str, Callable[[Json], None]] = {"/secrets": _secret}
+
+
+def pod_qos(spec: Json) -> str:
+    """Guaranteed, Burstable or BestEffort, from cpu and memory of all containers."""
+    containers = [c for c in (spec.get("containers") or []) + (spec.get("initContainers") or []) if isinstance(c, dict)]
+    any_set, guaranteed = False, bool(containers)
+    for container in containers:
+        resources = container.get("resources") or {}
+        requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+        for name in ("cpu", "memory"):
+            request, limit = requests.get(name, limits.get(name)), limits.get(name)
+            any_set = any_set or not _zero(request) or not _zero(limit)
+            if _zero(limit) or str(request) != str(limit):
+                guaranteed = False
+    if not any_set:
+        return "BestEffort"
+    return "Guaranteed" if guaranteed else "Burstable"
+
+
+def _zero(quantity: Any) -> bool:
+    return quantity is None or str(quantity).strip("0.") == ""
