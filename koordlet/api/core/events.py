@@ -1,0 +1,53 @@
+"""Events and leases: the objects that components write about themselves."""
+
+import msgspec
+
+from koordlet.api.base import Struct
+from koordlet.api.meta import ObjectMeta, ObjectReference
+from koordlet.api.wire import MicroTime, Time
+
+
+class EventSource(Struct):
+    """Who reports."""
+
+    component: str = ""
+    host: str = ""
+
+
+class Event(Struct):
+    """core/v1 Event. `event_time` is set by events.k8s.io clients only."""
+
+    kind: str = msgspec.field(default_factory=lambda: "Event")
+    api_version: str = msgspec.field(default_factory=lambda: "v1")
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    involved_object: ObjectReference = msgspec.field(default_factory=ObjectReference)
+    reason: str = ""
+    message: str = ""
+    source: EventSource = msgspec.field(default_factory=EventSource)
+    first_timestamp: Time | None = None
+    last_timestamp: Time | None = None
+    count: int = 0
+    type: str = ""
+    event_time: MicroTime | None = None
+    action: str = ""
+    reporting_component: str = ""
+    reporting_instance: str = ""
+
+
+class LeaseSpec(Struct):
+    """`spec` of a lease. Times have microseconds: whole seconds are too coarse for leader election."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: MicroTime | None = None
+    renew_time: MicroTime | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(Struct):
+    """coordination.k8s.io/v1 Lease."""
+
+    kind: str = msgspec.field(default_factory=lambda: "Lease")
+    api_version: str = msgspec.field(default_factory=lambda: "coordination.k8s.io/v1")
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)

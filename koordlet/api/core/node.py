@@ -1,0 +1,94 @@
+"""Nodes, trimmed to what our components read (core/v1). Images and volumes in use are dropped."""
+
+import msgspec
+
+from koordlet.api.base import Struct
+from koordlet.api.core.pod import ResourceList
+from koordlet.api.core.selectors import Taint
+from koordlet.api.meta import ObjectMeta
+from koordlet.api.wire import Time
+
+
+class NodeSpec(Struct):
+    """`spec` of a node."""
+
+    pod_cidr: str = msgspec.field(default="", name="podCIDR")
+    provider_id: str = msgspec.field(default="", name="providerID")
+    unschedulable: bool = False
+    taints: list[Taint] = msgspec.field(default_factory=list)
+
+
+class NodeCondition(Struct):
+    """A condition of a node."""
+
+    type: str
+    status: str
+    last_heartbeat_time: Time | None = None
+    last_transition_time: Time | None = None
+    reason: str = ""
+    message: str = ""
+
+
+class NodeAddress(Struct):
+    """An address of a node: InternalIP, Hostname …"""
+
+    type: str
+    address: str
+
+
+class DaemonEndpoint(Struct):
+    """A port that a node daemon serves."""
+
+    port: int = msgspec.field(name="Port")
+
+
+class NodeDaemonEndpoints(Struct):
+    """Ports of the daemons of a node."""
+
+    kubelet_endpoint: DaemonEndpoint | None = None
+
+
+class NodeSystemInfo(Struct):
+    """What the node is."""
+
+    machine_id: str = msgspec.field(default="", name="machineID")
+    system_uuid: str = msgspec.field(default="", name="systemUUID")
+    boot_id: str = msgspec.field(default="", name="bootID")
+    kernel_version: str = ""
+    os_image: str = ""
+    container_runtime_version: str = ""
+    kubelet_version: str = ""
+    operating_system: str = ""
+    architecture: str = ""
+
+
+class NodeStatus(Struct):
+    """`status` of a node."""
+
+    capacity: ResourceList = msgspec.field(default_factory=dict)
+    allocatable: ResourceList = msgspec.field(default_factory=dict)
+    phase: str = ""
+    conditions: list[NodeCondition] = msgspec.field(default_factory=list)
+    addresses: list[NodeAddress] = msgspec.field(default_factory=list)
+    daemon_endpoints: NodeDaemonEndpoints = msgspec.field(default_factory=NodeDaemonEndpoints)
+    node_info: NodeSystemInfo = msgspec.field(default_factory=NodeSystemInfo)
+
+    def condition(self, type_: str) -> NodeCondition | None:
+        """The condition of that type, or None."""
+        return next((c for c in self.conditions if c.type == type_), None)
+
+
+class Node(Struct):
+    """core/v1 Node."""
+
+    kind: str = msgspec.field(default_factory=lambda: "Node")
+    api_version: str = msgspec.field(default_factory=lambda: "v1")
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
+    status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+
+
+def is_ready(node: Node) -> bool:
+    """Whether the node's Ready condition is True."""
+    ready = node.status.condition("Ready")
+    return ready is not None and ready.status == "True"

@@ -1,0 +1,287 @@
+"""Pods, trimmed to what our components read (core/v1).
+
+The same struct serves the API server's pods and the kubelet's `/pods`. Kept small because a scheduler
+holds 100,000 of them: probes, environment sources, security contexts and image pull details are
+dropped on decode. Nothing here is ever PUT back; every write is a patch.
+"""
+
+from typing import Any
+
+import msgspec
+
+from koordlet.api.base import Struct
+from koordlet.api.core.selectors import Affinity, Toleration, TopologySpreadConstraint
+from koordlet.api.meta import ObjectMeta
+from koordlet.api.quantity import Quantity
+from koordlet.api.wire import Time
+
+ResourceList = dict[str, Quantity]
+"""Resource name -> amount."""
+
+
+class ResourceClaimRef(Struct):
+    """A claim of the pod that a container uses."""
+
+    name: str
+    request: str = ""
+
+
+class ResourceRequirements(Struct):
+    """Requests and limits of a container."""
+
+    limits: ResourceList = msgspec.field(default_factory=dict)
+    requests: ResourceList = msgspec.field(default_factory=dict)
+    claims: list[ResourceClaimRef] = msgspec.field(default_factory=list)
+
+
+class EnvVar(Struct):
+    """A literal environment variable; one with `valueFrom` has an empty value here."""
+
+    name: str
+    value: str = ""
+
+
+class ContainerPort(Struct):
+    """A port that a container listens on."""
+
+    name: str = ""
+    host_port: int = 0
+    container_port: int
+    protocol: str = ""
+    host_ip: str = msgspec.field(default="", name="hostIP")
+
+
+class VolumeMount(Struct):
+    """Where a volume appears in a container."""
+
+    name: str
+    mount_path: str
+    read_only: bool = False
+    sub_path: str = ""
+
+
+class VolumeDevice(Struct):
+    """A raw block volume of a container."""
+
+    name: str
+    device_path: str
+
+
+class Container(Struct):
+    """A container or an init container; `restart_policy` Always makes the latter a sidecar."""
+
+    name: str
+    image: str = ""
+    command: list[str] = msgspec.field(default_factory=list)
+    args: list[str] = msgspec.field(default_factory=list)
+    working_dir: str = ""
+    ports: list[ContainerPort] = msgspec.field(default_factory=list)
+    env: list[EnvVar] = msgspec.field(default_factory=list)
+    resources: ResourceRequirements = msgspec.field(default_factory=ResourceRequirements)
+    restart_policy: str | None = None
+    volume_mounts: list[VolumeMount] = msgspec.field(default_factory=list)
+    volume_devices: list[VolumeDevice] = msgspec.field(default_factory=list)
+
+    @property
+    def is_sidecar(self) -> bool:
+        """Whether this init container keeps running beside the main ones."""
+        return self.restart_policy == "Always"
+
+
+class PersistentVolumeClaimVolume(Struct):
+    """A volume backed by a claim."""
+
+    claim_name: str
+    read_only: bool = False
+
+
+class HostPathVolume(Struct):
+    """A directory of the node."""
+
+    path: str
+    type: str | None = None
+
+
+class EmptyDirVolume(Struct):
+    """Scratch space on the node."""
+
+    medium: str = ""
+    size_limit: Quantity | None = None
+
+
+class ConfigMapVolume(Struct):
+    """A ConfigMap as files."""
+
+    name: str = ""
+    optional: bool | None = None
+
+
+class SecretVolume(Struct):
+    """A Secret as files."""
+
+    secret_name: str = ""
+    optional: bool | None = None
+
+
+class CSIVolume(Struct):
+    """An inline CSI volume."""
+
+    driver: str
+    volume_attributes: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class EphemeralVolume(Struct):
+    """A claim made for the pod; its template is not read."""
+
+
+class Volume(Struct):
+    """A volume of a pod; at most one source is set, none for the kinds we do not read."""
+
+    name: str
+    host_path: HostPathVolume | None = None
+    empty_dir: EmptyDirVolume | None = None
+    secret: SecretVolume | None = None
+    config_map: ConfigMapVolume | None = None
+    persistent_volume_claim: PersistentVolumeClaimVolume | None = None
+    csi: CSIVolume | None = None
+    ephemeral: EphemeralVolume | None = None
+    projected: dict[str, Any] | None = None
+
+
+class PodSchedulingGate(Struct):
+    """Something that must be removed before the pod may be scheduled."""
+
+    name: str
+
+
+class PodSpec(Struct):
+    """`spec` of a pod."""
+
+    volumes: list[Volume] = msgspec.field(default_factory=list)
+    init_containers: list[Container] = msgspec.field(default_factory=list)
+    containers: list[Container] = msgspec.field(default_factory=list)
+    restart_policy: str = ""
+    termination_grace_period_seconds: int | None = None
+    active_deadline_seconds: int | None = None
+    node_selector: dict[str, str] = msgspec.field(default_factory=dict)
+    service_account_name: str = ""
+    node_name: str = ""
+    host_network: bool = False
+    host_pid: bool = msgspec.field(default=False, name="hostPID")
+    hostname: str = ""
+    affinity: Affinity | None = None
+    scheduler_name: str = ""
+    tolerations: list[Toleration] = msgspec.field(default_factory=list)
+    priority_class_name: str = ""
+    priority: int | None = None
+    runtime_class_name: str | None = None
+    preemption_policy: str | None = None
+    overhead: ResourceList = msgspec.field(default_factory=dict)
+    topology_spread_constraints: list[TopologySpreadConstraint] = msgspec.field(default_factory=list)
+    scheduling_gates: list[PodSchedulingGate] = msgspec.field(default_factory=list)
+    resources: ResourceRequirements | None = None
+
+
+class ContainerStateWaiting(Struct):
+    """Not running yet, or between restarts."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerStateRunning(Struct):
+    """Running."""
+
+    started_at: Time | None = None
+
+
+class ContainerStateTerminated(Struct):
+    """Ended."""
+
+    exit_code: int
+    signal: int = 0
+    reason: str = ""
+    message: str = ""
+    started_at: Time | None = None
+    finished_at: Time | None = None
+    container_id: str = msgspec.field(default="", name="containerID")
+
+
+class ContainerState(Struct):
+    """At most one member is set; none means waiting."""
+
+    waiting: ContainerStateWaiting | None = None
+    running: ContainerStateRunning | None = None
+    terminated: ContainerStateTerminated | None = None
+
+
+class ContainerStatus(Struct):
+    """What the kubelet says of one container. `container_id` is `<runtime>://<id>`, empty before creation."""
+
+    name: str
+    state: ContainerState = msgspec.field(default_factory=ContainerState)
+    last_state: ContainerState = msgspec.field(default_factory=ContainerState)
+    ready: bool = False
+    restart_count: int = 0
+    image: str = ""
+    image_id: str = msgspec.field(default="", name="imageID")
+    container_id: str = msgspec.field(default="", name="containerID")
+    started: bool | None = None
+    resources: ResourceRequirements | None = None
+    allocated_resources: ResourceList = msgspec.field(default_factory=dict)
+
+
+class PodCondition(Struct):
+    """A condition of a pod."""
+
+    type: str
+    observed_generation: int = 0
+    status: str
+    last_probe_time: Time | None = None
+    last_transition_time: Time | None = None
+    reason: str = ""
+    message: str = ""
+
+
+class PodIP(Struct):
+    """One address of a pod."""
+
+    ip: str = ""
+
+
+class PodStatus(Struct):
+    """`status` of a pod."""
+
+    phase: str = ""
+    conditions: list[PodCondition] = msgspec.field(default_factory=list)
+    message: str = ""
+    reason: str = ""
+    nominated_node_name: str = ""
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    pod_ip: str = msgspec.field(default="", name="podIP")
+    pod_ips: list[PodIP] = msgspec.field(default_factory=list, name="podIPs")
+    start_time: Time | None = None
+    init_container_statuses: list[ContainerStatus] = msgspec.field(default_factory=list)
+    container_statuses: list[ContainerStatus] = msgspec.field(default_factory=list)
+    qos_class: str = ""
+
+    def condition(self, type_: str) -> PodCondition | None:
+        """The condition of that type, or None."""
+        return next((c for c in self.conditions if c.type == type_), None)
+
+
+class Pod(Struct):
+    """core/v1 Pod."""
+
+    kind: str = msgspec.field(default_factory=lambda: "Pod")
+    api_version: str = msgspec.field(default_factory=lambda: "v1")
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+
+class PodTemplateSpec(Struct):
+    """Metadata and spec that pods are made from."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)

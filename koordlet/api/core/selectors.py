@@ -1,0 +1,157 @@
+"""Scheduling constraints of a pod: node and pod affinity, taints and tolerations, spreading.
+
+Plain data; the scheduler evaluates them. The three predicates here (`Taint`/`Toleration`,
+`NodeSelectorRequirement`) are those that several components share. Source: core/v1.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from koordlet.api.base import Struct
+from koordlet.api.meta import LabelSelector
+from koordlet.api.wire import Time
+
+
+class NodeSelectorRequirement(Struct):
+    """One expression over node labels (or fields): In, NotIn, Exists, DoesNotExist, Gt, Lt."""
+
+    key: str
+    operator: str
+    values: list[str] = msgspec.field(default_factory=list)
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether `labels` satisfy it. Malformed numbers and unknown operators match nothing."""
+        value = labels.get(self.key)
+        match self.operator:
+            case "In":
+                return value is not None and value in self.values
+            case "NotIn":
+                return value is None or value not in self.values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case "Gt" | "Lt":
+                if value is None or len(self.values) != 1:
+                    return False
+                try:
+                    have, bound = int(value), int(self.values[0])
+                except ValueError:
+                    return False
+                return have > bound if self.operator == "Gt" else have < bound
+        return False
+
+
+class NodeSelectorTerm(Struct):
+    """Expressions that are ANDed. An empty term matches nothing."""
+
+    match_expressions: list[NodeSelectorRequirement] = msgspec.field(default_factory=list)
+    match_fields: list[NodeSelectorRequirement] = msgspec.field(default_factory=list)
+
+    def matches(self, labels: Mapping[str, str], fields: Mapping[str, str]) -> bool:
+        """Whether every expression holds; `fields` is `{"metadata.name": …}` for a node."""
+        if not self.match_expressions and not self.match_fields:
+            return False
+        return all(e.matches(labels) for e in self.match_expressions) and all(
+            e.matches(fields) for e in self.match_fields
+        )
+
+
+class NodeSelector(Struct):
+    """Terms that are ORed."""
+
+    node_selector_terms: list[NodeSelectorTerm] = msgspec.field(default_factory=list)
+
+
+class PreferredSchedulingTerm(Struct):
+    """A node preference with a weight of 1 to 100."""
+
+    weight: int
+    preference: NodeSelectorTerm = msgspec.field(default_factory=NodeSelectorTerm)
+
+
+class NodeAffinity(Struct):
+    """Node constraints and preferences."""
+
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+    preferred_during_scheduling_ignored_during_execution: list[PreferredSchedulingTerm] = msgspec.field(
+        default_factory=list
+    )
+
+
+class PodAffinityTerm(Struct):
+    """Pods to be near to or far from, and the label that says what near means."""
+
+    label_selector: LabelSelector | None = None
+    namespaces: list[str] = msgspec.field(default_factory=list)
+    topology_key: str
+    namespace_selector: LabelSelector | None = None
+    match_label_keys: list[str] = msgspec.field(default_factory=list)
+    mismatch_label_keys: list[str] = msgspec.field(default_factory=list)
+
+
+class WeightedPodAffinityTerm(Struct):
+    """A pod affinity preference with a weight of 1 to 100."""
+
+    weight: int
+    pod_affinity_term: PodAffinityTerm
+
+
+class PodAffinity(Struct):
+    """Pod affinity or anti-affinity: both have the same shape."""
+
+    required_during_scheduling_ignored_during_execution: list[PodAffinityTerm] = msgspec.field(default_factory=list)
+    preferred_during_scheduling_ignored_during_execution: list[WeightedPodAffinityTerm] = msgspec.field(
+        default_factory=list
+    )
+
+
+class Affinity(Struct):
+    """`spec.affinity` of a pod."""
+
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class Taint(Struct):
+    """A mark on a node that keeps pods away unless they tolerate it."""
+
+    key: str
+    value: str = ""
+    effect: str
+    time_added: Time | None = None
+
+
+class Toleration(Struct):
+    """What taint a pod accepts. An empty key with Exists accepts all, an empty effect accepts all effects."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Whether the taint is accepted (an absent operator means Equal)."""
+        if self.effect and self.effect != taint.effect:
+            return False
+        if self.key and self.key != taint.key:
+            return False
+        if self.operator == "Exists":
+            return True
+        return self.operator in ("", "Equal") and bool(self.key) and self.value == taint.value
+
+
+class TopologySpreadConstraint(Struct):
+    """How evenly matching pods must be spread over the values of a node label."""
+
+    max_skew: int
+    topology_key: str
+    when_unsatisfiable: str
+    label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
+    match_label_keys: list[str] = msgspec.field(default_factory=list)

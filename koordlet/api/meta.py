@@ -1,0 +1,216 @@
+"""Object metadata and the small types that every Kubernetes object shares (apimachinery meta/v1).
+
+Bounds: only what our components read or write. `managedFields` is dropped on decode, it is the
+largest part of many objects and nobody here needs it. Called by every kind in this package and by
+`koordlet.kube`.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Generic, TypeVar
+
+import msgspec
+
+from koordlet.api.base import Struct
+from koordlet.api.fields import Int32, doc
+from koordlet.api.wire import Time
+
+T = TypeVar("T")
+
+
+class SelectorError(ValueError):
+    """A label selector that the API machinery would refuse; the message names the expression."""
+
+
+class OwnerReference(Struct):
+    """Who owns an object; the garbage collector follows it."""
+
+    api_version: Annotated[str, doc("API version of the owner.")]
+    kind: Annotated[str, doc("Kind of the owner.")]
+    name: Annotated[str, doc("Name of the owner.")]
+    uid: Annotated[str, doc("UID of the owner.")]
+    controller: Annotated[bool | None, doc("Whether the owner is the managing controller.")] = None
+    block_owner_deletion: Annotated[
+        bool | None, doc("Whether a foreground deletion of the owner waits for this object.")
+    ] = None
+
+
+class ObjectMeta(Struct):
+    """`metadata` of an object."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: Time | None = None
+    deletion_timestamp: Time | None = None
+    deletion_grace_period_seconds: int | None = None
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+    owner_references: list[OwnerReference] = msgspec.field(default_factory=list)
+    finalizers: list[str] = msgspec.field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, or `name` for a cluster-scoped object: the key of informers and queues."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class ListMeta(Struct):
+    """`metadata` of a list: where a watch may resume and how to get the next page."""
+
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+    remaining_item_count: int | None = None
+
+
+class ObjectList(Struct, Generic[T]):
+    """A list response. `items` is null when a Go server encodes a nil slice (kubelet with no pods)."""
+
+    kind: str = ""
+    api_version: str = ""
+    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
+    items: list[T] | None = msgspec.field(default_factory=list)
+
+
+class ObjectReference(Struct):
+    """A reference to any object, wholly optional (core/v1)."""
+
+    api_version: Annotated[str, doc("API version of the referent.")] = ""
+    field_path: Annotated[str, doc("Part of the referent, as a field path.")] = ""
+    kind: Annotated[str, doc("Kind of the referent.")] = ""
+    name: Annotated[str, doc("Name of the referent.")] = ""
+    namespace: Annotated[str, doc("Namespace of the referent.")] = ""
+    resource_version: Annotated[str, doc("Resource version of the referent.")] = ""
+    uid: Annotated[str, doc("UID of the referent.")] = ""
+
+
+class LabelSelectorRequirement(Struct):
+    """One expression of a label selector."""
+
+    key: Annotated[str, doc("Label key.")]
+    operator: Annotated[str, doc("In, NotIn, Exists or DoesNotExist.")]
+    values: Annotated[
+        list[str],
+        doc("Values for In and NotIn; empty for Exists and DoesNotExist.", list_type="atomic"),
+    ] = msgspec.field(default_factory=list)
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether `labels` satisfy the expression. Raises SelectorError when it is malformed."""
+        present = self.key in labels
+        match self.operator:
+            case "In" | "NotIn":
+                if not self.values:
+                    raise SelectorError(f"matchExpressions[{self.key}]: {self.operator} needs values")
+                # A missing key satisfies NotIn: that is the API machinery's rule, not an oversight.
+                return (present and labels[self.key] in self.values) == (self.operator == "In")
+            case "Exists" | "DoesNotExist":
+                if self.values:
+                    raise SelectorError(f"matchExpressions[{self.key}]: {self.operator} takes no values")
+                return present == (self.operator == "Exists")
+        raise SelectorError(f"matchExpressions[{self.key}]: {self.operator!r} is not a valid label selector operator")
+
+
+class LabelSelector(Struct):
+    """Labels and expressions, all of which must hold. `{}` matches everything; what an *absent*
+    selector matches is up to its user (nothing, unless the field says otherwise: spec 01 §3.2)."""
+
+    match_labels: Annotated[dict[str, str], doc("Labels that must be present with these values.")] = msgspec.field(
+        default_factory=dict
+    )
+    match_expressions: Annotated[
+        list[LabelSelectorRequirement], doc("Expressions that must hold as well.", list_type="atomic")
+    ] = msgspec.field(default_factory=list)
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether `labels` satisfy every part.
+
+        Raises SelectorError for a malformed expression even if an earlier part already failed, so that
+        a bad selector is reported and not silently false.
+        """
+        expressions = [expression.matches(labels) for expression in self.match_expressions]
+        return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(expressions)
+
+    def is_empty(self) -> bool:
+        """Whether the selector is `{}`."""
+        return not self.match_labels and not self.match_expressions
+
+
+def selects(selector: LabelSelector | None, labels: Mapping[str, str], *, absent: bool = False) -> bool:
+    """`selector.matches(labels)`, with `absent` as the answer for a selector that is not there."""
+    return absent if selector is None else selector.matches(labels)
+
+
+class Condition(Struct):
+    """meta/v1 Condition."""
+
+    type: Annotated[str, doc("Type of the condition.", max_length=316)]
+    status: Annotated[str, doc("Status of the condition.", enum=("True", "False", "Unknown"))]
+    observed_generation: Annotated[
+        int, doc("The metadata.generation that the condition was computed from.", minimum=0)
+    ] = 0
+    last_transition_time: Annotated[Time, doc("When the status last changed.")]
+    reason: Annotated[
+        str,
+        doc(
+            "Reason of the last transition, in CamelCase.",
+            min_length=1,
+            max_length=1024,
+            pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+        ),
+    ]
+    message: Annotated[str, doc("What happened, for people.", max_length=32768)]
+
+
+class StatusCause(Struct):
+    """One reason inside an API error."""
+
+    reason: str = ""
+    message: str = ""
+    field: str = ""
+
+
+class StatusDetails(Struct):
+    """What an API error is about."""
+
+    name: str = ""
+    group: str = ""
+    kind: str = ""
+    uid: str = ""
+    causes: list[StatusCause] = msgspec.field(default_factory=list)
+    retry_after_seconds: Int32 = 0
+
+
+class Status(Struct):
+    """meta/v1 Status: how the API server reports an error (and some successes)."""
+
+    kind: str = msgspec.field(default_factory=lambda: "Status")
+    api_version: str = msgspec.field(default_factory=lambda: "v1")
+    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
+    status: str = ""
+    message: str = ""
+    reason: str = ""
+    details: StatusDetails | None = None
+    code: Int32 = 0
+
+
+class Preconditions(Struct):
+    """What must still be true of an object for a deletion to go ahead."""
+
+    uid: str | None = None
+    resource_version: str | None = None
+
+
+class DeleteOptions(Struct):
+    """Options of a deletion; also the body of an eviction and of PodMigrationJob.spec.deleteOptions."""
+
+    kind: Annotated[str, doc("Always DeleteOptions, or empty.")] = ""
+    api_version: Annotated[str, doc("API version of the options.")] = ""
+    grace_period_seconds: Annotated[int | None, doc("Seconds before the object is deleted; 0 deletes at once.")] = None
+    preconditions: Annotated[Preconditions | None, doc("What must hold for the deletion to go ahead.")] = None
+    orphan_dependents: Annotated[bool | None, doc("Deprecated: use propagationPolicy.")] = None
+    propagation_policy: Annotated[str | None, doc("Orphan, Background or Foreground.")] = None
+    dry_run: Annotated[list[str], doc("`All` to process without persisting.", list_type="atomic")] = msgspec.field(
+        default_factory=list
+    )

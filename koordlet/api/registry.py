@@ -1,0 +1,164 @@
+"""Where each kind lives in the API: group, version, plural, scope, and the paths that follow from them.
+
+One row a kind, for our thirteen custom resources and the built-in kinds of `koordlet.api.core`. Used by
+`koordlet.kube` to turn a struct type into a URL, and by `koordlet.api.crdgen`.
+Source: spec 01 §3.1.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from koordlet.api import analysis, config, core, quota, scheduling, slo, topology
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One resource of the API. `group` is "" for core/v1."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    namespaced: bool
+    type: type[msgspec.Struct]
+    short_names: tuple[str, ...] = ()
+    status_subresource: bool = True
+
+    @property
+    def singular(self) -> str:
+        """The kind in lower case."""
+        return self.kind.lower()
+
+    @property
+    def list_kind(self) -> str:
+        """The kind of a list of these."""
+        return f"{self.kind}List"
+
+    @property
+    def api_version(self) -> str:
+        """`group/version`, or the version alone for the core group."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """The URL path of the collection, an object or its subresource.
+
+        Without a namespace the collection of a namespaced kind spans all namespaces. Raises ValueError
+        for a namespace on a cluster-scoped kind, a namespaced object without one, or a subresource
+        without an object.
+        """
+        if namespace and not self.namespaced:
+            raise ValueError(f"{self.kind} is cluster scoped and has no namespace {namespace!r}")
+        if name and self.namespaced and not namespace:
+            raise ValueError(f"{self.kind} {name!r} needs a namespace")
+        if subresource and not name:
+            raise ValueError(f"{self.kind} subresource {subresource!r} needs a name")
+        parts = ["/apis" if self.group else "/api", self.api_version]
+        if namespace:
+            parts += ["namespaces", namespace]
+        parts.append(self.plural)
+        parts += [part for part in (name, subresource) if part]
+        return "/".join(parts)
+
+
+def _custom() -> Iterator[Resource]:
+    slo_v1 = ("slo.koordinator.sh", "v1alpha1")
+    scheduling_v1 = ("scheduling.koordinator.sh", "v1alpha1")
+    sigs_v1 = ("scheduling.sigs.k8s.io", "v1alpha1")
+    numa = "topology.node.k8s.io"
+    yield Resource(*slo_v1, "NodeMetric", "nodemetrics", False, slo.NodeMetric)
+    yield Resource(*scheduling_v1, "Reservation", "reservations", False, scheduling.Reservation)
+    yield Resource(*scheduling_v1, "Device", "devices", False, scheduling.Device, status_subresource=False)
+    yield Resource(*scheduling_v1, "PodMigrationJob", "podmigrationjobs", False, scheduling.PodMigrationJob, ("pmj",))
+    yield Resource(
+        *scheduling_v1, "ClusterNetworkTopology", "clusternetworktopologies", False, scheduling.ClusterNetworkTopology
+    )
+    yield Resource(
+        *scheduling_v1, "ScheduleExplanation", "scheduleexplanations", True,
+        scheduling.ScheduleExplanation, ("sched-exp",),
+    )  # fmt: skip
+    yield Resource(
+        "config.koordinator.sh", "v1alpha1", "ClusterColocationProfile", "clustercolocationprofiles", False,
+        config.ClusterColocationProfile,
+    )  # fmt: skip
+    yield Resource(
+        "quota.koordinator.sh", "v1alpha1", "ElasticQuotaProfile", "elasticquotaprofiles", True,
+        quota.ElasticQuotaProfile, ("eqp",), status_subresource=False,
+    )  # fmt: skip
+    yield Resource(*sigs_v1, "ElasticQuota", "elasticquotas", True, quota.ElasticQuota, status_subresource=False)
+    yield Resource(*sigs_v1, "PodGroup", "podgroups", True, scheduling.PodGroup, status_subresource=False)
+    for version, type_ in (
+        ("v1alpha1", topology.NodeResourceTopology),
+        ("v1alpha2", topology.NodeResourceTopologyV1Alpha2),
+    ):
+        yield Resource(
+            numa, version, "NodeResourceTopology", "noderesourcetopologies", False, type_,
+            ("node-res-topo",), status_subresource=False,
+        )  # fmt: skip
+    yield Resource(
+        "analysis.koordinator.sh", "v1alpha1", "Recommendation", "recommendations", True,
+        analysis.Recommendation, ("recom",),
+    )  # fmt: skip
+
+
+def _builtin() -> Iterator[Resource]:
+    for kind, plural, namespaced, type_, short, status in (
+        ("Pod", "pods", True, core.Pod, ("po",), True),
+        ("Node", "nodes", False, core.Node, ("no",), True),
+        ("Namespace", "namespaces", False, core.Namespace, ("ns",), True),
+        ("ConfigMap", "configmaps", True, core.ConfigMap, ("cm",), False),
+        ("Secret", "secrets", True, core.Secret, (), False),
+        ("ServiceAccount", "serviceaccounts", True, core.ServiceAccount, ("sa",), False),
+        ("Service", "services", True, core.Service, ("svc",), True),
+        ("Endpoints", "endpoints", True, core.Endpoints, ("ep",), False),
+        ("Event", "events", True, core.Event, ("ev",), False),
+        ("PersistentVolume", "persistentvolumes", False, core.PersistentVolume, ("pv",), True),
+        ("PersistentVolumeClaim", "persistentvolumeclaims", True, core.PersistentVolumeClaim, ("pvc",), True),
+        ("ReplicationController", "replicationcontrollers", True, core.ReplicationController, ("rc",), True),
+    ):
+        yield Resource("", "v1", kind, plural, namespaced, type_, short, status)
+    for kind, plural, workload, short in (
+        ("Deployment", "deployments", core.Deployment, ("deploy",)),
+        ("ReplicaSet", "replicasets", core.ReplicaSet, ("rs",)),
+        ("StatefulSet", "statefulsets", core.StatefulSet, ("sts",)),
+        ("DaemonSet", "daemonsets", core.DaemonSet, ("ds",)),
+    ):
+        yield Resource("apps", "v1", kind, plural, True, workload, short)
+    yield Resource("batch", "v1", "Job", "jobs", True, core.Job)
+    yield Resource(
+        "policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", True, core.PodDisruptionBudget, ("pdb",)
+    )
+    # Not a collection of its own: it is POSTed to pods/{name}/eviction.
+    yield Resource("policy", "v1", "Eviction", "evictions", True, core.Eviction, status_subresource=False)
+    yield Resource("coordination.k8s.io", "v1", "Lease", "leases", True, core.Lease, status_subresource=False)
+    yield Resource(
+        "scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", False, core.PriorityClass, ("pc",), False
+    )
+    yield Resource("storage.k8s.io", "v1", "StorageClass", "storageclasses", False, core.StorageClass, ("sc",), False)
+    yield Resource(
+        "node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", False, core.RuntimeClass, status_subresource=False
+    )
+
+
+CUSTOM: tuple[Resource, ...] = tuple(_custom())
+"""The custom resources; NodeResourceTopology appears once a version."""
+
+BUILTIN: tuple[Resource, ...] = tuple(_builtin())
+"""The built-in kinds."""
+
+_BY_TYPE: dict[type, Resource] = {resource.type: resource for resource in (*BUILTIN, *CUSTOM)}
+
+BY_GVK: dict[tuple[str, str], Resource] = {(r.api_version, r.kind): r for r in (*BUILTIN, *CUSTOM)}
+"""(apiVersion, kind) -> resource."""
+
+BY_KIND: dict[str, Resource] = {r.kind: r for r in reversed((*BUILTIN, *CUSTOM))}
+"""Kind -> resource; for NodeResourceTopology the version that our components use, v1alpha1."""
+
+
+def resource_for(type_: type) -> Resource:
+    """The resource of a struct type. Raises KeyError naming the type when it is not an API kind."""
+    try:
+        return _BY_TYPE[type_]
+    except KeyError:
+        raise KeyError(f"{type_.__name__} is not a kind of the API") from None
