@@ -1,0 +1,105 @@
+"""What runs on this node, as one immutable picture (spec 02 §3.4).
+
+`Workloads` is replaced as a whole when pods or cgroups change and never edited, so a tick works on one picture from
+its first read to its last. A `Subject` is anything with a cgroup of its own that gets figures of its own; where the
+picture comes from (a kubelet or the cgroup tree alone) does not matter to its readers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+
+from koordlet.api.core import Pod
+
+
+class SubjectKind(StrEnum):
+    """What a cgroup stands for."""
+
+    POD = "pod"
+    CONTAINER = "container"
+    QOS = "qos"
+    """The directory of a Kubernetes QoS class."""
+    HOST_APP = "host-application"
+    GROUP = "group"
+    """A service, slice, session or other cgroup outside Kubernetes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One cgroup with figures of its own."""
+
+    kind: SubjectKind
+    key: str
+    """Identity in the metric cache: pod UID, container id (`<runtime>://<hash>`), QoS class, application name, path."""
+    cgroup_dir: str
+    """Relative to a hierarchy's root, no slash at either end."""
+    name: str
+    """Container name, pod name, unit name: what people call it."""
+    qos: str = ""
+    """LSE, LSR, LS, BE, SYSTEM, or empty outside Kubernetes."""
+    priority_class: str = ""
+    pod_uid: str = ""
+    pod_name: str = ""
+    namespace: str = ""
+    running: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerMeta:
+    """A container that has an id."""
+
+    id: str
+    name: str
+    cgroup_dir: str
+    running: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PodMeta:
+    """A pod of this node and where its cgroups are."""
+
+    uid: str
+    name: str
+    namespace: str
+    qos: str
+    priority_class: str
+    kube_qos: str
+    cgroup_dir: str
+    containers: tuple[ContainerMeta, ...]
+    pod: Pod | None = None
+    """None when the pod was found by its cgroup alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workloads:
+    """Everything that gets figures, in a fixed order; `version` changes when the content does."""
+
+    version: int = 0
+    pods: MappingProxyType[str, PodMeta] = field(default_factory=lambda: MappingProxyType({}))
+    subjects: tuple[Subject, ...] = ()
+
+
+def subjects_of(pod: PodMeta) -> list[Subject]:
+    """The pod first, then its containers."""
+    whole = Subject(
+        SubjectKind.POD,
+        pod.uid,
+        pod.cgroup_dir,
+        pod.name,
+        qos=pod.qos,
+        priority_class=pod.priority_class,
+        pod_uid=pod.uid,
+        pod_name=pod.name,
+        namespace=pod.namespace,
+    )
+    return [
+        whole,
+        *(
+            replace(
+                whole, kind=SubjectKind.CONTAINER, key=c.id, cgroup_dir=c.cgroup_dir, name=c.name, running=c.running
+            )
+            for c in pod.containers
+        ),
+    ]

@@ -1,0 +1,73 @@
+"""Cgroup ids to names: nesting, vanished and reused ids, and how often the tree is walked."""
+
+from koordlet.statesinformer.cgroupindex import CgroupIndex
+from koordlet.statesinformer.local import discover
+from koordlet.statesinformer.model import Workloads
+
+ID = "b" * 64
+POD = "kubepods/burstable/pod1f0c9a7e"
+CONTAINER = f"{POD}/{ID}"
+TREE = {"": 1, "kubepods": 2, "kubepods/burstable": 3, POD: 4, CONTAINER: 5, f"{CONTAINER}/inner": 6,
+        f"{POD}/{'c' * 64}": 7, "system.slice": 8, "system.slice/ssh.service": 9}  # fmt: skip
+
+
+class Tree:
+    def __init__(self, **extra: int) -> None:
+        self.dirs, self.walks = dict(TREE) | extra, 0
+
+    def walk(self):
+        self.walks += 1
+        return list(self.dirs.items())
+
+
+def workloads(version: int = 1) -> Workloads:
+    return discover([path for path in TREE if path != f"{POD}/{'c' * 64}"], version)
+
+
+def index(tree: Tree, now: float = 0.0) -> CgroupIndex:
+    made = CgroupIndex(tree.walk)
+    made.refresh(workloads(), now)
+    return made
+
+
+def test_ids_resolve_to_the_closest_subject():
+    found = index(Tree())
+    kinds = {i: (found.owner(i).kind, found.owner(i).name) for i in TREE.values()}
+    assert kinds == {
+        1: ("root", "/"),
+        2: ("qos", "kubepods"),
+        3: ("qos", "kubepods/burstable"),
+        4: ("pod", ""),
+        5: ("container", ID[:12]),
+        6: ("container", ID[:12]),
+        7: ("pod", ""),  # the sandbox: the pod's own
+        8: ("system", "system.slice"),
+        9: ("system", "ssh.service"),
+    }
+    assert found.owner(5).pod_uid == "1f0c9a7e"
+
+
+def test_a_removed_cgroup_keeps_its_name_until_its_id_is_reused():
+    tree = Tree()
+    found = index(tree)
+    del tree.dirs["system.slice/ssh.service"]
+    found.refresh(workloads(version=2), 1.0)
+    assert found.owner(9).name == "ssh.service"
+    assert 9 not in found.ids
+    tree.dirs["system.slice/cron.service"] = 9
+    found.refresh(workloads(version=3), 2.0)
+    assert found.owner(9).name == "cron.service"
+
+
+def test_an_id_that_came_and_went_is_still_named():
+    assert index(Tree()).owner(4711).label == "cgroup 4711"
+
+
+def test_unknown_ids_cause_a_walk_but_not_at_every_tick():
+    tree = Tree()
+    found = index(tree, now=0.0)
+    for tick in range(1, 21):  # 0.1 s apart
+        found.refresh(workloads(), tick / 10, wanted=[5, 4711])
+    assert tree.walks == 2
+    found.refresh(workloads(), 100.0, wanted=[5, 9])
+    assert tree.walks == 2

@@ -1,0 +1,41 @@
+"""What a host runs, from its cgroup directories alone."""
+
+import pytest
+
+from koordlet.statesinformer.local import MAX_GROUPS, discover
+from koordlet.statesinformer.model import SubjectKind
+
+ID = "a" * 64
+POD = "1f0c9a7e-0000-4000-8000-000000000001"
+CGROUPFS = f"kubepods/besteffort/pod{POD}"
+SYSTEMD = f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD.replace('-', '_')}.slice"
+
+CASES = {
+    "cgroupfs pod": (CGROUPFS, SubjectKind.POD, POD, "BE"),
+    "systemd pod": (SYSTEMD, SubjectKind.POD, POD, "LS"),
+    "docker": (f"system.slice/docker-{ID}.scope", SubjectKind.CONTAINER, f"docker://{ID}", ""),
+    "docker cgroupfs": (f"docker/{ID}", SubjectKind.CONTAINER, f"docker://{ID}", ""),
+    "containerd": ("default/web", SubjectKind.CONTAINER, "containerd://web", ""),
+    "service": ("system.slice/ssh.service", SubjectKind.GROUP, "system.slice/ssh.service", ""),
+    "own group": ("burners", SubjectKind.GROUP, "burners", ""),
+}
+
+
+@pytest.mark.parametrize(("path", "kind", "key", "qos"), CASES.values(), ids=CASES)
+def test_each_kind_of_cgroup_becomes_a_subject(path, kind, key, qos):
+    found = discover([path], 1).subjects
+    assert [(s.kind, s.key, s.qos, s.cgroup_dir) for s in found] == [(kind, key, qos, path)]
+
+
+def test_containers_belong_to_their_pods():
+    found = discover(["", "kubepods", "kubepods/besteffort", CGROUPFS, f"{CGROUPFS}/{ID}", f"{CGROUPFS}/{ID}/own"], 7)
+    assert found.version == 7
+    assert [c.cgroup_dir for c in found.pods[POD].containers] == [f"{CGROUPFS}/{ID}"]
+    assert [(s.kind, s.pod_uid, s.qos) for s in found.subjects] == [
+        (SubjectKind.POD, POD, "BE"),
+        (SubjectKind.CONTAINER, POD, "BE"),
+    ]
+
+
+def test_a_host_with_thousands_of_groups_stays_bounded():
+    assert len(discover([f"system.slice/run-{n}.service" for n in range(5000)], 1).subjects) == MAX_GROUPS
