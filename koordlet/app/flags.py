@@ -29,7 +29,7 @@ from typing import Annotated, Any, TypeVar
 
 import yaml
 
-from koordlet.app.duration import format_duration, parse_duration
+from koordlet.api import times
 from koordlet.app.gates import parse_bool
 from koordlet.app.version import version_line
 
@@ -259,7 +259,7 @@ def _convert(f: _Flag, text: str) -> Any:
 
 def _check(f: _Flag, value: Any) -> None:
     if f.spec.minimum is not None and value < f.spec.minimum:
-        least = format_duration(f.spec.minimum) if f.kind == "duration" else f"{f.spec.minimum:g}"
+        least = _duration_text(f.spec.minimum) if f.kind == "duration" else f"{f.spec.minimum:g}"
         raise FlagError(f'invalid argument "{_show(f, value)}" for --{f.spec.name}: must be at least {least}')
     if f.spec.choices and value not in f.spec.choices:
         choices = ", ".join(f.spec.choices)
@@ -275,7 +275,7 @@ def _default(f: _Flag) -> Any:
 
 def _show(f: _Flag, value: Any) -> str:
     if f.kind == "duration":
-        return format_duration(value)
+        return _duration_text(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
@@ -287,7 +287,7 @@ def _reader(hint: Any) -> tuple[str, Callable[[str], Any], bool]:
     """(name in --help, parser of one word, repeats accumulate) for a field's annotation."""
     if typing.get_origin(hint) is Annotated:
         if "duration" in hint.__metadata__:
-            return "duration", parse_duration, False
+            return "duration", lambda text: times.Duration(text).seconds, False
         hint = hint.__origin__
     if typing.get_origin(hint) in (typing.Union, types.UnionType):  # `str | None`: absent unless given
         hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
@@ -331,6 +331,10 @@ _SCALARS: dict[Any, tuple[str, Callable[[str], Any]]] = {
     int: ("int", _read_int),
     float: ("float", _read_float),
 }
+
+
+def _duration_text(seconds: float) -> str:
+    return str(times.Duration.of(nanoseconds=round(seconds * 1e9)))
 
 
 def _canonical(name: str) -> str:

@@ -80,7 +80,17 @@ class Logger:
     def _log(self, level: int, message: str, fields: dict[str, Any], exc_info: bool = False) -> None:
         if self._logger.isEnabledFor(level):
             merged = {**self._fields, **fields}
-            self._logger.log(level, "%s", message, extra={_FIELDS: merged}, exc_info=exc_info or None, stacklevel=3)
+            extra = {_FIELDS: merged, _MESSAGE: message}
+            self._logger.log(
+                level, "%s%s", message, _Facts(merged), extra=extra, exc_info=exc_info or None, stacklevel=3
+            )
+
+
+class _Facts(dict[str, Any]):
+    """The facts of a record as ` key=value…`, so that handlers other than ours show them too."""
+
+    def __str__(self) -> str:
+        return "".join(f" {key}={_text(value)}" for key, value in self.items())
 
 
 _loggers: dict[str, Logger] = {}
