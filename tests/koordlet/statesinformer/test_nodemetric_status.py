@@ -1,0 +1,180 @@
+"""NodeMetric.status: the worked examples of spec 02 §7.3 and §13."""
+
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+
+from koordlet.api.nodemetric import CollectPolicy, NodeAggregatePolicy
+from koordlet.api.wire import Duration, Time, to_builtins
+from koordlet.metriccache import Batch, MetricCache
+from koordlet.statesinformer.model import PodMeta, Subject, SubjectKind, Workloads
+from koordlet.statesinformer.nodemetric import Policy, amounts, build_status, status_patch
+
+NOW = 10_000.0
+UPDATED = Time.parse("2026-07-01T00:00:00Z")
+
+
+def pod(uid: str, namespace: str = "default", qos: str = "LS", priority: str = "koord-prod") -> PodMeta:
+    return PodMeta(uid, f"pod-{uid}", namespace, qos, priority, "Burstable", f"kubepods/pod{uid}", ())
+
+
+def workloads(*pods: PodMeta, subjects: tuple[Subject, ...] = ()) -> Workloads:
+    return Workloads(1, MappingProxyType({p.uid: p for p in pods}), subjects)
+
+
+def record(cache: MetricCache, at: float, **samples: float) -> None:
+    """`kind__label=value` as one batch."""
+    batch = Batch(at)
+    for name, value in samples.items():
+        kind, *labels = name.split("__")
+        batch.add(kind, value, *labels)
+    cache.commit(batch)
+
+
+def status(cache: MetricCache, *pods: PodMeta, policy: Policy | None = None, subjects: tuple[Subject, ...] = ()):
+    built = build_status(cache, workloads(*pods, subjects=subjects), policy or Policy(), now=NOW, update_time=UPDATED)
+    return to_builtins(built)
+
+
+AMOUNTS = {
+    "whole cores lose their suffix": (3.0, 3 << 30, {"cpu": "3", "memory": "3Gi"}),
+    "milli is truncated": (1.5009, 1024, {"cpu": "1500m", "memory": "1Ki"}),
+    "small bytes are decimal": (0.5, 512, {"cpu": "500m", "memory": "512"}),
+    "nothing": (0.0, 0.9, {"cpu": "0", "memory": "0"}),
+}
+
+
+@pytest.mark.parametrize(("cores", "used", "expected"), AMOUNTS.values(), ids=AMOUNTS)
+def test_amounts_on_the_wire(cores, used, expected):
+    assert to_builtins(amounts(cores, used)) == {"resources": expected}
+
+
+def test_everything_a_short_history_can_fill():
+    cache = MetricCache()
+    for tick in range(11):
+        record(
+            cache, NOW - 10 + tick,
+            node_cpu_usage=3, node_memory_usage=3 << 30, sys_cpu_usage=2, sys_memory_usage=2 << 30,
+            node_numa_cpu_usage__0=1.5, node_numa_memory_usage__0=1024,
+            sys_numa_cpu_usage__0=0.5, sys_numa_memory_usage__0=512,
+            pod_cpu_usage__b=1, pod_memory_usage__b=1 << 30, pod_cpu_usage__a=0.25, pod_memory_usage__a=1 << 20,
+            host_application_cpu_usage__nginx=0.1, host_application_memory_usage__nginx=128,
+        )  # fmt: skip
+    app = Subject(SubjectKind.HOST_APP, "nginx", "host/nginx", "nginx", qos="LS", priority_class="koord-prod")
+    got = status(cache, pod("b"), pod("a", namespace="batch", qos="BE", priority="koord-batch"), subjects=(app,))
+    empty = {key: {} for key in ("avg", "p50", "p90", "p95", "p99")}
+    cold = [{"usage": empty, "duration": duration} for duration in ("5m0s", "10m0s", "30m0s")]
+    assert got == {
+        "updateTime": "2026-07-01T00:00:00Z",
+        "nodeMetric": {
+            "nodeUsage": {"resources": {"cpu": "3", "memory": "3Gi"}},
+            "aggregatedNodeUsages": cold,
+            "systemUsage": {"resources": {"cpu": "2", "memory": "2Gi"}},
+            "aggregatedSystemUsages": cold,
+            "numaUsages": [
+                {
+                    "numaNodeID": 0,
+                    "nodeUsage": {"resources": {"cpu": "1500m", "memory": "1Ki"}},
+                    "systemUsage": {"resources": {"cpu": "500m", "memory": "512"}},
+                }
+            ],
+        },
+        "podsMetric": [
+            {
+                "name": "pod-a", "namespace": "batch", "priority": "koord-batch", "qos": "BE",
+                "podUsage": {"resources": {"cpu": "250m", "memory": "1Mi"}},
+            },
+            {
+                "name": "pod-b", "namespace": "default", "priority": "koord-prod", "qos": "LS",
+                "podUsage": {"resources": {"cpu": "1", "memory": "1Gi"}},
+            },
+        ],
+        "hostApplicationMetric": [
+            {"name": "nginx", "usage": {"resources": {"cpu": "100m", "memory": "128"}},
+             "priority": "koord-prod", "qos": "LS"},
+        ],
+        "prodReclaimableMetric": {"resource": {}},
+    }  # fmt: skip
+
+
+def test_percentiles_of_300_seconds():
+    cache = MetricCache()
+    for second in range(1, 301):
+        record(cache, NOW - 300 + second, node_cpu_usage=second, node_memory_usage=second * 1024)
+    got = status(cache)["nodeMetric"]["aggregatedNodeUsages"][0]
+    cores = {key: usage["resources"]["cpu"] for key, usage in got["usage"].items()}
+    assert cores == {"avg": "150500m", "p50": "150", "p90": "270", "p95": "285", "p99": "297"}
+
+
+@pytest.mark.parametrize(("covered", "filled"), [(149, False), (150, True)])
+def test_an_entry_is_empty_until_half_its_window_is_covered(covered, filled):
+    cache = MetricCache()
+    for at in (NOW - covered, NOW):
+        record(cache, at, node_cpu_usage=1, node_memory_usage=1024)
+    entries = status(cache)["nodeMetric"]["aggregatedNodeUsages"]
+    assert [bool(entry["usage"]["p99"]) for entry in entries] == [filled, False, False]
+
+
+def test_samples_outside_the_window_do_not_count():
+    cache = MetricCache()
+    record(cache, NOW - 301, node_cpu_usage=100, node_memory_usage=1, pod_cpu_usage__a=100, pod_memory_usage__a=1)
+    record(cache, NOW, node_cpu_usage=1, node_memory_usage=1024)
+    got = status(cache, pod("a"))
+    assert got["nodeMetric"]["nodeUsage"]["resources"]["cpu"] == "1"
+    assert "podsMetric" not in got
+
+
+def test_a_pod_without_memory_samples_is_left_out():
+    cache = MetricCache()
+    record(cache, NOW, pod_cpu_usage__a=1)
+    assert "podsMetric" not in status(cache, pod("a"))
+
+
+def test_memory_policy_picks_the_series_and_falls_back_when_its_collector_is_off():
+    policy = Policy(memory="usageWithPageCache")
+    cache = MetricCache()
+    record(cache, NOW, node_cpu_usage=1, node_memory_usage=1024)
+    assert status(cache, policy=policy)["nodeMetric"]["nodeUsage"]["resources"]["memory"] == "1Ki"
+    record(cache, NOW, node_memory_usage_with_page_cache=2048)
+    assert status(cache, policy=policy)["nodeMetric"]["nodeUsage"]["resources"]["memory"] == "2Ki"
+
+
+POLICIES = {
+    "absent": (None, (300, 60, 3)),
+    "empty": (CollectPolicy(), (300, 60, 3)),
+    "below the floors": (CollectPolicy(report_interval_seconds=10, aggregate_duration_seconds=10), (60, 30, 3)),
+    "given": (
+        CollectPolicy(
+            report_interval_seconds=90,
+            aggregate_duration_seconds=120,
+            node_aggregate_policy=NodeAggregatePolicy(durations=[Duration("1m")]),
+        ),
+        (120, 90, 1),
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "expected"), POLICIES.values(), ids=POLICIES)
+def test_policy_defaults_and_floors(spec, expected):
+    got = Policy.of(spec)
+    assert (got.aggregate_seconds, got.report_seconds, len(got.durations)) == expected
+
+
+def test_the_patch_names_what_is_absent_now():
+    patch = status_patch(build_status(MetricCache(), workloads(), Policy(), now=NOW, update_time=UPDATED))["status"]
+    assert patch["podsMetric"] is None
+    assert patch["prodPeakMetric"] is None
+    assert patch["nodeMetric"]["numaUsages"] is None
+    assert patch["nodeMetric"]["nodeUsage"] == {"resources": None, "devices": None}
+
+
+def test_float32_storage_stays_within_a_millionth():
+    cache = MetricCache()
+    values = np.random.default_rng(7).uniform(0, 64 << 30, 60)
+    for tick, value in enumerate(values):
+        record(cache, NOW - 60 + tick, node_cpu_usage=1, node_memory_usage=float(value))
+    got = build_status(cache, workloads(), Policy(), now=NOW, update_time=UPDATED)
+    assert got.node_metric is not None
+    reported = got.node_metric.node_usage.resources["memory"].value()
+    assert reported == pytest.approx(values.mean(), rel=1e-6)
