@@ -30,5 +30,12 @@ class Struct(msgspec.Struct, metaclass=_KeywordOnly, omit_defaults=True, rename=
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(msgspec.field,))
-class Frozen(Struct, frozen=True):  # type: ignore[misc]  # msgspec allows what dataclasses do not
+class Frozen(
+    msgspec.Struct,
+    metaclass=_KeywordOnly,
+    frozen=True,
+    omit_defaults=True,
+    rename="camel",
+    forbid_unknown_fields=False,
+):
     """A JSON object that readers share and that therefore never changes (strategies, annotations)."""

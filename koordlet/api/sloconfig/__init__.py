@@ -1,0 +1,52 @@
+"""The strategies of `slo-controller-config` and of NodeSLO (spec 01 §6).
+
+Structs in `threshold`, `resourceqos`, `node`, `colocation`, `normalization`.
+"""
+
+from koordlet.api.sloconfig.node import (
+    CgroupPath,
+    CPUBurstConfig,
+    CPUBurstStrategy,
+    ExtensionsMap,
+    HostApplicationSpec,
+    HostApplicationStrategy,
+    SystemStrategy,
+)
+from koordlet.api.sloconfig.resourceqos import (
+    CPUQOS,
+    BlkIOQOS,
+    BlockConfig,
+    IOConfig,
+    MemoryQOS,
+    NetworkQOS,
+    PodBlkIOQOS,
+    PodMemoryQOS,
+    ResctrlQOS,
+    ResourceQOS,
+    ResourceQOSPolicies,
+    ResourceQOSStrategy,
+)
+from koordlet.api.sloconfig.threshold import ResourceThresholdStrategy
+
+__all__ = [
+    "CPUQOS",
+    "BlkIOQOS",
+    "BlockConfig",
+    "CPUBurstConfig",
+    "CPUBurstStrategy",
+    "CgroupPath",
+    "ExtensionsMap",
+    "HostApplicationSpec",
+    "HostApplicationStrategy",
+    "IOConfig",
+    "MemoryQOS",
+    "NetworkQOS",
+    "PodBlkIOQOS",
+    "PodMemoryQOS",
+    "ResctrlQOS",
+    "ResourceQOS",
+    "ResourceQOSPolicies",
+    "ResourceQOSStrategy",
+    "ResourceThresholdStrategy",
+    "SystemStrategy",
+]
