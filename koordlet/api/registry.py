@@ -68,6 +68,7 @@ def _custom() -> Iterator[Resource]:
     sigs_v1 = ("scheduling.sigs.k8s.io", "v1alpha1")
     numa = "topology.node.k8s.io"
     yield Resource(*slo_v1, "NodeMetric", "nodemetrics", False, slo.NodeMetric)
+    yield Resource(*slo_v1, "NodeSLO", "nodeslos", False, slo.NodeSLO)
     yield Resource(*scheduling_v1, "Reservation", "reservations", False, scheduling.Reservation)
     yield Resource(*scheduling_v1, "Device", "devices", False, scheduling.Device, status_subresource=False)
     yield Resource(*scheduling_v1, "PodMigrationJob", "podmigrationjobs", False, scheduling.PodMigrationJob, ("pmj",))
