@@ -1,0 +1,296 @@
+"""One pass over all cgroups of a tick, as columns: what the collectors of pods and containers run on.
+
+:meth:`BatchReader.read` gives a :class:`CgroupTable` of float64 arrays with a row per directory in the order asked.
+NaN is "absent": no such file on this kernel, malformed content (listed in ``errors``), or a cgroup that left during the
+pass, whose whole row is NaN and flagged ``gone``. float64 holds nanoseconds exactly for 104 days of CPU time and to
+2 ns after. A rate may only be formed between two rows of equal ``cgroup_id``; ``recreated`` flags where that changed.
+
+Files are picked apart by position: their keys come in the same order from every cgroup of one kernel, so the position
+is learnt from the first file and only checked in the others.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koordlet.system.cgroup import files
+from koordlet.system.cgroup.readers import CgroupFS
+from koordlet.system.errors import CgroupGone, KernelFileError, MalformedFile, UnreadableFile
+
+Floats = NDArray[np.float64]
+Values = Sequence[float]
+
+
+class Want(enum.Flag):
+    CPU_USAGE = enum.auto()
+    """``cpu_usage_ns``."""
+    CPU_STAT = enum.auto()
+    """``nr_periods``, ``nr_throttled``, ``throttled_ns``."""
+    MEMORY_STAT = enum.auto()
+    """``cache rss inactive_file active_file inactive_anon active_anon unevictable`` with prefix ``memory_``."""
+    MEMORY_USAGE = enum.auto()
+    """``memory_usage``: page cache included."""
+    PRESSURE = enum.auto()
+    """``{cpu,memory,io}_{some,full}_{avg10,avg60,avg300,total}``: percent, and µs for total."""
+    NUMA = enum.auto()
+    """``numa_usage`` (without page cache) and ``numa_total`` of the table."""
+
+
+@dataclass(frozen=True)
+class CgroupTable:
+    """Rows as in ``dirs``; ``columns`` maps a name of :class:`Want` to float64[rows]."""
+
+    dirs: tuple[str, ...]
+    cgroup_id: NDArray[np.uint64]
+    """0 where gone."""
+    gone: NDArray[np.bool_]
+    recreated: NDArray[np.bool_]
+    columns: Mapping[str, Floats]
+    numa_nodes: tuple[int, ...] = ()
+    numa_usage: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    """float64[rows, nodes], bytes; columns as in ``numa_nodes``."""
+    numa_total: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    errors: tuple[KernelFileError, ...] = ()
+    """At most :data:`MAX_ERRORS`; the damage is NaN in the columns in any case."""
+
+
+MAX_ERRORS = 16
+_STAT_COLUMNS = tuple(f"memory_{key}" for key in files.MemoryStat.__slots__)
+_PRESSURE_COLUMNS = tuple(
+    f"{resource}_{kind}_{value}"
+    for resource in ("cpu", "memory", "io")
+    for kind in ("some", "full")
+    for value in ("avg10", "avg60", "avg300", "total")
+)
+_LINE = rb"%b avg10=([0-9.]+) avg60=([0-9.]+) avg300=([0-9.]+) total=([0-9]+)\n?"
+_PRESSURE = re.compile(_LINE % b"some" + rb"(?:" + _LINE % b"full" + rb")?")
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """One file of the pass: ``base`` is its hierarchy, ``parse`` gives one number for each of ``columns``."""
+
+    base: str
+    name: str
+    columns: tuple[str, ...]
+    parse: Callable[[bytes], Values]
+
+
+class BatchReader:
+    """Keeps paths, ids and learnt positions between passes; bounded by the directories of the last passes."""
+
+    def __init__(self, fs: CgroupFS) -> None:
+        self._fs = fs
+        self._plans: dict[Want, list[_File]] = {}
+        self._paths: dict[tuple[Want, str], list[str]] = {}
+        self._ids: dict[str, int] = {}
+
+    def read(self, dirs: Sequence[str], want: Want) -> CgroupTable:
+        """One pass; never raises for a single cgroup or file."""
+        plan = self._plans.get(want)
+        if plan is None:
+            plan = self._plans[want] = self._plan(want)
+        blank = [[math.nan] * len(file.columns) for file in plan]
+        cells: list[list[Values]] = [[] for _ in plan]
+        numa: list[Mapping[int, files.NumaMemory]] = []
+        ids: list[int] = []
+        recreated: list[bool] = []
+        errors: list[KernelFileError] = []
+        cache = self._fs.cache
+        for cgroup_dir in dirs:
+            paths = self._paths.get((want, cgroup_dir)) or self._build_paths(want, cgroup_dir, plan)
+            opens, absent = cache.opens, False
+            row: list[Values] = []
+            for file, path, nothing in zip(plan, paths, blank, strict=True):
+                values: Values | None = None
+                try:
+                    content = cache.read(path)
+                    absent = absent or content is None
+                    values = None if content is None else file.parse(content)
+                except (ValueError, OSError) as error:
+                    _note(errors, path, error)
+                row.append(nothing if values is None else values)
+            row_numa = self._numa(cgroup_dir, errors) if Want.NUMA in want else {}
+            identity, is_new = self._identify(cgroup_dir, absent, cache.opens != opens)
+            if identity == 0:
+                row, row_numa = list(blank), {}
+            for column, cell in zip(cells, row, strict=True):
+                column.append(cell)
+            numa.append(row_numa)
+            ids.append(identity)
+            recreated.append(is_new)
+        self._shrink(dirs)
+        return _table(dirs, plan, cells, ids, recreated, numa, errors)
+
+    def _plan(self, want: Want) -> list[_File]:
+        fs = self._fs
+        cpu, memory = fs.hierarchy("cpu"), fs.hierarchy("memory")
+        usage, stat = ("cpu_usage_ns",), ("nr_periods", "nr_throttled", "throttled_ns")
+        plan: list[_File] = []
+        if fs.version == 2:
+            keys: tuple[str, ...] = ()
+            columns: tuple[str, ...] = ()
+            if Want.CPU_USAGE in want:
+                keys, columns = ("usage_usec",), usage
+            if Want.CPU_STAT in want:
+                keys, columns = (*keys, "nr_periods", "nr_throttled", "throttled_usec"), columns + stat
+            if keys:
+                scales = [1000 if key.endswith("_usec") else 1 for key in keys]
+                plan.append(_File(cpu, "cpu.stat", columns, _Picker(keys, scales)))
+        else:
+            if Want.CPU_USAGE in want:
+                plan.append(_File(fs.hierarchy("cpuacct"), "cpuacct.usage", usage, _counter))
+            if Want.CPU_STAT in want:
+                keys = ("nr_periods", "nr_throttled", "throttled_time")
+                plan.append(_File(cpu, "cpu.stat", stat, _Picker(keys)))
+        if Want.MEMORY_STAT in want:
+            keys = files.V2_STAT_KEYS if fs.version == 2 else files.V1_STAT_KEYS
+            plan.append(_File(memory, "memory.stat", _STAT_COLUMNS, _Picker(keys)))
+        if Want.MEMORY_USAGE in want:
+            name = "memory.current" if fs.version == 2 else "memory.usage_in_bytes"
+            plan.append(_File(memory, name, ("memory_usage",), _counter))
+        if Want.PRESSURE in want:
+            base = fs.path("cpu.pressure", "").rpartition("/")[0]
+            for index, resource in enumerate(("cpu", "memory", "io")):
+                columns = _PRESSURE_COLUMNS[index * 8 : index * 8 + 8]
+                plan.append(_File(base, f"{resource}.pressure", columns, _pressure))
+        return plan
+
+    def _build_paths(self, want: Want, cgroup_dir: str, plan: list[_File]) -> list[str]:
+        middle = f"/{cgroup_dir}/" if cgroup_dir else "/"
+        paths = [f"{file.base}{middle}{file.name}" for file in plan]
+        self._paths[want, cgroup_dir] = paths
+        return paths
+
+    def _numa(self, cgroup_dir: str, errors: list[KernelFileError]) -> Mapping[int, files.NumaMemory]:
+        try:
+            return self._fs.memory_numa(cgroup_dir) or {}
+        except CgroupGone:  # _identify will say so for the whole row
+            return {}
+        except (MalformedFile, UnreadableFile) as error:
+            _note(errors, error.path, error)
+            return {}
+
+    def _identify(self, cgroup_dir: str, absent: bool, opened: bool) -> tuple[int, bool]:
+        """(id, whether it is another than the last time). Kept descriptors prove identity, so only a pass that
+        opened or missed a file asks the kernel."""
+        known = self._ids.get(cgroup_dir)
+        if known is not None and not opened and not absent:
+            return known, False
+        try:
+            found = self._fs.cgroup_id(cgroup_dir)
+        except CgroupGone:
+            self._ids.pop(cgroup_dir, None)
+            return 0, False
+        self._ids[cgroup_dir] = found
+        return found, known is not None and known != found
+
+    def _shrink(self, dirs: Sequence[str]) -> None:
+        """Forget directories that are asked for no more, once they outnumber the living."""
+        if len(self._ids) > 2 * len(dirs) + 256:
+            keep = set(dirs)
+            self._ids = {key: value for key, value in self._ids.items() if key in keep}
+            self._paths = {key: value for key, value in self._paths.items() if key[1] in keep}
+
+
+class _Picker:
+    """The values of some keys of a ``key value`` file, by remembered token positions."""
+
+    def __init__(self, keys: Sequence[str], scales: Sequence[int] | None = None) -> None:
+        self._keys = tuple(key.encode() for key in keys)
+        self._scales = scales
+        self._at: tuple[int, ...] = ()
+        self._get_keys: Callable[[Sequence[bytes]], object] = lambda tokens: None
+        self._get_values: Callable[[Sequence[bytes]], tuple[bytes, ...]] = lambda tokens: ()
+
+    def __call__(self, content: bytes) -> Values:
+        """Raises ValueError when a key is missing or its value no integer."""
+        tokens = content.split()
+        if not self._fits(tokens):
+            self._learn(content)
+        found = self._get_values(tokens)
+        if self._scales is None:
+            return [int(text) for text in found]
+        return [int(text) * scale for text, scale in zip(found, self._scales, strict=True)]
+
+    def _fits(self, tokens: Sequence[bytes]) -> bool:
+        return bool(self._at) and len(tokens) > self._at[-1] + 1 and self._get_keys(tokens) == self._expected()
+
+    def _expected(self) -> object:
+        return self._keys if len(self._keys) > 1 else self._keys[0]
+
+    def _learn(self, content: bytes) -> None:
+        positions: dict[bytes, int] = {}
+        position = 0
+        for line in content.splitlines():
+            fields = line.split()
+            if len(fields) >= 2:
+                positions[fields[0]] = position
+            position += len(fields)
+        missing = [key.decode() for key in self._keys if key not in positions]
+        if missing:
+            raise ValueError(f"key {missing[0]} is missing")
+        at = [positions[key] for key in self._keys]
+        self._at = tuple(sorted(at))
+        self._get_keys = operator.itemgetter(*at)
+        getter = operator.itemgetter(*(index + 1 for index in at))
+        self._get_values = getter if len(at) > 1 else lambda tokens: (getter(tokens),)
+
+
+def _counter(content: bytes) -> Values:
+    return (int(content),)
+
+
+def _pressure(content: bytes) -> Values:
+    match = _PRESSURE.fullmatch(content)
+    if match is None:
+        raise ValueError("not pressure stall information")
+    return [math.nan if text is None else float(text) for text in match.groups()]
+
+
+def _note(errors: list[KernelFileError], path: str, error: Exception) -> None:
+    """PSI switched off is absence, not damage."""
+    if len(errors) >= MAX_ERRORS:
+        return
+    if isinstance(error, KernelFileError):
+        errors.append(error)
+    elif not isinstance(error, OSError):
+        errors.append(MalformedFile(path, "", str(error)))
+    elif error.errno != errno.EOPNOTSUPP:
+        errors.append(UnreadableFile(path, error))
+
+
+def _table(
+    dirs: Sequence[str],
+    plan: Sequence[_File],
+    cells: Sequence[list[Values]],
+    ids: Sequence[int],
+    recreated: Sequence[bool],
+    numa: Sequence[Mapping[int, files.NumaMemory]],
+    errors: Sequence[KernelFileError],
+) -> CgroupTable:
+    columns: dict[str, Floats] = {}
+    for file, rows in zip(plan, cells, strict=True):
+        block = np.array(rows, dtype=np.float64).reshape(len(dirs), len(file.columns)).T.copy()
+        columns.update(zip(file.columns, block, strict=True))
+    nodes = tuple(sorted({node for row in numa for node in row}))
+    usage = np.full((len(dirs), len(nodes)), math.nan)
+    total = usage.copy()
+    for index, row in enumerate(numa):
+        for column, node in enumerate(nodes):
+            if node in row:
+                usage[index, column], total[index, column] = row[node].usage, row[node].total
+    identity = np.array(ids, dtype=np.uint64)
+    return CgroupTable(
+        tuple(dirs), identity, identity == 0, np.array(recreated, dtype=np.bool_), columns,
+        nodes, usage, total, tuple(errors),
+    )  # fmt: skip

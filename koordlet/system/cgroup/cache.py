@@ -1,0 +1,180 @@
+"""Kernel files kept open between ticks and read with ``pread``: the fast path of every collector.
+
+Opening costs several times a read, so a descriptor stays until its cgroup is gone. A removed cgroup answers ENODEV
+(or ESTALE) on the old descriptor even if another with the same name was made meanwhile; the file is then opened
+anew, and :attr:`ReadCache.reopened` tells the caller that counters start afresh. Trees outside cgroupfs (tests) keep
+answering after removal, so ``verify`` makes each read compare the inode first.
+
+Bounds: at most ``max_fds`` descriptors (RLIMIT_NOFILE is raised to its hard limit first and a quarter of it is left
+to the rest of the process); beyond them files are opened, read and closed, and ``uncached`` counts it. A descriptor
+unused for ``idle_ticks`` ticks is closed. ``os.pread`` into a fresh ``bytes`` measured no slower than ``preadv`` into
+a reusable buffer plus the slice that every parser needs, hence the plain call. Not thread-safe: one loop owns it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from dataclasses import dataclass
+
+READ_SIZE = 8192
+_NEARLY_A_PAGE = 3072
+"""Shorter answers are complete: seq_file stops at a page's end, and no record of ours is a kilobyte long."""
+DEFAULT_IDLE_TICKS = 60
+_GONE = (errno.ENODEV, errno.ESTALE)
+_ABSENT = (errno.ENOENT, errno.ENOTDIR)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    open_fds: int
+    max_fds: int
+    opens: int
+    reopened: int
+    uncached: int
+
+
+class _Entry:
+    __slots__ = ("fd", "identity", "used")
+
+    def __init__(self, fd: int, used: int, identity: tuple[int, int] | None) -> None:
+        self.fd = fd
+        self.used = used
+        self.identity = identity  # (device, inode), only with verify
+
+
+class ReadCache:
+    """``read(path)`` gives the whole content or None when the file does not exist (any more)."""
+
+    def __init__(
+        self, max_fds: int | None = None, *, idle_ticks: int = DEFAULT_IDLE_TICKS, verify: bool = False
+    ) -> None:
+        self._max_fds = raise_fd_limit() if max_fds is None else max_fds
+        self._idle_ticks = idle_ticks
+        self._verify = verify
+        self._entries: dict[str, _Entry] = {}
+        self._tick = 0
+        self._opens = self._reopens = self._uncached = 0
+        self.reopened: set[str] = set()
+        """Paths whose file was replaced by another since :meth:`begin_tick`."""
+
+    def begin_tick(self) -> None:
+        self._tick += 1
+        self.reopened.clear()
+
+    def end_tick(self) -> int:
+        """Close what was not used for ``idle_ticks`` ticks; returns how many descriptors that were."""
+        oldest = self._tick - self._idle_ticks
+        idle = [path for path, entry in self._entries.items() if entry.used < oldest]
+        for path in idle:
+            self._drop(path)
+        return len(idle)
+
+    def read(self, path: str) -> bytes | None:
+        """Raises OSError for everything but absence (EACCES, EOPNOTSUPP of a disabled PSI …)."""
+        entry = self._entries.get(path)
+        if entry is None:
+            return self._first_read(path)
+        entry.used = self._tick
+        try:
+            if self._verify and entry.identity != _identity(path):
+                raise OSError(errno.ENODEV, "replaced", path)
+            return _read_all(entry.fd)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+        self._drop(path)
+        content = self._first_read(path)
+        if content is not None:
+            self._reopens += 1
+            self.reopened.add(path)
+        return content
+
+    def forget(self, directory: str) -> None:
+        """Close everything at or below *directory* (no trailing slash), e.g. of a container known to be gone."""
+        prefix = directory + "/"
+        for path in [path for path in self._entries if path.startswith(prefix)]:
+            self._drop(path)
+
+    @property
+    def opens(self) -> int:
+        """Files opened so far: a read that did not change it came from a kept descriptor, hence the same cgroup."""
+        return self._opens
+
+    @property
+    def stats(self) -> CacheStats:
+        return CacheStats(len(self._entries), self._max_fds, self._opens, self._reopens, self._uncached)
+
+    def close(self) -> None:
+        for path in list(self._entries):
+            self._drop(path)
+
+    def __enter__(self) -> ReadCache:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _first_read(self, path: str) -> bytes | None:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in _ABSENT or error.errno in _GONE:
+                return None
+            raise
+        self._opens += 1
+        entry = _Entry(fd, self._tick, None)
+        keep = len(self._entries) < self._max_fds
+        try:
+            content = _read_all(entry.fd)
+            if self._verify:
+                status = os.fstat(fd)
+                entry.identity = (status.st_dev, status.st_ino)
+        except OSError as error:
+            keep = False
+            if error.errno in _GONE:
+                return None
+            raise
+        finally:
+            if not keep:
+                os.close(fd)
+        if keep:
+            self._entries[path] = entry
+        else:
+            self._uncached += 1
+        return content
+
+    def _drop(self, path: str) -> None:
+        os.close(self._entries.pop(path).fd)
+
+
+def _read_all(fd: int) -> bytes:
+    """Long id lists take several reads."""
+    content = os.pread(fd, READ_SIZE, 0)
+    if len(content) < _NEARLY_A_PAGE:
+        return content
+    chunks = [content]
+    offset = len(content)
+    while chunk := os.pread(fd, READ_SIZE, offset):
+        chunks.append(chunk)
+        offset += len(chunk)
+    return b"".join(chunks)
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)  # noqa: PTH116 - strings on purpose, hot
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def raise_fd_limit() -> int:
+    """Lift RLIMIT_NOFILE to its hard limit; returns how many descriptors a cache may hold of it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        hard = 1 << 20
+    if soft != resource.RLIM_INFINITY and soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard - hard // 4

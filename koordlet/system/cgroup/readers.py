@@ -1,0 +1,220 @@
+"""Typed readers of one cgroup's files, the same on v1 and v2 (spec 02 §2.2).
+
+None means that this kernel or this directory has no such file, also because the file's v1 hierarchy is not mounted or
+has no such group; :class:`CgroupGone` that the cgroup itself is away; :class:`MalformedFile` names file and line. Units are fixed: nanoseconds, bytes, microseconds for CFS quota and
+period; unlimited is :data:`~koordlet.system.cgroup.codecs.UNLIMITED`. Collectors that read hundreds of cgroups a tick
+use :mod:`.batch` instead; both share one :class:`~koordlet.system.cgroup.cache.ReadCache`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from koordlet.system import kidled
+from koordlet.system.cgroup import files, registry, tree
+from koordlet.system.cgroup.cache import ReadCache
+from koordlet.system.cgroup.registry import FileSpec, Support
+from koordlet.system.cpuset import CPUListError, CPUSet
+from koordlet.system.errors import CgroupGone, MalformedFile, UnreadableFile
+from koordlet.system.host import Host
+from koordlet.system.kernel import Feature
+from koordlet.system.psi import PressureSet, parse_pressure
+
+T = TypeVar("T")
+_PRESSURE_FILES = frozenset({"cpu.pressure", "memory.pressure", "io.pressure"})
+
+
+class CgroupFS:
+    """*kube_root* is the kubepods directory (``kubepods.slice``, ``kubepods``), where most support rules look; without
+    one (a host outside Kubernetes) they look in the concrete directory."""
+
+    def __init__(self, host: Host, cache: ReadCache | None = None, *, kube_root: str = "") -> None:
+        facts = host.facts
+        self.version = facts.cgroup_version
+        self.mounts = facts.cgroup_mounts
+        self.page_size = facts.page_size
+        self.jiffy_ns = facts.jiffy_ns
+        self.kube_root = kube_root
+        self.cache = cache if cache is not None else ReadCache(verify=not facts.cgroupfs)
+        self._fallback = os.fspath(host.roots.cgroup)
+        self._remembered: dict[str, Feature] = {}
+        self._psi_hierarchy: str | None = None
+
+    # --- where things are
+
+    def hierarchy(self, subsystem: str) -> str:
+        """Root of the tree of a v1 *subsystem*; on v2 the unified root whatever the name."""
+        if self.version == 2:
+            return self._fallback
+        found = self.mounts.v1.get(subsystem)
+        return f"{self._fallback}/{subsystem}" if found is None else os.fspath(found)
+
+    def path(self, resource: str, cgroup_dir: str) -> str:
+        """Absolute path of a resource's file; raises ResourceUnsupported when this version has none."""
+        spec = registry.lookup(resource, self.version)
+        return _join(self._base(spec), cgroup_dir, spec.file)
+
+    def cgroup_id(self, cgroup_dir: str) -> int:
+        """The kernel's id of a cgroup in the cpu hierarchy (v1) or the unified tree (v2)."""
+        return tree.cgroup_id(_join(self.hierarchy("cpu"), cgroup_dir))
+
+    def exists(self, cgroup_dir: str) -> bool:
+        """Whether the cgroup is there, judged in the hierarchy that gives it its id."""
+        return os.path.isdir(_join(self.hierarchy("cpu"), cgroup_dir))  # noqa: PTH112
+
+    def perf_dir(self, cgroup_dir: str) -> str:
+        """The directory whose descriptor ``perf_event_open`` wants."""
+        return _join(self.hierarchy("perf_event"), cgroup_dir)
+
+    def support(self, resource: str, cgroup_dir: str) -> Feature:
+        """Whether *resource* can be used in *cgroup_dir*, by the rule of its row in the registry."""
+        spec = registry.RESOURCES[resource].spec(self.version) if resource in registry.RESOURCES else None
+        if spec is None:
+            return Feature(False, f"{resource} is not registered for cgroup v{self.version}")
+        if spec.support is Support.ALWAYS:
+            return Feature(True)
+        if resource in self._remembered:
+            return self._remembered[resource]
+        where = {Support.DIRECTORY: cgroup_dir, Support.HIERARCHY_ROOT: ""}.get(spec.support, self.kube_root)
+        remember = spec.support is not Support.DIRECTORY
+        if spec.support is Support.KUBE_ROOT and not (
+            where and os.path.isdir(_join(self._base(spec), where))  # noqa: PTH112 - strings on purpose, hot
+        ):
+            where, remember = cgroup_dir, False
+        path = _join(self._base(spec), where, spec.file)
+        found = Feature.when(os.path.exists(path), f"{path} does not exist")  # noqa: PTH110
+        if remember:
+            self._remembered[resource] = found
+        return found
+
+    # --- generic reads
+
+    def text(self, resource: str, cgroup_dir: str) -> str | None:
+        """The file's content without surrounding newlines."""
+        return self._text(self.path(resource, cgroup_dir), cgroup_dir)
+
+    def value(self, resource: str, cgroup_dir: str) -> int | None:
+        """An integer resource in v1 terms, whatever the file's own form."""
+        spec = registry.lookup(resource, self.version)
+        return self._parsed(resource, cgroup_dir, lambda text, path: spec.codec.decode(text))
+
+    # --- cpu
+
+    def cpu_usage(self, cgroup_dir: str) -> int | None:
+        """Cumulative nanoseconds."""
+        parse = files.parse_cpu_usage
+        return self._parsed("cpuacct.usage", cgroup_dir, lambda text, path: parse(text, self.version, path))
+
+    def cpu_times(self, cgroup_dir: str) -> files.CpuTimes | None:
+        parse = files.parse_cpu_times
+        return self._parsed(
+            "cpuacct.stat", cgroup_dir, lambda text, path: parse(text, self.version, self.jiffy_ns, path)
+        )
+
+    def cpu_stat(self, cgroup_dir: str) -> files.CpuStat | None:
+        """Throttling; None at a v2 root or where the cpu controller is off, whose files show no periods."""
+        text = self.text("cpu.stat", cgroup_dir)
+        if text is None or (self.version == 2 and "nr_periods" not in text):
+            return None
+        return files.parse_cpu_stat(text, self.version, self.path("cpu.stat", cgroup_dir))
+
+    def cpu_quota(self, cgroup_dir: str) -> int | None:
+        return self.value("cpu.cfs_quota_us", cgroup_dir)
+
+    def cpu_period(self, cgroup_dir: str) -> int | None:
+        return self.value("cpu.cfs_period_us", cgroup_dir)
+
+    def cpu_shares(self, cgroup_dir: str) -> int | None:
+        return self.value("cpu.shares", cgroup_dir)
+
+    def cpuset(self, cgroup_dir: str) -> CPUSet | None:
+        """The CPUs tasks may use: v2 reads the effective set, v1 the configured one."""
+        name = "cpuset.cpus.effective" if self.version == 2 else "cpuset.cpus"
+        return self._parsed(name, cgroup_dir, lambda text, path: CPUSet.parse(text))
+
+    # --- memory
+
+    def memory_usage(self, cgroup_dir: str) -> int | None:
+        """Bytes, page cache included."""
+        return self.value("memory.usage_in_bytes", cgroup_dir)
+
+    def memory_limit(self, cgroup_dir: str) -> int | None:
+        return self.value("memory.limit_in_bytes", cgroup_dir)
+
+    def memory_stat(self, cgroup_dir: str) -> files.MemoryStat | None:
+        parse = files.parse_memory_stat
+        return self._parsed("memory.stat", cgroup_dir, lambda text, path: parse(text, self.version, path))
+
+    def memory_numa(self, cgroup_dir: str) -> Mapping[int, files.NumaMemory] | None:
+        parse = files.parse_numa_stat
+        return self._parsed(
+            "memory.numa_stat", cgroup_dir, lambda text, path: parse(text, self.version, self.page_size, path)
+        )
+
+    def idle_pages(self, cgroup_dir: str) -> kidled.IdlePages | None:
+        """v1 only, else ResourceUnsupported."""
+        return self._parsed("memory.idle_page_stats", cgroup_dir, kidled.parse_idle_pages)
+
+    # --- tasks, pressure
+
+    def procs(self, cgroup_dir: str) -> tuple[int, ...] | None:
+        return self._parsed("cgroup.procs", cgroup_dir, files.parse_ids)
+
+    def tasks(self, cgroup_dir: str) -> tuple[int, ...] | None:
+        """Thread ids."""
+        return self._parsed("tasks", cgroup_dir, files.parse_ids)
+
+    def pressure(self, cgroup_dir: str) -> PressureSet | None:
+        """None unless all three files are there."""
+        found = [self._parsed(f"{name}.pressure", cgroup_dir, parse_pressure) for name in ("cpu", "memory", "io")]
+        cpu, memory, io = found
+        return None if cpu is None or memory is None or io is None else PressureSet(cpu, memory, io)
+
+    # --- internals
+
+    def _base(self, spec: FileSpec) -> str:
+        if self.version == 2:
+            return _join(self._fallback, spec.subsystem)
+        return self._pressure_root() if spec.file in _PRESSURE_FILES else self.hierarchy(spec.subsystem)
+
+    def _pressure_root(self) -> str:
+        """v1 has pressure files in cpuacct on vendor kernels only; a hybrid host's unified tree shows them too."""
+        if self._psi_hierarchy is None:
+            vendor = self.hierarchy("cpuacct")
+            unified = self.mounts.unified
+            in_vendor = any(
+                os.path.exists(_join(vendor, where, "cpu.pressure"))  # noqa: PTH110
+                for where in ("", self.kube_root)
+            )
+            self._psi_hierarchy = vendor if in_vendor or unified is None else os.fspath(unified)
+        return self._psi_hierarchy
+
+    def _text(self, path: str, cgroup_dir: str) -> str | None:
+        try:
+            content = self.cache.read(path)
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:  # pressure files with psi=0
+                return None
+            raise UnreadableFile(path, error) from error
+        if content is not None:
+            return content.decode("ascii", "surrogateescape").strip("\n")
+        if not os.path.isdir(path.rpartition("/")[0]) and not self.exists(cgroup_dir):  # noqa: PTH112
+            raise CgroupGone(_join(self.hierarchy("cpu"), cgroup_dir))
+        return None
+
+    def _parsed(self, resource: str, cgroup_dir: str, parse: Callable[[str, str], T]) -> T | None:
+        path = self.path(resource, cgroup_dir)
+        text = self._text(path, cgroup_dir)
+        if text is None:
+            return None
+        try:
+            return parse(text, path)
+        except (ValueError, CPUListError) as error:
+            raise MalformedFile(path, text, str(error)) from error
+
+
+def _join(*parts: str) -> str:
+    return "/".join(part for part in parts if part)

@@ -1,0 +1,229 @@
+"""Every cgroup and node file koordlet may touch, as one table (spec 03 §1.3).
+
+A resource is named by its v1 file on both versions. An entry says where the value lives, who may write what, how it
+is encoded and when it counts as supported. ``None`` for a version means that the lookup answers "not found". The last
+block holds files of stock v2 kernels beyond Koordinator's list, named by their v2 file.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from koordlet.system.cgroup import codecs
+from koordlet.system.cgroup.codecs import Codec
+from koordlet.system.cgroup.validators import (
+    INT64_MAX,
+    BlkioLine,
+    ClassId,
+    CpuList,
+    Range,
+    Validator,
+)
+from koordlet.system.errors import ResourceUnsupported
+
+
+class Support(enum.Enum):
+    ALWAYS = "always"
+    KUBE_ROOT = "file exists in the kubepods root cgroup, checked once"
+    DIRECTORY = "file exists in the concrete directory, checked on every use"
+    HIERARCHY_ROOT = "file exists in the subsystem's root cgroup, checked once"
+
+
+class Kind(enum.Enum):
+    """What the content is; ``VALUE`` files go through :attr:`FileSpec.codec`, the others have typed readers."""
+
+    VALUE = "one integer"
+    CPU_LIST = "CPU list"
+    IDS = "one id a line"
+    KEY_VALUES = "'key value' lines"
+    CPU_TIME = "cumulative CPU time"
+    PRESSURE = "pressure stall information"
+    NUMA = "memory by NUMA node"
+    BLKIO = "one line a device"
+    IDLE_PAGES = "kidled page ages"
+    COMMAND = "write only"
+
+
+@dataclass(frozen=True, slots=True)
+class FileSpec:
+    """One file on one cgroup version. ``subsystem`` is the v1 hierarchy (on v2 empty, except ``net_cls``, which has
+    no v2 form and stays a directory below the root). ``validator`` None accepts every text."""
+
+    file: str
+    subsystem: str = ""
+    support: Support = Support.ALWAYS
+    kind: Kind = Kind.VALUE
+    codec: Codec = codecs.INTEGER
+    validator: Validator | None = None
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    name: str
+    v1: FileSpec | None
+    v2: FileSpec | None
+
+    def spec(self, version: int) -> FileSpec | None:
+        return self.v2 if version == 2 else self.v1
+
+
+_K, _D, _R = Support.KUBE_ROOT, Support.DIRECTORY, Support.HIERARCHY_ROOT
+_BIT = Range(0, 1)
+_BYTES = Range(0, INT64_MAX)
+
+
+def _both(
+    name: str,
+    subsystem: str,
+    *,
+    v2_file: str | None = None,
+    v1: Support = Support.ALWAYS,
+    v2: Support = Support.ALWAYS,
+    kind: Kind = Kind.VALUE,
+    v2_kind: Kind | None = None,
+    codec: Codec = codecs.INTEGER,
+    v2_codec: Codec | None = None,
+    valid: Validator | None = None,
+    v2_valid: Validator | None = None,
+    read_only: bool = False,
+) -> Resource:
+    return Resource(
+        name,
+        FileSpec(name, subsystem, v1, kind, codec, valid, read_only),
+        FileSpec(v2_file or name, "", v2, v2_kind or kind, v2_codec or codec, v2_valid or valid, read_only),
+    )
+
+
+def _v1_only(name: str, subsystem: str, support: Support, kind: Kind, valid: Validator | None) -> Resource:
+    return Resource(name, FileSpec(name, subsystem, support, kind, validator=valid, read_only=valid is None), None)
+
+
+def _v2_only(
+    name: str,
+    support: Support,
+    kind: Kind = Kind.VALUE,
+    valid: Validator | None = None,
+    codec: Codec = codecs.INTEGER,
+    read_only: bool = False,
+) -> Resource:
+    return Resource(name, None, FileSpec(name, "", support, kind, codec, valid, read_only))
+
+
+_ROWS = (
+    # --- cpu
+    _both("cpu.stat", "cpu", kind=Kind.KEY_VALUES, read_only=True),
+    _both(
+        "cpu.shares", "cpu", v2_file="cpu.weight", v2_codec=codecs.WEIGHT,
+        valid=Range(codecs.SHARES_MIN, codecs.SHARES_MAX), v2_valid=Range(codecs.WEIGHT_MIN, codecs.WEIGHT_MAX),
+    ),
+    _both("cpu.cfs_quota_us", "cpu", v2_file="cpu.max", v2_codec=codecs.QUOTA),
+    _both("cpu.cfs_period_us", "cpu", v2_file="cpu.max", v2_codec=codecs.PERIOD),
+    _both(
+        "cpu.cfs_burst_us", "cpu", v2_file="cpu.max.burst", v1=_D, v2=_K,
+        valid=Range(0, 100_000_000), v2_valid=_BYTES,
+    ),
+    _both("cpu.bvt_warp_ns", "cpu", v1=_D, v2=_D, valid=Range(-1, 2)),
+    _both("cpu.idle", "cpu", v1=_K, v2=_K, valid=_BIT),
+    _both("tasks", "cpu", v2_file="cgroup.threads", kind=Kind.IDS),
+    _both("cgroup.procs", "cpu", kind=Kind.IDS),
+    _both("cpuset.cpus", "cpuset", kind=Kind.CPU_LIST, valid=CpuList()),
+    _v2_only("cpuset.cpus.effective", Support.ALWAYS, Kind.CPU_LIST, read_only=True),
+    _both("cpuacct.stat", "cpuacct", v2_file="cpu.stat", kind=Kind.KEY_VALUES, read_only=True),
+    _both("cpuacct.usage", "cpuacct", v2_file="cpu.stat", kind=Kind.CPU_TIME, read_only=True),
+    *(
+        _both(f"{name}.pressure", "cpuacct", v1=_K, v2=_K, kind=Kind.PRESSURE, read_only=True)
+        for name in ("cpu", "memory", "io")
+    ),
+    # --- memory
+    _both(
+        "memory.limit_in_bytes", "memory", v2_file="memory.max", codec=codecs.V1_LIMIT, v2_codec=codecs.V2_LIMIT
+    ),
+    _both("memory.usage_in_bytes", "memory", v2_file="memory.current", read_only=True),
+    _both("memory.stat", "memory", kind=Kind.KEY_VALUES, read_only=True),
+    _both("memory.numa_stat", "memory", kind=Kind.NUMA, read_only=True),
+    *(
+        _both(name, "memory", v1=_K, codec=codecs.MAXIMUM, valid=_BYTES)
+        for name in ("memory.min", "memory.low", "memory.high")
+    ),
+    _both("memory.wmark_ratio", "memory", v1=_K, v2=_D, valid=Range(0, 100)),
+    _both("memory.wmark_scale_factor", "memory", v1=_K, v2=_D, valid=Range(1, 1000)),
+    _both("memory.wmark_min_adj", "memory", v1=_K, v2=_D, valid=Range(-25, 50)),
+    _both("memory.priority", "memory", v1=_K, v2=_D, valid=Range(0, 12)),
+    _both("memory.use_priority_oom", "memory", v1=_K, v2=_D, valid=_BIT),
+    _both("memory.oom.group", "memory", v1=_K, v2=_D, valid=_BIT),
+    _v1_only("memory.idle_page_stats", "memory", _K, Kind.IDLE_PAGES, None),
+    _v2_only("memory.pagecache_limit.enable", _D, valid=_BIT),
+    _v2_only("memory.pagecache_limit.sync", _D, valid=_BIT),
+    _v2_only("memory.pagecache_limit.size", _D, valid=_BYTES),
+    # --- block I/O, network
+    *(
+        _v1_only(f"blkio.throttle.{way}_{unit}_device", "blkio", _K, Kind.BLKIO, BlkioLine(2, 0))
+        for way in ("read", "write")
+        for unit in ("iops", "bps")
+    ),
+    _v1_only("blkio.cost.weight", "blkio", _K, Kind.BLKIO, BlkioLine(2, 1, 100)),
+    _v1_only("blkio.cost.qos", "blkio", _R, Kind.BLKIO, BlkioLine(7, 0)),
+    _v1_only("blkio.cost.model", "blkio", _R, Kind.BLKIO, BlkioLine(8, 0)),
+    Resource(
+        "net_cls.classid",
+        FileSpec("net_cls.classid", "net_cls", _K, codec=codecs.CLASSID, validator=ClassId()),
+        FileSpec("net_cls.classid", "net_cls", _K, codec=codecs.CLASSID, validator=ClassId()),
+    ),
+    # --- stock v2 kernels, beyond Koordinator's list
+    _v2_only("memory.reclaim", _D, Kind.COMMAND, _BYTES),
+    _v2_only("io.max", _D, Kind.BLKIO),
+    _v2_only("io.weight", _D, Kind.BLKIO),
+    _v2_only("io.stat", _D, Kind.BLKIO, read_only=True),
+    _v2_only("io.cost.qos", _R, Kind.BLKIO),
+    _v2_only("io.cost.model", _R, Kind.BLKIO),
+)  # fmt: skip
+
+RESOURCES: Mapping[str, Resource] = MappingProxyType({row.name: row for row in _ROWS})
+
+
+def lookup(name: str, version: int) -> FileSpec:
+    """The file of resource *name*; raises ResourceUnsupported when there is none on this version."""
+    resource = RESOURCES.get(name)
+    spec = resource.spec(version) if resource else None
+    if spec is None:
+        raise ResourceUnsupported(name, f"not registered for cgroup v{version}")
+    return spec
+
+
+class NodeRoot(enum.Enum):
+    """Which root of :class:`~koordlet.system.roots.Roots` a node-level file hangs below."""
+
+    PROC_SYS = "proc_sys"
+    SYS = "sys"
+    VIRTUAL = "virtual"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFile:
+    """A node-level file; ``VIRTUAL`` names are resources of the executor that are never files."""
+
+    name: str
+    root: NodeRoot
+    path: str = ""
+    validator: Validator | None = None
+
+
+_NODE_ROWS = (
+    NodeFile("min_free_kbytes", NodeRoot.PROC_SYS, "vm/min_free_kbytes", Range(10_240, 10_485_760)),
+    NodeFile("watermark_scale_factor", NodeRoot.PROC_SYS, "vm/watermark_scale_factor", Range(10, 400)),
+    NodeFile("reap_background", NodeRoot.SYS, "kernel/mm/memcg_reaper/reap_background", _BIT),
+    NodeFile("enabled", NodeRoot.SYS, "kernel/mm/pagecache_limit/enabled", _BIT),
+    NodeFile("scan_period_in_seconds", NodeRoot.SYS, "kernel/mm/kidled/scan_period_in_seconds", _BYTES),
+    NodeFile("use_hierarchy", NodeRoot.SYS, "kernel/mm/kidled/use_hierarchy", _BIT),
+    NodeFile("sched_features", NodeRoot.SYS, "kernel/debug/sched_features"),
+    NodeFile("sched_group_identity_enabled", NodeRoot.PROC_SYS, "kernel/sched_group_identity_enabled", _BIT),
+    NodeFile("sched_idle_saver_wmark", NodeRoot.PROC_SYS, "kernel/sched_idle_saver_wmark"),
+    NodeFile("sched_core", NodeRoot.PROC_SYS, "kernel/sched_core", _BIT),
+    NodeFile("core_sched_cookie", NodeRoot.VIRTUAL),
+    NodeFile("oom_score_adj", NodeRoot.VIRTUAL, validator=Range(-1000, 1000)),
+)
+NODE_FILES: Mapping[str, NodeFile] = MappingProxyType({row.name: row for row in _NODE_ROWS})

@@ -1,0 +1,88 @@
+"""Linux CPU lists (``0,2-5``) as immutable sets.
+
+The text form is the kernel's ``cpulist``; parsing follows spec 03 §1.9 to the letter: an empty text is the empty
+set, ``A-B`` with A > B yields nothing, ends above 4096 and any white space are errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+
+MAX_RANGE_END = 4096
+_INT32_MAX = 2**31 - 1
+
+
+class CPUListError(ValueError):
+    """A text that is not a CPU list; the message names the offending item."""
+
+
+class CPUSet(frozenset[int]):
+    """An immutable set of CPU ids; ``str()`` gives the kernel's list form.
+
+    The set operators (``|``, ``&``, ``-``, ``^``) of two sets give a :class:`CPUSet`; iteration is ascending.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> CPUSet:
+        """``"0,2-5"`` -> ``{0,2,3,4,5}``; raises :class:`CPUListError`."""
+        if text == "":
+            return cls()
+        cpus: set[int] = set()
+        for item in text.split(","):
+            first, dash, last = item.partition("-")
+            low = _number(first, item)
+            high = _number(last, item) if dash else low
+            if dash and high > MAX_RANGE_END:
+                raise CPUListError(f"cpu list item {item!r}: range ends above {MAX_RANGE_END}")
+            cpus.update(range(low, high + 1))
+        return cls(cpus)
+
+    def __str__(self) -> str:
+        parts: list[str] = []
+        run: list[int] = []
+        for cpu in [*sorted(self), None]:
+            if cpu is not None and (not run or cpu == run[-1] + 1):
+                run.append(cpu)
+                continue
+            if run:
+                parts.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
+            run = [] if cpu is None else [cpu]
+        return ",".join(parts)
+
+    def __repr__(self) -> str:
+        return f"CPUSet({str(self)!r})"
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(super().__iter__()))
+
+    def __or__(self, other: AbstractSet[object]) -> CPUSet:
+        return CPUSet(frozenset.__or__(self, other))  # type: ignore[arg-type]
+
+    def __and__(self, other: AbstractSet[object]) -> CPUSet:
+        return CPUSet(frozenset.__and__(self, other))
+
+    def __sub__(self, other: AbstractSet[object]) -> CPUSet:
+        return CPUSet(frozenset.__sub__(self, other))
+
+    def __xor__(self, other: AbstractSet[object]) -> CPUSet:
+        return CPUSet(frozenset.__xor__(self, other))  # type: ignore[arg-type]
+
+
+def same_cpus(left: str, right: str) -> bool:
+    """Whether two texts name the same CPUs; false when either does not parse."""
+    try:
+        return CPUSet.parse(left) == CPUSet.parse(right)
+    except CPUListError:
+        return False
+
+
+def _number(text: str, item: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise CPUListError(f"cpu list item {item!r}: {text!r} is not a CPU number")
+    number = int(text)
+    if number > _INT32_MAX:
+        raise CPUListError(f"cpu list item {item!r}: {text!r} does not fit 32 bits")
+    return number

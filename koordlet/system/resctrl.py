@@ -1,0 +1,148 @@
+"""resctrl (Intel RDT, AMD QoS): schemata text, masks from percentages, monitoring counters (spec 03 §1.7).
+
+Reading and arithmetic only; groups are made and written by the resource executor. Monitoring values are accepted with
+their newline, ``Unavailable`` and ``Error`` read as None, and directories other than ``mon_L3_*`` are passed over (the
+corrections of spec 02 §5.14). Source: Documentation/arch/x86/resctrl.rst.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from koordlet.system.cputopology import CpuInfo
+from koordlet.system.errors import InvalidValue, MalformedFile
+from koordlet.system.kernel import Feature, read_text
+
+AMD, INTEL = "AuthenticAMD", "GenuineIntel"
+AMD_MBA_UNLIMITED = 2048
+MONITORING_FLAGS = ("cqm_mbm_total", "cqm_mbm_local", "cqm_llc", "cqm_occup_llc")
+_DOMAIN = re.compile(r"^mon_L3_(\d+)$")
+_NO_VALUE = ("Unavailable", "Error", "Unassigned")
+
+
+@dataclass(frozen=True, slots=True)
+class Schemata:
+    """Cache id -> L3 way mask, and cache id -> memory bandwidth (percent, or AMD's units)."""
+
+    l3: Mapping[int, int] = field(default_factory=dict)
+    mb: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def valid(self) -> bool:
+        """L3 and MB both present with positive values: a mounted and usable resctrl."""
+        return all(bool(row) and all(value > 0 for value in row.values()) for row in (self.l3, self.mb))
+
+
+@dataclass(frozen=True, slots=True)
+class MonitoringData:
+    """Cumulative byte counters and present occupancy of one L3 domain; None where the hardware gave no answer."""
+
+    llc_occupancy: int | None
+    mbm_local_bytes: int | None
+    mbm_total_bytes: int | None
+
+
+def probe(cpu: CpuInfo) -> Feature:
+    """Spec 03 §1.5: the CPU's flags decide."""
+    missing = [flag for flag in ("cat_l3", "mba") if flag not in cpu.flags]
+    return Feature.when(not missing, f"CPU flags {', '.join(missing)} missing")
+
+
+def probe_monitoring(cpu: CpuInfo) -> Feature:
+    missing = [flag for flag in MONITORING_FLAGS if flag not in cpu.flags]
+    if cpu.vendor not in (INTEL, AMD):
+        return Feature(False, f"resctrl monitoring of CPU vendor {cpu.vendor!r} is not supported")
+    return Feature.when(not missing, f"CPU flags {', '.join(missing)} missing")
+
+
+def parse_schemata(text: str, caches: int = -1, path: str = "schemata") -> Schemata:
+    """Lines without exactly one ``:`` and pairs without exactly one ``=`` are skipped, unknown names ignored.
+
+    With *caches* >= 0 another number of cache ids is a MalformedFile.
+    """
+    rows: dict[str, dict[int, int]] = {"L3": {}, "MB": {}}
+    for line in text.splitlines():
+        name, *rest = line.strip().split(":")
+        if name not in rows or len(rest) != 1:
+            continue
+        for pair in rest[0].split(";"):
+            sides = pair.split("=")
+            if len(sides) != 2:
+                continue
+            try:
+                rows[name][int(sides[0])] = int(sides[1], 16 if name == "L3" else 10)
+            except ValueError as error:
+                raise MalformedFile(path, line, f"{pair!r} is not <cache id>=<value>") from error
+        if caches >= 0 and len(rows[name]) != caches:
+            raise MalformedFile(path, line, f"expected {caches} cache ids, found {len(rows[name])}")
+    return Schemata(rows["L3"], rows["MB"])
+
+
+def format_l3(masks: Mapping[int, int]) -> str:
+    """``L3:0=f;1=f;`` and a newline; ids ascend."""
+    return "L3:" + "".join(f"{cache}={masks[cache]:x};" for cache in sorted(masks)) + "\n"
+
+
+def format_mb(values: Mapping[int, int]) -> str:
+    return "MB:" + "".join(f"{cache}={values[cache]};" for cache in sorted(values)) + "\n"
+
+
+def l3_mask(cbm: int, start_percent: int, end_percent: int) -> int:
+    """The ways from *start_percent* to *end_percent* of the full mask *cbm*; raises InvalidValue."""
+    if cbm <= 0 or cbm & (cbm + 1):
+        raise InvalidValue("cbm_mask", hex(cbm), "not a run of ones from bit 0")
+    if not 0 <= start_percent < end_percent <= 100:
+        raise InvalidValue("L3 percent", f"{start_percent}..{end_percent}", "expected 0 <= start < end <= 100")
+    ways = cbm.bit_length()
+    first, last = -(-ways * start_percent // 100), -(-ways * end_percent // 100)
+    return (1 << last) - (1 << first)
+
+
+def mba_value(percent: int, vendor: str) -> int:
+    """What the MB line takes for *percent*: Intel rounds up to tens, AMD counts in 1/8 GB/s of 160."""
+    if vendor == AMD:
+        return AMD_MBA_UNLIMITED if percent == 100 else 160 * percent // 100
+    return -(-percent // 10) * 10
+
+
+def read_schemata(group: Path, caches: int = -1) -> Schemata | None:
+    text = read_text(group / "schemata")
+    return None if text is None else parse_schemata(text, caches, str(group / "schemata"))
+
+
+def read_cbm_mask(root: Path) -> int | None:
+    """``info/L3/cbm_mask``; None means that cache allocation is off."""
+    path = root / "info/L3/cbm_mask"
+    text = read_text(path)
+    if text is None:
+        return None
+    try:
+        return int(text.strip(), 16)
+    except ValueError as error:
+        raise MalformedFile(path, text, "not a hexadecimal mask") from error
+
+
+def read_monitoring(group: Path) -> dict[int, MonitoringData] | None:
+    """L3 cache id -> counters of a resctrl group; None when it has no ``mon_data``."""
+    base = group / "mon_data"
+    if not base.is_dir():
+        return None
+    found = {}
+    for path in sorted(base.iterdir()):
+        if match := _DOMAIN.match(path.name):
+            found[int(match[1])] = MonitoringData(
+                *(_counter(path / name) for name in ("llc_occupancy", "mbm_local_bytes", "mbm_total_bytes"))
+            )
+    return found
+
+
+def _counter(path: Path) -> int | None:
+    text = read_text(path)
+    if text is None or text.strip() in _NO_VALUE:
+        return None
+    if not text.strip().isdecimal():
+        raise MalformedFile(path, text, "expected a counter")
+    return int(text)

@@ -1,0 +1,88 @@
+"""Where the kernel's file systems are mounted, as seen from this process.
+
+In a DaemonSet the host's trees appear under ``/host-*``; on the host they are where everybody knows them.
+``agent_mode=hostMode`` selects the second set, anything else the first (spec 03 §1.1). No other module holds an
+absolute path, so a test builds a tree in a temporary directory and passes :meth:`Roots.under` it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+AGENT_MODE_ENV = "agent_mode"
+HOST_MODE = "hostMode"
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """Every directory is overridable by the flag of the same name (``--cgroup-root-dir`` etc.)."""
+
+    cgroup: Path
+    sys: Path
+    sys_fs: Path
+    """Parent of ``resctrl`` and ``bpf``."""
+    proc: Path
+    var_run: Path
+    run: Path
+    var_lib_kubelet: Path
+    hook_config: Path
+    """Where hook servers register (spec 03 §1.1, last rows)."""
+    host_mode: bool
+
+    @classmethod
+    def host(cls) -> Roots:
+        return cls(
+            cgroup=Path("/sys/fs/cgroup"),
+            sys=Path("/sys"),
+            sys_fs=Path("/sys/fs"),
+            proc=Path("/proc"),
+            var_run=Path("/var/run"),
+            run=Path("/run"),
+            var_lib_kubelet=Path("/var/lib/kubelet"),
+            hook_config=Path("/etc/runtime/hookserver.d"),
+            host_mode=True,
+        )
+
+    @classmethod
+    def daemonset(cls) -> Roots:
+        return cls(
+            cgroup=Path("/host-cgroup"),
+            sys=Path("/host-sys"),
+            sys_fs=Path("/host-sys-fs"),
+            proc=Path("/proc"),
+            var_run=Path("/host-var-run"),
+            run=Path("/host-run"),
+            var_lib_kubelet=Path("/var/lib/kubelet"),
+            hook_config=Path("/host-etc-hookserver"),
+            host_mode=False,
+        )
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None) -> Roots:
+        """The set that ``agent_mode`` asks for; ``env`` defaults to the process environment."""
+        mode = (os.environ if env is None else env).get(AGENT_MODE_ENV, "")
+        return cls.host() if mode == HOST_MODE else cls.daemonset()
+
+    @classmethod
+    def under(cls, base: Path) -> Roots:
+        """Host layout below *base*: what a test tree uses."""
+        host = cls.host()
+        names = [name for name in cls.__slots__ if name != "host_mode"]
+        return replace(host, **{name: base / getattr(host, name).relative_to("/") for name in names})
+
+    def host_command(self, *command: str) -> list[str]:
+        """*command* as it must be run to act in the host's mount namespace (spec 03 §1.1)."""
+        if self.host_mode:
+            return list(command)
+        return ["nsenter", f"--mount={self.proc / '1/ns/mnt'}", *command]
+
+    @property
+    def resctrl(self) -> Path:
+        return self.sys_fs / "resctrl"
+
+    @property
+    def proc_sys(self) -> Path:
+        return self.proc / "sys"
