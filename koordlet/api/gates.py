@@ -1,0 +1,175 @@
+"""Feature gates of every component: default and stage (spec 01 §7.1-§7.3).
+
+Tables only; `koordlet.app.gates.FeatureGates` holds the values of a process. `KOORDLET` joins the agent's
+gates and those of its runtime hooks, as the single flag does. The manager and the descheduler share one
+registry.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+from koordlet.api.sloconfig.threshold import ResourceThresholdStrategy
+
+Stage = Literal["alpha", "beta", "ga"]
+
+
+class Gate(NamedTuple):
+    """Default and stage of one gate."""
+
+    default: bool
+    stage: Stage
+
+
+def _off(*names: str) -> dict[str, Gate]:
+    return dict.fromkeys(names, Gate(False, "alpha"))
+
+
+def _on(*names: str, stage: Stage = "beta") -> dict[str, Gate]:
+    return dict.fromkeys(names, Gate(True, stage))
+
+
+THRESHOLD_GATES: Final = frozenset(
+    {
+        "BECPUSuppress",
+        "BECPUEvict",
+        "BEMemoryEvict",
+        "CPUEvict",
+        "MemoryEvict",
+        "CPUAllocatableEvict",
+        "MemoryAllocatableEvict",
+    }
+)
+"""Gates that also need `resourceUsedThresholdWithBE.enable` in the node's NodeSLO."""
+
+KOORDLET_HOOKS: Final[dict[str, Gate]] = {
+    **_on("GroupIdentity", "CPUSetAllocator", "BatchResource"),
+    **_off(
+        "GPUEnvInject",
+        "RDMADeviceInject",
+        "CPUNormalization",
+        "CoreSched",
+        "TerwayQoS",
+        "TCNetworkQoS",
+        "Resctrl",
+        "OOMScoreAdj",
+    ),
+}
+"""One gate a runtime-hook plug-in."""
+
+KOORDLET: Final[dict[str, Gate]] = {
+    **_on("BECPUSuppress", "CPUBurst", "RdtResctrl", "NodeTopologyReport"),
+    **_off(
+        "BECPUManager",
+        "BECPUEvict",
+        "BEMemoryEvict",
+        "CPUEvict",
+        "MemoryEvict",
+        "CPUAllocatableEvict",
+        "MemoryAllocatableEvict",
+        "SystemConfig",
+        "CgroupReconcile",
+        "BlkIOReconcile",
+        "Accelerators",
+        "RDMADevices",
+        "HamiCoreVGPUMonitor",
+        "CPICollector",
+        "Libpfm4",
+        "PSICollector",
+        "ResctrlCollector",
+        "ColdPageCollector",
+        "HugePageReport",
+        "PodResourcesProxy",
+        "PerCPUMetric",
+        "NodeMetricPromMetrics",
+        "AuditEvents",
+        "AuditEventsHTTPHandler",
+    ),
+    **KOORDLET_HOOKS,
+}
+
+_TRANSFORMERS = _off("PriorityTransformer", "PreemptionPolicyTransformer", "ReplaceResourcesTransformer")
+
+MANAGER: Final[dict[str, Gate]] = {
+    **_on(
+        "PodMutatingWebhook",
+        "PodValidatingWebhook",
+        "ElasticMutatingWebhook",  # sic: the two quota webhooks lack the word
+        "ElasticValidatingWebhook",
+        "WebhookFramework",
+    ),
+    **_off(
+        "NodeMutatingWebhook",
+        "NodeValidatingWebhook",
+        "ConfigMapValidatingWebhook",
+        "ReservationMutatingWebhook",
+        "ColocationProfileSkipMutatingResources",
+        "ColocationProfileSkipValidatingPriority",
+        "MultiQuotaTree",
+        "ElasticQuotaIgnorePodOverhead",
+        "ElasticQuotaGuaranteeUsage",
+        "ElasticQuotaEnableUpdateResourceKey",
+        "ElasticQuotaEvaluationTransformPod",
+        "DisableDefaultQuota",
+        "SupportParentQuotaSubmitPod",
+        "EnableQuotaAdmission",
+        "EnableQuotaAdmissionOnUpdate",
+        "EnableSyncGPUSharedResource",
+        "ColocationProfileController",
+        "ValidatePodDeviceResource",
+        "EnablePodEnhancedValidator",
+        "DisableExtendedResourceSpec",
+        "DisableDeviceResourceSpec",
+        "BindingAdmissionWebhook",
+    ),
+    **_TRANSFORMERS,
+    "DisablePVCReservation": Gate(False, "beta"),
+}
+
+DESCHEDULER: Final = MANAGER
+
+SCHEDULER: Final[dict[str, Gate]] = {
+    **_on("DynamicSchedulerCheck", stage="alpha"),
+    **_on("GangPendingPodsConditionPatch", "EnableBatchScheduleNodeSnapshot"),
+    **_on("CSIStorageCapacity", "GenericEphemeralVolume", "PodDisruptionBudget", stage="ga"),
+    **_off(
+        "CompatibleCSIStorageCapacity",
+        "DisableCSIStorageCapacityInformer",
+        "CompatiblePodDisruptionBudget",
+        "DisablePodDisruptionBudgetInformer",
+        "DisableDynamicResourceAllocationInformer",
+        "ResizePod",
+        "MultiQuotaTree",
+        "ElasticQuotaIgnorePodOverhead",
+        "ElasticQuotaIgnoreTerminatingPod",
+        "ElasticQuotaImmediateIgnoreTerminatingPod",
+        "ElasticQuotaGuaranteeUsage",
+        "DisableDefaultQuota",
+        "SupportParentQuotaSubmitPod",
+        "LazyReservationRestore",
+        "OmitNodeLabelsForReservation",
+        "SkipReservationFitsNode",
+        "DevicePluginAdaption",
+        "CleanExpiredReservationAllocated",
+        "SkipFilterWithNominatedPods",
+        "SyncBarrier",
+        "CrossSchedulerNomination",
+        "EnableInlineBatchSchedule",
+    ),
+    **_TRANSFORMERS,
+}
+
+
+def is_feature_disabled(threshold: ResourceThresholdStrategy | None, gate: str) -> tuple[bool, str | None]:
+    """Whether the node's strategy switches off a gate of `THRESHOLD_GATES`.
+
+    Returns (disabled, error). Without a strategy (no NodeSLO, no block), without `enable`, and for a gate that
+    the strategy does not govern, the feature counts as disabled and the error says why (spec 01 §7.1).
+    """
+    if threshold is None:
+        return True, "NodeSLO has no resourceUsedThresholdWithBE"
+    if gate not in THRESHOLD_GATES:
+        return True, f"resourceUsedThresholdWithBE does not govern the feature {gate}"
+    if threshold.enable is None:
+        return True, "resourceUsedThresholdWithBE.enable is not set"
+    return not threshold.enable, None
