@@ -53,7 +53,7 @@ class Schema:
     @property
     def closed(self) -> bool:
         """True for an object that declares (possibly zero) properties, so that others are unknown."""
-        return "properties" in self.raw or bool(self.raw.get("x-koord-closed"))
+        return "properties" in self.raw
 
     def has_property(self, name: str) -> bool:
         """Whether `name` is a declared field, as opposed to a key of a map."""

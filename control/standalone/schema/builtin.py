@@ -1,0 +1,147 @@
+"""The built-in kinds as schemas: for patches and validation by kind, for OpenAPI as named definitions.
+
+`Builtins.schema(kind, version)` gives the walkers their `Schema`; `Builtins.definitions()` gives all
+definitions under the names Kubernetes publishes them by (`io.k8s.api.core.v1.Pod`) with
+`x-kubernetes-group-version-kind`. Both come from `models`; reading everything takes about 0.15 s and happens
+on the first OpenAPI request, a single kind takes milliseconds on first use.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from control.standalone.kinds import BUILTIN, Kind
+from control.standalone.schema.facts import words
+from control.standalone.schema.models import INT_OR_STRING, QUANTITY, Definition, Models
+from control.standalone.schema.walk import Schema
+
+META = "io.k8s.apimachinery.pkg.apis.meta.v1"
+
+_PACKAGES = {
+    "": "io.k8s.api.core",
+    "apiextensions.k8s.io": "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions",
+    "apiregistration.k8s.io": "io.k8s.kube-aggregator.pkg.apis.apiregistration",
+}
+
+_META_CLASSES = words("""
+    V1ObjectMeta V1ListMeta V1LabelSelector V1LabelSelectorRequirement V1OwnerReference V1ManagedFieldsEntry
+    V1Status V1StatusDetails V1StatusCause V1DeleteOptions V1Preconditions V1Condition V1WatchEvent V1ShardInfo
+    V1FieldSelectorRequirement
+    """)
+
+_FIXED_NAMES = {
+    QUANTITY: "io.k8s.apimachinery.pkg.api.resource.Quantity",
+    INT_OR_STRING: "io.k8s.apimachinery.pkg.util.intstr.IntOrString",
+}
+
+# Kinds whose class is not just the version and the kind, and kinds that only subresources take.
+_CLASSES = {
+    ("", "v1", "Event"): "CoreV1Event",
+    ("events.k8s.io", "v1", "Event"): "EventsV1Event",
+    ("authentication.k8s.io", "v1", "TokenRequest"): "AuthenticationV1TokenRequest",
+}
+_SUBRESOURCE_KINDS = (
+    ("autoscaling", "v1", "Scale"),
+    ("authentication.k8s.io", "v1", "TokenRequest"),
+    ("policy", "v1", "Eviction"),
+)
+_META_KINDS = ("DeleteOptions", "Status")
+
+_CLASS_NAME = re.compile(r"^(?:[A-Z][a-z]+)*?(V\d+(?:alpha\d+|beta\d+)?)([A-Z]\w*)$")
+
+
+class Builtins:
+    """Schemas of the kinds in `kinds.BUILTIN`, made on demand and kept."""
+
+    def __init__(self, models: Models | None = None) -> None:
+        self.models = models if models is not None else Models()
+        self._schemas: dict[str, Schema] = {}
+        self._definitions: dict[str, Definition] | None = None
+
+    def schema(self, group: str, version: str, kind: str) -> Schema | None:
+        """The schema of a kind, None when no model class describes it."""
+        return self.by_class(self.class_of(group, version, kind))
+
+    def by_class(self, name: str) -> Schema | None:
+        found = self._schemas.get(name)
+        if found is None and self.models.has(name):
+            found = self._schemas[name] = Schema(self.models.get(name), self.models.get)
+        return found
+
+    @property
+    def object_meta(self) -> Schema:
+        found = self.by_class("V1ObjectMeta")
+        assert found is not None
+        return found
+
+    @staticmethod
+    def class_of(group: str, version: str, kind: str) -> str:
+        return _CLASSES.get((group, version, kind), version[:1].upper() + version[1:] + kind)
+
+    def definitions(self) -> dict[str, Definition]:
+        """All definitions by public name, `$ref`s to match; shared, do not change."""
+        if self._definitions is None:
+            self._definitions = self._publish()
+        return self._definitions
+
+    def _publish(self) -> dict[str, Definition]:
+        kinds: dict[str, list[dict[str, str]]] = {}  # class -> group-version-kinds
+        names = dict(_FIXED_NAMES)
+        order = sorted(_roots(BUILTIN), key=lambda root: root[0] != "")  # core first: it owns what others share
+        for group, version, kind in order:
+            name = self.class_of(group, version, kind)
+            lists = [name + "List"] if self.models.has(name + "List") else []
+            for root, published in [(name, kind), *((each, kind + "List") for each in lists)]:
+                gvk = {"group": group, "version": version, "kind": published}
+                kinds.setdefault(root, []).append(gvk)
+                for member in self.models.closure([root]):
+                    names.setdefault(member, _public_name(member, group, version))
+        for kind in _META_KINDS:
+            kinds["V1" + kind] = [{"group": "", "version": "v1", "kind": kind}]
+            for member in self.models.closure(["V1" + kind]):
+                names.setdefault(member, _public_name(member, "", "v1"))
+        published_definitions = {}
+        for name, public in sorted(names.items(), key=lambda item: item[1]):
+            definition = _renamed(self.models.get(name), names)
+            if name in kinds:
+                definition["x-kubernetes-group-version-kind"] = kinds[name]
+            published_definitions[public] = definition
+        return published_definitions
+
+
+def public_name(group: str, version: str, kind: str) -> str:
+    """The definition name of a kind, custom ones included: reversed group, version, kind."""
+    if group in _PACKAGES or any(k.group == group for k in BUILTIN):
+        return _public_name(Builtins.class_of(group, version, kind), group, version)
+    return ".".join([*reversed(group.split(".")), version, kind])
+
+
+def _public_name(name: str, group: str, version: str) -> str:
+    match = _CLASS_NAME.match(name)
+    short = match[2] if match else name
+    if name in _META_CLASSES:
+        return f"{META}.{short}"
+    package = _PACKAGES.get(group) or "io.k8s.api." + group.split(".", 1)[0]
+    return f"{package}.{match[1].lower() if match else version}.{short}"
+
+
+def _roots(kinds: Iterable[Kind]) -> list[tuple[str, str, str]]:
+    roots = [(kind.group, version, kind.kind) for kind in kinds for version in kind.versions]
+    return roots + [kind for kind in _SUBRESOURCE_KINDS if kind not in roots]
+
+
+def _renamed(schema: Any, names: Mapping[str, str]) -> Any:
+    """A copy with every `$ref` pointing at the public name, and without our own keywords."""
+    if isinstance(schema, dict):
+        out = {}
+        for key, value in schema.items():
+            if key == "$ref" and isinstance(value, str):
+                out[key] = "#/definitions/" + names[value.rsplit("/", 1)[-1]]
+            else:
+                out[key] = _renamed(value, names)
+        return out
+    if isinstance(schema, list):
+        return [_renamed(item, names) for item in schema]
+    return schema
