@@ -1,0 +1,160 @@
+"""The gate tables, pinned, and the NodeSLO switch over seven of them (spec 01 §7.1-§7.3, §10)."""
+
+from __future__ import annotations
+
+import pytest
+
+from koordlet.api import gates
+from koordlet.api.gates import Gate, is_feature_disabled
+from koordlet.api.sloconfig import ResourceThresholdStrategy
+
+KOORDLET_ON = {
+    "BECPUSuppress", "CPUBurst", "RdtResctrl", "NodeTopologyReport",
+    "GroupIdentity", "CPUSetAllocator", "BatchResource",
+}  # fmt: skip
+MANAGER_ON = {
+    "PodMutatingWebhook", "PodValidatingWebhook", "ElasticMutatingWebhook", "ElasticValidatingWebhook",
+    "WebhookFramework",
+}  # fmt: skip
+
+
+def test_koordlet() -> None:
+    assert {name for name, gate in gates.KOORDLET.items() if gate.default} == KOORDLET_ON
+    assert all(
+        gate == (Gate(True, "beta") if gate.default else Gate(False, "alpha")) for gate in gates.KOORDLET.values()
+    )
+    assert set(gates.KOORDLET) - KOORDLET_ON == set(
+        [
+            "BECPUManager",
+            "BECPUEvict",
+            "BEMemoryEvict",
+            "CPUEvict",
+            "MemoryEvict",
+            "CPUAllocatableEvict",
+            "MemoryAllocatableEvict",
+            "SystemConfig",
+            "CgroupReconcile",
+            "BlkIOReconcile",
+            "Accelerators",
+            "RDMADevices",
+            "HamiCoreVGPUMonitor",
+            "CPICollector",
+            "Libpfm4",
+            "PSICollector",
+            "ResctrlCollector",
+            "ColdPageCollector",
+            "HugePageReport",
+            "PodResourcesProxy",
+            "PerCPUMetric",
+            "NodeMetricPromMetrics",
+            "AuditEvents",
+            "AuditEventsHTTPHandler",
+            "GPUEnvInject",
+            "RDMADeviceInject",
+            "CPUNormalization",
+            "CoreSched",
+            "TerwayQoS",
+            "TCNetworkQoS",
+            "Resctrl",
+            "OOMScoreAdj",
+        ]
+    )
+
+
+def test_manager_and_descheduler() -> None:
+    assert {name for name, gate in gates.MANAGER.items() if gate.default} == MANAGER_ON
+    assert set(gates.MANAGER) - MANAGER_ON == set(
+        [
+            "NodeMutatingWebhook",
+            "NodeValidatingWebhook",
+            "ConfigMapValidatingWebhook",
+            "ReservationMutatingWebhook",
+            "ColocationProfileSkipMutatingResources",
+            "ColocationProfileSkipValidatingPriority",
+            "MultiQuotaTree",
+            "ElasticQuotaIgnorePodOverhead",
+            "ElasticQuotaGuaranteeUsage",
+            "ElasticQuotaEnableUpdateResourceKey",
+            "ElasticQuotaEvaluationTransformPod",
+            "DisableDefaultQuota",
+            "SupportParentQuotaSubmitPod",
+            "EnableQuotaAdmission",
+            "EnableQuotaAdmissionOnUpdate",
+            "EnableSyncGPUSharedResource",
+            "ColocationProfileController",
+            "ValidatePodDeviceResource",
+            "EnablePodEnhancedValidator",
+            "DisableExtendedResourceSpec",
+            "DisableDeviceResourceSpec",
+            "BindingAdmissionWebhook",
+            "PriorityTransformer",
+            "PreemptionPolicyTransformer",
+            "ReplaceResourcesTransformer",
+            "DisablePVCReservation",
+        ]
+    )
+    betas = {name for name, gate in gates.MANAGER.items() if gate.stage == "beta"}
+    assert betas == MANAGER_ON | {"DisablePVCReservation"}
+    assert gates.DESCHEDULER is gates.MANAGER
+
+
+def test_scheduler() -> None:
+    on = {name: gate.stage for name, gate in gates.SCHEDULER.items() if gate.default}
+    assert on == {
+        "DynamicSchedulerCheck": "alpha",
+        "GangPendingPodsConditionPatch": "beta",
+        "EnableBatchScheduleNodeSnapshot": "beta",
+        "CSIStorageCapacity": "ga",
+        "GenericEphemeralVolume": "ga",
+        "PodDisruptionBudget": "ga",
+    }
+    assert set(gates.SCHEDULER) - set(on) == set(
+        [
+            "CompatibleCSIStorageCapacity",
+            "DisableCSIStorageCapacityInformer",
+            "CompatiblePodDisruptionBudget",
+            "DisablePodDisruptionBudgetInformer",
+            "DisableDynamicResourceAllocationInformer",
+            "ResizePod",
+            "MultiQuotaTree",
+            "ElasticQuotaIgnorePodOverhead",
+            "ElasticQuotaIgnoreTerminatingPod",
+            "ElasticQuotaImmediateIgnoreTerminatingPod",
+            "ElasticQuotaGuaranteeUsage",
+            "DisableDefaultQuota",
+            "SupportParentQuotaSubmitPod",
+            "LazyReservationRestore",
+            "OmitNodeLabelsForReservation",
+            "SkipReservationFitsNode",
+            "DevicePluginAdaption",
+            "CleanExpiredReservationAllocated",
+            "SkipFilterWithNominatedPods",
+            "SyncBarrier",
+            "CrossSchedulerNomination",
+            "EnableInlineBatchSchedule",
+            "PriorityTransformer",
+            "PreemptionPolicyTransformer",
+            "ReplaceResourcesTransformer",
+        ]
+    )
+
+
+def test_seven_gates_need_the_node_strategy() -> None:
+    assert set(gates.KOORDLET) > gates.THRESHOLD_GATES and len(gates.THRESHOLD_GATES) == 7
+
+
+@pytest.mark.parametrize(
+    ("strategy", "gate", "disabled", "explained"),
+    [
+        (None, "BECPUSuppress", True, True),
+        (ResourceThresholdStrategy(), "BECPUSuppress", True, True),
+        (ResourceThresholdStrategy(enable=False), "BECPUSuppress", True, False),
+        (ResourceThresholdStrategy(enable=True), "BECPUSuppress", False, False),
+        (ResourceThresholdStrategy(enable=True), "CPUBurst", True, True),
+    ],
+)
+def test_is_feature_disabled(
+    strategy: ResourceThresholdStrategy | None, gate: str, disabled: bool, explained: bool
+) -> None:
+    answer, error = is_feature_disabled(strategy, gate)
+    assert (answer, error is not None) == (disabled, explained)
