@@ -1,6 +1,6 @@
 """CrashLoopBackOff: how long a container that keeps ending waits before it is started again.
 
-10 s, doubling to 300 s; forgotten once the container has not needed a restart for 10 minutes. Pure
+10 s, doubling to 300 s; forgotten once a container has run for more than 10 minutes since its restart. Pure
 arithmetic on times that the caller passes (seconds of one monotonic clock).
 """
 
@@ -41,10 +41,10 @@ class Backoff:
         entry = self._entries.get(key)
         return entry.delay if entry else 0.0
 
-    def started(self, key: Hashable, now: float) -> None:
-        """A restart happens now: the next one will have to wait (longer)."""
+    def restarted(self, key: Hashable, ended_at: float, now: float) -> None:
+        """What ended at `ended_at` is started again now: the next time it will have to wait (longer)."""
         entry = self._entries.get(key)
-        if entry is None or now - entry.started > self.reset_after + entry.delay:
+        if entry is None or ended_at - entry.started > self.reset_after:
             self._entries[key] = _Entry(self.initial, now)
         else:
             self._entries[key] = _Entry(min(entry.delay * 2, self.maximum), now)

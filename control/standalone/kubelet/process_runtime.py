@@ -72,7 +72,7 @@ class ProcessRuntime:
         self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
         for folder in sorted(self._root.iterdir()):
             config = _read_json(folder / "config.json")
-            if config is None or not (folder / "started.json").exists() and not (folder / "exit.json").exists():
+            if config is None or not any((folder / f).exists() for f in ("started.json", "exit.json")):
                 # Killed between asking and starting: nobody was told of this container, so it never was.
                 if config is not None:
                     await self._clear_cgroup(config["cgroup"])
@@ -315,7 +315,7 @@ class ProcessRuntime:
         shutil.rmtree(self._root / container_id, ignore_errors=True)
         del self._infos[container_id], self._ended[container_id]
 
-    async def exec(self, container_id: str, argv: Sequence[str], timeout: float) -> ExecResult:
+    async def exec(self, container_id: str, argv: Sequence[str], seconds: float) -> ExecResult:
         info = self._infos.get(container_id)
         if info is None or not info.running:
             raise RuntimeFailure("ContainerNotRunning", f"container {container_id} is not running")
@@ -336,7 +336,7 @@ class ProcessRuntime:
             return await process.wait()
 
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds):
                 code = await collect()
         except TimeoutError:
             return ExecResult(124, bytes(output), timed_out=True)

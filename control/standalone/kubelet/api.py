@@ -1,0 +1,123 @@
+"""The requests a kubelet makes of the API server, on plain JSON objects.
+
+Plain, because a pod is served again on /pods with every field it came with, and because a kubelet needs
+parts of a pod (probes, life-cycle hooks) that koordlet's trimmed structs leave out. Everything goes through
+one `Caller`, which tests replace. Errors are `koordlet.kube`'s.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from koordlet.kube.errors import KubeError, NotFound
+
+STRATEGIC = "application/strategic-merge-patch+json"
+MERGE = "application/merge-patch+json"
+LEASE_NAMESPACE = "kube-node-lease"
+
+
+class Caller(Protocol):
+    """One HTTP request to the API server; raises `KubeError` and its kinds."""
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        content_type: str = "application/json",
+    ) -> dict[str, Any]: ...
+
+
+class NodeApi:
+    def __init__(self, caller: Caller, node_name: str) -> None:
+        self._call = caller.call
+        self._node = node_name
+
+    async def get_node(self) -> dict[str, Any] | None:
+        try:
+            return await self._call("GET", f"/api/v1/nodes/{self._node}")
+        except NotFound:
+            return None
+
+    async def create_node(self, node: Mapping[str, Any]) -> dict[str, Any]:
+        return await self._call("POST", "/api/v1/nodes", node)
+
+    async def patch_node(self, patch: Mapping[str, Any]) -> dict[str, Any]:
+        return await self._call("PATCH", f"/api/v1/nodes/{self._node}", patch, content_type=STRATEGIC)
+
+    async def patch_node_status(self, patch: Mapping[str, Any]) -> dict[str, Any]:
+        return await self._call("PATCH", f"/api/v1/nodes/{self._node}/status", patch, content_type=STRATEGIC)
+
+    async def renew_lease(self, lease: Mapping[str, Any]) -> dict[str, Any]:
+        """Take over or create the node's lease with the spec given."""
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
+        try:
+            patch = {"spec": lease["spec"]}
+            return await self._call("PATCH", f"{path}/{self._node}", patch, content_type=MERGE)
+        except NotFound:
+            return await self._call("POST", path, lease)
+
+    async def get_pod(self, namespace: str, name: str) -> dict[str, Any] | None:
+        try:
+            return await self._call("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
+        except NotFound:
+            return None
+
+    async def patch_pod_status(self, namespace: str, name: str, uid: str, status: Mapping[str, Any]) -> dict[str, Any]:
+        """The uid in the patch makes the server refuse it (409) when the name belongs to another pod now."""
+        body = {"metadata": {"uid": uid}, "status": status}
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}/status"
+        return await self._call("PATCH", path, body, content_type=STRATEGIC)
+
+    async def delete_pod(self, namespace: str, name: str, uid: str) -> None:
+        """The last step of a graceful deletion."""
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "gracePeriodSeconds": 0,
+            "preconditions": {"uid": uid},
+        }
+        await self._call("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}", options)
+
+    async def config_data(self, kind: str, namespace: str, name: str) -> dict[str, str] | None:
+        """Data of a ConfigMap or Secret as text; None when there is no such object."""
+        plural = {"ConfigMap": "configmaps", "Secret": "secrets"}[kind]
+        try:
+            found = await self._call("GET", f"/api/v1/namespaces/{namespace}/{plural}/{name}")
+        except NotFound:
+            return None
+        data = found.get("data") or {}
+        if kind == "ConfigMap":
+            return {str(k): str(v) for k, v in data.items()}
+        try:
+            return {str(k): base64.b64decode(v, validate=True).decode() for k, v in data.items()}
+        except (binascii.Error, UnicodeDecodeError) as exc:
+            raise KubeError(f"secret {namespace}/{name}: data is not base64 of text") from exc
+
+    async def token_review(self, token: str) -> dict[str, Any]:
+        """`status` of a TokenReview: {"authenticated": …, "user": {…}}."""
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
+        answer = await self._call("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body)
+        return dict(answer.get("status") or {})
+
+    async def may(self, user: Mapping[str, Any], verb: str, subresource: str) -> bool:
+        """Is this user allowed `verb` on nodes/<subresource> of this node?"""
+        spec = {
+            "user": user.get("username", ""),
+            "uid": user.get("uid", ""),
+            "groups": user.get("groups") or [],
+            "resourceAttributes": {
+                "verb": verb,
+                "version": "v1",
+                "resource": "nodes",
+                "subresource": subresource,
+                "name": self._node,
+            },
+        }
+        body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+        answer = await self._call("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", body)
+        return bool((answer.get("status") or {}).get("allowed"))
