@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only)
+// Copyright The koordinator-py authors
+//
+// sched_latency.bpf.c: how long the tasks of a cgroup wait for a CPU, and who held it meanwhile.
+//
+// One program, at sched_switch, does nearly everything, because the kernel itself keeps what a wakeup
+// hook would stamp: task->sched_info.last_queued is the run queue's clock at which the task began to
+// wait (wakeup, preemption, fork or move), and sched_info.run_delay the waiting before that. Both still
+// stand at sched_switch, just before the task's arrival clears them. No event can be missed, nothing is
+// allocated, and a wakeup costs nothing.
+//
+// At a switch on CPU C at its clock T, prev -> next:
+//   - prev is stamped: whether it was preempted, and its run_delay. A stamp is tagged with the number of
+//     runs the task has had, so that it matches exactly one wait or none.
+//   - next is the victim. It waited T - last_queued here, plus what run_delay grew since its stamp (on
+//     CPUs it was moved away from). Throttled time is taken off, the rest goes into its cgroup's
+//     histogram and, slice by slice of the ring of recent runners of C, to its culprits.
+//   - the ring notes that next's cgroup runs from T on; runs of one cgroup are one slice.
+//
+// Throttling. A task that CFS bandwidth control holds back waits, too, but nobody else is to blame.
+//   - v6.18 on: a task is throttled by itself, on its way to user space (task->throttled): the wait
+//     begins with it and ends when its cfs_rq's throttled_clock_self is folded into ..._self_time.
+//   - before: the whole cfs_rq leaves the queue, its tasks queued or woken into it. throttle_clock()
+//     grows exactly while that lasts. It is read when a task is preempted and, only if the group has
+//     ever been throttled on that CPU, when it is woken; the difference at arrival is the throttled
+//     part. v6.6 to v6.17 keep it in nanoseconds of the queue's clock, v5.19 to v6.5 in PELT's, which
+//     may tick slower, so it is scaled to the wait.
+#include "koord.bpf.h"
+#include "sched_latency.h"
+
+const volatile struct probe_config settings SEC(".rodata.config");
+
+// Sizes here are placeholders; the loader sets them.
+#define TABLE(name, type_)                        \
+	struct {                                  \
+		__uint(type, BPF_MAP_TYPE_ARRAY); \
+		__uint(map_flags, BPF_F_MMAPABLE); \
+		__uint(max_entries, 1);           \
+		__type(key, u32);                 \
+		__type(value, type_);             \
+	} name SEC(".maps")
+
+TABLE(tags, u64);
+TABLE(stats, struct slot_stats);
+TABLE(matrix, struct matrix_entry);
+TABLE(cpus, struct cpu_state);
+TABLE(stamps, struct stamp);
+
+static __always_inline u32 cgroup_mask(void) { return settings.cgroup_mask; }
+static __always_inline u32 matrix_mask(void) { return settings.matrix_mask; }
+static __always_inline u64 *tag_at(u32 i) { return bpf_map_lookup_elem(&tags, &i); }
+static __always_inline struct slot_stats *stats_at(u32 i) { return bpf_map_lookup_elem(&stats, &i); }
+static __always_inline struct matrix_entry *matrix_at(u32 i) { return bpf_map_lookup_elem(&matrix, &i); }
+
+#include "sched_latency_core.h"
+
+// Fields that not every kernel has; each flavour holds only those.
+struct task_struct___v618 {
+	bool throttled;
+} __attribute__((preserve_access_index));
+
+struct cfs_rq___v66 {
+	u64 throttled_clock_self;
+	u64 throttled_clock_self_time;
+} __attribute__((preserve_access_index));
+
+struct cfs_rq___v519 {
+	int throttle_count;
+	u64 throttled_clock_pelt;
+	u64 throttled_clock_pelt_time;
+} __attribute__((preserve_access_index));
+
+#define TASK_BASED_THROTTLE bpf_core_field_exists(struct task_struct___v618, throttled)
+#define SELF_CLOCK bpf_core_field_exists(struct cfs_rq___v66, throttled_clock_self_time)
+#define PELT_CLOCK bpf_core_field_exists(struct cfs_rq___v519, throttled_clock_pelt_time)
+
+static __always_inline u64 pelt_clock(struct rq *rq)
+{
+	return rq->clock_pelt - rq->lost_idle_time;
+}
+
+// How long this cfs_rq (or a parent) has been throttled so far, in ns of the clock that throttle_now() reads.
+static __always_inline u64 throttle_clock(struct cfs_rq *cfs_rq, struct rq *rq)
+{
+	if (SELF_CLOCK) {
+		struct cfs_rq___v66 *q = (void *)cfs_rq;
+		u64 since = q->throttled_clock_self;
+
+		return q->throttled_clock_self_time + (since ? rq->clock - since : 0);
+	}
+	if (PELT_CLOCK) {
+		struct cfs_rq___v519 *q = (void *)cfs_rq;
+
+		return q->throttled_clock_pelt_time +
+		       (q->throttle_count ? pelt_clock(rq) - q->throttled_clock_pelt : 0);
+	}
+	return 0;
+}
+
+static __always_inline u64 throttle_now(struct rq *rq)
+{
+	return !SELF_CLOCK && PELT_CLOCK ? pelt_clock(rq) : rq->clock;
+}
+
+static __always_inline struct stamp *stamp_of(u32 pid)
+{
+	u32 i = pid & settings.stamp_mask;
+
+	return bpf_map_lookup_elem(&stamps, &i);
+}
+
+static __always_inline u64 stamp_tag(u32 pid, struct task_struct *task)
+{
+	return (u64)pid << 32 | (u32)task->sched_info.pcount;
+}
+
+static __always_inline void stamp_throttle(struct stamp *stamp, struct cfs_rq *cfs_rq, struct rq *rq)
+{
+	stamp->throttle_base = throttle_clock(cfs_rq, rq);
+	stamp->pelt_base = throttle_now(rq);
+}
+
+// The part of the wait that began at stamp->clock_ns that was throttling.
+static __always_inline u64 throttled_part(struct stamp *stamp, struct cfs_rq *cfs_rq, struct rq *rq, u64 wait)
+{
+	u64 part = throttle_clock(cfs_rq, rq) - stamp->throttle_base;
+	u64 elapsed = throttle_now(rq) - stamp->pelt_base;
+
+	if ((s64)part <= 0)
+		return 0;
+	if (!SELF_CLOCK) {
+		// In units of 1.024 us, so that the product of two waits of up to an hour fits.
+		elapsed >>= 10;
+		if (elapsed)
+			part = (part >> 10) * (wait >> 10) / elapsed << 10;
+	}
+	return part < wait ? part : wait;
+}
+
+// The slices older than the one that just ended. A function of its own keeps the common path short.
+__noinline int charge_older(u32 cpu_id, u32 victim, u64 from, u64 end)
+{
+	struct cpu_state *cpu = bpf_map_lookup_elem(&cpus, &cpu_id);
+	u32 i;
+
+	if (!cpu)
+		return 0;
+	for (i = 1; i < RING; i++) {
+		struct slice *slice = &cpu->ring[(cpu->head - i) & (RING - 1)];
+		u64 start = slice->start_ns;
+
+		if (start == 0 || start >= end)
+			break;
+		if (start < from)
+			start = from;
+		charge(cpu_id, cpu, victim, slice->slot, end - start);
+		end = start;
+		if (end <= from)
+			return 0;
+	}
+	charge(cpu_id, cpu, victim, SPECIAL(SLOT_OLDER), end - from);
+	return 0;
+}
+
+static __always_inline u32 slot_of(struct task_struct *task, u32 pid, struct cpu_state *cpu)
+{
+	u64 id;
+
+	if (pid == 0)
+		return SPECIAL(SLOT_IDLE);
+	if (task->flags & PF_KTHREAD) {
+		u32 comm = 0;
+
+		bpf_probe_read_kernel(&comm, sizeof(comm), task->comm);
+		return kthread_slot(comm);
+	}
+	if (settings.cgroup_v2)
+		id = task->cgroups->dfl_cgrp->kn->id;
+	else
+		id = task->cgroups->subsys[bpf_core_enum_value(enum cgroup_subsys_id, cpu_cgrp_id)]->cgroup->kn->id;
+	return cgroup_slot(id, cpu);
+}
+
+static __always_inline void leave(struct task_struct *prev, u32 pid, bool preempt, u32 cpu_id, u64 now, struct rq *rq)
+{
+	struct stamp *stamp = stamp_of(pid);
+
+	if (!stamp)
+		return;
+	stamp->tag = stamp_tag(pid, prev);
+	stamp->run_delay = prev->sched_info.run_delay;
+	stamp->clock_ns = now;
+	stamp->cpu = cpu_id;
+	stamp->flags = 0;
+	if (preempt || prev->__state == TASK_RUNNING) {
+		stamp->flags = STAMP_PREEMPTED;
+		if (!TASK_BASED_THROTTLE || ((struct task_struct___v618 *)prev)->throttled) {
+			stamp->flags |= STAMP_THROTTLE;
+			stamp_throttle(stamp, prev->se.cfs_rq, rq);
+		}
+	}
+}
+
+static __always_inline void arrive(struct task_struct *next, u32 pid, u32 slot, struct cpu_state *cpu, u32 cpu_id,
+				   u64 now, struct rq *rq)
+{
+	struct stamp *stamp = stamp_of(pid);
+	u64 queued = next->sched_info.last_queued;
+	u64 from, wait, moved = 0, throttled = 0;
+	bool preempted = false;
+
+	if (!stamp)
+		return;
+	if (stamp->tag == stamp_tag(pid, next)) {
+		preempted = stamp->flags & STAMP_PREEMPTED;
+		// Preempted on its way to sleep: the kernel didn't call it queued.
+		if (queued == 0 && preempted && stamp->cpu == cpu_id)
+			queued = stamp->clock_ns;
+		moved = next->sched_info.run_delay - stamp->run_delay;
+	} else if (next->sched_info.pcount == 0) {
+		moved = next->sched_info.run_delay;
+		stamp = NULL;
+	} else {
+		cpu->forgotten++;
+		stamp = NULL;
+	}
+	if (queued == 0) {
+		cpu->unstamped++;
+		return;
+	}
+	wait = now - queued;
+	if ((s64)wait < 0 || (s64)moved < 0) {
+		cpu->backwards++;
+		return;
+	}
+	from = queued;
+	if (stamp && stamp->flags & STAMP_THROTTLE) {
+		if (stamp->cpu != cpu_id) {
+			// Moved while throttled: nobody can be blamed for what went before.
+			if (TASK_BASED_THROTTLE) {
+				throttled = moved;
+				moved = 0;
+			}
+		} else {
+			u64 part = throttled_part(stamp, next->se.cfs_rq, rq, wait);
+
+			from += part;
+			wait -= part;
+			throttled = part;
+		}
+	}
+	if (throttled) {
+		struct slot_stats *stats = stats_at(cpu_id * (cgroup_mask() + 1 + SPECIALS) + slot);
+
+		if (stats) {
+			stats->throttled_ns += throttled;
+			stats->throttled_count++;
+		}
+	}
+	if (moved) {
+		struct slot_stats *stats = stats_at(cpu_id * (cgroup_mask() + 1 + SPECIALS) + slot);
+
+		if (stats)
+			stats->moved_count++;
+		charge(cpu_id, cpu, slot, SPECIAL(SLOT_MOVED), moved);
+	}
+	count_wait(cpu_id, slot, wait + moved, preempted);
+	if (wait) {
+		struct slice *last = &cpu->ring[cpu->head & (RING - 1)];
+		u64 start = last->start_ns;
+
+		if (start && start <= from) {
+			charge(cpu_id, cpu, slot, last->slot, wait);
+		} else if (start && start <= now) {
+			charge(cpu_id, cpu, slot, last->slot, now - start);
+			charge_older(cpu_id, slot, from, start);
+		} else {
+			charge(cpu_id, cpu, slot, SPECIAL(SLOT_OLDER), wait);
+		}
+	}
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	u32 cpu_id = bpf_get_smp_processor_id();
+	struct cpu_state *cpu = bpf_map_lookup_elem(&cpus, &cpu_id);
+	struct rq *rq = next->se.cfs_rq->rq;
+	u64 now = rq->clock;
+	u32 prev_pid = prev->pid;
+	u32 pid = next->pid;
+	u32 slot, head;
+
+	if (!cpu)
+		return 0;
+	if (prev_pid)
+		leave(prev, prev_pid, preempt, cpu_id, now, rq);
+	slot = slot_of(next, pid, cpu);
+	if (pid) {
+		cpu->runs++;
+		arrive(next, pid, slot, cpu, cpu_id, now, rq);
+	}
+	head = cpu->head & (RING - 1);
+	if (cpu->ring[head].slot != slot || cpu->ring[head].start_ns == 0) {
+		head = (head + 1) & (RING - 1);
+		cpu->ring[head].start_ns = now;
+		cpu->ring[head].slot = slot;
+		cpu->head = head;
+	}
+	return 0;
+}
+
+// Loaded only where whole queues are throttled (before v6.18).
+static __always_inline int woken(struct task_struct *task)
+{
+	struct cfs_rq *cfs_rq = task->se.cfs_rq;
+	struct rq *rq = cfs_rq->rq;
+	u32 pid = task->pid;
+	struct stamp *stamp;
+
+	if (!throttle_clock(cfs_rq, rq) || !pid)
+		return 0;
+	stamp = stamp_of(pid);
+	if (!stamp)
+		return 0;
+	if (stamp->tag != stamp_tag(pid, task)) {
+		stamp->tag = stamp_tag(pid, task);
+		stamp->run_delay = task->sched_info.run_delay;
+		stamp->flags = 0;
+	}
+	if (stamp->flags & STAMP_PREEMPTED)
+		return 0; // a wakeup of a task that never left the queue
+	stamp->clock_ns = rq->clock;
+	stamp->cpu = rq->cpu;
+	stamp->flags = STAMP_THROTTLE;
+	stamp_throttle(stamp, cfs_rq, rq);
+	return 0;
+}
+
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(sched_wakeup, struct task_struct *task)
+{
+	return woken(task);
+}
+
+SEC("tp_btf/sched_wakeup_new")
+int BPF_PROG(sched_wakeup_new, struct task_struct *task)
+{
+	return woken(task);
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

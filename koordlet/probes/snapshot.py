@@ -1,0 +1,164 @@
+"""What a schedule-latency source says at one moment, the window between two moments, and questions to it.
+
+Everything is cumulative since the probe was loaded (or, for a cgroup, since it was first seen). Keys are cgroup ids
+as `system.cgroup.cgroup_id` gives them, or negative numbers for runners that are no cgroup (`layout.SPECIAL_KEYS`).
+All functions here are pure.
+
+**Error of a quantile.** Buckets are powers of two and values are placed linearly inside one, so an estimate is within
+a factor of two of the true value, and the sum, count and mean are exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from koordlet.probes.layout import BUCKETS, FIRST_BUCKET_BITS
+
+Ints = npt.NDArray[np.int64]
+
+BOUNDS_NS: Ints = np.left_shift(np.int64(1), FIRST_BUCKET_BITS + np.arange(BUCKETS - 1, dtype=np.int64))
+"""Upper bounds of all buckets but the last, which has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What the tables could not hold; all zero on a healthy node. Cumulative."""
+
+    matrix_lost_count: int = 0
+    matrix_lost_ns: int = 0
+    slot_lost: int = 0
+    unstamped: int = 0
+    backwards: int = 0
+    forgotten: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SchedLatencySnapshot:
+    """Row i of every ``[n]`` and ``[n, BUCKETS]`` array belongs to ``keys[i]`` (sorted, unique); entry j of the
+    matrix says that ``victim[j]`` waited ``wait_ns[j]`` while ``culprit[j]`` held the CPU, in ``wait_count[j]``
+    waits. Histograms and the matrix are empty when ``source`` is not a probe."""
+
+    source: str
+    """``bpf``, ``bcc`` or ``schedstat``."""
+    time_ns: int
+    """Monotonic clock at the end of the reading."""
+    keys: Ints
+    wakeup_hist: Ints
+    preempt_hist: Ints
+    wakeup_sum_ns: Ints
+    preempt_sum_ns: Ints
+    wakeup_max_ns: Ints
+    preempt_max_ns: Ints
+    throttled_ns: Ints
+    throttled_count: Ints
+    victim: Ints
+    culprit: Ints
+    wait_ns: Ints
+    wait_count: Ints
+    lost: Lost
+
+    @property
+    def hist(self) -> Ints:
+        """Wakeup and preemption waits together, ``[n, BUCKETS]``."""
+        return self.wakeup_hist + self.preempt_hist
+
+    @property
+    def sum_ns(self) -> Ints:
+        """Time spent waiting for a CPU that somebody else had, throttling excluded, ``[n]``."""
+        return self.wakeup_sum_ns + self.preempt_sum_ns
+
+    @property
+    def count(self) -> Ints:
+        counts: Ints = self.hist.sum(axis=1)
+        return counts
+
+    @property
+    def max_ns(self) -> Ints:
+        """The longest wait since the cgroup was first seen; a window keeps it."""
+        return np.maximum(self.wakeup_max_ns, self.preempt_max_ns)
+
+    def row(self, key: int) -> int | None:
+        """Index of *key*, None when nothing of it has run."""
+        i = int(np.searchsorted(self.keys, key))
+        return i if i < len(self.keys) and self.keys[i] == key else None
+
+    def culprits(self, victim: int, limit: int | None = None) -> list[Culprit]:
+        """Who held the CPU while *victim* waited, most first."""
+        picked = np.flatnonzero(self.victim == victim)
+        order = picked[np.argsort(-self.wait_ns[picked], kind="stable")][:limit]
+        return [Culprit(int(self.culprit[j]), int(self.wait_ns[j]), int(self.wait_count[j])) for j in order]
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    key: int
+    wait_ns: int
+    count: int
+
+
+_ROWS = ("wakeup_hist", "preempt_hist", "wakeup_sum_ns", "preempt_sum_ns", "throttled_ns", "throttled_count")
+_MATRIX = ("wait_ns", "wait_count")
+
+
+def diff(old: SchedLatencySnapshot, new: SchedLatencySnapshot) -> SchedLatencySnapshot:
+    """What happened between two snapshots of one source.
+
+    A key that *old* doesn't have counts from zero, and so does one whose counters ran back (its id was reused, or
+    the probe was loaded anew). Keys that *new* doesn't have are gone. Maxima stay those of *new*.
+    """
+    rows = _subtract(old, new, _ROWS, _align([old.keys], [new.keys]))
+    matrix = _subtract(old, new, _MATRIX, _align([old.victim, old.culprit], [new.victim, new.culprit]))
+    lost = {f.name: max(0, getattr(new.lost, f.name) - getattr(old.lost, f.name)) for f in fields(Lost)}
+    return replace(new, **rows, **matrix, lost=Lost(**lost))  # type: ignore[arg-type]
+
+
+def _align(old: list[Ints], new: list[Ints]) -> Ints:
+    """For each row of *new* the index of the same key in *old*, or -1."""
+    where = {key: i for i, key in enumerate(zip(*(column.tolist() for column in old), strict=True))}
+    keys = zip(*(column.tolist() for column in new), strict=True)
+    return np.array([where.get(key, -1) for key in keys], dtype=np.int64)
+
+
+def _subtract(
+    old: SchedLatencySnapshot, new: SchedLatencySnapshot, names: tuple[str, ...], at: Ints
+) -> dict[str, Ints]:
+    known = at >= 0
+    deltas = {}
+    for name in names:
+        delta = getattr(new, name).copy()
+        delta[known] -= getattr(old, name)[at[known]]
+        deltas[name] = delta
+    ran_back = np.zeros(len(at), dtype=bool)
+    for delta in deltas.values():
+        ran_back |= (delta < 0).reshape(len(at), -1).any(axis=1)
+    return {name: np.where(_like(ran_back, delta), getattr(new, name), delta) for name, delta in deltas.items()}
+
+
+def _like(mask: npt.NDArray[np.bool_], array: Ints) -> npt.NDArray[np.bool_]:
+    return mask.reshape(-1, *(1,) * (array.ndim - 1))
+
+
+def quantile(hist: npt.ArrayLike, q: float) -> float | None:
+    """The q-quantile in nanoseconds of one histogram (``[BUCKETS]``), None when it is empty.
+
+    Interpolated inside the bucket: ``start + (end - start) * rank / count`` (spec 02 §11.1 L2). The open last bucket
+    is taken to be as wide as its start is high.
+    """
+    if not 0.0 <= q <= 1.0:
+        raise ValueError(f"quantile: {q} is not within 0..1")
+    counts = np.asarray(hist, dtype=np.float64)
+    cumulative = counts.cumsum()
+    total = float(cumulative[-1])
+    if total <= 0:
+        return None
+    rank = q * total
+    b = int(np.searchsorted(cumulative, rank, side="left"))
+    while counts[b] == 0:  # q = 0 lands before the first value
+        b += 1
+    before = float(cumulative[b] - counts[b])
+    start = 0.0 if b == 0 else float(BOUNDS_NS[b - 1])
+    end = float(BOUNDS_NS[b]) if b < BUCKETS - 1 else 2 * start
+    return start + (end - start) * max(0.0, rank - before) / float(counts[b])

@@ -1,0 +1,153 @@
+"""The probe's tables, mapped into this process and read with a handful of numpy calls.
+
+The maps are plain arrays (``BPF_F_MMAPABLE``), so one reading of all cgroups makes no system call. The kernel goes on
+writing meanwhile: every number is a whole u64, but a histogram and its sum can be one wait apart.
+
+A slot belongs to a cgroup until `Tables.reclaim` has found that cgroup dead twice; only then nobody can still be
+charged for it. Bounds: `layout.Sizes`. Used by `koordlet.probes.loader`, for the CO-RE and the bcc programs alike.
+"""
+
+from __future__ import annotations
+
+import mmap
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from koordlet.probes import layout
+from koordlet.probes.layout import Sizes
+from koordlet.probes.libbpf import map_info
+from koordlet.probes.snapshot import Ints, Lost, SchedLatencySnapshot
+
+_DTYPES = {
+    "tags": layout.TAG,
+    "stats": layout.SLOT_STATS,
+    "matrix": layout.MATRIX_ENTRY,
+    "cpus": layout.CPU_STATE,
+}
+READ_MAPS = tuple(_DTYPES)
+
+
+class LayoutMismatch(Exception):
+    """A map is not of the shape that `layout` describes; the message names map, size found and size expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How full the tables are: slots in use, and the fullest CPU's matrix entries."""
+
+    cgroups: int
+    cgroups_max: int
+    matrix: int
+    matrix_max: int
+
+
+class Tables:
+    """Owns the mappings, not the descriptors."""
+
+    def __init__(self, fds: Mapping[str, int], sizes: Sizes, source: str) -> None:
+        self.sizes = sizes
+        self.source = source
+        self._suspects: frozenset[int] = frozenset()
+        arrays = {}
+        for name, dtype in _DTYPES.items():
+            info, entries = map_info(fds[name]), sizes.entries()[name]
+            found = (info.value_size, info.max_entries)
+            if found != (dtype.itemsize, entries):
+                raise LayoutMismatch(
+                    f"map {name}: {found[1]} values of {found[0]} bytes, expected {entries} of {dtype.itemsize}"
+                )
+            size = dtype.itemsize * entries
+            pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+            arrays[name] = np.frombuffer(mmap.mmap(fds[name], pages), dtype=dtype, count=entries)
+        self._tags: npt.NDArray[np.uint64] = arrays["tags"]
+        self._stats = arrays["stats"].reshape(sizes.cpus, sizes.slots)
+        self._matrix = arrays["matrix"].reshape(sizes.cpus, sizes.matrix)
+        self._cpus = arrays["cpus"]
+
+    def read(self) -> SchedLatencySnapshot:
+        """Everything counted so far, summed over CPUs."""
+        matrix = self._matrix[self._matrix["key"] != 0]  # before the tags, so that every slot in it has one
+        slot_keys = self._slot_keys()
+        live = np.flatnonzero(slot_keys)
+        stats = self._stats[:, live]
+        keys, group = np.unique(slot_keys[live], return_inverse=True)
+        rows = {name: _sum_by(group, stats[name].sum(axis=0), len(keys)) for name in _SUMMED}
+        maxima = {}
+        for name in ("wakeup_max_ns", "preempt_max_ns"):
+            maxima[name] = np.zeros(len(keys), dtype=np.int64)
+            np.maximum.at(maxima[name], group, stats[name].max(axis=0).astype(np.int64))
+        ran = (rows["wakeup_hist"].sum(axis=1) + rows["preempt_hist"].sum(axis=1) + rows["throttled_ns"]) > 0
+        wait = self._read_matrix(matrix, slot_keys)
+        lost = {name: int(self._cpus[name].sum()) for name in _LOST}
+        return SchedLatencySnapshot(
+            source=self.source,
+            time_ns=time.monotonic_ns(),
+            keys=keys[ran],
+            **{name: column[ran] for name, column in {**rows, **maxima}.items()},
+            **wait,
+            lost=Lost(**lost),
+        )
+
+    def _slot_keys(self) -> Ints:
+        """Slot -> key; 0 = free."""
+        specials = [layout.special_key(i) for i in range(layout.SPECIALS)]
+        return np.concatenate([self._tags.astype(np.int64), np.array(specials, dtype=np.int64)])
+
+    def _read_matrix(self, entries: npt.NDArray[np.void], slot_keys: Ints) -> dict[str, Ints]:
+        key = entries["key"].astype(np.int64)
+        victim, culprit = slot_keys[(key >> 16) - 1], slot_keys[(key & 0xFFFF) - 1]
+        known = (victim != 0) & (culprit != 0)  # a slot freed between the two readings
+        pairs, group = np.unique(np.stack([victim[known], culprit[known]], axis=1), axis=0, return_inverse=True)
+        group = group.reshape(-1)
+        return {
+            "victim": pairs[:, 0],
+            "culprit": pairs[:, 1],
+            "wait_ns": _sum_by(group, entries["wait_ns"][known], len(pairs)),
+            "wait_count": _sum_by(group, entries["count"][known], len(pairs)),
+        }
+
+    def occupancy(self) -> Occupancy:
+        used = (self._matrix["key"] != 0).sum(axis=1).max()
+        return Occupancy(int(np.count_nonzero(self._tags)), self.sizes.cgroups, int(used), self.sizes.matrix)
+
+    def reclaim(self, live: Collection[int]) -> int:
+        """Free the slots of cgroups that are not in *live* now and were not at the last call; returns how many.
+
+        The caller lists the cgroups *after* taking the snapshot it keeps. A group made since then is only suspected,
+        and forgiven at the next call.
+        """
+        present = set(live)
+        dead = {int(tag) for tag in self._tags[self._tags != 0]} - present
+        certain = dead & self._suspects
+        self._suspects = frozenset(dead - certain)
+        if not certain:
+            return 0
+        slots = np.flatnonzero(np.isin(self._tags, np.array(sorted(certain), dtype=np.uint64)))
+        key = self._matrix["key"].astype(np.int64)
+        stale = np.isin((key >> 16) - 1, slots) | np.isin((key & 0xFFFF) - 1, slots)
+        # Numbers before names: the kernel may take an entry as soon as its name is zero.
+        for name in ("count", "wait_ns", "key"):
+            self._matrix[name][stale & (key != 0)] = 0
+        self._stats[:, slots] = 0
+        self._tags[slots] = 0
+        return len(slots)
+
+    def forget_runners(self) -> None:
+        """Empty the rings of recent slices; before programs are attached to tables that an earlier run filled, since
+        nobody noted who ran in between."""
+        self._cpus["ring"]["start_ns"] = 0
+
+
+_SUMMED = ("wakeup_hist", "preempt_hist", "wakeup_sum_ns", "preempt_sum_ns", "throttled_ns", "throttled_count")
+_LOST = ("matrix_lost_count", "matrix_lost_ns", "slot_lost", "unstamped", "backwards", "forgotten")
+
+
+def _sum_by(group: npt.NDArray[np.intp], values: npt.NDArray[np.uint64], groups: int) -> Ints:
+    """Sum rows of *values* that have the same group number."""
+    total = np.zeros((groups, *values.shape[1:]), dtype=np.int64)
+    np.add.at(total, group, values.astype(np.int64))
+    return total
