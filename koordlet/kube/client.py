@@ -1,0 +1,321 @@
+"""Typed verbs of the Kubernetes API: structs in, structs out, bytes decoded by msgspec.
+
+    async with Client(Config.load()) as client:
+        node = await client.get(Node, "n1")
+        pods = await client.list(Pod, field_selector={"spec.nodeName": "n1"})
+        await client.patch(Node, "n1", body={"metadata": {"labels": {"a": "b"}}})
+
+There is no PUT of a decoded object on purpose: structs here are trimmed, and a PUT would delete what they leave
+out. Everything that writes an existing object is a patch of named fields.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from koordlet.api import wire
+from koordlet.api.core import Pod
+from koordlet.api.meta import DeleteOptions, Preconditions
+from koordlet.api.registry import Resource
+from koordlet.app.clock import SYSTEM_CLOCK, Clock
+from koordlet.kube.config import Config
+from koordlet.kube.decode import Object, ObjectDecoder, RawList, resource_of
+from koordlet.kube.errors import Gone, NotFound
+from koordlet.kube.patch import PatchKind
+from koordlet.kube.selectors import Selector, field_query, label_query
+from koordlet.kube.transport import Transport
+
+T = TypeVar("T", bound=Object)
+_S = TypeVar("_S", bound=msgspec.Struct)
+
+PAGE = 500
+"""Objects a page: what client-go asks for, and small enough to decode without holding up the loop."""
+
+
+class Listing(list[T]):
+    """A list of objects that remembers the resourceVersion it is a snapshot of."""
+
+    def __init__(self, items: Sequence[T] = (), resource_version: str = "") -> None:
+        super().__init__(items)
+        self.resource_version = resource_version
+
+
+class Client:
+    """API access for one process; share it. `resource=` is needed only for trimmed types (`resource=Pod`)."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        registry: CollectorRegistry | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.registry = registry
+        self.transport = Transport(config, clock=clock, registry=registry, rng=rng)
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self.transport.close()
+
+    async def get(
+        self,
+        type: type[T],
+        name: str,
+        namespace: str | None = None,
+        *,
+        resource: Resource | type | None = None,
+        subresource: str | None = None,
+    ) -> T:
+        """One object. Raises NotFound."""
+        r = resource_of(type, resource)
+        body = await self.transport.request("GET", r.path(namespace, name, subresource))
+        return ObjectDecoder(type, r).decode(body)
+
+    async def list(
+        self,
+        type: type[T],
+        namespace: str | None = None,
+        *,
+        label_selector: Selector = None,
+        field_selector: str | Mapping[str, str] | None = None,
+        limit: int = PAGE,
+        resource: Resource | type | None = None,
+    ) -> Listing[T]:
+        """All objects, fetched in pages of `limit` (0: in one). Raises WireError when one is malformed."""
+        r = resource_of(type, resource)
+        decoder = ObjectDecoder(type, r)
+        items: Listing[T] = Listing()
+        async for page in self.pages(
+            r, namespace, label_selector=label_selector, field_selector=field_selector, limit=limit
+        ):
+            if page is None:
+                items.clear()
+                continue
+            items.extend(decoder.decode(raw) for raw in page.items or ())
+            items.resource_version = page.metadata.resource_version
+        return items
+
+    async def pages(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: Selector = None,
+        field_selector: str | Mapping[str, str] | None = None,
+        limit: int = PAGE,
+    ) -> AsyncGenerator[RawList | None, None]:
+        """The pages of one consistent list, items undecoded.
+
+        When the continue token expires half-way the list begins anew without paging; a None in the stream says
+        so: forget what came before it.
+        """
+        path = resource.path(namespace)
+        base = _params(labelSelector=label_query(label_selector), fieldSelector=field_query(field_selector))
+        token, paged = "", limit > 0
+        while True:
+            params = dict(base)
+            if paged:
+                params["limit"] = str(limit)
+            if token:
+                params["continue"] = token
+            try:
+                body = await self.transport.request("GET", path, params=params)
+            except Gone:
+                if not token:
+                    raise
+                token, paged = "", False
+                yield None
+                continue
+            page: RawList = wire.json_decoder(RawList).decode(body, where=f"{resource.kind} list")
+            yield page
+            token = page.metadata.continue_
+            if not token:
+                return
+
+    async def create(
+        self,
+        obj: _S,
+        *,
+        namespace: str | None = None,
+        resource: Resource | type | None = None,
+        field_manager: str | None = None,
+        dry_run: bool = False,
+    ) -> _S:
+        """Create; what the server made of it. Raises Conflict (`already_exists`), Invalid."""
+        kind = type(obj)
+        r = resource_of(kind, resource)
+        if r.namespaced:
+            namespace = namespace or getattr(obj, "metadata").namespace or self.config.namespace  # noqa: B009
+        document = {"apiVersion": r.api_version, "kind": r.kind, **wire.to_builtins(obj)}
+        body = await self.transport.request(
+            "POST",
+            r.path(namespace if r.namespaced else None),
+            params=_params(fieldManager=field_manager, dryRun="All" if dry_run else None),
+            body=wire.encode(document),
+        )
+        return wire.decode(body, kind, where=r.kind)
+
+    async def patch(
+        self,
+        type: type[T],
+        name: str,
+        namespace: str | None = None,
+        *,
+        body: Mapping[str, Any] | Sequence[Mapping[str, Any]] | msgspec.Struct,
+        kind: PatchKind = PatchKind.MERGE,
+        subresource: str | None = None,
+        field_manager: str | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+        resource: Resource | type | None = None,
+    ) -> T:
+        """Patch; the object afterwards. Put metadata.resourceVersion into a merge patch to make it conditional.
+
+        APPLY fills in apiVersion, kind and name, and needs `field_manager`. Raises NotFound, Conflict, Invalid.
+        """
+        r = resource_of(type, resource)
+        if kind is PatchKind.APPLY:
+            if not field_manager:
+                raise ValueError("server-side apply needs a field manager")
+            body = _applied(body, r, name, namespace)
+        answer = await self.transport.request(
+            "PATCH",
+            r.path(namespace, name, subresource),
+            params=_params(
+                fieldManager=field_manager,
+                force="true" if force else None,
+                dryRun="All" if dry_run else None,
+            ),
+            body=wire.encode(body),
+            content_type=kind.value,
+            repeatable=kind is PatchKind.APPLY,
+        )
+        return ObjectDecoder(type, r).decode(answer)
+
+    async def update_status(
+        self,
+        type: type[T],
+        name: str,
+        namespace: str | None = None,
+        *,
+        status: Mapping[str, Any] | msgspec.Struct,
+        resource_version: str | None = None,
+        field_manager: str | None = None,
+        resource: Resource | type | None = None,
+    ) -> T:
+        """Merge `status` (the fields owned, null to delete one) into the object's status.
+
+        Goes to the status subresource where the kind has one. With `resource_version` it fails with Conflict
+        when the object has changed since.
+        """
+        r = resource_of(type, resource)
+        body: dict[str, Any] = {"status": wire.to_builtins(status)}
+        if resource_version:
+            body["metadata"] = {"resourceVersion": resource_version}
+        subresource = "status" if r.status_subresource else None
+        return await self.patch(
+            type, name, namespace, body=body, subresource=subresource, field_manager=field_manager, resource=r
+        )
+
+    async def delete(
+        self,
+        type: type,
+        name: str,
+        namespace: str | None = None,
+        *,
+        grace_seconds: int | None = None,
+        propagation: str | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        missing_ok: bool = False,
+        resource: Resource | type | None = None,
+    ) -> bool:
+        """Delete; False when it was not there and `missing_ok`. With `uid` only that incarnation is deleted."""
+        r = resource_of(type, resource)
+        options = _delete_options(grace_seconds, propagation, uid, resource_version)
+        try:
+            await self.transport.request("DELETE", r.path(namespace, name), body=wire.encode(options))
+        except NotFound:
+            if not missing_ok:
+                raise
+            return False
+        return True
+
+    async def evict(
+        self,
+        name: str,
+        namespace: str,
+        *,
+        grace_seconds: int | None = None,
+        uid: str | None = None,
+        dry_run: bool = False,
+    ) -> None:
+        """Ask for a pod's eviction (policy/v1). Raises TooManyRequests when a disruption budget forbids it now."""
+        options = _delete_options(grace_seconds, None, uid, None)
+        if dry_run:
+            options.dry_run = ["All"]
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": wire.to_builtins(options),
+        }
+        path = resource_of(Pod).path(namespace, name, "eviction")
+        await self.transport.request("POST", path, body=wire.encode(eviction), retry_429=False)
+
+    async def raw(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+        repeatable: bool | None = None,
+    ) -> bytes:
+        """Any request; `body` is bytes as they are, or something to encode as JSON. Raises ApiError."""
+        data = body if body is None or isinstance(body, bytes) else wire.encode(body)
+        return await self.transport.request(
+            method, path, params=params, body=data, content_type=content_type, accept=accept, repeatable=repeatable
+        )
+
+
+def _params(**values: str | None) -> dict[str, str]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _delete_options(
+    grace_seconds: int | None, propagation: str | None, uid: str | None, resource_version: str | None
+) -> DeleteOptions:
+    preconditions = Preconditions(uid=uid, resource_version=resource_version) if uid or resource_version else None
+    return DeleteOptions(
+        kind="DeleteOptions",
+        api_version="v1",
+        grace_period_seconds=grace_seconds,
+        propagation_policy=propagation,
+        preconditions=preconditions,
+    )
+
+
+def _applied(body: object, r: Resource, name: str, namespace: str | None) -> dict[str, Any]:
+    plain = wire.to_builtins(body)
+    if not isinstance(plain, dict):
+        raise TypeError("server-side apply takes an object")
+    meta = {**plain.get("metadata", {}), "name": name}
+    if namespace:
+        meta["namespace"] = namespace
+    return {"apiVersion": r.api_version, "kind": r.kind, **plain, "metadata": meta}

@@ -1,0 +1,86 @@
+"""Token buckets and back-off: how fast we may go, and how long to stay away after failures."""
+
+from __future__ import annotations
+
+import random
+
+from koordlet.app.clock import SYSTEM_CLOCK, Clock
+
+
+class TokenBucket:
+    """`qps` tokens a second, at most `burst` saved up; qps <= 0 means no limit.
+
+    Waiters reserve in the order they come and sleep exactly until their token exists, so the bucket is fair and
+    needs no queue. The level may be negative: that is the debt of those who still sleep.
+    """
+
+    def __init__(self, qps: float, burst: float, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._qps = qps
+        self._burst = max(1.0, float(burst))
+        self._clock = clock
+        self._tokens = self._burst
+        self._at = clock.monotonic()
+
+    def reserve(self) -> float:
+        """Take a token and return the seconds to wait before using it."""
+        if self._qps <= 0:
+            return 0.0
+        self._refill()
+        self._tokens -= 1
+        return max(0.0, -self._tokens / self._qps)
+
+    def try_take(self) -> bool:
+        """Take a token if there is one now."""
+        if self._qps <= 0:
+            return True
+        self._refill()
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    async def acquire(self) -> float:
+        """Wait for a token; the seconds waited. A cancelled wait gives its token back."""
+        delay = self.reserve()
+        if delay > 0:
+            try:
+                await self._clock.sleep(delay)
+            except BaseException:
+                self._tokens += 1
+                raise
+        return delay
+
+    def _refill(self) -> None:
+        now = self._clock.monotonic()
+        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._qps)
+        self._at = now
+
+
+class Backoff:
+    """Growing, jittered delays: base, base*factor, … up to `maximum`, each stretched by up to `jitter` of itself.
+
+    The jitter is what keeps a thousand nodes from coming back to a restarted API server in step.
+    """
+
+    def __init__(
+        self,
+        base: float,
+        maximum: float,
+        *,
+        factor: float = 2.0,
+        jitter: float = 1.0,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._base, self._maximum, self._factor, self._jitter = base, maximum, factor, jitter
+        self._rng = rng or random.Random()
+        self.failures = 0
+
+    def next(self) -> float:
+        """The delay after one more failure, in seconds."""
+        # The exponent is bounded so that a week of failures does not overflow a float.
+        delay = min(self._maximum, self._base * self._factor ** min(self.failures, 60))
+        self.failures += 1
+        return delay * (1 + self._jitter * self._rng.random())
+
+    def reset(self) -> None:
+        self.failures = 0

@@ -1,0 +1,34 @@
+"""TLS contexts for API clients, from PEM in memory or files; private keys never touch a disk of ours."""
+
+from __future__ import annotations
+
+import os
+import ssl
+
+from koordlet.kube.errors import ConfigError
+
+
+def client_context(*, ca: bytes | None, insecure: bool) -> ssl.SSLContext:
+    """A client context that trusts `ca` (PEM), or the system's authorities when None."""
+    try:
+        context = ssl.create_default_context(cadata=ca.decode("ascii") if ca else None)
+    except (ssl.SSLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"certificate-authority: not a PEM certificate: {error}") from error
+    # Python 3.13 turns this on; clusters whose CA lacks a key usage extension are still about.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def load_client_cert(context: ssl.SSLContext, certificate: bytes, key: bytes, where: str) -> None:
+    """Present `certificate` (PEM) with `key` on new connections; OpenSSL reads files, so a memory file it is."""
+    fd = os.memfd_create("client-cert", os.MFD_CLOEXEC)
+    try:
+        os.write(fd, certificate.rstrip() + b"\n" + key)
+        context.load_cert_chain(f"/proc/self/fd/{fd}")
+    except (ssl.SSLError, OSError) as error:
+        raise ConfigError(f"{where}: client certificate and key do not fit: {error}") from error
+    finally:
+        os.close(fd)

@@ -1,0 +1,215 @@
+"""One HTTP session to the API server: authentication, our own rate limit, time-outs, retries, errors as types.
+
+Retried here, a few times with jittered back-off: a request the server turned away unprocessed (429 or 5xx with
+Retry-After), a connection that was never made, and for requests that may be repeated (GET, server-side apply,
+those marked so) also a 5xx without advice and a connection lost half-way. A 401 is retried once when the
+credentials can be renewed. Everything else is the caller's to judge.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+from prometheus_client import CollectorRegistry
+from yarl import URL
+
+from koordlet.app.clock import SYSTEM_CLOCK, Clock
+from koordlet.app.logging import describe, get_logger
+from koordlet.kube.config import Config
+from koordlet.kube.errors import ApiError, ConnectionFailed, Unauthorized, from_response
+from koordlet.kube.metrics import ClientMetrics
+from koordlet.kube.ratelimit import Backoff, TokenBucket
+
+log = get_logger(__name__)
+
+_ATTEMPTS = 5
+_CONNECT_SECONDS = 10.0
+_MAX_RETRY_AFTER = 60.0
+_RETRY_CODES = frozenset({429, 500, 502, 503, 504})
+_ANY_CONNECTION_ERROR = (aiohttp.ClientError, TimeoutError, OSError)
+
+
+class Transport:
+    """Owns the aiohttp session. Made on first use, because a session belongs to the loop that runs it."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        registry: CollectorRegistry | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.config = config
+        self._clock = clock
+        self._rng = rng or random.Random()
+        self._bucket = TokenBucket(config.qps, config.burst, clock=clock)
+        self._metrics = ClientMetrics.of(registry)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+        repeatable: bool | None = None,
+        seconds: float | None = None,
+        retry_429: bool = True,
+    ) -> bytes:
+        """The body of a successful answer.
+
+        Raises ApiError (by type) or ConnectionFailed. `seconds` bounds one attempt. `repeatable`: doing it twice is the same as once; default
+        is true of GET. `retry_429=False` hands 429 straight back: for evictions it is an answer, not a delay.
+        """
+        again = method == "GET" if repeatable is None else repeatable
+        backoff = Backoff(0.2, 5.0, rng=self._rng)
+        renewed = False
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                async with self._send(method, path, params, body, content_type, accept, seconds) as response:
+                    return await response.read()
+            except Unauthorized:
+                if renewed or not self.config.credentials.invalidate():
+                    raise
+                renewed = True
+            except ApiError as error:
+                told = error.retry_after is not None
+                retry = error.status in _RETRY_CODES and (told or again or error.status == 429)
+                if not retry or attempt == _ATTEMPTS or (error.status == 429 and not retry_429):
+                    raise
+                await self._pause(method, error, backoff.next())
+            except aiohttp.ClientConnectorError as error:  # never reached the server: safe for any method
+                if attempt == _ATTEMPTS:
+                    raise self._failed(method, path, error) from error
+                await self._pause(method, None, backoff.next())
+            except _ANY_CONNECTION_ERROR as error:
+                if not again or attempt == _ATTEMPTS:
+                    raise self._failed(method, path, error) from error
+                await self._pause(method, None, backoff.next())
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, params: Mapping[str, str], *, accept: str = "application/json"
+    ) -> AsyncIterator[aiohttp.StreamReader]:
+        """The body of a long answer (watch, log), read piece by piece; no total time-out and no retry.
+
+        Raises ApiError or ConnectionFailed at the start; reading may raise ConnectionFailed as well.
+        """
+        try:
+            async with self._send("GET", path, params, None, "", accept, None, streaming=True) as response:
+                yield response.content
+        except Unauthorized:
+            self.config.credentials.invalidate()
+            raise
+        except _ANY_CONNECTION_ERROR as error:
+            raise self._failed("WATCH", path, error) from error
+
+    @asynccontextmanager
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        body: bytes | None,
+        content_type: str,
+        accept: str,
+        seconds: float | None,
+        *,
+        streaming: bool = False,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """One attempt; yields a response whose status is a success."""
+        waited = await self._bucket.acquire()
+        if waited:
+            self._metrics.throttled.inc(waited)
+        headers = {
+            "Accept": accept,
+            "User-Agent": self.config.user_agent,
+            **await self.config.credentials.headers(),
+        }
+        if body is not None:
+            headers["Content-Type"] = content_type
+        total = None if streaming else (seconds or self.config.timeout)
+        verb = "WATCH" if streaming else method
+        begun, code = self._clock.monotonic(), "error"
+        options: dict[str, Any] = {}
+        if self.config.ssl is not None:
+            options["ssl"] = self.config.ssl
+        if self.config.server_hostname:
+            options["server_hostname"] = self.config.server_hostname
+        try:
+            async with self._open().request(
+                method,
+                URL(self.config.server + path),
+                params=params,
+                data=body,
+                headers=headers,
+                allow_redirects=False,
+                proxy=self.config.proxy,
+                timeout=aiohttp.ClientTimeout(total=total, sock_connect=_CONNECT_SECONDS),
+                **options,
+            ) as response:
+                code = str(response.status)
+                if not 200 <= response.status < 300:
+                    raise from_response(
+                        response.status,
+                        response.headers,
+                        await response.read(),
+                        now=self._clock.now(),
+                        request=f"{method} {path}",
+                    )
+                if streaming:
+                    self._metrics.duration.labels(verb).observe(self._clock.monotonic() - begun)
+                yield response
+        finally:
+            self._metrics.requests.labels(verb, code).inc()
+            if not streaming:
+                self._metrics.duration.labels(verb).observe(self._clock.monotonic() - begun)
+
+    async def _pause(self, method: str, error: ApiError | None, delay: float) -> None:
+        self._metrics.retries.labels(method).inc()
+        if error is not None and error.retry_after is not None:
+            # A little more than told, so that all who were told the same don't return at once.
+            delay = min(error.retry_after, _MAX_RETRY_AFTER) + 0.1 * delay
+        await self._clock.sleep(delay)
+
+    def _failed(self, method: str, path: str, error: BaseException) -> ConnectionFailed:
+        reason = "timed out" if isinstance(error, TimeoutError) else describe(error)
+        return ConnectionFailed(f"{method} {self.config.server}{path}: {reason}")
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None or self._session.closed:
+            # Every watch holds a connection of its own, so the pool has no limit; the token bucket has.
+            connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=30, socket_factory=_keepalive_socket)
+            self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+        return self._session
+
+
+def _keepalive_socket(address: Any) -> socket.socket:
+    """A socket that notices a vanished peer within about a minute, also while nothing is sent."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setblocking(False)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, 20),
+        (socket.TCP_KEEPINTVL, 10),
+        (socket.TCP_KEEPCNT, 3),
+        (socket.TCP_USER_TIMEOUT, 50_000),  # ms; bounds unacknowledged writes as keep-alive bounds silence
+    ):
+        made.setsockopt(socket.IPPROTO_TCP, option, value)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return made

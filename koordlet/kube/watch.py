@@ -1,0 +1,166 @@
+"""One watch connection as a stream of typed events.
+
+The body is cut into lines here, from whatever pieces the network delivers, because stream readers put a limit on
+the length of a line and a Kubernetes object has none worth the name. Silence is bounded: API servers send a
+bookmark about once a minute, so a connection that says nothing for `IDLE_SECONDS` is taken for dead even if TCP
+believes in it. Only the loop's clock is used; wall-clock jumps do nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import aiohttp
+import msgspec
+
+from koordlet.api import wire
+from koordlet.api.meta import ObjectMeta, Status
+from koordlet.api.registry import Resource
+from koordlet.kube.client import Client
+from koordlet.kube.decode import Object, ObjectDecoder, decode_meta
+from koordlet.kube.errors import ConnectionFailed, KubeError, from_status
+from koordlet.kube.selectors import Selector, field_query, label_query
+
+T = TypeVar("T", bound=Object)
+
+IDLE_SECONDS = 150.0
+"""Longer than two bookmark intervals of a stock API server."""
+MAX_LINE = 64 << 20
+"""Bytes; forty times what etcd stores for an object. More is not Kubernetes."""
+
+
+class MalformedStream(KubeError):
+    """The server sent something that is no watch event."""
+
+
+class _Frame(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+_FRAMES = msgspec.json.Decoder(_Frame)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent(Generic[T]):
+    """ADDED, MODIFIED, DELETED or BOOKMARK.
+
+    `object` is None for bookmarks and for an object that could not be decoded; then `error` says why.
+    """
+
+    type: str
+    meta: ObjectMeta
+    object: T | None
+    error: wire.WireError | None = None
+
+
+class Lines:
+    """Cuts a byte stream into lines in linear time, however long a line and however small the pieces."""
+
+    def __init__(self, limit: int = MAX_LINE) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._limit = limit
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that `data` completes, without their ends; blank ones are left out."""
+        head, *more = data.split(b"\n")
+        lines: list[bytes] = []
+        for piece in more:
+            self._parts.append(head)
+            line = b"".join(self._parts)
+            if line.strip():
+                lines.append(line)
+            self._parts, self._size, head = [], 0, piece
+        if head:
+            self._parts.append(head)
+            self._size += len(head)
+            if self._size > self._limit:
+                raise MalformedStream(f"a line of more than {self._limit} bytes")
+        return lines
+
+    @property
+    def pending(self) -> bool:
+        """Whether a line has begun and not ended."""
+        return self._size > 0
+
+
+async def watch(
+    client: Client,
+    type: type[T],
+    resource: Resource,
+    namespace: str | None = None,
+    *,
+    resource_version: str,
+    label_selector: Selector = None,
+    field_selector: str | Mapping[str, str] | None = None,
+    server_seconds: int = 300,
+    idle_seconds: float = IDLE_SECONDS,
+) -> AsyncGenerator[WatchEvent[T], None]:
+    """Events after `resource_version`, until the server ends the stream (about `server_seconds`).
+
+    Close it (`contextlib.aclosing`) when leaving early. Raises Gone when the version is too old, other ApiErrors,
+    ConnectionFailed when the connection breaks or falls silent, MalformedStream.
+    """
+    params = {
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": resource_version,
+        "timeoutSeconds": str(server_seconds),
+    }
+    if labels := label_query(label_selector):
+        params["labelSelector"] = labels
+    if fields := field_query(field_selector):
+        params["fieldSelector"] = fields
+    path = resource.path(namespace)
+    decoder: ObjectDecoder[T] = ObjectDecoder(type, resource)
+    async with (
+        client.transport.stream(path, params) as reader,
+        aclosing(_lines(client, reader, idle_seconds, path)) as lines,
+    ):
+        async for line in lines:
+            yield _event(line, decoder, path)
+
+
+async def _lines(
+    client: Client, reader: aiohttp.StreamReader, idle_seconds: float, path: str
+) -> AsyncGenerator[bytes, None]:
+    lines = Lines()
+    while True:
+        try:
+            async with client.clock.timeout(idle_seconds):
+                data = await reader.readany()
+        except TimeoutError as error:
+            raise ConnectionFailed(f"WATCH {path}: nothing heard for {idle_seconds:g}s") from error
+        if not data:
+            break
+        for line in lines.feed(data):
+            yield line
+    if lines.pending:
+        raise ConnectionFailed(f"WATCH {path}: the stream ended within an event")
+
+
+def _event(line: bytes, decoder: ObjectDecoder[T], path: str) -> WatchEvent[T]:
+    try:
+        frame = _FRAMES.decode(line)
+    except msgspec.DecodeError as error:
+        raise MalformedStream(f"WATCH {path}: not a watch event: {error}") from error
+    if frame.type == "ERROR":
+        status: Status = wire.decode(bytes(frame.object), Status, where="watch error")
+        raise from_status(status, request=f"WATCH {path}")
+    meta = decode_meta(frame.object) if frame.type == "BOOKMARK" else None
+    if meta is not None:
+        return WatchEvent("BOOKMARK", meta, None)
+    if frame.type not in ("ADDED", "MODIFIED", "DELETED"):
+        raise MalformedStream(f"WATCH {path}: unknown event type {frame.type!r}")
+    try:
+        obj = decoder.decode(frame.object)
+    except wire.WireError as error:
+        meta = decode_meta(frame.object)
+        if meta is None:
+            raise MalformedStream(f"WATCH {path}: {error}") from error
+        return WatchEvent(frame.type, meta, None, error)
+    return WatchEvent(frame.type, obj.metadata, obj)
