@@ -59,16 +59,16 @@ class CPUSet(frozenset[int]):
         return iter(sorted(super().__iter__()))
 
     def __or__(self, other: AbstractSet[object]) -> CPUSet:
-        return CPUSet(frozenset.__or__(self, other))  # type: ignore[arg-type]
+        return CPUSet(self.union(other))  # type: ignore[arg-type]
 
     def __and__(self, other: AbstractSet[object]) -> CPUSet:
-        return CPUSet(frozenset.__and__(self, other))
+        return CPUSet(self.intersection(other))
 
     def __sub__(self, other: AbstractSet[object]) -> CPUSet:
-        return CPUSet(frozenset.__sub__(self, other))
+        return CPUSet(self.difference(other))
 
     def __xor__(self, other: AbstractSet[object]) -> CPUSet:
-        return CPUSet(frozenset.__xor__(self, other))  # type: ignore[arg-type]
+        return CPUSet(self.symmetric_difference(other))  # type: ignore[arg-type]
 
 
 def same_cpus(left: str, right: str) -> bool:

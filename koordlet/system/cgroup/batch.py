@@ -1,8 +1,8 @@
 """One pass over all cgroups of a tick, as columns: what the collectors of pods and containers run on.
 
 :meth:`BatchReader.read` gives a :class:`CgroupTable` of float64 arrays with a row per directory in the order asked.
-NaN is "absent": no such file on this kernel, malformed content (listed in ``errors``), or a cgroup that left during the
-pass, whose whole row is NaN and flagged ``gone``. float64 holds nanoseconds exactly for 104 days of CPU time and to
+NaN is "absent": no such file on this kernel, malformed content (listed in ``errors``), or a cgroup that left; a row of
+which nothing is left is flagged ``gone``. float64 holds nanoseconds exactly for 104 days of CPU time and to
 2 ns after. A rate may only be formed between two rows of equal ``cgroup_id``; ``recreated`` flags where that changed.
 
 Files are picked apart by position: their keys come in the same order from every cgroup of one kernel, so the position
@@ -51,7 +51,7 @@ class CgroupTable:
 
     dirs: tuple[str, ...]
     cgroup_id: NDArray[np.uint64]
-    """0 where gone."""
+    """0 where the hierarchy that gives ids has no such group: gone, going, or made for other v1 controllers only."""
     gone: NDArray[np.bool_]
     recreated: NDArray[np.bool_]
     columns: Mapping[str, Floats]
@@ -104,57 +104,54 @@ class BatchReader:
         numa: list[Mapping[int, files.NumaMemory]] = []
         ids: list[int] = []
         recreated: list[bool] = []
+        gone: list[bool] = []
         errors: list[KernelFileError] = []
         cache = self._fs.cache
         for cgroup_dir in dirs:
             paths = self._paths.get((want, cgroup_dir)) or self._build_paths(want, cgroup_dir, plan)
-            opens, absent = cache.opens, False
+            opens, absent, found = cache.opens, False, False
             row: list[Values] = []
             for file, path, nothing in zip(plan, paths, blank, strict=True):
                 values: Values | None = None
                 try:
                     content = cache.read(path)
-                    absent = absent or content is None
-                    values = None if content is None else file.parse(content)
+                    if content is None:
+                        absent = True
+                    else:
+                        found = True
+                        values = file.parse(content)
                 except (ValueError, OSError) as error:
                     _note(errors, path, error)
                 row.append(nothing if values is None else values)
             row_numa = self._numa(cgroup_dir, errors) if Want.NUMA in want else {}
             identity, is_new = self._identify(cgroup_dir, absent, cache.opens != opens)
-            if identity == 0:
-                row, row_numa = list(blank), {}
+            gone.append(identity == 0 and not found and not row_numa)
             for column, cell in zip(cells, row, strict=True):
                 column.append(cell)
             numa.append(row_numa)
             ids.append(identity)
             recreated.append(is_new)
         self._shrink(dirs)
-        return _table(dirs, plan, cells, ids, recreated, numa, errors)
+        return _table(dirs, plan, cells, ids, gone, recreated, numa, errors)
 
     def _plan(self, want: Want) -> list[_File]:
         fs = self._fs
         cpu, memory = fs.hierarchy("cpu"), fs.hierarchy("memory")
         usage, stat = ("cpu_usage_ns",), ("nr_periods", "nr_throttled", "throttled_ns")
         plan: list[_File] = []
-        if fs.version == 2:
-            keys: tuple[str, ...] = ()
-            columns: tuple[str, ...] = ()
-            if Want.CPU_USAGE in want:
-                keys, columns = ("usage_usec",), usage
-            if Want.CPU_STAT in want:
-                keys, columns = (*keys, "nr_periods", "nr_throttled", "throttled_usec"), columns + stat
-            if keys:
-                scales = [1000 if key.endswith("_usec") else 1 for key in keys]
-                plan.append(_File(cpu, "cpu.stat", columns, _Picker(keys, scales)))
-        else:
+        if fs.version == 2 and want & (Want.CPU_USAGE | Want.CPU_STAT):
+            parse = _V2CpuStat(Want.CPU_USAGE in want, Want.CPU_STAT in want)
+            columns = usage * parse.usage + stat * parse.stat
+            plan.append(_File(cpu, "cpu.stat", columns, parse))
+        elif fs.version == 1:
             if Want.CPU_USAGE in want:
                 plan.append(_File(fs.hierarchy("cpuacct"), "cpuacct.usage", usage, _counter))
             if Want.CPU_STAT in want:
                 keys = ("nr_periods", "nr_throttled", "throttled_time")
                 plan.append(_File(cpu, "cpu.stat", stat, _Picker(keys)))
         if Want.MEMORY_STAT in want:
-            keys = files.V2_STAT_KEYS if fs.version == 2 else files.V1_STAT_KEYS
-            plan.append(_File(memory, "memory.stat", _STAT_COLUMNS, _Picker(keys)))
+            stat_keys = files.V2_STAT_KEYS if fs.version == 2 else files.V1_STAT_KEYS
+            plan.append(_File(memory, "memory.stat", _STAT_COLUMNS, _Picker(stat_keys)))
         if Want.MEMORY_USAGE in want:
             name = "memory.current" if fs.version == 2 else "memory.usage_in_bytes"
             plan.append(_File(memory, name, ("memory_usage",), _counter))
@@ -202,12 +199,31 @@ class BatchReader:
             self._paths = {key: value for key, value in self._paths.items() if key[1] in keep}
 
 
+class _V2CpuStat:
+    """``cpu.stat`` of v2; a cgroup without the cpu controller shows usage but no periods."""
+
+    def __init__(self, usage: bool, stat: bool) -> None:
+        self.usage, self.stat = usage, stat
+        self._usage = _Picker(("usage_usec",))
+        self._stat = _Picker(("nr_periods", "nr_throttled", "throttled_usec"))
+
+    def __call__(self, content: bytes) -> Values:
+        found: list[float] = []
+        if self.usage:
+            found.append(self._usage(content)[0] * 1000)
+        if self.stat and b"nr_periods" in content:
+            periods, throttled, stalled = self._stat(content)
+            found += (periods, throttled, stalled * 1000)
+        elif self.stat:
+            found += (math.nan,) * 3
+        return found
+
+
 class _Picker:
     """The values of some keys of a ``key value`` file, by remembered token positions."""
 
-    def __init__(self, keys: Sequence[str], scales: Sequence[int] | None = None) -> None:
+    def __init__(self, keys: Sequence[str]) -> None:
         self._keys = tuple(key.encode() for key in keys)
-        self._scales = scales
         self._at: tuple[int, ...] = ()
         self._get_keys: Callable[[Sequence[bytes]], object] = lambda tokens: None
         self._get_values: Callable[[Sequence[bytes]], tuple[bytes, ...]] = lambda tokens: ()
@@ -217,10 +233,7 @@ class _Picker:
         tokens = content.split()
         if not self._fits(tokens):
             self._learn(content)
-        found = self._get_values(tokens)
-        if self._scales is None:
-            return [int(text) for text in found]
-        return [int(text) * scale for text, scale in zip(found, self._scales, strict=True)]
+        return [int(text) for text in self._get_values(tokens)]
 
     def _fits(self, tokens: Sequence[bytes]) -> bool:
         return bool(self._at) and len(tokens) > self._at[-1] + 1 and self._get_keys(tokens) == self._expected()
@@ -274,6 +287,7 @@ def _table(
     plan: Sequence[_File],
     cells: Sequence[list[Values]],
     ids: Sequence[int],
+    gone: Sequence[bool],
     recreated: Sequence[bool],
     numa: Sequence[Mapping[int, files.NumaMemory]],
     errors: Sequence[KernelFileError],
@@ -289,8 +303,14 @@ def _table(
         for column, node in enumerate(nodes):
             if node in row:
                 usage[index, column], total[index, column] = row[node].usage, row[node].total
-    identity = np.array(ids, dtype=np.uint64)
     return CgroupTable(
-        tuple(dirs), identity, identity == 0, np.array(recreated, dtype=np.bool_), columns,
-        nodes, usage, total, tuple(errors),
-    )  # fmt: skip
+        dirs=tuple(dirs),
+        cgroup_id=np.array(ids, dtype=np.uint64),
+        gone=np.array(gone, dtype=np.bool_),
+        recreated=np.array(recreated, dtype=np.bool_),
+        columns=columns,
+        numa_nodes=nodes,
+        numa_usage=usage,
+        numa_total=total,
+        errors=tuple(errors),
+    )

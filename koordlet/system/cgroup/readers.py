@@ -1,9 +1,10 @@
 """Typed readers of one cgroup's files, the same on v1 and v2 (spec 02 §2.2).
 
-None means that this kernel or this directory has no such file, also because the file's v1 hierarchy is not mounted or
-has no such group; :class:`CgroupGone` that the cgroup itself is away; :class:`MalformedFile` names file and line. Units are fixed: nanoseconds, bytes, microseconds for CFS quota and
-period; unlimited is :data:`~koordlet.system.cgroup.codecs.UNLIMITED`. Collectors that read hundreds of cgroups a tick
-use :mod:`.batch` instead; both share one :class:`~koordlet.system.cgroup.cache.ReadCache`.
+None means that this kernel or this directory has no such file, also because the file's v1 hierarchy is not mounted
+or has no such group; :class:`CgroupGone` that the cgroup itself is away; :class:`MalformedFile` names file and line.
+Units are fixed: nanoseconds, bytes, microseconds for CFS quota and period; unlimited is
+:data:`~koordlet.system.cgroup.codecs.UNLIMITED`. Collectors that read hundreds of cgroups a tick use :mod:`.batch`
+instead; both share one :class:`~koordlet.system.cgroup.cache.ReadCache`.
 """
 
 from __future__ import annotations
