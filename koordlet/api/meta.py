@@ -198,8 +198,8 @@ class Status(Struct):
 class Preconditions(Struct):
     """What must still be true of an object for a deletion to go ahead."""
 
-    uid: str | None = None
-    resource_version: str | None = None
+    uid: Annotated[str | None, doc("UID that the object must have.")] = None
+    resource_version: Annotated[str | None, doc("Resource version that the object must have.")] = None
 
 
 class DeleteOptions(Struct):
