@@ -1,0 +1,191 @@
+"""Fixtures for tests that drive the real kernel: own cgroups on v1, hybrid and v2, and processes that load them.
+
+Everything made here is in ``koord-test-<pid>-…`` groups of its own; it is killed by pid and removed at the end of
+the test. Nothing is skipped when the kernel or root is missing: tests marked ``kernel`` then fail.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from koordlet.system.cgroup import CgroupFS
+from koordlet.system.host import Host
+from koordlet.system.roots import Roots
+
+CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "blkio", "pids", "net_cls", "perf_event", "io")
+_serial = itertools.count()
+
+
+class ChildCgroup:
+    """One cgroup of ours, in every hierarchy that matters; ``dir`` is its name relative to each root."""
+
+    def __init__(self, host: Host, name: str) -> None:
+        self.dir = name
+        self._facts = host.facts
+        mounts = host.facts.cgroup_mounts
+        roots = {mounts.v1[one] for one in CONTROLLERS if one in mounts.v1}
+        if mounts.unified is not None:
+            roots.add(mounts.unified)
+        assert roots, "no cgroup hierarchy is mounted"
+        self.paths = [root / name for root in sorted(roots)]
+        if mounts.version == 2:
+            self._enable(self.paths[0])
+        self.make()
+
+    def make(self) -> None:
+        for path in self.paths:
+            path.mkdir()
+            if (path / "cpuset.mems").exists() and self._facts.cgroup_version == 1:
+                for file in ("cpuset.cpus", "cpuset.mems"):  # v1 refuses tasks while these are empty
+                    (path / file).write_text((path.parent / file).read_text())
+
+    def path(self, controller: str) -> Path:
+        root = self._facts.cgroup_mounts.hierarchy(controller)
+        assert root is not None, f"controller {controller} is not mounted"
+        return root / self.dir
+
+    def write(self, controller: str, file: str, value: str | int) -> None:
+        (self.path(controller) / file).write_text(str(value))
+
+    def add(self, pid: int) -> None:
+        for path in self.paths:
+            (path / "cgroup.procs").write_text(str(pid))
+
+    def child(self, name: str) -> ChildCgroup:
+        """A group below; remove it before this one (the fixture does)."""
+        below = ChildCgroup.__new__(ChildCgroup)
+        below._facts = self._facts
+        below.dir = f"{self.dir}/{name}"
+        if self._facts.cgroup_version == 2:
+            self._enable(self.paths[0] / name)
+        below.paths = [path / name for path in self.paths]
+        below.make()
+        return below
+
+    def remove(self) -> None:
+        """Every process inside must be dead already; the kernel takes a moment to let go of it."""
+        for path in self.paths:
+            for directory in sorted(path.rglob("*/"), reverse=True) if path.exists() else []:
+                _rmdir(directory)
+            _rmdir(path)
+
+    @staticmethod
+    def _enable(path: Path) -> None:
+        """Give *path*'s parent every controller that its own parent offers (v2)."""
+        parent = path.parent
+        offered = (parent / "cgroup.controllers").read_text().split()
+        wanted = " ".join(f"+{one}" for one in offered if one in CONTROLLERS)
+        (parent / "cgroup.subtree_control").write_text(wanted)
+
+
+def _rmdir(path: Path) -> None:
+    for _ in range(100):
+        try:
+            path.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            time.sleep(0.02)
+        else:
+            return
+    raise AssertionError(f"{path} cannot be removed: {(path / 'cgroup.procs').read_text()!r}")
+
+
+@pytest.fixture(scope="session")
+def kernel_host() -> Host:
+    """The machine itself."""
+    host = Host(Roots.host())
+    assert host.facts.root, "kernel tests need root"
+    return host
+
+
+@pytest.fixture
+def kernel_fs(kernel_host: Host) -> Iterator[CgroupFS]:
+    fs = CgroupFS(kernel_host)
+    yield fs
+    fs.cache.close()
+
+
+@pytest.fixture
+def spawn() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """``spawn(argv, cgroup)``: a process that is in *cgroup* before it does anything; ended with the test."""
+    running: list[subprocess.Popen[str]] = []
+
+    def start(argv: list[str], cgroup: ChildCgroup | None = None) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            ["sh", "-c", 'read go; exec "$@"', "sh", *argv],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        running.append(process)
+        if cgroup is not None:
+            cgroup.add(process.pid)
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        return process
+
+    yield start
+    for process in running:
+        end(process)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Kill by pid, reap, close the pipes."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+@pytest.fixture
+def cgroup_child(
+    kernel_host: Host, spawn: Callable[..., subprocess.Popen[str]]
+) -> Iterator[Callable[..., ChildCgroup]]:
+    """``cgroup_child("name")`` makes an own cgroup; *spawn* is asked for so that processes end after the test but
+    groups are removed only when they are empty."""
+    made: list[ChildCgroup] = []
+
+    def make(name: str = "") -> ChildCgroup:
+        child = ChildCgroup(kernel_host, f"koord-test-{os.getpid()}-{next(_serial)}{name and '-' + name}")
+        made.append(child)
+        return child
+
+    yield make
+    for child in made:
+        for path in child.paths:
+            for procs in [*path.rglob("cgroup.procs")]:
+                for pid in procs.read_text().split():
+                    os.kill(int(pid), signal.SIGKILL)
+    for child in made:
+        child.remove()
+
+
+@pytest.fixture
+def burner(spawn: Callable[..., subprocess.Popen[str]]) -> Callable[..., subprocess.Popen[str]]:
+    """``burner(cgroup)``: a process that uses one CPU until it is killed."""
+    return lambda cgroup=None: spawn(["sh", "-c", "while :; do :; done"], cgroup)
+
+
+@pytest.fixture
+def toucher(spawn: Callable[..., subprocess.Popen[str]]) -> Callable[..., subprocess.Popen[str]]:
+    """``toucher(cgroup, mebibytes)``: a process that has touched that much anonymous memory when it returns."""
+
+    def start(cgroup: ChildCgroup | None, mebibytes: int) -> subprocess.Popen[str]:
+        code = (
+            f"import time; b = bytearray({mebibytes} << 20); b[::4096] = b'x' * len(b[::4096]);"
+            "print('ready', flush=True); time.sleep(600)"
+        )
+        process = spawn([sys.executable, "-S", "-c", code], cgroup)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    return start
