@@ -1,0 +1,133 @@
+"""Groups of pinned processes, a place in bpffs and the loaded probe, for the kernel tests of this folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordlet.probes import ProbeSet, Sizes, bpffs, open_probes
+from koordlet.probes.openprobes import possible_cpus
+from koordlet.system.cgroup import cgroup_id
+from koordlet.system.host import Host
+
+MOUNT_POINT = Path("/sys/fs/bpf")
+
+
+@dataclass(frozen=True)
+class Schedstat:
+    """/proc/<pid>/schedstat of a single-threaded process: what the kernel itself keeps."""
+
+    run_ns: int
+    delay_ns: int
+    arrivals: int
+
+    @classmethod
+    def of(cls, pid: int) -> Schedstat:
+        return cls(*map(int, Path(f"/proc/{pid}/schedstat").read_text().split()))
+
+    def __sub__(self, old: Schedstat) -> Schedstat:
+        return Schedstat(self.run_ns - old.run_ns, self.delay_ns - old.delay_ns, self.arrivals - old.arrivals)
+
+
+@dataclass
+class Group:
+    """A cgroup made for a test, and the processes in it."""
+
+    cgroup: Any
+    version: int
+    spawn: Callable[..., subprocess.Popen[str]]
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def path(self) -> Path:
+        return self.cgroup.path("cpu")
+
+    @property
+    def id(self) -> int:
+        return cgroup_id(self.path)
+
+    def run(self, code: str = "while True: pass", cpu: int = 0) -> int:
+        """Run Python *code* pinned to *cpu*; returns the pid when the code is about to start."""
+        begin = f"import os, time; os.sched_setaffinity(0, {{{cpu}}}); print(flush=True)\n"
+        process = self.spawn([sys.executable, "-S", "-E", "-c", begin + code], self.cgroup)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "\n"
+        self.processes.append(process)
+        return process.pid
+
+    def quota(self, quota_us: int, period_us: int) -> None:
+        if self.version == 2:
+            self.cgroup.write("cpu", "cpu.max", f"{quota_us} {period_us}")
+        else:
+            self.cgroup.write("cpu", "cpu.cfs_period_us", period_us)
+            self.cgroup.write("cpu", "cpu.cfs_quota_us", quota_us)
+
+    def throttled_ns(self) -> int:
+        stat = dict(line.split() for line in (self.path / "cpu.stat").read_text().splitlines())
+        return int(stat["throttled_usec"]) * 1000 if self.version == 2 else int(stat["throttled_time"])
+
+    def settle(self) -> None:
+        """Stop all processes and wait until none runs, so that readings of two sources agree."""
+        for process in self.processes:
+            process.send_signal(signal.SIGSTOP)
+        for process in self.processes:
+            while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] not in "TtZ":
+                time.sleep(0.002)
+
+    def resume(self) -> None:
+        for process in self.processes:
+            process.send_signal(signal.SIGCONT)
+
+
+@pytest.fixture
+def group(
+    kernel_host: Host, cgroup_child: Callable[..., Any], spawn: Callable[..., subprocess.Popen[str]]
+) -> Callable[[str], Group]:
+    """``group("name")``: an own cgroup to run pinned Python code in."""
+    return lambda name: Group(cgroup_child(name), kernel_host.facts.cgroup_version, spawn)
+
+
+@pytest.fixture
+def schedstat() -> Callable[[int], Schedstat]:
+    return Schedstat.of
+
+
+@pytest.fixture
+def pin_dir() -> Iterator[Path]:
+    """A place of this test's own in bpffs, mounted for the test if need be."""
+    path = MOUNT_POINT / f"koordlet-test-{os.getpid()}"
+    bpffs.ensure(path, MOUNT_POINT, may_mount=True)
+    yield path
+    bpffs.remove_other_pins(path / "sched_latency", "")
+    bpffs.remove_empty(path / "sched_latency", MOUNT_POINT)
+    bpffs.remove_empty(path, MOUNT_POINT)
+    bpffs.unmount_if_ours(MOUNT_POINT)
+    assert not path.exists(), "pins left behind"
+
+
+@pytest.fixture
+def wanted() -> str:
+    """The rung that the kernel tests stand on; the guest runs them with KOORD_TEST_PROBES=bcc, too."""
+    return os.environ.get("KOORD_TEST_PROBES", "core")
+
+
+@pytest.fixture
+def sizes(kernel_host: Host) -> Sizes:
+    return Sizes(cpus=possible_cpus(kernel_host), cgroups=256, matrix=1024)
+
+
+@pytest.fixture
+def probes(kernel_host: Host, pin_dir: Path, wanted: str, sizes: Sizes) -> Iterator[ProbeSet]:
+    opened = open_probes(kernel_host, wanted, pin_dir, sizes=sizes)
+    assert opened.programs is not None, opened.status
+    yield opened
+    opened.close()
