@@ -68,7 +68,8 @@ def doc(
 
 def written(factory: Callable[[], T], *, name: str | None = None) -> T:
     """A field that may be missing on input and is always written, even when it is zero."""
-    return msgspec.field(default_factory=factory, name=name)
+    # msgspec drops what a factory made only if the factory is `list`, `dict` or `set` itself.
+    return msgspec.field(default_factory=lambda: factory(), name=name)
 
 
 Int32 = Annotated[int, Meta(extra_json_schema={"format": "int32"})]

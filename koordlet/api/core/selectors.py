@@ -1,9 +1,10 @@
 """Scheduling constraints of a pod: node and pod affinity, taints and tolerations, spreading.
 
-Plain data; the scheduler evaluates them. The three predicates here (`Taint`/`Toleration`,
-`NodeSelectorRequirement`) are those that several components share. Source: core/v1.
+Plain data, and the two predicates that several components share: a node selector over labels, and a
+toleration over a taint. Source: core/v1.
 """
 
+import re
 from collections.abc import Mapping
 
 import msgspec
@@ -11,6 +12,8 @@ import msgspec
 from koordlet.api.base import Struct
 from koordlet.api.meta import LabelSelector
 from koordlet.api.wire import Time
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 class NodeSelectorRequirement(Struct):
@@ -35,10 +38,9 @@ class NodeSelectorRequirement(Struct):
             case "Gt" | "Lt":
                 if value is None or len(self.values) != 1:
                     return False
-                try:
-                    have, bound = int(value), int(self.values[0])
-                except ValueError:
+                if not (_INTEGER.fullmatch(value) and _INTEGER.fullmatch(self.values[0])):
                     return False
+                have, bound = int(value), int(self.values[0])
                 return have > bound if self.operator == "Gt" else have < bound
         return False
 
@@ -141,7 +143,7 @@ class Toleration(Struct):
             return False
         if self.operator == "Exists":
             return True
-        return self.operator in ("", "Equal") and bool(self.key) and self.value == taint.value
+        return self.operator in ("", "Equal") and self.value == taint.value
 
 
 class TopologySpreadConstraint(Struct):

@@ -1,0 +1,111 @@
+"""Label selectors, node selector terms, taints and tolerations."""
+
+import pytest
+
+from koordlet.api import wire
+from koordlet.api.core import NodeSelectorTerm, Taint, Toleration
+from koordlet.api.meta import LabelSelector, SelectorError, selects
+
+LABELS = {"app": "web", "tier": "front", "cores": "8", "empty": ""}
+
+
+def expression(key, operator, *values):
+    return {"key": key, "operator": operator, "values": list(values)}
+
+
+@pytest.mark.parametrize(
+    ("selector", "matches"),
+    [
+        ({}, True),
+        ({"matchLabels": {"app": "web"}}, True),
+        ({"matchLabels": {"app": "web", "tier": "back"}}, False),
+        ({"matchLabels": {"missing": ""}}, False),
+        ({"matchExpressions": [expression("app", "In", "web", "db")]}, True),
+        ({"matchExpressions": [expression("app", "In", "db")]}, False),
+        ({"matchExpressions": [expression("missing", "In", "x")]}, False),
+        ({"matchExpressions": [expression("app", "NotIn", "db")]}, True),
+        ({"matchExpressions": [expression("app", "NotIn", "web")]}, False),
+        ({"matchExpressions": [expression("missing", "NotIn", "x")]}, True),
+        ({"matchExpressions": [expression("empty", "Exists")]}, True),
+        ({"matchExpressions": [expression("missing", "Exists")]}, False),
+        ({"matchExpressions": [expression("missing", "DoesNotExist")]}, True),
+        ({"matchExpressions": [expression("app", "DoesNotExist")]}, False),
+        ({"matchLabels": {"app": "web"}, "matchExpressions": [expression("tier", "In", "back")]}, False),
+    ],
+    ids=str,
+)
+def test_label_selector(selector, matches):
+    assert wire.convert(selector, LabelSelector).matches(LABELS) is matches
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        expression("app", "In"),
+        expression("app", "NotIn"),
+        expression("app", "Exists", "x"),
+        expression("app", "DoesNotExist", "x"),
+        expression("app", "Gt", "1"),
+        expression("app", "in", "x"),
+    ],
+    ids=lambda e: f"{e['operator']}-{len(e['values'])}",
+)
+def test_malformed_label_selector(bad):
+    """Reported even when the labels alone would already say no."""
+    selector = wire.convert({"matchLabels": {"app": "other"}, "matchExpressions": [bad]}, LabelSelector)
+    with pytest.raises(SelectorError, match=r"matchExpressions\[app\]"):
+        selector.matches(LABELS)
+
+
+def test_absent_selector():
+    assert not selects(None, LABELS)
+    assert selects(None, LABELS, absent=True)
+    assert selects(LabelSelector(), LABELS)
+    assert LabelSelector().is_empty()
+
+
+@pytest.mark.parametrize(
+    ("term", "matches"),
+    [
+        ({}, False),
+        ({"matchExpressions": [expression("cores", "Gt", "7")]}, True),
+        ({"matchExpressions": [expression("cores", "Gt", "8")]}, False),
+        ({"matchExpressions": [expression("cores", "Lt", "9")]}, True),
+        ({"matchExpressions": [expression("app", "Gt", "7")]}, False),
+        ({"matchExpressions": [expression("cores", "Gt", "7", "6")]}, False),
+        ({"matchExpressions": [expression("cores", "Gt", " 7")]}, False),
+        ({"matchExpressions": [expression("missing", "NotIn", "x")]}, True),
+        ({"matchExpressions": [expression("missing", "Exists")]}, False),
+        ({"matchExpressions": [expression("app", "Like", "web")]}, False),
+        ({"matchFields": [expression("metadata.name", "In", "n1")]}, True),
+        ({"matchFields": [expression("metadata.name", "In", "n2")]}, False),
+        ({"matchFields": [expression("metadata.name", "In", "n1")],
+          "matchExpressions": [expression("app", "DoesNotExist")]}, False),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_node_selector_term(term, matches):
+    assert wire.convert(term, NodeSelectorTerm).matches(LABELS, {"metadata.name": "n1"}) is matches
+
+
+TAINT = Taint(key="k", value="v", effect="NoSchedule")
+
+
+@pytest.mark.parametrize(
+    ("toleration", "tolerates"),
+    [
+        ({}, False),
+        ({"value": "v"}, True),
+        ({"operator": "Exists"}, True),
+        ({"key": "k", "operator": "Exists"}, True),
+        ({"key": "other", "operator": "Exists"}, False),
+        ({"key": "k", "value": "v"}, True),
+        ({"key": "k", "operator": "Equal", "value": "v", "effect": "NoSchedule"}, True),
+        ({"key": "k", "value": "w"}, False),
+        ({"key": "k", "value": "v", "effect": "NoExecute"}, False),
+        ({"key": "k", "operator": "Nonsense", "value": "v"}, False),
+    ],
+    ids=str,
+)
+def test_toleration(toleration, tolerates):
+    assert wire.convert(toleration, Toleration).tolerates(TAINT) is tolerates
