@@ -19,19 +19,11 @@ ResourceList = dict[str, Quantity]
 """Resource name -> amount."""
 
 
-class ResourceClaimRef(Struct):
-    """A claim of the pod that a container uses."""
-
-    name: str
-    request: str = ""
-
-
 class ResourceRequirements(Struct):
     """Requests and limits of a container."""
 
     limits: ResourceList = msgspec.field(default_factory=dict)
     requests: ResourceList = msgspec.field(default_factory=dict)
-    claims: list[ResourceClaimRef] = msgspec.field(default_factory=list)
 
 
 class EnvVar(Struct):
@@ -227,8 +219,6 @@ class ContainerStatus(Struct):
     image_id: str = msgspec.field(default="", name="imageID")
     container_id: str = msgspec.field(default="", name="containerID")
     started: bool | None = None
-    resources: ResourceRequirements | None = None
-    allocated_resources: ResourceList = msgspec.field(default_factory=dict)
 
 
 class PodCondition(Struct):
