@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 
 import numpy as np
 
@@ -32,11 +33,20 @@ class Batch:
 
     def add(self, kind: str, value: float, *labels: str) -> None:
         """One sample; labels in the kind's order. A value that is not finite is a bug in the collector."""
-        if not np.isfinite(value):
+        if not isfinite(value):
             raise SeriesError(f"{kind}{labels}: {value} is not a finite number")
         keys, values = self.samples.setdefault(kind, ([], []))
         keys.append(labels)
         values.append(value)
+
+    def extend(self, kind: str, keys: Sequence[Key], values: Floats) -> None:
+        """Many samples of one kind: float[keys]."""
+        if not np.isfinite(values).all():
+            raise SeriesError(f"{kind}: not all of {len(keys)} values are finite numbers")
+        if keys:
+            known = self.samples.setdefault(kind, ([], []))
+            known[0].extend(keys)
+            known[1].extend(values.tolist())
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,11 +74,10 @@ class Ring:
         if column is None:
             column = self._open_column(at)
         rows = [self._row(key, at) for key in keys]
-        for row, value in zip(rows, values, strict=True):
-            if row is None:
-                self.lost += 1
-                continue
-            self._data[row, column] = value
+        if None in rows:
+            values = [value for row, value in zip(rows, values, strict=True) if row is not None]
+            self.lost += len(rows) - len(values)
+        self._data[[row for row in rows if row is not None], column] = values
 
     def window(self, start: float, end: float, keys: Sequence[Key]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Samples with start <= t <= end: times float64[points] ascending, values float32[keys, points] with NaN

@@ -75,8 +75,6 @@ class CgroupIndex:
         self._gone: dict[int, Owner] = {}
         self._walked_at = -float("inf")
         self._version = -1
-        self.ids: frozenset[int] = frozenset()
-        """Ids that exist, as of the last walk."""
 
     def refresh(self, workloads: Workloads, now: float, wanted: Iterable[int] = ()) -> None:
         """Walk again if the subjects changed or one of the `wanted` ids is unknown."""
@@ -97,8 +95,12 @@ class CgroupIndex:
             self._gone.pop(cgroup_id, None)
         while len(self._gone) > REMEMBERED:
             self._gone.pop(next(iter(self._gone)))
-        self._owners, self.ids = owners, frozenset(owners)
+        self._owners = owners
         self._version, self._walked_at = workloads.version, now
+
+    def walk_ids(self) -> frozenset[int]:
+        """Ids that exist right now."""
+        return frozenset(cgroup_id for _, cgroup_id in self._walk())
 
     def owner(self, cgroup_id: int) -> Owner:
         """Never fails: an id nobody knows is a cgroup that came and went between two walks."""

@@ -7,7 +7,7 @@ original. Every answer observes `koordlet_kubelet_request_duration_seconds{verb,
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -60,12 +60,12 @@ class KubeletClient:
     def __init__(
         self,
         endpoint: Callable[[], Endpoint],
-        token: Callable[[], str],
+        credentials: Callable[[], Awaitable[Mapping[str, str]]],
         *,
         timeout: float = 3.0,
         duration: Histogram | None = None,
     ) -> None:
-        self._endpoint, self._token, self._duration = endpoint, token, duration
+        self._endpoint, self._credentials, self._duration = endpoint, credentials, duration
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._session: aiohttp.ClientSession | None = None
 
@@ -102,7 +102,7 @@ class KubeletClient:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=unverified, limit=2), timeout=self._timeout
             )
-        headers = {"Authorization": f"Bearer {self._token()}"} if url.startswith("https") else {}
+        headers = await self._credentials() if url.startswith("https") else {}  # no secret over plain HTTP
         began = monotonic()
         try:
             async with self._session.get(url, headers=headers) as response:

@@ -1,0 +1,34 @@
+"""The `koordlet` binary."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from koordlet.app.flags import FlagError, parse
+from koordlet.app.gates import GateError
+from koordlet.app.logging import setup
+from koordlet.app.runner import run
+from koordlet.daemon import Daemon
+from koordlet.kube import ConfigError
+from koordlet.options import Options
+
+
+async def _start(options: Options) -> int:
+    return await Daemon(options).run()
+
+
+def main() -> int:
+    """Exit status: 0 after an orderly stop, 1 if a part failed, 2 for a command line that can't be used."""
+    options = parse(Options, sys.argv[1:], prog="koordlet", description="Watches this node and reports NodeMetric.")
+    try:
+        setup(options.v, json=options.logging_format == "json")
+        options.check(os.environ.get("NODE_NAME", ""))
+        return run(_start(options))
+    except (FlagError, GateError, ConfigError) as error:
+        sys.stderr.write(f"koordlet: {error}\nRun 'koordlet --help' for usage.\n")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,263 @@
+"""koordlet, wired: what is made of what, in which order it starts, and what a failure of it means.
+
+    kernel files, BPF tables -> TickReader, ProbeSet -> MetricsAdvisor -> MetricCache -> NodeMetricReporter
+    API server, kubelet      -> KubeStates (or LocalStates) ---^             '-> Views: Prometheus, /top
+
+Nothing waits for an optional part: a kernel without a feature, a missing NodeSLO or a kubelet that is away are
+conditions (/readyz, metrics, /top), and the rest goes on (spec 02 §1.2). Stop order is the reverse of start order.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+
+from aiohttp import web
+
+from koordlet.api.gates import KOORDLET
+from koordlet.api.wire import encode
+from koordlet.app.clock import SYSTEM_CLOCK
+from koordlet.app.gates import FeatureGates
+from koordlet.app.health import Health
+from koordlet.app.http import Server
+from koordlet.app.logging import get_logger
+from koordlet.app.periodic import Periodic
+from koordlet.app.runner import Runner
+from koordlet.kube import Client, Config
+from koordlet.kube.credentials import TokenFile
+from koordlet.metriccache import MetricCache
+from koordlet.metriccache.snapshot import SnapshotError, load, save
+from koordlet.metrics import Registries
+from koordlet.metricsadvisor.advisor import MetricsAdvisor, boot_clock
+from koordlet.metricsadvisor.reader import TickReader
+from koordlet.metricsadvisor.views import Views
+from koordlet.options import Options
+from koordlet.probes.openprobes import ProbeSet, open_probes
+from koordlet.statesinformer.cgroupindex import CgroupIndex
+from koordlet.statesinformer.kubelet import REQUEST_BUCKETS, KubeletClient
+from koordlet.statesinformer.nodemetric import MIN_REPORT_SECONDS
+from koordlet.statesinformer.reporter import NodeMetricReporter
+from koordlet.statesinformer.resourceviews import ResourceViews
+from koordlet.statesinformer.states import KubeStates, LocalStates, States
+from koordlet.system.cgroup import tree
+from koordlet.system.cgroup.readers import CgroupFS
+from koordlet.system.errors import CgroupGone
+from koordlet.system.host import Host
+from koordlet.system.naming import detect_driver, kubepods_dir
+from koordlet.version import VERSION
+
+log = get_logger(__name__)
+
+SNAPSHOT_MAX_AGE = 1800.0
+REFRESH_SECONDS = 2.0
+
+
+class Daemon:
+    """One koordlet. `run` returns the process's exit status."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.gates = FeatureGates(KOORDLET)
+        self.gates.set(options.feature_gates)
+        self.host = Host(options.roots())
+        self.registries = Registries()
+        self.registries.view("start_time", lambda started=time.time(): [((), started)])
+        self.health, self.runner = Health(), Runner()
+        self.cache = MetricCache(tick=options.collect_res_used_interval, max_rows=options.metric_cache_max_series)
+        self.files = CgroupFS(self.host, kube_root=self._kube_root())
+        self._snapshot = Path(options.state_dir) / "metrics.npz"
+        self._boot_id = (self.host.roots.proc / "sys/kernel/random/boot_id").read_text().strip()
+
+    async def run(self) -> int:
+        """Start everything, serve until a signal, stop everything."""
+        self._say_conditions()
+        states: States
+        if self.options.standalone:
+            states = self._local()
+        else:
+            states = self._kube()
+        probes = self._probes()
+        advisor = self._advisor(states, probes)
+        views = Views(
+            advisor,
+            self.cache,
+            self.registries,
+            probes,
+            self.host.facts,
+            open_files=lambda: self.files.cache.stats.open_fds,
+        )
+        self._serve(views)
+        self._snapshots()
+        log.info("koordlet starts", version=VERSION, node=self.registries.node or self.options.node_name)
+        return await self.runner.run()
+
+    # --- where the picture comes from
+
+    def _local(self) -> States:
+        root = self.files.hierarchy("cpu")
+        states = LocalStates(lambda: tree.walk(root))
+        states.refresh()
+        self.registries.node = self.options.node_name or os.uname().nodename
+        self.runner.add(self._periodic("discover", REFRESH_SECONDS, states.refresh))
+        return states
+
+    def _kube(self) -> States:
+        options = self.options
+        config = Config.load(
+            options.kubeconfig or None,
+            user_agent="koordlet",
+            qps=options.kube_api_qps,
+            burst=options.kube_api_burst,
+        )
+        client = Client(config, registry=self.registries.internal)
+        states = KubeStates(
+            client,
+            options.node_name,
+            found_driver=lambda: detect_driver(Path(self.files.hierarchy("cpu"))),
+            address_type=options.kubelet_preferred_address_type,
+            insecure=options.kubelet_insecure_tls,
+            read_only_port=options.kubelet_read_only_port,
+        )
+        duration = self.registries.histogram("kubelet_request_duration_seconds", REQUEST_BUCKETS)
+        kubelet = KubeletClient(
+            states.endpoint, self._kubelet_headers(config), timeout=options.kubelet_sync_timeout, duration=duration
+        )
+        pods = states.ask(kubelet)
+        states.node.add_handler(on_add=lambda node: setattr(self.registries, "node", node.metadata.name))
+        self.runner.add_stop("kube client", client.close)
+        self.runner.add_stop("kubelet client", kubelet.close)
+        for informer in (states.node, states.node_slo, states.node_metric):
+            self.health.check(f"informer:{informer.name}", lambda informer=informer: informer.problem)  # type: ignore[misc]
+            self.runner.add(informer)
+        self.health.check("pods", lambda: pods.error or None)
+        self.runner.add(self._periodic("pods", options.kubelet_sync_interval, states.sync_pods))
+        ResourceViews(states, self.registries)
+        if options.enable_node_metric_report:
+            self._report(client, states)
+        return states
+
+    def _report(self, client: Client, states: KubeStates) -> None:
+        reporter = NodeMetricReporter(
+            client, states, self.cache, self.registries, clock=boot_clock, wall=SYSTEM_CLOCK.now
+        )
+
+        async def report() -> None:
+            task.period = states.policy.report_seconds  # read anew each round (spec 02 §7.2)
+            await reporter.report()
+
+        task = self._periodic("report-node-metric", MIN_REPORT_SECONDS * 2, report, immediate=False)
+        states.node_metric.add_handler(
+            on_add=lambda _: setattr(task, "period", states.policy.report_seconds),
+        )
+        self.runner.add(task)
+
+    def _kubelet_headers(self, config: Config) -> Callable[[], Awaitable[Mapping[str, str]]]:
+        path = self.options.kubelet_token_file
+        if not path:
+            return config.credentials.headers
+        return TokenFile(Path(path)).headers
+
+    # --- what is measured
+
+    def _probes(self) -> ProbeSet:
+        options = self.options
+        probes = open_probes(
+            self.host,
+            options.probes,
+            Path(options.bpf_pin_dir) if options.bpf_pin_dir else None,
+            mount_bpffs=options.mount_bpffs,
+        )
+        for name, status in probes.status.items():
+            log.info("probe", name=name, loaded=status.loaded, source=status.source, reason=status.reason or None)
+
+        async def close() -> None:
+            probes.close(keep=options.keep_pins)
+
+        self.runner.add_stop("probes", close)
+        return probes
+
+    def _advisor(self, states: States, probes: ProbeSet) -> MetricsAdvisor:
+        options = self.options
+        advisor = MetricsAdvisor(
+            self.host,
+            TickReader(self.host, self.files),
+            lambda: states.workloads,
+            self.cache,
+            self.registries,
+            probes=probes,
+            index=CgroupIndex(self._cgroup_ids),
+            latency_window=options.sched_latency_window,
+            page_cache=options.enable_pagecache_collector,
+        )
+        advisor.read_node_info()
+        self.health.check("metrics-advisor", lambda: None if advisor.started else "no first sample yet")
+        cadences: tuple[tuple[str, float, Callable[[], object]], ...] = (
+            ("collect-node-info", options.collect_node_cpu_info_interval, advisor.read_node_info),
+            ("collect-use", options.collect_res_used_interval, advisor.tick),
+            ("collect-pressure", options.psi_collector_interval, advisor.read_pressure),
+            ("collect-sched-latency", options.sched_latency_interval, advisor.read_latency),
+        )
+        for name, period, collect in cadences:
+            self.runner.add(self._periodic(name, period, collect))
+        return advisor
+
+    def _cgroup_ids(self) -> Iterator[tuple[str, int]]:
+        root = self.files.hierarchy("cpu")
+        for path in tree.walk(root):
+            try:
+                yield path, self.files.cgroup_id(path)
+            except CgroupGone:
+                continue
+
+    # --- what is served and kept
+
+    def _serve(self, views: Views) -> None:
+        async def top(_: web.Request) -> web.Response:
+            picture = views.top(self.registries.node or self.options.node_name, SYSTEM_CLOCK.now())
+            return web.Response(body=encode(picture), content_type="application/json")
+
+        both = (self.registries.internal, self.registries.external)
+        self.runner.add(
+            Server(
+                self.options.addr,
+                registries={
+                    "/internal-metrics": self.registries.internal,
+                    "/external-metrics": self.registries.external,
+                    "/metrics": both,
+                },
+                health=self.health,
+                routes=[web.get("/top", top)],
+            )
+        )
+
+    def _snapshots(self) -> None:
+        try:
+            count = load(self.cache, self._snapshot, boot_clock(), self._boot_id, max_age=SNAPSHOT_MAX_AGE)
+            log.info("metric cache restored", series=count)
+        except SnapshotError as error:
+            log.warning("metric cache starts empty", error=str(error))
+
+        def write() -> None:
+            save(self.cache, self._snapshot, boot_clock(), self._boot_id)
+
+        async def last_write() -> None:
+            write()
+
+        self.runner.add_stop("metric snapshot", last_write)
+        self.runner.add(self._periodic("metric-snapshot", self.options.snapshot_interval, write, immediate=False))
+
+    # --- small things
+
+    def _kube_root(self) -> str:
+        mount = self.host.facts.cgroup_mounts.hierarchy("cpu")
+        driver = detect_driver(mount) if mount is not None else None
+        return kubepods_dir(driver) if driver is not None else ""
+
+    def _periodic(self, name: str, period: float, fn: Callable[[], object], *, immediate: bool = True) -> Periodic:
+        return Periodic(name, period, fn, immediate=immediate, registry=self.registries.internal)
+
+    def _say_conditions(self) -> None:
+        for feature, reason in self.host.facts.reasons().items():
+            log.info("host lacks a feature", feature=feature, reason=reason)

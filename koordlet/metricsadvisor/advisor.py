@@ -1,0 +1,151 @@
+"""The tick: read, derive, commit, and keep the latest picture (spec 02 §5.1).
+
+Runs in the process's one loop. The three cadences (use, pressure, schedule latency) are separate periodic tasks over
+the same reader and cache, so that a slow or failing one does not delay the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from koordlet.app.logging import get_logger
+from koordlet.metriccache import Batch, MetricCache, SeriesError
+from koordlet.metrics import Registries
+from koordlet.metricsadvisor.batches import latency_batch, pressure_batch, use_batch
+from koordlet.metricsadvisor.latency import LatencyWindow, SubjectLatency, by_subject
+from koordlet.metricsadvisor.picture import Picture, derive
+from koordlet.metricsadvisor.pressure import PressureReading, stall_shares
+from koordlet.metricsadvisor.reader import TickReader
+from koordlet.metricsadvisor.readings import Readings
+from koordlet.probes.openprobes import ProbeSet
+from koordlet.statesinformer.cgroupindex import CgroupIndex
+from koordlet.statesinformer.model import Workloads
+from koordlet.system.cputopology import CpuTopology, read_topology
+from koordlet.system.errors import KernelFileError
+from koordlet.system.host import Host
+from koordlet.system.procfs import read_numa_meminfo
+
+log = get_logger(__name__)
+
+RECLAIM_SECONDS = 30.0
+FACT_CPU, FACT_NUMA = "node_cpu_info", "node_numa_info"
+
+
+def boot_clock() -> float:
+    """Seconds since boot, suspend included: never steps, and goes on over a restart of koordlet."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class MetricsAdvisor:
+    """Owns the latest figures; everything else asks it or the cache."""
+
+    def __init__(
+        self,
+        host: Host,
+        reader: TickReader,
+        workloads: Callable[[], Workloads],
+        cache: MetricCache,
+        registries: Registries,
+        *,
+        probes: ProbeSet,
+        index: CgroupIndex,
+        latency_window: float = 10.0,
+        page_cache: bool = False,
+        clock: Callable[[], float] = boot_clock,
+    ) -> None:
+        self._host, self._reader, self._current, self._cache = host, reader, workloads, cache
+        self._registries, self._probes, self._page_cache, self._clock = registries, probes, page_cache, clock
+        self._readings: Readings | None = None
+        self._reclaimed_at = clock()
+        self.index = index
+        self.topology: CpuTopology | None = None
+        self.node_of_cpu: Mapping[int, int] = {}
+        self.picture: Picture | None = None
+        self.pressure: PressureReading | None = None
+        self.stalls: Mapping[tuple[str, str], Mapping[str, float]] = {}
+        """(resource, degree) -> subject key -> share of time stalled since the reading before."""
+        self.latency_window = LatencyWindow(latency_window)
+        self.latencies: Mapping[str, SubjectLatency] = {}
+
+    @property
+    def workloads(self) -> Workloads:
+        """What runs now."""
+        return self._current()
+
+    @property
+    def started(self) -> bool:
+        """Whether a first picture with the node in it exists."""
+        return self.picture is not None and self.picture.node is not None
+
+    def tick(self) -> None:
+        """Use of everything."""
+        old, new = self._readings, self._reader.read(self.workloads, self._clock())
+        self._readings = new
+        for source, cause in self._reader.errors.items():
+            self._fail(source, cause)
+        if old is None or new.at <= old.at:
+            return
+        picture = self.picture = derive(old, new, self.node_of_cpu)
+        self._commit("use", lambda: use_batch(picture, page_cache=self._page_cache))
+
+    def read_pressure(self) -> None:
+        """Pressure of pods and containers; nothing on a kernel without PSI."""
+        if not self._host.facts.psi:
+            return
+        workloads = self.workloads
+        table = self._reader.read_pressure(workloads)
+        for error in table.errors:
+            self._fail("pressure", str(error))
+        reading = PressureReading(self._clock(), workloads, table)
+        self.stalls = stall_shares(self.pressure, reading)
+        self.pressure = reading
+        self._commit("pressure", lambda: pressure_batch(reading))
+
+    def read_latency(self) -> None:
+        """Schedule latency of containers; nothing without a probe."""
+        source = self._probes.sched_latency
+        if source is None:
+            return
+        snapshot = source.read()
+        now = self._clock()
+        self.index.refresh(self.workloads, now, snapshot.keys[snapshot.keys > 0].tolist())
+        self.latency_window.push(snapshot)
+        window = self.latency_window.difference()
+        if window is not None:
+            self.latencies = by_subject(*window, self.index.owner)
+            self._commit("latency", lambda: latency_batch(now, self.latencies))
+        if now - self._reclaimed_at >= RECLAIM_SECONDS:
+            self._reclaimed_at = now
+            source.reclaim(self.index.walk_ids())
+
+    def read_node_info(self) -> None:
+        """CPU and NUMA layout (spec 02 §5.8)."""
+        now = self._clock()
+        try:
+            topology = read_topology(self._host.roots)
+        except KernelFileError as error:
+            self._registries.count("collect_node_cpu_info_status", "failed")
+            self._fail("node_cpu_info", str(error))
+            return
+        self._registries.count("collect_node_cpu_info_status", "succeeded")
+        self.topology, self.node_of_cpu = topology, {cpu.id: cpu.node for cpu in topology.cpus}
+        self._cache.facts.set(FACT_CPU, topology, now)
+        try:
+            numa = read_numa_meminfo(self._host.roots)
+        except KernelFileError as error:
+            self._registries.count("collect_node_numa_info_status", "failed")
+            self._fail("node_numa_info", str(error))
+            return
+        self._registries.count("collect_node_numa_info_status", "succeeded")
+        self._cache.facts.set(FACT_NUMA, numa, now)
+
+    def _commit(self, collector: str, batch: Callable[[], Batch]) -> None:
+        try:
+            self._cache.commit(batch())
+        except SeriesError as error:
+            self._fail(collector, str(error))
+
+    def _fail(self, collector: str, cause: str) -> None:
+        self._registries.count("collector_failures_total", collector, "unreadable")
+        log.once(f"collector:{collector}:{cause}", "no figure from a source", collector=collector, cause=cause)

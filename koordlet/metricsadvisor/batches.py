@@ -1,0 +1,96 @@
+"""Pictures as batches for the metric cache: names and labels of spec 02 §4.3. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from koordlet.metriccache import Batch
+from koordlet.metricsadvisor.latency import SubjectLatency
+from koordlet.metricsadvisor.picture import Picture
+from koordlet.metricsadvisor.pressure import DEGREES, WIRE, PressureReading
+from koordlet.metricsadvisor.readings import Floats
+from koordlet.statesinformer.model import Subject, SubjectKind
+
+LEVEL = {SubjectKind.POD: "pod", SubjectKind.CONTAINER: "container", SubjectKind.HOST_APP: "host_application"}
+
+
+def use_batch(picture: Picture, *, page_cache: bool) -> Batch:
+    """One tick of use: node, system, QoS classes, BestEffort, pods, containers, host applications."""
+    batch = Batch(picture.at)
+    node = picture.node
+    if node is not None:
+        batch.add("node_cpu_usage", node.cores)
+        batch.add("node_memory_usage", node.memory)
+        if page_cache:
+            batch.add("node_memory_usage_with_page_cache", node.memory_with_page_cache)
+        for number, use in node.numa.items():
+            batch.add("node_numa_cpu_usage", use.cores, str(number))
+            batch.add("node_numa_memory_usage", use.memory, str(number))
+    if picture.system is not None:
+        batch.add("sys_cpu_usage", picture.system.cores)
+        batch.add("sys_memory_usage", picture.system.memory)
+    for number, use in picture.system_numa.items():
+        batch.add("sys_numa_cpu_usage", use.cores, str(number))
+        batch.add("sys_numa_memory_usage", use.memory, str(number))
+    for qos, use in picture.qos.items():
+        batch.add("qos_cpu_usage", use.cores, qos)
+        batch.add("qos_memory_usage", use.memory, qos)
+    best_effort = picture.best_effort
+    if best_effort is not None:
+        values = {"usage": best_effort.usage, "request": best_effort.request, "real-limit": best_effort.real_limit}
+        for allocation, value in values.items():
+            if value is not None:
+                batch.add("node_be", value, "cpu", allocation)
+    subjects = picture.workloads.subjects
+    for kind, level in LEVEL.items():
+        rows = [row for row, subject in enumerate(subjects) if subject.kind is kind]
+        columns = {"cpu_usage": picture.use.cores, "memory_usage": picture.use.memory}
+        if kind is not SubjectKind.HOST_APP:
+            columns["cpu_throttled"] = picture.use.throttled
+        if page_cache:
+            columns["memory_usage_with_page_cache"] = picture.use.memory_with_page_cache
+        for name, column in columns.items():
+            _extend(batch, f"{level}_{name}", subjects, rows, column)
+    return batch
+
+
+def _extend(batch: Batch, kind: str, subjects: tuple[Subject, ...], rows: list[int], column: Floats) -> None:
+    present = [row for row in rows if not np.isnan(column[row])]
+    batch.extend(kind, [(subjects[row].key,) for row in present], column[present])
+
+
+def pressure_batch(reading: PressureReading) -> Batch:
+    """avg10 of pods and containers, and whether the kernel gives `full` for cpu."""
+    batch = Batch(reading.at)
+    for kind, level in ((SubjectKind.POD, "pod"), (SubjectKind.CONTAINER, "container")):
+        rows = [
+            (row, (s.pod_uid,) if kind is SubjectKind.POD else (s.pod_uid, s.key))
+            for row, s in enumerate(reading.workloads.subjects)
+            if s.kind is kind
+        ]
+        for resource, wire in WIRE.items():
+            for degree in DEGREES:
+                column = reading.column(resource, degree, "avg10")
+                present = [(row, key) for row, key in rows if not np.isnan(column[row])]
+                keys = [(*key, wire, "10", degree) for _, key in present]
+                batch.extend(f"{level}_psi", keys, column[[row for row, _ in present]])
+        supported = reading.full_supported("cpu")
+        present = [(row, key) for row, key in rows if not np.isnan(supported[row])]
+        batch.extend(
+            f"{level}_psi_cpu_full_supported", [key for _, key in present], supported[[row for row, _ in present]]
+        )
+    return batch
+
+
+def latency_batch(at: float, latencies: Mapping[str, SubjectLatency]) -> Batch:
+    """Schedule latency by subject key."""
+    batch = Batch(at)
+    for key, latency in latencies.items():
+        batch.add("container_sched_wait", latency.wait, key)
+        batch.add("container_sched_throttled", latency.throttled, key)
+        if latency.p50 is not None and latency.p99 is not None:
+            batch.add("container_sched_latency_p50", latency.p50, key)
+            batch.add("container_sched_latency_p99", latency.p99, key)
+    return batch

@@ -1,0 +1,158 @@
+"""Schedule latency by subject: percentiles, waiting and throttling of a window, and who was to blame. Pure.
+
+A probe counts by cgroup id; here ids become subjects (a container's own sub-groups count as the container). Latency
+figures come from the last `window` seconds because one tick of a quiet container holds too few waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from koordlet.probes.layout import BUCKETS, key_name
+from koordlet.probes.snapshot import Ints, SchedLatencySnapshot, diff, quantile
+from koordlet.statesinformer.cgroupindex import Owner
+from koordlet.statesinformer.model import Subject
+
+OwnerOf = Callable[[int], Owner]
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectLatency:
+    """One subject over the window: seconds, and task-seconds a second."""
+
+    p50: float | None
+    p99: float | None
+    wait: float
+    throttled: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """How long a subject waited because of `owner`: seconds and number of waits."""
+
+    owner: Owner
+    seconds: float
+    count: int
+
+
+class LatencyWindow:
+    """The snapshots of the last `seconds`; bounded by window over interval."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._kept: deque[SchedLatencySnapshot] = deque()
+
+    @property
+    def latest(self) -> SchedLatencySnapshot | None:
+        """The newest snapshot."""
+        return self._kept[-1] if self._kept else None
+
+    def push(self, snapshot: SchedLatencySnapshot) -> None:
+        """Add a reading; another source than before starts the window anew."""
+        if self._kept and self._kept[-1].source != snapshot.source:
+            self._kept.clear()
+        self._kept.append(snapshot)
+        horizon = snapshot.time_ns - self.seconds * 1e9
+        while len(self._kept) > 2 and self._kept[1].time_ns <= horizon:
+            self._kept.popleft()
+
+    def difference(self) -> tuple[SchedLatencySnapshot, float] | None:
+        """What happened within the window and how many seconds it covers; None before two readings."""
+        if len(self._kept) < 2:
+            return None
+        old, new = self._kept[0], self._kept[-1]
+        return diff(old, new), (new.time_ns - old.time_ns) / 1e9
+
+
+def _group(keys: Ints, owner: OwnerOf) -> tuple[list[Subject], Ints]:
+    """Subjects among the keys, and for each key its subject's number or -1."""
+    numbers: dict[str, int] = {}
+    subjects: list[Subject] = []
+    rows = np.full(len(keys), -1, dtype=np.int64)
+    for index, key in enumerate(keys.tolist()):
+        subject = owner(key).subject if key > 0 else None
+        if subject is None:
+            continue
+        if subject.key not in numbers:
+            numbers[subject.key] = len(subjects)
+            subjects.append(subject)
+        rows[index] = numbers[subject.key]
+    return subjects, rows
+
+
+def _sum(values: Ints, rows: Ints, count: int) -> Ints:
+    out = np.zeros((count, *values.shape[1:]), dtype=np.int64)
+    known = rows >= 0
+    np.add.at(out, rows[known], values[known])
+    return out
+
+
+def by_subject(window: SchedLatencySnapshot, seconds: float, owner: OwnerOf) -> dict[str, SubjectLatency]:
+    """Figures by subject key."""
+    subjects, rows = _group(window.keys, owner)
+    hist = _sum(window.hist, rows, len(subjects)) if window.hist.size else np.zeros((len(subjects), BUCKETS))
+    wait, throttled = (_sum(column, rows, len(subjects)) for column in (window.sum_ns, window.throttled_ns))
+    return {
+        subject.key: SubjectLatency(
+            p50=_seconds(quantile(hist[row], 0.5)),
+            p99=_seconds(quantile(hist[row], 0.99)),
+            wait=wait[row] / 1e9 / seconds,
+            throttled=throttled[row] / 1e9 / seconds,
+            count=int(hist[row].sum()),
+        )
+        for row, subject in enumerate(subjects)
+    }
+
+
+def _seconds(nanoseconds: float | None) -> float | None:
+    return None if nanoseconds is None else nanoseconds / 1e9
+
+
+def culprit_owner(key: int, owner: OwnerOf) -> Owner:
+    """The runner behind a matrix key: a cgroup's owner, or a kind of kernel work."""
+    name = key_name(key)
+    if name is None:
+        return owner(key)
+    return Owner("idle" if name == "idle" else "kernel", name)
+
+
+def blame(
+    snapshot: SchedLatencySnapshot, owner: OwnerOf, *, only: Iterable[str] | None = None
+) -> dict[str, list[Blame]]:
+    """By victim's subject key: who held the CPU while it waited, longest first.
+
+    A container's own other tasks count as the container itself. `only` limits the victims.
+    """
+    wanted = None if only is None else set(only)
+    sums: dict[str, dict[tuple[str, str], tuple[Owner, int, int]]] = {}
+    rows = zip(
+        snapshot.victim.tolist(),
+        snapshot.culprit.tolist(),
+        snapshot.wait_ns.tolist(),
+        snapshot.wait_count.tolist(),
+        strict=True,
+    )
+    for victim, culprit, wait_ns, count in rows:
+        if wait_ns <= 0:
+            continue
+        subject = owner(victim).subject if victim > 0 else None
+        if subject is None or (wanted is not None and subject.key not in wanted):
+            continue
+        who = culprit_owner(culprit, owner)
+        mine = sums.setdefault(subject.key, {})
+        key = (who.kind, who.subject.key if who.subject is not None else who.label)
+        _, ns, waits = mine.get(key, (who, 0, 0))
+        mine[key] = (who, ns + wait_ns, waits + count)
+    return {
+        victim: [Blame(who, ns / 1e9, waits) for who, ns, waits in _longest_first(found.values())]
+        for victim, found in sums.items()
+    }
+
+
+def _longest_first(found: Iterable[tuple[Owner, int, int]]) -> Sequence[tuple[Owner, int, int]]:
+    return sorted(found, key=lambda item: (-item[1], item[0].label))

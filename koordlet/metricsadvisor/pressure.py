@@ -1,0 +1,60 @@
+"""Pressure stall information of pods and containers (spec 02 §5.13). Pure.
+
+`avg10` goes to the metric cache under Koordinator's labels. Stalls between two readings come from `total`, which a
+short burst cannot hide from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from koordlet.metricsadvisor.readings import Floats
+from koordlet.statesinformer.model import Workloads
+from koordlet.system.cgroup.batch import CgroupTable
+
+WIRE = {"cpu": "cpu", "memory": "mem", "io": "io"}
+DEGREES = ("some", "full")
+PRECISIONS = ("avg10", "avg60", "avg300")
+
+
+@dataclass(frozen=True, slots=True)
+class PressureReading:
+    """Pressure of all subjects at one moment; row i belongs to `workloads.subjects[i]`."""
+
+    at: float
+    workloads: Workloads
+    table: CgroupTable
+
+    def column(self, resource: str, degree: str, value: str) -> Floats:
+        """percent (avg*) or microseconds (total); NaN where absent"""
+        found = self.table.columns.get(f"{resource}_{degree}_{value}")
+        return np.full(len(self.table.dirs), np.nan) if found is None else found
+
+    def full_supported(self, resource: str) -> Floats:
+        """1 where the file has a `full` line, 0 where it has none, NaN without the file."""
+        some, full = (self.column(resource, degree, "total") for degree in DEGREES)
+        return np.where(np.isnan(some), np.nan, (~np.isnan(full)).astype(float))
+
+
+def stall_shares(old: PressureReading | None, new: PressureReading) -> dict[tuple[str, str], dict[str, float]]:
+    """(resource, degree) -> subject key -> share of the time since `old` that was stalled, 0..1."""
+    if old is None or new.at <= old.at:
+        return {}
+    before = {(subject.key, int(old.table.cgroup_id[row])): row for row, subject in enumerate(old.workloads.subjects)}
+    shares: dict[tuple[str, str], dict[str, float]] = {}
+    for resource in WIRE:
+        for degree in DEGREES:
+            was, now = (reading.column(resource, degree, "total") for reading in (old, new))
+            found: dict[str, float] = {}
+            for row, subject in enumerate(new.workloads.subjects):
+                earlier = before.get((subject.key, int(new.table.cgroup_id[row])))
+                if earlier is None:
+                    continue
+                stalled = now[row] - was[earlier]
+                if stalled >= 0:  # false for NaN too
+                    found[subject.key] = min(stalled / 1e6 / (new.at - old.at), 1.0)
+            if found:
+                shares[resource, degree] = found
+    return shares

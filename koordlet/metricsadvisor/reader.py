@@ -1,0 +1,134 @@
+"""All reading of a tick, in one pass (design: kernel files are opened once and read with pread).
+
+A file that cannot be read costs its own figures and is said in `errors`; the tick goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from koordlet.metricsadvisor.readings import BestEffortLimits, Readings
+from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
+from koordlet.system.cgroup.batch import BatchReader, CgroupTable, Want
+from koordlet.system.cgroup.readers import CgroupFS
+from koordlet.system.errors import CgroupGone, KernelFileError
+from koordlet.system.host import Host
+from koordlet.system.procfs import (
+    CpuTicks,
+    MemInfo,
+    NumaMemInfo,
+    read_cpu_ticks,
+    read_meminfo,
+    read_numa_meminfo,
+)
+
+USE = Want.CPU_USAGE | Want.CPU_STAT | Want.MEMORY_STAT
+
+
+class TickReader:
+    """Reads one tick after another; owns no decision."""
+
+    def __init__(self, host: Host, fs: CgroupFS) -> None:
+        self._host, self._fs = host, fs
+        self._batch, self._pressure = BatchReader(fs), BatchReader(fs)
+        self.errors: dict[str, str] = {}
+        """Why a source gave nothing in the last tick, by source."""
+
+    def read(self, workloads: Workloads, at: float) -> Readings:
+        """Everything but pressure."""
+        self.errors = {}
+        self._fs.cache.begin_tick()
+        table = self._batch.read([subject.cgroup_dir for subject in workloads.subjects], USE)
+        for error in table.errors:
+            self.errors.setdefault("cgroup", str(error))
+        numa = self._numa()
+        readings = Readings(
+            at=at,
+            workloads=workloads,
+            table=table,
+            ticks=self._ticks(),
+            jiffy_ns=self._host.facts.jiffy_ns,
+            memory=self._memory(),
+            numa=numa,
+            pods_numa=self._pods_numa(workloads, table, numa),
+            best_effort=self._best_effort(workloads.subjects),
+        )
+        self._fs.cache.end_tick()
+        return readings
+
+    def read_pressure(self, workloads: Workloads) -> CgroupTable:
+        """Pressure of every subject."""
+        return self._pressure.read([subject.cgroup_dir for subject in workloads.subjects], Want.PRESSURE)
+
+    def _ticks(self) -> CpuTicks | None:
+        try:
+            return read_cpu_ticks(self._host.roots)
+        except KernelFileError as error:
+            self.errors["stat"] = str(error)
+            return None
+
+    def _memory(self) -> MemInfo | None:
+        try:
+            return read_meminfo(self._host.roots)
+        except KernelFileError as error:
+            self.errors["meminfo"] = str(error)
+            return None
+
+    def _numa(self) -> Mapping[int, NumaMemInfo]:
+        try:
+            return read_numa_meminfo(self._host.roots)
+        except KernelFileError as error:
+            self.errors["numa"] = str(error)
+            return {}
+
+    def _pods_numa(
+        self, workloads: Workloads, table: CgroupTable, numa: Mapping[int, NumaMemInfo]
+    ) -> Mapping[int, float]:
+        """Bytes of all pods by NUMA node. With one node, the common case, that is their sum and needs no file."""
+        pods = [row for row, s in enumerate(workloads.subjects) if s.kind is SubjectKind.POD and not table.gone[row]]
+        sums = dict.fromkeys(numa, 0.0)
+        for row in pods:
+            if len(numa) == 1:
+                columns = ("memory_inactive_anon", "memory_active_anon", "memory_unevictable")
+                used = sum(float(table.columns[column][row]) for column in columns)
+                sums[next(iter(numa))] += used if used == used else 0.0  # NaN: left during the pass
+                continue
+            try:
+                found = self._fs.memory_numa(workloads.subjects[row].cgroup_dir) or {}
+            except CgroupGone:
+                continue
+            except KernelFileError as error:
+                self.errors["numa_stat"] = str(error)
+                return {}
+            for node, amount in found.items():
+                sums[node] = sums.get(node, 0.0) + amount.usage
+        return sums
+
+    def _best_effort(self, subjects: tuple[Subject, ...]) -> BestEffortLimits | None:
+        """None where there is no BestEffort directory, or the kernel does not tell."""
+        top = next((s for s in subjects if s.kind is SubjectKind.QOS and s.key == "BestEffort"), None)
+        if top is None:
+            return None
+        below = [
+            s.cgroup_dir
+            for s in subjects
+            if s.kind is SubjectKind.CONTAINER and s.cgroup_dir.startswith(f"{top.cgroup_dir}/")
+        ]
+        try:
+            own = self._fs.cpuset(top.cgroup_dir)
+            quota, period = self._fs.cpu_quota(top.cgroup_dir), self._fs.cpu_period(top.cgroup_dir)
+        except CgroupGone:
+            return None
+        except KernelFileError as error:
+            self.errors["best_effort"] = str(error)
+            return None
+        if not own:
+            return None
+        cpus = min([len(own), *(size for path in below if (size := self._cpuset_size(path)))])
+        return BestEffortLimits(cpus, -1 if quota is None else quota, period or 0)
+
+    def _cpuset_size(self, path: str) -> int:
+        try:
+            return len(self._fs.cpuset(path) or ())
+        except KernelFileError:  # gone, or no cpuset of its own: it bounds nothing
+            return 0

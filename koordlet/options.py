@@ -1,0 +1,98 @@
+"""koordlet's command line: Koordinator's flags with their defaults (spec 02 §1.5), and ours.
+
+Flags of parts that are not built yet are not here: a flag that does nothing would lie.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from koordlet.app.flags import Duration, FlagError, flag
+from koordlet.app.logging import LoggingOptions
+from koordlet.system.roots import Roots
+
+PROBE_MODES = ("auto", "core", "bcc", "off")
+
+
+@dataclass
+class Options(LoggingOptions):
+    """Everything that can be told on the command line."""
+
+    addr: str = flag("addr", ":9316", "address of metrics, health and /top")
+    config: str = flag("config", "", "YAML file of flags and values; the command line wins", config_file=True)
+    kubeconfig: str = flag("kubeconfig", "", "kubeconfig file; else KUBECONFIG, in-cluster, ~/.kube/config")
+    kube_api_qps: float = flag("kube-api-qps", 20.0, "requests a second to the API server", minimum=0.1)
+    kube_api_burst: int = flag("kube-api-burst", 30, "requests at once to the API server", minimum=1)
+    feature_gates: dict[str, bool] = flag("feature-gates", {}, "A=true,B=false; AllAlpha and AllBeta set whole stages")
+    node_name: str = flag("node-name", "", "name of this Node; default: environment variable NODE_NAME")
+    standalone: bool = flag("standalone", False, "watch this host without API server and kubelet")
+
+    cgroup_root_dir: str = flag("cgroup-root-dir", "", "where cgroups are mounted; default by agent_mode")
+    sys_root_dir: str = flag("sys-root-dir", "", "where sysfs is mounted; default by agent_mode")
+    sys_fs_root_dir: str = flag("sys-fs-root-dir", "", "parent of resctrl and bpf; default by agent_mode")
+    proc_root_dir: str = flag("proc-root-dir", "", "where procfs is mounted; default by agent_mode")
+    var_run_root_dir: str = flag("var-run-root-dir", "", "the host's /var/run; default by agent_mode")
+    run_root_dir: str = flag("run-root-dir", "", "the host's /run; default by agent_mode")
+    var_lib_kubelet_dir: str = flag("var-lib-kubelet-dir", "", "the kubelet's directory; default by agent_mode")
+
+    kubelet_preferred_address_type: str = flag(
+        "kubelet-preferred-address-type", "InternalIP", "type of the node address at which the kubelet is asked"
+    )
+    kubelet_sync_interval: Duration = flag("kubelet-sync-interval", "10s", "how often pods are read", minimum=0.1)
+    kubelet_sync_timeout: Duration = flag("kubelet-sync-timeout", "3s", "time for one request", minimum=0.1)
+    kubelet_insecure_tls: bool = flag("kubelet-insecure-tls", False, "plain HTTP on the kubelet's read-only port")
+    kubelet_read_only_port: int = flag("kubelet-read-only-port", 10255, "the kubelet's read-only port")
+    kubelet_token_file: str = flag(
+        "kubelet-token-file", "", "bearer token for the kubelet; default: the credential for the API server"
+    )
+    enable_node_metric_report: bool = flag("enable-node-metric-report", True, "report NodeMetric")
+
+    collect_res_used_interval: Duration = flag(
+        "collect-res-used-interval", "1s", "how often use of node, pods and containers is read", minimum=1
+    )
+    collect_sys_metric_outdated_interval: Duration = flag(
+        "collect-sys-metric-outdated-interval", "10s", "age at which an input of system usage is too old", minimum=1
+    )
+    collect_node_cpu_info_interval: Duration = flag(
+        "collect-node-cpu-info-interval", "60s", "how often CPU and NUMA layout are read", minimum=1
+    )
+    psi_collector_interval: Duration = flag("psi-collector-interval", "10s", "how often pressure is read", minimum=1)
+    enable_pagecache_collector: bool = flag("enable-pagecache-collector", False, "also keep use with page cache")
+    sched_latency_interval: Duration = flag(
+        "sched-latency-interval", "1s", "how often the schedule-latency probe is read", minimum=1
+    )
+    sched_latency_window: Duration = flag(
+        "sched-latency-window", "10s", "window of the latency percentiles and culprits in /top", minimum=1
+    )
+
+    metric_cache_max_series: int = flag("metric-cache-max-series", 16384, "series kept of one kind", minimum=16)
+    state_dir: str = flag("state-dir", "/var/run/koordlet", "snapshots of the metric cache")
+    snapshot_interval: Duration = flag("snapshot-interval", "1m", "how often the metric cache is saved", minimum=1)
+
+    probes: str = flag("probes", "auto", "where schedule latency comes from", choices=PROBE_MODES)
+    bpf_pin_dir: str = flag("bpf-pin-dir", "/sys/fs/bpf/koordlet", "where BPF maps are pinned; empty: nowhere")
+    keep_pins: bool = flag("keep-pins", False, "leave BPF programs pinned and counting at stop, for a quick restart")
+    mount_bpffs: bool = flag("mount-bpffs", True, "mount a BPF file system if there is none")
+
+    def roots(self) -> Roots:
+        """The kernel's file systems, by agent_mode and then by flag. `--standalone` runs on the host itself."""
+        base = Roots.host() if self.standalone else Roots.from_env()
+        given = {
+            "cgroup": self.cgroup_root_dir,
+            "sys": self.sys_root_dir,
+            "sys_fs": self.sys_fs_root_dir,
+            "proc": self.proc_root_dir,
+            "var_run": self.var_run_root_dir,
+            "run": self.run_root_dir,
+            "var_lib_kubelet": self.var_lib_kubelet_dir,
+        }
+        paths: dict[str, Any] = {name: Path(value) for name, value in given.items() if value}
+        return replace(base, **paths)
+
+    def check(self, environment_node_name: str) -> None:
+        """What one flag alone cannot tell; FlagError says what to do."""
+        self.node_name = self.node_name or environment_node_name
+        if not self.node_name and not self.standalone:
+            raise FlagError("the name of this Node is not known: set NODE_NAME or --node-name, or use --standalone")

@@ -1,0 +1,158 @@
+"""This node's objects and what runs on it: the state that collectors, strategies and reporters share (spec 02 §3).
+
+Two sources behind one interface: `KubeStates` (API server and kubelet) and `LocalStates` (the cgroup tree alone). Both
+give `workloads`, an immutable picture that changes identity only when its content does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Protocol
+
+from koordlet.api.core import Node
+from koordlet.api.nodemetric import NodeMetric
+from koordlet.api.priority import class_of_qos
+from koordlet.api.slo import NodeSLO
+from koordlet.api.sloconfig import HostApplicationSpec
+from koordlet.app.logging import get_logger
+from koordlet.kube import Client, ObjectInformer
+from koordlet.statesinformer.kubelet import Endpoint, KubeletClient, KubeletError, endpoint_of
+from koordlet.statesinformer.local import discover
+from koordlet.statesinformer.model import PodMeta, Subject, SubjectKind, Workloads, subjects_of
+from koordlet.statesinformer.nodemetric import Policy
+from koordlet.statesinformer.pods import PodsInformer
+from koordlet.system.naming import CgroupDriver, KubeQOS, host_application_dir, kubepods_dir, qos_dir
+
+log = get_logger(__name__)
+
+
+class States(Protocol):
+    """What runs on the node."""
+
+    @property
+    def workloads(self) -> Workloads:
+        """The current picture."""
+        ...
+
+
+class LocalStates:
+    """`koordlet --standalone`: whatever cgroups say; call `refresh` now and then."""
+
+    def __init__(self, dirs: Callable[[], Iterable[str]]) -> None:
+        self._dirs = dirs
+        self.workloads = Workloads()
+
+    def refresh(self) -> None:
+        """Look again; the picture stays the same object if nothing changed."""
+        found = discover(self._dirs(), self.workloads.version + 1)
+        if found.subjects != self.workloads.subjects:
+            self.workloads = found
+
+
+def kube_subjects(
+    driver: CgroupDriver, pods: Mapping[str, PodMeta], host_apps: Iterable[HostApplicationSpec]
+) -> tuple[Subject, ...]:
+    """QoS directories, pods with their containers, host applications."""
+    qos = [
+        Subject(SubjectKind.QOS, kube_qos.value, path or kubepods_dir(driver), kube_qos.value)
+        for kube_qos in KubeQOS
+        if (path := qos_dir(driver, kube_qos))
+    ]
+    below = [subject for pod in pods.values() for subject in subjects_of(pod)]
+    return (*qos, *below, *(_host_app(driver, app) for app in host_apps))
+
+
+def _host_app(driver: CgroupDriver, app: HostApplicationSpec) -> Subject:
+    path = app.cgroup_path
+    directory = host_application_dir(
+        driver,
+        app.name,
+        app.qos,
+        base=None if path is None else path.base,
+        parent_dir="" if path is None else path.parent_dir,
+        relative_path="" if path is None else path.relative_path,
+    )
+    priority = app.priority or class_of_qos(app.qos)
+    return Subject(SubjectKind.HOST_APP, app.name, directory, app.name, qos=app.qos, priority_class=priority)
+
+
+class KubeStates:
+    """The node's own objects by watch, its pods by polling the kubelet.
+
+    The API server away: the last known state stays. No NodeSLO: no host applications (spec 02 §1.2).
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        node_name: str,
+        *,
+        found_driver: Callable[[], CgroupDriver | None],
+        address_type: str = "InternalIP",
+        insecure: bool = False,
+        read_only_port: int = 10255,
+    ) -> None:
+        self.node_name = node_name
+        self.node = ObjectInformer(client, Node, node_name)
+        self.node_slo = ObjectInformer(client, NodeSLO, node_name)
+        self.node_metric = ObjectInformer(client, NodeMetric, node_name)
+        self.workloads = Workloads()
+        self._found_driver = found_driver
+        self._driver: CgroupDriver | None = None
+        self._address = (address_type, insecure, read_only_port)
+        self._policy = Policy()
+        self._kubelet: KubeletClient | None = None
+        self.pods: PodsInformer | None = None
+        self.node_slo.add_handler(
+            on_add=lambda _: self.rebuild(), on_update=lambda *_: self.rebuild(), on_delete=lambda _: self.rebuild()
+        )
+
+    def ask(self, kubelet: KubeletClient) -> PodsInformer:
+        """Take pods from this kubelet."""
+        self._kubelet = kubelet
+        self.pods = PodsInformer(kubelet, lambda: self.driver, on_sync=self.rebuild)
+        return self.pods
+
+    def endpoint(self) -> Endpoint:
+        """Where the kubelet of the Node listens; raises KubeletError while the Node is unknown."""
+        node = self.node.object
+        if node is None:
+            raise KubeletError(f"node {self.node_name} is not known yet")
+        address_type, insecure, port = self._address
+        return endpoint_of(node, address_type, insecure=insecure, read_only_port=port)
+
+    @property
+    def driver(self) -> CgroupDriver:
+        """The kubelet's cgroup driver: what its directories say; systemd while nothing says (spec 02 §2.1)."""
+        if self._driver is None:
+            self._driver = self._found_driver()
+        return self._driver or CgroupDriver.SYSTEMD
+
+    async def sync_pods(self) -> None:
+        """One round with the kubelet; before its first pod the driver is asked of it too."""
+        if self.pods is None or self._kubelet is None:
+            raise KubeletError("no kubelet is configured")
+        if self._driver is None and self._found_driver() is None:
+            config = await self._kubelet.config()
+            name = str(config.get("cgroupDriver", ""))
+            if name in (driver.value for driver in CgroupDriver):
+                self._driver = CgroupDriver(name)
+        await self.pods.sync()
+
+    def rebuild(self) -> None:
+        """Make the picture anew; keep the old object when nothing changed."""
+        pods = self.pods.pods if self.pods is not None else MappingProxyType({})
+        slo = self.node_slo.object
+        subjects = kube_subjects(self.driver, pods, slo.spec.host_applications if slo is not None else ())
+        known = self.workloads
+        if subjects == known.subjects:
+            self.workloads = Workloads(known.version, pods, known.subjects)
+        else:
+            self.workloads = Workloads(known.version + 1, pods, subjects)
+
+    @property
+    def policy(self) -> Policy:
+        """How NodeMetric wants to be filled; the default while there is no object."""
+        found = self.node_metric.object
+        return self._policy if found is None else Policy.of(found.spec.metric_collect_policy)
