@@ -20,8 +20,11 @@ from koordlet.kube.errors import (
     TooManyRequests,
     Unauthorized,
 )
+from koordlet.kube.events import EventRecorder
 from koordlet.kube.informer import Informer, ObjectInformer
+from koordlet.kube.leader import LeaderElector, LeadershipLost
 from koordlet.kube.patch import PatchKind, merge_diff, pointer
+from koordlet.kube.workqueue import QueueClosed, WorkQueue
 
 __all__ = [
     "ApiError",
@@ -31,18 +34,23 @@ __all__ = [
     "ConfigError",
     "Conflict",
     "ConnectionFailed",
+    "EventRecorder",
     "Forbidden",
     "Gone",
     "Informer",
     "Invalid",
     "KubeError",
+    "LeaderElector",
+    "LeadershipLost",
     "Listing",
     "NotFound",
     "ObjectInformer",
     "PatchKind",
+    "QueueClosed",
     "ServerError",
     "TooManyRequests",
     "Unauthorized",
+    "WorkQueue",
     "merge_diff",
     "pointer",
 ]

@@ -72,8 +72,9 @@ class Transport:
     ) -> bytes:
         """The body of a successful answer.
 
-        Raises ApiError (by type) or ConnectionFailed. `seconds` bounds one attempt. `repeatable`: doing it twice is the same as once; default
-        is true of GET. `retry_429=False` hands 429 straight back: for evictions it is an answer, not a delay.
+        Raises ApiError (by type) or ConnectionFailed. `repeatable`: doing it twice is the same as once; default is
+        true of GET. `seconds` bounds one attempt. `retry_429=False` hands 429 straight back: for evictions it is an
+        answer, not a delay.
         """
         again = method == "GET" if repeatable is None else repeatable
         backoff = Backoff(0.2, 5.0, rng=self._rng)

@@ -1,0 +1,226 @@
+"""Kubernetes Events (core/v1) that never block who reports and never flood the server.
+
+`event()` only notes; one background task sends. The same event again becomes a higher count on the same object;
+more than ten messages of one kind in ten minutes become one "(combined from similar events)"; per source and object
+at most 25 in a burst and one every five minutes after that; what does not fit a bounded queue is dropped and
+counted. These are client-go's numbers, so `kubectl describe` shows what its users expect. An event about a
+cluster-scoped object lives in the namespace `default`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from koordlet.api import wire
+from koordlet.api.core import Event, EventSource
+from koordlet.api.meta import ObjectMeta, ObjectReference
+from koordlet.api.registry import resource_for
+from koordlet.api.wire import Time
+from koordlet.app.logging import get_logger
+from koordlet.kube.client import Client
+from koordlet.kube.decode import Object
+from koordlet.kube.errors import ApiError, Conflict, KubeError, NotFound
+from koordlet.kube.metrics import EventMetrics
+from koordlet.kube.ratelimit import TokenBucket
+
+log = get_logger(__name__)
+
+NORMAL, WARNING = "Normal", "Warning"
+_QUEUE = 1000
+_CACHE = 4096
+_SIMILAR_MAX, _SIMILAR_SECONDS = 10, 600.0
+_SPAM_BURST, _SPAM_QPS = 25, 1 / 300
+_MESSAGE_MAX = 1024  # characters; the API refuses longer notes
+_V = TypeVar("_V")
+
+
+class _Cache(Generic[_V]):
+    """A bounded dict that forgets what was used least recently."""
+
+    def __init__(self, make: Callable[[], _V]) -> None:
+        self._make = make
+        self._items: OrderedDict[tuple[str, ...], _V] = OrderedDict()
+
+    def get(self, key: tuple[str, ...]) -> _V:
+        value = self._items.pop(key, None)
+        if value is None:
+            value = self._make()
+        self._items[key] = value
+        if len(self._items) > _CACHE:
+            self._items.popitem(last=False)
+        return value
+
+
+@dataclass
+class _Similar:
+    """The different messages seen of one kind of event."""
+
+    messages: set[str] = field(default_factory=set)
+    last: float = float("-inf")
+
+
+@dataclass
+class _Sent:
+    """What the server has of an event; `name` is "" until the first is written."""
+
+    name: str = ""
+    count: int = 0
+    first: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Report:
+    about: ObjectReference
+    type: str
+    reason: str
+    message: str
+    at: float
+    combined: bool
+
+
+def reference(obj: Object | ObjectReference) -> ObjectReference:
+    """The reference to an object; kind and apiVersion from the object or else from its type."""
+    if isinstance(obj, ObjectReference):
+        return obj
+    kind, version = getattr(obj, "kind", ""), getattr(obj, "api_version", "")
+    if not kind or not version:
+        resource = resource_for(type(obj))
+        kind, version = resource.kind, resource.api_version
+    meta = obj.metadata
+    return ObjectReference(
+        api_version=version,
+        kind=kind,
+        name=meta.name,
+        namespace=meta.namespace,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+    )
+
+
+class EventRecorder:
+    """A service for `Runner`; events noted before `start` wait for it, those left at `stop` get one last chance."""
+
+    def __init__(self, client: Client, component: str, host: str = "") -> None:
+        self.name = "events"
+        self._client = client
+        self._clock = client.clock
+        self._source = EventSource(component=component, host=host)
+        self._queue: deque[_Report] = deque()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._similar: _Cache[_Similar] = _Cache(_Similar)
+        self._sent: _Cache[_Sent] = _Cache(_Sent)
+        self._spam: _Cache[TokenBucket] = _Cache(lambda: TokenBucket(_SPAM_QPS, _SPAM_BURST, clock=self._clock))
+        self._metrics = EventMetrics.of(client.registry)
+
+    async def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="events")
+
+    async def stop(self) -> None:
+        """Send what is noted, within two seconds, and end."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        try:
+            async with self._clock.timeout(2.0):
+                while self._queue and not task.done():
+                    await self._clock.sleep(0.05)
+        except TimeoutError:
+            log.warning("Events not sent before stopping", left=len(self._queue))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    def event(self, about: Object | ObjectReference, type: str, reason: str, message: str) -> None:
+        """Report; returns at once. `type` is NORMAL or WARNING, `reason` a CamelCase word."""
+        ref = reference(about)
+        of_object = (ref.kind, ref.namespace, ref.name, ref.uid)
+        if not self._spam.get(of_object).try_take():
+            self._metrics.events.labels("filtered").inc()
+            return
+        combined = self._is_similar((*of_object, type, reason), message)
+        if len(self._queue) >= _QUEUE:
+            self._metrics.events.labels("dropped").inc()
+            return
+        self._queue.append(_Report(ref, type, reason, message[:_MESSAGE_MAX], self._clock.now(), combined))
+        self._wake.set()
+
+    def normal(self, about: Object | ObjectReference, reason: str, message: str) -> None:
+        self.event(about, NORMAL, reason, message)
+
+    def warning(self, about: Object | ObjectReference, reason: str, message: str) -> None:
+        self.event(about, WARNING, reason, message)
+
+    def _is_similar(self, key: tuple[str, ...], message: str) -> bool:
+        """Whether there have been so many messages of this kind lately that they are told as one."""
+        similar, now = self._similar.get(key), self._clock.monotonic()
+        if now - similar.last > _SIMILAR_SECONDS:
+            similar.messages.clear()
+        similar.last = now
+        if len(similar.messages) < _SIMILAR_MAX:
+            similar.messages.add(message)
+            return False
+        return message not in similar.messages
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._queue:
+                report = self._queue[0]
+                try:
+                    await self._send(report)
+                except ApiError as error:  # refused for good: the namespace is going away, no permission, …
+                    self._metrics.events.labels("failed").inc()
+                    log.warning("Event refused", reason=report.reason, object=report.about.name, err=error)
+                except (KubeError, wire.WireError) as error:  # the server is away: it stays the next to be sent
+                    self._metrics.events.labels("failed").inc()
+                    log.debug("Event not sent yet", reason=report.reason, err=error)
+                    await self._clock.sleep(10.0)
+                    continue
+                self._queue.popleft()
+
+    async def _send(self, report: _Report) -> None:
+        ref, source = report.about, self._source
+        text = "" if report.combined else report.message
+        key = (ref.kind, ref.namespace, ref.name, ref.uid, report.type, report.reason, text)
+        sent = self._sent.get(key)
+        namespace = ref.namespace or "default"
+        message = f"(combined from similar events): {report.message}" if report.combined else report.message
+        last = Time.from_unix(report.at)
+        if sent.name:
+            patch: dict[str, Any] = {"count": sent.count + 1, "lastTimestamp": str(last), "message": message}
+            try:
+                await self._client.patch(Event, sent.name, namespace, body=patch)
+                sent.count += 1
+                self._metrics.events.labels("merged").inc()
+                return
+            except NotFound:  # the server forgets events after an hour; begin anew
+                sent.name = ""
+        name = f"{ref.name}.{int(report.at * 1e9):x}"
+        event = Event(
+            metadata=ObjectMeta(name=name, namespace=namespace),
+            involved_object=ref,
+            reason=report.reason,
+            message=message,
+            source=source,
+            first_timestamp=last,
+            last_timestamp=last,
+            count=1,
+            type=report.type,
+            reporting_component=source.component,
+            reporting_instance=source.host,
+        )
+        try:
+            await self._client.create(event, namespace=namespace)
+        except Conflict as error:
+            if not error.already_exists:
+                raise
+            event.metadata.name = f"{name}x{len(self._queue):x}"  # two events of one object within a nanosecond tick
+            await self._client.create(event, namespace=namespace)
+        sent.name, sent.count, sent.first = event.metadata.name, 1, report.at
+        self._metrics.events.labels("sent").inc()
