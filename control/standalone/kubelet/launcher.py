@@ -16,6 +16,8 @@ the kubelet may be killed and come back while containers run:
 `exec CONFIG.json` joins the same cgroups and becomes the command: probes and hooks.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import errno
@@ -26,12 +28,18 @@ import signal
 import sys
 import time
 
+TYPE_CHECKING = False  # typing itself takes longer to import than everything else here
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    Config = dict[str, Any]
+
 PR_SET_CHILD_SUBREAPER = 36
 LINE_LIMIT = 16 * 1024
 KILL_ROUNDS = 200
 
 
-def starttime(pid):
+def starttime(pid: int) -> int | None:
     """Field 22 of /proc/<pid>/stat: together with the pid it names a process for good; None = gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as f:  # noqa: PTH123 - pathlib costs start-up time
@@ -40,7 +48,7 @@ def starttime(pid):
         return None
 
 
-def write_json(path, value):
+def write_json(path: str, value: object) -> None:
     """Whole or not at all: write beside, fsync, rename."""
     fd = os.open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
@@ -51,7 +59,7 @@ def write_json(path, value):
     os.rename(path + ".tmp", path)  # noqa: PTH104
 
 
-def rfc3339(ns):
+def rfc3339(ns: int) -> str:
     seconds, rest = divmod(ns, 10**9)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest:09d}Z"
 
@@ -59,17 +67,17 @@ def rfc3339(ns):
 class Log:
     """Append CRI log lines; at `limit` bytes shift 0.log -> 0.log.1 -> … and start a new file."""
 
-    def __init__(self, path, limit, files):
+    def __init__(self, path: str, limit: int, files: int) -> None:
         self.path, self.limit, self.files = path, limit, files
         self.partial = {"stdout": b"", "stderr": b""}
         self.fd, self.size = -1, 0
         self.open()
 
-    def open(self):
+    def open(self) -> None:
         self.fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
         self.size = os.fstat(self.fd).st_size
 
-    def rotate(self):
+    def rotate(self) -> None:
         os.close(self.fd)
         for i in range(self.files - 2, -1, -1):
             old = f"{self.path}.{i}" if i else self.path
@@ -79,14 +87,14 @@ class Log:
             os.unlink(self.path)  # noqa: PTH108
         self.open()
 
-    def line(self, stream, tag, data):
+    def line(self, stream: str, tag: str, data: bytes) -> None:
         record = f"{rfc3339(time.time_ns())} {stream} {tag} ".encode() + data + b"\n"
         if self.size and self.size + len(record) > self.limit:
             self.rotate()
         with contextlib.suppress(OSError):  # a full disk must not stop the container
             self.size += os.write(self.fd, record)
 
-    def feed(self, stream, data):
+    def feed(self, stream: str, data: bytes) -> None:
         data = self.partial[stream] + data
         *lines, rest = data.split(b"\n")
         for line in lines:
@@ -99,7 +107,7 @@ class Log:
             rest = rest[LINE_LIMIT:]
         self.partial[stream] = rest
 
-    def close(self):
+    def close(self) -> None:
         for stream, rest in self.partial.items():
             if rest:
                 self.line(stream, "F", rest)
@@ -107,12 +115,12 @@ class Log:
 
 
 class StartFailed(Exception):
-    def __init__(self, message, code):
+    def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.code = code
 
 
-def become(config):
+def become(config: Config) -> NoReturn:
     """Join the cgroups, drop to the user, exec. Only returns by raising StartFailed."""
     step = "join cgroup"
     argv = config["argv"]
@@ -148,11 +156,11 @@ def become(config):
             if exc.errno in (errno.ENOENT, errno.ENOTDIR):
                 where = "no such file or directory" if "/" in argv[0] else "executable file not found in $PATH"
                 raise StartFailed(f'exec: "{argv[0]}": {where}', 127) from exc
-            raise StartFailed(f'exec: "{argv[0]}": {os.strerror(exc.errno).lower()}', 126) from exc
+            raise StartFailed(f'exec: "{argv[0]}": {os.strerror(exc.errno or errno.EIO).lower()}', 126) from exc
         raise StartFailed(f"{step}: {exc}", 128) from exc
 
 
-def failing(write_fd, config):
+def failing(write_fd: int, config: Config) -> NoReturn:
     """Body of a forked child: become the command, or say why not on `write_fd` and end."""
     code = 128
     try:
@@ -164,17 +172,17 @@ def failing(write_fd, config):
         os._exit(code)
 
 
-def read_all(fd):
+def read_all(fd: int) -> bytes:
     out = b""
     while chunk := os.read(fd, 65536):
         out += chunk
     return out
 
 
-def kill_rest(procs):
+def kill_rest(procs: list[str]) -> None:
     """SIGKILL whoever is left in these cgroups until nobody is (or, for a process stuck in the kernel, 2 s)."""
     for _ in range(KILL_ROUNDS):
-        left = set()
+        left: set[int] = set()
         for path in procs:
             with contextlib.suppress(OSError), open(path) as f:  # noqa: PTH123
                 left.update(int(p) for p in f.read().split())
@@ -188,7 +196,7 @@ def kill_rest(procs):
         time.sleep(0.01)
 
 
-def reap(main):
+def reap(main: int | None) -> int | None:
     """Collect ended children; the wait status of `main` if it is among them."""
     found = None
     while True:
@@ -202,12 +210,12 @@ def reap(main):
             found = status
 
 
-def redirect(stdin, stdout, stderr):
+def redirect(stdin: int, stdout: int, stderr: int) -> None:
     for fd, target in ((stdin, 0), (stdout, 1), (stderr, 2)):
         os.dup2(fd, target)
 
 
-def supervise(config, ready):
+def supervise(config: Config, ready: int) -> NoReturn:
     """The shim: start the container, copy its output, wait for its end, write it down."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -273,7 +281,7 @@ def supervise(config, ready):
     os._exit(0)
 
 
-def pump(fd, stream, log):
+def pump(fd: int, stream: str, log: Log) -> bool:
     """Copy one chunk; False at the end of the stream or when nothing is there."""
     try:
         data = os.read(fd, 65536)
@@ -283,7 +291,7 @@ def pump(fd, stream, log):
     return bool(data)
 
 
-def run(config):
+def run(config: Config) -> int:
     ready_read, ready_write = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
     if child == 0:
@@ -312,7 +320,7 @@ def run(config):
     return 0
 
 
-def main(argv):
+def main(argv: list[str]) -> int:
     with open(argv[2]) as f:  # noqa: PTH123
         config = json.load(f)
     if argv[1] == "run":

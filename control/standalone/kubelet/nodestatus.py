@@ -56,8 +56,8 @@ def resources(
         "ephemeral-storage": Quantity.of(machine.disk, BINARY_SI),
         "pods": Quantity.of(max_pods),
     }
-    for size, amount in machine.hugepages.items():
-        capacity[_huge_name(size)] = Quantity.of(amount, BINARY_SI)
+    for page, size in machine.hugepages.items():
+        capacity[_huge_name(page)] = Quantity.of(size, BINARY_SI)
     absolute = dict(capacity)
     for reserved in (kube_reserved, system_reserved):
         for name, amount in reserved.items():
@@ -74,8 +74,8 @@ def resources(
         "memory": eviction_memory + huge,
         "ephemeral-storage": machine.disk * eviction_disk_percent // 100,
     }
-    for name, amount in held_back.items():
-        left = max(0, allocatable[name].value() - amount)
+    for name, size in held_back.items():
+        left = max(0, allocatable[name].value() - size)
         allocatable[name] = Quantity.of(left, BINARY_SI if name == "memory" else allocatable[name].fmt)
     return Resources(capacity, allocatable, absolute)
 

@@ -78,19 +78,10 @@ def _lines(path: Path) -> Iterator[LogLine]:
             continue  # rotated away between listing and opening
 
 
-def read(path: Path, query: LogQuery) -> list[bytes]:
-    """What is there now. `tail` counts whole lines from the end."""
+def read(path: Path, query: LogQuery) -> list[LogLine]:
+    """What is there now, by `since` and `tail` (records from the end)."""
     matching = (line for line in _lines(path) if _wanted(line, query))
-    kept = matching if query.tail is None else deque(matching, maxlen=max(0, query.tail))
-    out, size = [], 0
-    for line in kept:
-        data = render(line, query)
-        if query.limit_bytes is not None and size + len(data) > query.limit_bytes:
-            out.append(data[: query.limit_bytes - size])
-            break
-        out.append(data)
-        size += len(data)
-    return out
+    return list(matching if query.tail is None else deque(matching, maxlen=max(0, query.tail)))
 
 
 class _Tailer:
@@ -143,17 +134,34 @@ class _Tailer:
 
 
 async def stream(path: Path, query: LogQuery, running: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """What is there, then (with `follow`) what is added until the container has ended."""
+    """What is there, then (with `follow`) what is added until the container has ended; `limit_bytes` at most."""
+    left = query.limit_bytes
+    async for line in _records(path, query, running):
+        data = render(line, query)
+        if left is not None:
+            data = data[:left]
+            left -= len(data)
+        if data:
+            yield data
+        if left == 0:
+            return
+
+
+async def _records(path: Path, query: LogQuery, running: Callable[[], bool]) -> AsyncIterator[LogLine]:
     tailer = _Tailer(path)
     try:
         if query.follow:
             tailer.open_at_end()
-        for data in read(path, query):
-            yield data
+        last = ""
+        # A thread, because files of tens of megabytes are parsed here while the loop has pods to look after.
+        for line in await asyncio.to_thread(read, path, query):
+            last = line.stamp
+            yield line
         while query.follow:
             alive = running()
             for line in tailer.read_new():
-                yield render(line, query)
+                if line.stamp > last:  # what came between opening and reading has been given already
+                    yield line
             if not alive:
                 return
             await asyncio.sleep(POLL_SECONDS)

@@ -12,11 +12,9 @@ import asyncio
 import secrets
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
-
-from koordlet.app.duration import format_duration
 
 from control.standalone.kubelet.backoff import Backoff
 from control.standalone.kubelet.cgroups import CgroupError
@@ -43,6 +41,7 @@ from control.standalone.kubelet.status import (
     over,
     pod_status,
 )
+from koordlet.api.times import Duration
 from koordlet.app.clock import Clock
 from koordlet.app.logging import get_logger
 
@@ -73,7 +72,8 @@ class Host(Protocol):
     async def finalize(self, worker: PodWorker) -> None:
         """Post the last status and delete the API object (uid as precondition); returns when it is gone."""
 
-    def admit(self, worker: PodWorker) -> Verdict | None: ...
+    async def admit(self, worker: PodWorker) -> Verdict | None:
+        """None: may run (and `worker.admitted` is set in the same breath, before the next is judged)."""
 
     def forget(self, worker: PodWorker) -> None: ...
 
@@ -113,6 +113,8 @@ class PodWorker:
         self.status: dict[str, Any] = dict(raw.get("status") or {})
         self.records: dict[str, ContainerRecord] = {}
         self.sandbox: ContainerInfo | None = None
+        self.seen = False
+        """The API has been seen to have this pod, in this life of the kubelet."""
         self.gone = False
         """The API object does not exist (any more)."""
         self.terminating = False
@@ -210,9 +212,9 @@ class PodWorker:
                 log.warning("pod sync failed", pod=f"{self.namespace}/{self.pod_name}", err=exc)
                 self._a.host.event(self.raw, "Warning", "FailedSync", f"error syncing pod: {exc}")
                 again = self._a.clock.monotonic() + RETRY_SECONDS
-            if self._task is not None and again is not None and again < 0:
+            if again is not None and again < 0:
                 return
-            await self._until(lambda: self._dirty, lambda: again)
+            await self._until(lambda: self._dirty, _constant(again))
 
     async def _until(self, done: Callable[[], bool], limit: Callable[[], float | None]) -> bool:
         """Wait for `done()`, looked at after each event, or until `limit()` (monotonic, may move)."""
@@ -236,7 +238,7 @@ class PodWorker:
             return -1.0
         spec = self.spec
         if spec is None or self.verdict is not None:
-            if self.spec is not None and self._live_containers():
+            if spec is not None:
                 await self._stop_all(spec, self._grace(spec))
             await self._release()
             self._publish()
@@ -244,12 +246,11 @@ class PodWorker:
         if not self.admitted:
             if (self.raw.get("status") or {}).get("phase") in ("Succeeded", "Failed") and not self.records_exist():
                 return None  # ended in an earlier life of which nothing is left here
-            verdict = self._a.host.admit(self)
+            verdict = await self._a.host.admit(self)
             if verdict is not None:
                 self._refuse(verdict)
                 self._save()
                 return await self._sync()
-            self.admitted = True
             self._save()
         if spec.active_deadline is not None and not over(spec, self.records):
             left = self.start_time + spec.active_deadline - self._a.clock.now()
@@ -440,7 +441,7 @@ class PodWorker:
     def _back_off(self, spec: PodSpec, container: ContainerSpec, record: ContainerRecord) -> None:
         delay = self._a.backoff.delay((spec.uid, container.name))
         message = (
-            f"back-off {format_duration(delay)} restarting failed container={container.name} "
+            f"back-off {Duration.of(nanoseconds=round(delay * 1e9))} restarting failed container={container.name} "
             f"pod={spec.name}_{spec.namespace}({spec.uid})"
         )
         if record.waiting != ("CrashLoopBackOff", message):
@@ -532,9 +533,6 @@ class PodWorker:
             if at < self._deadline:
                 self._deadline = at
                 self._wake.set()
-
-    def _live_containers(self) -> bool:
-        return any(r.running for r in self.records.values())
 
     async def _stop_all(self, spec: PodSpec, grace: float) -> None:
         """End the containers together, then the sidecars in reverse order with what grace is left."""
@@ -655,7 +653,7 @@ class PodWorker:
 
     def _save(self) -> None:
         state = PodState(self.raw, self.start_time, self.admitted, self.verdict)
-        self._a.store.save(self.uid, replace(state))
+        self._a.store.save(self.uid, state)
 
 
 def _lasting(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -673,6 +671,10 @@ def _merge_conditions(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> lis
 
 
 OWNED_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+
+
+def _constant(at: float | None) -> Callable[[], float | None]:
+    return lambda: at
 
 
 def _sooner(a: float | None, b: float | None) -> float | None:

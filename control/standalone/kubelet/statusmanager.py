@@ -53,12 +53,13 @@ class StatusManager:
         self._pending[uid] = _Pending(namespace, name, status)
         self._wake.set()
 
-    def known(self, uid: str, status: Mapping[str, Any] | None) -> None:
-        """What the API has been seen to hold for a pod; makes a lost status be sent again."""
+    def lost(self, uid: str, seen: Mapping[str, Any] | None) -> bool:
+        """Does the API hold another phase than the one last sent? Then it has to be sent again."""
         sent = self._sent.get(uid)
-        if sent is not None and status is not None and sent.get("phase") != status.get("phase"):
-            if uid not in self._pending:
-                self._sent.pop(uid)
+        if sent is None or uid in self._pending or (seen or {}).get("phase") == sent.get("phase"):
+            return False
+        del self._sent[uid]
+        return True
 
     def forget(self, uid: str) -> None:
         self._pending.pop(uid, None)

@@ -1,0 +1,212 @@
+"""`python -m control.standalone.kubelet`: flags in, services wired, run until a signal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from control.standalone.kubelet.agent import Kubelet, NodeConfig
+from control.standalone.kubelet.api import NodeApi
+from control.standalone.kubelet.auth import Gatekeeper, read_token_file
+from control.standalone.kubelet.certs import serving_certificate
+from control.standalone.kubelet.cgroups import CgroupTree
+from control.standalone.kubelet.machine import MachineError, read_machine
+from control.standalone.kubelet.naming import CgroupNames, Driver
+from control.standalone.kubelet.nodestatus import ReservationError, resources
+from control.standalone.kubelet.options import (
+    KUBELET_VERSION,
+    Options,
+    amount,
+    amounts,
+    kubelet_configuration,
+)
+from control.standalone.kubelet.podcgroups import PodCgroups
+from control.standalone.kubelet.podstate import PodStore
+from control.standalone.kubelet.process_runtime import ProcessRuntime
+from control.standalone.kubelet.server import Endpoints, main_server, read_only_server
+from control.standalone.kubelet.sources import ClientCaller, InformerSource
+from control.standalone.kubelet.stats import KubeletCollector
+from koordlet.api.meta import ObjectReference
+from koordlet.app.clock import SYSTEM_CLOCK
+from koordlet.app.flags import FlagError, parse
+from koordlet.app.health import Health
+from koordlet.app.http import Server, server_tls
+from koordlet.app.logging import get_logger, setup
+from koordlet.app.runner import Runner, run
+from koordlet.app.version import user_agent
+from koordlet.kube import Client, Config, ConfigError, EventRecorder
+
+PROG = "kubelet"
+log = get_logger(__name__)
+
+
+class StartError(RuntimeError):
+    """The kubelet cannot run as asked on this machine."""
+
+
+class Recorder:
+    """Events about plain objects through `koordlet.kube`'s recorder."""
+
+    def __init__(self, recorder: EventRecorder) -> None:
+        self._recorder = recorder
+
+    def event(self, raw: Mapping[str, Any], kind: str, reason: str, message: str) -> None:
+        meta = raw.get("metadata") or {}
+        about = ObjectReference(
+            api_version=raw.get("apiVersion") or "v1",
+            kind=raw.get("kind") or "Pod",
+            name=meta.get("name") or "",
+            namespace=meta.get("namespace") or "",
+            uid=meta.get("uid") or "",
+        )
+        self._recorder.event(about, kind, reason, message)
+
+
+def lock(root: Path) -> TextIO:
+    """Hold the state folder: two kubelets on one would kill each other's containers."""
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle = (root / "kubelet.lock").open("w")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as exc:
+        handle.close()
+        raise StartError(f"{root}: another kubelet is running on this --root-dir") from exc
+    return handle
+
+
+class _KubeletService:
+    """The agent between the HTTP server (whose port it registers) and the end of the process."""
+
+    name = "kubelet"
+
+    def __init__(self, kubelet: Kubelet, runtime: ProcessRuntime, server: Server, cleanup: bool) -> None:
+        self._kubelet, self._runtime, self._server, self._cleanup = kubelet, runtime, server, cleanup
+
+    async def start(self) -> None:
+        self._kubelet.port = self._server.port
+        await self._kubelet.start()
+
+    async def stop(self) -> None:
+        await self._kubelet.stop()
+        if self._cleanup:
+            await self._kubelet.cleanup()
+        self._runtime.close()
+
+
+async def serve(options: Options) -> int:
+    """Run until a signal; the exit status. Raises `StartError`, `FlagError`, `ConfigError`, `OSError`."""
+    node = (options.node or socket.gethostname()).lower()
+    handle = lock(options.root)
+    try:
+        return await _serve(options, node)
+    finally:
+        handle.close()
+
+
+async def _serve(options: Options, node: str) -> int:
+    clock = SYSTEM_CLOCK
+    tree = CgroupTree.discover(Path(options.cgroup_mount))
+    machine = read_machine(options.root)
+    found = resources(
+        machine,
+        options.max_pods,
+        amounts("kube-reserved", options.kube_reserved),
+        amounts("system-reserved", options.system_reserved),
+        amount("eviction-memory", options.eviction_memory).value(),
+        options.eviction_disk,
+    )
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    config = Config.load(
+        options.kubeconfig or None,
+        user_agent=user_agent(PROG),
+        qps=options.kube_api_qps,
+        burst=options.kube_api_burst,
+    )
+    client = Client(config, registry=registry)
+    api = NodeApi(ClientCaller(client), node)
+    events = EventRecorder(client, PROG, node)
+    runtime = ProcessRuntime(
+        options.root / "containers",
+        tree,
+        amount("container-log-max-size", options.log_max_size).value(),
+        options.log_max_files,
+    )
+    absolute = found.absolute
+    cgroups = PodCgroups(
+        tree,
+        CgroupNames(Driver(options.cgroup_driver), options.cgroup_root),
+        options.root / "cgroups.json",
+        absolute["cpu"].milli_value(),
+        absolute["memory"].value(),
+        options.enforce_allocatable,
+    )
+    kubelet = Kubelet(
+        NodeConfig(
+            node,
+            options.ip,
+            machine,
+            found,
+            KUBELET_VERSION,
+            options.node_labels,
+            options.status_period,
+            options.lease_seconds,
+        ),
+        api,
+        InformerSource(client, node),
+        runtime,
+        cgroups,
+        PodStore(options.root / "pods"),
+        Recorder(events),
+        clock,
+    )
+    registry.register(KubeletCollector(kubelet))
+    static = read_token_file(Path(options.token_auth_file)) if options.token_auth_file else {}
+    gatekeeper = Gatekeeper(api, clock, static, options.authorization_mode == "Webhook")
+    health = Health()
+    cert, key = serving_certificate(options.root / "pki", node, options.ip)
+    server: Server
+
+    def configuration() -> dict[str, object]:
+        return kubelet_configuration(options, node, server.port)
+
+    endpoints = Endpoints(kubelet, configuration, clock)
+    server = main_server(
+        f"{options.bind_address}:{options.port}", endpoints, gatekeeper, registry, health, server_tls(cert, key)
+    )
+    runner = Runner(clock=clock)
+    runner.add_stop("api-client", client.close)
+    runner.add(events)
+    runner.add(server)
+    if options.read_only_port:
+        addr = f"{options.bind_address}:{options.read_only_port}"
+        runner.add(read_only_server(addr, endpoints, registry, health))
+    if options.healthz_port:
+        runner.add(Server(f"127.0.0.1:{options.healthz_port}", health=health))
+    runner.add(_KubeletService(kubelet, runtime, server, options.cleanup_on_exit))
+    return await runner.run()
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = parse(Options, sys.argv[1:] if argv is None else argv, prog=PROG)
+    setup(options.v, json=options.logging_format == "json")
+    try:
+        return run(serve(options))
+    except (StartError, FlagError, ConfigError, ReservationError, MachineError, ValueError) as exc:
+        sys.stderr.write(f"{PROG}: {exc}\n")
+        return 1
+    except OSError as exc:
+        hint = " (cgroups and other users' processes need root)" if os.geteuid() != 0 else ""
+        sys.stderr.write(f"{PROG}: {exc}{hint}\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,346 @@
+"""The kubelet itself: registers the node, keeps it alive, gives every pod a worker, answers for them all.
+
+Start order matters for coming back after a kill -9: first the runtime finds its containers, then workers adopt
+the pods of the state files, and only then the API is asked; pods that the API no longer has are ended once
+its list is complete. Nothing that the API server does (or its absence) stops pods that run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from control.standalone.kubelet.admission import admit
+from control.standalone.kubelet.api import NodeApi
+from control.standalone.kubelet.backoff import Backoff
+from control.standalone.kubelet.environ import Lookup, NodeFacts
+from control.standalone.kubelet.machine import Machine
+from control.standalone.kubelet.nodestatus import Resources, labels, lease, node_conditions, node_status
+from control.standalone.kubelet.podcgroups import PodCgroups
+from control.standalone.kubelet.podspec import PodSpec
+from control.standalone.kubelet.podstate import PodStore
+from control.standalone.kubelet.podworker import ApiUnavailable, PodWorker, Surroundings
+from control.standalone.kubelet.runtime import ContainerInfo, Runtime
+from control.standalone.kubelet.sources import Source
+from control.standalone.kubelet.status import Verdict
+from control.standalone.kubelet.statusmanager import StatusManager
+from koordlet.api.quantity import Quantity, QuantityError
+from koordlet.app.clock import Clock
+from koordlet.app.logging import get_logger
+from koordlet.app.periodic import Periodic
+from koordlet.kube.errors import Conflict, KubeError
+
+log = get_logger(__name__)
+
+REPORT_SECONDS = 300.0
+"""A Node status that has not changed is sent again this often."""
+
+
+class Recorder(Protocol):
+    """Makes Events; must not block and not raise."""
+
+    def event(self, raw: Mapping[str, Any], kind: str, reason: str, message: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """What the node is, all computed before the start."""
+
+    name: str
+    ip: str
+    machine: Machine
+    resources: Resources
+    kubelet_version: str
+    extra_labels: Mapping[str, str]
+    status_period: float
+    lease_seconds: int
+
+
+class Kubelet:
+    """A service (`start`, `stop`). `port` of the HTTPS endpoints is set before `start`."""
+
+    name = "kubelet"
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        api: NodeApi,
+        source: Source,
+        runtime: Runtime,
+        cgroups: PodCgroups,
+        store: PodStore,
+        recorder: Recorder,
+        clock: Clock,
+    ) -> None:
+        self.config, self.runtime, self.cgroups = config, runtime, cgroups
+        self._api, self._source, self._store = api, source, store
+        self._recorder, self._clock = recorder, clock
+        self.port = 0
+        self.node: dict[str, Any] = {}
+        self.registered = asyncio.Event()
+        self.statuses = StatusManager(api, clock)
+        self.workers: dict[str, PodWorker] = {}
+        self._active: frozenset[str] = frozenset()
+        self._reported: tuple[float, dict[str, Any]] | None = None
+        self._orphans: asyncio.Task[None] | None = None
+        allocatable = config.resources.allocatable
+        self.around = Surroundings(
+            runtime=runtime,
+            cgroups=cgroups,
+            store=store,
+            clock=clock,
+            backoff=Backoff(),
+            node=NodeFacts(config.name, config.ip, allocatable["cpu"].milli_value(), allocatable["memory"].value()),
+            memory_capacity=config.machine.memory,
+            host=self,
+        )
+        self._beats = [
+            Periodic("node-status", config.status_period, self._report_node, jitter=0.04, clock=clock),
+            Periodic("node-lease", config.lease_seconds / 4, self._renew_lease, jitter=0.04, clock=clock),
+        ]
+
+    # --- life
+
+    async def start(self) -> None:
+        self.cgroups.setup()
+        self.runtime.on_exit(self._container_ended)
+        await self.runtime.load()
+        for uid, state in self._store.load():
+            worker = self.workers[uid] = PodWorker(self.around, state.raw, state)
+            log.info("Adopted pod", pod=f"{worker.namespace}/{worker.pod_name}", uid=uid)
+        self._update_qos()
+        for worker in list(self.workers.values()):
+            worker.start()
+        await self.statuses.start()
+        await self._source.start(self)
+        self._orphans = asyncio.create_task(self._drop_orphans(), name="orphans")
+        for beat in self._beats:
+            await beat.start()
+
+    async def stop(self) -> None:
+        """Stop looking after the pods; their processes keep running."""
+        for beat in self._beats:
+            await beat.stop()
+        if self._orphans is not None:
+            self._orphans.cancel()
+            await asyncio.gather(self._orphans, return_exceptions=True)
+        await self._source.stop()
+        for worker in list(self.workers.values()):
+            await worker.stop()
+        await self.statuses.stop()
+
+    async def cleanup(self) -> None:
+        """End every process and remove every cgroup of ours; call after `stop`."""
+        await asyncio.gather(*(worker.kill_now() for worker in self.workers.values()))
+        for info in self.runtime.containers():
+            await self.runtime.remove(info.id)
+        left = self.cgroups.teardown()
+        if left:
+            log.warning("Cgroups in use by others stay", cgroups=left)
+
+    async def _drop_orphans(self) -> None:
+        """Once the API's list is complete: what it does not have has been deleted while we were away."""
+        await self._source.synced.wait()
+        for worker in list(self.workers.values()):
+            if not worker.seen:
+                worker.removed()
+        for info in self.runtime.containers():
+            if info.pod_uid not in self.workers:
+                log.info("Removing a container of no pod", container=info.id, pod_uid=info.pod_uid)
+                await self.runtime.remove(info.id)
+
+    # --- sources.Listener
+
+    def pod_seen(self, raw: Mapping[str, Any]) -> None:
+        uid = raw["metadata"].get("uid")
+        if not uid:
+            log.error("a pod without uid is ignored", pod=raw["metadata"].get("name"))
+            return
+        worker = self.workers.get(uid)
+        if worker is None:
+            worker = self.workers[uid] = PodWorker(self.around, raw)
+            worker.seen = True
+            worker.start()
+            return
+        worker.seen = True
+        worker.update(raw)
+        if self.statuses.lost(uid, raw.get("status")):
+            self.publish(worker)
+
+    def pod_gone(self, uid: str) -> None:
+        worker = self.workers.get(uid)
+        if worker is not None:
+            worker.removed()
+
+    def node_seen(self, raw: Mapping[str, Any]) -> None:
+        self.node = dict(raw)
+
+    # --- podworker.Host
+
+    def event(self, raw: Mapping[str, Any], kind: str, reason: str, message: str) -> None:
+        self._recorder.event(raw, kind, reason, message)
+
+    def publish(self, worker: PodWorker) -> None:
+        if not worker.gone and worker.status.get("phase"):
+            self.statuses.set(worker.uid, worker.namespace, worker.pod_name, worker.status)
+        self._update_qos()
+
+    async def lookup(self, namespace: str, wanted: set[tuple[str, str]]) -> Lookup:
+        found: dict[tuple[str, str], Mapping[str, str] | None] = {}
+        for kind, name in wanted:
+            try:
+                found[kind, name] = await self._api.config_data(kind, namespace, name)
+            except KubeError as exc:
+                raise ApiUnavailable(f"failed to get {kind} {namespace}/{name}: {exc}") from exc
+        return lambda kind, name: found[kind, name]
+
+    async def finalize(self, worker: PodWorker) -> None:
+        if worker.gone:
+            return
+        await self.statuses.finalize(worker.uid, worker.namespace, worker.pod_name)
+
+    async def admit(self, worker: PodWorker) -> Verdict | None:
+        """Judge by the node as last seen, and before refusing by the node as it is."""
+        verdict = self._admit(worker)
+        if verdict is not None:
+            try:
+                fresh = await self._api.get_node()
+            except KubeError as exc:
+                log.warning("admission without a fresh Node", pod=worker.pod_name, err=exc)
+            else:
+                self.node = fresh or self.node
+                verdict = self._admit(worker)
+        if verdict is None:
+            worker.admitted = True
+            self._update_qos()
+        return verdict
+
+    def _admit(self, worker: PodWorker) -> Verdict | None:
+        assert worker.spec is not None
+        others = [w.spec for w in self.workers.values() if w is not worker and w.admitted and w.spec and not w.over]
+        node_labels = (self.node.get("metadata") or {}).get("labels") or self._labels()
+        return admit(worker.raw, worker.spec, others, self._allocatable(), node_labels)
+
+    def _allocatable(self) -> dict[str, Quantity]:
+        """Ours, plus what others (koord-manager, device plug-ins) have put into the Node's status."""
+        out: dict[str, Quantity] = {}
+        for name, text in ((self.node.get("status") or {}).get("allocatable") or {}).items():
+            try:
+                out[name] = Quantity(str(text))
+            except QuantityError as exc:
+                log.once(f"allocatable:{name}:{text}", "bad allocatable is ignored", resource=name, err=exc)
+        return out | self.config.resources.allocatable
+
+    def forget(self, worker: PodWorker) -> None:
+        if self.workers.get(worker.uid) is worker:
+            del self.workers[worker.uid]
+        self.statuses.forget(worker.uid)
+        self._update_qos()
+
+    def active_specs(self) -> list[PodSpec]:
+        return [w.spec for w in self.workers.values() if w.admitted and w.spec is not None and not w.over]
+
+    def _update_qos(self) -> None:
+        specs = self.active_specs()
+        active = frozenset(spec.uid for spec in specs)
+        if active == self._active:
+            return
+        self._active = active
+        try:
+            self.cgroups.update_qos(specs)
+        except OSError as exc:
+            log.error("QoS parents not updated", err=exc)
+            self._active = frozenset()
+
+    def _container_ended(self, info: ContainerInfo) -> None:
+        worker = self.workers.get(info.pod_uid)
+        if worker is not None:
+            worker.container_ended(info)
+
+    # --- the node
+
+    def _labels(self) -> dict[str, str]:
+        return labels(self.config.machine, self.config.name, self.config.extra_labels)
+
+    def _status(self, ready: bool = True) -> dict[str, Any]:
+        old = {c.get("type"): c for c in (self.node.get("status") or {}).get("conditions") or []}
+        return node_status(
+            self.config.machine,
+            self.config.resources,
+            address=self.config.ip,
+            hostname=self.config.name,
+            port=self.port,
+            kubelet_version=self.config.kubelet_version,
+            runtime_version=f"{self.runtime.name}://{self.runtime.version}",
+            conditions=node_conditions(old, self._clock.now(), ready),
+        )
+
+    async def _report_node(self) -> None:
+        if not self.registered.is_set():
+            await self._register()
+        status = self._status()
+        bare = {**status, "conditions": [_without_heartbeat(c) for c in status["conditions"]]}
+        now = self._clock.monotonic()
+        server = self.node.get("status") or {}
+        unchanged = self._reported is not None and self._reported[1] == bare and _includes(server, bare)
+        if unchanged and self._reported is not None and now - self._reported[0] < REPORT_SECONDS:
+            return
+        self.node = await self._api.patch_node_status({"status": status})
+        self._reported = (now, bare)
+
+    async def _register(self) -> None:
+        found = await self._api.get_node()
+        if found is None:
+            body = {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {"name": self.config.name, "labels": self._labels()},
+                "spec": {},
+                "status": self._status(),
+            }
+            try:
+                found = await self._api.create_node(body)
+            except Conflict:  # made by somebody between the two requests
+                found = await self._api.get_node() or {}
+        self.node = found
+        wanted = self._labels()
+        have = (found.get("metadata") or {}).get("labels") or {}
+        missing = {k: v for k, v in wanted.items() if have.get(k) != v}
+        if missing:
+            self.node = await self._api.patch_node({"metadata": {"labels": missing}})
+        self.registered.set()
+        log.info("Registered node", node=self.config.name)
+        self._recorder.event(self.node_reference(), "Normal", "Starting", "Starting kubelet.")
+
+    def node_reference(self) -> dict[str, Any]:
+        meta = self.node.get("metadata") or {}
+        return {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": self.config.name, "uid": meta.get("uid", "")},
+        }
+
+    async def _renew_lease(self) -> None:
+        await self.registered.wait()
+        uid = (self.node.get("metadata") or {}).get("uid", "")
+        wanted = lease(self.config.name, uid, self._clock.now(), self.config.lease_seconds)
+        await self._api.renew_lease(wanted)
+
+
+def _without_heartbeat(condition: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in condition.items() if k not in ("lastHeartbeatTime", "lastTransitionTime")}
+
+
+def _includes(server: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
+    """Does the API's status still say what we said? Somebody may have changed or lost it."""
+    for field in ("capacity", "allocatable"):
+        have = server.get(field) or {}
+        if any(have.get(name) != text for name, text in ours[field].items()):
+            return False
+    conditions = {c.get("type"): c.get("status") for c in server.get("conditions") or []}
+    if any(conditions.get(c["type"]) != c["status"] for c in ours["conditions"]):
+        return False
+    port = ((server.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")
+    return bool(port == ours["daemonEndpoints"]["kubeletEndpoint"]["Port"])
