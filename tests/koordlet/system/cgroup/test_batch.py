@@ -1,0 +1,172 @@
+"""A pass over many groups agrees with the typed readers, whatever is missing or damaged."""
+
+import shutil
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordlet.system.cgroup import BatchReader, Want
+from koordlet.system.cgroup.batch import MAX_ERRORS, _Picker, _pressure
+from koordlet.system.errors import MalformedFile
+from koordlet.system.psi import parse_pressure
+
+PODS = [f"kubepods/pod{number}" for number in range(4)]
+ALL = Want.CPU_USAGE | Want.CPU_STAT | Want.MEMORY_STAT | Want.MEMORY_USAGE | Want.PRESSURE | Want.NUMA
+
+
+@pytest.fixture
+def pods(tree):
+    for number, pod in enumerate(PODS):
+        tree.fill(pod, cpu_ns=1000 * (number + 1))
+    return tree
+
+
+def test_columns_equal_the_typed_readers(pods):
+    fs = pods.fs()
+    table = BatchReader(fs).read(PODS, ALL)
+    assert table.dirs == tuple(PODS)
+    assert table.errors == ()
+    assert not table.gone.any()
+    for row, pod in enumerate(PODS):
+        stat, memory, pressure = fs.cpu_stat(pod), fs.memory_stat(pod), fs.pressure(pod)
+        assert table.cgroup_id[row] == fs.cgroup_id(pod)
+        assert table.columns["cpu_usage_ns"][row] == fs.cpu_usage(pod)
+        assert table.columns["nr_periods"][row] == stat.nr_periods
+        assert table.columns["nr_throttled"][row] == stat.nr_throttled
+        assert table.columns["throttled_ns"][row] == stat.throttled_ns
+        assert table.columns["memory_usage"][row] == fs.memory_usage(pod)
+        for key, value in asdict(memory).items():
+            assert table.columns[f"memory_{key}"][row] == value
+        assert table.columns["io_full_avg60"][row] == pressure.io.full.avg60
+        assert table.columns["cpu_some_total"][row] == pressure.cpu.some.total
+        numa = fs.memory_numa(pod)
+        assert table.numa_nodes == tuple(numa)
+        assert list(table.numa_usage[row]) == [one.usage for one in numa.values()]
+        assert list(table.numa_total[row]) == [one.total for one in numa.values()]
+
+
+def test_no_directories(tree):
+    table = BatchReader(tree.fs()).read([], ALL)
+    assert {column.shape for column in table.columns.values()} == {(0,)}
+    assert table.numa_usage.shape == (0, 0)
+
+
+def test_gone_rows_are_nan_and_flagged(pods):
+    reader = BatchReader(pods.fs())
+    reader.read(PODS, ALL)
+    for subsystem in ("cpu", "cpuacct", "memory"):
+        shutil.rmtree(pods.dir(subsystem, PODS[1]), ignore_errors=True)
+    table = reader.read(PODS, ALL)
+    assert list(table.gone) == [False, True, False, False]
+    assert table.cgroup_id[1] == 0
+    assert all(np.isnan(column[1]) for column in table.columns.values())
+    assert not np.isnan(table.columns["cpu_usage_ns"][[0, 2, 3]]).any()
+
+
+def test_recreated_group_gets_another_id(pods, tmp_path):
+    reader = BatchReader(pods.fs())
+    before = reader.read(PODS, Want.CPU_USAGE | Want.MEMORY_STAT)
+    for subsystem in {"cpu", "cpuacct", "memory"} if pods.version == 1 else {""}:
+        pods.dir(subsystem, PODS[2]).rename(tmp_path / f"away-{subsystem}")
+    pods.fill(PODS[2], cpu_ns=5000)
+    table = reader.read(PODS, Want.CPU_USAGE | Want.MEMORY_STAT)
+    assert list(table.recreated) == [False, False, True, False]
+    assert table.cgroup_id[2] != before.cgroup_id[2]
+    assert table.columns["cpu_usage_ns"][2] == 5000
+    assert not reader.read(PODS, Want.CPU_USAGE).recreated.any()
+
+
+def test_damage_is_nan_in_its_columns_only(pods):
+    name = "cpuacct.usage" if pods.version == 1 else "cpu.stat"
+    path = pods.put("cpuacct", name, "usage_usec x\n", PODS[3])
+    pods.put("memory", "memory.numa_stat", "nonsense\n", PODS[3])
+    table = BatchReader(pods.fs()).read(PODS, Want.CPU_USAGE | Want.MEMORY_STAT | Want.NUMA)
+    assert np.isnan(table.columns["cpu_usage_ns"][3])
+    assert table.columns["memory_cache"][3] == 100
+    assert np.isnan(table.numa_usage[3]).all()
+    assert not table.gone[3]
+    assert {error.path for error in table.errors} == {str(path), str(pods.dir("memory", PODS[3]) / "memory.numa_stat")}
+    assert all(isinstance(error, MalformedFile) for error in table.errors)
+
+
+def test_errors_are_bounded(tree):
+    dirs = [f"a{number}" for number in range(MAX_ERRORS + 5)]
+    for one in dirs:
+        tree.fill(one)
+        tree.put("memory", "memory.stat", "", one)
+    assert len(BatchReader(tree.fs()).read(dirs, Want.MEMORY_STAT).errors) == MAX_ERRORS
+
+
+def test_v2_without_cpu_controller_keeps_the_usage(make_tree):
+    tree = make_tree(2)
+    tree.put("", "cpu.stat", "usage_usec 7\nuser_usec 3\nsystem_usec 4\n", "a")
+    table = BatchReader(tree.fs()).read(["a"], Want.CPU_USAGE | Want.CPU_STAT)
+    assert table.columns["cpu_usage_ns"][0] == 7000
+    assert np.isnan(table.columns["nr_periods"][0])
+    assert table.errors == ()
+
+
+def test_old_kernels_have_no_full_line(tree):
+    tree.fill("a")
+    tree.put("cpuacct", "cpu.pressure", "some avg10=1.00 avg60=0.00 avg300=0.00 total=3\n", "a")
+    table = BatchReader(tree.fs()).read(["a"], Want.PRESSURE)
+    assert table.columns["cpu_some_avg10"][0] == 1.0
+    assert np.isnan(table.columns["cpu_full_avg10"][0])
+
+
+def test_forgets_directories_that_are_asked_for_no_more(tree):
+    reader = BatchReader(tree.fs())
+    for number in range(400):
+        tree.put(
+            "cpu",
+            "cpu.stat",
+            "usage_usec 1\nnr_periods 1\nnr_throttled 0\nthrottled_time 0\nthrottled_usec 0\n",
+            f"a{number}",
+        )
+    reader.read([f"a{number}" for number in range(400)], Want.CPU_STAT)
+    reader.read(["a0"], Want.CPU_STAT)
+    assert set(reader._ids) == {"a0"}
+    assert len(reader._paths) == 1
+
+
+KEY = st.text("abcdefgh_", min_size=1, max_size=8)
+PAIRS = st.dictionaries(KEY, st.integers(0, 2**63), min_size=2)
+
+
+def render(pairs):
+    return "".join(f"{key} {value}\n" for key, value in pairs.items()).encode()
+
+
+@given(PAIRS, st.data())
+def test_picker_equals_a_dictionary(pairs, data):
+    keys = data.draw(st.lists(st.sampled_from(sorted(pairs)), min_size=1, unique=True))
+    picker = _Picker(keys)
+    shuffled = dict(data.draw(st.permutations(sorted(pairs.items()))))
+    for content in (pairs, pairs, shuffled, pairs):
+        assert list(picker(render(content))) == [content[key] for key in keys]
+
+
+@given(PAIRS)
+def test_picker_misses_no_missing_key(pairs):
+    first, second = list(pairs)[:2]
+    picker = _Picker([first, second])
+    picker(render(pairs))
+    with pytest.raises(ValueError, match="missing"):
+        picker(render({key: value for key, value in pairs.items() if key != second}))
+
+
+NUMBER = st.decimals(0, 100, places=2)
+
+
+@given(st.tuples(*[NUMBER] * 3), st.integers(0, 2**53), st.booleans())
+def test_both_pressure_parsers_agree(averages, total, full):
+    line = "avg10={} avg60={} avg300={} total={}\n".format(*averages, total)
+    text = f"some {line}" + (f"full {line}" if full else "")
+    parsed = parse_pressure(text)
+    values = list(_pressure(text.encode()))
+    some = parsed.some
+    assert values[:4] == [some.avg10, some.avg60, some.avg300, some.total]
+    assert parsed.full_supported == full == (not np.isnan(values[4]))
