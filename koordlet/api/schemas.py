@@ -49,26 +49,24 @@ class SchemaError(TypeError):
 
 def root_schema(kind: type[msgspec.Struct]) -> Schema:
     """The schema of a whole object. Raises SchemaError."""
-    schema = _struct(kind, kind.__name__)
-    schema["properties"] = {**schema["properties"], **_ROOT_FIELDS}
+    schema = _struct(kind, kind.__name__, skip=frozenset(_ROOT_FIELDS))
+    schema["properties"] = {**_ROOT_FIELDS, **schema["properties"]}
     return schema
 
 
-def _struct(cls: type[msgspec.Struct], where: str) -> Schema:
+def _struct(cls: type[msgspec.Struct], where: str, skip: frozenset[str] = frozenset()) -> Schema:
     properties: dict[str, Schema] = {}
     required: list[str] = []
     shape = inspect.type_info(cls)
     assert isinstance(shape, inspect.StructType)
     for field in shape.fields:
         name = field.encode_name
-        if _is_root(shape) and name in _ROOT_FIELDS:
-            properties[name] = {}
+        if name in skip:
             continue
-        schema, notes = _schema(field.type, f"{where}.{name}")
-        properties[name] = schema
+        properties[name], notes = _schema(field.type, f"{where}.{name}")
         if field.required or notes.get("required"):
             required.append(name)
-    schema = {"description": _summary(cls), "type": "object"}
+    schema: Schema = {"description": _summary(cls), "type": "object"}
     if properties:
         schema["properties"] = properties
     if required:
@@ -76,11 +74,6 @@ def _struct(cls: type[msgspec.Struct], where: str) -> Schema:
     if cls in _ATOMIC:
         schema["x-kubernetes-map-type"] = "atomic"
     return schema
-
-
-def _is_root(shape: inspect.StructType) -> bool:
-    """Whether the struct is a whole object: it alone has `metadata` beside `kind` and `apiVersion`."""
-    return {"kind", "apiVersion", "metadata"} <= {field.encode_name for field in shape.fields}
 
 
 def _schema(shape: inspect.Type, where: str) -> tuple[Schema, dict[str, Any]]:
