@@ -1,0 +1,439 @@
+"""Informers against a server that fails in every way it can."""
+
+import asyncio
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from koordlet.api.base import Struct
+from koordlet.api.core import ConfigMap, Node, Pod
+from koordlet.api.meta import ObjectMeta
+from koordlet.app.clock import FakeClock
+from koordlet.kube import Client, Config, Informer, ObjectInformer
+
+MAPS, NODES, PODS = "api/v1/configmaps", "api/v1/nodes", "api/v1/pods"
+
+
+class PodLite(Struct):
+    """A trimmed pod: metadata and node name."""
+
+    class Spec(Struct):
+        node_name: str = ""
+
+    metadata: ObjectMeta
+    spec: Spec
+
+
+class Mirror:
+    """A copy made from handler calls alone; insists that they make sense."""
+
+    def __init__(self):
+        self.objects = {}
+        self.calls = []
+
+    def add(self, new):
+        assert new.metadata.key not in self.objects
+        self.objects[new.metadata.key] = new
+        self.calls.append(("add", new.metadata.key))
+
+    def update(self, old, new):
+        assert self.objects[new.metadata.key] is old
+        self.objects[new.metadata.key] = new
+        self.calls.append(("update", new.metadata.key))
+
+    def delete(self, gone):
+        self.objects.pop(gone.metadata.key)
+        self.calls.append(("delete", gone.metadata.key))
+
+
+@pytest.fixture
+async def start(client):
+    informers = []
+
+    async def begin(type, *args, **options):
+        informer = Informer(client, type, *args, **options)
+        mirror = Mirror()
+        informer.add_handler(mirror.add, mirror.update, mirror.delete)
+        informers.append(informer)
+        await informer.start()
+        return informer, mirror
+
+    yield begin
+    for informer in informers:
+        await informer.stop()
+
+
+def versions(informer):
+    return {o.metadata.key: (o.metadata.uid, o.metadata.resource_version) for o in informer.list()}
+
+
+def truth(fake, collection):
+    return {
+        key: (o["metadata"]["uid"], o["metadata"]["resourceVersion"])
+        for key, o in fake.objects.get(collection, {}).items()
+    }
+
+
+def sample(client, name, **labels):
+    return client.registry.get_sample_value(f"koord_informer_{name}", labels)
+
+
+async def test_lists_in_pages_then_follows(fake, client, start, eventually):
+    for i in range(7):
+        fake.put(MAPS, f"m{i}", "ns", data={"i": str(i)})
+    informer, mirror = await start(ConfigMap, page=3)
+    await informer.synced.wait()
+    assert len(informer.list()) == 7 and informer.get("ns/m3").data == {"i": "3"}
+    assert [q.get("limit") for m, p, q in fake.requests if "watch" not in q] == ["3", "3", "3"]
+    await eventually(lambda: fake.watching)
+    fake.put(MAPS, "m3", "ns", data={"i": "x"})
+    fake.remove(MAPS, "m4", "ns")
+    fake.put(MAPS, "new", "ns")
+    await eventually(lambda: "ns/new" in informer.store)
+    assert mirror.calls[-3:] == [("update", "ns/m3"), ("delete", "ns/m4"), ("add", "ns/new")]
+    assert versions(informer) == truth(fake, MAPS)
+    assert sample(client, "objects", informer="configmaps") == 7
+    assert sample(client, "events_total", informer="configmaps", type="MODIFIED") == 1
+    assert sample(client, "relists_total", informer="configmaps") == 1
+
+
+async def test_an_empty_list_syncs(start):
+    informer, mirror = await start(Node)
+    await informer.synced.wait()
+    assert informer.list() == [] and mirror.calls == []
+
+
+async def test_expired_page_token_begins_anew(fake, start):
+    for i in range(5):
+        fake.put(MAPS, f"m{i}", "ns")
+    fake.expire_tokens = True
+    informer, mirror = await start(ConfigMap, page=2)
+    await informer.synced.wait()
+    assert versions(informer) == truth(fake, MAPS)
+    assert len(mirror.calls) == 5
+
+
+@pytest.mark.parametrize("how", ["end", "drop", "mid-line"])
+async def test_resumes_where_it_was(fake, client, start, eventually, how):
+    fake.put(NODES, "a")
+    informer, mirror = await start(Node)
+    await eventually(lambda: fake.watching)
+    fake.end_watches(how)
+    await eventually(lambda: fake.watches == 2)
+    fake.put(NODES, "b")
+    await eventually(lambda: "b" in informer.store)
+    assert mirror.calls == [("add", "a"), ("add", "b")]
+    assert sample(client, "relists_total", informer="nodes") == 1
+
+
+async def test_bookmarks_move_the_version(fake, start, eventually):
+    fake.put(NODES, "a")
+    informer, _ = await start(Node)
+    await eventually(lambda: fake.watching)
+    fake.put(MAPS, "elsewhere", "ns")
+    fake.bookmark()
+    await eventually(lambda: informer._version == str(fake.version))
+    fake.compact()
+    fake.end_watches("drop")
+    await eventually(lambda: fake.watches == 2)
+    assert fake.lists == 1
+
+
+@pytest.mark.parametrize("how", ["in the stream", "as an answer"])
+async def test_410_lists_again_and_tells_the_difference(fake, client, start, eventually, how):
+    for name in ("stays", "changes", "goes", "reborn"):
+        fake.put(NODES, name)
+    informer, mirror = await start(Node)
+    await eventually(lambda: fake.watching)
+    fake.deafen()
+    fake.put(NODES, "changes", spec={"unschedulable": True})
+    fake.remove(NODES, "goes")
+    fake.remove(NODES, "reborn")
+    fake.put(NODES, "reborn")
+    fake.put(NODES, "comes")
+    fake.compact()
+    fake.end_watches("gone" if how == "in the stream" else "drop")
+    await eventually(lambda: versions(informer) == truth(fake, NODES))
+    assert mirror.calls[4:] == [
+        ("delete", "goes"), ("update", "changes"), ("add", "comes"), ("delete", "reborn"), ("add", "reborn"),
+    ]  # fmt: skip
+    assert sample(client, "watch_errors_total", informer="nodes", reason="gone") == 1
+
+
+async def test_error_event_410_in_the_stream(fake, client, start, eventually):
+    fake.put(NODES, "a")
+    informer, _ = await start(Node)
+    await eventually(lambda: fake.watching)
+    fake.end_watches("gone")
+    await eventually(lambda: sample(client, "relists_total", informer="nodes") == 2)
+    fake.put(NODES, "b")
+    await eventually(lambda: "b" in informer.store)
+
+
+async def test_endless_410_backs_off(fake, clock, client, start, eventually, new_fake):
+    _, fault = new_fake
+    for _ in range(6):
+        fake.faults["watch"].append(fault(in_stream=410))
+    await start(Node)
+    await eventually(lambda: sample(client, "relists_total", informer="nodes") == 7)
+    assert sum(1 for slept in clock.slept if slept > 0.5) >= 5
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503])
+async def test_refusals_are_survived_and_told(fake, client, start, eventually, new_fake, status, caplog):
+    _, fault = new_fake
+    for _ in range(5):
+        fake.faults["list"].append(fault(status=status))
+    informer, _ = await start(Node)
+    await informer.synced.wait()
+    await eventually(lambda: informer.problem is None)
+    fake.faults["watch"].append(fault(status=status))
+    fake.end_watches("end")
+    fake.put(NODES, "a")
+    await eventually(lambda: "a" in informer.store)
+    assert sample(client, "watch_errors_total", informer="nodes", reason=str(status)) >= 1
+    assert "Informer lost the server" in caplog.text
+
+
+async def test_server_away_keeps_the_last_state(fake, client, start, eventually):
+    fake.put(NODES, "a")
+    informer, mirror = await start(Node)
+    await informer.synced.wait()
+    await fake.stop()
+    await eventually(lambda: informer.problem is not None)
+    assert informer.get("a") is not None and mirror.calls == [("add", "a")]
+    assert "ConnectionRefused" in informer.problem or "Connect" in informer.problem or "disconnect" in informer.problem
+
+
+async def test_silence_is_taken_for_death(fake, client, clock, eventually):
+    clock._auto = False
+    informer = Informer(client, Node, idle_seconds=150)
+    await informer.start()
+    await eventually(lambda: fake.watching)
+    await clock.advance(151)
+    await eventually(lambda: informer.problem is not None)
+    assert "nothing heard for 150s" in informer.problem
+    await clock.advance(5)
+    await eventually(lambda: fake.watches == 2)
+    await informer.stop()
+
+
+async def test_wall_clock_jumps_do_nothing(fake, clock, start, eventually):
+    informer, _ = await start(Node)
+    await eventually(lambda: fake.watching)
+    clock.jump(-1e6)
+    fake.put(NODES, "a")
+    await eventually(lambda: "a" in informer.store)
+    clock.jump(2e6)
+    fake.put(NODES, "b")
+    await eventually(lambda: "b" in informer.store)
+    assert fake.watches == 1
+
+
+async def test_objects_larger_than_any_buffer(fake, start, eventually):
+    informer, _ = await start(ConfigMap)
+    await eventually(lambda: fake.watching)
+    fake.put(MAPS, "big", "ns", data={"blob": "x" * 5_000_000})
+    await eventually(lambda: "ns/big" in informer.store)
+    assert len(informer.get("ns/big").data["blob"]) == 5_000_000
+
+
+async def test_indexes_follow(fake, start, eventually):
+    fake.put(PODS, "a", "ns", spec={"nodeName": "n1"})
+    fake.put(PODS, "b", "ns", spec={"nodeName": "n2"})
+    informer, _ = await start(Pod, indexes={"node": lambda pod: [pod.spec.node_name]})
+    await eventually(lambda: fake.watching)
+    assert [pod.metadata.name for pod in informer.by_index("node", "n1")] == ["a"]
+    fake.put(PODS, "a", "ns", spec={"nodeName": "n2"})
+    await eventually(lambda: len(informer.by_index("node", "n2")) == 2)
+    assert informer.by_index("node", "n1") == []
+    fake.remove(PODS, "b", "ns")
+    await eventually(lambda: len(informer.by_index("node", "n2")) == 1)
+    with pytest.raises(KeyError):
+        informer.by_index("zone", "z")
+
+
+async def test_trimmed_types_and_selectors(fake, start, eventually):
+    fake.put(PODS, "a", "ns", spec={"nodeName": "n1", "containers": [{"name": "c"}]})
+    fake.put(PODS, "b", "ns", spec={"nodeName": "n2"})
+    informer, _ = await start(PodLite, resource=Pod, field_selector={"spec.nodeName": "n1"})
+    await informer.synced.wait()
+    assert [type(pod) for pod in informer.list()] == [PodLite]
+
+
+async def test_trim_function(fake, start, eventually):
+    fake.put(MAPS, "a", "ns", data={"keep": "1", "drop": "2"})
+
+    def trim(obj):
+        obj.data = {"keep": obj.data.get("keep", "")}
+        return obj
+
+    informer, _ = await start(ConfigMap, trim=trim)
+    await informer.synced.wait()
+    assert informer.get("ns/a").data == {"keep": "1"}
+
+
+async def test_malformed_objects_leave_the_last_good_one(fake, client, start, eventually, caplog):
+    fake.put(MAPS, "good", "ns", data={"a": "1"})
+    fake.put(MAPS, "bad", "ns", data="not a map")
+    informer, _ = await start(ConfigMap)
+    await eventually(lambda: fake.watching)
+    assert set(informer.store.keys()) == {"ns/good"}
+    fake.put(MAPS, "good", "ns", data=[1])
+    fake.put(MAPS, "other", "ns")
+    await eventually(lambda: "ns/other" in informer.store)
+    assert informer.get("ns/good").data == {"a": "1"}
+    fake.compact()
+    fake.end_watches("drop")
+    fake.put(MAPS, "late", "ns")
+    fake.compact()
+    await eventually(lambda: "ns/late" in informer.store)
+    assert informer.get("ns/good").data == {"a": "1"}
+    assert sample(client, "decode_errors_total", informer="configmaps") >= 2
+    assert "ns/good" in caplog.text and "data" in caplog.text
+    fake.put(MAPS, "good", "ns", data={"a": "2"})
+    await eventually(lambda: informer.get("ns/good").data == {"a": "2"})
+
+
+async def test_a_stream_of_nonsense_lists_again(fake, client, start, eventually, new_fake):
+    _, fault = new_fake
+    fake.faults["watch"].append(fault(status=200, body=b"<html>proxy</html>\n"))
+    fake.faults["watch"].append(fault(status=200, body=b'{"type":"ODD","object":{"metadata":{}}}\n'))
+    informer, _ = await start(Node)
+    await eventually(lambda: fake.watching)
+    assert sample(client, "watch_errors_total", informer="nodes", reason="malformed") == 2
+    assert informer.problem is None
+
+
+async def test_handlers_that_raise_are_counted_and_stop_nobody(fake, client, start, eventually, caplog):
+    informer, mirror = await start(Node)
+
+    def broken(obj):
+        raise ValueError("handler bug")
+
+    informer._handlers.clear()
+    informer.add_handler(on_add=broken)
+    informer.add_handler(mirror.add, mirror.update, mirror.delete)
+    await eventually(lambda: fake.watching)
+    fake.put(NODES, "a")
+    await eventually(lambda: mirror.calls == [("add", "a")])
+    assert sample(client, "handler_errors_total", informer="nodes") == 1
+    assert "handler bug" in caplog.text
+
+
+async def test_a_late_handler_hears_of_what_is_there(fake, start):
+    fake.put(NODES, "a")
+    informer, _ = await start(Node)
+    await informer.synced.wait()
+    late = Mirror()
+    informer.add_handler(late.add)
+    assert late.calls == [("add", "a")]
+
+
+async def test_resync_tells_everything_again(fake, client, eventually):
+    client.clock._auto = False
+    fake.put(NODES, "a")
+    seen = []
+    informer = Informer(client, Node, resync_seconds=60)
+    informer.add_handler(on_update=lambda old, new: seen.append(old is new))
+    await informer.start()
+    await informer.synced.wait()
+    await client.clock.advance(121)
+    await informer.stop()
+    assert seen == [True, True]
+
+
+async def test_one_object(fake, client, eventually):
+    fake.put(NODES, "mine")
+    fake.put(NODES, "other")
+    informer = ObjectInformer(client, Node, "mine")
+    await informer.start()
+    await eventually(lambda: fake.watching)
+    assert informer.object.metadata.name == "mine" and len(informer.list()) == 1
+    fake.remove(NODES, "mine")
+    await eventually(lambda: informer.object is None)
+    await informer.stop()
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["put", "remove", "rebirth"]), st.integers(0, 5)),
+        st.tuples(
+            st.sampled_from(
+                ["compact", "bookmark", "end", "drop", "mid-line", "gone", "deaf", "wait", "watch-410", "watch-500",
+                 "watch-429", "watch-hang", "list-500", "list-410", "list-hang", "stream-410", "tokens", "restart"]
+            ),
+            st.just(0),
+        ),
+    ),
+    max_size=40,
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS, page=st.integers(0, 4))
+def test_the_store_equals_the_server_after_any_history(new_fake, steps, page):
+    api_class, fault = new_fake
+
+    async def scenario():
+        fake = api_class()
+        await fake.start()
+        clock = FakeClock(auto=True)
+        client = Client(Config(server=fake.url, qps=0), clock=clock, registry=CollectorRegistry())
+        informer, mirror = Informer(client, Node, page=page), Mirror()
+        informer.add_handler(mirror.add, mirror.update, mirror.delete)
+        await informer.start()
+        try:
+            for step, number in steps:
+                await _apply(fake, informer, fault, step, number)
+            fake.expire_tokens = False
+            for queue in fake.faults.values():
+                queue.clear()
+            fake.end_watches("drop")  # a deaf stream would never catch up; everything else has to by itself
+            for _ in range(1000):
+                if versions(informer) == truth(fake, NODES) and informer.synced.is_set():
+                    break
+                await asyncio.sleep(0.005)
+            assert versions(informer) == truth(fake, NODES)
+            assert mirror.objects == {o.metadata.key: o for o in informer.list()}
+        finally:
+            await informer.stop()
+            await client.close()
+            await fake.stop()
+
+    asyncio.run(scenario())
+
+
+async def _apply(fake, informer, fault, step, number):
+    name = f"n{number}"
+    known = name in fake.objects.get(NODES, {})
+    kind, _, what = step.partition("-")
+    if step == "put":
+        fake.put(NODES, name, spec={"podCIDR": str(fake.version)})
+    elif step in ("remove", "rebirth") and known:
+        fake.remove(NODES, name)
+        if step == "rebirth":
+            fake.put(NODES, name)
+    elif step == "compact":
+        fake.compact()
+    elif step == "bookmark":
+        fake.bookmark()
+    elif step in ("end", "drop", "mid-line", "gone"):
+        fake.end_watches(step)
+    elif step == "deaf":
+        fake.deafen()
+    elif step == "tokens":
+        fake.expire_tokens = not fake.expire_tokens
+    elif step == "restart":
+        await informer.stop()
+        await informer.start()
+    elif step == "wait":
+        await asyncio.sleep(0.01)
+    elif step == "stream-410":
+        fake.faults["watch"].append(fault(in_stream=410))
+    elif what == "hang":
+        fake.faults[kind].append(fault(hang_up=True))
+    elif what.isdigit():
+        fake.faults[kind].append(fault(status=int(what)))
