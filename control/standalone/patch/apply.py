@@ -198,7 +198,7 @@ def _prune(merged: dict[str, Any], managers: Managers, mine_before: FieldSet, sc
         owned |= entry.paths
     kept = owned | prefixes(owned)
     gone = members_with_fields(mine_before, schema) - kept - UNOWNED
-    result: dict[str, Any] = remove(merged, schema, gone)
+    result: dict[str, Any] = remove(merged, schema, gone, owned)
     return result
 
 

@@ -153,35 +153,45 @@ def _merge_list(live: list[Any], applied: list[Any], schema: Schema, where: str)
     position = {element: at for at, (element, _) in reversed(list(enumerate(keyed))) if element is not None}
     result: list[Any] = []
     emitted = 0  # live items before this index are in the result, or will be placed by the applied order
+    known = [element for element in wanted if element in position]
     for element, item in wanted.items():
         at = position.get(element)
-        if at is None:
-            result.append(merge(_ABSENT, item, schema.element(), f"{where}[{element[2:]}]"))
-            continue
-        result.extend(old for key, old in keyed[emitted:at] if key not in wanted)
-        emitted = max(emitted, at + 1)
-        result.append(merge(keyed[at][1], item, schema.element(), f"{where}[{element[2:]}]"))
+        # A live item goes in after the live items before it; new ones behind all that are known go to the end.
+        upto = at if at is not None else 0 if known else len(keyed)
+        result.extend(old for key, old in keyed[emitted:upto] if key not in wanted)
+        emitted = max(emitted, upto if at is None else at + 1)
+        if at is not None:
+            known.remove(element)
+        held = _ABSENT if at is None else keyed[at][1]
+        result.append(merge(held, item, schema.element(), f"{where}[{element[2:]}]"))
     result.extend(old for key, old in keyed[emitted:] if key not in wanted)
     return result
 
 
-def remove(value: Any, schema: Schema, paths: FieldSet) -> Any:
-    """`value` without the given paths (and all below them); containers emptied by it go too."""
+def remove(value: Any, schema: Schema, paths: FieldSet, keep: FieldSet | frozenset[Path] = frozenset()) -> Any:
+    """`value` without the given paths (and all below them); containers emptied by it go too, but for `keep`."""
     if not paths:
         return value
-    return _remove(value, schema, (), paths, prefixes(paths))
+    return _remove(value, schema, (), _Removal(paths, prefixes(paths), keep))
 
 
-def _remove(value: Any, schema: Schema, path: Path, gone: FieldSet, inner: FieldSet) -> Any:
+@dataclass(frozen=True, slots=True)
+class _Removal:
+    gone: FieldSet
+    inner: FieldSet  # containers that something is removed from
+    keep: FieldSet | frozenset[Path]
+
+
+def _remove(value: Any, schema: Schema, path: Path, what: _Removal) -> Any:
     if isinstance(value, Mapping):
         result: dict[str, Any] = {}
         for key, item in value.items():
             here = (*path, "f:" + key)
-            if here in gone:
+            if here in what.gone:
                 continue
-            if here in inner:
-                kept = _remove(item, _child(schema, key), here, gone, inner)
-                if item and not kept and isinstance(kept, dict | list):
+            if here in what.inner:
+                kept = _remove(item, _child(schema, key), here, what)
+                if item and not kept and isinstance(kept, dict | list) and here not in what.keep:
                     continue
                 item = kept
             result[key] = item
@@ -191,9 +201,9 @@ def _remove(value: Any, schema: Schema, path: Path, gone: FieldSet, inner: Field
         for item in value:
             element = schema.item_key(item)
             here = (*path, element or "")
-            if here in gone:
+            if here in what.gone:
                 continue
-            items.append(_remove(item, schema.element(), here, gone, inner) if here in inner else item)
+            items.append(_remove(item, schema.element(), here, what) if here in what.inner else item)
         return items
     return value
 

@@ -20,6 +20,7 @@ from control.standalone.errors import FieldError
 from control.standalone.schema import fielderrors as fe
 from control.standalone.schema.formats import conforms
 from control.standalone.schema.walk import UNKNOWN, Schema
+from koordlet.api.quantity import Quantity, QuantityError
 
 MAX_ERRORS = 100
 _IDENTITY = ("apiVersion", "kind", "metadata")
@@ -144,15 +145,21 @@ def _wrong_type(path: str, value: Any, wanted: str) -> FieldError:
     return fe.type_invalid(path, actual, f'{path} in body must be of type {wanted}: "{actual}"')
 
 
-_QUANTITY = re.compile(r"^[+-]?(?:\d+\.?\d*|\.\d+)(?:[numkMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?$")
 QUANTITY_MESSAGE = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 
 
 def is_quantity(value: Any) -> bool:
     """Whether a JSON value is a resource quantity: a number, or a string with an optional suffix."""
-    if isinstance(value, bool):
-        return False
-    return isinstance(value, int | float) or (isinstance(value, str) and bool(_QUANTITY.match(value)))
+    return parse_quantity(str(value)) is not None if isinstance(value, str | int | float) else False
+
+
+@lru_cache(maxsize=4096)
+def parse_quantity(text: str) -> Quantity | None:
+    """The quantity a string stands for, None if it is none."""
+    try:
+        return Quantity(text)
+    except QuantityError:
+        return None
 
 
 def _quantity(value: Any, path: str) -> Iterator[FieldError]:

@@ -1,0 +1,75 @@
+"""Reading an object of a built-in kind the way a typed server does.
+
+Kubernetes decodes built-in kinds into typed structs, which has effects clients rely on: a field of the wrong
+type is refused as a whole, nulls are the same as absent, quantities are stored in canonical form. `decode`
+does that to a plain dict, in place. Malformed quantities are left alone for validation to name them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from control.standalone.schema.structural import parse_quantity, type_name
+from control.standalone.schema.walk import UNKNOWN, Schema
+
+
+class DecodeError(ValueError):
+    """The first value whose type doesn't fit; the message is worded as Go's JSON decoder words it."""
+
+
+def decode(obj: dict[str, Any], schema: Schema, kind: str) -> None:
+    """Drop nulls and canonicalise quantities; raises DecodeError."""
+    _decode(obj, schema, kind, "")
+
+
+def _decode(value: Any, schema: Schema, kind: str, path: str) -> None:
+    if isinstance(value, dict):
+        for key in [key for key, item in value.items() if item is None]:
+            del value[key]
+        for key, item in value.items():
+            child = schema.field(key)
+            if child is None or child is UNKNOWN:
+                continue
+            where = f"{path}.{key}"
+            if child.raw.get("format") == "quantity":
+                value[key] = _canonical(item, kind, where)
+                continue
+            _check(item, child, kind, where)
+            if isinstance(item, dict | list):
+                _decode(item, child, kind, where)
+    else:
+        element = schema.element()
+        for at, item in enumerate(value):
+            where = f"{path}[{at}]"
+            if item is None:
+                if element.type == "object":
+                    value[at] = {}
+                continue
+            _check(item, element, kind, where)
+            if isinstance(item, dict | list):
+                _decode(item, element, kind, where)
+
+
+_GO_NAMES = {"integer": "int64", "boolean": "bool", "number": "float64", "array": "slice", "object": "struct"}
+
+
+def _check(value: Any, schema: Schema, kind: str, path: str) -> None:
+    actual = type_name(value)
+    if schema.raw.get("x-kubernetes-int-or-string"):
+        fits = actual in ("integer", "string")
+    else:
+        wanted = schema.type
+        fits = not wanted or actual == wanted or (wanted == "number" and actual == "integer")
+    if not fits:
+        have = "bool" if actual == "boolean" else "number" if actual == "integer" else actual
+        want = "string" if schema.type == "string" else _GO_NAMES.get(schema.type, schema.type)
+        raise DecodeError(f"json: cannot unmarshal {have} into Go struct field {kind}{path} of type {want}")
+
+
+def _canonical(value: Any, kind: str, path: str) -> Any:
+    if isinstance(value, bool | dict | list):
+        raise DecodeError(
+            f"json: cannot unmarshal {type_name(value)} into Go struct field {kind}{path} of type resource.Quantity"
+        )
+    quantity = parse_quantity(str(value))
+    return value if quantity is None else str(quantity)

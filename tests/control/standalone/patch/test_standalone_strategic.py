@@ -1,0 +1,114 @@
+"""Strategic merge patch over the real schemas of Pod and Deployment."""
+
+import copy
+
+import pytest
+
+from control.standalone.patch import strategic
+from control.standalone.patch.strategic import StrategicPatchError
+from control.standalone.schema.builtin import Builtins
+
+POD = Builtins().schema("", "v1", "Pod")
+DEPLOYMENT = Builtins().schema("apps", "v1", "Deployment")
+
+
+def pod(**spec):
+    return {"metadata": {"name": "p"}, "spec": spec}
+
+
+A, B, C = ({"name": n, "image": f"{n}:1"} for n in "abc")
+
+CASES = {
+    "merges containers by name": (
+        pod(containers=[A, B]),
+        pod(containers=[{"name": "b", "image": "b:2"}, C]),
+        pod(containers=[A, {"name": "b", "image": "b:2"}, C]),
+    ),
+    "deletes a container": (
+        pod(containers=[A, B]),
+        {"spec": {"containers": [{"name": "a", "$patch": "delete"}]}},
+        pod(containers=[B]),
+    ),
+    "replaces the list": (
+        pod(containers=[A, B]),
+        {"spec": {"containers": [C, {"$patch": "replace"}]}},
+        pod(containers=[C]),
+    ),
+    "replaces a map": (
+        {"metadata": {"labels": {"a": "1", "b": "2"}}},
+        {"metadata": {"labels": {"$patch": "replace", "c": "3"}}},
+        {"metadata": {"labels": {"c": "3"}}},
+    ),
+    "deletes a map's content": (pod(nodeSelector={"a": "1"}), {"spec": {"$patch": "delete"}}, {**pod(), "spec": {}}),
+    "null removes": (pod(nodeName="n", priority=1), {"spec": {"nodeName": None}}, pod(priority=1)),
+    "atomic list is replaced": (
+        pod(tolerations=[{"key": "a"}]),
+        {"spec": {"tolerations": [{"key": "b"}]}},
+        pod(tolerations=[{"key": "b"}]),
+    ),
+    "primitive list merges": (
+        {"metadata": {"finalizers": ["a", "b"]}},
+        {"metadata": {"finalizers": ["b", "c"]}},
+        {"metadata": {"finalizers": ["a", "b", "c"]}},
+    ),
+    "primitive list loses": (
+        {"metadata": {"finalizers": ["a", "b", "c"]}},
+        {"metadata": {"$deleteFromPrimitiveList/finalizers": ["b"]}},
+        {"metadata": {"finalizers": ["a", "c"]}},
+    ),
+    "order is set": (
+        pod(containers=[A, B]),
+        {"spec": {"$setElementOrder/containers": [{"name": "c"}, {"name": "b"}, {"name": "a"}], "containers": [C]}},
+        pod(containers=[C, B, A]),
+    ),
+    "unnamed items keep their place": (
+        pod(containers=[A, B]),
+        {"spec": {"$setElementOrder/containers": [{"name": "b"}, {"name": "c"}], "containers": [C]}},
+        pod(containers=[A, B, C]),
+    ),
+    "retains only the keys": (
+        pod(volumes=[{"name": "v", "emptyDir": {}}]),
+        {"spec": {"volumes": [{"name": "v", "$retainKeys": ["name", "hostPath"], "hostPath": {"path": "/x"}}]}},
+        pod(volumes=[{"name": "v", "hostPath": {"path": "/x"}}]),
+    ),
+    "nested merge keys": (
+        pod(containers=[{"name": "a", "env": [{"name": "X", "value": "1"}], "ports": [{"containerPort": 80}]}]),
+        {"spec": {"containers": [{"name": "a", "env": [{"name": "Y", "value": "2"}],
+                                  "ports": [{"containerPort": 80, "name": "web"}]}]}},
+        pod(containers=[{"name": "a", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}],
+                         "ports": [{"containerPort": 80, "name": "web"}]}]),
+    ),
+    "directives leave no trace in new maps": (
+        pod(),
+        {"spec": {"securityContext": {"$patch": "merge", "runAsUser": 1, "fsGroup": None}}},
+        pod(securityContext={"runAsUser": 1}),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("doc", "patch", "want"), CASES.values(), ids=CASES.keys())
+def test_pod(doc, patch, want):
+    before = copy.deepcopy(doc), copy.deepcopy(patch)
+    assert strategic.apply(doc, patch, POD) == want
+    assert (doc, patch) == before
+
+
+def test_changing_a_deployments_strategy_drops_the_other_ones_settings():
+    doc = {"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}}}
+    patch = {"spec": {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}}
+    assert strategic.apply(doc, patch, DEPLOYMENT) == {"spec": {"strategy": {"type": "Recreate"}}}
+
+
+BAD = {
+    "no merge key": ({"spec": {"containers": [{"image": "x"}]}}, "does not contain declared merge key: name"),
+    "not an object": ({"spec": {"containers": ["x"]}}, ".spec.containers: expected objects"),
+    "unknown directive": ({"spec": {"$patch": "mangle"}}, "unknown .patch type"),
+    "order not a list": ({"spec": {"$setElementOrder/containers": 1}}, "expected a list"),
+    "not retained": ({"spec": {"$retainKeys": ["a"], "b": 1}}, "must be in its .retainKeys"),
+}
+
+
+@pytest.mark.parametrize(("patch", "message"), BAD.values(), ids=BAD.keys())
+def test_malformed_patches_are_refused(patch, message):
+    with pytest.raises(StrategicPatchError, match=message):
+        strategic.apply(pod(containers=[A]), patch, POD)
