@@ -1,6 +1,8 @@
 """The strategies of `slo-controller-config` and of NodeSLO (spec 01 §6).
 
-Structs in `threshold`, `resourceqos`, `node`, `colocation`, `normalization`.
+Structs: `threshold`, `resourceqos`, `node` (these three are in NodeSLO and exported here), `colocation`,
+`normalization`; whole documents: `documents`. What is done with them: `defaults` (both layers), `merge`
+(cluster and node entries), `configmap` (the ConfigMap's life), `webhook` (what is refused), `extensions`.
 """
 
 from koordlet.api.sloconfig.node import (

@@ -1,0 +1,199 @@
+"""`colocation-config`: how much of a node is handed to batch and mid pods (spec 01 §6.4).
+
+The strategy itself, its default, what bounds it at run time, and the steps that make one node's strategy:
+ConfigMap, then annotation, then ratio labels. Used by the manager; pure.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+import msgspec
+
+from koordlet.api import names
+from koordlet.api.base import Frozen
+from koordlet.api.fields import doc
+from koordlet.api.meta import LabelSelector
+from koordlet.api.sloconfig.bounds import Bound, broken
+from koordlet.api.sloconfig.merge import Merged
+from koordlet.api.wire import Duration, JSONObject, WireError, decode, overlay
+
+USAGE: Final = "usage"
+REQUEST: Final = "request"
+MAX_USAGE_REQUEST: Final = "maxUsageRequest"
+MID_RECLAIM_STATIC: Final = "static"
+
+USAGE_WITHOUT_PAGE_CACHE: Final = "usageWithoutPageCache"
+USAGE_WITH_HOT_PAGE_CACHE: Final = "usageWithHotPageCache"
+USAGE_WITH_PAGE_CACHE: Final = "usageWithPageCache"
+
+_FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?", re.ASCII)
+
+
+class AggregatePolicy(Frozen):
+    """Over which windows percentiles of usage are reported."""
+
+    durations: list[Duration] = msgspec.field(default_factory=list)
+
+
+class ColocationStrategy(Frozen):
+    """Co-location on one node. Percentages are whole numbers; null means the default."""
+
+    enable: Annotated[bool | None, doc("Whether the node takes batch and mid pods.")] = None
+    metric_aggregate_duration_seconds: Annotated[
+        int | None, doc("Window of the average usage in NodeMetric, seconds.")
+    ] = None
+    metric_report_interval_seconds: Annotated[int | None, doc("Period of NodeMetric reports, seconds.")] = None
+    metric_aggregate_policy: Annotated[AggregatePolicy | None, doc("Windows of the percentiles.")] = None
+    metric_memory_collect_policy: Annotated[str | None, doc("Which page cache counts as memory usage.")] = None
+    cpu_reclaim_threshold_percent: Annotated[
+        int | None, doc("Share of the node's cpu that all pods together may use.")
+    ] = None
+    cpu_calculate_policy: Annotated[str | None, doc("usage or maxUsageRequest.")] = None
+    memory_reclaim_threshold_percent: Annotated[
+        int | None, doc("Share of the node's memory that all pods together may use.")
+    ] = None
+    memory_calculate_policy: Annotated[str | None, doc("usage, request or maxUsageRequest.")] = None
+    degrade_time_minutes: Annotated[
+        int | None, doc("Age of a NodeMetric, minutes, at which the node's batch resources are withdrawn.")
+    ] = None
+    update_time_threshold_seconds: Annotated[
+        int | None, doc("Seconds after which a node is updated whatever changed.")
+    ] = None
+    resource_diff_threshold: Annotated[float | None, doc("Relative change that updates a node.")] = None
+    mid_reclaim_mode: Annotated[str | None, doc("static, or absent.")] = None
+    mid_cpu_threshold_percent: Annotated[int | None, doc("Highest share of allocatable cpu for mid pods.")] = (
+        msgspec.field(default=None, name="midCPUThresholdPercent")
+    )
+    mid_memory_threshold_percent: Annotated[int | None, doc("Highest share of allocatable memory for mid pods.")] = None
+    mid_unallocated_percent: Annotated[int | None, doc("Share of unallocated resources that mid pods get as well.")] = (
+        None
+    )
+    mid_static_cpu_reserved_percent: Annotated[
+        int | None, doc("Share of cpu set aside for mid pods in static mode.")
+    ] = msgspec.field(default=None, name="midStaticCPUReservedPercent")
+    mid_static_memory_reserved_percent: Annotated[
+        int | None, doc("Share of memory set aside for mid pods in static mode.")
+    ] = None
+    batch_cpu_threshold_percent: Annotated[
+        int | None, doc("Highest share of the node's cpu for batch pods; may exceed 100.")
+    ] = msgspec.field(default=None, name="batchCPUThresholdPercent")
+    batch_memory_threshold_percent: Annotated[
+        int | None, doc("Highest share of the node's memory for batch pods; may exceed 100.")
+    ] = None
+    extensions: JSONObject = msgspec.field(default_factory=dict)
+
+
+class NodeColocationConfig(ColocationStrategy):
+    """An entry of `nodeConfigs`: a selector beside strategy fields."""
+
+    name: str = ""
+    node_selector: LabelSelector | None = None
+
+
+class ColocationConfig(ColocationStrategy):
+    """The whole document of key `colocation-config`."""
+
+    node_configs: list[NodeColocationConfig] = msgspec.field(default_factory=list)
+
+
+DEFAULT: Final = ColocationStrategy(
+    enable=False,
+    metric_aggregate_duration_seconds=300,
+    metric_report_interval_seconds=60,
+    metric_aggregate_policy=AggregatePolicy(durations=[Duration("5m"), Duration("10m"), Duration("30m")]),
+    metric_memory_collect_policy=USAGE_WITHOUT_PAGE_CACHE,
+    cpu_reclaim_threshold_percent=60,
+    cpu_calculate_policy=USAGE,
+    memory_reclaim_threshold_percent=65,
+    memory_calculate_policy=USAGE,
+    degrade_time_minutes=15,
+    update_time_threshold_seconds=300,
+    resource_diff_threshold=0.1,
+    mid_cpu_threshold_percent=100,
+    mid_memory_threshold_percent=100,
+    mid_unallocated_percent=0,
+    mid_static_cpu_reserved_percent=0,
+    mid_static_memory_reserved_percent=0,
+)
+
+RUNTIME_BOUNDS: Final = (
+    Bound("metricAggregateDurationSeconds", above=0),
+    Bound("metricReportIntervalSeconds", above=0),
+    Bound("cpuReclaimThresholdPercent", minimum=0),
+    Bound("memoryReclaimThresholdPercent", minimum=0),
+    Bound("degradeTimeMinutes", above=0),
+    Bound("updateTimeThresholdSeconds", above=0),
+    Bound("resourceDiffThreshold", above=0),
+    Bound("midCPUThresholdPercent", minimum=0, maximum=100),
+    Bound("midMemoryThresholdPercent", minimum=0, maximum=100),
+    Bound("midUnallocatedPercent", minimum=0, maximum=100),
+    Bound("midStaticCPUReservedPercent", minimum=0),
+    Bound("midStaticMemoryReservedPercent", minimum=0),
+    Bound("batchCPUThresholdPercent", minimum=0),
+    Bound("batchMemoryThresholdPercent", minimum=0),
+)
+
+
+def problems(strategy: ColocationStrategy | None) -> dict[str, str]:
+    """What keeps a strategy from being used: field -> reason; empty when it is valid. Null fields are."""
+    if strategy is None:
+        return {"": "there is no strategy"}
+    found = broken(strategy, RUNTIME_BOUNDS)
+    if strategy.metric_memory_collect_policy == "":
+        found["metricMemoryCollectPolicy"] = "must not be empty"
+    return found
+
+
+def merge(config: ColocationConfig) -> Merged[ColocationStrategy]:
+    """Defaults under the cluster strategy under each entry; an entry out of bounds becomes the cluster's."""
+    merged = Merged.build(DEFAULT, config, config.node_configs)
+    return merged.map_nodes(lambda strategy: merged.cluster if problems(strategy) else strategy)
+
+
+def percent_of_ratio(text: str) -> int | None:
+    """Percent of a ratio label (`0.8` is 80), to the nearest; None when it is negative or no number."""
+    if not _FLOAT.fullmatch(text):
+        return None
+    ratio = float(text)
+    if ratio < 0 or not math.isfinite(ratio):
+        return None
+    return math.floor(ratio * 100 + 0.5)
+
+
+_RATIO_LABELS: Final = {
+    names.LABEL_CPU_RECLAIM_RATIO: "cpu_reclaim_threshold_percent",
+    names.LABEL_MEMORY_RECLAIM_RATIO: "memory_reclaim_threshold_percent",
+    names.LABEL_MID_STATIC_CPU_RESERVED_RATIO: "mid_static_cpu_reserved_percent",
+    names.LABEL_MID_STATIC_MEMORY_RESERVED_RATIO: "mid_static_memory_reserved_percent",
+}
+
+
+def for_node(
+    merged: Merged[ColocationStrategy], labels: Mapping[str, str], annotations: Mapping[str, str]
+) -> ColocationStrategy:
+    """The strategy of a node: cluster or first matching entry, then the annotation, then the ratio labels.
+
+    An annotation that is not valid JSON and labels that are no ratios are ignored (spec 01 §6.3).
+    """
+    strategy = merged.for_node(labels)
+    text = annotations.get(names.ANNOTATION_COLOCATION_STRATEGY)
+    if text is not None:
+        try:
+            strategy = overlay(strategy, decode(text, ColocationStrategy))
+        except WireError:
+            pass  # the specification says: ignored, and only the annotation's owner could mend it
+    ratios = {}
+    for label, field in _RATIO_LABELS.items():
+        percent = percent_of_ratio(labels.get(label, ""))
+        if percent is not None:
+            ratios[field] = percent
+    return msgspec.structs.replace(strategy, **ratios) if ratios else strategy
+
+
+def metric_settings(strategy: ColocationStrategy) -> ColocationStrategy:
+    """Where NodeMetric.spec takes its four metric fields from: a valid enabled strategy, else the default."""
+    return strategy if strategy.enable and not problems(strategy) else DEFAULT

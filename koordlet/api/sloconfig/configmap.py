@@ -1,0 +1,195 @@
+"""The life of `slo-controller-config` in the manager: data in, decision out (spec 01 §6.2).
+
+`SLOConfig` is what is in force. `load` makes the next one from the ConfigMap's data: keys are independent, a
+key that does not parse keeps its last good configuration and is reported as a `Problem` that says which
+Warning event to send. `None` for a key means that nothing usable was ever loaded: reconciles are dropped.
+The caller watches the ConfigMap, sends events, and enqueues all nodes when the result differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+
+from koordlet.api import names
+from koordlet.api.quantity import Quantity, QuantityError
+from koordlet.api.sloconfig import colocation, defaults, documents, normalization
+from koordlet.api.sloconfig.colocation import ColocationConfig, ColocationStrategy
+from koordlet.api.sloconfig.merge import Merged, NodeStrategy
+from koordlet.api.sloconfig.node import CPUBurstStrategy, HostApplicationSpec, SystemStrategy
+from koordlet.api.sloconfig.normalization import (
+    CPUNormalizationConfig,
+    CPUNormalizationStrategy,
+    ResourceAmplificationConfig,
+    ResourceAmplificationStrategy,
+)
+from koordlet.api.sloconfig.resourceqos import ResourceQOSStrategy
+from koordlet.api.sloconfig.threshold import ResourceThresholdStrategy
+from koordlet.api.wire import WireError, decode
+
+EVENT_COLOCATION: Final = "ColocationCfgUnmarshalFailed"
+EVENT_SLO: Final = "SLOCfgUnmarshalFailed"
+EVENT_NORMALIZATION: Final = "CPUNormalizationCfgUnmarshalFailed"
+EVENT_AMPLIFICATION: Final = "ResourceAmplificationCfgUnmarshalFailed"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A key whose value is not in force. `event` is the Warning event's reason, None for no event."""
+
+    key: str
+    event: str | None
+    message: str
+
+
+@dataclass(frozen=True)
+class SLOConfig:
+    """The configuration in force; the initial value is that of a manager that has not read it yet."""
+
+    colocation: Merged[ColocationStrategy] | None = None
+    colocation_error: bool = False
+    """While set, an existing NodeMetric.spec is left as it is."""
+    threshold: Merged[ResourceThresholdStrategy] | None = None
+    qos: Merged[ResourceQOSStrategy] | None = None
+    cpu_burst: Merged[CPUBurstStrategy] | None = None
+    system: Merged[SystemStrategy] | None = None
+    host_applications: Merged[tuple[HostApplicationSpec, ...]] | None = None
+    normalization: Merged[CPUNormalizationStrategy] | None = None
+    amplification: Merged[ResourceAmplificationStrategy] | None = None
+
+    @property
+    def node_slo_available(self) -> bool:
+        """Whether NodeSLO objects may be computed."""
+        return self.threshold is not None
+
+
+UNREAD: Final = SLOConfig()
+DEFAULTS: Final = SLOConfig(
+    colocation=Merged(colocation.DEFAULT),
+    threshold=Merged(defaults.THRESHOLD),
+    qos=Merged(defaults.MANAGER_QOS),
+    cpu_burst=Merged(defaults.CPU_BURST),
+    system=Merged(defaults.SYSTEM),
+    host_applications=Merged(()),
+    normalization=Merged(normalization.DEFAULT_NORMALIZATION),
+    amplification=Merged(normalization.DEFAULT_AMPLIFICATION),
+)
+
+
+def load(previous: SLOConfig, data: Mapping[str, str] | None) -> tuple[SLOConfig, tuple[Problem, ...]]:
+    """The configuration after the ConfigMap's data was read; `data` None means that there is no ConfigMap.
+
+    Absent at start-up: defaults with the colocation error state on. Deleted later: nothing changes.
+    """
+    if data is None:
+        return (replace(DEFAULTS, colocation_error=True) if previous == UNREAD else previous), ()
+    problems: list[Problem] = []
+    merged, error = _load_colocation(previous, data, problems)
+    result = replace(previous, colocation=merged, colocation_error=error)
+    for key in _KEYS:
+        # NodeSLO keys start from their defaults, so that one bad key does not hold back the others.
+        last = getattr(previous, key.field)
+        fallback = last if last is not None else key.fallback
+        try:
+            value = key.merge(decode(data[key.key], key.type)) if key.key in data else key.default
+        except WireError as failure:
+            problems.append(Problem(key.key, key.event, str(failure)))
+            value = fallback
+        changed: dict[str, Any] = {key.field: value}
+        result = replace(result, **changed)
+    return result, tuple(problems)
+
+
+def _load_colocation(
+    previous: SLOConfig, data: Mapping[str, str], problems: list[Problem]
+) -> tuple[Merged[ColocationStrategy] | None, bool]:
+    key = documents.COLOCATION_KEY
+    text = data.get(key, "")
+    if not text:
+        return DEFAULTS.colocation, False
+    try:
+        merged = colocation.merge(decode(text, ColocationConfig))
+    except WireError as failure:
+        problems.append(Problem(key, EVENT_COLOCATION, str(failure)))
+        return previous.colocation, True
+    found = colocation.problems(merged.cluster)
+    if found:
+        problems.append(Problem(key, None, "; ".join(f"{path}: {reason}" for path, reason in found.items())))
+        return previous.colocation, True
+    return merged, False
+
+
+def _strategies(base: msgspec.Struct) -> Callable[[Any], Merged[Any]]:
+    return lambda doc: Merged.build(base, doc.cluster_strategy, doc.node_strategies)
+
+
+def _inline(base: msgspec.Struct) -> Callable[[Any], Merged[Any]]:
+    return lambda doc: Merged.build(base, doc, doc.node_configs)
+
+
+def _applications(doc: documents.HostApplicationConfig) -> Merged[tuple[HostApplicationSpec, ...]]:
+    entries = (NodeStrategy(e.name, e.node_selector, tuple(e.applications)) for e in doc.node_configs)
+    return Merged(tuple(doc.applications), tuple(entries))
+
+
+@dataclass(frozen=True)
+class _Key:
+    key: str
+    field: str
+    type: type[msgspec.Struct]
+    merge: Callable[[Any], Merged[Any]]
+    event: str = EVENT_SLO
+    starts_available: bool = True
+
+    @property
+    def default(self) -> object:
+        return getattr(DEFAULTS, self.field)
+
+    @property
+    def fallback(self) -> object:
+        return self.default if self.starts_available else None
+
+
+_KEYS: Final = (
+    _Key(documents.THRESHOLD_KEY, "threshold", documents.ThresholdConfig, _strategies(defaults.THRESHOLD)),
+    _Key(documents.QOS_KEY, "qos", documents.QOSConfig, _strategies(defaults.MANAGER_QOS)),
+    _Key(documents.CPU_BURST_KEY, "cpu_burst", documents.CPUBurstDocument, _strategies(defaults.CPU_BURST)),
+    _Key(documents.SYSTEM_KEY, "system", documents.SystemConfig, _strategies(defaults.SYSTEM)),
+    _Key(documents.HOST_APPLICATION_KEY, "host_applications", documents.HostApplicationConfig, _applications),
+    _Key(
+        documents.NORMALIZATION_KEY,
+        "normalization",
+        CPUNormalizationConfig,
+        _inline(normalization.DEFAULT_NORMALIZATION),
+        EVENT_NORMALIZATION,
+        starts_available=False,
+    ),
+    _Key(
+        documents.AMPLIFICATION_KEY,
+        "amplification",
+        ResourceAmplificationConfig,
+        _inline(normalization.DEFAULT_AMPLIFICATION),
+        EVENT_AMPLIFICATION,
+        starts_available=False,
+    ),
+)
+
+
+def system_for_node(
+    merged: Merged[SystemStrategy], labels: Mapping[str, str], annotations: Mapping[str, str]
+) -> SystemStrategy | None:
+    """The system strategy of a node; annotation `network-bandwidth` replaces the bandwidth.
+
+    None when the annotation is not a quantity: that node's NodeSLO then has no systemStrategy (spec 01 §5.3).
+    """
+    strategy = merged.for_node(labels)
+    text = annotations.get(names.ANNOTATION_NETWORK_BANDWIDTH)
+    if text is None:
+        return strategy
+    try:
+        return msgspec.structs.replace(strategy, total_network_bandwidth=Quantity(text))
+    except QuantityError:
+        return None

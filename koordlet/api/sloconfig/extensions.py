@@ -1,0 +1,65 @@
+"""Extension plug-ins: ConfigMap keys that become `NodeSLO.spec.extensions` (spec 01 §6.5.9). None is built in.
+
+A plug-in folds the ConfigMap into a configuration of its own when it changes, and says per node which key has
+which value. A plug-in that fails is skipped and reported; the others and all foreign keys stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from koordlet.api.sloconfig.node import ExtensionsMap
+
+
+class ExtensionError(Exception):
+    """A plug-in cannot use the ConfigMap or a node; it is skipped."""
+
+
+class ExtensionPlugin(Protocol):
+    """What a plug-in provides. Both functions are pure and raise ExtensionError."""
+
+    @property
+    def name(self) -> str: ...
+
+    def merge(self, old: Mapping[str, Any], data: Mapping[str, str]) -> dict[str, Any]:
+        """The new configuration map from the old one and the ConfigMap's data."""
+        ...
+
+    def get(self, labels: Mapping[str, str], config: Mapping[str, Any]) -> tuple[str, Any]:
+        """Key and value for a node; value None removes the key."""
+        ...
+
+
+def merge_extensions(
+    plugins: Sequence[ExtensionPlugin], old: Mapping[str, Any], data: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The configuration map after a change of the ConfigMap, and plug-in name -> error."""
+    config, errors = dict(old), {}
+    for plugin in plugins:
+        try:
+            config = plugin.merge(config, data)
+        except ExtensionError as error:
+            errors[plugin.name] = str(error)
+    return config, errors
+
+
+def extensions_for_node(
+    plugins: Sequence[ExtensionPlugin],
+    labels: Mapping[str, str],
+    config: Mapping[str, Any],
+    existing: ExtensionsMap | None,
+) -> tuple[ExtensionsMap, dict[str, str]]:
+    """`spec.extensions` of a node over what is there now, and plug-in name -> error."""
+    values, errors = dict(existing.object) if existing else {}, {}
+    for plugin in plugins:
+        try:
+            key, value = plugin.get(labels, config)
+        except ExtensionError as error:
+            errors[plugin.name] = str(error)
+            continue
+        if value is None:
+            values.pop(key, None)
+        else:
+            values[key] = value
+    return ExtensionsMap(object=values), errors

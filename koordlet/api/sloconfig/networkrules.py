@@ -1,0 +1,75 @@
+"""Network bandwidth in `resource-qos-config`: kinds, ranges and sums (spec 01 §6.6 rule 4, §9 A13).
+
+A value is a percentage (number) or a quantity in bit/s (string). What LSR, LS and BE request in one strategy
+must be of one kind; percentages may sum to 100, quantities to the bandwidth that `system-config` gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from koordlet.api.quantity import ZERO, Quantity, QuantityError
+from koordlet.api.sloconfig.bounds import field_at
+from koordlet.api.sloconfig.documents import QOSConfig, SystemConfig
+from koordlet.api.wire import encode
+
+_CLASSES = ("lsrClass", "lsClass", "beClass")
+_FIELDS = ("ingressRequest", "ingressLimit", "egressRequest", "egressLimit")
+
+
+def network_problems(config: QOSConfig, system: SystemConfig) -> dict[str, str]:
+    """Field path -> reason, over the cluster strategy and every entry; empty when all is well."""
+    found: dict[str, str] = {}
+    cluster_total = system.cluster_strategy.total_network_bandwidth if system.cluster_strategy else None
+    if config.cluster_strategy is not None:
+        found |= _strategy("clusterStrategy", config.cluster_strategy, cluster_total)
+    totals = {
+        encode(entry.node_selector): entry.total_network_bandwidth
+        for entry in reversed(system.node_strategies)
+        if entry.node_selector is not None
+    }
+    for index, entry in enumerate(config.node_strategies):
+        # A node entry of system-config without a bandwidth inherits the cluster's, as when it is merged.
+        total = totals.get(encode(entry.node_selector)) if entry.node_selector is not None else None
+        found |= _strategy(
+            f"nodeStrategies[{entry.name or index}]", entry, total if total is not None else cluster_total
+        )
+    return found
+
+
+def _strategy(where: str, strategy: msgspec.Struct, total: Quantity | None) -> dict[str, str]:
+    found = {path: reason for path, reason in _ranges(where, strategy) if reason}
+    for field in ("ingressRequest", "egressRequest") if not found else ():
+        values = [field_at(strategy, f"{name}.networkQOS.{field}") for name in _CLASSES]
+        numbers = [value for value in values if isinstance(value, int)]
+        texts = [value for value in values if isinstance(value, str)]
+        path = f"{where}.*.networkQOS.{field}"
+        if numbers and texts:
+            found[path] = "requests mix percentages and quantities"
+        elif sum(numbers) > 100:
+            found[path] = f"requests sum to {sum(numbers)} percent, more than 100"
+        elif texts and total is not None:
+            requested = sum((Quantity(text) for text in texts), start=ZERO)
+            if requested > total:
+                found[path] = f"requests sum to {requested}, more than the total bandwidth {total}"
+    return found
+
+
+def _ranges(where: str, strategy: msgspec.Struct) -> Iterator[tuple[str, str | None]]:
+    for name in (*_CLASSES, "systemClass", "cgroupRoot"):
+        for field in _FIELDS:
+            value = field_at(strategy, f"{name}.networkQOS.{field}")
+            path = f"{where}.{name}.networkQOS.{field}"
+            if isinstance(value, int) and not 0 <= value <= 100:
+                yield path, f"{value} percent is not within 0 and 100"
+            elif isinstance(value, str):
+                yield path, _not_a_bandwidth(value)
+
+
+def _not_a_bandwidth(text: str) -> str | None:
+    try:
+        return f"{text} is negative" if Quantity(text) < ZERO else None
+    except QuantityError as error:
+        return str(error)

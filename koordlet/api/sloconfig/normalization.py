@@ -1,0 +1,126 @@
+"""`cpu-normalization-config` and `resource-amplification-config`, and the ratios they give a node.
+
+Normalization makes CPU models comparable: each has a ratio to a base model. Amplification multiplies what
+a node offers, the cpu also by its normalization ratio (spec 01 §6.5.7, §6.5.8). Pure; used by the manager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+import msgspec
+
+from koordlet.api.base import Frozen
+from koordlet.api.fields import doc
+from koordlet.api.meta import LabelSelector
+
+RATIO_MINIMUM: Final = 1.0
+RATIO_MAXIMUM: Final = 5.0
+
+
+class RatioError(ValueError):
+    """A node's ratio cannot be worked out; nothing on the node changes. The message says what is missing."""
+
+
+class ModelRatios(Frozen):
+    """Ratios of one CPU model by what is switched on."""
+
+    base_ratio: float | None = None
+    hyper_thread_enabled_ratio: float | None = None
+    turbo_enabled_ratio: float | None = None
+    hyper_thread_turbo_enabled_ratio: float | None = None
+
+
+class CPUNormalizationStrategy(Frozen):
+    """Whether and how the cpu of a node is normalized."""
+
+    enable: Annotated[bool | None, doc("Whether cpu is normalized, default false.")] = None
+    default_ratio: Annotated[float | None, doc("Ratio of models that are not listed.")] = None
+    ratio_model: Annotated[dict[str, ModelRatios], doc("Ratios by CPU model.")] = msgspec.field(default_factory=dict)
+
+
+class NodeCPUNormalizationConfig(CPUNormalizationStrategy):
+    """An entry of `nodeConfigs`."""
+
+    name: str = ""
+    node_selector: LabelSelector | None = None
+
+
+class CPUNormalizationConfig(CPUNormalizationStrategy):
+    """The whole document of key `cpu-normalization-config`."""
+
+    node_configs: list[NodeCPUNormalizationConfig] = msgspec.field(default_factory=list)
+
+
+class ResourceAmplificationStrategy(Frozen):
+    """Whether and by how much a node's resources are amplified."""
+
+    enable: Annotated[bool | None, doc("Whether resources are amplified, default false.")] = None
+    resource_amplification_ratio: Annotated[dict[str, float], doc("Ratios by resource name.")] = msgspec.field(
+        default_factory=dict
+    )
+
+
+class NodeResourceAmplificationConfig(ResourceAmplificationStrategy):
+    """An entry of `nodeConfigs`."""
+
+    name: str = ""
+    node_selector: LabelSelector | None = None
+
+
+class ResourceAmplificationConfig(ResourceAmplificationStrategy):
+    """The whole document of key `resource-amplification-config`."""
+
+    node_configs: list[NodeResourceAmplificationConfig] = msgspec.field(default_factory=list)
+
+
+DEFAULT_NORMALIZATION: Final = CPUNormalizationStrategy(enable=False)
+DEFAULT_AMPLIFICATION: Final = ResourceAmplificationStrategy(enable=False)
+
+
+def normalization_ratio(strategy: CPUNormalizationStrategy, model: str, *, hyper_thread: bool, turbo: bool) -> float:
+    """The ratio of a CPU under an enabled strategy. Raises RatioError.
+
+    A ratio that the model lacks for what is switched on falls back to the default ratio.
+    """
+    ratios = strategy.ratio_model.get(model, ModelRatios())
+    match hyper_thread, turbo:
+        case True, True:
+            ratio = ratios.hyper_thread_turbo_enabled_ratio
+        case True, False:
+            ratio = ratios.hyper_thread_enabled_ratio
+        case False, True:
+            ratio = ratios.turbo_enabled_ratio
+        case _:
+            ratio = ratios.base_ratio
+    if ratio is None:
+        ratio = strategy.default_ratio
+    if ratio is None:
+        raise RatioError(f"no ratio for CPU model {model!r} (hyper-threading {hyper_thread}, turbo {turbo})")
+    if not RATIO_MINIMUM <= ratio <= RATIO_MAXIMUM:
+        raise RatioError(f"ratio {ratio:g} of CPU model {model!r} is not within 1 and 5")
+    return ratio
+
+
+def amplification_ratios(strategy: ResourceAmplificationStrategy, normalization: float | None) -> dict[str, float]:
+    """The ratios for a node's annotation; empty means that it is removed. Raises RatioError.
+
+    `normalization` is the ratio now on the node, None or not above 0 when there is none.
+    """
+    ratios: dict[str, float] = dict(strategy.resource_amplification_ratio) if strategy.enable else {}
+    cpu = _positive_or_one(ratios.get("cpu")) * _positive_or_one(normalization)
+    if cpu > 1:
+        ratios["cpu"] = cpu
+    _refuse_below_one(ratios)
+    return ratios
+
+
+def _positive_or_one(ratio: float | None) -> float:
+    return ratio if ratio is not None and ratio > 0 else 1.0
+
+
+def _refuse_below_one(ratios: Mapping[str, float]) -> None:
+    for resource, ratio in sorted(ratios.items()):
+        if ratio < 1:
+            raise RatioError(f"amplification ratio {ratio:g} of {resource} is below 1")
