@@ -101,8 +101,8 @@ def by_subject(window: SchedLatencySnapshot, seconds: float, owner: OwnerOf) -> 
         subject.key: SubjectLatency(
             p50=_seconds(quantile(hist[row], 0.5)),
             p99=_seconds(quantile(hist[row], 0.99)),
-            wait=wait[row] / 1e9 / seconds,
-            throttled=throttled[row] / 1e9 / seconds,
+            wait=float(wait[row]) / 1e9 / seconds,
+            throttled=float(throttled[row]) / 1e9 / seconds,
             count=int(hist[row].sum()),
         )
         for row, subject in enumerate(subjects)

@@ -54,7 +54,7 @@ def stall_shares(old: PressureReading | None, new: PressureReading) -> dict[tupl
                     continue
                 stalled = now[row] - was[earlier]
                 if stalled >= 0:  # false for NaN too
-                    found[subject.key] = min(stalled / 1e6 / (new.at - old.at), 1.0)
+                    found[subject.key] = min(float(stalled) / 1e6 / (new.at - old.at), 1.0)
             if found:
                 shares[resource, degree] = found
     return shares

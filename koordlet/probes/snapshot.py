@@ -133,7 +133,7 @@ def _subtract(
         deltas[name] = delta
     ran_back = np.zeros(len(at), dtype=bool)
     for delta in deltas.values():
-        ran_back |= (delta < 0).reshape(len(at), -1).any(axis=1)
+        ran_back |= (delta < 0).any(axis=tuple(range(1, delta.ndim)))
     return {name: np.where(_like(ran_back, delta), getattr(new, name), delta) for name, delta in deltas.items()}
 
 

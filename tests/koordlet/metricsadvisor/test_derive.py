@@ -1,0 +1,261 @@
+"""Figures from two readings: the worked examples of spec 02 §5 and the rules of rates."""
+
+import math
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordlet.metricsadvisor.batches import pressure_batch, use_batch
+from koordlet.metricsadvisor.besteffort import best_effort_use, real_limit
+from koordlet.metricsadvisor.node import NodeUse, Use, node_use, system_numa_use, system_use
+from koordlet.metricsadvisor.picture import derive
+from koordlet.metricsadvisor.pressure import PressureReading, stall_shares
+from koordlet.metricsadvisor.readings import BestEffortLimits, Pairing, Readings
+from koordlet.metricsadvisor.workloads import workload_use
+from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
+from koordlet.system.cgroup.batch import CgroupTable
+from koordlet.system.procfs import CpuTicks, MemInfo, NumaMemInfo
+
+POD = Subject(SubjectKind.POD, "uid-1", "kubepods/pod1", "web", qos="LS", pod_uid="uid-1", pod_name="web")
+MAIN = Subject(SubjectKind.CONTAINER, "containerd://1", "kubepods/pod1/1", "main", qos="LS", pod_uid="uid-1")
+BATCH = Subject(SubjectKind.POD, "uid-2", "kubepods/besteffort/pod2", "job", qos="BE", pod_uid="uid-2")
+BE_DIR = Subject(SubjectKind.QOS, "BestEffort", "kubepods/besteffort", "BestEffort")
+APP = Subject(SubjectKind.HOST_APP, "nginx", "host-latency-sensitive/nginx", "nginx", qos="LS")
+
+
+NODE = ("ticks", "memory", "numa", "pods_numa", "best_effort")
+V1 = ("inactive_anon", "active_anon", "unevictable", "inactive_file", "active_file")
+
+
+def table(subjects: tuple[Subject, ...], ids: list[int] | None = None, **columns: list[float]) -> CgroupTable:
+    numbers = np.array(ids or range(1, len(subjects) + 1), dtype=np.uint64)
+    return CgroupTable(
+        dirs=tuple(s.cgroup_dir for s in subjects),
+        cgroup_id=numbers,
+        gone=numbers == 0,
+        recreated=np.zeros(len(subjects), dtype=bool),
+        columns={name: np.array(values, dtype=float) for name, values in columns.items()},
+    )
+
+
+def readings(at: float, subjects: tuple[Subject, ...] = (), ids: list[int] | None = None, **columns) -> Readings:
+    node = {
+        name: columns.pop(name) for name in ("ticks", "memory", "numa", "pods_numa", "best_effort") if name in columns
+    }
+    workloads = Workloads(1, MappingProxyType({}), subjects)
+    return Readings(at=at, workloads=workloads, table=table(subjects, ids, **columns), **node)
+
+
+def meminfo(total_kib: int, available_kib: int) -> MemInfo:
+    return MemInfo(total_kib * 1024, 0, available_kib * 1024, {})
+
+
+STAT = (
+    "memory_inactive_anon",
+    "memory_active_anon",
+    "memory_unevictable",
+    "memory_inactive_file",
+    "memory_active_file",
+)
+
+
+def memory_columns(rows: int, used: float = 0.0) -> dict[str, list[float]]:
+    columns = {name: [0.0] * rows for name in STAT}
+    columns["memory_inactive_anon"] = [used] * rows
+    return columns
+
+
+def test_100_ticks_in_a_second_are_one_core():
+    old = readings(10.0, ticks=CpuTicks(1000, {0: 1000}))
+    new = readings(11.0, ticks=CpuTicks(1100, {0: 1100}), memory=meminfo(1048576, 524288))
+    use = node_use(old, new, {0: 0})
+    assert use is not None
+    assert (use.cores, use.memory) == (1.0, 536870912)
+
+
+NO_NODE = {
+    "no second stat": (CpuTicks(1, {}), None, meminfo(2, 1), 1.0),
+    "no meminfo": (CpuTicks(1, {}), CpuTicks(2, {}), None, 1.0),
+    "counter ran back": (CpuTicks(2, {}), CpuTicks(1, {}), meminfo(2, 1), 1.0),
+    "no time passed": (CpuTicks(1, {}), CpuTicks(2, {}), meminfo(2, 1), 0.0),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "memory", "seconds"), NO_NODE.values(), ids=NO_NODE)
+def test_no_node_figure_without_two_good_readings(before, after, memory, seconds):
+    old, new = readings(10.0, ticks=before), readings(10.0 + seconds, ticks=after, memory=memory)
+    assert node_use(old, new, {}) is None
+
+
+def test_numa_cpu_follows_the_cpus_and_leaves_out_new_ones():
+    numa = {n: NumaMemInfo(n, 0, 0, used, {}) for n, used in ((0, 100), (1, 200))}
+    old = readings(0.0, ticks=CpuTicks(0, {0: 0, 1: 0, 2: 500}), numa=numa)
+    new = readings(1.0, ticks=CpuTicks(150, {0: 100, 1: 50, 2: 400, 3: 70}), memory=meminfo(2, 1), numa=numa)
+    use = node_use(old, new, {0: 0, 1: 1, 2: 1, 3: 0})
+    assert use is not None
+    assert use.numa == {0: Use(1.0, 100), 1: Use(0.5, 200)}
+
+
+SYSTEM = {
+    "worked example": ((1.0, 1024), (0.5, 512), (0.1, 128), (0.4, 384)),
+    "never negative": ((0.2, 100), (0.5, 512), (0.0, 0), (0.0, 0)),
+}
+
+
+@pytest.mark.parametrize(("node", "pods", "apps", "expected"), SYSTEM.values(), ids=SYSTEM)
+def test_system_use_is_what_is_left(node, pods, apps, expected):
+    got = system_use(NodeUse(*node, 0, 0), Use(*pods), Use(*apps))
+    assert (got.cores, got.memory) == pytest.approx(expected)
+
+
+def test_system_numa_worked_example():
+    node = NodeUse(4.0, 3072, 0, 0, {0: Use(1.0, 1024), 1: Use(3.0, 2048)})
+    got = system_numa_use(node, Use(0.8, 0), {0: 512, 1: 4096})
+    assert {k: (round(u.cores, 9), u.memory) for k, u in got.items()} == {0: (0.2, 512), 1: (0.6, 0)}
+    assert system_numa_use(node, Use(0.8, 0), {1: 0}).keys() == {1}
+
+
+def test_a_second_of_cpu_a_second_is_one_core_and_memory_is_without_cache():
+    old = readings(5.0, (MAIN,), cpu_usage_ns=[0.0])
+    new = readings(6.0, (MAIN,), cpu_usage_ns=[1e9], **memory_columns(1, 104857600) | {"memory_inactive_file": [7.0]})
+    use = workload_use(new, Pairing(old, new))
+    assert (use.cores[0], use.memory[0], use.memory_with_page_cache[0]) == (1.0, 104857600, 104857607)
+
+
+THROTTLED = {
+    "half of the periods": ((0, 0), (100, 50), 0.5),
+    "no period ended": ((10, 5), (10, 5), 0.0),
+    "counter ran back": ((100, 50), (10, 5), math.nan),
+    "no quota file": ((math.nan, math.nan), (math.nan, math.nan), math.nan),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "expected"), THROTTLED.values(), ids=THROTTLED)
+def test_throttled_ratio(before, after, expected):
+    def at(second: float, pair: tuple[float, float]) -> Readings:
+        columns = {"nr_periods": [pair[0]], "nr_throttled": [pair[1]], "cpu_usage_ns": [second]}
+        return readings(second, (MAIN,), **columns, **memory_columns(1))
+
+    old, new = at(1.0, before), at(2.0, after)
+    assert workload_use(new, Pairing(old, new)).throttled[0] == pytest.approx(expected, nan_ok=True)
+
+
+GONE = {
+    "first sight": ([], [], [MAIN], [1]),
+    "made anew under the same name": ([MAIN], [1], [MAIN], [2]),
+    "gone during the pass": ([MAIN], [1], [MAIN], [0]),
+}
+
+
+@pytest.mark.parametrize(("before", "old_ids", "after", "new_ids"), GONE.values(), ids=GONE)
+def test_no_rate_without_two_readings_of_the_same_cgroup(before, old_ids, after, new_ids):
+    old = readings(1.0, tuple(before), old_ids, cpu_usage_ns=[1e9] * len(before), **memory_columns(len(before)))
+    new = readings(2.0, tuple(after), new_ids, cpu_usage_ns=[3e9], **memory_columns(1))
+    use = workload_use(new, Pairing(old, new))
+    assert np.isnan([use.cores[0], use.memory[0]]).all()
+
+
+COUNTERS = st.lists(st.floats(0, 1e15), min_size=1, max_size=6)
+
+
+@given(COUNTERS, COUNTERS, st.permutations(range(6)), st.floats(0, 10))
+def test_rates_are_never_negative_infinite_or_of_another_cgroup(before, after, order, seconds):
+    def subject(n: int) -> Subject:
+        return Subject(SubjectKind.CONTAINER, f"c{n}", f"d{n}", f"c{n}")
+
+    old_subjects = tuple(subject(n) for n in range(len(before)))
+    picked = [n for n in order if n < len(after)]
+    old = readings(1.0, old_subjects, cpu_usage_ns=before)
+    new = readings(1.0 + seconds, tuple(subject(n) for n in picked), [n + 1 for n in picked], cpu_usage_ns=after)
+    rates = Pairing(old, new).rate("cpu_usage_ns")
+    for row, n in enumerate(picked):
+        known = n < len(before) and new.at > old.at and after[row] >= before[n]
+        expected = (after[row] - before[n]) / (new.at - old.at) if known else math.nan
+        assert rates[row] == pytest.approx(expected, nan_ok=True)
+
+
+LIMITS = {
+    "quota": (BestEffortLimits(15, 800000, 100000), 8000),
+    "cpuset": (BestEffortLimits(4, 800000, 100000), 4000),
+    "no quota": (BestEffortLimits(3, -1, 100000), 3000),
+    "no period": (BestEffortLimits(3, 1000, 0), 3000),
+    "truncated": (BestEffortLimits(3, 33333, 100000), 333),
+}
+
+
+@pytest.mark.parametrize(("limits", "expected"), LIMITS.values(), ids=LIMITS)
+def test_best_effort_real_limit(limits, expected):
+    assert real_limit(limits) == expected
+
+
+def test_best_effort_emits_no_usage_at_first_sight():
+    assert best_effort_use(None, [], None).usage is None
+    assert best_effort_use(4.0001, [], None).usage == 4000
+
+
+def tick(at: float, seconds: float, **node) -> Readings:
+    subjects = (BE_DIR, POD, MAIN, BATCH, APP)
+    usage = [seconds * rate * 1e9 for rate in (0.25, 0.5, 0.5, 0.25, 0.125)]
+    return readings(at, subjects, cpu_usage_ns=usage, **memory_columns(5, 1024.0), **node)
+
+
+def test_one_picture_adds_up():
+    limits = BestEffortLimits(2, -1, 0)
+    old = tick(0.0, 0.0, ticks=CpuTicks(0, {0: 0}))
+    new = tick(
+        2.0, 2.0, ticks=CpuTicks(200, {0: 200}), memory=MemInfo(8192, 0, 1024, {}), best_effort=limits,
+        numa={0: NumaMemInfo(0, 8192, 0, 7000, {})}, pods_numa={0: 2048.0},
+    )  # fmt: skip
+    picture = derive(old, new, {0: 0})
+    assert picture.node is not None and picture.system is not None
+    assert picture.node.cores == 1.0
+    assert (picture.pods.cores, picture.host_apps.cores, picture.system.cores) == (0.75, 0.125, 0.125)
+    assert picture.system.memory == 7168 - 2 * 1024 - 1024
+    assert picture.system_numa[0] == Use(0.125, 7000 - 2048)
+    assert {qos: use.cores for qos, use in picture.qos.items()} == {"LS": 0.5, "BE": 0.25}
+    assert picture.best_effort is not None
+    assert (picture.best_effort.usage, picture.best_effort.real_limit) == (250, 2000)
+    batch = use_batch(picture, page_cache=True)
+    assert batch.samples["pod_cpu_usage"] == ([("uid-1",), ("uid-2",)], [0.5, 0.25])
+    assert batch.samples["container_cpu_usage"] == ([("containerd://1",)], [0.5])
+    assert batch.samples["host_application_memory_usage"] == ([("nginx",)], [1024.0])
+    assert batch.samples["node_be"] == ([("cpu", a) for a in ("usage", "request", "real-limit")], [250, 0, 2000])
+    assert "node_memory_usage_with_page_cache" in batch.samples
+
+
+def pressure(at: float, total: float, ids: list[int] | None = None, full: float = math.nan) -> PressureReading:
+    columns = {"cpu_some_total": [total], "cpu_some_avg10": [1.5], "cpu_full_total": [full], "cpu_full_avg10": [full]}
+    return PressureReading(at, Workloads(1, MappingProxyType({}), (MAIN,)), table((MAIN,), ids, **columns))
+
+
+def test_stall_share_comes_from_the_total():
+    assert stall_shares(pressure(0.0, 0.0), pressure(10.0, 2.5e6)) == {("cpu", "some"): {MAIN.key: 0.25}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (None, pressure(1.0, 1.0)),
+        (pressure(0.0, 5.0), pressure(1.0, 4.0)),
+        (pressure(0.0, 5.0), pressure(1.0, 9.0, ids=[77])),
+        (pressure(1.0, 5.0), pressure(1.0, 9.0)),
+    ],
+    ids=["first", "ran back", "made anew", "no time"],
+)
+def test_no_stall_share_without_two_readings(old, new):
+    assert stall_shares(old, new) == {}
+
+
+def test_pressure_series_carry_koordinators_labels():
+    batch = pressure_batch(pressure(1.0, 9.0))
+    key = (MAIN.pod_uid, MAIN.key)
+    assert batch.samples == {
+        "container_psi": ([(*key, "cpu", "10", "some")], [1.5]),
+        "container_psi_cpu_full_supported": ([key], [0.0]),
+    }
+    full = pressure_batch(pressure(1.0, 9.0, full=3.0))
+    assert full.samples["container_psi"][0] == [(*key, "cpu", "10", "some"), (*key, "cpu", "10", "full")]
+    assert full.samples["container_psi_cpu_full_supported"][1] == [1.0]

@@ -1,0 +1,103 @@
+"""From cgroup ids to containers: sums over a container's own groups, windows, blame."""
+
+import numpy as np
+import pytest
+
+from koordlet.metricsadvisor.latency import LatencyWindow, blame, by_subject, culprit_owner
+from koordlet.probes.layout import BUCKETS, SPECIAL_KEYS
+from koordlet.probes.snapshot import Lost, SchedLatencySnapshot
+from koordlet.statesinformer.cgroupindex import Owner, owner_of
+from koordlet.statesinformer.model import Subject, SubjectKind
+
+WEB = Subject(SubjectKind.CONTAINER, "containerd://web", "k/web", "web", qos="LS", namespace="prod", pod_name="web-0")
+JOB = Subject(SubjectKind.CONTAINER, "containerd://job", "k/job", "job", qos="BE", namespace="batch", pod_name="job-0")
+SSH = Owner("system", "ssh.service")
+OWNERS = {10: owner_of(WEB), 11: owner_of(WEB), 20: owner_of(JOB), 30: SSH}
+
+
+def owner(cgroup_id: int) -> Owner:
+    return OWNERS.get(cgroup_id, Owner("gone", f"cgroup {cgroup_id}"))
+
+
+def snapshot(second: float, keys=(), waits=(), matrix=(), throttled=(), source="bpf") -> SchedLatencySnapshot:
+    """`waits`: for each key {bucket: count}; sums are count * 1 ms. `matrix`: (victim, culprit, ns)."""
+    n = len(keys)
+    hist = np.zeros((n, BUCKETS), dtype=np.int64)
+    for row, buckets in enumerate(waits):
+        for bucket, count in buckets.items():
+            hist[row, bucket] = count
+    zeros = np.zeros(n, dtype=np.int64)
+    column = np.array([list(row) for row in matrix], dtype=np.int64).reshape(len(matrix), 3)
+    return SchedLatencySnapshot(
+        source=source,
+        time_ns=int(second * 1e9),
+        keys=np.array(keys, dtype=np.int64),
+        wakeup_hist=hist,
+        preempt_hist=np.zeros_like(hist),
+        wakeup_sum_ns=hist.sum(axis=1) * 1_000_000,
+        preempt_sum_ns=zeros,
+        wakeup_max_ns=zeros,
+        preempt_max_ns=zeros,
+        throttled_ns=np.array(throttled or [0] * n, dtype=np.int64),
+        throttled_count=zeros,
+        victim=column[:, 0],
+        culprit=column[:, 1],
+        wait_ns=column[:, 2],
+        wait_count=np.ones(len(matrix), dtype=np.int64),
+        lost=Lost(),
+    )
+
+
+def test_a_containers_own_groups_count_as_the_container():
+    window = snapshot(
+        1, keys=(10, 11, 20, 30), waits=({10: 3}, {10: 1}, {4: 8}, {0: 5}), throttled=(0, 500_000_000, 0, 0)
+    )
+    got = by_subject(window, 2.0, owner)
+    assert got.keys() == {WEB.key, JOB.key}
+    web = got[WEB.key]
+    assert (web.count, web.wait, web.throttled) == (4, pytest.approx(0.002), 0.25)
+    assert web.p50 is not None and web.p99 is not None
+    assert 2**19 / 1e9 <= web.p50 <= web.p99 <= 2**20 / 1e9  # bucket 10 holds 2^19..2^20 ns
+    assert got[JOB.key].p99 <= 2**14 / 1e9
+
+
+def test_a_container_that_never_waited_has_no_percentile():
+    got = by_subject(snapshot(1, keys=(10,), waits=({},)), 1.0, owner)[WEB.key]
+    assert (got.p50, got.p99, got.count, got.wait) == (None, None, 0, 0.0)
+
+
+def test_blame_is_by_culprit_and_longest_first():
+    matrix = [
+        (10, 20, 700),
+        (11, 20, 100),
+        (10, 30, 150),
+        (10, SPECIAL_KEYS["ksoftirqd"], 50),
+        (20, 10, 9),
+        (30, 20, 5),
+    ]
+    found = blame(snapshot(1, matrix=matrix), owner)
+    assert [(b.owner.kind, b.owner.name, round(b.seconds * 1e9), b.count) for b in found[WEB.key]] == [
+        ("container", "job", 800, 2),
+        ("system", "ssh.service", 150, 1),
+        ("kernel", "ksoftirqd", 50, 1),
+    ]
+    assert found[JOB.key][0].owner.subject is WEB
+    assert len(found) == 2  # ssh.service is no subject here
+    assert blame(snapshot(1, matrix=matrix), owner, only=[JOB.key]).keys() == {JOB.key}
+
+
+def test_special_runners_have_names():
+    assert culprit_owner(SPECIAL_KEYS["idle"], owner).kind == "idle"
+    assert culprit_owner(SPECIAL_KEYS["kworker"], owner) == Owner("kernel", "kworker")
+    assert culprit_owner(4711, owner).label == "cgroup 4711"
+
+
+def test_the_window_slides_and_restarts_with_another_source():
+    window = LatencyWindow(10)
+    assert window.difference() is None
+    for second in range(31):
+        window.push(snapshot(second, keys=(10,), waits=({3: second},)))
+    difference, seconds = window.difference()
+    assert (seconds, int(difference.count[0])) == (10, 10)
+    window.push(snapshot(31, keys=(10,), waits=({3: 1},), source="schedstat"))
+    assert window.difference() is None
