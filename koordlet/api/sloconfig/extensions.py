@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from koordlet.api.sloconfig.node import ExtensionsMap
-
 
 class ExtensionError(Exception):
     """A plug-in cannot use the ConfigMap or a node; it is skipped."""
@@ -48,10 +46,10 @@ def extensions_for_node(
     plugins: Sequence[ExtensionPlugin],
     labels: Mapping[str, str],
     config: Mapping[str, Any],
-    existing: ExtensionsMap | None,
-) -> tuple[ExtensionsMap, dict[str, str]]:
-    """`spec.extensions` of a node over what is there now, and plug-in name -> error."""
-    values, errors = dict(existing.object) if existing else {}, {}
+    existing: Mapping[str, Any],
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The extension values of a node over those that its NodeSLO has now, and plug-in name -> error."""
+    values, errors = dict(existing), {}
     for plugin in plugins:
         try:
             key, value = plugin.get(labels, config)
@@ -62,4 +60,4 @@ def extensions_for_node(
             values.pop(key, None)
         else:
             values[key] = value
-    return ExtensionsMap(object=values), errors
+    return values, errors

@@ -11,7 +11,6 @@ import msgspec
 from koordlet.api.base import Frozen
 from koordlet.api.fields import doc
 from koordlet.api.quantity import Quantity
-from koordlet.api.wire import JSONObject
 
 BURST_NONE: Final = "none"
 BURST_CPU_ONLY: Final = "cpuBurstOnly"
@@ -85,11 +84,3 @@ class HostApplicationSpec(Frozen):
     qos: Annotated[str, doc("QoS class.")] = ""
     cgroup_path: Annotated[CgroupPath | None, doc("Cgroup of the application.")] = None
     strategy: Annotated[HostApplicationStrategy | None, doc("Reserved.")] = None
-
-
-class ExtensionsMap(Frozen):
-    """`spec.extensions` of NodeSLO: `{"Object": {key: value}}` on the wire (spec 01 §9 A1)."""
-
-    object: Annotated[JSONObject, doc("Settings of extension plug-ins by their key.", preserve=True)] = msgspec.field(
-        default_factory=dict, name="Object"
-    )
