@@ -91,6 +91,11 @@ class ReadCache:
             self.reopened.add(path)
         return content
 
+    def read_once(self, path: str) -> bytes | None:
+        """Open, read, close: for ``cgroup.procs`` and ``tasks``, because v1 shows a descriptor that it keeps open the
+        id list of its first read until nobody has read the list for a second."""
+        return self._first_read(path, keep=False)
+
     def forget(self, directory: str) -> None:
         """Close everything at or below *directory* (no trailing slash), e.g. of a container known to be gone."""
         prefix = directory + "/"
@@ -116,7 +121,7 @@ class ReadCache:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _first_read(self, path: str) -> bytes | None:
+    def _first_read(self, path: str, *, keep: bool = True) -> bytes | None:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -125,7 +130,9 @@ class ReadCache:
             raise
         self._opens += 1
         entry = _Entry(fd, self._tick, None)
-        keep = len(self._entries) < self._max_fds
+        full = len(self._entries) >= self._max_fds
+        self._uncached += keep and full
+        keep = keep and not full
         try:
             content = _read_all(entry.fd)
             if self._verify:
@@ -141,8 +148,6 @@ class ReadCache:
                 os.close(fd)
         if keep:
             self._entries[path] = entry
-        else:
-            self._uncached += 1
         return content
 
     def _drop(self, path: str) -> None:

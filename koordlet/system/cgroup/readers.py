@@ -25,6 +25,7 @@ from koordlet.system.kernel import Feature
 from koordlet.system.psi import PressureSet, parse_pressure
 
 T = TypeVar("T")
+_ID_LISTS = frozenset({"tasks", "cgroup.procs"})
 _PRESSURE_FILES = frozenset({"cpu.pressure", "memory.pressure", "io.pressure"})
 
 
@@ -67,7 +68,11 @@ class CgroupFS:
         return os.path.isdir(_join(self.hierarchy("cpu"), cgroup_dir))  # noqa: PTH112
 
     def perf_dir(self, cgroup_dir: str) -> str:
-        """The directory whose descriptor ``perf_event_open`` wants."""
+        """The directory whose descriptor ``perf_event_open`` wants. The kernel binds perf_event to the unified tree
+        wherever no v1 hierarchy claims it."""
+        unified = self.mounts.unified
+        if "perf_event" not in self.mounts.v1 and unified is not None:
+            return _join(os.fspath(unified), cgroup_dir)
         return _join(self.hierarchy("perf_event"), cgroup_dir)
 
     def support(self, resource: str, cgroup_dir: str) -> Feature:
@@ -95,7 +100,7 @@ class CgroupFS:
 
     def text(self, resource: str, cgroup_dir: str) -> str | None:
         """The file's content without surrounding newlines."""
-        return self._text(self.path(resource, cgroup_dir), cgroup_dir)
+        return self._text(resource, cgroup_dir)
 
     def value(self, resource: str, cgroup_dir: str) -> int | None:
         """An integer resource in v1 terms, whatever the file's own form."""
@@ -193,9 +198,10 @@ class CgroupFS:
             self._psi_hierarchy = vendor if in_vendor or unified is None else os.fspath(unified)
         return self._psi_hierarchy
 
-    def _text(self, path: str, cgroup_dir: str) -> str | None:
+    def _text(self, resource: str, cgroup_dir: str) -> str | None:
+        path = self.path(resource, cgroup_dir)
         try:
-            content = self.cache.read(path)
+            content = self.cache.read_once(path) if resource in _ID_LISTS else self.cache.read(path)
         except OSError as error:
             if error.errno == errno.EOPNOTSUPP:  # pressure files with psi=0
                 return None
@@ -207,10 +213,10 @@ class CgroupFS:
         return None
 
     def _parsed(self, resource: str, cgroup_dir: str, parse: Callable[[str, str], T]) -> T | None:
-        path = self.path(resource, cgroup_dir)
-        text = self._text(path, cgroup_dir)
+        text = self._text(resource, cgroup_dir)
         if text is None:
             return None
+        path = self.path(resource, cgroup_dir)
         try:
             return parse(text, path)
         except (ValueError, CPUListError) as error:

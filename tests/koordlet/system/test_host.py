@@ -1,0 +1,110 @@
+"""Facts are facts: nothing that a host lacks may raise."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from koordlet.system import kernel
+from koordlet.system.host import Host, probe
+from koordlet.system.roots import Roots
+
+
+def test_an_empty_host_has_a_reason_for_everything(tmp_path):
+    facts = probe(Roots.under(tmp_path))
+    assert facts.cgroup_version == 1
+    assert not facts.cgroupfs
+    missing = facts.reasons()
+    assert {"cgroup", "cgroup2", "psi", "btf", "bpffs", "kidled", "anolis", "resctrl", "cap_sys_admin"} <= set(missing)
+    assert all(missing.values())
+    assert not (facts.psi or facts.btf or facts.bpffs or facts.cgroup2 or facts.resctrl or facts.anolis)
+    assert facts.online_cpus
+    assert facts.kernel_release == os.uname().release
+
+
+def test_a_rich_host(tree):
+    tree.file("proc/pressure/cpu", "some ...")
+    tree.file("sys/kernel/btf/vmlinux", "")
+    tree.file("proc/sys/kernel/osrelease", "5.10.134-16.al8.x86_64\n")
+    tree.file("proc/cpuinfo", "vendor_id : GenuineIntel\nmodel name\t: Xeon\nflags : a cat_l3 mba\n")
+    tree.file("sys/devices/system/cpu/online", "0-3,8\n")
+    tree.file("proc/self/status", "Name:\tx\nCapEff:\t000001ffffffffff\n")
+    for name in ("scan_period_in_seconds", "use_hierarchy"):
+        tree.file(f"sys/kernel/mm/kidled/{name}", "5\n")
+    tree.put("memory", "memory.wmark_ratio", "0\n", "first")
+    facts = probe(tree.roots)
+    assert facts.cgroup_version == tree.version
+    assert facts.kernel_version == (5, 10, 134)
+    for name in ("psi", "btf", "resctrl", "kidled", "anolis", "cap_sys_admin"):
+        assert facts.has(name), facts.reasons()
+    assert str(facts.online_cpus) == "0-3,8"
+    assert "memory" in facts.controllers
+    assert facts.cpu.model == "Xeon"
+    assert facts.has("cgroup2") == (tree.version == 2)
+
+
+def test_damaged_files_degrade(tree):
+    tree.file("proc/self/mountinfo", "nonsense\n")
+    tree.file("sys/devices/system/cpu/online", "nonsense\n")
+    tree.file("proc/config.gz", "not gzip")
+    facts = probe(tree.roots)
+    assert facts.online_cpus
+    assert kernel.config_options(tree.roots, "x") is None
+
+
+def test_facts_are_probed_once(tree):
+    host = Host(tree.roots)
+    before = host.facts
+    tree.file("proc/sys/kernel/osrelease", "9.9.9\n")
+    assert host.facts is before
+    assert Host(tree.roots, before).facts is before
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [("6.1.0-21-amd64", (6, 1, 0)), ("6.18", (6, 18, 0)), ("5.10.134.al8", (5, 10, 134)), ("odd", (0, 0, 0))],
+)
+def test_release(text, version):
+    assert kernel.parse_release(text) == version
+
+
+def test_kernel_config_of_boot(tmp_path):
+    roots = Roots.under(tmp_path)
+    (roots.proc / "1/root/boot").mkdir(parents=True)
+    (roots.proc / "1/root/boot/config-6.1").write_text('# c\nCONFIG_PSI=y\nCONFIG_HZ=250\nCONFIG_V="x"\n')
+    assert kernel.config_options(roots, "6.1") == {"CONFIG_PSI": "y", "CONFIG_HZ": "250", "CONFIG_V": "x"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "cgroup"), [("hostMode", "/sys/fs/cgroup"), ("dsMode", "/host-cgroup"), ("", "/host-cgroup")]
+)
+def test_roots_by_mode(mode, cgroup):
+    roots = Roots.from_env({"agent_mode": mode})
+    assert str(roots.cgroup) == cgroup
+    command = roots.host_command("lsblk", "-P")
+    assert command[-2:] == ["lsblk", "-P"]
+    assert (command[0] == "nsenter") == (mode != "hostMode")
+
+
+@pytest.mark.kernel
+def test_this_machine(kernel_host):
+    facts = kernel_host.facts
+    assert facts.cgroupfs
+    assert {"cpu", "memory"} <= facts.controllers
+    assert len(facts.online_cpus) == os.cpu_count()
+    assert facts.kernel_version > (4, 0, 0)
+    assert facts.btf, facts.reasons()
+    assert facts.psi, facts.reasons()
+
+
+@pytest.mark.kernel
+def test_not_root_is_a_fact(tmp_path):
+    code = (
+        "import os, sys; os.setgid(65534); os.setuid(65534);"
+        "from koordlet.system.host import probe; from koordlet.system.roots import Roots;"
+        "facts = probe(Roots.host());"
+        "print(facts.root, facts.has('cap_sys_admin'), facts.reasons()['root'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("False False running as uid 65534")

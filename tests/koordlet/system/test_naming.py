@@ -1,0 +1,187 @@
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordlet.system import naming
+from koordlet.system.naming import CgroupDriver, ContainerId, KubeQOS, NamingError
+from koordlet.system.roots import Roots
+
+SYSTEMD, CGROUPFS = CgroupDriver.SYSTEMD, CgroupDriver.CGROUPFS
+G, B, BE = KubeQOS.GUARANTEED, KubeQOS.BURSTABLE, KubeQOS.BESTEFFORT
+UID = "7712555c-ce62-454a-9e18-9ff0217b8941"
+UID_ = UID.replace("-", "_")
+
+
+@pytest.mark.parametrize(
+    ("driver", "qos", "path"),
+    [
+        (SYSTEMD, G, f"kubepods.slice/kubepods-pod{UID_}.slice"),
+        (SYSTEMD, B, f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID_}.slice"),
+        (SYSTEMD, BE, f"kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{UID_}.slice"),
+        (CGROUPFS, G, f"kubepods/pod{UID}"),
+        (CGROUPFS, B, f"kubepods/burstable/pod{UID}"),
+        (CGROUPFS, BE, f"kubepods/besteffort/pod{UID}"),
+    ],
+)
+def test_pod_dir_both_directions(driver, qos, path):
+    assert naming.pod_dir(driver, qos, UID) == path
+    assert naming.same_uid(naming.parse_pod_name(driver, path.rpartition("/")[2]), UID)
+    assert naming.qos_of_dir(path) is qos
+
+
+@pytest.mark.parametrize(
+    ("runtime", "systemd"),
+    [
+        ("docker", "docker-abc.scope"),
+        ("containerd", "cri-containerd-abc.scope"),
+        ("pouch", "pouch-abc.scope"),
+        ("cri-o", "crio-abc.scope"),
+    ],
+)
+def test_container_names(runtime, systemd):
+    assert naming.container_name(SYSTEMD, f"{runtime}://abc") == systemd
+    assert naming.container_name(CGROUPFS, f"{runtime}://abc") == "abc"
+    assert naming.container_dir(CGROUPFS, B, UID, f"{runtime}://abc") == f"kubepods/burstable/pod{UID}/abc"
+    if runtime == "pouch":
+        assert not naming.is_container_name(SYSTEMD, systemd)
+    else:
+        assert naming.parse_container_name(SYSTEMD, systemd) == ContainerId(runtime, "abc")
+
+
+@pytest.mark.parametrize("text", ["abc", "://abc", "docker://", "rkt://abc", ""])
+def test_malformed_container_ids(text):
+    with pytest.raises(NamingError):
+        naming.container_name(SYSTEMD, text)
+
+
+def test_crio_sandbox_has_no_scope():
+    assert naming.parse_container_name(SYSTEMD, "crio-abc") == ContainerId("cri-o", "abc")
+
+
+@pytest.mark.parametrize(("driver", "name"), [(SYSTEMD, "podabc"), (SYSTEMD, "kubepods.slice"), (CGROUPFS, "abc"),
+                                              (CGROUPFS, "pod")])  # fmt: skip
+def test_no_pod_name(driver, name):
+    with pytest.raises(NamingError, match=name):
+        naming.parse_pod_name(driver, name)
+
+
+@pytest.mark.parametrize(
+    ("names", "ids", "found"),
+    [
+        pytest.param(["a", "b"], ["containerd://a"], "containerd://b", id="the-other-one"),
+        pytest.param(["a"], [], None, id="no-statuses-yet"),
+    ],
+)
+def test_sandbox_cgroupfs(names, ids, found):
+    assert (naming.sandbox_id(CGROUPFS, names, ids) or None) == (found and ContainerId.parse(found))
+
+
+def test_sandbox_of_crio_ignores_leftover_scopes():
+    names = ["crio-app.scope", "crio-old.scope", "crio-pause", "init.scope"]
+    assert str(naming.sandbox_id(SYSTEMD, names, ["cri-o://app"])) == "cri-o://pause"
+
+
+@pytest.mark.parametrize("names", [["a", "b", "c"], ["a"]], ids=["two-left", "none-left"])
+def test_ambiguous_sandbox(names):
+    with pytest.raises(NamingError, match="expected one sandbox"):
+        naming.sandbox_id(CGROUPFS, names, ["docker://a"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path"),
+    [
+        ({"qos": "LS"}, "host-latency-sensitive/nginx"),
+        ({"qos": "LSE"}, "host-latency-sensitive/nginx"),
+        ({"qos": "BE"}, "host-best-effort/nginx"),
+        ({"qos": ""}, "nginx"),
+        ({"qos": "BE", "base": "CgroupRoot", "parent_dir": "/a/", "relative_path": "b/"}, "a/b"),
+        ({"qos": "BE", "base": "Kubepods", "relative_path": "b"}, "kubepods/b"),
+        ({"qos": "BE", "base": "KubepodsBurstable", "relative_path": "b"}, "kubepods/burstable/b"),
+        ({"qos": "BE", "base": "KubepodsBesteffort", "parent_dir": "x"}, "kubepods/besteffort/x"),
+        ({"qos": "BE", "base": "Odd", "parent_dir": "x"}, "x"),
+    ],
+)
+def test_host_applications(arguments, path):
+    assert naming.host_application_dir(CGROUPFS, "nginx", **arguments) == path
+
+
+@pytest.mark.parametrize(
+    ("dirs", "driver"),
+    [(["kubepods.slice", "kubepods"], SYSTEMD), (["kubepods"], CGROUPFS), ([], None)],
+)
+def test_driver_from_the_tree(tmp_path, dirs, driver):
+    for name in dirs:
+        (tmp_path / name).mkdir()
+    assert naming.detect_driver(tmp_path) is driver
+
+
+def kubelet(tmp_path, *arguments, config=None):
+    roots = Roots.under(tmp_path)
+    process = roots.proc / "42"
+    (process / "root/var/lib/kubelet").mkdir(parents=True)
+    (process / "cwd").symlink_to("/var/lib/kubelet")
+    (process / "cmdline").write_bytes("\0".join(["kubelet", *arguments, ""]).encode())
+    if config is not None:
+        (process / "root/var/lib/kubelet/config.yaml").write_text(config)
+    return naming.driver_of_kubelet(roots, 42)
+
+
+YAML = "kind: KubeletConfiguration\ncgroupDriver: systemd # why\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "config", "driver"),
+    [
+        pytest.param(["--cgroup-driver=systemd"], None, SYSTEMD, id="flag"),
+        pytest.param(["--cgroup-driver", "cgroupfs", "--config=config.yaml"], YAML, CGROUPFS, id="flag-wins"),
+        pytest.param(["--config=/var/lib/kubelet/config.yaml"], YAML, SYSTEMD, id="absolute-config"),
+        pytest.param(["--config", "config.yaml"], YAML, SYSTEMD, id="relative-config"),
+        pytest.param(["--config=config.yaml"], "cgroupDriver: 'cgroupfs'\n", CGROUPFS, id="quoted"),
+        pytest.param(["--config=config.yaml"], "a: b\n", CGROUPFS, id="config-silent"),
+        pytest.param([], None, CGROUPFS, id="nothing-said"),
+    ],
+)
+def test_driver_from_the_kubelet(tmp_path, arguments, config, driver):
+    assert kubelet(tmp_path, *arguments, config=config) is driver
+
+
+@pytest.mark.parametrize(
+    ("arguments", "config", "message"),
+    [
+        (["--cgroup-driver=odd"], None, "unknown cgroup driver 'odd'"),
+        (["--config=config.yaml"], None, "cannot be read"),
+        (["--config=config.yaml"], "cgroupDriver: odd\n", "unknown cgroup driver 'odd'"),
+    ],
+)
+def test_unknown_kubelet_settings(tmp_path, arguments, config, message):
+    with pytest.raises(NamingError, match=message):
+        kubelet(tmp_path, *arguments, config=config)
+
+
+def test_no_kubelet(tmp_path):
+    with pytest.raises(NamingError, match="kubelet process 1"):
+        naming.driver_of_kubelet(Roots.under(tmp_path), 1)
+    assert naming.listening_pid(Roots.under(tmp_path / "none"), 1) is None
+
+
+@pytest.mark.kernel
+def test_finds_who_listens(spawn):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    code = (
+        f"import socket,time; s=socket.socket(); s.setsockopt(1,2,1); s.bind(('127.0.0.1',{port}));"
+        "s.listen(); print('ready',flush=True); time.sleep(600)"
+    )
+    process = spawn(["python3", "-S", "-c", code])
+    assert process.stdout.readline() == "ready\n"
+    assert naming.listening_pid(Roots.host(), port) == process.pid
+
+
+@given(st.uuids(), st.sampled_from(KubeQOS), st.sampled_from(CgroupDriver))
+def test_any_pod_round_trips(uid, qos, driver):
+    path = naming.pod_dir(driver, qos, str(uid))
+    assert naming.same_uid(naming.parse_pod_name(driver, path.rpartition("/")[2]), str(uid))
+    assert naming.qos_of_dir(path) is qos

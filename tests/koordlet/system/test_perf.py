@@ -1,0 +1,81 @@
+import errno
+import os
+import struct
+import time
+from pathlib import Path
+
+import pytest
+
+from koordlet.system import perf
+from koordlet.system.perf import CgroupCounters, Event, PerfError, PerfUnavailable, parse_group
+
+
+@pytest.mark.parametrize(
+    ("enabled", "running", "scaled"),
+    [(100, 50, [20.0, 8.0]), (100, 100, [10.0, 4.0]), (0, 0, [10.0, 4.0]), (7, 0, [10.0, 4.0])],
+)
+def test_counts_are_scaled_by_the_time_they_ran(enabled, running, scaled):
+    assert parse_group(struct.pack("=QQQQQ", 2, enabled, running, 10, 4)) == scaled
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 23, struct.pack("=QQQ", 2, 1, 1)])
+def test_short_read(data):
+    with pytest.raises(PerfError):
+        parse_group(data)
+
+
+def test_unknown_architecture_is_unavailable(monkeypatch):
+    monkeypatch.setattr(perf.platform, "machine", lambda: "vax")
+    assert "vax" in perf.probe().reason
+
+
+def test_no_such_directory():
+    with pytest.raises(PerfError, match="/nonexistent"):
+        CgroupCounters("/nonexistent", [0])
+
+
+def descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.kernel
+def test_counts_a_cgroup_by_software_events(kernel_fs, kernel_host, cgroup_child, burner):
+    child = cgroup_child()
+    before = descriptors()
+    events = (Event("task", perf.PERF_TYPE_SOFTWARE, perf.SW_TASK_CLOCK),
+              Event("switches", perf.PERF_TYPE_SOFTWARE, perf.SW_CONTEXT_SWITCHES))  # fmt: skip
+    cpus = kernel_host.facts.online_cpus
+    with CgroupCounters(kernel_fs.perf_dir(child.dir), cpus, events) as counters:
+        idle = counters.read()
+        burner(child)
+        time.sleep(0.5)
+        busy = counters.read()
+    assert idle == {"task": 0.0, "switches": 0.0}
+    assert busy["task"] > 10_000_000
+    assert descriptors() - before == 2, "only the burner's two pipes are left"
+
+
+@pytest.mark.kernel
+def test_missing_hardware_is_typed_and_leaks_nothing(kernel_fs, kernel_host, cgroup_child):
+    directory = kernel_fs.perf_dir(cgroup_child().dir)
+    cpus = kernel_host.facts.online_cpus
+    before = descriptors()
+    if kernel_host.facts.has("perf_hardware"):
+        with CgroupCounters(directory, cpus) as counters:
+            assert set(counters.read()) == {"cycles", "instructions"}
+    else:
+        with pytest.raises(PerfUnavailable) as caught:
+            CgroupCounters(directory, cpus)
+        assert caught.value.errno in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP)
+        assert kernel_host.facts.reasons()["perf_hardware"]
+    assert descriptors() == before
+
+
+@pytest.mark.kernel
+def test_failure_after_the_first_cpu_closes_what_was_opened(kernel_fs, cgroup_child):
+    directory = kernel_fs.perf_dir(cgroup_child().dir)
+    before = descriptors()
+    event = Event("task", perf.PERF_TYPE_SOFTWARE, perf.SW_TASK_CLOCK)
+    with pytest.raises(PerfError):
+        CgroupCounters(directory, [0, os.cpu_count() + 4096], (event,))
+    assert descriptors() == before

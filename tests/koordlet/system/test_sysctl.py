@@ -1,0 +1,74 @@
+import pytest
+
+from koordlet.system import kidled, sysctl
+from koordlet.system.errors import MalformedFile
+
+
+def test_sysctl(tree):
+    tree.file("proc/sys/vm/min_free_kbytes", "67584\n")
+    assert sysctl.read_sysctl(tree.roots, "vm.min_free_kbytes") == 67584
+    assert sysctl.read_sysctl(tree.roots, "kernel/sched_core") is None
+    tree.file("proc/sys/vm/odd", "1 2\n")
+    with pytest.raises(MalformedFile, match="vm/odd"):
+        sysctl.read_sysctl(tree.roots, "vm.odd")
+
+
+@pytest.mark.parametrize("path", ["sys/kernel/debug/sched_features", "sys/kernel/debug/sched/features"])
+def test_sched_features_old_and_new_place(tree, path):
+    assert sysctl.read_sched_features(tree.roots) is None
+    assert not sysctl.probe_anolis_core_sched(tree.roots)
+    tree.file(path, "GENTLE_FAIR_SLEEPERS NO_CORE_SCHED\n")
+    assert sysctl.read_sched_features(tree.roots) == {"GENTLE_FAIR_SLEEPERS": True, "CORE_SCHED": False}
+    assert sysctl.probe_anolis_core_sched(tree.roots)
+
+
+def test_sched_feature_texts():
+    assert sysctl.format_sched_feature("X", True) == "X\n"
+    assert sysctl.format_sched_feature("X", False) == "NO_X\n"
+    assert sysctl.parse_sched_features("X X NO_Y") == {"X": True, "Y": False}
+    with pytest.raises(MalformedFile, match="both on and off"):
+        sysctl.parse_sched_features("X NO_X")
+
+
+ROWS = ["csei", "dsei", "cfei", "dfei", "csui", "dsui", "cfui", "dfui", "csea", "dsea", "cfea", "dfea", "csua",
+        "dsua", "cfua", "dfua", "slab"]  # fmt: skip
+HEADER = [
+    "# version: 1.0", "# page_scans: 24", "# slab_scans: 0", "# scan_period_in_seconds: 5", "# use_hierarchy: 1",
+    "# buckets: 1,2,5,15,30,60,120,240", *["#"] * 7,
+    "#   _-----=> clean/dirty ..   [1,2)  [2,5)  [5,15) ...",
+]  # fmt: skip
+IDLE = "\n".join([*HEADER, *(f"  {row} 1 1 1 1 1 {index} 0 1" for index, row in enumerate(ROWS))]) + "\n"
+
+
+def test_idle_pages():
+    pages = kidled.parse_idle_pages(IDLE)
+    assert pages.scan_period_seconds == 5
+    assert pages.buckets == (1, 2, 5, 15, 30, 60, 120, 240)
+    assert pages.cold_bytes() == 2 + 3 + 6 + 7 + 4
+    assert pages.cold_bytes(0) == 2 + 3 + 6 + 7 + 4 + 4 * 5
+    assert pages.cold_bytes(8) == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (IDLE, ""),
+        (
+            "#\n",
+            "",
+        ),
+        ("cfei 1", "cfei x"),
+        ("seconds: 5", "seconds: five"),
+        ("240", "y"),
+    ],
+)
+def test_damaged_idle_pages(old, new):
+    with pytest.raises(MalformedFile, match=r"idle_page_stats"):
+        kidled.parse_idle_pages(IDLE.replace(old, new, 1))
+
+
+def test_v1_reader(make_tree):
+    tree = make_tree(1)
+    tree.put("memory", "memory.idle_page_stats", IDLE, "a")
+    assert tree.fs().idle_pages("a").cold_bytes() == 22
+    assert not kidled.probe(tree.roots)
