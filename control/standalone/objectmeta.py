@@ -26,7 +26,7 @@ _SUBDOMAIN_RE, _LABEL_RE = re.compile(_SUBDOMAIN), re.compile(_LABEL)
 _VALUE_RE, _KEY_NAME_RE = re.compile(_VALUE), re.compile(_KEY_NAME)
 
 _LABEL_NAMED = {"/namespaces", "/services"}
-_PATH_NAMED_GROUPS = {"rbac.authorization.k8s.io"}
+_PATH_NAMED_GROUPS = {"rbac.authorization.k8s.io", "apiregistration.k8s.io"}
 
 
 def timestamp(seconds: float) -> str:
@@ -53,7 +53,7 @@ def name_error(kind: Kind, name: str, field: str = "metadata.name") -> FieldErro
     def invalid(why: str) -> FieldError:
         return FieldError("FieldValueInvalid", field, f'Invalid value: "{name}": {why}')
 
-    if kind.group in _PATH_NAMED_GROUPS:
+    if kind.group in _PATH_NAMED_GROUPS:  # also the names of API services, such as "v1."
         if name in (".", "..") or "/" in name or "%" in name:
             return invalid("may not be '.' or '..' and may not contain '/' or '%'")
         return None

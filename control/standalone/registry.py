@@ -19,11 +19,14 @@ from typing import Any, Literal
 from . import deletion, errors, objectmeta, strategy
 from .deletion import DeleteOptions
 from .kinds import Kind, Kinds
+from .patch import conflict_error
 from .seams import SYSTEM, Admission, AdmissionRequest, OpenAdmission, OpenSchemas, Patcher, Schemas, UserInfo
 from .selectors import Matcher, compile_matcher
 from .store import Compacted, Entry, Event, EventType, Store, VersionMismatch
 
 Json = dict[str, Any]
+Objects = list[Json]  # `Registry.list` hides the builtin inside the class
+Events = list[Event]
 PatchKind = Literal["json", "merge", "strategic", "apply"]
 RETRIES = 8
 
@@ -98,9 +101,7 @@ class Registry:
         entry = self.store.entry(kind.stored_as, ns if kind.namespaced else None, name)
         return strategy.to_version(kind, entry.copy(), None) if entry else None
 
-    def list(
-        self, key: str, ns: str | None = None, *, labels: str | None = None, fields: str | None = None
-    ) -> list[Json]:
+    def list(self, key: str, ns: str | None = None, *, labels: str | None = None, fields: str | None = None) -> Objects:
         """Private copies of the live objects that match, ordered by namespace and name."""
         kind = self.kind(key)
         matcher = compile_matcher(kind, labels, fields)
@@ -132,7 +133,7 @@ class Registry:
                 if ns is None or event.entry.address[0] == ns:
                     yield Change(event.type, event.entry.obj, event.rv)
 
-    def events_since(self, stored_as: str, rv: int) -> list[Event]:
+    def events_since(self, stored_as: str, rv: int) -> Events:
         """`Store.since` with the API's error for a version that is gone."""
         try:
             return self.store.since(stored_as, rv)
@@ -294,7 +295,7 @@ class Registry:
         new = self._admitted(kind, request, options)
         strategy.keep_system_fields(old, new)
         strategy.isolate(kind, options.subresource, old, new)
-        strategy.prepare_update(kind, old, new)
+        strategy.prepare_update(kind, options.subresource, old, new)
         strategy.bump_generation(kind, old, new)
         self._validate(kind, new, old, options, options.subresource)
         request.obj = new
@@ -321,6 +322,8 @@ class Registry:
         schema = self.schemas.merge_schema(kind, version)
         now = objectmeta.timestamp(self.now())
         options = replace(options, applying=True)
+        if kind.status and not options.subresource:
+            body = {k: v for k, v in body.items() if k != "status"}
 
         def merged(live: Json | None) -> Json:
             obj, conflicts = patcher.apply(
@@ -334,7 +337,7 @@ class Registry:
                 now,
             )
             if conflicts and not options.force:
-                raise strategy.apply_conflict(kind, name, conflicts)
+                raise conflict_error(conflicts)
             return obj
 
         if self.store.entry(kind.stored_as, ns if kind.namespaced else None, name) is None:
@@ -395,7 +398,7 @@ class Registry:
 
     async def delete_collection(
         self, key: str, ns: str | None, matcher: Matcher | None, user: UserInfo, options: DeleteOptions
-    ) -> list[Json]:
+    ) -> Objects:
         """Delete everything that matches; one that vanishes meanwhile is no error."""
         kind = self.kind(key)
         gone = []
@@ -458,9 +461,8 @@ class Registry:
         unknown = self.schemas.unknown_fields(kind, version, obj)
         if unknown and options.field_validation == "Strict":
             listed = ", ".join(f'unknown field "{path}"' for path in unknown)
-            raise errors.bad_request(
-                f'{kind.kind} in version "{version}" cannot be handled as a {kind.kind}: strict decoding error: {listed}'
-            )
+            head = f'{kind.kind} in version "{version}" cannot be handled as a {kind.kind}'
+            raise errors.bad_request(f"{head}: strict decoding error: {listed}")
         if options.field_validation == "Warn":
             options.warnings.extend(f'unknown field "{path}"' for path in unknown)
         self.schemas.default(kind, version, obj)

@@ -83,6 +83,12 @@ class Event:
         self.rv, self.type, self.entry, self.prev, self.at = rv, type, entry, prev, at
 
 
+Objects = list[Json]  # `Store.list` hides the builtin inside the class
+Entries = list[Entry]
+Events = list[Event]
+Pending = list[tuple[str, Event]]
+
+
 class _Table:
     """The live objects of one resource, their names in order, and the events since compaction."""
 
@@ -135,9 +141,10 @@ class Store:
         self._revision = 0
         self._visible = 0
         self._compacted = 0
-        self._pending: list[tuple[str, Event]] = []
+        self._pending: Pending = []
         self._commit_done: asyncio.Future[None] | None = None
         self._closed = False
+        self._failure: str | None = None  # why the last commit failed, until one succeeds
         try:
             self._db = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
@@ -160,12 +167,24 @@ class Store:
         """Versions up to and including this one can no longer be watched from (except as "now")."""
         return self._compacted
 
-    def keys(self) -> list[str]:
-        return [key for key, table in self._tables.items() if table.objects]
+    def keys(self) -> set[str]:
+        return {key for key, table in self._tables.items() if table.objects}
 
     def count(self, key: str) -> int:
         table = self._tables.get(key)
         return len(table.objects) if table else 0
+
+    def size_bytes(self) -> int:
+        """Bytes on disk: the database and its WAL."""
+        if self._path is None:
+            return 0
+        files = (self._path, self._path.with_name(self._path.name + "-wal"))
+        return sum(f.stat().st_size for f in files if f.exists())
+
+    @property
+    def healthy(self) -> str | None:
+        """None, or why the store takes no writes."""
+        return "closed" if self._closed else self._failure
 
     def entry(self, key: str, ns: str | None, name: str) -> Entry | None:
         table = self._tables.get(key)
@@ -176,11 +195,11 @@ class Store:
         entry = self.entry(key, ns, name)
         return entry.obj if entry else None
 
-    def list(self, key: str, ns: str | None = None) -> list[Json]:
+    def list(self, key: str, ns: str | None = None) -> Objects:
         """Live objects (shared, read only) ordered by namespace and name; ns None means all namespaces."""
         return [e.obj for e in self.entries(key, ns)]
 
-    def entries(self, key: str, ns: str | None = None, rv: int | None = None) -> list[Entry]:
+    def entries(self, key: str, ns: str | None = None, rv: int | None = None) -> Entries:
         """Like `list`, as entries; with `rv` as of that version. Raises Compacted."""
         table = self._tables.get(key)
         if rv is not None and rv < self._compacted:
@@ -243,11 +262,13 @@ class Store:
         except sqlite3.Error as e:
             self._abort(pending)
             error = StoreError(f"{self._path}: cannot commit: {e}")
+            self._failure = str(error)
             if done is None:
                 raise error from e
             done.set_exception(error)
             done.exception()  # nobody may be waiting; that is no reason for a warning at collection
             return
+        self._failure = None
         self._visible = self._revision
         touched: dict[str, _Table] = {}
         for key, event in pending:
@@ -299,7 +320,7 @@ class Store:
         self._commit_done = loop.create_future()
         loop.call_soon(self.commit)
 
-    def _abort(self, pending: list[tuple[str, Event]]) -> None:
+    def _abort(self, pending: Pending) -> None:
         if self._db.in_transaction:
             self._db.execute("ROLLBACK")
         for key, event in reversed(pending):
@@ -308,7 +329,7 @@ class Store:
 
     # ---- watching ------------------------------------------------------------------------------------------
 
-    def since(self, key: str, rv: int) -> list[Event]:
+    def since(self, key: str, rv: int) -> Events:
         """Committed events of `key` after version `rv`, oldest first. Raises Compacted."""
         if rv < self._compacted:
             raise Compacted(rv, self._compacted)
@@ -350,15 +371,15 @@ class Store:
         upto = min(upto, self._visible)
         if upto <= self._compacted:
             return 0
-        doomed: list[tuple[int]] = []
+        doomed: set[tuple[int]] = set()
         dropped = 0
         for table in self._tables.values():
             cut = bisect_right(table.log_rvs, upto)
             for event in table.log[:cut]:
                 if event.prev is not None:
-                    doomed.append((event.prev.rv,))
+                    doomed.add((event.prev.rv,))
                 if event.type == "DELETED":
-                    doomed.append((event.rv,))
+                    doomed.add((event.rv,))
             dropped += cut
             del table.log[:cut], table.log_rvs[:cut]
         try:

@@ -11,12 +11,20 @@ from collections.abc import Callable
 from typing import Any
 
 from . import errors
-from .errors import FieldError, StatusError
-from .kinds import NAMESPACE, Kind
+from .errors import FieldError
+from .kinds import CRD, NAMESPACE, Kind
 
 Json = dict[str, Any]
 
+CRD_CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 _SYSTEM_FIELDS = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
+
+# Subresource -> the fields of spec that it may write.
+_PARTS: dict[str, tuple[str, ...]] = {
+    "finalize": ("finalizers",),
+    "resize": ("containers", "initContainers"),
+    "ephemeralcontainers": ("ephemeralContainers",),
+}
 
 # core/v1 Event field -> events.k8s.io/v1 field; the rest is spelt the same in both.
 _EVENT_FIELDS = {
@@ -37,7 +45,8 @@ def to_storage(kind: Kind, obj: Json) -> Json:
         obj = {_EVENT_FIELDS_BACK.get(k, k): v for k, v in obj.items()}
         obj["apiVersion"] = "v1"
         return obj
-    return {**{"apiVersion": "", "kind": kind.kind}, **obj, "apiVersion": kind.storage_api_version}
+    head = {"apiVersion": kind.storage_api_version, "kind": kind.kind}
+    return head | obj | head  # both first, as everybody reads them
 
 
 def to_version(kind: Kind, obj: Json, version: str | None) -> Json:
@@ -86,8 +95,24 @@ def isolate(kind: Kind, subresource: str, old: Json, new: Json) -> None:
                 _copy_field(old["metadata"], new["metadata"], name)
         if managed is not None:
             new["metadata"]["managedFields"] = managed
+    elif subresource in _PARTS:
+        _only(_PARTS[subresource], old, new)
     elif not subresource and kind.status:
         _copy_field(old, new, "status")
+
+
+def _only(fields: tuple[str, ...], old: Json, new: Json) -> None:
+    """Keep everything of `old` but the named fields of its spec."""
+    wanted = dict(new.get("spec") or {})
+    managed = new["metadata"].get("managedFields")
+    new.clear()
+    new.update(old)
+    new["spec"] = dict(old.get("spec") or {})
+    new["metadata"] = dict(old["metadata"])
+    if managed is not None:
+        new["metadata"]["managedFields"] = managed
+    for name in fields:
+        _copy_field(wanted, new["spec"], name)
 
 
 def _copy_field(source: Json, target: Json, name: str) -> None:
@@ -106,10 +131,12 @@ def prepare_create(kind: Kind, obj: Json) -> None:
     _ON_WRITE.get(kind.key, _nothing)(obj)
 
 
-def prepare_update(kind: Kind, old: Json, new: Json) -> None:
+def prepare_update(kind: Kind, subresource: str, old: Json, new: Json) -> None:
     _ON_WRITE.get(kind.key, _nothing)(new)
-    if kind.key == NAMESPACE and "finalizers" in (old.get("spec") or {}):
-        new.setdefault("spec", {}).setdefault("finalizers", old["spec"]["finalizers"])
+    if kind.key == NAMESPACE and subresource != "finalize":
+        # Only /finalize writes these; a PUT without them must not free the namespace.
+        spec = new["spec"] = dict(new.get("spec") or {})
+        _copy_field(old.get("spec") or {}, spec, "finalizers")
 
 
 def bump_generation(kind: Kind, old: Json, new: Json) -> None:
@@ -174,27 +201,6 @@ def refuse_delete(kind: Kind, obj: Json) -> None:
         raise errors.conflict("", "namespaces", name, why)
 
 
-def apply_conflict(kind: Kind, name: str, conflicts: list[Any]) -> StatusError:
-    """409 with a cause for each field another manager owns. `conflicts` are (manager, field path) pairs."""
-    by_manager: dict[str, list[str]] = {}
-    for manager, path in conflicts:
-        by_manager.setdefault(manager, []).append(path)
-    lines = []
-    for manager, paths in by_manager.items():
-        if len(paths) == 1:
-            lines.append(f"conflict with {manager}: {paths[0]}")
-        else:
-            lines.append(f"conflicts with {manager}:\n" + "\n".join(f"- {p}" for p in paths))
-    count = len(conflicts)
-    body = "\n".join(lines)
-    head = f"Apply failed with {count} conflict{'' if count == 1 else 's'}: "
-    causes = [
-        {"reason": "FieldManagerConflict", "message": f"conflict with {manager}", "field": path}
-        for manager, path in conflicts
-    ]
-    return errors.of_reason("Conflict", head + body, {"causes": causes})
-
-
 # ---- kinds that differ -------------------------------------------------------------------------------------
 
 
@@ -244,14 +250,31 @@ def _job(obj: Json) -> None:
     spec.setdefault("selector", {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}})
 
 
+def _crd(obj: Json) -> None:
+    """Fill the names a CRD may leave out; its objects are deleted before it goes."""
+    finalizers = obj["metadata"].setdefault("finalizers", [])
+    if CRD_CLEANUP not in finalizers:
+        finalizers.append(CRD_CLEANUP)
+
+
+def _crd_names(obj: Json) -> None:
+    spec = obj.get("spec")
+    names = spec.get("names") if isinstance(spec, dict) else None
+    if isinstance(spec, dict) and isinstance(names, dict) and isinstance(names.get("kind"), str):
+        names.setdefault("singular", names["kind"].lower())
+        names.setdefault("listKind", names["kind"] + "List")
+        spec.setdefault("conversion", {"strategy": "None"})
+
+
 _ON_CREATE: dict[str, Callable[[Json], None]] = {
     NAMESPACE: _namespace,
     "/pods": _pod,
     "/persistentvolumes": _pending,
     "/persistentvolumeclaims": _pending,
     "batch/jobs": _job,
+    CRD: _crd,
 }
-_ON_WRITE: dict[str, Callable[[Json], None]] = {"/secrets": _secret}
+_ON_WRITE: dict[str, Callable[[Json], None]] = {"/secrets": _secret, CRD: _crd_names}
 
 
 def pod_qos(spec: Json) -> str:

@@ -1,0 +1,71 @@
+"""`python -m control.standalone.apiserver --data-dir D --secure-port N`: the API server as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from koordlet.app.flags import Duration, flag, parse
+from koordlet.app.logging import LoggingOptions, get_logger, setup
+from koordlet.app.runner import Runner, run
+
+from ..store import StoreError
+from .server import AlreadyRunning, ApiServer
+from .tls import PkiError
+
+log = get_logger(__name__)
+
+
+@dataclass
+class Options(LoggingOptions):
+    data_dir: str = flag("data-dir", "", "where state, keys and admin.kubeconfig live")
+    secure_port: int = flag("secure-port", 6443, "TLS port; 0 takes a free one", minimum=0)
+    bind_address: str = flag("bind-address", "127.0.0.1", "address to listen on")
+    advertise_address: str = flag("advertise-address", "", "address clients use (default: the bind address)")
+    token_auth_file: str = flag("token-auth-file", "", 'CSV of static tokens: token,user,uid,"group1,group2"')
+    anonymous_auth: bool = flag("anonymous-auth", True, "take requests without credentials as system:anonymous")
+    audit_log_path: str = flag("audit-log-path", "", "append one JSON line a request to this file")
+    durability: str = flag(
+        "durability", "normal", "normal survives kill -9; full also power loss", choices=("normal", "full")
+    )
+    history: Duration = flag("watch-history", "5m", "how long changes can be watched from", minimum=1)
+    history_events: int = flag("watch-history-events", 50_000, "at most so many changes are kept", minimum=100)
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = parse(Options, sys.argv[1:] if argv is None else argv, prog="apiserver", description=__doc__ or "")
+    setup(options.v, json=options.logging_format == "json")
+    if not options.data_dir:
+        log.error("--data-dir is required")
+        return 2
+    server = ApiServer(
+        Path(options.data_dir),
+        host=options.bind_address,
+        port=options.secure_port,
+        advertise=options.advertise_address,
+        token_auth_file=Path(options.token_auth_file) if options.token_auth_file else None,
+        audit_log=Path(options.audit_log_path) if options.audit_log_path else None,
+        anonymous=options.anonymous_auth,
+        synchronous="FULL" if options.durability == "full" else "NORMAL",
+        history_seconds=options.history,
+        history_events=options.history_events,
+    )
+    return run(_serve(server))
+
+
+async def _serve(server: ApiServer) -> int:
+    runner = Runner()
+    runner.add(server)
+    try:
+        return await runner.run()
+    except (AlreadyRunning, StoreError, PkiError, OSError) as e:
+        log.error("Cannot serve", err=e)
+        return 1
+    finally:
+        await asyncio.shield(server.stop())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,132 @@
+"""What a fresh cluster holds before anybody writes to it; made again at each start if it went missing.
+
+Namespaces, the `kubernetes` Service with its endpoints, the two system priority classes, the list of API
+services. Roles are in `roles`. Existing objects are left as they are, so that what an admin changed stays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import errors
+from ..kinds import Kinds, version_priority
+from ..registry import Registry, WriteOptions
+from .roles import default_roles
+
+Json = dict[str, Any]
+
+NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+_OPTIONS = WriteOptions(field_manager="kube-apiserver")
+_PRIORITIES = {
+    "system-cluster-critical": (
+        2_000_000_000,
+        "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+    ),
+    "system-node-critical": (
+        2_000_001_000,
+        "Used for system critical pods that must not be moved from their current node.",
+    ),
+}
+
+
+async def bootstrap(registry: Registry, host: str, port: int, service_ip: str) -> None:
+    """Create what is missing. Runs before the server says it is ready."""
+    for name in NAMESPACES:
+        await _ensure(registry, "/namespaces", None, {"metadata": {"name": name}})
+    for name, (value, description) in _PRIORITIES.items():
+        body = {"metadata": {"name": name}, "value": value, "description": description}
+        await _ensure(registry, "scheduling.k8s.io/priorityclasses", None, body)
+    for key, role in default_roles():
+        await _ensure(registry, key, role["metadata"].get("namespace"), role)
+    await _kubernetes_service(registry, host, port, service_ip)
+    await sync_api_services(registry)
+
+
+async def _ensure(registry: Registry, key: str, ns: str | None, body: Json) -> None:
+    if registry.find(key, ns, body["metadata"]["name"]) is not None:
+        return
+    try:
+        await registry.create(key, ns, body, options=_OPTIONS)
+    except errors.StatusError as e:
+        if e.reason != "AlreadyExists":
+            raise
+
+
+async def _kubernetes_service(registry: Registry, host: str, port: int, service_ip: str) -> None:
+    labels = {"component": "apiserver", "provider": "kubernetes"}
+    service: Json = {
+        "metadata": {"name": "kubernetes", "namespace": "default", "labels": labels},
+        "spec": {
+            "clusterIP": service_ip,
+            "clusterIPs": [service_ip],
+            "ipFamilies": ["IPv4"],
+            "ipFamilyPolicy": "SingleStack",
+            "type": "ClusterIP",
+            "sessionAffinity": "None",
+            "internalTrafficPolicy": "Cluster",
+            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": port}],
+        },
+    }
+    await _ensure(registry, "/services", "default", service)
+    subsets = [{"addresses": [{"ip": host}], "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}]
+    meta = {"name": "kubernetes", "namespace": "default"}
+    await _put(registry, "/endpoints", {"metadata": dict(meta), "subsets": subsets})
+    slice_labels = {"kubernetes.io/service-name": "kubernetes"}
+    endpoint_slice = {
+        "metadata": {**meta, "labels": slice_labels},
+        "addressType": "IPv6" if ":" in host else "IPv4",
+        "endpoints": [{"addresses": [host], "conditions": {"ready": True}}],
+        "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
+    }
+    await _put(registry, "discovery.k8s.io/endpointslices", endpoint_slice)
+
+
+async def _put(registry: Registry, key: str, body: Json) -> None:
+    """Create or replace: where the server listens may have changed since the last start."""
+    meta = body["metadata"]
+    if registry.find(key, meta["namespace"], meta["name"]) is None:
+        await registry.create(key, meta["namespace"], body, options=_OPTIONS)
+    else:
+        await registry.update(key, meta["namespace"], meta["name"], body, options=_OPTIONS)
+
+
+async def sync_api_services(registry: Registry) -> None:
+    """One APIService for each served group version; those of vanished groups go."""
+    key = "apiregistration.k8s.io/apiservices"
+    wanted = api_services(registry.kinds)
+    for obj in registry.list(key):
+        if obj["metadata"]["name"] not in wanted:
+            await registry.delete(key, None, obj["metadata"]["name"])
+    for name, body in wanted.items():
+        if registry.find(key, None, name) is not None:
+            continue
+        status = body.pop("status")
+        made = await registry.create(key, None, body, options=_OPTIONS)
+        made["status"] = status
+        options = WriteOptions(subresource="status", field_manager="kube-apiserver")
+        await registry.update(key, None, name, made, options=options)
+
+
+def api_services(kinds: Kinds) -> dict[str, Json]:
+    found: dict[str, Json] = {}
+    for group, members in kinds.groups().items():
+        versions = sorted({v for k in members for v in k.versions}, key=version_priority)
+        for rank, version in enumerate(versions):
+            name = f"{version}.{group}"
+            condition = {
+                "type": "Available",
+                "status": "True",
+                "reason": "Local",
+                "message": "Local APIServices are always available",
+            }
+            found[name] = {
+                "metadata": {"name": name, "labels": {"kube-aggregator.kubernetes.io/automanaged": "onstart"}},
+                "spec": {
+                    "group": group,
+                    "version": version,
+                    "groupPriorityMinimum": 18000 if not group else 1000,
+                    "versionPriority": 100 - rank,
+                },
+                "status": {"conditions": [condition]},
+            }
+    return found

@@ -1,0 +1,252 @@
+"""`ApiServer`: everything wired together, in one readable page, for the binary and for tests in process.
+
+    async with ApiServer(data_dir) as server:
+        … server.url, server.kubeconfig_path, server.ca_file, server.admin_token, server.registry
+
+Start order: lock the data directory, keys, store, kinds from stored CRDs, what a fresh cluster holds, socket,
+controllers; ready then. Stop order: not ready, no new connections, watches ended, requests finished,
+controllers, store. kill -9 at any moment loses no acknowledged write (see `store`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import secrets
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from aiohttp import web
+
+from koordlet.app.logging import get_logger
+from koordlet.version import VERSION
+
+from ..crds import CrdController
+from ..http.discovery import Discovery
+from ..http.health import Health
+from ..http.kubelet import KubeletProxy
+from ..http.metrics import Metrics
+from ..http.resources import MAX_BODY, Resources
+from ..http.server import Dispatcher, Handlers
+from ..http.subresources import Subresources
+from ..http.watch import WatchConfig, stop_all
+from ..kinds import Kinds
+from ..registry import Registry
+from ..store import Store
+from .audit import AuditLog
+from .bootstrap import bootstrap, sync_api_services
+from .kubeconfig import write_kubeconfig
+from .policy import Policy, build_policy
+from .tls import SERVICE_IP, Pki, ensure_pki
+
+log = get_logger(__name__)
+
+MAINTAIN_SECONDS = 5.0
+STOP_SECONDS = 5.0
+
+
+class AlreadyRunning(Exception):
+    """Another server holds the data directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Where and how to serve."""
+
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int = 0  # 0: any free one
+    advertise: str = ""  # address in kubeconfig and certificate; default: host
+    token_auth_file: Path | None = None
+    audit_log: Path | None = None
+    anonymous: bool = True
+    controllers: bool = True
+    synchronous: Literal["NORMAL", "FULL"] = "NORMAL"
+    history_seconds: float = 300.0
+    history_events: int = 50_000
+    bookmark_seconds: float = 60.0
+
+
+class ApiServer:
+    """One server; start it once."""
+
+    def __init__(self, data_dir: Path | str, **config: Any) -> None:
+        self.config = Config(Path(data_dir), **config)
+        self.name = "apiserver"
+        self.port = 0
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._lock: int | None = None
+        self._runner: web.ServerRunner | None = None
+        self._ready = False
+        self._stopped = False
+
+    async def __aenter__(self) -> ApiServer:
+        try:
+            await self.start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    # ---- what others need to know --------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        host = self.config.advertise or self.config.host
+        host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+        return f"https://[{host}]:{self.port}" if ":" in host else f"https://{host}:{self.port}"
+
+    @property
+    def kubeconfig_path(self) -> Path:
+        return self.config.data_dir / "admin.kubeconfig"
+
+    @property
+    def ca_file(self) -> Path:
+        return self.pki.ca_file
+
+    # ---- life ----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        config = self.config
+        config.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = _lock(config.data_dir / "lock")
+        advertised = config.advertise or config.host
+        self.pki: Pki = ensure_pki(config.data_dir / "pki", (advertised, config.host))
+        self.admin_token = _secret(config.data_dir / "admin.token")
+        self.store = Store(
+            config.data_dir / "state.db",
+            synchronous=config.synchronous,
+            retention_seconds=config.history_seconds,
+            retention_events=config.history_events,
+        )
+        self.kinds = Kinds()
+        self.registry = Registry(self.store, self.kinds)
+        self.policy: Policy = build_policy(config, self.registry, self.pki, self.admin_token)
+        self._crds = CrdController(self.registry, lambda: sync_api_services(self.registry))
+        since = await self._crds.load()
+        await self._listen()
+        await bootstrap(self.registry, self._service_address(), self.port, SERVICE_IP)
+        self._spawn("crds", self._crds.run(since))
+        self._spawn("maintain", self._maintain())
+        if config.controllers:
+            await self.policy.start()
+        write_kubeconfig(
+            self.kubeconfig_path, url=self.url, ca_pem=self.pki.ca_pem, user="admin", token=self.admin_token
+        )
+        self._ready = True
+        log.info("Serving", url=self.url, data=str(config.data_dir), revision=self.store.revision)
+
+    async def stop(self) -> None:
+        if self._stopped:
+            return
+        self._stopped, self._ready = True, False
+        if self._runner is not None:
+            for site in list(self._runner.sites):
+                await site.stop()
+            await stop_all(self.registry, self._watches)
+            await self._runner.cleanup()
+            await self._kubelet.close()
+            self._audit.close()
+        if hasattr(self, "policy"):
+            await self.policy.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if hasattr(self, "_crds"):
+            await self._crds.stop()
+        if hasattr(self, "store"):
+            self.store.close()
+        if self._lock is not None:
+            os.close(self._lock)
+
+    # ---- parts ---------------------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        config, policy = self.config, self.policy
+        self._watches = WatchConfig(config.bookmark_seconds)
+        self._audit = AuditLog(config.audit_log)
+        resources = Resources(self.registry, self._watches)
+        self._kubelet = KubeletProxy(self.registry, lambda: self.admin_token)
+        health = Health()
+        health.add("store", lambda: self.store.healthy)
+        health.add("poststarthook/bootstrap", lambda: None if self._ready else "not finished", ready_only=True)
+        health.add("shutdown", lambda: "stopping" if self._stopped else None, ready_only=True)
+        metrics = Metrics(self.store, self.kinds, lambda: resources.open_watches)
+        self.metrics = metrics
+        handlers = Handlers(
+            self.registry,
+            resources,
+            Subresources(self.registry, resources, self._kubelet, gate=policy.eviction_gate, issue=policy.issue_token),
+            Discovery(self.kinds),
+            health,
+            metrics,
+            policy.authenticator,
+            policy.authorizer,
+            policy.reviews,
+            policy.openapi,
+            self._audit.write if config.audit_log else None,
+            VERSION,
+        )
+        server = web.Server(
+            Dispatcher(handlers).handle,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=180.0,
+            client_max_size=MAX_BODY,
+        )
+        self._runner = web.ServerRunner(server, shutdown_timeout=STOP_SECONDS)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, config.host, config.port, ssl_context=self.pki.server_context(), backlog=1024)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+
+    async def _maintain(self) -> None:
+        while True:
+            await asyncio.sleep(MAINTAIN_SECONDS)
+            await self.store.maintain()
+
+    def _service_address(self) -> str:
+        host = self.config.advertise or self.config.host
+        return "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(_report)
+        self._tasks.append(task)
+
+
+def _report(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("A task of the API server ended", task=task.get_name(), err=error)
+
+
+def _lock(path: Path) -> int:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as e:
+        os.close(handle)
+        raise AlreadyRunning(f"{path.parent}: another API server uses this data directory") from e
+    return handle
+
+
+def _secret(path: Path) -> str:
+    """A random token that lives as long as the data directory."""
+    if path.exists() and (text := path.read_text().strip()):
+        return text
+    token = secrets.token_urlsafe(32)
+    beside = path.with_name(path.name + ".new")
+    beside.unlink(missing_ok=True)
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as f:
+        f.write(token + "\n")
+        f.flush()
+        os.fsync(f.fileno())
+    beside.replace(path)
+    return token

@@ -1,0 +1,125 @@
+"""Passing requests on to a node's kubelet: container logs and nodes/proxy.
+
+The address comes from the Node's status (InternalIP or Hostname, daemonEndpoints). As a stock API server
+without --kubelet-certificate-authority, the kubelet's certificate isn't verified; the server shows a bearer
+token of its own, which the kubelet has reviewed. Failures to reach it are 502/503 naming node and address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+from aiohttp import web
+
+from .. import errors
+from ..kinds import NODE, POD
+from ..registry import Registry
+from .requestinfo import RequestInfo
+
+Json = dict[str, Any]
+
+_LOG_PARAMETERS = (
+    "follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream",
+)  # fmt: skip
+_HOP_HEADERS = {"connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "te", "trailer"}
+CONNECT_SECONDS = 10.0
+
+
+class KubeletProxy:
+    """`token` gives the bearer token to show to kubelets, "" for none."""
+
+    def __init__(self, registry: Registry, token: Callable[[], str]) -> None:
+        self._registry, self._token = registry, token
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def logs(self, request: web.BaseRequest, info: RequestInfo) -> web.StreamResponse:
+        """pods/NAME/log: the kubelet's /containerLogs."""
+        pod = self._registry.get(POD, info.namespace, info.name)
+        spec = pod.get("spec") or {}
+        container = request.query.get("container") or _only_container(spec, info.name)
+        known = [c["name"] for f in ("containers", "initContainers", "ephemeralContainers") for c in spec.get(f) or []]
+        if container not in known:
+            raise errors.bad_request(f"container {container} is not valid for pod {info.name}")
+        node = spec.get("nodeName")
+        if not node:
+            raise errors.bad_request(f"pod {info.name} does not have a host assigned")
+        query = {k: request.query[k] for k in _LOG_PARAMETERS if k in request.query}
+        path = f"/containerLogs/{info.namespace}/{info.name}/{container}"
+        return await self._pass(request, node, path, urlencode(query))
+
+    async def node(self, request: web.BaseRequest, info: RequestInfo) -> web.StreamResponse:
+        """nodes/NAME/proxy/PATH; NAME may be `node` or `node:port`."""
+        return await self._pass(request, info.name, "/" + info.rest, request.query_string)
+
+    async def _pass(self, request: web.BaseRequest, node: str, path: str, query: str) -> web.StreamResponse:
+        base = self._address(node)
+        url = f"{base}{path}" + (f"?{query}" if query else "")
+        headers = {k: v for k, v in request.headers.items() if k.lower() in ("accept", "content-type")}
+        if token := self._token():
+            headers["Authorization"] = f"Bearer {token}"
+        try:
+            async with self._client().request(
+                request.method, url, headers=headers, data=await request.read(), ssl=False, allow_redirects=False
+            ) as answer:
+                if answer.status >= 400:
+                    text = (await answer.text(errors="replace")).strip()
+                    raise _relayed(answer.status, text, node)
+                return await _relay(request, answer)
+        except (aiohttp.ClientConnectionError, TimeoutError) as e:
+            raise errors.StatusError(
+                503, "ServiceUnavailable", f'error trying to reach the kubelet of node "{node}" at {base}: {e}'
+            ) from e
+
+    def _address(self, name: str) -> str:
+        name, _, port = name.partition(":")
+        node = self._registry.get(NODE, None, name)
+        status = node.get("status") or {}
+        addresses = {a["type"]: a["address"] for a in reversed(status.get("addresses") or [])}
+        host = addresses.get("InternalIP") or addresses.get("Hostname")
+        endpoint = port or ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")
+        if not host or not endpoint:
+            raise errors.StatusError(503, "ServiceUnavailable", f'node "{name}" has not said where its kubelet listens')
+        return f"https://[{host}]:{endpoint}" if ":" in host else f"https://{host}:{endpoint}"
+
+    def _client(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+            self._session = aiohttp.ClientSession(timeout=timeout, auto_decompress=False)
+        return self._session
+
+
+async def _relay(request: web.BaseRequest, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+    headers = {k: v for k, v in answer.headers.items() if k.lower() not in _HOP_HEADERS}
+    response = web.StreamResponse(status=answer.status, headers=headers)
+    await response.prepare(request)
+    try:
+        async for chunk in answer.content.iter_any():
+            await response.write(chunk)
+        await response.write_eof()
+    except (ConnectionResetError, asyncio.IncompleteReadError, aiohttp.ClientPayloadError):
+        pass  # one side hung up in the middle of a stream: there is nobody left to tell
+    return response
+
+
+def _relayed(status: int, text: str, node: str) -> errors.StatusError:
+    """The kubelet's refusal under the API's reasons."""
+    reasons = {code: reason for reason, code in errors.REASON_CODES.items() if reason not in ("Conflict", "Gone")}
+    return errors.StatusError(
+        status, reasons.get(status, "InternalError"), text or f"the kubelet of {node} answered {status}"
+    )
+
+
+def _only_container(spec: Json, pod: str) -> str:
+    names = [c["name"] for c in spec.get("containers") or []]
+    if len(names) == 1:
+        return str(names[0])
+    listed = " ".join(names)
+    raise errors.bad_request(f"a container name must be specified for pod {pod}, choose one of: [{listed}]")

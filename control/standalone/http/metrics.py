@@ -1,0 +1,66 @@
+"""Prometheus metrics of the server, with the names that dashboards of kube-apiserver know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from ..kinds import Kinds
+from ..store import Store
+
+_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_LABELS = ("verb", "group", "version", "resource", "subresource")
+
+
+class Metrics:
+    def __init__(self, store: Store, kinds: Kinds, open_watches: Callable[[], int]) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "apiserver_request",
+            "Requests by verb, resource and HTTP code.",
+            (*_LABELS, "code"),
+            registry=self.registry,
+        )
+        self.latency = Histogram(
+            "apiserver_request_duration_seconds",
+            "Time to answer, watches excepted.",
+            _LABELS,
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self.inflight = Gauge("apiserver_current_inflight_requests", "Requests being answered.", registry=self.registry)
+        watches = Gauge("apiserver_longrunning_requests", "Open watches.", registry=self.registry)
+        watches.set_function(open_watches)
+        self.registry.register(_StoreCollector(store, kinds))
+        ProcessCollector(registry=self.registry)
+
+    def observe(self, labels: tuple[str, str, str, str, str], code: int, seconds: float) -> None:
+        self.requests.labels(*labels, str(code)).inc()
+        if labels[0] != "watch":
+            self.latency.labels(*labels).observe(seconds)
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class _StoreCollector(Collector):
+    """Reads the store when scraped, so that writes pay nothing."""
+
+    def __init__(self, store: Store, kinds: Kinds) -> None:
+        self._store, self._kinds = store, kinds
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        objects = GaugeMetricFamily("apiserver_storage_objects", "Objects by resource.", labels=["resource"])
+        for kind in self._kinds:
+            if not kind.storage_key and (count := self._store.count(kind.stored_as)):
+                objects.add_metric([f"{kind.plural}.{kind.group}".rstrip(".")], count)
+        revision = GaugeMetricFamily("apiserver_storage_resource_version", "Newest version.", self._store.revision)
+        compacted = GaugeMetricFamily(
+            "apiserver_storage_compacted_version", "Oldest version to watch from.", self._store.compacted
+        )
+        size = GaugeMetricFamily("apiserver_storage_size_bytes", "Database and WAL.", self._store.size_bytes())
+        return [objects, revision, compacted, size]

@@ -1,0 +1,103 @@
+"""Content negotiation: which shape of JSON the client takes, and what its body is.
+
+Only JSON is spoken (plus YAML in request bodies). A client that offers protobuf first gets JSON if it lists
+JSON too, and 406 otherwise. `as=Table` and `as=PartialObjectMetadata` are the shapes of meta.k8s.io. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import msgspec
+import yaml
+
+from .. import errors
+
+View = Literal["object", "table", "partial"]
+ACCEPTED = "application/json"
+_JSON_LIKE = ("application/json", "*/*", "application/*")
+DISCOVERY_GROUP = "apidiscovery.k8s.io"
+
+
+@dataclass(frozen=True, slots=True)
+class MediaType:
+    type: str
+    params: tuple[tuple[str, str], ...]
+
+    def get(self, name: str) -> str:
+        return dict(self.params).get(name, "")
+
+
+@lru_cache(maxsize=256)
+def parse_accept(header: str) -> tuple[MediaType, ...]:
+    """Media types in order of appearance; explicit q weights reorder them."""
+    found = []
+    for part in (header or "*/*").split(","):
+        main, *rest = (p.strip() for p in part.split(";"))
+        if not main:
+            continue
+        params = tuple((k.strip(), v.strip()) for k, _, v in (r.partition("=") for r in rest))
+        found.append(MediaType(main.lower(), params))
+    return tuple(sorted(found, key=lambda m: -_quality(m)))
+
+
+def _quality(media: MediaType) -> float:
+    try:
+        return float(media.get("q") or 1)
+    except ValueError:
+        return 1.0
+
+
+@lru_cache(maxsize=256)
+def view(header: str) -> View:
+    """The first shape in the Accept header that we can make; raises StatusError 406."""
+    for media in parse_accept(header):
+        if media.type not in _JSON_LIKE:
+            continue
+        wanted = media.get("as")
+        if not wanted:
+            return "object"
+        if media.get("g") not in ("meta.k8s.io", "") or media.get("v") not in ("v1", "v1beta1", ""):
+            continue
+        if wanted == "Table":
+            return "table"
+        if wanted in ("PartialObjectMetadata", "PartialObjectMetadataList"):
+            return "partial"
+    raise errors.not_acceptable(ACCEPTED)
+
+
+@lru_cache(maxsize=64)
+def discovery_version(header: str) -> str:
+    """ "v2" or "v2beta1" if aggregated discovery comes before plain JSON in the Accept header, else ""."""
+    for media in parse_accept(header):
+        if media.type not in _JSON_LIKE:
+            continue
+        if not media.get("as"):
+            return ""
+        if media.get("g") == DISCOVERY_GROUP and media.get("as") == "APIGroupDiscoveryList":
+            return media.get("v") if media.get("v") in ("v2", "v2beta1") else ""
+    return ""
+
+
+def decode_body(body: bytes, content_type: str) -> Any:
+    """The body as JSON data; raises StatusError 400 or 415."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind in ("", "application/json", "application/octet-stream") or kind.endswith("+json"):
+        return decode_json(body)
+    if kind in ("application/yaml", "application/x-yaml", "text/yaml") or kind.endswith("+yaml"):
+        if body[:1] in (b"{", b"["):
+            return decode_json(body)
+        try:
+            return yaml.safe_load(body)
+        except yaml.YAMLError as e:
+            raise errors.bad_request(f"error decoding YAML: {e}") from e
+    raise errors.unsupported_media_type("application/json, application/yaml")
+
+
+def decode_json(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+        raise errors.bad_request(f"the object provided is not valid JSON: {e}") from e

@@ -1,0 +1,114 @@
+"""Turning stored entries into the bytes a client asked for: objects, lists, watch events, tables, metadata only.
+
+The common case (JSON objects in the stored version) is a concatenation of bytes that already exist. Other
+encodings of an object version are made once and kept on its entry, so that a hundred watchers share them; rows
+of tables hold ages and are made each time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .. import strategy
+from ..kinds import Kind
+from ..store import Entry
+from .columns import columns_for
+from .negotiate import View
+from .responses import encode
+from .table import partial, row, table
+
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Renderer:
+    """One client's view of one kind. `now` is the clock (seconds) that ages are relative to."""
+
+    kind: Kind
+    version: str
+    view: View
+    include: str = "Metadata"  # tables: what of the object goes with a row
+
+    def object(self, entry: Entry, now: float) -> bytes:
+        if self.view == "table":
+            columns = columns_for(self.kind, self.version)
+            obj = self._served(entry)
+            meta = {"resourceVersion": str(entry.rv)}
+            return encode(table(columns, [row(columns, obj, now, self.include)], meta))
+        return self._cached(entry)
+
+    def made(self, obj: Json, now: float) -> bytes:
+        """The result of a write, which is an object already in the client's version."""
+        if self.view == "partial":
+            return encode(partial(obj))
+        columns = columns_for(self.kind, self.version)
+        meta = {"resourceVersion": obj["metadata"].get("resourceVersion", "")}
+        return encode(table(columns, [row(columns, obj, now, self.include)], meta))
+
+    def list(self, entries: list[Entry], metadata: Json, now: float) -> bytes:
+        if self.view == "table":
+            columns = columns_for(self.kind, self.version)
+            rows = [row(columns, self._served(e), now, self.include) for e in entries]
+            return encode(table(columns, rows, metadata))
+        if self.view == "partial":
+            head = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
+        else:
+            head = {
+                "kind": self.kind.list_kind,
+                "apiVersion": self.kind.served_as(self.version),
+                "metadata": metadata,
+            }
+        return encode(head)[:-1] + b',"items":[' + b",".join(map(self._cached, entries)) + b"]}"
+
+    def event(self, type: str, entry: Entry, now: float, *, header: bool = False) -> bytes:
+        """One line of a watch. `header`: with column definitions (the first event of a table watch)."""
+        if self.view == "table":
+            columns = columns_for(self.kind, self.version)
+            made = row(columns, self._served(entry), now, self.include)
+            body = encode(table(columns, [made], {"resourceVersion": str(entry.rv)}, header=header))
+        else:
+            body = self._cached(entry)
+        return b'{"type":"' + type.encode() + b'","object":' + body + b"}\n"
+
+    def bookmark(self, rv: int, annotations: dict[str, str] | None = None, *, header: bool = False) -> bytes:
+        meta: Json = {"resourceVersion": str(rv), "creationTimestamp": None}
+        if annotations:
+            meta["annotations"] = annotations
+        if self.view == "table":
+            body = table(columns_for(self.kind, self.version), [], meta, header=header)
+            if annotations:
+                # A table's own metadata is a ListMeta, which has no annotations; a row's object carries them.
+                body["rows"] = [{"cells": [], "object": partial({"metadata": meta})}]
+                body["metadata"] = {"resourceVersion": str(rv)}
+        elif self.view == "partial":
+            body = partial({"metadata": meta})
+        else:
+            body = {"kind": self.kind.kind, "apiVersion": self.kind.served_as(self.version), "metadata": meta}
+        return b'{"type":"BOOKMARK","object":' + encode(body) + b"}\n"
+
+    def _served(self, entry: Entry) -> Json:
+        """The object in the client's version, read only."""
+        if self.include != "Object":
+            return entry.obj  # columns read the stored form, and rows carry metadata, which all versions share
+        return self._converted(entry)
+
+    def _converted(self, entry: Entry) -> Json:
+        return strategy.to_version(self.kind, dict(entry.obj), self.version)
+
+    def _cached(self, entry: Entry) -> bytes:
+        if self.view == "object" and strategy.same_bytes(self.kind, self.version):
+            return entry.raw
+        key = (self.kind.key, self.version, self.view)
+        if entry.cache is None:
+            entry.cache = {}
+        made = entry.cache.get(key)
+        if made is None:
+            obj = partial(entry.obj) if self.view == "partial" else self._converted(entry)
+            made = entry.cache[key] = encode(obj)
+        return made
+
+
+def status_event(status: Json) -> bytes:
+    """The ERROR line that ends a watch."""
+    return b'{"type":"ERROR","object":' + encode(status) + b"}\n"

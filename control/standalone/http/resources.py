@@ -1,0 +1,274 @@
+"""The verbs on resources: get, list, watch, create, update, patch, delete, deletecollection.
+
+Each handler turns query parameters into options of the registry and its result into bytes. Authentication and
+authorization are done before; subresources with rules of their own are in `subresources`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from .. import errors, objectmeta, strategy
+from ..deletion import DeleteOptions
+from ..kinds import Kind
+from ..registry import PatchKind, Registry, WriteOptions
+from ..seams import UserInfo
+from ..selectors import compile_matcher
+from .lists import ListOptions, select
+from .negotiate import decode_body, decode_json, view
+from .render import Renderer
+from .requestinfo import RequestInfo
+from .responses import JSON, encode, json_response
+from .watch import WatchConfig, stream
+
+Json = dict[str, Any]
+
+PATCHES: dict[str, PatchKind] = {
+    "application/json-patch+json": "json",
+    "application/merge-patch+json": "merge",
+    "application/strategic-merge-patch+json": "strategic",
+    "application/apply-patch+yaml": "apply",
+    "application/apply-patch+json": "apply",
+}
+MAX_BODY = 3 * 1024 * 1024  # bytes, as etcd's limit leaves room for about that
+
+
+class Resources:
+    """The handlers, over one registry. `open_watches` is for the metrics."""
+
+    def __init__(self, registry: Registry, watches: WatchConfig) -> None:
+        self.registry, self.watches = registry, watches
+        self.open_watches = 0
+
+    async def handle(
+        self, request: web.BaseRequest, info: RequestInfo, kind: Kind, user: UserInfo
+    ) -> web.StreamResponse:
+        if info.verb == "get":
+            return self.get(request, info, kind)
+        if info.verb == "list":
+            return self.list(request, info, kind)
+        if info.verb == "watch":
+            return await self.watch(request, info, kind)
+        if info.verb == "create":
+            return await self.create(request, info, kind, user)
+        if info.verb == "update":
+            return await self.update(request, info, kind, user)
+        if info.verb == "patch":
+            return await self.patch(request, info, kind, user)
+        if info.verb == "delete":
+            return await self.delete(request, info, kind, user)
+        if info.verb == "deletecollection":
+            return await self.delete_collection(request, info, kind, user)
+        raise errors.method_not_allowed()
+
+    # ---- reads ---------------------------------------------------------------------------------------------
+
+    def get(self, request: web.BaseRequest, info: RequestInfo, kind: Kind) -> web.Response:
+        renderer = self._renderer(request, info, kind)
+        store = self.registry.store
+        store.commit()
+        wanted = request.query.get("resourceVersion", "")
+        if wanted.isdigit() and int(wanted) > store.revision:
+            raise errors.too_large(int(wanted), store.revision)
+        entry = self.registry.entry(kind, info.namespace, info.name)
+        return json_response(request, renderer.object(entry, self.registry.now()))
+
+    def list(self, request: web.BaseRequest, info: RequestInfo, kind: Kind) -> web.Response:
+        renderer = self._renderer(request, info, kind)
+        options = ListOptions.parse(kind, request.query)
+        entries, meta = select(self.registry, kind, info.namespace or None, options)
+        return json_response(request, renderer.list(entries, meta, self.registry.now()))
+
+    async def watch(self, request: web.BaseRequest, info: RequestInfo, kind: Kind) -> web.StreamResponse:
+        renderer = self._renderer(request, info, kind)
+        options = ListOptions.parse(kind, request.query, watching=True)
+        response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        self.open_watches += 1
+        try:
+            async for chunk in stream(self.registry, renderer, info.namespace or None, options, self.watches):
+                await response.write(chunk)
+            await response.write_eof()
+        except (ConnectionResetError, BrokenPipeError):
+            pass  # the client left; nothing is lost, since it resumes by resourceVersion
+        finally:
+            self.open_watches -= 1
+        return response
+
+    # ---- writes --------------------------------------------------------------------------------------------
+
+    async def create(self, request: web.BaseRequest, info: RequestInfo, kind: Kind, user: UserInfo) -> web.Response:
+        options = write_options(request, info)
+        obj = await body_object(request)
+        made = await self.registry.create(kind.key, info.namespace or None, obj, user, options)
+        return self._written(request, info, kind, made, options, 201)
+
+    async def update(self, request: web.BaseRequest, info: RequestInfo, kind: Kind, user: UserInfo) -> web.Response:
+        options = write_options(request, info, create_missing=True)
+        obj = await body_object(request)
+        existed = self.registry.store.entry(kind.stored_as, info.namespace, info.name) is not None
+        made = await self.registry.update(kind.key, info.namespace or None, info.name, obj, user, options)
+        return self._written(request, info, kind, made, options, 200 if existed else 201)
+
+    async def patch(self, request: web.BaseRequest, info: RequestInfo, kind: Kind, user: UserInfo) -> web.Response:
+        content_type = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        patch_kind = PATCHES.get(content_type)
+        if patch_kind is None:
+            raise errors.unsupported_media_type(", ".join(list(PATCHES)[:4]))
+        raw = await read_body(request)
+        body = decode_body(raw, content_type) if patch_kind == "apply" else decode_json(raw)
+        if not isinstance(body, list if patch_kind == "json" else dict):
+            raise errors.bad_request(
+                f"the body of a {content_type} request must be a JSON {'array' if patch_kind == 'json' else 'object'}"
+            )
+        options = write_options(request, info)
+        if patch_kind == "apply" and not request.query.get("fieldManager"):
+            cause = errors.FieldError(
+                "FieldValueRequired", "fieldManager", "Required value: is required for apply patch"
+            )
+            raise errors.invalid("meta.k8s.io", "PatchOptions", "", [cause])
+        if patch_kind != "apply" and options.force:
+            cause = errors.FieldError(
+                "FieldValueForbidden", "force", "Forbidden: may not be specified for non-apply patch"
+            )
+            raise errors.invalid("meta.k8s.io", "PatchOptions", "", [cause])
+        ns = info.namespace or None
+        existed = self.registry.store.entry(kind.stored_as, ns if kind.namespaced else None, info.name) is not None
+        made = await self.registry.patch(kind.key, ns, info.name, patch_kind, body, user, options)
+        return self._written(request, info, kind, made, options, 200 if existed else 201)
+
+    async def delete(self, request: web.BaseRequest, info: RequestInfo, kind: Kind, user: UserInfo) -> web.Response:
+        options = await delete_options(request)
+        obj, gone = await self.registry.delete(kind.key, info.namespace or None, info.name, user, options)
+        if gone and not kind.returns_deleted:
+            details = {"name": info.name, "kind": kind.plural, "uid": obj["metadata"].get("uid", "")}
+            if kind.group:
+                details["group"] = kind.group
+            return json_response(request, success(details))
+        return json_response(request, strategy.to_version(kind, obj, info.version))
+
+    async def delete_collection(
+        self, request: web.BaseRequest, info: RequestInfo, kind: Kind, user: UserInfo
+    ) -> web.Response:
+        options = await delete_options(request)
+        query = request.query
+        matcher = compile_matcher(kind, query.get("labelSelector"), query.get("fieldSelector"))
+        gone = await self.registry.delete_collection(kind.key, info.namespace or None, matcher, user, options)
+        self.registry.store.commit()
+        items = [strategy.to_version(kind, obj, info.version) for obj in gone]
+        meta = {"resourceVersion": str(self.registry.store.revision)}
+        body = {"kind": kind.list_kind, "apiVersion": kind.served_as(info.version), "metadata": meta, "items": items}
+        return json_response(request, body)
+
+    def timestamp(self) -> str:
+        return objectmeta.timestamp(self.registry.now())
+
+    def _renderer(self, request: web.BaseRequest, info: RequestInfo, kind: Kind) -> Renderer:
+        include = request.query.get("includeObject") or "Metadata"
+        return Renderer(kind, info.version, view(request.headers.get("Accept", "")), include)
+
+    def _written(
+        self,
+        request: web.BaseRequest,
+        info: RequestInfo,
+        kind: Kind,
+        obj: Json,
+        options: WriteOptions,
+        status: int,
+    ) -> web.Response:
+        if view(request.headers.get("Accept", "")) != "object":
+            renderer = self._renderer(request, info, kind)
+            return json_response(request, renderer.made(obj, self.registry.now()), status, warnings=options.warnings)
+        return json_response(request, encode(obj), status, warnings=options.warnings)
+
+
+# ---- query parameters and bodies -------------------------------------------------------------------------------
+
+
+def manager_name(request: web.BaseRequest) -> str:
+    """fieldManager, or what comes before the slash of the User-Agent, as Kubernetes does."""
+    return request.query.get("fieldManager") or request.headers.get("User-Agent", "unknown").partition("/")[0][:128]
+
+
+def write_options(request: web.BaseRequest, info: RequestInfo, *, create_missing: bool = False) -> WriteOptions:
+    query = request.query
+    dry = query.get("dryRun", "")
+    if dry not in ("", "All"):
+        cause = errors.FieldError(
+            "FieldValueNotSupported", "dryRun", f'Unsupported value: "{dry}": supported values: "All"'
+        )
+        raise errors.invalid("meta.k8s.io", "WriteOptions", "", [cause])
+    validation = query.get("fieldValidation") or "Warn"
+    if validation not in ("Ignore", "Warn", "Strict"):
+        cause = errors.FieldError(
+            "FieldValueNotSupported",
+            "fieldValidation",
+            f'Unsupported value: "{validation}": supported values: "", "Ignore", "Strict", "Warn"',
+        )
+        raise errors.invalid("meta.k8s.io", "WriteOptions", "", [cause])
+    return WriteOptions(
+        dry_run=dry == "All",
+        field_manager=manager_name(request),
+        field_validation=validation,
+        subresource=info.subresource,
+        version=info.version,
+        force=query.get("force", "").lower() in ("1", "true"),
+        create_missing=create_missing,
+    )
+
+
+async def delete_options(request: web.BaseRequest) -> DeleteOptions:
+    """From the body and, for the fields that can be there, the query."""
+    raw = await read_body(request)
+    body = decode_body(raw, request.headers.get("Content-Type", "")) if raw else {}
+    if not isinstance(body, dict):
+        raise errors.bad_request("DeleteOptions must be a JSON object")
+    query = request.query
+    grace = body.get("gracePeriodSeconds")
+    if grace is None and query.get("gracePeriodSeconds"):
+        grace = query["gracePeriodSeconds"]
+    try:
+        grace = int(grace) if grace is not None else None
+    except (TypeError, ValueError) as e:
+        raise errors.bad_request(f"gracePeriodSeconds must be an integer, is {grace!r}") from e
+    policy = body.get("propagationPolicy") or query.get("propagationPolicy") or None
+    orphan = body.get("orphanDependents")
+    if orphan is not None and policy is None:
+        policy = "Orphan" if orphan else "Background"
+    if policy not in (None, "Orphan", "Background", "Foreground"):
+        cause = errors.FieldError(
+            "FieldValueNotSupported",
+            "propagationPolicy",
+            f'Unsupported value: "{policy}": supported values: "Background", "Foreground", "Orphan"',
+        )
+        raise errors.invalid("meta.k8s.io", "DeleteOptions", "", [cause])
+    preconditions = body.get("preconditions") or {}
+    return DeleteOptions(
+        grace,
+        policy,
+        preconditions.get("uid"),
+        preconditions.get("resourceVersion"),
+        "All" in (body.get("dryRun") or []) or query.get("dryRun") == "All",
+    )
+
+
+async def body_object(request: web.BaseRequest) -> Json:
+    obj = decode_body(await read_body(request), request.headers.get("Content-Type", ""))
+    if not isinstance(obj, dict):
+        raise errors.bad_request("the body must be a JSON object")
+    return obj
+
+
+async def read_body(request: web.BaseRequest) -> bytes:
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge as e:
+        message = f"Request entity too large: limit is {MAX_BODY}"
+        raise errors.StatusError(413, "RequestEntityTooLarge", message) from e
+
+
+def success(details: Json) -> Json:
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}

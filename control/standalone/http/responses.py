@@ -1,0 +1,62 @@
+"""Building responses: JSON bytes, Status errors, Warning headers, gzip for what is worth it."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from ..errors import StatusError
+
+Json = dict[str, Any]
+JSON = "application/json"
+GZIP_FROM = 128 * 1024  # bytes; below, compressing costs more than it saves on a fast link
+
+_encode = msgspec.json.Encoder().encode
+
+
+def encode(obj: Any) -> bytes:
+    return _encode(obj)
+
+
+def json_response(
+    request: web.BaseRequest,
+    body: Any,
+    status: int = 200,
+    *,
+    warnings: Iterable[str] = (),
+    content_type: str = JSON,
+    headers: dict[str, str] | None = None,
+) -> web.Response:
+    """`body` is data to encode, or bytes that are JSON already."""
+    raw = body if isinstance(body, bytes) else _encode(body)
+    out = {"Content-Type": content_type, "Cache-Control": "no-cache, private"}
+    if headers:
+        out.update(headers)
+    if len(raw) > GZIP_FROM and "gzip" in request.headers.get("Accept-Encoding", ""):
+        raw = gzip.compress(raw, 1)
+        out["Content-Encoding"] = "gzip"
+        out["Vary"] = "Accept-Encoding"
+    response = web.Response(body=raw, status=status, headers=out)
+    for text in dict.fromkeys(warnings):
+        quoted = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+        response.headers.add("Warning", f'299 - "{quoted}"')
+    return response
+
+
+def error_response(request: web.BaseRequest, error: StatusError) -> web.Response:
+    headers = {}
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(error.retry_after)
+    if error.code == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="kubernetes"'
+    return json_response(request, error.to_status(), error.code, headers=headers)
+
+
+def text_response(text: str, status: int = 200, content_type: str = "text/plain; charset=utf-8") -> web.Response:
+    return web.Response(
+        body=text.encode(), status=status, headers={"Content-Type": content_type, "X-Content-Type-Options": "nosniff"}
+    )

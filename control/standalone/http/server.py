@@ -1,0 +1,323 @@
+"""The request path: who asks, may they, what is it, answer, count.
+
+One handler for every URL over aiohttp's low-level server, because the paths are a grammar (`requestinfo`), not
+a table of routes. Every failure becomes a Status object; what nobody foresaw is logged with its trace, counted
+as 500, and never ends the process. Writers of responses live in the modules that this one dispatches to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from koordlet.app.logging import get_logger
+
+from .. import errors
+from ..kinds import Kind
+from ..registry import Registry
+from ..seams import ANONYMOUS, Authenticator, Authorizer, AuthzAttributes, UserInfo
+from ..store import StoreError
+from .discovery import Discovery
+from .health import Health, version_info
+from .metrics import Metrics
+from .negotiate import discovery_version
+from .requestinfo import RequestInfo, parse
+from .resources import Resources, body_object
+from .responses import error_response, json_response, text_response
+from .subresources import Subresources
+
+Json = dict[str, Any]
+log = get_logger(__name__)
+
+_ALIVE_PATHS = ("/healthz", "/livez", "/readyz")
+
+
+class OpenAPIDocs(Protocol):
+    def v2(self) -> bytes: ...
+
+    def v3_index(self) -> Json: ...
+
+    def v3(self, path: str) -> bytes | None: ...
+
+
+class Reviews(Protocol):
+    """TokenReview, SubjectAccessReview and their like: kinds that are answered, not stored."""
+
+    async def review(self, kind: Kind, namespace: str, body: Json, user: UserInfo) -> Json: ...
+
+
+@dataclass(slots=True)
+class Handlers:
+    """Everything a request may end in."""
+
+    registry: Registry
+    resources: Resources
+    subresources: Subresources
+    discovery: Discovery
+    health: Health
+    metrics: Metrics
+    authenticator: Authenticator
+    authorizer: Authorizer
+    reviews: Reviews | None = None
+    openapi: OpenAPIDocs | None = None
+    audit: Callable[[Json], None] | None = None
+    build: str = "dev"
+
+
+class Dispatcher:
+    """`handle` is the aiohttp handler."""
+
+    def __init__(self, handlers: Handlers) -> None:
+        self._h = handlers
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        start = time.monotonic()
+        metrics = self._h.metrics
+        info = parse(request.method, request.path, request.query)
+        user: UserInfo | None = None
+        kind: Kind | None = None
+        code = 500
+        metrics.inflight.inc()
+        try:
+            user = await self._authenticate(request)
+            kind = self._kind(info)
+            self._authorize(info, user)
+            response = await self._answer(request, info, kind, user)
+            code = response.status
+        except errors.StatusError as e:
+            response = error_response(request, e)
+            code = e.code
+        except StoreError as e:
+            log.error("The store refused a request", path=request.path, err=e)
+            response = error_response(request, errors.internal(str(e)))
+        except asyncio.CancelledError:
+            code = 499  # the client left
+            raise
+        except web.HTTPException as e:
+            code = e.status
+            raise
+        except Exception as e:
+            log.exception("Answering a request failed", method=request.method, path=request.path)
+            response = error_response(request, errors.internal(f"{type(e).__name__}: {e}"))
+        finally:
+            seconds = time.monotonic() - start
+            metrics.inflight.dec()
+            served = kind is not None
+            labels = (
+                info.verb,
+                info.group if served else "",
+                info.version if served else "",
+                info.resource if served else "",
+                info.subresource if served else "",
+            )
+            metrics.observe(labels, code, seconds)
+            if self._h.audit is not None:
+                self._audit(request, info, user, code, seconds)
+        return response
+
+    # ---- steps ---------------------------------------------------------------------------------------------
+
+    async def _authenticate(self, request: web.BaseRequest) -> UserInfo:
+        transport = request.transport
+        peer: Json | None = transport.get_extra_info("peercert") if transport is not None else None
+        user = await self._h.authenticator.authenticate(request.headers, peer)
+        if user is None:
+            user = ANONYMOUS
+        wanted = request.headers.get("Impersonate-User")
+        if wanted:
+            user = self._impersonate(request, user, wanted)
+        return user
+
+    def _impersonate(self, request: web.BaseRequest, user: UserInfo, wanted: str) -> UserInfo:
+        """kubectl --as: needs the verb `impersonate` on the user and on each group."""
+        groups = tuple(request.headers.getall("Impersonate-Group", []))
+        prefix = "system:serviceaccount:"
+        if wanted.startswith(prefix):
+            ns, _, name = wanted.removeprefix(prefix).partition(":")
+            self._allow(AuthzAttributes(user, "impersonate", "", "v1", "serviceaccounts", "", ns, name))
+            groups = groups or ("system:serviceaccounts", f"system:serviceaccounts:{ns}")
+        else:
+            self._allow(AuthzAttributes(user, "impersonate", "", "v1", "users", "", "", wanted))
+        for group in groups:
+            if not group.startswith("system:serviceaccounts"):
+                self._allow(AuthzAttributes(user, "impersonate", "", "v1", "groups", "", "", group))
+        if wanted != ANONYMOUS.name and "system:authenticated" not in groups:
+            groups = (*groups, "system:authenticated")
+        return UserInfo(wanted, groups, request.headers.get("Impersonate-Uid", ""))
+
+    def _kind(self, info: RequestInfo) -> Kind | None:
+        if not info.resource:
+            return None
+        return self._h.registry.kinds.find(info.group, info.version, info.resource)
+
+    def _authorize(self, info: RequestInfo, user: UserInfo) -> None:
+        if info.resource:
+            question = AuthzAttributes(
+                user,
+                info.verb,
+                info.group,
+                info.version,
+                info.resource,
+                info.subresource,
+                info.namespace,
+                info.name,
+                info.path,
+            )
+        else:
+            question = AuthzAttributes(user, info.verb, path=info.path)
+        self._allow(question)
+
+    def _allow(self, q: AuthzAttributes) -> None:
+        allowed, reason = self._h.authorizer.authorize(q)
+        if allowed:
+            return
+        if not q.resource:
+            message = f'forbidden: User "{q.user.name}" cannot {q.verb} path "{q.path}"'
+            raise errors.of_reason("Forbidden", message)
+        what = f"{q.resource}/{q.subresource}" if q.subresource else q.resource
+        scope = f' in the namespace "{q.namespace}"' if q.namespace else " at the cluster scope"
+        why = f'User "{q.user.name}" cannot {q.verb} resource "{what}" in API group "{q.group}"{scope}'
+        if reason:
+            why += f": {reason}"
+        raise errors.forbidden(q.group, q.resource, q.name, why)
+
+    async def _answer(
+        self, request: web.BaseRequest, info: RequestInfo, kind: Kind | None, user: UserInfo
+    ) -> web.StreamResponse:
+        if not info.resource:
+            return self._path(request, info)
+        if kind is None or not info.verb:
+            raise errors.no_such_resource()
+        if info.namespace and not kind.namespaced and info.resource != "namespaces":
+            raise errors.no_such_resource()
+        if kind.namespaced and not info.namespace and (info.name and info.verb not in ("list", "watch")):
+            raise errors.no_such_resource()
+        if info.subresource:
+            return await self._h.subresources.handle(request, info, kind, user)
+        if info.verb not in kind.verbs:
+            raise errors.method_not_allowed()
+        if kind.verbs == ("create",):
+            return await self._review(request, info, kind, user)
+        if kind.namespaced and not info.namespace and info.verb not in ("list", "watch"):
+            raise errors.method_not_allowed()
+        if info.verb == "update" and not info.name:
+            raise errors.method_not_allowed()
+        if info.verb == "create" and info.name:
+            raise errors.method_not_allowed()
+        return await self._h.resources.handle(request, info, kind, user)
+
+    async def _review(self, request: web.BaseRequest, info: RequestInfo, kind: Kind, user: UserInfo) -> web.Response:
+        if kind.key == "/bindings":
+            return await self._h.subresources.bind(request, info, user)
+        if self._h.reviews is None:
+            raise errors.internal(f"no reviewer is configured for {kind.plural}")
+        body = await body_object(request)
+        answer = await self._h.reviews.review(kind, info.namespace, body, user)
+        return json_response(request, answer, 201)
+
+    # ---- paths that are no resources -----------------------------------------------------------------------
+
+    def _path(self, request: web.BaseRequest, info: RequestInfo) -> web.Response:
+        if info.verb != "get":
+            raise errors.method_not_allowed()
+        path = info.path.rstrip("/") or "/"
+        if path.startswith(_ALIVE_PATHS):
+            answer = self._h.health.answer(path, request.query, request.query.getall("exclude", ()))
+            if answer is not None:
+                return answer
+        if path == "/version":
+            return json_response(request, version_info(self._h.build))
+        if path == "/metrics":
+            return text_response(self._h.metrics.text().decode(), content_type="text/plain; version=0.0.4")
+        if path.startswith("/openapi/"):
+            return self._openapi(request, path)
+        return self._discovery(request, path)
+
+    def _discovery(self, request: web.BaseRequest, path: str) -> web.Response:
+        discovery = self._h.discovery
+        parts = path.strip("/").split("/")
+        if path in ("/api", "/apis"):
+            aggregated = discovery_version(request.headers.get("Accept", ""))
+            body = discovery.core(aggregated) if path == "/api" else discovery.groups(aggregated)
+            content = "application/json"
+            if aggregated:
+                content += f";g=apidiscovery.k8s.io;v={aggregated};as=APIGroupDiscoveryList"
+            etag = discovery.etag(body)
+            if request.headers.get("If-None-Match") == etag:
+                return web.Response(status=304, headers={"ETag": etag, "Vary": "Accept"})
+            return json_response(request, body, content_type=content, headers={"ETag": etag, "Vary": "Accept"})
+        found: bytes | None = None
+        if parts[0] == "api" and len(parts) == 2:
+            found = discovery.resources("", parts[1])
+        elif parts[0] == "apis" and len(parts) == 2:
+            found = discovery.group(parts[1])
+        elif parts[0] == "apis" and len(parts) == 3:
+            found = discovery.resources(parts[1], parts[2])
+        elif path == "/":
+            return json_response(request, {"paths": self._paths()})
+        if found is None:
+            raise errors.no_such_resource()
+        return json_response(request, found)
+
+    def _paths(self) -> list[str]:
+        groups = [g for g in self._h.registry.kinds.groups() if g]
+        versions = [f"/apis/{g}/{v}" for g in groups for v in self._h.discovery.versions(g)]
+        fixed = ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3"]
+        return sorted([*fixed, "/readyz", "/version", *(f"/apis/{g}" for g in groups), *versions])
+
+    def _openapi(self, request: web.BaseRequest, path: str) -> web.Response:
+        docs = self._h.openapi
+        if docs is None:
+            raise errors.no_such_resource()
+        if path == "/openapi/v2":
+            accept = request.headers.get("Accept", "*/*")
+            if "json" not in accept and "*/*" not in accept:
+                raise errors.not_acceptable("application/json")
+            return json_response(request, docs.v2())
+        if path == "/openapi/v3":
+            return json_response(request, docs.v3_index())
+        body = docs.v3(path.removeprefix("/openapi/v3/"))
+        if body is None:
+            raise errors.no_such_resource()
+        caching = {"Cache-Control": "public, immutable"} if "hash" in request.query else {}
+        return json_response(request, body, headers=caching)
+
+    def _audit(
+        self, request: web.BaseRequest, info: RequestInfo, user: UserInfo | None, code: int, seconds: float
+    ) -> None:
+        assert self._h.audit is not None
+        self._h.audit(
+            {
+                "kind": "Event",
+                "apiVersion": "audit.k8s.io/v1",
+                "level": "Metadata",
+                "auditID": str(uuid.uuid4()),
+                "stage": "ResponseComplete",
+                "requestURI": request.path_qs,
+                "verb": info.verb,
+                "user": {"username": user.name, "groups": list(user.groups)} if user else {},
+                "sourceIPs": [request.remote or ""],
+                "userAgent": request.headers.get("User-Agent", ""),
+                "objectRef": _object_ref(info),
+                "responseStatus": {"code": code},
+                "latencySeconds": round(seconds, 6),
+            }
+        )
+
+
+def _object_ref(info: RequestInfo) -> Mapping[str, str]:
+    ref = {
+        "resource": info.resource,
+        "namespace": info.namespace,
+        "name": info.name,
+        "apiGroup": info.group,
+        "apiVersion": info.version,
+        "subresource": info.subresource,
+    }
+    return {k: v for k, v in ref.items() if v}

@@ -1,0 +1,227 @@
+"""Subresources with rules of their own: scale, binding, eviction, token, finalize, and the kubelet's.
+
+`status`, `finalize`, `resize` and `ephemeralcontainers` are writes of the object that may touch one part of it
+(`strategy.isolate`); the others translate between their own kind and the object, or pass on to the kubelet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from .. import errors
+from ..deletion import DeleteOptions
+from ..kinds import POD, Kind, ScaleSpec
+from ..registry import Registry
+from ..seams import UserInfo
+from .columns import selector_text
+from .jsonpath import compile_path
+from .kubelet import KubeletProxy
+from .negotiate import decode_json
+from .requestinfo import RequestInfo
+from .resources import PATCHES, Resources, body_object, read_body, success, write_options
+from .responses import json_response
+
+Json = dict[str, Any]
+EvictionGate = Callable[[Registry, Json, bool], Awaitable[None]]
+TokenIssuer = Callable[[Json, Json], Json]
+
+_PARTS = ("status", "finalize", "resize", "ephemeralcontainers")
+
+
+async def no_budgets(registry: Registry, pod: Json, dry_run: bool) -> None:
+    """The eviction gate of a server without disruption budgets."""
+
+
+class Subresources:
+    """`gate` refuses evictions (429); `issue` answers TokenRequests with the service account and the request."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        resources: Resources,
+        kubelet: KubeletProxy,
+        *,
+        gate: EvictionGate = no_budgets,
+        issue: TokenIssuer | None = None,
+    ) -> None:
+        self._registry, self._resources, self._kubelet = registry, resources, kubelet
+        self._gate, self._issue = gate, issue
+
+    async def handle(
+        self, request: web.BaseRequest, info: RequestInfo, kind: Kind, user: UserInfo
+    ) -> web.StreamResponse:
+        if info.subresource not in kind.all_subresources:
+            raise errors.no_such_resource()
+        if info.subresource in _PARTS and info.verb in ("get", "update", "patch"):
+            return await self._resources.handle(request, info, kind, user)
+        if info.subresource == "scale" and info.verb in ("get", "update", "patch"):
+            return await self._scale(request, info, kind, user)
+        if info.verb == "create" and info.subresource in ("binding", "eviction", "token"):
+            handler = {"binding": self.bind, "eviction": self._evict, "token": self._token}[info.subresource]
+            return await handler(request, info, user)
+        if info.subresource == "log" and info.verb == "get":
+            return await self._kubelet.logs(request, info)
+        if info.subresource == "proxy" and kind.key == "/nodes":
+            return await self._kubelet.node(request, info)
+        if info.subresource in ("exec", "attach", "portforward", "proxy"):
+            message = f"{kind.plural}/{info.subresource} is not served by this API server"
+            raise errors.StatusError(501, "NotImplemented", message)
+        raise errors.method_not_allowed()
+
+    # ---- pods ----------------------------------------------------------------------------------------------
+
+    async def bind(self, request: web.BaseRequest, info: RequestInfo, user: UserInfo) -> web.Response:
+        """POST pods/NAME/binding, or bindings: give a pod its node, once."""
+        options = write_options(request, info)
+        body = await body_object(request)
+        meta, target = body.get("metadata") or {}, body.get("target") or {}
+        name = info.name or meta.get("name") or ""
+        node = target.get("name") or ""
+        if not node:
+            cause = errors.FieldError("FieldValueRequired", "target.name", "Required value")
+            raise errors.invalid("", "Binding", name, [cause])
+        if target.get("kind") not in (None, "", "Node"):
+            text = f'Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"'
+            raise errors.invalid(
+                "", "Binding", name, [errors.FieldError("FieldValueNotSupported", "target.kind", text)]
+            )
+
+        def assign(pod: Json) -> Json:
+            if meta.get("uid") and meta["uid"] != pod["metadata"]["uid"]:
+                why = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {pod['metadata']['uid']}"
+                raise errors.conflict("", "pods/binding", name, why)
+            spec = pod.setdefault("spec", {})
+            if pod["metadata"].get("deletionTimestamp"):
+                raise errors.conflict(
+                    "", "pods/binding", name, f"pod {name} is being deleted, cannot be assigned to a host"
+                )
+            if spec.get("nodeName"):
+                raise errors.conflict(
+                    "", "pods/binding", name, f'pod {name} is already assigned to node "{spec["nodeName"]}"'
+                )
+            if spec.get("schedulingGates"):
+                raise errors.conflict("", "pods/binding", name, f"pod {name} has non-empty .spec.schedulingGates")
+            spec["nodeName"] = node
+            for field in ("annotations", "labels"):
+                if meta.get(field):
+                    pod["metadata"][field] = {**(pod["metadata"].get(field) or {}), **meta[field]}
+            conditions = pod.setdefault("status", {}).setdefault("conditions", [])
+            conditions[:] = [c for c in conditions if c.get("type") != "PodScheduled"]
+            now = self._resources.timestamp()
+            conditions.append(
+                {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
+            )
+            return pod
+
+        await self._registry.modify(POD, info.namespace, name, assign, user, options)
+        return json_response(request, success({}), 201)
+
+    async def _evict(self, request: web.BaseRequest, info: RequestInfo, user: UserInfo) -> web.Response:
+        """POST pods/NAME/eviction: delete, if the disruption budgets allow it."""
+        body = await body_object(request)
+        wanted = body.get("deleteOptions") or {}
+        query_dry = request.query.get("dryRun") == "All"
+        preconditions = wanted.get("preconditions") or {}
+        options = DeleteOptions(
+            wanted.get("gracePeriodSeconds"),
+            wanted.get("propagationPolicy"),
+            preconditions.get("uid"),
+            preconditions.get("resourceVersion"),
+            query_dry or "All" in (wanted.get("dryRun") or []),
+        )
+        pod = self._registry.get(POD, info.namespace, info.name)
+        finished = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Pending")
+        if not finished and not pod["metadata"].get("deletionTimestamp"):
+            await self._gate(self._registry, pod, options.dry_run)
+        await self._registry.delete(POD, info.namespace, info.name, user, options)
+        return json_response(request, success({}), 201)
+
+    # ---- service account tokens ----------------------------------------------------------------------------
+
+    async def _token(self, request: web.BaseRequest, info: RequestInfo, user: UserInfo) -> web.Response:
+        body = await body_object(request)
+        account = self._registry.get("/serviceaccounts", info.namespace, info.name)
+        if self._issue is None:
+            raise errors.internal("no token issuer is configured")
+        return json_response(request, self._issue(account, body), 201)
+
+    # ---- scale ---------------------------------------------------------------------------------------------
+
+    async def _scale(self, request: web.BaseRequest, info: RequestInfo, kind: Kind, user: UserInfo) -> web.Response:
+        assert kind.scale is not None
+        rule = kind.scale
+        live = self._registry.get(kind.key, info.namespace or None, info.name, info.version)
+        if info.verb == "get":
+            return json_response(request, scale_of(kind, live))
+        options = write_options(request, info)
+        if info.verb == "update":
+            wanted = await body_object(request)
+
+            def new_scale(scale: Json) -> Json:
+                return wanted
+        else:
+            new_scale = await self._scale_patch(request)
+
+        def change(obj: Json) -> Json:
+            scale = new_scale(scale_of(kind, obj))
+            given = (scale.get("metadata") or {}).get("resourceVersion")
+            if given and given != obj["metadata"]["resourceVersion"]:
+                raise errors.conflict(kind.group, kind.plural, info.name)
+            replicas = (scale.get("spec") or {}).get("replicas", 0)
+            if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
+                text = f"Invalid value: {replicas}: must be greater than or equal to 0"
+                cause = errors.FieldError("FieldValueInvalid", "spec.replicas", text)
+                raise errors.invalid("autoscaling", "Scale", info.name, [cause])
+            _set_path(obj, rule.spec_replicas, replicas)
+            return obj
+
+        made = await self._registry.modify(kind.key, info.namespace or None, info.name, change, user, options)
+        return json_response(request, scale_of(kind, made))
+
+    async def _scale_patch(self, request: web.BaseRequest) -> Callable[[Json], Json]:
+        content_type = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        patcher = self._registry.patcher
+        patch_kind = PATCHES.get(content_type)
+        body: Any = decode_json(await read_body(request))
+        if patcher is None or patch_kind in (None, "apply"):
+            raise errors.unsupported_media_type(", ".join(list(PATCHES)[:3]))
+        if patch_kind == "json":
+            return lambda scale: patcher.json(scale, body)
+        return lambda scale: patcher.merge(scale, body)
+
+
+def scale_of(kind: Kind, obj: Mapping[str, Any]) -> Json:
+    """The autoscaling/v1 Scale view of an object."""
+    rule = kind.scale or ScaleSpec()
+    meta = obj["metadata"]
+    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    spec, status = _first(obj, rule.spec_replicas), _first(obj, rule.status_replicas)
+    scale: Json = {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {k: meta[k] for k in kept if k in meta},
+        "spec": {"replicas": spec if spec is not None else (0 if kind.custom else 1)},
+        "status": {"replicas": status or 0},
+    }
+    selector = _first(obj, rule.selector) if kind.custom and rule.selector else None
+    if not kind.custom:
+        given = (obj.get("spec") or {}).get("selector")
+        selector = selector_text(given) if given else None
+    if selector:
+        scale["status"]["selector"] = str(selector)
+    return scale
+
+
+def _first(obj: Any, path: str) -> Any:
+    found = compile_path(path)(obj)
+    return found[0] if found else None
+
+
+def _set_path(obj: Json, path: str, value: Any) -> None:
+    *parents, last = path.strip(".").split(".")
+    for part in parents:
+        obj = obj.setdefault(part, {})
+    obj[last] = value

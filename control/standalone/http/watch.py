@@ -1,0 +1,140 @@
+"""WATCH: a stream of the committed events of one kind, from any kept version on.
+
+Each watcher is a cursor into the store's log, not a queue: a slow client costs no memory, and when the log is
+compacted past its cursor it gets 410 Expired and lists again. Selectors are applied to both sides of a change,
+so that an object leaving the selection appears as DELETED. Bookmarks tell idle clients how far they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from .. import errors
+from ..registry import Registry
+from ..selectors import Matcher
+from ..store import Compacted, Entry, Event, Store
+from .lists import ListOptions
+from .render import Renderer, status_event
+from .responses import encode
+
+INITIAL_END = {"k8s.io/initial-events-end": "true"}
+BATCH = 256  # events written at once: bounds the memory of a watcher that catches up
+MIN_TIMEOUT = 1800.0  # seconds a watch without timeoutSeconds lives; up to twice that, so that they don't end together
+
+
+@dataclass(slots=True)
+class WatchConfig:
+    bookmark_period: float = 60.0
+    stopping: bool = False  # the server ends: finish all watches cleanly
+
+
+def visible(event: Event, ns: str | None, matcher: Matcher | None) -> tuple[str, Entry] | None:
+    """What a watcher with this selection sees of `event`: (type, entry), or None."""
+    entry = event.entry
+    if ns is not None and entry.address[0] != ns:
+        return None
+    if matcher is None:
+        return event.type, entry
+    was = event.prev is not None and matcher(event.prev.obj)
+    matches = event.type != "DELETED" and matcher(entry.obj)
+    if matches:
+        return ("MODIFIED" if was else "ADDED"), entry
+    if not was:
+        return None
+    if event.type == "DELETED":
+        return "DELETED", entry
+    assert event.prev is not None
+    return "DELETED", _renumbered(event.prev, event.rv)
+
+
+def _renumbered(prev: Entry, rv: int) -> Entry:
+    """The last state a watcher knew, under the version in which the object left its selection."""
+    obj = prev.copy()
+    obj["metadata"]["resourceVersion"] = str(rv)
+    return Entry(obj, encode(obj), rv, prev.address)
+
+
+async def stream(
+    registry: Registry, renderer: Renderer, ns: str | None, options: ListOptions, config: WatchConfig
+) -> AsyncIterator[bytes]:
+    """Bytes of the watch, one or more whole lines at a time; ends at the timeout or when the server stops."""
+    store, key = registry.store, renderer.kind.stored_as
+    timeout = options.timeout or MIN_TIMEOUT * (1 + random.random())
+    deadline = time.monotonic() + timeout
+    header = True
+    store.commit()
+    rv = int(options.rv or 0)
+    initial = options.send_initial
+    if initial is None:
+        initial = rv == 0
+    if rv > store.revision:
+        # A version we don't know: our history was lost. Listing again is what heals the client.
+        yield status_event(errors.too_old(rv, store.revision).to_status())
+        return
+    if initial:
+        lines, rv = _initial(store, renderer, ns, options), store.revision
+        for chunk in lines:
+            header = False
+            yield chunk
+        if options.send_initial and options.bookmarks:
+            yield renderer.bookmark(rv, INITIAL_END, header=header)
+            header = False
+    elif rv == 0:
+        rv = store.revision
+    marked = time.monotonic() + config.bookmark_period * (0.5 + random.random() / 2)
+    while not config.stopping:
+        try:
+            events = store.since(key, rv)
+        except Compacted as e:
+            yield status_event(errors.too_old(rv, e.oldest).to_status())
+            return
+        if events:
+            now = registry.now()
+            for start in range(0, len(events), BATCH):
+                lines = []
+                for event in events[start : start + BATCH]:
+                    seen = visible(event, ns, options.matcher)
+                    if seen is not None:
+                        lines.append(renderer.event(*seen, now, header=header))
+                        header = False
+                if lines:
+                    yield b"".join(lines)
+            rv = events[-1].rv
+            continue
+        if registry.kinds.get(renderer.kind.key) is None:
+            return  # the CRD is gone, and its objects' DELETED events were sent
+        rv = store.revision  # nothing of this kind lies between
+        now = time.monotonic()
+        if now >= deadline:
+            break
+        if options.bookmarks and now >= marked:
+            yield renderer.bookmark(rv, header=header)
+            header = False
+            marked = time.monotonic() + config.bookmark_period
+            continue
+        wake_at = min(deadline, marked) if options.bookmarks else deadline
+        await store.wait(key, max(0.0, wake_at - now))
+    if options.bookmarks and not config.stopping:
+        yield renderer.bookmark(rv, header=header)
+
+
+def _initial(store: Store, renderer: Renderer, ns: str | None, options: ListOptions) -> list[bytes]:
+    """ADDED for every present object, in chunks; taken at one moment, so a list, not a generator."""
+    present = store.entries(renderer.kind.stored_as, ns)
+    if options.matcher is not None:
+        present = [e for e in present if options.matcher(e.obj)]
+    now = time.time()
+    lines = [renderer.event("ADDED", e, now, header=i == 0) for i, e in enumerate(present)]
+    return [b"".join(lines[i : i + BATCH]) for i in range(0, len(lines), BATCH)]
+
+
+async def stop_all(registry: Registry, config: WatchConfig) -> None:
+    """Let every watch end cleanly."""
+    config.stopping = True
+    for kind in registry.kinds:
+        registry.store.wake(kind.stored_as)
+    await asyncio.sleep(0)
