@@ -1,0 +1,37 @@
+"""Who may do what: tokens and certificates, RBAC, access reviews.
+
+How the API server puts it together:
+
+    signer = Signer.from_pem(pki.sa_key_file.read_bytes())
+    accounts = ServiceAccountTokens(signer, store.get)
+    static = StaticTokens([(admin_token, UserInfo("admin", ("system:masters",)))])   # or StaticTokens.read(path)
+    rbac = RBAC(store)
+    authenticator = Authentication(static, accounts)      # Authenticator seam
+    authorizer = rbac                                     # Authorizer seam
+    reviews = AccessReviews(rbac, static, accounts)       # Reviews seam
+    issue = accounts.request                              # TokenIssuer of Subresources
+    for key, obj in bootstrap.objects(): create if missing
+"""
+
+from __future__ import annotations
+
+from control.standalone.auth import bootstrap
+from control.standalone.auth.authenticate import Authentication
+from control.standalone.auth.jwt import Signer, TokenError
+from control.standalone.auth.rbac import RBAC
+from control.standalone.auth.reviews import AccessReviews
+from control.standalone.auth.serviceaccounts import ServiceAccountTokens, service_account_user
+from control.standalone.auth.tokenfile import StaticTokens, TokenFileError
+
+__all__ = [
+    "RBAC",
+    "AccessReviews",
+    "Authentication",
+    "ServiceAccountTokens",
+    "Signer",
+    "StaticTokens",
+    "TokenError",
+    "TokenFileError",
+    "bootstrap",
+    "service_account_user",
+]

@@ -1,0 +1,54 @@
+"""Nobody may hand out rights that they don't hold.
+
+Whoever writes a role must hold all of its rules, or the verb `escalate` on it; whoever writes a binding must
+hold the rules of the role it refers to, or the verb `bind`. Called by validating admission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from control.standalone import errors
+from control.standalone.auth.rbac import BINDINGS, CLUSTER_BINDINGS, CLUSTER_ROLES, GROUP, RBAC, ROLES, SUPERUSERS
+from control.standalone.auth.rules import show, uncovered
+from control.standalone.seams import AdmissionRequest, AuthzAttributes
+
+Json = Mapping[str, Any]
+
+
+def check(rbac: RBAC, request: AdmissionRequest) -> None:
+    """Raises StatusError 403 for a write that grants more than its author holds."""
+    kind, obj, old = request.kind, request.obj, request.old or {}
+    if obj is None or SUPERUSERS in request.user.groups:
+        return
+    if kind.key in (ROLES, CLUSTER_ROLES):
+        if obj.get("rules") == old.get("rules") and obj.get("aggregationRule") == old.get("aggregationRule"):
+            return
+        wanted, verb, target = list(obj.get("rules") or ()), "escalate", kind.plural
+        name = request.name
+        if obj.get("aggregationRule") and obj.get("aggregationRule") != old.get("aggregationRule"):
+            wanted += [
+                {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]},
+                {"verbs": ["*"], "nonResourceURLs": ["*"]},
+            ]
+    elif kind.key in (BINDINGS, CLUSTER_BINDINGS):
+        if obj.get("roleRef") == old.get("roleRef") and obj.get("subjects") == old.get("subjects"):
+            return
+        ref = obj.get("roleRef") or {}
+        wanted, verb = rbac.role_rules(request.namespace, ref), "bind"
+        target, name = ("roles" if ref.get("kind") == "Role" else "clusterroles"), str(ref.get("name", ""))
+    else:
+        return
+    question = AuthzAttributes(request.user, verb, GROUP, "v1", target, "", request.namespace, name)
+    if rbac.authorize(question)[0]:
+        return
+    missing = uncovered(rbac.rules_for(request.user, request.namespace), wanted)
+    if missing:
+        listed = "\n".join(sorted(show(piece) for piece in missing))
+        groups = " ".join(f'"{group}"' for group in request.user.groups)
+        why = (
+            f'user "{request.user.name}" (groups=[{groups}]) is attempting to grant RBAC permissions not currently '
+            f"held:\n{listed}"
+        )
+        raise errors.forbidden(kind.group, kind.plural, request.name, why)

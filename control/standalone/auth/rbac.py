@@ -1,0 +1,140 @@
+"""The RBAC authorizer: Roles and bindings in the store decide, members of system:masters may do everything.
+
+An index from subject to granted rules is built from the four RBAC tables and kept until one of them changes, so
+that a decision costs a few dictionary look-ups. ClusterRoles with an aggregationRule take the rules of the
+roles that it selects (of one level, as the aggregation of aggregated roles settles in Kubernetes too, here at
+once: `_rules_of` follows them to the end).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from control.standalone.auth.rules import Rule, allows
+from control.standalone.seams import AuthzAttributes, UserInfo
+from control.standalone.selectors import label_selector
+from control.standalone.store import Store
+
+Json = Mapping[str, Any]
+
+GROUP = "rbac.authorization.k8s.io"
+ROLES, CLUSTER_ROLES = f"{GROUP}/roles", f"{GROUP}/clusterroles"
+BINDINGS, CLUSTER_BINDINGS = f"{GROUP}/rolebindings", f"{GROUP}/clusterrolebindings"
+_TABLES = (ROLES, CLUSTER_ROLES, BINDINGS, CLUSTER_BINDINGS)
+SUPERUSERS = "system:masters"
+
+Subject = tuple[str, str]  # ("User" | "Group", name); service accounts are users
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Rules that a binding gives its subjects; `namespace` "" is everywhere."""
+
+    namespace: str
+    rules: tuple[Rule, ...]
+    binding: str
+    role: str
+
+
+@dataclass(slots=True)
+class _Index:
+    stamp: tuple[tuple[int, int], ...]
+    grants: dict[Subject, list[Grant]] = field(default_factory=dict)
+
+
+class RBAC:
+    """The `Authorizer` seam over the RBAC objects of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._index: _Index | None = None
+
+    def authorize(self, attributes: AuthzAttributes) -> tuple[bool, str]:
+        """(allowed, why). The reason is empty for a refusal, which the caller words."""
+        if SUPERUSERS in attributes.user.groups:
+            return True, ""
+        for grant in self.grants(attributes.user, attributes.namespace):
+            if grant.namespace and not attributes.resource:
+                continue
+            if any(allows(rule, attributes) for rule in grant.rules):
+                return True, f'RBAC: allowed by {grant.binding} of {grant.role} to user "{attributes.user.name}"'
+        return False, ""
+
+    def grants(self, user: UserInfo, namespace: str) -> Iterator[Grant]:
+        """Everything the user is granted in a namespace ("": cluster-wide only)."""
+        index = self._current()
+        for subject in (("User", user.name), *(("Group", group) for group in user.groups)):
+            for grant in index.grants.get(subject, ()):
+                if grant.namespace in ("", namespace):
+                    yield grant
+
+    def rules_for(self, user: UserInfo, namespace: str) -> list[Rule]:
+        """All rules that hold for the user in a namespace."""
+        if SUPERUSERS in user.groups:
+            everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
+            return [everything, {"verbs": ["*"], "nonResourceURLs": ["*"]}]
+        return [rule for grant in self.grants(user, namespace) for rule in grant.rules]
+
+    def role_rules(self, namespace: str, ref: Json) -> list[Rule]:
+        """The rules of the role that a binding refers to; none if it doesn't exist."""
+        name = str(ref.get("name", ""))
+        if ref.get("kind") == "Role":
+            role = self._store.get(ROLES, namespace, name)
+            return list((role or {}).get("rules") or ())
+        cluster_role = self._store.get(CLUSTER_ROLES, None, name)
+        return self._rules_of(cluster_role) if cluster_role else []
+
+    def _current(self) -> _Index:
+        stamp = tuple(self._stamp(key) for key in _TABLES)
+        if self._index is None or self._index.stamp != stamp:
+            self._index = self._build(stamp)
+        return self._index
+
+    def _stamp(self, key: str) -> tuple[int, int]:
+        """Changes with every write to a table: writes raise the newest version, deletions lower the count."""
+        newest = 0
+        count = 0
+        for entry in self._store.entries(key):
+            count += 1
+            newest = max(newest, entry.rv)
+        return count, newest
+
+    def _build(self, stamp: tuple[tuple[int, int], ...]) -> _Index:
+        index = _Index(stamp)
+        for key in (CLUSTER_BINDINGS, BINDINGS):
+            for binding in self._store.list(key):
+                metadata = binding["metadata"]
+                namespace = "" if key == CLUSTER_BINDINGS else metadata["namespace"]
+                ref = binding.get("roleRef") or {}
+                rules = tuple(self.role_rules(namespace, ref))
+                if not rules:
+                    continue
+                name = f'"{metadata["name"]}"' if not namespace else f'"{metadata["name"]}/{namespace}"'
+                held = "ClusterRoleBinding" if not namespace else "RoleBinding"
+                role = f'{ref.get("kind")} "{ref.get("name")}"'
+                grant = Grant(namespace, rules, f"{held} {name}", role)
+                for subject in binding.get("subjects") or ():
+                    index.grants.setdefault(_subject(subject, namespace), []).append(grant)
+        return index
+
+    def _rules_of(self, role: Json, seen: frozenset[str] = frozenset()) -> list[Rule]:
+        rules = list(role.get("rules") or ())
+        name = role["metadata"]["name"]
+        selectors = (role.get("aggregationRule") or {}).get("clusterRoleSelectors") or ()
+        if not selectors or name in seen:
+            return rules
+        matchers = [label_selector(selector) for selector in selectors]
+        for other in self._store.list(CLUSTER_ROLES):
+            labels = other["metadata"].get("labels") or {}
+            if other["metadata"]["name"] != name and any(matches(labels) for matches in matchers):
+                rules += [rule for rule in self._rules_of(other, seen | {name}) if rule not in rules]
+        return rules
+
+
+def _subject(subject: Json, namespace: str) -> Subject:
+    if subject.get("kind") == "ServiceAccount":
+        home = subject.get("namespace") or namespace
+        return "User", f"system:serviceaccount:{home}:{subject.get('name')}"
+    return str(subject.get("kind")), str(subject.get("name"))

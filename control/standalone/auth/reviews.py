@@ -1,0 +1,135 @@
+"""Kinds that are questions: access reviews, token reviews, "who am I". Answered, never stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from control.standalone import errors
+from control.standalone.auth.authenticate import authenticated
+from control.standalone.auth.jwt import TokenError
+from control.standalone.auth.rbac import RBAC
+from control.standalone.auth.serviceaccounts import ServiceAccountTokens
+from control.standalone.auth.tokenfile import StaticTokens
+from control.standalone.kinds import Kind
+from control.standalone.schema import fielderrors as fe
+from control.standalone.seams import AuthzAttributes, UserInfo
+
+Json = dict[str, Any]
+
+
+class AccessReviews:
+    """The `Reviews` seam: `await reviews.review(kind, namespace, body, user)` -> the body with its status."""
+
+    def __init__(self, rbac: RBAC, static: StaticTokens, accounts: ServiceAccountTokens) -> None:
+        self._rbac, self._static, self._accounts = rbac, static, accounts
+        self._answers: dict[str, Callable[[str, Json, UserInfo], Json]] = {
+            "SelfSubjectAccessReview": self._self_access,
+            "SubjectAccessReview": self._subject_access,
+            "LocalSubjectAccessReview": self._local_access,
+            "SelfSubjectRulesReview": self._self_rules,
+            "SelfSubjectReview": self._who_am_i,
+            "TokenReview": self._token,
+        }
+
+    async def review(self, kind: Kind, namespace: str, body: Json, user: UserInfo) -> Json:
+        answer = self._answers.get(kind.kind)
+        if answer is None:
+            raise errors.method_not_allowed()
+        status = answer(namespace, body.get("spec") or {}, user)
+        head = {"kind": kind.kind, "apiVersion": kind.served_as()}
+        return {**head, "metadata": body.get("metadata") or {}, **_spec(kind, body), "status": status}
+
+    def _self_access(self, namespace: str, spec: Json, user: UserInfo) -> Json:
+        return self._decide(spec, user, "SelfSubjectAccessReview")
+
+    def _subject_access(self, namespace: str, spec: Json, user: UserInfo) -> Json:
+        if not spec.get("user") and not spec.get("groups"):
+            fault = fe.required("spec.user", "at least one of user or group must be specified")
+            raise errors.invalid("authorization.k8s.io", "SubjectAccessReview", "", [fault])
+        extra = {key: tuple(values) for key, values in (spec.get("extra") or {}).items()}
+        asked = UserInfo(
+            str(spec.get("user") or ""), tuple(spec.get("groups") or ()), str(spec.get("uid") or ""), extra
+        )
+        return self._decide(spec, asked, "SubjectAccessReview")
+
+    def _local_access(self, namespace: str, spec: Json, user: UserInfo) -> Json:
+        attributes = spec.get("resourceAttributes")
+        if not attributes or attributes.get("namespace", namespace) != namespace:
+            fault = fe.invalid("spec.resourceAttributes.namespace", (attributes or {}).get("namespace", ""),
+                               "must match metadata.namespace")  # fmt: skip
+            raise errors.invalid("authorization.k8s.io", "LocalSubjectAccessReview", "", [fault])
+        return self._subject_access(namespace, spec, user)
+
+    def _decide(self, spec: Json, user: UserInfo, kind: str) -> Json:
+        resource, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
+        if (resource is None) == (path is None):
+            message = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+            fault = fe.invalid("spec.resourceAttributes", resource, message)
+            raise errors.invalid("authorization.k8s.io", kind, "", [fault])
+        allowed, reason = self._rbac.authorize(_attributes(resource, path, user))
+        status: Json = {"allowed": allowed}
+        if reason:
+            status["reason"] = reason
+        return status
+
+    def _self_rules(self, namespace: str, spec: Json, user: UserInfo) -> Json:
+        rules = self._rbac.rules_for(user, str(spec.get("namespace") or "default"))
+        fields = ("verbs", "apiGroups", "resources", "resourceNames")
+        return {
+            "resourceRules": [
+                {field: list(rule[field]) for field in fields if rule.get(field)}
+                for rule in rules
+                if rule.get("resources")
+            ],
+            "nonResourceRules": [
+                {"verbs": list(rule["verbs"]), "nonResourceURLs": list(rule["nonResourceURLs"])}
+                for rule in rules
+                if rule.get("nonResourceURLs")
+            ],
+            "incomplete": False,
+        }
+
+    def _who_am_i(self, namespace: str, spec: Json, user: UserInfo) -> Json:
+        return {"userInfo": user_info(user)}
+
+    def _token(self, namespace: str, spec: Json, user: UserInfo) -> Json:
+        token, audiences = str(spec.get("token") or ""), list(spec.get("audiences") or ())
+        found = self._static.find(token) if not audiences or self._accounts.issuer in audiences else None
+        if found is not None:
+            shared = [self._accounts.issuer]
+        else:
+            try:
+                verified = self._accounts.verify(token, audiences)
+            except TokenError as error:
+                return {"user": {}, "error": f"invalid bearer token: {error}"}
+            found, shared = verified.user, list(verified.audiences)
+        return {"authenticated": True, "user": user_info(authenticated(found)), "audiences": shared}
+
+
+def user_info(user: UserInfo) -> Json:
+    """authentication.k8s.io UserInfo."""
+    out: Json = {"username": user.name, "uid": user.uid, "groups": list(user.groups)}
+    if user.extra:
+        out["extra"] = {key: list(values) for key, values in user.extra.items()}
+    return {key: value for key, value in out.items() if value}
+
+
+def _spec(kind: Kind, body: Json) -> Json:
+    return {} if kind.kind == "SelfSubjectReview" else {"spec": body.get("spec") or {}}
+
+
+def _attributes(resource: Mapping[str, Any] | None, path: Mapping[str, Any] | None, user: UserInfo) -> AuthzAttributes:
+    if resource is None:
+        asked = path or {}
+        return AuthzAttributes(user, str(asked.get("verb", "")), path=str(asked.get("path", "")))
+    return AuthzAttributes(
+        user,
+        str(resource.get("verb", "")),
+        str(resource.get("group", "")),
+        str(resource.get("version", "")),
+        str(resource.get("resource", "")),
+        str(resource.get("subresource", "")),
+        str(resource.get("namespace", "")),
+        str(resource.get("name", "")),
+    )

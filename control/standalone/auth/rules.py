@@ -1,0 +1,95 @@
+"""RBAC rules as data: does a rule allow a request, does a set of rules cover another.
+
+Pure functions over PolicyRule dicts (verbs, apiGroups, resources, resourceNames, nonResourceURLs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from control.standalone.seams import AuthzAttributes
+
+Rule = Mapping[str, Any]
+
+
+def allows(rule: Rule, request: AuthzAttributes) -> bool:
+    """Whether one rule allows one request."""
+    if not _has(rule.get("verbs"), request.verb):
+        return False
+    if not request.resource:
+        return any(_url_matches(url, request.path) for url in rule.get("nonResourceURLs") or ())
+    wanted = f"{request.resource}/{request.subresource}" if request.subresource else request.resource
+    names = rule.get("resourceNames")
+    return (
+        _has(rule.get("apiGroups"), request.group)
+        and _resource_matches(rule.get("resources") or (), wanted, request.subresource)
+        and (not names or request.name in names)
+    )
+
+
+def _has(values: Iterable[str] | None, wanted: str) -> bool:
+    return values is not None and any(value in ("*", wanted) for value in values)
+
+
+def _resource_matches(resources: Iterable[str], wanted: str, subresource: str) -> bool:
+    for resource in resources:
+        if resource in ("*", wanted) or (subresource and resource == f"*/{subresource}"):
+            return True
+    return False
+
+
+def _url_matches(pattern: str, path: str) -> bool:
+    return pattern in ("*", path) or (pattern.endswith("*") and path.startswith(pattern.rstrip("*")))
+
+
+def uncovered(owned: Sequence[Rule], wanted: Iterable[Rule]) -> list[dict[str, Any]]:
+    """The one-verb, one-resource pieces of `wanted` that no rule of `owned` covers."""
+    return [piece for rule in wanted for piece in _pieces(rule) if not any(_covers(have, piece) for have in owned)]
+
+
+def _pieces(rule: Rule) -> Iterator[dict[str, Any]]:
+    for verb in rule.get("verbs") or ():
+        for url in rule.get("nonResourceURLs") or ():
+            yield {"verbs": [verb], "nonResourceURLs": [url]}
+        for group in rule.get("apiGroups") or ():
+            for resource in rule.get("resources") or ():
+                piece = {"verbs": [verb], "apiGroups": [group], "resources": [resource]}
+                names = rule.get("resourceNames") or ()
+                if not names:
+                    yield piece
+                for name in names:
+                    yield {**piece, "resourceNames": [name]}
+
+
+def _covers(have: Rule, piece: Mapping[str, list[str]]) -> bool:
+    if not _has(have.get("verbs"), piece["verbs"][0]):
+        return False
+    if "nonResourceURLs" in piece:
+        url = piece["nonResourceURLs"][0]
+        return any(_url_matches(mine, url) for mine in have.get("nonResourceURLs") or ())
+    resource = piece["resources"][0]
+    subresource = resource.partition("/")[2]
+    names = have.get("resourceNames") or ()
+    return (
+        _has(have.get("apiGroups"), piece["apiGroups"][0])
+        and _resource_matches(have.get("resources") or (), resource, subresource)
+        and (not names or piece.get("resourceNames", [""])[0] in names)
+    )
+
+
+def show(piece: Mapping[str, list[str]]) -> str:
+    """A piece as Kubernetes prints it: `{APIGroups:[""], Resources:["pods"], Verbs:["get"]}`."""
+    labels = (
+        ("apiGroups", "APIGroups"),
+        ("resources", "Resources"),
+        ("resourceNames", "ResourceNames"),
+        ("nonResourceURLs", "NonResourceURLs"),
+        ("verbs", "Verbs"),
+    )
+    parts = [
+        f"{label}:[" + " ".join(f'"{value}"' for value in piece[field]) + "]"
+        for field, label in labels
+        if field in piece
+    ]
+    return "{" + ", ".join(parts) + "}"

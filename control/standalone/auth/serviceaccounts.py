@@ -1,0 +1,153 @@
+"""Service-account tokens: issued by TokenRequest, bound to the account's uid, verified on every use.
+
+A token is good while its signature and times are, and while the service account it was issued for (and the pod,
+node or secret it is bound to, if any) still exists with the same uid. Nothing is stored: deleting the account
+revokes its tokens.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from control.standalone import errors
+from control.standalone.auth.jwt import Signer, TokenError
+from control.standalone.schema import fielderrors as fe
+from control.standalone.seams import UserInfo
+
+Json = dict[str, Any]
+Lookup = Callable[[str, str | None, str], Json | None]
+"""(key "group/plural", namespace, name) -> live object or None; `Store.get` is one."""
+
+MIN_SECONDS, DEFAULT_SECONDS, MAX_SECONDS = 600, 3600, 365 * 24 * 3600
+_BOUND_KINDS = {"Pod": "/pods", "Secret": "/secrets", "Node": "/nodes"}
+_PREFIX = "system:serviceaccount"
+_POD_NAME, _POD_UID = "authentication.kubernetes.io/pod-name", "authentication.kubernetes.io/pod-uid"
+_NODE_NAME, _NODE_UID = "authentication.kubernetes.io/node-name", "authentication.kubernetes.io/node-uid"
+_CREDENTIAL = "authentication.kubernetes.io/credential-id"
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A good token: whose it is, and the audiences it is for."""
+
+    user: UserInfo
+    audiences: tuple[str, ...]
+
+
+class ServiceAccountTokens:
+    """Issues and verifies. `issuer` is the server's own audience: tokens for others don't open this API."""
+
+    def __init__(
+        self,
+        signer: Signer,
+        lookup: Lookup,
+        issuer: str = "https://kubernetes.default.svc",
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._signer, self._lookup, self._now = signer, lookup, now
+        self.issuer = issuer
+
+    def request(self, account: Mapping[str, Any], body: Mapping[str, Any]) -> Json:
+        """Answer a TokenRequest for a live service account; raises StatusError 422 for a bad one."""
+        spec = body.get("spec") or {}
+        seconds = spec.get("expirationSeconds", DEFAULT_SECONDS)
+        if not isinstance(seconds, int) or seconds < MIN_SECONDS:
+            fault = fe.invalid("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")
+            raise errors.invalid("authentication.k8s.io", "TokenRequest", "", [fault])
+        seconds = min(seconds, MAX_SECONDS)
+        audiences = list(spec.get("audiences") or [self.issuer])
+        metadata = account["metadata"]
+        namespace, name = metadata["namespace"], metadata["name"]
+        bound = self._bound(namespace, spec.get("boundObjectRef"))
+        start = int(self._now())
+        identity: Json = {"namespace": namespace, "serviceaccount": {"name": name, "uid": metadata["uid"]}}
+        identity.update(bound)
+        claims = {
+            "aud": audiences,
+            "exp": start + seconds,
+            "iat": start,
+            "iss": self.issuer,
+            "jti": str(uuid.uuid4()),
+            "kubernetes.io": identity,
+            "nbf": start,
+            "sub": f"{_PREFIX}:{namespace}:{name}",
+        }
+        expires = datetime.fromtimestamp(start + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {
+            "kind": "TokenRequest",
+            "apiVersion": "authentication.k8s.io/v1",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {**spec, "audiences": audiences, "expirationSeconds": seconds},
+            "status": {"token": self._signer.sign(claims), "expirationTimestamp": expires},
+        }
+
+    def _bound(self, namespace: str, ref: Mapping[str, Any] | None) -> Json:
+        if not ref:
+            return {}
+        kind, name = str(ref.get("kind", "")), str(ref.get("name", ""))
+        key = _BOUND_KINDS.get(kind)
+        if key is None:
+            fault = fe.not_supported("spec.boundObjectRef.kind", kind, sorted(_BOUND_KINDS))
+            raise errors.invalid("authentication.k8s.io", "TokenRequest", "", [fault])
+        found = self._lookup(key, None if kind == "Node" else namespace, name)
+        if found is None:
+            raise errors.not_found("", key.removeprefix("/"), name)
+        uid = found["metadata"]["uid"]
+        if ref.get("uid") and ref["uid"] != uid:
+            why = f"the UID in the bound object reference ({ref['uid']}) does not match the UID in record ({uid})"
+            raise errors.conflict("", key.removeprefix("/"), name, why)
+        bound: Json = {kind.lower(): {"name": name, "uid": uid}}
+        node = (found.get("spec") or {}).get("nodeName") if kind == "Pod" else None
+        if node and (live := self._lookup("/nodes", None, node)) is not None:
+            bound["node"] = {"name": node, "uid": live["metadata"]["uid"]}
+        return bound
+
+    def verify(self, token: str, audiences: Sequence[str] = ()) -> Verified:
+        """Whose token this is; raises TokenError. Without `audiences` it must be for this server."""
+        claims = self._signer.verify(token)
+        now = self._now()
+        try:
+            if claims["iss"] != self.issuer:
+                raise TokenError("token of another issuer")
+            if now >= float(claims["exp"]) or now < float(claims["nbf"]):
+                raise TokenError("service account token has expired")
+            shared = [each for each in claims["aud"] if each in (audiences or (self.issuer,))]
+            if not shared:
+                raise TokenError("token audiences don't match")
+            return Verified(self._user(claims["kubernetes.io"], str(claims.get("jti", ""))), tuple(shared))
+        except (KeyError, TypeError) as error:
+            raise TokenError(f"token lacks a claim: {error}") from error
+
+    def _user(self, identity: Mapping[str, Any], credential: str) -> UserInfo:
+        namespace, account = identity["namespace"], identity["serviceaccount"]
+        self._alive("/serviceaccounts", namespace, account)
+        extra: dict[str, tuple[str, ...]] = {_CREDENTIAL: (f"JTI={credential}",)} if credential else {}
+        if pod := identity.get("pod"):
+            self._alive("/pods", namespace, pod)
+            extra |= {_POD_NAME: (pod["name"],), _POD_UID: (pod["uid"],)}
+        if secret := identity.get("secret"):
+            self._alive("/secrets", namespace, secret)
+        if node := identity.get("node"):
+            extra |= {_NODE_NAME: (node["name"],), _NODE_UID: (node["uid"],)}
+            if not pod:
+                self._alive("/nodes", None, node)
+        return service_account_user(namespace, account["name"], account["uid"], extra)
+
+    def _alive(self, key: str, namespace: str | None, ref: Mapping[str, Any]) -> None:
+        found = self._lookup(key, namespace, ref["name"])
+        if found is None or found["metadata"]["uid"] != ref["uid"]:
+            what = key.removeprefix("/").removesuffix("s")
+            raise TokenError(f"the {what} this token is bound to is gone")
+
+
+def service_account_user(
+    namespace: str, name: str, uid: str = "", extra: Mapping[str, tuple[str, ...]] | None = None
+) -> UserInfo:
+    """The user that a service account is."""
+    groups = (f"{_PREFIX}s", f"{_PREFIX}s:{namespace}", "system:authenticated")
+    return UserInfo(f"{_PREFIX}:{namespace}:{name}", groups, uid, extra or {})
