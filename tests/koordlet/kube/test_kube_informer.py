@@ -39,7 +39,7 @@ class Mirror:
         self.calls.append(("add", new.metadata.key))
 
     def update(self, old, new):
-        assert self.objects[new.metadata.key] is old
+        assert self.objects[new.metadata.key] is old and old.metadata.uid == new.metadata.uid
         self.objects[new.metadata.key] = new
         self.calls.append(("update", new.metadata.key))
 
@@ -357,19 +357,18 @@ async def test_one_object(fake, client, eventually):
     await informer.stop()
 
 
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.sampled_from(["put", "remove", "rebirth"]), st.integers(0, 5)),
-        st.tuples(
-            st.sampled_from(
-                ["compact", "bookmark", "end", "drop", "mid-line", "gone", "deaf", "wait", "watch-410", "watch-500",
-                 "watch-429", "watch-hang", "list-500", "list-410", "list-hang", "stream-410", "tokens", "restart"]
-            ),
-            st.just(0),
-        ),
+CHANGES = st.tuples(st.sampled_from(["put", "remove", "rebirth"]), st.integers(0, 3), st.booleans())
+FAULTS = st.tuples(
+    st.sampled_from(
+        ["compact", "bookmark", "end", "drop", "mid-line", "gone", "deaf", "watch-410", "watch-500", "watch-429",
+         "watch-hang", "list-500", "list-410", "list-hang", "stream-410", "tokens", "restart"]
     ),
-    max_size=40,
+    st.just(0),
+    st.booleans(),
 )  # fmt: skip
+OUTAGES = st.tuples(st.just("outage"), st.lists(CHANGES, max_size=4), st.booleans())
+STEPS = st.lists(st.one_of(CHANGES, CHANGES, OUTAGES, FAULTS), min_size=5, max_size=40)
+"""(what, which object, whether the informer gets time to notice before the next step)"""
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -386,8 +385,9 @@ def test_the_store_equals_the_server_after_any_history(new_fake, steps, page):
         informer.add_handler(mirror.add, mirror.update, mirror.delete)
         await informer.start()
         try:
-            for step, number in steps:
+            for step, number, pause in steps:
                 await _apply(fake, informer, fault, step, number)
+                await asyncio.sleep(0.004 if pause else 0)
             fake.expire_tokens = False
             for queue in fake.faults.values():
                 queue.clear()
@@ -407,7 +407,7 @@ def test_the_store_equals_the_server_after_any_history(new_fake, steps, page):
 
 
 async def _apply(fake, informer, fault, step, number):
-    name = f"n{number}"
+    name = f"n{number}" if isinstance(number, int) else ""
     known = name in fake.objects.get(NODES, {})
     kind, _, what = step.partition("-")
     if step == "put":
@@ -424,13 +424,17 @@ async def _apply(fake, informer, fault, step, number):
         fake.end_watches(step)
     elif step == "deaf":
         fake.deafen()
+    elif step == "outage":  # changes that no watch tells of any more: only a new list can
+        fake.deafen()
+        for change, which, _ in number:
+            await _apply(fake, informer, fault, change, which)
+        fake.compact()
+        fake.end_watches("drop")
     elif step == "tokens":
         fake.expire_tokens = not fake.expire_tokens
     elif step == "restart":
         await informer.stop()
         await informer.start()
-    elif step == "wait":
-        await asyncio.sleep(0.01)
     elif step == "stream-410":
         fake.faults["watch"].append(fault(in_stream=410))
     elif what == "hang":
