@@ -5,8 +5,8 @@ NaN is "absent": no such file on this kernel, malformed content (listed in ``err
 which nothing is left is flagged ``gone``. float64 holds nanoseconds exactly for 104 days of CPU time and to
 2 ns after. A rate may only be formed between two rows of equal ``cgroup_id``; ``recreated`` flags where that changed.
 
-Files are picked apart by position: their keys come in the same order from every cgroup of one kernel, so the position
-is learnt from the first file and only checked in the others.
+Files are picked apart by position: their lines come in the same order from every cgroup of one kernel, so the
+positions are learnt from the first file and only checked in the others.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.errors import CgroupGone, KernelFileError, MalformedFile, UnreadableFile
 
 Floats = NDArray[np.float64]
+NumaRow = Mapping[int, tuple[int, int]]
+"""NUMA node id -> (total, usage) bytes."""
 Values = Sequence[float]
 
 
@@ -93,6 +95,8 @@ class BatchReader:
         self._plans: dict[Want, list[_File]] = {}
         self._paths: dict[tuple[Want, str], list[str]] = {}
         self._ids: dict[str, int] = {}
+        self._numa_base = fs.hierarchy("memory")
+        self._numa_picker = _NumaPicker(fs.version, fs.page_size)
 
     def read(self, dirs: Sequence[str], want: Want) -> CgroupTable:
         """One pass; never raises for a single cgroup or file."""
@@ -101,7 +105,7 @@ class BatchReader:
             plan = self._plans[want] = self._plan(want)
         blank = [[math.nan] * len(file.columns) for file in plan]
         cells: list[list[Values]] = [[] for _ in plan]
-        numa: list[Mapping[int, files.NumaMemory]] = []
+        numa: list[NumaRow] = []
         ids: list[int] = []
         recreated: list[bool] = []
         gone: list[bool] = []
@@ -168,13 +172,13 @@ class BatchReader:
         self._paths[want, cgroup_dir] = paths
         return paths
 
-    def _numa(self, cgroup_dir: str, errors: list[KernelFileError]) -> Mapping[int, files.NumaMemory]:
+    def _numa(self, cgroup_dir: str, errors: list[KernelFileError]) -> NumaRow:
+        path = f"{self._numa_base}/{cgroup_dir}/memory.numa_stat"
         try:
-            return self._fs.memory_numa(cgroup_dir) or {}
-        except CgroupGone:  # _identify will say so for the whole row
-            return {}
-        except (MalformedFile, UnreadableFile) as error:
-            _note(errors, error.path, error)
+            content = self._fs.cache.read(path)
+            return {} if content is None else self._numa_picker(content, path)
+        except (ValueError, OSError, MalformedFile) as error:
+            _note(errors, path, error)
             return {}
 
     def _identify(self, cgroup_dir: str, absent: bool, opened: bool) -> tuple[int, bool]:
@@ -220,43 +224,76 @@ class _V2CpuStat:
 
 
 class _Picker:
-    """The values of some keys of a ``key value`` file, by remembered token positions."""
+    """The values of some keys of a ``key value`` file, by remembered line positions."""
 
     def __init__(self, keys: Sequence[str]) -> None:
-        self._keys = tuple(key.encode() for key in keys)
-        self._at: tuple[int, ...] = ()
-        self._get_keys: Callable[[Sequence[bytes]], object] = lambda tokens: None
-        self._get_values: Callable[[Sequence[bytes]], tuple[bytes, ...]] = lambda tokens: ()
+        self._keys = [key.encode() for key in keys]
+        self._last = -1  # highest position, -1 before the first file
+        self._take: Callable[[list[bytes]], Sequence[bytes]] = lambda lines: ()
 
     def __call__(self, content: bytes) -> Values:
         """Raises ValueError when a key is missing or its value no integer."""
-        tokens = content.split()
-        if not self._fits(tokens):
-            self._learn(content)
-        return [int(text) for text in self._get_values(tokens)]
+        lines = content.split(b"\n")
+        words = self._words(lines)
+        if words[::2] != self._keys:
+            self._learn(lines)
+            words = self._words(lines)
+        return [int(word) for word in words[1::2]]
 
-    def _fits(self, tokens: Sequence[bytes]) -> bool:
-        return bool(self._at) and len(tokens) > self._at[-1] + 1 and self._get_keys(tokens) == self._expected()
+    def _words(self, lines: list[bytes]) -> list[bytes]:
+        return b" ".join(self._take(lines)).split() if len(lines) > self._last else []
 
-    def _expected(self) -> object:
-        return self._keys if len(self._keys) > 1 else self._keys[0]
-
-    def _learn(self, content: bytes) -> None:
-        positions: dict[bytes, int] = {}
-        position = 0
-        for line in content.splitlines():
-            fields = line.split()
-            if len(fields) >= 2:
-                positions[fields[0]] = position
-            position += len(fields)
-        missing = [key.decode() for key in self._keys if key not in positions]
+    def _learn(self, lines: list[bytes]) -> None:
+        found = {line.split(b" ")[0]: at for at, line in enumerate(lines) if line.count(b" ") == 1}
+        missing = [key.decode() for key in self._keys if key not in found]
         if missing:
             raise ValueError(f"key {missing[0]} is missing")
-        at = [positions[key] for key in self._keys]
-        self._at = tuple(sorted(at))
-        self._get_keys = operator.itemgetter(*at)
-        getter = operator.itemgetter(*(index + 1 for index in at))
-        self._get_values = getter if len(at) > 1 else lambda tokens: (getter(tokens),)
+        places = [found[key] for key in self._keys]
+        self._last = max(places)
+        get = operator.itemgetter(*places)
+        self._take = get if len(places) > 1 else lambda lines: (get(lines),)
+
+
+class _NumaPicker:
+    """Per-node (total, usage) bytes of ``memory.numa_stat``, for the two layouts that current kernels have; any other
+    content goes through the full parser, whose judgement and errors count."""
+
+    def __init__(self, version: int, page_size: int) -> None:
+        self._version, self._page_size = version, page_size
+        self._totals: tuple[bytes, ...]
+        self._usages: tuple[bytes, ...]
+        if version == 2:
+            self._scale = 1
+            self._totals = (b"\nanon ", b"\nfile ")
+            self._usages = (b"\ninactive_anon ", b"\nactive_anon ", b"\nunevictable ")
+        else:
+            self._scale = page_size
+            self._totals = (b"\nhierarchical_total=",)
+            self._usages = (b"\nhierarchical_anon=", b"\nhierarchical_unevictable=")
+
+    def __call__(self, content: bytes, path: str) -> NumaRow:
+        lines = b"\n" + content
+        totals = self._sum(lines, self._totals)
+        usages = self._sum(lines, self._usages) if totals else None
+        if totals and usages and totals.keys() == usages.keys():
+            return {node: (total, usages[node]) for node, total in totals.items()}
+        text = content.decode("ascii", "surrogateescape")
+        parsed = files.parse_numa_stat(text.strip("\n"), self._version, self._page_size, path)
+        return {int(node): (memory.total, memory.usage) for node, memory in parsed.items()}
+
+    def _sum(self, lines: bytes, names: tuple[bytes, ...]) -> dict[int, int] | None:
+        sums: dict[int, int] = {}
+        for name in names:
+            start = lines.find(name)
+            if start < 0:
+                return None
+            cells = lines[start + len(name) : lines.find(b"\n", start + 1)].split(b"N")[1:]
+            for cell in cells:
+                node, _, amount = cell.partition(b"=")
+                if not node.isdigit():
+                    return None
+                sums[int(node)] = sums.get(int(node), 0) + int(amount) * self._scale
+        return sums
 
 
 def _counter(content: bytes) -> Values:
@@ -289,7 +326,7 @@ def _table(
     ids: Sequence[int],
     gone: Sequence[bool],
     recreated: Sequence[bool],
-    numa: Sequence[Mapping[int, files.NumaMemory]],
+    numa: Sequence[NumaRow],
     errors: Sequence[KernelFileError],
 ) -> CgroupTable:
     columns: dict[str, Floats] = {}
@@ -302,7 +339,7 @@ def _table(
     for index, row in enumerate(numa):
         for column, node in enumerate(nodes):
             if node in row:
-                usage[index, column], total[index, column] = row[node].usage, row[node].total
+                total[index, column], usage[index, column] = row[node]
     return CgroupTable(
         dirs=tuple(dirs),
         cgroup_id=np.array(ids, dtype=np.uint64),

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.system.cgroup import BatchReader, Want
-from koordlet.system.cgroup.batch import MAX_ERRORS, _Picker, _pressure
+from koordlet.system.cgroup.batch import MAX_ERRORS, _NumaPicker, _Picker, _pressure
+from koordlet.system.cgroup.files import parse_numa_stat
 from koordlet.system.errors import MalformedFile
 from koordlet.system.psi import parse_pressure
 
@@ -130,6 +131,27 @@ def test_forgets_directories_that_are_asked_for_no_more(tree):
     reader.read(["a0"], Want.CPU_STAT)
     assert set(reader._ids) == {"a0"}
     assert len(reader._paths) == 1
+
+
+NODES = st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True).map(sorted)
+V1_LINES = ["total", "file", "anon", "unevictable"]
+V1_LINES += [f"hierarchical_{name}" for name in V1_LINES]
+V2_LINES = ["anon", "file", "kernel_stack", "file_mapped", "inactive_anon", "active_anon", "inactive_file"]
+V2_LINES += ["active_file", "unevictable", "slab_reclaimable", "workingset_refault_anon"]
+
+
+@given(st.sampled_from([1, 2]), NODES, st.data())
+def test_both_numa_parsers_agree(version, nodes, data):
+    amounts = st.lists(st.integers(0, 2**40), min_size=len(nodes), max_size=len(nodes))
+    names = V2_LINES if version == 2 else V1_LINES
+    text = ""
+    for name in names[: data.draw(st.sampled_from([len(names), len(names) - 1, 4]))]:
+        row = data.draw(amounts)
+        text += name + (f"={sum(row)}" if version == 1 else "")
+        text += "".join(f" N{node}={amount}" for node, amount in zip(nodes, row, strict=True)) + "\n"
+    parsed = parse_numa_stat(text, version, 4096)
+    picked = _NumaPicker(version, 4096)(text.encode(), "x")
+    assert picked == {node: (memory.total, memory.usage) for node, memory in parsed.items()}
 
 
 KEY = st.text("abcdefgh_", min_size=1, max_size=8)
