@@ -33,10 +33,7 @@ def _has(values: Iterable[str] | None, wanted: str) -> bool:
 
 
 def _resource_matches(resources: Iterable[str], wanted: str, subresource: str) -> bool:
-    for resource in resources:
-        if resource in ("*", wanted) or (subresource and resource == f"*/{subresource}"):
-            return True
-    return False
+    return any(resource in ("*", wanted) or (subresource and resource == f"*/{subresource}") for resource in resources)
 
 
 def _url_matches(pattern: str, path: str) -> bool:

@@ -1,0 +1,55 @@
+"""Admission: what happens to a write between authorization and storage.
+
+`AdmissionChain` is what the API server plugs into its `Admission` seam:
+
+    admission = AdmissionChain(store, rbac, webhook_hosts={"ns/service": "127.0.0.1:9443"})
+    registry = Registry(…, admission=admission)
+    …
+    await admission.close()
+
+Order of mutation: namespace, service account, priority, tolerations, mutating webhooks. Order of validation:
+namespace again (admission may have taken time), rights handed out by roles, validating webhooks. Schema
+defaults and validation are not here but in the registry, around these two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from control.standalone.admission import namespaces, pods
+from control.standalone.admission.client import WebhookClient
+from control.standalone.admission.endpoints import Endpoints
+from control.standalone.admission.webhooks import Webhooks
+from control.standalone.auth import escalation
+from control.standalone.auth.rbac import RBAC
+from control.standalone.seams import SYSTEM, AdmissionRequest
+from control.standalone.store import Store
+
+__all__ = ["AdmissionChain"]
+
+
+class AdmissionChain:
+    """The `Admission` seam. Without `rbac` roles are not held to their author's rights."""
+
+    def __init__(self, store: Store, rbac: RBAC | None = None, webhook_hosts: Mapping[str, str] | None = None) -> None:
+        self._store, self._rbac = store, rbac
+        self._client = WebhookClient(Endpoints(store, webhook_hosts))
+        self._webhooks = Webhooks(store, self._client)
+
+    async def mutate(self, request: AdmissionRequest) -> None:
+        namespaces.check(self._store, request)
+        if pods.applies(request):
+            await pods.service_account(self._store, request)
+            pods.priority(self._store, request)
+            pods.tolerations(request)
+        await self._webhooks.mutate(request)
+
+    async def validate(self, request: AdmissionRequest) -> None:
+        namespaces.check(self._store, request)
+        if self._rbac is not None and request.user is not SYSTEM:
+            escalation.check(self._rbac, request)
+        await self._webhooks.validate(request)
+
+    async def close(self) -> None:
+        """Close connections to webhooks."""
+        await self._client.close()

@@ -1,0 +1,93 @@
+"""Does a webhook want to see a request? Rules, scope, selectors and match policy, as pure decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from control.standalone.kinds import NAMESPACE, Kind
+from control.standalone.seams import AdmissionRequest
+from control.standalone.selectors import label_selector
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The version that the webhook is to get the object in."""
+
+    version: str
+
+
+def match(webhook: Json, request: AdmissionRequest, namespace: Json | None) -> Match | None:
+    """None: not this webhook's. `namespace` is the object of the request's namespace, if it has one."""
+    found = _match_rules(webhook, request)
+    if found is None or not _namespace_selected(webhook, request, namespace) or not _object_selected(webhook, request):
+        return None
+    return found
+
+
+def _match_rules(webhook: Json, request: AdmissionRequest) -> Match | None:
+    rules = webhook.get("rules") or ()
+    if any(_rule_matches(rule, request, request.version) for rule in rules):
+        return Match(request.version)
+    if webhook.get("matchPolicy", "Equivalent") == "Equivalent":
+        for version in request.kind.versions:
+            if any(_rule_matches(rule, request, version) for rule in rules):
+                return Match(version)
+    return None
+
+
+def _rule_matches(rule: Json, request: AdmissionRequest, version: str) -> bool:
+    kind = request.kind
+    return (
+        _has(rule.get("operations"), request.operation)
+        and _has(rule.get("apiGroups"), kind.group)
+        and _has(rule.get("apiVersions"), version)
+        and _scope_matches(str(rule.get("scope", "*")), kind)
+        and any(_resource_matches(wanted, kind.plural, request.subresource) for wanted in rule.get("resources") or ())
+    )
+
+
+def _has(values: Any, wanted: str) -> bool:
+    return any(value in ("*", wanted) for value in values or ())
+
+
+def _scope_matches(scope: str, kind: Kind) -> bool:
+    return scope == "*" or (scope == "Namespaced") == kind.namespaced
+
+
+def _resource_matches(wanted: str, plural: str, subresource: str) -> bool:
+    """`pods`, `pods/status`, `pods/*`, `*`, `*/scale`, `*/*`; `*` alone is no subresource."""
+    resource, slash, sub = wanted.partition("/")
+    if resource not in ("*", plural):
+        return False
+    if not slash:
+        return not subresource
+    return sub in ("*", subresource)
+
+
+def _namespace_selected(webhook: Json, request: AdmissionRequest, namespace: Json | None) -> bool:
+    selector = webhook.get("namespaceSelector")
+    if not selector:
+        return True
+    if request.kind.key == NAMESPACE:
+        holder: Json | None = request.obj if request.operation == "CREATE" else (request.old or request.obj)
+    elif request.kind.namespaced:
+        holder = namespace
+    else:
+        return True
+    return label_selector(selector)(_labels(holder))
+
+
+def _object_selected(webhook: Json, request: AdmissionRequest) -> bool:
+    selector = webhook.get("objectSelector")
+    if not selector:
+        return True
+    matches = label_selector(selector)
+    return any(matches(_labels(obj)) for obj in (request.obj, request.old) if obj is not None)
+
+
+def _labels(obj: Json | None) -> dict[str, str]:
+    return dict(((obj or {}).get("metadata") or {}).get("labels") or {})

@@ -1,0 +1,125 @@
+"""What admission fills into new pods: service account, priority, tolerations of failing nodes.
+
+Each step reads other objects from the store and changes the pod in place, as the plugins of kube-apiserver of
+the same names do. A pod of the kubelet itself (a mirror pod) is left alone. Service-account token volumes are
+not added: programs that need a token ask for it by TokenRequest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from control.standalone import errors
+from control.standalone.schema.validation import SYSTEM_PRIORITIES
+from control.standalone.seams import AdmissionRequest
+from control.standalone.store import Store
+
+Json = dict[str, Any]
+
+PRIORITY_CLASSES = "scheduling.k8s.io/priorityclasses"
+ACCOUNTS = "/serviceaccounts"
+MIRROR = "kubernetes.io/config.mirror"
+DEFAULT_ACCOUNT = "default"
+ACCOUNT_TRIES, ACCOUNT_PAUSE = 20, 0.05
+"""A new namespace gets its default account moments after it: wait up to a second for it, as users expect."""
+TOLERATION_SECONDS = 300
+FAILING = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
+
+def applies(request: AdmissionRequest) -> bool:
+    return (
+        request.kind.key == "/pods"
+        and request.operation == "CREATE"
+        and not request.subresource
+        and request.obj is not None
+        and MIRROR not in ((request.obj.get("metadata") or {}).get("annotations") or {})
+    )
+
+
+def _forbidden(request: AdmissionRequest, why: str) -> errors.StatusError:
+    name = request.name or str(((request.obj or {}).get("metadata") or {}).get("generateName", ""))
+    return errors.forbidden("", "pods", name, why)
+
+
+async def service_account(store: Store, request: AdmissionRequest) -> None:
+    """Default to the namespace's `default` account; the account must exist."""
+    spec = _spec(request)
+    name = spec.get("serviceAccountName") or spec.get("serviceAccount") or DEFAULT_ACCOUNT
+    spec["serviceAccountName"] = spec["serviceAccount"] = name
+    for attempt in range(ACCOUNT_TRIES if name == DEFAULT_ACCOUNT else 1):
+        if attempt:
+            await asyncio.sleep(ACCOUNT_PAUSE)
+        account = store.get(ACCOUNTS, request.namespace, name)
+        if account is not None:
+            break
+    else:
+        why = f'error looking up service account {request.namespace}/{name}: serviceaccount "{name}" not found'
+        raise _forbidden(request, why)
+    if not spec.get("imagePullSecrets") and account.get("imagePullSecrets"):
+        spec["imagePullSecrets"] = [dict(each) for each in account["imagePullSecrets"]]
+
+
+def priority(store: Store, request: AdmissionRequest) -> None:
+    """spec.priority and preemptionPolicy from the pod's PriorityClass, or the global default."""
+    spec = _spec(request)
+    name = spec.get("priorityClassName") or ""
+    policy = None
+    if name:
+        found = store.get(PRIORITY_CLASSES, None, name)
+        if found is not None:
+            value, policy = int(found.get("value", 0)), found.get("preemptionPolicy")
+        elif name in SYSTEM_PRIORITIES:
+            value = SYSTEM_PRIORITIES[name]
+        else:
+            raise _forbidden(request, f"no PriorityClass with name {name} was found")
+    else:
+        default = _global_default(store)
+        value = int(default.get("value", 0)) if default else 0
+        if default:
+            spec["priorityClassName"] = default["metadata"]["name"]
+            policy = default.get("preemptionPolicy")
+    given = spec.get("priority")
+    if given is not None and given != value:
+        why = (
+            f"the integer value of priority ({given}) must not be provided in pod spec; "
+            f"priority admission controller computed {value} from the given PriorityClass name"
+        )
+        raise _forbidden(request, why)
+    policy = policy or "PreemptLowerPriority"
+    if spec.get("preemptionPolicy") not in (None, policy):
+        why = (
+            f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be provided in pod spec; "
+            f"priority admission controller computed {policy} from the given PriorityClass name"
+        )
+        raise _forbidden(request, why)
+    spec["priority"], spec["preemptionPolicy"] = value, policy
+
+
+def _global_default(store: Store) -> Json | None:
+    classes = [each for each in store.list(PRIORITY_CLASSES) if each.get("globalDefault")]
+    return min(classes, key=lambda each: int(each.get("value", 0)), default=None)
+
+
+def tolerations(request: AdmissionRequest) -> None:
+    """Stay on a node that is not ready or unreachable for five minutes, unless the pod says otherwise."""
+    spec = _spec(request)
+    present = list(spec.get("tolerations") or ())
+    for key in FAILING:
+        if not any(_tolerates(each, key) for each in present):
+            present.append(
+                {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATION_SECONDS}
+            )
+    spec["tolerations"] = present
+
+
+def _tolerates(toleration: Json, key: str) -> bool:
+    return toleration.get("effect") in (None, "", "NoExecute") and toleration.get("key") in (None, "", key)
+
+
+def _spec(request: AdmissionRequest) -> Json:
+    assert request.obj is not None
+    spec = request.obj.get("spec")
+    if not isinstance(spec, dict):
+        spec = request.obj["spec"] = {}
+    return spec
