@@ -1,0 +1,339 @@
+"""The kubelet on the real kernel, v1 or v2 as the machine has it: files, processes, ends, coming back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.standalone.kubelet.cgroups import CgroupTree
+from control.standalone.kubelet.launcher import starttime
+from control.standalone.kubelet.process_runtime import ProcessRuntime
+from control.standalone.kubelet.runtime import ContainerConfig
+
+pytestmark = pytest.mark.kernel
+
+BOTH_DRIVERS = pytest.mark.parametrize("machine_world", ["cgroupfs", "systemd"], indirect=True)
+SLEEP = ["sleep", "1000"]
+
+
+def value(tree: CgroupTree, path: str, what: str) -> str:
+    """One number in the words of the table below, from whichever file this kernel has for it."""
+    v1 = {
+        "shares": ("cpu", "cpu.shares"),
+        "quota": ("cpu", "cpu.cfs_quota_us"),
+        "memory": ("memory", "memory.limit_in_bytes"),
+    }
+    v2 = {"shares": "cpu.weight", "quota": "cpu.max", "memory": "memory.max"}
+    if tree.version == 1:
+        controller, name = v1[what]
+        text = (tree.roots[controller] / path / name).read_text().strip()
+        return "none" if text == "-1" or (what == "memory" and int(text) >= 1 << 62) else text
+    text = (tree.roots[""] / path / v2[what]).read_text().split()[0]
+    return "none" if text == "max" else text
+
+
+# QoS class, resources, then (v1 shares, v2 weight), quota, memory of the pod and of the container: by hand.
+VALUES = {
+    "besteffort": ({}, "BestEffort", ("2", "1"), "none", "none"),
+    "burstable": ({"requests": {"cpu": "250m", "memory": "32Mi"}}, "Burstable", ("256", "10"), "none", "none"),
+    "limited": (
+        {"requests": {"cpu": "250m", "memory": "32Mi"}, "limits": {"cpu": "1500m", "memory": "64Mi"}},
+        "Burstable",
+        ("256", "10"),
+        "150000",
+        "67108864",
+    ),
+    "guaranteed": (
+        {"limits": {"cpu": "1", "memory": "128Mi"}},
+        "Guaranteed",
+        ("1024", "39"),
+        "100000",
+        "134217728",
+    ),
+}
+
+
+@BOTH_DRIVERS
+@pytest.mark.parametrize(("resources", "qos", "shares", "quota", "memory"), VALUES.values(), ids=VALUES.keys())
+async def test_cgroup_files(
+    machine_world: Any, pod: Any, resources: Any, qos: str, shares: Any, quota: str, memory: str
+) -> None:
+    world, tree = machine_world, machine_world.tree
+    container = {"name": "main", "image": "x", "command": SLEEP, "resources": resources}
+    world.api.create_pod(pod(containers=[container]))
+    await world.until(lambda: world.status("web")["phase"] == "Running")
+    assert world.status("web")["qosClass"] == qos
+    info = next(i for i in world.runtime.containers() if i.name == "main")
+    pod_dir = info.cgroup.rpartition("/")[0]
+    for path in (pod_dir, info.cgroup):
+        assert value(tree, path, "shares") == shares[tree.version - 1]
+        assert value(tree, path, "quota") == quota
+        assert value(tree, path, "memory") == memory
+    for hierarchy in tree.roots:
+        joined = (tree.dir(hierarchy, info.cgroup) / "cgroup.procs").read_text().split()
+        assert joined == [str(info.pid)], f"in {hierarchy or 'the unified tree'}"
+    burstable = pod_dir.rpartition("/")[0] if qos == "Burstable" else None
+    if burstable:
+        assert value(tree, burstable, "shares") == shares[tree.version - 1]
+    root = world.names.root()
+    assert value(tree, root, "shares") == ("3584", "137")[tree.version - 1]  # 4 CPUs less 500m
+    assert value(tree, root, "memory") == str(15 << 30)
+    world.api.delete_pod("web", grace=1)
+    await world.until(lambda: world.api.pod("web") is None)
+    assert not tree.exists(pod_dir)
+    if burstable:
+        assert value(tree, burstable, "shares") == ("2", "1")[tree.version - 1]
+
+
+async def test_not_one_instruction_outside(machine_world: Any, pod: Any) -> None:
+    """The command's very first act is to read where it is; its environment and directory are as asked."""
+    world = machine_world
+    script = "cat /proc/self/cgroup; echo dir=$PWD a=$A host=$HOSTNAME; cat /proc/self/oom_score_adj"
+    container = {
+        "name": "main",
+        "image": "x",
+        "command": ["sh", "-c", script],
+        "env": [{"name": "A", "value": "1"}],
+        "workingDir": "/usr",
+    }
+    world.api.create_pod(pod(containers=[container], restartPolicy="Never"))
+    await world.until(lambda: world.status("web")["phase"] == "Succeeded")
+    info = next(i for i in world.runtime.containers() if i.name == "main")
+    lines = [line.split(" ", 3)[3] for line in info.log_path.read_text().splitlines()]
+    *cgroups, where, adj = lines
+    assert where == "dir=/usr a=1 host=web"
+    assert adj == "1000"
+    seen = {line.split(":", 2)[1]: line.split(":", 2)[2] for line in cgroups}
+    if world.tree.version == 2:
+        assert seen[""] == f"/{info.cgroup}"
+    else:
+        for controller in ("cpu", "cpuacct", "cpuset", "memory", "pids", "blkio"):
+            if controller in world.tree.roots:
+                assert seen[controller] == f"/{info.cgroup}"
+
+
+async def test_exit_code_log_and_leftovers(machine_world: Any, pod: Any) -> None:
+    world = machine_world
+    script = "sleep 1000 & echo out; echo err >&2; printf end; exit 3"
+    container = {"name": "main", "image": "x", "command": ["sh", "-c", script]}
+    world.api.create_pod(pod(containers=[container], restartPolicy="Never"))
+    await world.until(lambda: world.status("web")["phase"] == "Failed")
+    ended = world.container("web")["state"]["terminated"]
+    assert (ended["exitCode"], ended["reason"]) == (3, "Error")
+    info = next(i for i in world.runtime.containers() if i.name == "main")
+    records = sorted(tuple(line.split(" ", 3)[1:]) for line in info.log_path.read_text().splitlines())
+    assert records == [("stderr", "F", "err"), ("stdout", "F", "end"), ("stdout", "F", "out")]
+    assert not world.tree.exists(info.cgroup), "what the command left in the background is gone as well"
+
+
+async def test_out_of_memory_is_told_apart(machine_world: Any, pod: Any) -> None:
+    world = machine_world
+    hog = [sys.executable, "-c", "x = bytearray(200 << 20); print(len(x))"]
+    container = {"name": "main", "image": "x", "command": hog, "resources": {"limits": {"memory": "32Mi"}}}
+    world.api.create_pod(pod(containers=[container], restartPolicy="Never"))
+    await world.until(lambda: world.status("web")["phase"] == "Failed")
+    ended = world.container("web")["state"]["terminated"]
+    assert (ended["exitCode"], ended["reason"]) == (137, "OOMKilled")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "text"),
+    [
+        (["no-such-program"], 127, "executable file not found in $PATH"),
+        (["/no/such/file"], 127, "no such file or directory"),
+        (["/etc/passwd"], 126, "permission denied"),
+    ],
+)
+async def test_commands_that_cannot_be_executed(
+    machine_world: Any, pod: Any, command: list[str], code: int, text: str
+) -> None:
+    world = machine_world
+    world.api.create_pod(
+        pod(containers=[{"name": "main", "image": "x", "command": command}], restartPolicy="Never")
+    )
+    await world.until(lambda: world.status("web")["phase"] == "Failed")
+    ended = world.container("web")["state"]["terminated"]
+    assert (ended["reason"], ended["exitCode"]) == ("ContainerCannotRun", code)
+    assert text in ended["message"]
+
+
+async def test_deaf_processes_are_killed_with_their_children(machine_world: Any, pod: Any) -> None:
+    world = machine_world
+    script = "trap '' TERM; setsid sh -c \"trap '' TERM; while :; do sleep 1; done\" & while :; do sleep 1; done"
+    container = {"name": "main", "image": "x", "command": ["sh", "-c", script]}
+    world.api.create_pod(pod(containers=[container], terminationGracePeriodSeconds=1))
+    await world.until(lambda: world.status("web")["phase"] == "Running")
+    info = next(i for i in world.runtime.containers() if i.name == "main")
+    await world.until(lambda: len(world.tree.pids(info.cgroup)) >= 3)
+    pids = world.tree.pids(info.cgroup)
+    world.api.delete_pod("web")
+    await world.until(lambda: world.api.pod("web") is None)
+    alive = [p for p in pids if Path(f"/proc/{p}/stat").exists() and state_of(p) != "Z"]
+    assert alive == []
+
+
+def state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "gone"
+
+
+async def test_exec_probe_runs_inside_the_container(machine_world: Any, pod: Any) -> None:
+    world = machine_world
+    probe = {"exec": {"command": ["sh", "-c", "cat /proc/self/cgroup >&2; exit 1"]}, "periodSeconds": 1}
+    container = {"name": "main", "image": "x", "command": SLEEP, "readinessProbe": probe}
+    world.api.create_pod(pod(containers=[container]))
+    await world.until(lambda: "Unhealthy" in world.events.reasons())
+    info = next(i for i in world.runtime.containers() if i.name == "main")
+    said = next(m for _, _, reason, m in world.events.all if reason == "Unhealthy")
+    assert info.cgroup in said
+
+
+async def test_processes_run_on_while_the_kubelet_is_away(machine_world: Any, pod: Any, real_tree: Any) -> None:
+    world = machine_world
+    containers = [
+        {"name": "stays", "image": "x", "command": SLEEP},
+        {"name": "ends", "image": "x", "command": ["sh", "-c", "sleep 0.6; exit 7"]},
+    ]
+    world.api.create_pod(pod(containers=containers, restartPolicy="Never"))
+    await world.until(lambda: world.status("web")["phase"] == "Running")
+    before = {i.name: i for i in world.runtime.containers()}
+    await world.kubelet.stop()
+    world.runtime.close()
+    await asyncio.sleep(1.0)
+    await world.restart(ProcessRuntime(world.root / "containers", real_tree, 1 << 20, 3))
+    after = {i.name: i for i in world.runtime.containers()}
+    assert after["stays"] == before["stays"]
+    assert after["POD"] == before["POD"]
+    await world.until(lambda: "terminated" in world.container("web", 1)["state"])
+    assert world.container("web", 1)["state"]["terminated"]["exitCode"] == 7, "its shim has kept the exit code"
+    assert world.container("web", 0)["state"].keys() == {"running"}
+    os.kill(after["stays"].pid, signal.SIGTERM)
+    await world.until(lambda: world.status("web")["phase"] == "Failed")
+    assert world.container("web", 0)["state"]["terminated"]["exitCode"] == 143
+
+
+async def test_a_killed_supervisor_takes_its_container_along(machine_world: Any, pod: Any) -> None:
+    world = machine_world
+    world.api.create_pod(pod(restartPolicy="Never"))
+    await world.until(lambda: world.status("web")["phase"] == "Running")
+    info = next(i for i in world.runtime.containers() if i.name == "main")
+    shim = int(Path(f"/proc/{info.pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(shim, signal.SIGKILL)
+    await world.until(lambda: world.status("web")["phase"] == "Failed")
+    ended = world.container("web")["state"]["terminated"]
+    assert (ended["exitCode"], ended["reason"]) == (137, "ContainerStatusUnknown")
+    assert state_of(info.pid) in ("gone", "Z")
+
+
+async def test_containers_survive_kill_nine_of_whoever_started_them(tmp_path: Path, real_tree: CgroupTree) -> None:
+    """A process that starts a container and is then killed; another finds the container and ends it."""
+    cgroup = f"koordtest-{os.getpid()}-kill9"
+    script = textwrap.dedent(
+        f"""
+        import asyncio, os, signal
+        from pathlib import Path
+        from control.standalone.kubelet.cgroups import CgroupTree
+        from control.standalone.kubelet.cgvalues import CgroupValues
+        from control.standalone.kubelet.process_runtime import ProcessRuntime
+        from control.standalone.kubelet.runtime import ContainerConfig
+        async def main():
+            tree = CgroupTree.discover(Path("/sys/fs/cgroup"))
+            runtime = ProcessRuntime(Path({str(tmp_path / "c")!r}), tree, 1 << 20, 2)
+            await runtime.load()
+            await runtime.start(ContainerConfig(
+                id="a" * 64, pod_uid="u", name="main", attempt=2, image="", argv=["sleep", "1000"], env={{}},
+                cwd=None, cgroup={cgroup + "/x"!r}, values=CgroupValues(), oom_score_adj=1000,
+                log_path=Path({str(tmp_path / "log")!r}) / "0.log"))
+            os.kill(os.getpid(), signal.SIGKILL)
+        asyncio.run(main())
+        """
+    )
+    done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", script], timeout=30, check=False)
+    assert done.returncode == -signal.SIGKILL
+    runtime = ProcessRuntime(tmp_path / "c", real_tree, 1 << 20, 2)
+    try:
+        await runtime.load()
+        (info,) = runtime.containers("u")
+        assert info.running
+        assert info.attempt == 2
+        assert starttime(info.pid) is not None
+        assert real_tree.pids(info.cgroup) == {info.pid}
+        ended: list[Any] = []
+        runtime.on_exit(ended.append)
+        await runtime.kill(info.id)
+        assert [e.exit_code for e in ended] == [137]
+        assert ended[0].reason == "Error", "killed by us, not by the kernel for want of memory"
+        await runtime.remove(info.id)
+        assert list((tmp_path / "c").iterdir()) == []
+    finally:
+        real_tree.kill(cgroup)
+        runtime.close()
+        real_tree.remove(cgroup)
+    assert not real_tree.exists(cgroup)
+
+
+async def test_half_made_container_is_cleared_away(tmp_path: Path, real_tree: CgroupTree) -> None:
+    folder = tmp_path / "c" / ("b" * 64)
+    folder.mkdir(parents=True)
+    cgroup = f"koordtest-{os.getpid()}-half"
+    real_tree.create(cgroup)
+    (folder / "config.json").write_text(f'{{"cgroup": "{cgroup}"}}')
+    runtime = ProcessRuntime(tmp_path / "c", real_tree, 1 << 20, 2)
+    await runtime.load()
+    assert runtime.containers() == []
+    assert not folder.exists()
+    assert not real_tree.exists(cgroup)
+
+
+async def test_logs_are_rotated_at_their_size(tmp_path: Path, real_tree: CgroupTree) -> None:
+    cgroup = f"koordtest-{os.getpid()}-rotate"
+    runtime = ProcessRuntime(tmp_path / "c", real_tree, 2000, 3)
+    await runtime.load()
+    from control.standalone.kubelet.cgvalues import CgroupValues
+
+    config = ContainerConfig(
+        id="c" * 64,
+        pod_uid="u",
+        name="main",
+        attempt=0,
+        image="",
+        argv=["sh", "-c", "i=0; while [ $i -lt 200 ]; do echo line-$i; i=$((i+1)); done"],
+        env={},
+        cwd=None,
+        cgroup=cgroup,
+        values=CgroupValues(),
+        oom_score_adj=1000,
+        log_path=tmp_path / "logs" / "0.log",
+    )
+    info = await runtime.start(config)
+    async with asyncio.timeout(10):
+        while runtime.get(info.id).running:  # type: ignore[union-attr]
+            await asyncio.sleep(0.02)
+    names = sorted(p.name for p in (tmp_path / "logs").iterdir())
+    assert names == ["0.log", "0.log.1", "0.log.2"]
+    assert all(p.stat().st_size <= 2000 for p in (tmp_path / "logs").iterdir())
+    assert (tmp_path / "logs" / "0.log").read_text().splitlines()[-1].endswith(" stdout F line-199")
+    await runtime.remove(info.id)
+    runtime.close()
+
+
+async def test_foreign_cgroups_are_left_alone(machine_world: Any) -> None:
+    """Cleaning up removes what was made and is empty, never what another put below it."""
+    tree, names = machine_world.tree, machine_world.names
+    foreign = f"{names.root()}/somebody-else"
+    tree.create(foreign)
+    try:
+        assert machine_world.kubelet.cgroups.teardown() == [names.root(), names.prefix]
+        assert tree.exists(foreign)
+    finally:
+        tree.remove(foreign)
