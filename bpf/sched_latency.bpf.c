@@ -51,6 +51,12 @@ static __always_inline u32 matrix_mask(void) { return settings.matrix_mask; }
 static __always_inline u64 *tag_at(u32 i) { return bpf_map_lookup_elem(&tags, &i); }
 static __always_inline struct slot_stats *stats_at(u32 i) { return bpf_map_lookup_elem(&stats, &i); }
 static __always_inline struct matrix_entry *matrix_at(u32 i) { return bpf_map_lookup_elem(&matrix, &i); }
+static __always_inline struct cpu_state *cpu_at(u32 i) { return bpf_map_lookup_elem(&cpus, &i); }
+static __always_inline struct stamp *stamp_at(u32 i) { return bpf_map_lookup_elem(&stamps, &i); }
+static __always_inline u64 claim(u64 *tag, u64 id) { return __sync_val_compare_and_swap(tag, 0, id); }
+
+// A function of its own, so that the verifier sees it once and the common path stays short.
+#define OUT_OF_LINE __noinline
 
 #include "sched_latency_core.h"
 
@@ -104,9 +110,7 @@ static __always_inline u64 throttle_now(struct rq *rq)
 
 static __always_inline struct stamp *stamp_of(u32 pid)
 {
-	u32 i = pid & settings.stamp_mask;
-
-	return bpf_map_lookup_elem(&stamps, &i);
+	return stamp_at(pid & settings.stamp_mask);
 }
 
 static __always_inline u64 stamp_tag(u32 pid, struct task_struct *task)
@@ -135,31 +139,6 @@ static __always_inline u64 throttled_part(struct stamp *stamp, struct cfs_rq *cf
 			part = (part >> 10) * (wait >> 10) / elapsed << 10;
 	}
 	return part < wait ? part : wait;
-}
-
-// The slices older than the one that just ended. A function of its own keeps the common path short.
-__noinline int charge_older(u32 cpu_id, u32 victim, u64 from, u64 end)
-{
-	struct cpu_state *cpu = bpf_map_lookup_elem(&cpus, &cpu_id);
-	u32 i;
-
-	if (!cpu)
-		return 0;
-	for (i = 1; i < RING; i++) {
-		struct slice *slice = &cpu->ring[(cpu->head - i) & (RING - 1)];
-		u64 start = slice->start_ns;
-
-		if (start == 0 || start >= end)
-			break;
-		if (start < from)
-			start = from;
-		charge(cpu_id, cpu, victim, slice->slot, end - start);
-		end = start;
-		if (end <= from)
-			return 0;
-	}
-	charge(cpu_id, cpu, victim, SPECIAL(SLOT_OLDER), end - from);
-	return 0;
 }
 
 static __always_inline u32 slot_of(struct task_struct *task, u32 pid, struct cpu_state *cpu)
@@ -249,47 +228,25 @@ static __always_inline void arrive(struct task_struct *next, u32 pid, u32 slot, 
 			throttled = part;
 		}
 	}
-	if (throttled) {
-		struct slot_stats *stats = stats_at(cpu_id * (cgroup_mask() + 1 + SPECIALS) + slot);
-
-		if (stats) {
-			stats->throttled_ns += throttled;
-			stats->throttled_count++;
-		}
-	}
-	if (moved) {
-		struct slot_stats *stats = stats_at(cpu_id * (cgroup_mask() + 1 + SPECIALS) + slot);
-
-		if (stats)
-			stats->moved_count++;
+	if (throttled)
+		count_throttled(cpu_id, slot, throttled);
+	if (moved)
 		charge(cpu_id, cpu, slot, SPECIAL(SLOT_MOVED), moved);
-	}
 	count_wait(cpu_id, slot, wait + moved, preempted);
-	if (wait) {
-		struct slice *last = &cpu->ring[cpu->head & (RING - 1)];
-		u64 start = last->start_ns;
-
-		if (start && start <= from) {
-			charge(cpu_id, cpu, slot, last->slot, wait);
-		} else if (start && start <= now) {
-			charge(cpu_id, cpu, slot, last->slot, now - start);
-			charge_older(cpu_id, slot, from, start);
-		} else {
-			charge(cpu_id, cpu, slot, SPECIAL(SLOT_OLDER), wait);
-		}
-	}
+	if (wait)
+		charge_wait(cpu_id, cpu, slot, from, now);
 }
 
 SEC("tp_btf/sched_switch")
 int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
 	u32 cpu_id = bpf_get_smp_processor_id();
-	struct cpu_state *cpu = bpf_map_lookup_elem(&cpus, &cpu_id);
+	struct cpu_state *cpu = cpu_at(cpu_id);
 	struct rq *rq = next->se.cfs_rq->rq;
 	u64 now = rq->clock;
 	u32 prev_pid = prev->pid;
 	u32 pid = next->pid;
-	u32 slot, head;
+	u32 slot;
 
 	if (!cpu)
 		return 0;
@@ -297,16 +254,9 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 		leave(prev, prev_pid, preempt, cpu_id, now, rq);
 	slot = slot_of(next, pid, cpu);
 	if (pid) {
-		cpu->runs++;
 		arrive(next, pid, slot, cpu, cpu_id, now, rq);
 	}
-	head = cpu->head & (RING - 1);
-	if (cpu->ring[head].slot != slot || cpu->ring[head].start_ns == 0) {
-		head = (head + 1) & (RING - 1);
-		cpu->ring[head].start_ns = now;
-		cpu->ring[head].slot = slot;
-		cpu->head = head;
-	}
+	note_runner(cpu, slot, now);
 	return 0;
 }
 

@@ -53,8 +53,7 @@ struct slot_stats {
 	u64 preempt_max_ns;
 	u64 throttled_ns;
 	u64 throttled_count;
-	u64 moved_count; /* waits that began on another CPU's queue */
-	u64 reserved[5];
+	u64 reserved[6];
 }; /* 512 bytes */
 
 struct matrix_entry {
@@ -77,7 +76,7 @@ struct cpu_state {
 	u64 unstamped;         /* arrivals that nobody had queued: no wait counted */
 	u64 backwards;         /* waits dropped because the clock ran back */
 	u64 forgotten;         /* tasks whose stamp another task with the same index had overwritten */
-	u64 runs;
+	u64 reserved_count;
 	u32 head; /* ring[head] is the slice that runs now */
 	u32 reserved;
 	struct slice ring[RING];
@@ -85,6 +84,7 @@ struct cpu_state {
 
 #define STAMP_PREEMPTED 1 /* left the CPU while it still wanted it */
 #define STAMP_THROTTLE 2  /* throttle_base and pelt_base are set, for stamp.cpu */
+#define STAMP_QUEUED 4    /* bcc: clock_ns is when it began to wait */
 
 struct stamp {
 	u64 tag;       /* pid << 32 | runs so far: never matches a different wait */

@@ -5,9 +5,10 @@
  * the victim x culprit matrix. sched_latency.bpf.c (CO-RE) and bcc/sched_latency.bcc.c include it
  * after defining
  *
- *   cgroup_mask(), matrix_mask(), tag_at(i), stats_at(i), matrix_at(i)
- *
- * where the _at functions return a pointer into the map or NULL.
+ *   cgroup_mask(), matrix_mask()
+ *   tag_at(i), stats_at(i), matrix_at(i), cpu_at(i)   a pointer into the map, or NULL
+ *   claim(tag, id)                                     put id where 0 was; returns what was there
+ *   OUT_OF_LINE                                        how to define a function that is called
  *
  * Tables of one CPU are written by that CPU only, with preemption off, from the scheduler: plain
  * stores suffice. The one shared table is tags, where a slot is claimed with a compare-and-swap at
@@ -60,7 +61,7 @@ static __always_inline u32 cgroup_slot(u64 id, struct cpu_state *cpu)
 		if (seen == id)
 			return slot;
 		if (seen == 0) {
-			seen = __sync_val_compare_and_swap(tag, 0, id);
+			seen = claim(tag, id);
 			if (seen == 0 || seen == id)
 				return slot;
 		}
@@ -95,9 +96,24 @@ static __always_inline u32 kthread_slot(u32 comm)
 	return SPECIAL(SLOT_KTHREAD);
 }
 
+static __always_inline struct slot_stats *stats_of(u32 cpu_id, u32 slot)
+{
+	return stats_at(cpu_id * (cgroup_mask() + 1 + SPECIALS) + slot);
+}
+
+static __always_inline void count_throttled(u32 cpu_id, u32 slot, u64 ns)
+{
+	struct slot_stats *stats = stats_of(cpu_id, slot);
+
+	if (stats) {
+		stats->throttled_ns += ns;
+		stats->throttled_count++;
+	}
+}
+
 static __always_inline void count_wait(u32 cpu_id, u32 slot, u64 wait, bool preempted)
 {
-	struct slot_stats *stats = stats_at(cpu_id * (cgroup_mask() + 1 + SPECIALS) + slot);
+	struct slot_stats *stats = stats_of(cpu_id, slot);
 	u32 b = bucket_of(wait);
 
 	if (!stats || b >= BUCKETS)
@@ -140,4 +156,58 @@ static __always_inline void charge(u32 cpu_id, struct cpu_state *cpu, u32 victim
 	}
 	cpu->matrix_lost_count++;
 	cpu->matrix_lost_ns += ns;
+}
+
+/* The slices before the one that just ended, newest first, as far back as the wait. */
+OUT_OF_LINE int charge_older(u32 cpu_id, u32 victim, u64 from, u64 end)
+{
+	struct cpu_state *cpu = cpu_at(cpu_id);
+	u32 i;
+
+	if (!cpu)
+		return 0;
+	for (i = 1; i < RING; i++) {
+		struct slice *slice = &cpu->ring[(cpu->head - i) & (RING - 1)];
+		u64 start = slice->start_ns;
+
+		if (start == 0 || start >= end)
+			break;
+		if (start < from)
+			start = from;
+		charge(cpu_id, cpu, victim, slice->slot, end - start);
+		end = start;
+		if (end <= from)
+			return 0;
+	}
+	charge(cpu_id, cpu, victim, SPECIAL(SLOT_OLDER), end - from);
+	return 0;
+}
+
+/* Blame those who ran on this CPU from `from` to now. */
+static __always_inline void charge_wait(u32 cpu_id, struct cpu_state *cpu, u32 victim, u64 from, u64 now)
+{
+	struct slice *last = &cpu->ring[cpu->head & (RING - 1)];
+	u64 start = last->start_ns;
+
+	if (start && start <= from) {
+		charge(cpu_id, cpu, victim, last->slot, now - from);
+	} else if (start && start <= now) {
+		charge(cpu_id, cpu, victim, last->slot, now - start);
+		charge_older(cpu_id, victim, from, start);
+	} else {
+		charge(cpu_id, cpu, victim, SPECIAL(SLOT_OLDER), now - from);
+	}
+}
+
+/* From now on this slot runs here; it may have run before, then the slice goes on. */
+static __always_inline void note_runner(struct cpu_state *cpu, u32 slot, u64 now)
+{
+	u32 head = cpu->head & (RING - 1);
+
+	if (cpu->ring[head].slot == slot && cpu->ring[head].start_ns)
+		return;
+	head = (head + 1) & (RING - 1);
+	cpu->ring[head].start_ns = now;
+	cpu->ring[head].slot = slot;
+	cpu->head = head;
 }

@@ -36,8 +36,7 @@ SLOT_STATS = np.dtype(
         ("preempt_max_ns", "u8"),
         ("throttled_ns", "u8"),
         ("throttled_count", "u8"),
-        ("moved_count", "u8"),
-        ("reserved", "u8", 5),
+        ("reserved", "u8", 6),
     ]
 )
 MATRIX_ENTRY = np.dtype([("key", "u4"), ("reserved", "u4"), ("count", "u8"), ("wait_ns", "u8")])
@@ -50,7 +49,7 @@ CPU_STATE = np.dtype(
         ("unstamped", "u8"),
         ("backwards", "u8"),
         ("forgotten", "u8"),
-        ("runs", "u8"),
+        ("reserved_count", "u8"),
         ("head", "u4"),
         ("reserved", "u4"),
         ("ring", SLICE, RING),

@@ -10,7 +10,7 @@ a factor of two of the true value, and the sum, count and mean are exact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, replace, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -103,16 +103,26 @@ _ROWS = ("wakeup_hist", "preempt_hist", "wakeup_sum_ns", "preempt_sum_ns", "thro
 _MATRIX = ("wait_ns", "wait_count")
 
 
-def diff(old: SchedLatencySnapshot, new: SchedLatencySnapshot) -> SchedLatencySnapshot:
-    """What happened between two snapshots of one source.
+def diff(old: SchedLatencySnapshot, new: SchedLatencySnapshot, *, matrix: bool = True) -> SchedLatencySnapshot:
+    """What happened between two snapshots of one source; ``matrix=False`` leaves the culprits out, which is cheaper.
 
     A key that *old* doesn't have counts from zero, and so does one whose counters ran back (its id was reused, or
     the probe was loaded anew). Keys that *new* doesn't have are gone. Maxima stay those of *new*.
     """
-    rows = _subtract(old, new, _ROWS, _align([old.keys], [new.keys]))
-    matrix = _subtract(old, new, _MATRIX, _align([old.victim, old.culprit], [new.victim, new.culprit]))
+    rows = _subtract(old, new, _ROWS, _align_keys(old.keys, new.keys))
+    if not matrix:
+        new = replace(new, **{name: getattr(new, name)[:0] for name in ("victim", "culprit", *_MATRIX)})
+    pairs = _subtract(old, new, _MATRIX, _align([old.victim, old.culprit], [new.victim, new.culprit]))
     lost = {f.name: max(0, getattr(new.lost, f.name) - getattr(old.lost, f.name)) for f in fields(Lost)}
     return replace(new, **rows, **matrix, lost=Lost(**lost))  # type: ignore[arg-type]
+
+
+def _align_keys(old: Ints, new: Ints) -> Ints:
+    """As `_align` for sorted unique keys."""
+    if not len(old):
+        return np.full(len(new), -1, dtype=np.int64)
+    at = np.minimum(np.searchsorted(old, new), len(old) - 1)
+    return np.where(old[at] == new, at, -1).astype(np.int64)
 
 
 def _align(old: list[Ints], new: list[Ints]) -> Ints:
@@ -141,8 +151,8 @@ def _like(mask: npt.NDArray[np.bool_], array: Ints) -> npt.NDArray[np.bool_]:
     return mask.reshape(-1, *(1,) * (array.ndim - 1))
 
 
-def quantile(hist: npt.ArrayLike, q: float) -> float | None:
-    """The q-quantile in nanoseconds of one histogram (``[BUCKETS]``), None when it is empty.
+def quantiles(hist: npt.ArrayLike, q: float) -> npt.NDArray[np.float64]:
+    """The q-quantile in nanoseconds of each histogram (``[n, BUCKETS]``), NaN for an empty one.
 
     Interpolated inside the bucket: ``start + (end - start) * rank / count`` (spec 02 §11.1 L2). The open last bucket
     is taken to be as wide as its start is high.
@@ -150,15 +160,23 @@ def quantile(hist: npt.ArrayLike, q: float) -> float | None:
     if not 0.0 <= q <= 1.0:
         raise ValueError(f"quantile: {q} is not within 0..1")
     counts = np.asarray(hist, dtype=np.float64)
-    cumulative = counts.cumsum()
-    total = float(cumulative[-1])
-    if total <= 0:
-        return None
+    cumulative = counts.cumsum(axis=1)
+    total = cumulative[:, -1:]
     rank = q * total
-    b = int(np.searchsorted(cumulative, rank, side="left"))
-    while counts[b] == 0:  # q = 0 lands before the first value
-        b += 1
-    before = float(cumulative[b] - counts[b])
-    start = 0.0 if b == 0 else float(BOUNDS_NS[b - 1])
-    end = float(BOUNDS_NS[b]) if b < BUCKETS - 1 else 2 * start
-    return start + (end - start) * max(0.0, rank - before) / float(counts[b])
+    # The first bucket that reaches the rank and holds something: q = 0 lands before the first value.
+    at = np.argmax((cumulative >= rank) & (counts > 0), axis=1)
+    row = np.arange(len(counts))
+    inside = np.maximum(0.0, rank[:, 0] - (cumulative[row, at] - counts[row, at]))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        value = _STARTS_NS[at] + (_ENDS_NS[at] - _STARTS_NS[at]) * inside / counts[row, at]
+    return np.where(total[:, 0] > 0, value, np.nan)
+
+
+_STARTS_NS = np.concatenate([[0.0], BOUNDS_NS.astype(np.float64)])
+_ENDS_NS = np.concatenate([BOUNDS_NS.astype(np.float64), [2.0 * BOUNDS_NS[-1]]])
+
+
+def quantile(hist: npt.ArrayLike, q: float) -> float | None:
+    """`quantiles` of one histogram (``[BUCKETS]``), None when it is empty."""
+    value = float(quantiles(np.asarray(hist)[np.newaxis, :], q)[0])
+    return None if np.isnan(value) else value

@@ -98,16 +98,15 @@ class Tables:
         return np.concatenate([self._tags.astype(np.int64), np.array(specials, dtype=np.int64)])
 
     def _read_matrix(self, entries: npt.NDArray[np.void], slot_keys: Ints) -> dict[str, Ints]:
-        key = entries["key"].astype(np.int64)
-        victim, culprit = slot_keys[(key >> 16) - 1], slot_keys[(key & 0xFFFF) - 1]
+        # Grouped by the pair of slots, one number; a cgroup that got two slots has two entries, which readers add up.
+        pairs, group = np.unique(entries["key"].astype(np.int64), return_inverse=True)
+        victim, culprit = slot_keys[(pairs >> 16) - 1], slot_keys[(pairs & 0xFFFF) - 1]
         known = (victim != 0) & (culprit != 0)  # a slot freed between the two readings
-        pairs, group = np.unique(np.stack([victim[known], culprit[known]], axis=1), axis=0, return_inverse=True)
-        group = group.reshape(-1)
         return {
-            "victim": pairs[:, 0],
-            "culprit": pairs[:, 1],
-            "wait_ns": _sum_by(group, entries["wait_ns"][known], len(pairs)),
-            "wait_count": _sum_by(group, entries["count"][known], len(pairs)),
+            "victim": victim[known],
+            "culprit": culprit[known],
+            "wait_ns": _sum_by(group, entries["wait_ns"], len(pairs))[known],
+            "wait_count": _sum_by(group, entries["count"], len(pairs))[known],
         }
 
     def occupancy(self) -> Occupancy:

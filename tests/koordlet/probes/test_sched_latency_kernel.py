@@ -1,15 +1,16 @@
 """sched_latency on the real kernel, held against what the kernel says itself (schedstat, cpu.stat).
 
-Tolerances: sums within 2 % + 2 ms (a reading and the processes' stop are a few milliseconds apart), throttled time
-within 10 % + 20 ms of cpu.stat (which counts from the queue's end to its return, we from the task's).
+Both are read while the processes are stopped, so that they speak of the same waits however slow the machine is.
+Tolerances: sums within 2 % + 2 ms, numbers of waits within 4, throttled time within 10 % + 20 ms of cpu.stat (which
+counts while the queue is held back, we from and to the task's own switches).
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -22,17 +23,44 @@ MS = 1_000_000
 SLEEPER = "while True: time.sleep(0.002)"
 
 
+@dataclass
 class Window:
+    """What the probe and the kernel say about the same time."""
+
     result: SchedLatencySnapshot
+    kernel: dict[int, Any]
+    """pid -> schedstat."""
+    throttled_ns: list[int]
+    """By cpu.stat, in the order of the groups."""
 
 
-@contextmanager
-def window(probes: ProbeSet) -> Iterator[Window]:
+Measure = Callable[..., Window]
+
+
+@pytest.fixture
+def measure(probes: ProbeSet, schedstat: Callable[[int], Any]) -> Measure:
+    """``measure(seconds or action, *groups)``: let the groups run that long or during the action."""
     assert probes.sched_latency is not None
-    seen = Window()
-    before = probes.sched_latency.read()
-    yield seen
-    seen.result = diff(before, probes.sched_latency.read())
+    source = probes.sched_latency
+
+    def run(what: float | Callable[[], object], *groups: Any) -> Window:
+        for entry in groups:
+            entry.settle()
+        pids = [process.pid for entry in groups for process in entry.processes]
+        before, stats = source.read(), {pid: schedstat(pid) for pid in pids}
+        throttled = [entry.throttled_ns() for entry in groups]
+        for entry in groups:
+            entry.resume()
+        time.sleep(what) if isinstance(what, float) else what()
+        for entry in groups:
+            entry.settle()
+        return Window(
+            diff(before, source.read()),
+            {pid: schedstat(pid) - stats[pid] for pid in pids},
+            [entry.throttled_ns() - old for entry, old in zip(groups, throttled, strict=True)],
+        )
+
+    return run
 
 
 def waited(result: SchedLatencySnapshot, key: int) -> int:
@@ -54,18 +82,12 @@ def charged(result: SchedLatencySnapshot, victim: int, culprit: int) -> int:
     return sum(entry.wait_ns for entry in result.culprits(victim) if entry.key == culprit)
 
 
-def test_noisy_neighbour_is_named_and_the_wait_is_the_kernels(
-    probes: ProbeSet, group: Callable[[str], Any], schedstat: Callable[[int], Any]
-) -> None:
+def test_noisy_neighbour_is_named_and_the_wait_is_the_kernels(measure: Measure, group: Callable[[str], Any]) -> None:
     victim, noisy = group("victim"), group("noisy")
     pid = victim.run()
     noisy.run()
-    with window(probes) as seen:
-        before = schedstat(pid)
-        time.sleep(1.0)
-        victim.settle()
-        noisy.settle()
-        kernel = schedstat(pid) - before
+    seen = measure(1.0, victim, noisy)
+    kernel = seen.kernel[pid]
     assert kernel.delay_ns > 200 * MS, "the two did not share a CPU"
     assert waited(seen.result, victim.id) == pytest.approx(kernel.delay_ns, rel=0.02, abs=2 * MS)
     assert counted(seen.result, victim.id) == pytest.approx(kernel.arrivals, abs=4)
@@ -73,15 +95,12 @@ def test_noisy_neighbour_is_named_and_the_wait_is_the_kernels(
     assert charged(seen.result, victim.id, noisy.id) >= 0.8 * waited(seen.result, victim.id)
 
 
-def test_everything_waited_is_charged_to_somebody(probes: ProbeSet, group: Callable[[str], Any]) -> None:
+def test_everything_waited_is_charged_to_somebody(measure: Measure, group: Callable[[str], Any]) -> None:
     groups = [group(f"g{i}") for i in range(3)]
     for entry in groups:
         entry.run()
         entry.run(SLEEPER)
-    with window(probes) as seen:
-        time.sleep(1.0)
-        for entry in groups:
-            entry.settle()
+    seen = measure(1.0, *groups)
     for entry in groups:
         total = sum(culprit.wait_ns for culprit in seen.result.culprits(entry.id))
         assert total == pytest.approx(waited(seen.result, entry.id), abs=2 * MS)
@@ -89,150 +108,128 @@ def test_everything_waited_is_charged_to_somebody(probes: ProbeSet, group: Calla
     assert seen.result.lost.matrix_lost_count == seen.result.lost.slot_lost == 0
 
 
-def test_waiting_for_ones_own_group_is_not_a_neighbours_fault(probes: ProbeSet, group: Callable[[str], Any]) -> None:
+def test_waiting_for_ones_own_group_is_not_a_neighbours_fault(measure: Measure, group: Callable[[str], Any]) -> None:
     alone = group("alone")
     alone.run()
     alone.run()
-    with window(probes) as seen:
-        time.sleep(0.6)
-        alone.settle()
+    seen = measure(0.6, alone)
     assert waited(seen.result, alone.id) > 100 * MS
     assert seen.result.culprits(alone.id)[0].key == alone.id
 
 
 def test_quota_throttling_is_not_contention(
-    probes: ProbeSet, group: Callable[[str], Any], schedstat: Callable[[int], Any]
+    measure: Measure, group: Callable[[str], Any], tells_throttling: bool
 ) -> None:
     victim = group("quota")
     pid = victim.run()
     victim.quota(20_000, 100_000)
-    with window(probes) as seen:
-        before, stat = schedstat(pid), victim.throttled_ns()
-        time.sleep(1.2)
-        victim.settle()
-        kernel, stat = schedstat(pid) - before, victim.throttled_ns() - stat
+    seen = measure(1.2, victim)
+    kernel, stat = seen.kernel[pid], seen.throttled_ns[0]
     assert stat > 500 * MS, "the quota did not bite"
-    assert throttled(seen.result, victim.id) == pytest.approx(stat, rel=0.1, abs=20 * MS)
     both = throttled(seen.result, victim.id) + waited(seen.result, victim.id)
     assert both == pytest.approx(kernel.delay_ns, rel=0.02, abs=2 * MS)
-    assert waited(seen.result, victim.id) < 0.15 * stat
+    if tells_throttling:
+        assert throttled(seen.result, victim.id) == pytest.approx(stat, rel=0.1, abs=20 * MS)
+    else:
+        assert throttled(seen.result, victim.id) == 0
 
 
 def test_throttling_beside_a_neighbour_blames_the_neighbour_for_the_rest_only(
-    probes: ProbeSet, group: Callable[[str], Any], schedstat: Callable[[int], Any]
+    measure: Measure, group: Callable[[str], Any], tells_throttling: bool
 ) -> None:
     victim, noisy = group("quota"), group("noisy")
     pid = victim.run()
     noisy.run()
     victim.quota(30_000, 100_000)
-    with window(probes) as seen:
-        before, stat = schedstat(pid), victim.throttled_ns()
-        time.sleep(1.5)
-        victim.settle()
-        noisy.settle()
-        kernel, stat = schedstat(pid) - before, victim.throttled_ns() - stat
+    seen = measure(1.5, victim, noisy)
+    kernel, stat = seen.kernel[pid], seen.throttled_ns[0]
     assert stat > 300 * MS, "the quota did not bite"
-    assert throttled(seen.result, victim.id) == pytest.approx(stat, rel=0.1, abs=20 * MS)
     contention = kernel.delay_ns - throttled(seen.result, victim.id)
     assert waited(seen.result, victim.id) == pytest.approx(contention, rel=0.05, abs=5 * MS)
     assert charged(seen.result, victim.id, noisy.id) <= waited(seen.result, victim.id) + 2 * MS
+    if tells_throttling:
+        assert throttled(seen.result, victim.id) == pytest.approx(stat, rel=0.1, abs=20 * MS)
 
 
 def test_waking_into_a_throttled_group_is_throttling(
-    probes: ProbeSet, group: Callable[[str], Any], schedstat: Callable[[int], Any]
+    measure: Measure, group: Callable[[str], Any], tells_throttling: bool
 ) -> None:
     """A sleeper shares its group with a burner that eats the quota: it is woken while the group may not run."""
     victim = group("quota")
-    victim.run()
-    pid = victim.run(SLEEPER)
+    burner, sleeper = victim.run(), victim.run(SLEEPER)
     victim.quota(20_000, 100_000)
     time.sleep(0.3)  # a first throttling, so that every kernel's baseline is there
-    with window(probes) as seen:
-        before = schedstat(pid)
-        time.sleep(1.2)
-        victim.settle()
-        kernel = schedstat(pid) - before
-    row = seen.result.row(victim.id)
-    assert row is not None
-    # The burner alone is held back for about 80 % of the time; the sleeper's share comes on top.
-    assert throttled(seen.result, victim.id) > 700 * MS + 0.5 * kernel.delay_ns
-    assert seen.result.throttled_count[row] >= 2 * 8
+    seen = measure(1.2, victim)
+    delays = [seen.kernel[pid].delay_ns for pid in (burner, sleeper)]
+    assert min(delays) > 400 * MS, "the sleeper was not held back with its group"
+    both = throttled(seen.result, victim.id) + waited(seen.result, victim.id)
+    assert both == pytest.approx(sum(delays), rel=0.03, abs=5 * MS)
+    if tells_throttling:
+        assert throttled(seen.result, victim.id) > 0.8 * sum(delays)
 
 
 def test_sleepers_wait_after_wakeups_and_burners_after_preemption(
-    probes: ProbeSet, group: Callable[[str], Any]
+    measure: Measure, group: Callable[[str], Any]
 ) -> None:
     sleeper, burner, other = group("sleeper"), group("burner"), group("other")
     sleeper.run(SLEEPER)
     burner.run(cpu=1)
     other.run(cpu=1)
-    with window(probes) as seen:
-        time.sleep(0.6)
-        for entry in (sleeper, burner, other):
-            entry.settle()
+    seen = measure(0.6, sleeper, burner, other)
     s, b = seen.result.row(sleeper.id), seen.result.row(burner.id)
     assert s is not None and b is not None
     wakeups, preemptions = seen.result.wakeup_hist.sum(axis=1), seen.result.preempt_hist.sum(axis=1)
-    assert wakeups[s] > 50 and wakeups[s] > 5 * preemptions[s]
-    assert preemptions[b] > 20 and preemptions[b] > 5 * wakeups[b]
+    assert wakeups[s] > 20 and wakeups[s] > 3 * preemptions[s]
+    assert preemptions[b] > 20 and preemptions[b] > 3 * wakeups[b]
 
 
-def test_an_idle_cpu_is_named_when_nobody_else_is_to_blame(
-    probes: ProbeSet, group: Callable[[str], Any], schedstat: Callable[[int], Any]
-) -> None:
+def test_an_idle_cpu_is_named_when_nobody_else_is_to_blame(measure: Measure, group: Callable[[str], Any]) -> None:
     sleeper = group("sleeper")
     pid = sleeper.run("while True: time.sleep(0.005)")
-    with window(probes) as seen:
-        before = schedstat(pid)
-        time.sleep(1.0)
-        sleeper.settle()
-        kernel = schedstat(pid) - before
-    assert waited(seen.result, sleeper.id) == pytest.approx(kernel.delay_ns, rel=0.02, abs=2 * MS)
-    assert counted(seen.result, sleeper.id) == pytest.approx(kernel.arrivals, abs=4)
+    seen = measure(1.0, sleeper)
+    assert waited(seen.result, sleeper.id) == pytest.approx(seen.kernel[pid].delay_ns, rel=0.02, abs=2 * MS)
+    assert counted(seen.result, sleeper.id) == pytest.approx(seen.kernel[pid].arrivals, abs=4)
     assert charged(seen.result, sleeper.id, SPECIAL_KEYS["idle"]) > 0
 
 
-def test_kernel_threads_are_culprits_of_their_own(probes: ProbeSet, group: Callable[[str], Any]) -> None:
+def test_kernel_threads_are_culprits_of_their_own(measure: Measure, group: Callable[[str], Any]) -> None:
     """Pulling a running task off a CPU is the migration thread's work; the burner there waits for it."""
     victim, mover = group("victim"), group("mover")
     victim.run(cpu=0)
     mover.run("while True:\n os.sched_setaffinity(0, {0})\n os.sched_setaffinity(0, {1})")
-    with window(probes) as seen:
-        time.sleep(0.8)
-        victim.settle()
-        mover.settle()
+    seen = measure(0.8, victim, mover)
     assert charged(seen.result, victim.id, SPECIAL_KEYS["migration"]) > 0
 
 
-def test_waiting_survives_a_move_to_another_cpu(
-    probes: ProbeSet, group: Callable[[str], Any], schedstat: Callable[[int], Any]
-) -> None:
+def test_waiting_survives_a_move_to_another_cpu(measure: Measure, group: Callable[[str], Any]) -> None:
     """A waiting task is moved by its affinity again and again; no wait is lost or counted twice."""
     moved, noisy = group("moved"), group("noisy")
     pid = moved.run()
     noisy.run(cpu=0)
     noisy.run(cpu=1)
-    with window(probes) as seen:
-        before = schedstat(pid)
+
+    def push() -> None:
         end = time.monotonic() + 0.8
         while time.monotonic() < end:
             for cpu in (1, 0):
                 os.sched_setaffinity(pid, {cpu})
                 time.sleep(0.003)
-        moved.settle()
-        noisy.settle()
-        kernel = schedstat(pid) - before
-    assert waited(seen.result, moved.id) == pytest.approx(kernel.delay_ns, rel=0.02, abs=2 * MS)
+
+    seen = measure(push, moved, noisy)
+    assert waited(seen.result, moved.id) == pytest.approx(seen.kernel[pid].delay_ns, rel=0.02, abs=2 * MS)
     assert charged(seen.result, moved.id, SPECIAL_KEYS["moved"]) > 0
 
 
 def test_many_short_lived_tasks(probes: ProbeSet, group: Callable[[str], Any]) -> None:
+    source = probes.sched_latency
+    assert source is not None
     forker = group("forker")
-    with window(probes) as seen:
-        forker.run("for _ in range(300):\n pid = os.fork()\n if not pid: os._exit(0)\n os.waitpid(pid, 0)")
-        assert forker.processes[0].wait(timeout=60) == 0
-    assert counted(seen.result, forker.id) >= 300
-    assert seen.result.lost.slot_lost == 0
+    before = source.read()
+    forker.run("for _ in range(300):\n pid = os.fork()\n if not pid: os._exit(0)\n os.waitpid(pid, 0)")
+    assert forker.processes[0].wait(timeout=120) == 0
+    result = diff(before, source.read())
+    assert counted(result, forker.id) >= 300
+    assert result.lost.slot_lost == 0
 
 
 def test_a_group_made_after_loading_is_seen_and_a_dead_one_forgotten(
