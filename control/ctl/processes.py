@@ -1,0 +1,164 @@
+"""Processes by pid and start time, so that a reused pid is never mistaken for one of ours.
+
+Every part is started with `MARK` in its environment. A process that `up` started but could not write down any more
+(killed in between) is found again by it, and `down` uses it to prove that nothing is left. Children inherit the mark:
+the kubelet's container shims carry it, a container's own command does not (its environment is the pod's).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+MARK = "KOORDCTL_STATE_DIR"
+"""Environment variable that names the state directory a process belongs to."""
+PART = "KOORDCTL_PART"
+"""Environment variable that names the part."""
+
+PROC = Path("/proc")
+_TICK = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class ProcessId(msgspec.Struct, frozen=True):
+    """One process for good: its pid and field 22 of /proc/<pid>/stat (clock ticks since boot)."""
+
+    pid: int
+    starttime: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUse:
+    """What a process has used so far: bytes resident, CPU seconds, seconds since its start."""
+
+    rss: int
+    cpu_seconds: float
+    uptime: float
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A live process that carries our mark."""
+
+    id: ProcessId
+    part: str
+    argv: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        return f"pid {self.id.pid} ({' '.join(self.argv)[:100]})"
+
+
+def _stat(pid: int, proc: Path) -> list[str] | None:
+    """Fields of /proc/<pid>/stat from the third (state) on; None when the process is gone."""
+    try:
+        text = (proc / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return text.rpartition(")")[2].split()
+
+
+def identify(pid: int, proc: Path = PROC) -> ProcessId | None:
+    """Who has this pid now; None for nobody and for a zombie, which is as good as nobody."""
+    fields = _stat(pid, proc)
+    if fields is None or fields[0] in "ZX":
+        return None
+    return ProcessId(pid, int(fields[19]))
+
+
+def alive(process: ProcessId, proc: Path = PROC) -> bool:
+    """Is it still this very process?"""
+    return identify(process.pid, proc) == process
+
+
+def use(process: ProcessId, proc: Path = PROC) -> ProcessUse | None:
+    """Resources used so far; None when the process has ended."""
+    fields = _stat(process.pid, proc)
+    if fields is None or int(fields[19]) != process.starttime:
+        return None
+    uptime = float((proc / "uptime").read_text().split()[0])
+    return ProcessUse(
+        rss=int(fields[21]) * _PAGE,
+        cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICK,
+        uptime=max(uptime - process.starttime / _TICK, 0.0),
+    )
+
+
+def send(process: ProcessId, number: signal.Signals) -> bool:
+    """Signal exactly this process, through a pidfd; False when it has ended."""
+    try:
+        fd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not alive(process):  # asked after the pidfd is open: from here on the pid cannot change hands
+            return False
+        signal.pidfd_send_signal(fd, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def wait_gone(process: ProcessId, seconds: float) -> bool:
+    """Wait for its end; False when it still lives after `seconds`."""
+    try:
+        fd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return True
+    try:
+        if not alive(process):
+            return True
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+    finally:
+        os.close(fd)
+
+
+def stop(process: ProcessId, seconds: float) -> bool:
+    """SIGTERM, wait, SIGKILL if need be. True when it ended by itself (or had ended before)."""
+    if not send(process, signal.SIGTERM) or wait_gone(process, seconds):
+        return True
+    send(process, signal.SIGKILL)
+    wait_gone(process, 5.0)
+    return False
+
+
+def marked(state_dir: Path, proc: Path = PROC) -> list[Marked]:
+    """All live processes that belong to `state_dir`, by pid."""
+    wanted = f"{MARK}={state_dir}"
+    found = []
+    for entry in proc.iterdir():
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+            continue
+        try:
+            environ = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
+            argv = (entry / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # gone meanwhile, or not ours to look at
+        if wanted not in environ:
+            continue
+        process = identify(int(entry.name), proc)
+        if process is not None:
+            part = next((e.partition("=")[2] for e in environ if e.startswith(f"{PART}=")), "")
+            found.append(Marked(process, part, tuple(argv)))
+    return sorted(found, key=lambda one: one.id.pid)
+
+
+def cpu_share(process: ProcessId, seconds: float) -> float | None:
+    """Cores used over the next `seconds`; None when it ended."""
+    before = use(process)
+    began = time.monotonic()
+    time.sleep(seconds)
+    after = use(process)
+    if before is None or after is None:
+        return None
+    return (after.cpu_seconds - before.cpu_seconds) / (time.monotonic() - began)

@@ -1,0 +1,172 @@
+"""Parts as processes: started once, found again, stopped by identity only."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from control.ctl import processes, state
+from control.ctl.errors import CtlError
+from control.ctl.processes import ProcessId
+from control.ctl.state import Lock, PartRecord, Settings, State
+from control.ctl.supervisor import Supervisor
+
+SLEEP = ("sleep", "300")
+DEAF = (
+    sys.executable,
+    "-S",
+    "-c",
+    "import signal,time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(300)",
+)
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
+    made = Supervisor(tmp_path)
+    yield made
+    for one in processes.marked(tmp_path):
+        processes.send(one.id, signal.SIGKILL)
+        processes.wait_gone(one.id, 5)
+    made.running("")  # reaps
+    for child in list(made._children.values()):
+        child.wait()
+
+
+def eventually(check: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if check():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it never came true")
+
+
+def test_a_part_is_started_once_and_outlives_the_supervisor(supervisor: Supervisor, tmp_path: Path) -> None:
+    first = supervisor.start("a", SLEEP)
+    assert supervisor.start("a", SLEEP) == first
+    later = Supervisor(tmp_path)
+    assert later.running("a") == first
+    assert os.getsid(first.pid) == first.pid
+
+
+def test_stop_ends_it_and_forgets_it(supervisor: Supervisor, tmp_path: Path) -> None:
+    process = supervisor.start("a", SLEEP)
+    assert supervisor.stop("a", 5) is True
+    assert not processes.alive(process)
+    assert supervisor.stop("a", 5) is None
+    assert state.load(tmp_path).parts == {}
+
+
+def test_a_deaf_part_is_killed_and_said_so(supervisor: Supervisor) -> None:
+    process = supervisor.start("a", DEAF)
+    eventually(lambda: "\nready\n" in supervisor.log_path("a").read_text())
+    assert supervisor.stop("a", 0.05) is False
+    assert not processes.alive(process)
+
+
+def test_a_killed_part_is_not_running_and_starts_anew(supervisor: Supervisor) -> None:
+    process = supervisor.start("a", SLEEP)
+    os.kill(process.pid, signal.SIGKILL)
+    eventually(lambda: supervisor.running("a") is None)
+    again = supervisor.start("a", SLEEP)
+    assert again != process
+    assert supervisor.running("a") == again
+
+
+def test_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
+    bystander = subprocess.Popen(SLEEP)
+    try:
+        me = processes.identify(bystander.pid)
+        assert me is not None
+        old = PartRecord(ProcessId(me.pid, me.starttime - 1), SLEEP, "", 0.0)
+        state.save(tmp_path, State(parts={"a": old}, boot_id=state.boot_id()))
+        supervisor = Supervisor(tmp_path)
+        assert supervisor.running("a") is None
+        assert supervisor.stop("a", 1) is None
+        assert not processes.send(old.process, signal.SIGKILL)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_a_start_that_was_not_written_down_is_found_by_its_mark(supervisor: Supervisor, tmp_path: Path) -> None:
+    process = supervisor.start("a", SLEEP)
+    state.save(tmp_path, State(starting={"a": SLEEP}, boot_id=state.boot_id()))  # as after a kill -9 of koordctl
+    later = Supervisor(tmp_path)
+    assert later.running("a") == process
+    assert state.load(tmp_path).parts["a"].process == process
+    assert state.load(tmp_path).starting == {}
+
+
+def test_a_child_of_a_part_is_not_taken_for_it(supervisor: Supervisor, tmp_path: Path) -> None:
+    shell = ("sh", "-c", "setsid sleep 300 & wait")
+    process = supervisor.start("a", shell)
+    eventually(lambda: len(processes.marked(tmp_path)) == 2)
+    os.kill(process.pid, signal.SIGKILL)
+    state.save(tmp_path, State(starting={"a": shell}, boot_id=state.boot_id()))
+    eventually(lambda: Supervisor(tmp_path).running("a") is None)
+    assert [one.argv for one in processes.marked(tmp_path)] == [SLEEP]
+
+
+def test_records_of_an_earlier_boot_name_nobody(tmp_path: Path) -> None:
+    me = processes.identify(os.getpid())
+    assert me is not None
+    state.save(tmp_path, State(settings=Settings("n"), parts={"a": PartRecord(me, (), "", 0.0)}, boot_id="another"))
+    supervisor = Supervisor(tmp_path)
+    assert supervisor.running("a") is None
+    assert supervisor.state.settings == Settings("n")
+
+
+def test_a_command_that_does_not_exist(supervisor: Supervisor) -> None:
+    with pytest.raises(CtlError, match=r"cannot start a: /no/such: No such file"):
+        supervisor.start("a", ["/no/such"])
+    assert supervisor.state.starting == {}
+
+
+def test_the_tail_shows_the_latest_start_only(supervisor: Supervisor) -> None:
+    for word in ("first", "second"):
+        process = supervisor.start("a", ["sh", "-c", f"echo {word} >&2; sleep 300"])
+        eventually(lambda word=word: f"\n{word}\n" in supervisor.log_path("a").read_text())  # type: ignore[misc]
+        supervisor.stop("a", 5)
+        assert not processes.alive(process)
+    assert supervisor.tail("a").splitlines()[-1].strip() == "second"
+    assert "first" not in supervisor.tail("a")
+
+
+def test_use_counts_up_and_ends_with_the_process(supervisor: Supervisor) -> None:
+    process = supervisor.start("a", SLEEP)
+    used = processes.use(process)
+    assert used is not None and used.rss > 0 and used.uptime >= 0
+    supervisor.stop("a", 5)
+    assert processes.use(process) is None
+
+
+def test_a_damaged_state_file_is_an_error_with_a_hint(tmp_path: Path) -> None:
+    (tmp_path / state.STATE_FILE).write_text('{"parts": 3}')
+    with pytest.raises(CtlError, match=r"state\.json is damaged: .*parts") as caught:
+        state.load(tmp_path)
+    assert "KOORDCTL_STATE_DIR" in caught.value.hint
+
+
+def test_state_survives_a_half_written_successor(tmp_path: Path) -> None:
+    state.save(tmp_path, State(settings=Settings("n"), boot_id=state.boot_id()))
+    (tmp_path / "state.json.new").write_text('{"sett')
+    assert state.load(tmp_path).settings == Settings("n")
+    state.save(tmp_path, State(settings=Settings("m"), boot_id=state.boot_id()))
+    assert state.load(tmp_path).settings == Settings("m")
+    assert msgspec.json.decode((tmp_path / "state.json").read_bytes())["settings"]["node_name"] == "m"
+
+
+def test_the_lock_names_its_holder(tmp_path: Path) -> None:
+    with Lock(tmp_path), pytest.raises(CtlError, match=rf"another koordctl \(pid {os.getpid()}\)"), Lock(tmp_path):
+        pass
+    with Lock(tmp_path):
+        pass
