@@ -36,6 +36,7 @@ class Fault:
     body: bytes | None = None
     reason: str = ""
     hang_up: bool = False
+    delay: float = 0.0
     in_stream: int = 0  # watch: an ERROR event of this code
 
 
@@ -155,6 +156,7 @@ class FakeApi:
             kind = WATCH if request.query.get("watch") == "true" else LIST
         if self.faults[kind]:
             fault = self.faults[kind].popleft()
+            await asyncio.sleep(fault.delay)
             if fault.hang_up:
                 request.transport.abort()
                 return web.Response()

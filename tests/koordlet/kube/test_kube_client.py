@@ -1,0 +1,302 @@
+"""The typed client: verbs, paging, retries, errors, limits."""
+
+import asyncio
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from koordlet.api import wire
+from koordlet.api.core import ConfigMap, Node, Pod
+from koordlet.api.meta import LabelSelector, LabelSelectorRequirement, ObjectMeta
+from koordlet.app.clock import FakeClock
+from koordlet.kube import (
+    ApiError,
+    Client,
+    Config,
+    Conflict,
+    ConnectionFailed,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotFound,
+    PatchKind,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    pointer,
+)
+from koordlet.kube.credentials import TokenFile
+from koordlet.kube.errors import from_response, parse_retry_after
+from koordlet.kube.ratelimit import Backoff, TokenBucket
+from koordlet.kube.selectors import field_query, label_query
+
+MAPS, NODES, PODS = "api/v1/configmaps", "api/v1/nodes", "api/v1/pods"
+
+
+async def test_get_and_list(fake, client):
+    fake.put(MAPS, "a", "ns", data={"k": "v"}, metadata={"labels": {"x": "1"}})
+    fake.put(MAPS, "b", "other")
+    one = await client.get(ConfigMap, "a", "ns")
+    assert one.data == {"k": "v"} and one.metadata.labels == {"x": "1"}
+    everywhere = await client.list(ConfigMap, limit=1)
+    assert [m.metadata.key for m in everywhere] == ["ns/a", "other/b"]
+    assert everywhere.resource_version == str(fake.version)
+    assert [m.metadata.name for m in await client.list(ConfigMap, "other")] == ["b"]
+    assert [m.metadata.name for m in await client.list(ConfigMap, label_selector={"x": "1"})] == ["a"]
+    assert await client.list(Node) == []
+
+
+async def test_expired_continue_token_starts_over_without_paging(fake, client):
+    for i in range(4):
+        fake.put(NODES, f"n{i}")
+    fake.expire_tokens = True
+    assert len(await client.list(Node, limit=3)) == 4
+    assert [q.get("limit") for _, _, q in fake.requests] == ["3", "3", None]
+
+
+async def test_a_malformed_item_is_named(fake, client):
+    fake.put(MAPS, "a", "ns", data="text")
+    with pytest.raises(wire.WireError, match=r"ConfigMap ns/a: .*data"):
+        await client.list(ConfigMap)
+
+
+async def test_create_and_conflicts(fake, client):
+    made = await client.create(ConfigMap(metadata=ObjectMeta(name="a", namespace="ns"), data={"k": "v"}))
+    assert made.metadata.uid and fake.objects[MAPS]["ns/a"]["kind"] == "ConfigMap"
+    with pytest.raises(Conflict) as caught:
+        await client.create(made, namespace="ns")
+    assert caught.value.already_exists
+    with pytest.raises(Invalid) as invalid:
+        await client.create(ConfigMap(metadata=ObjectMeta(name="Bad_Name")))
+    assert invalid.value.fields == ["metadata.name"]
+
+
+async def test_patches(fake, client):
+    fake.put(NODES, "n", spec={"podCIDR": "x"}, status={"phase": "a"})
+    node = await client.patch(Node, "n", body={"metadata": {"labels": {"a/b": "1"}}})
+    assert node.metadata.labels == {"a/b": "1"}
+    ops = [{"op": "replace", "path": pointer("metadata", "labels", "a/b"), "value": "2"}]
+    node = await client.patch(Node, "n", body=ops, kind=PatchKind.JSON)
+    assert node.metadata.labels == {"a/b": "2"} and fake.objects[NODES]["n"]["spec"] == {"podCIDR": "x"}
+    await client.update_status(Node, "n", status={"phase": "b"})
+    assert fake.objects[NODES]["n"]["status"] == {"phase": "b"}
+    assert fake.requests[-1][1] == "/api/v1/nodes/n/status"
+    with pytest.raises(Conflict):
+        await client.update_status(Node, "n", status={"phase": "c"}, resource_version="1")
+    await client.patch(Node, "n", body={"spec": {}}, kind=PatchKind.STRATEGIC)
+
+
+async def test_apply(fake, client):
+    body = {"data": {"k": "v"}}
+    made = await client.patch(ConfigMap, "a", "ns", body=body, kind=PatchKind.APPLY, field_manager="koordlet")
+    assert made.data == {"k": "v"} and fake.objects[MAPS]["ns/a"]["metadata"]["namespace"] == "ns"
+    fake.objects[MAPS]["ns/a"]["owner"] = "else"
+    with pytest.raises(Conflict):
+        await client.patch(ConfigMap, "a", "ns", body=body, kind=PatchKind.APPLY, field_manager="koordlet")
+    await client.patch(ConfigMap, "a", "ns", body=body, kind=PatchKind.APPLY, field_manager="koordlet", force=True)
+    with pytest.raises(ValueError, match="field manager"):
+        await client.patch(ConfigMap, "a", "ns", body=body, kind=PatchKind.APPLY)
+
+
+async def test_delete(fake, client):
+    fake.put(NODES, "n")
+    with pytest.raises(Conflict):
+        await client.delete(Node, "n", uid="another")
+    assert await client.delete(Node, "n", grace_seconds=0, uid=fake.objects[NODES]["n"]["metadata"]["uid"])
+    with pytest.raises(NotFound):
+        await client.delete(Node, "n")
+    assert not await client.delete(Node, "n", missing_ok=True)
+
+
+async def test_eviction_hands_429_back(fake, client, new_fake):
+    _, fault = new_fake
+    fake.put(PODS, "p", "ns")
+    await client.evict("p", "ns", grace_seconds=30)
+    assert fake.requests[-1][1] == "/api/v1/namespaces/ns/pods/p/eviction"
+    fake.faults["other"].append(fault(status=429, reason="TooManyRequests", headers={"Retry-After": "10"}))
+    with pytest.raises(TooManyRequests) as caught:
+        await client.evict("p", "ns")
+    assert caught.value.retry_after == 10
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(400, ApiError), (401, Unauthorized), (403, Forbidden), (404, NotFound), (410, Gone), (418, ApiError)],
+)
+async def test_errors_have_types_and_are_not_retried(fake, client, new_fake, status, kind):
+    _, fault = new_fake
+    fake.faults["other"].append(fault(status=status, reason="Why"))
+    with pytest.raises(kind, match=rf"GET /api/v1/nodes/n: {status} as ordered") as caught:
+        await client.get(Node, "n")
+    assert (caught.value.status, caught.value.reason, len(fake.requests)) == (status, "Why", 1)
+
+
+async def test_html_from_a_proxy_is_still_an_error(fake, client, new_fake):
+    _, fault = new_fake
+    fake.faults["other"].extend(fault(status=502, body=b"<html>bad</html>") for _ in range(5))
+    with pytest.raises(ServerError, match="502 Bad Gateway"):
+        await client.get(Node, "n")
+
+
+async def test_what_may_be_repeated_is(fake, clock, client, new_fake):
+    _, fault = new_fake
+    fake.put(NODES, "n")
+    fake.faults["other"] += [fault(status=500), fault(status=429, headers={"Retry-After": "7"})]
+    await client.get(Node, "n")
+    assert len(fake.requests) == 3
+    assert 7 <= clock.slept[-1] < 8
+    assert client.registry.get_sample_value("koord_kube_retries_total", {"verb": "GET"}) == 2
+
+
+@pytest.mark.parametrize(("headers", "sent"), [({}, 1), ({"Retry-After": "1"}, 2)])
+async def test_a_write_is_repeated_only_when_told_so(fake, client, new_fake, headers, sent):
+    _, fault = new_fake
+    fake.put(NODES, "n")
+    fake.faults["other"].append(fault(status=503, headers=headers))
+    try:
+        await client.patch(Node, "n", body={"spec": {}})
+    except ServerError:
+        assert sent == 1
+    assert len(fake.requests) == sent
+
+
+async def test_a_read_cut_off_is_repeated(fake, client, new_fake):
+    _, fault = new_fake
+    fake.put(NODES, "n")
+    fake.faults["other"] += [fault(hang_up=True), fault(hang_up=True)]
+    assert (await client.get(Node, "n")).metadata.name == "n"
+
+
+async def test_a_write_cut_off_is_not_repeated(fake, client, new_fake):
+    _, fault = new_fake
+    fake.faults["other"].append(fault(hang_up=True))
+    with pytest.raises(ConnectionFailed, match="PATCH"):
+        await client.patch(Node, "n", body={})
+    assert len(fake.requests) == 1
+
+
+async def test_nobody_there(client, fake, clock):
+    await fake.stop()
+    with pytest.raises(ConnectionFailed, match="GET http://127"):
+        await client.get(Node, "n")
+    assert len(clock.slept) == 4
+
+
+async def test_retries_end(fake, client, new_fake):
+    _, fault = new_fake
+    fake.faults["other"] += [fault(status=503) for _ in range(9)]
+    with pytest.raises(ServerError):
+        await client.get(Node, "n")
+    assert len(fake.requests) == 5
+
+
+async def test_rotated_token_costs_one_request(fake, tmp_path, clock):
+    path = tmp_path / "token"
+    path.write_text("old\n")
+    fake.put(NODES, "n")
+    fake.require_token = "old"
+    config = Config(server=fake.url, credentials=TokenFile(path, clock=clock), user_agent="koordlet/test")
+    async with Client(config, clock=clock, registry=CollectorRegistry()) as client:
+        await client.get(Node, "n")
+        path.write_text("new")
+        fake.require_token = "new"
+        await client.get(Node, "n")
+        assert len(fake.requests) == 3
+        assert fake.headers[-1]["User-Agent"] == "koordlet/test"
+        fake.require_token = "never"
+        with pytest.raises(Unauthorized):
+            await client.get(Node, "n")
+
+
+async def test_raw(fake, client):
+    fake.put(PODS, "p", "ns")
+    assert b'"items"' in await client.raw("GET", "/api/v1/pods", params={"limit": "1"})
+    with pytest.raises(ApiError):
+        await client.raw("PUT", "/api/v1/namespaces/ns/pods/p", body={"a": 1})
+
+
+async def test_one_slow_answer_times_out(fake, client, new_fake):
+    _, fault = new_fake
+    fake.faults["other"].append(fault(delay=1.0))
+    with pytest.raises(ConnectionFailed, match="timed out"):
+        await client.transport.request("PATCH", "/api/v1/nodes/n", body=b"{}", seconds=0.02)
+
+
+async def test_token_bucket_is_fair_and_bounded():
+    clock = FakeClock()
+    bucket = TokenBucket(2, 3, clock=clock)
+    assert [bucket.reserve() for _ in range(5)] == [0, 0, 0, 0.5, 1.0]
+    await clock.advance(10)
+    assert [bucket.try_take() for _ in range(4)] == [True, True, True, False]
+    waits = [asyncio.create_task(bucket.acquire()) for _ in range(2)]
+    await clock.settle()
+    waits[0].cancel()
+    await clock.advance(1)
+    assert await waits[1] == 1.0
+    assert TokenBucket(0, 1, clock=clock).reserve() == 0
+
+
+def test_backoff_grows_to_its_bound():
+    backoff = Backoff(0.8, 30, jitter=0)
+    assert [backoff.next() for _ in range(8)] == [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30]
+    backoff.reset()
+    assert backoff.next() == 0.8
+    stretched = Backoff(1, 1).next()
+    assert 1 <= stretched <= 2
+    backoff.failures = 10**6
+    assert backoff.next() == 30
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [(None, None), ("", None), ("7", 7.0), ("Thu, 01 Jan 1970 00:01:10 GMT", 10.0), ("soon", None), ("-1", None)],
+)
+def test_retry_after(value, seconds):
+    assert parse_retry_after(value, 60.0) == seconds
+
+
+def test_retry_after_in_the_status():
+    body = b'{"kind":"Status","reason":"TooManyRequests","message":"m","details":{"retryAfterSeconds":3}}'
+    assert from_response(429, {}, body, now=0).retry_after == 3
+
+
+@pytest.mark.parametrize(
+    ("selector", "query"),
+    [
+        (None, None),
+        ({}, None),
+        ("a=b", "a=b"),
+        ({"b": "2", "a": "1"}, "a=1,b=2"),
+        (LabelSelector(), None),
+        (
+            LabelSelector(
+                match_labels={"a": "1"},
+                match_expressions=[
+                    LabelSelectorRequirement(key="k", operator="In", values=["x", "y"]),
+                    LabelSelectorRequirement(key="e", operator="Exists"),
+                    LabelSelectorRequirement(key="d", operator="DoesNotExist"),
+                    LabelSelectorRequirement(key="n", operator="NotIn", values=["z"]),
+                ],
+            ),
+            "a=1,k in (x,y),e,!d,n notin (z)",
+        ),
+    ],
+)
+def test_label_selectors(selector, query):
+    assert label_query(selector) == query
+
+
+def test_field_selectors_escape():
+    assert field_query({"status.phase!": "Failed", "metadata.name": "a,b=c"}) == (
+        r"metadata.name=a\,b\=c,status.phase!=Failed"
+    )
+
+
+async def test_trimmed_type_needs_its_resource(client, fake):
+    class Lite(Pod):
+        pass
+
+    with pytest.raises(KeyError, match="Lite"):
+        await client.list(Lite)
+    fake.put(PODS, "p", "ns")
+    assert type((await client.list(Lite, resource=Pod))[0]) is Lite

@@ -1,0 +1,217 @@
+"""Where the API server is found, and what is said when it can't be."""
+
+import base64
+import os
+import ssl
+import stat
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import yaml
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from prometheus_client import CollectorRegistry
+
+from koordlet.api.core import Node
+from koordlet.app.clock import FakeClock
+from koordlet.kube import Client, Config, ConfigError, ConnectionFailed
+from koordlet.kube.credentials import ExecPlugin, TokenFile
+
+PEM = serialization.Encoding.PEM
+
+
+def certificate(name, *, issuer=None):
+    """(certificate PEM, key PEM, pair) of a CA or, with `issuer`, of something it signed."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    signer_name, signer = (subject, key) if issuer is None else issuer
+    now = datetime.now(UTC)
+    cert = (
+        x509.CertificateBuilder().subject_name(subject).issuer_name(signer_name).public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(signer, hashes.SHA256())
+    )  # fmt: skip
+    secret = key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return cert.public_bytes(PEM), secret, (subject, key)
+
+
+def kubeconfig(server="https://localhost:6443", cluster=(), user=(), context=(), **more):
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "clusters": [{"name": "k", "cluster": {"server": server, **dict(cluster)}}],
+        "users": [{"name": "u", "user": dict(user)}],
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u", **dict(context)}}],
+        **more,
+    }
+
+
+@pytest.fixture
+def write(tmp_path):
+    def save(content, name="config"):
+        path = tmp_path / name
+        path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+        return path
+
+    return save
+
+
+async def test_order_of_places(write, tmp_path):
+    flag, env = write(kubeconfig("http://flag"), "a"), write(kubeconfig("http://env"), "b")
+    (tmp_path / ".kube").mkdir()
+    write(kubeconfig("http://home"), ".kube/config")
+    account = tmp_path / "sa"
+    account.mkdir()
+    for name, content in (("token", "t0k"), ("ca.crt", certificate("ca")[0].decode()), ("namespace", "koord")):
+        (account / name).write_text(content)
+    environ = {
+        "KUBECONFIG": str(env), "HOME": str(tmp_path), "KUBERNETES_SERVICE_HOST": "fd00::1",
+        "KUBERNETES_SERVICE_PORT": "6443",
+    }  # fmt: skip
+    assert Config.load(flag, environ=environ, service_account=account).server == "http://flag"
+    assert Config.load(environ=environ, service_account=account).server == "http://env"
+    del environ["KUBECONFIG"]
+    inside = Config.load(environ=environ, service_account=account, qps=7, burst=9, user_agent="x")
+    assert (inside.server, inside.namespace, inside.qps, inside.burst) == ("https://[fd00::1]:6443", "koord", 7, 9)
+    assert await inside.credentials.headers() == {"Authorization": "Bearer t0k"}
+    del environ["KUBERNETES_SERVICE_HOST"]
+    assert Config.load(environ=environ, service_account=account).server == "http://home"
+    with pytest.raises(ConfigError, match="no API server configured"):
+        Config.load(environ={"HOME": str(tmp_path / "nowhere")}, service_account=account)
+
+
+async def test_several_files_merge_and_the_first_wins(write):
+    one = write({"current-context": "c", "users": [{"name": "u", "user": {"token": "first"}}]}, "one")
+    two = write(kubeconfig("http://two", user={"token": "second"}, context={"namespace": "apps"}), "two")
+    config = Config.load(environ={"KUBECONFIG": f"{one}{os.pathsep}{two}{os.pathsep}/missing"})
+    assert (config.server, config.namespace) == ("http://two", "apps")
+    assert await config.credentials.headers() == {"Authorization": "Bearer first"}
+
+
+@pytest.mark.parametrize(
+    ("user", "headers"),
+    [
+        ({"token": "abc"}, {"Authorization": "Bearer abc"}),
+        ({"username": "u", "password": "p"}, {"Authorization": "Basic dTpw"}),
+        ({}, {}),
+    ],
+)
+async def test_credentials(write, user, headers):
+    assert await Config.load(write(kubeconfig(user=user))).credentials.headers() == headers
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a: [", "is not YAML"),
+        ("[]\n", "is not a mapping|current-context"),
+        ({}, "current-context is not set"),
+        (kubeconfig() | {"current-context": "x"}, 'no context named "x"'),
+        (kubeconfig() | {"clusters": []}, 'no cluster named "k"'),
+        (kubeconfig() | {"users": []}, 'no user named "u"'),
+        (kubeconfig() | {"users": [{"user": {}}]}, r"users\[0\].name is missing"),
+        (kubeconfig("localhost:6443"), r"clusters\[k\].cluster.server: .* is not an http"),
+        (kubeconfig(cluster={"certificate-authority-data": "%"}), "certificate-authority-data: not base64"),
+        (kubeconfig(cluster={"certificate-authority-data": "YQ=="}), "not a PEM certificate"),
+        (kubeconfig(cluster={"certificate-authority": "gone.crt"}), "certificate-authority: cannot read"),
+        (kubeconfig(user={"client-certificate-data": "YQ=="}), "needed together"),
+        (kubeconfig(user={"client-certificate-data": "YQ==", "client-key-data": "YQ=="}), "do not fit"),
+        (kubeconfig(user={"auth-provider": {"name": "gcp"}}), "gcp is not supported"),
+        (kubeconfig(user={"exec": {}} | {"exec": {"args": []}}), "exec.command is missing"),
+    ],
+)
+def test_errors_name_file_and_field(write, content, message):
+    with pytest.raises(ConfigError, match=message):
+        Config.load(write(content))
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(ConfigError, match="kubeconfig /no/such does not exist"):
+        Config.load("/no/such")
+
+
+def test_proxies(write):
+    assert Config.load(write(kubeconfig(cluster={"proxy-url": "http://p:1"})), environ={}).proxy == "http://p:1"
+    path = write(kubeconfig())
+    assert Config.load(path, environ={"HTTPS_PROXY": "http://p:2"}).proxy == "http://p:2"
+    assert Config.load(path, environ={"https_proxy": "http://p:2", "no_proxy": "localhost"}).proxy is None
+
+
+async def test_client_certificate_over_tls(write, tmp_path):
+    ca_pem, _, ca = certificate("ca")
+    server_pem, server_key, _ = certificate("api.test", issuer=ca)
+    client_pem, client_key, _ = certificate("koordlet", issuer=ca)
+    for name, content in (("s.pem", server_pem), ("s.key", server_key), ("ca.pem", ca_pem)):
+        (tmp_path / name).write_bytes(content)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tmp_path / "ca.pem")
+    context.load_cert_chain(tmp_path / "s.pem", tmp_path / "s.key")
+    context.verify_mode = ssl.CERT_REQUIRED
+    seen = []
+
+    async def answer(request):
+        subject = request.transport.get_extra_info("peercert")["subject"]
+        seen.append(dict(pair for part in subject for pair in part)["commonName"])
+        return web.json_response({"metadata": {"name": "n"}})
+
+    app = web.Application()
+    app.router.add_get("/api/v1/nodes/n", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    server = f"https://127.0.0.1:{runner.addresses[0][1]}"
+    encode = lambda data: base64.b64encode(data).decode()  # noqa: E731
+    user = {"client-certificate-data": encode(client_pem), "client-key-data": encode(client_key)}
+    cluster = {"certificate-authority": "ca.pem", "tls-server-name": "api.test"}
+    clock = FakeClock(auto=True)
+    async with Client(
+        Config.load(write(kubeconfig(server, cluster, user))), clock=clock, registry=CollectorRegistry()
+    ) as client:
+        assert (await client.get(Node, "n")).metadata.name == "n"
+    assert seen == ["koordlet"]
+    bad = Config.load(write(kubeconfig(server, {"certificate-authority": "ca.pem"}, user)))
+    async with Client(bad, clock=clock, registry=CollectorRegistry()) as client:
+        with pytest.raises(ConnectionFailed, match="ertificate"):
+            await client.get(Node, "n")
+    await runner.cleanup()
+
+
+async def test_exec_plugin_is_run_once_and_again_when_expired(write, tmp_path):
+    runs = tmp_path / "runs"
+    script = write(
+        f"#!/bin/sh\necho x >> {runs}\n"
+        'echo "{\\"apiVersion\\":\\"client.authentication.k8s.io/v1\\",\\"kind\\":\\"ExecCredential\\",'
+        '\\"status\\":{\\"token\\":\\"t$(wc -l < ' + str(runs) + ')\\",'
+        '\\"expirationTimestamp\\":\\"2023-11-14T23:00:00Z\\"}}"\n',
+        "plugin",
+    )
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    clock = FakeClock(wall=1_700_000_000)  # 2023-11-14T22:13:20Z
+    plugin = ExecPlugin({"command": str(script), "apiVersion": "client.authentication.k8s.io/v1"}, None, clock=clock)
+    assert await plugin.headers() == await plugin.headers() == {"Authorization": "Bearer t1"}
+    clock.jump(3600)
+    assert await plugin.headers() == {"Authorization": "Bearer t2"}
+    broken = ExecPlugin({"command": "/no/such", "apiVersion": "v1"}, None, clock=clock)
+    with pytest.raises(ConfigError, match="exec plug-in /no/such"):
+        await broken.headers()
+
+
+async def test_token_file_survives_a_rotation_in_progress(tmp_path):
+    clock, path = FakeClock(), tmp_path / "token"
+    credentials = TokenFile(path, clock=clock)
+    with pytest.raises(ConfigError, match="cannot read token file"):
+        await credentials.headers()
+    path.write_text("one")
+    assert await credentials.headers() == {"Authorization": "Bearer one"}
+    path.unlink()
+    await clock.advance(61)
+    assert await credentials.headers() == {"Authorization": "Bearer one"}
+    path.write_text("two")
+    await clock.advance(61)
+    assert await credentials.headers() == {"Authorization": "Bearer two"}

@@ -1,0 +1,141 @@
+"""Events: sent in the background, merged, limited, never in the way."""
+
+import asyncio
+
+import pytest
+
+from koordlet.api.core import Node, Pod
+from koordlet.api.meta import ObjectMeta, ObjectReference
+from koordlet.api.slo import NodeMetric
+from koordlet.kube import EventRecorder
+from koordlet.kube.events import reference
+
+EVENTS = "api/v1/events"
+
+
+@pytest.fixture
+async def recorder(client):
+    made = EventRecorder(client, "koordlet", "node-1")
+    await made.start()
+    yield made
+    await made.stop()
+
+
+def pod(name="web", namespace="ns"):
+    return Pod(metadata=ObjectMeta(name=name, namespace=namespace, uid="u1"))
+
+
+def outcome(client, name):
+    return client.registry.get_sample_value("koord_events_total", {"outcome": name}) or 0
+
+
+async def test_an_event_looks_as_kubectl_describe_wants_it(fake, client, recorder, eventually):
+    recorder.warning(pod(), "EvictPodByKoordlet", "memory above threshold")
+    await eventually(lambda: fake.objects.get(EVENTS))
+    (event,) = fake.objects[EVENTS].values()
+    assert event["metadata"]["namespace"] == "ns" and event["metadata"]["name"].startswith("web.")
+    assert event["involvedObject"] == {
+        "apiVersion": "v1", "kind": "Pod", "name": "web", "namespace": "ns", "uid": "u1",
+    }  # fmt: skip
+    assert (event["type"], event["reason"], event["count"]) == ("Warning", "EvictPodByKoordlet", 1)
+    assert event["source"] == {"component": "koordlet", "host": "node-1"}
+    assert event["firstTimestamp"] == event["lastTimestamp"]
+    assert event["reportingComponent"] == "koordlet"
+
+
+async def test_cluster_scoped_objects_report_in_default(fake, recorder, eventually):
+    recorder.normal(Node(metadata=ObjectMeta(name="n1", uid="n1")), "Ready", "up")
+    await eventually(lambda: fake.objects.get(EVENTS))
+    (event,) = fake.objects[EVENTS].values()
+    assert event["metadata"]["namespace"] == "default" and "namespace" not in event["involvedObject"]
+
+
+async def test_the_same_event_again_raises_the_count(fake, client, recorder, clock, eventually):
+    for _ in range(4):
+        recorder.normal(pod(), "Suppressed", "be cpu")
+        await clock.sleep(30)
+    await eventually(lambda: outcome(client, "merged") == 3)
+    (event,) = fake.objects[EVENTS].values()
+    assert event["count"] == 4 and event["lastTimestamp"] > event["firstTimestamp"]
+
+
+async def test_a_forgotten_event_is_written_anew(fake, client, recorder, clock, eventually):
+    recorder.normal(pod(), "Suppressed", "be cpu")
+    await eventually(lambda: fake.objects.get(EVENTS))
+    fake.objects[EVENTS].clear()
+    await clock.sleep(3600)
+    recorder.normal(pod(), "Suppressed", "be cpu")
+    await eventually(lambda: outcome(client, "sent") == 2)
+    assert [event["count"] for event in fake.objects[EVENTS].values()] == [1]
+
+
+async def test_many_messages_of_a_kind_become_one(fake, client, recorder, clock, eventually):
+    for number in range(15):
+        recorder.normal(pod(), "Suppressed", f"be cpu {number}")
+        await clock.sleep(1)
+    await eventually(lambda: outcome(client, "sent") + outcome(client, "merged") == 15)
+    messages = [event["message"] for event in fake.objects[EVENTS].values()]
+    assert len(messages) == 11
+    assert messages[-1] == "(combined from similar events): be cpu 14"
+
+
+async def test_spam_about_one_object_is_filtered_and_others_are_not(fake, client, recorder, clock, eventually):
+    for number in range(40):
+        recorder.normal(pod(), f"Reason{number}", "m")
+    recorder.normal(pod("other"), "Reason", "m")
+    await eventually(lambda: outcome(client, "sent") == 26)
+    assert outcome(client, "filtered") == 15
+    await clock.sleep(300)
+    recorder.normal(pod(), "Later", "m")
+    await eventually(lambda: outcome(client, "sent") == 27)
+
+
+async def test_reporting_never_blocks_while_the_server_is_away(fake, client, new_fake, recorder, eventually):
+    _, fault = new_fake
+    fake.faults["other"] += [fault(hang_up=True), fault(hang_up=True)]
+    recorder.normal(pod(), "A", "m")
+    recorder.normal(pod(), "B", "m")
+    await eventually(lambda: outcome(client, "sent") == 2)
+    assert [event["reason"] for event in fake.objects[EVENTS].values()] == ["A", "B"]
+    assert outcome(client, "failed") == 2
+
+
+async def test_a_refused_event_makes_way_for_the_next(fake, client, new_fake, recorder, eventually, caplog):
+    _, fault = new_fake
+    fake.faults["other"].append(fault(status=403))
+    recorder.normal(pod(), "A", "m")
+    recorder.normal(pod(), "B", "m")
+    await eventually(lambda: outcome(client, "sent") == 1)
+    assert "Event refused" in caplog.text
+
+
+async def test_a_full_queue_drops_and_counts(client):
+    recorder = EventRecorder(client, "koordlet")
+    for number in range(1100):
+        recorder.normal(pod(f"p{number}"), "A", "m")
+    assert outcome(client, "dropped") == 100
+
+
+async def test_stop_sends_what_is_noted(fake, client):
+    recorder = EventRecorder(client, "koordlet")
+    recorder.normal(pod(), "A", "m")
+    await recorder.start()
+    client.clock._auto = False
+    stopping = asyncio.create_task(recorder.stop())
+    for _ in range(200):
+        await asyncio.sleep(0.005)
+        await client.clock.advance(0.001)
+        if fake.objects.get(EVENTS):
+            break
+    await client.clock.advance(2)
+    await stopping
+    assert len(fake.objects[EVENTS]) == 1
+
+
+def test_references():
+    metric = NodeMetric(metadata=ObjectMeta(name="r"))
+    assert (reference(metric).kind, reference(metric).api_version) == (
+        "NodeMetric", "slo.koordinator.sh/v1alpha1",
+    )  # fmt: skip
+    ready = ObjectReference(kind="Pod", name="p")
+    assert reference(ready) is ready

@@ -1,0 +1,197 @@
+"""Leader election on virtual time against the fake server."""
+
+import asyncio
+
+import pytest
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from koordlet.app.clock import FakeClock
+from koordlet.kube import Client, Config, LeaderElector, LeadershipLost
+
+LEASES = "apis/coordination.k8s.io/v1/leases"
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+async def pass_time(clock):
+    """Advance virtual time in small steps, giving real sockets time to answer between them."""
+
+    async def go(seconds, step=0.5):
+        while seconds > 1e-9:
+            for _ in range(4):
+                await asyncio.sleep(0.002)
+                await clock.settle()
+            await clock.advance(min(step, seconds))
+            seconds -= step
+        for _ in range(4):
+            await asyncio.sleep(0.002)
+
+    return go
+
+
+class Candidate:
+    def __init__(self, client, name, **options):
+        self.lost = self.led = 0
+        self.elector = LeaderElector(
+            client, "kube-system", "koord", name, on_lost=self._lost, registry=CollectorRegistry(), **options
+        )
+        self.task = asyncio.create_task(self.elector.run(self.lead))
+
+    def _lost(self):
+        self.lost += 1
+
+    async def lead(self):
+        self.led += 1
+        await asyncio.Event().wait()
+
+    async def stop(self):
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+@pytest.fixture
+async def candidate(client):
+    made = []
+
+    def begin(name, **options):
+        one = Candidate(options.pop("client", client), name, **options)
+        made.append(one)
+        return one
+
+    yield begin
+    for one in made:
+        one.task.cancel()
+    await asyncio.gather(*(one.task for one in made), return_exceptions=True)
+
+
+def spec(fake):
+    return fake.objects[LEASES]["kube-system/koord"]["spec"]
+
+
+async def test_the_first_leads_and_renews(fake, candidate, pass_time, clock):
+    a = candidate("a")
+    await pass_time(1)
+    b = candidate("b")
+    await pass_time(30)
+    assert (a.elector.is_leader, b.elector.is_leader) == (True, False)
+    assert spec(fake)["holderIdentity"] == b.elector.leader == "a"
+    assert spec(fake)["renewTime"] > spec(fake)["acquireTime"] and spec(fake)["renewTime"].endswith("Z")
+    assert spec(fake)["leaseDurationSeconds"] == 15 and spec(fake).get("leaseTransitions", 0) == 0
+    assert (a.led, a.lost) == (1, 0)
+
+
+async def test_release_lets_the_next_in_at_once(fake, candidate, pass_time):
+    a = candidate("a")
+    await pass_time(1)
+    b = candidate("b")
+    await pass_time(3)
+    await a.stop()
+    assert spec(fake)["holderIdentity"] == "" and not a.elector.is_leader
+    await pass_time(3)
+    assert b.elector.is_leader and spec(fake)["leaseTransitions"] == 1
+    assert a.lost == 0
+
+
+async def test_a_dead_leader_is_replaced_after_the_lease_ran_out(fake, candidate, pass_time, clock):
+    fake.put(
+        LEASES, "koord", "kube-system",
+        spec={"holderIdentity": "dead", "leaseDurationSeconds": 15, "renewTime": "2001-01-01T00:00:00.000000Z"},
+    )  # fmt: skip
+    b = candidate("b")
+    await pass_time(14)
+    assert not b.elector.is_leader  # its clock says 2023, but it has watched the lease for 14 s only
+    await pass_time(4)
+    assert b.elector.is_leader and spec(fake)["leaseTransitions"] == 1
+
+
+async def test_skewed_and_jumping_clocks_do_no_harm(fake, client, candidate, pass_time, clock):
+    clock.jump(-86400)
+    a = candidate("a")
+    await pass_time(2)
+    clock.jump(10 * 86400)
+    b = candidate("b")
+    await pass_time(20)
+    assert a.elector.is_leader and not b.elector.is_leader and a.lost == 0
+
+
+async def test_a_leader_cut_off_stops_before_another_may_begin(fake, client, candidate, pass_time, clock):
+    a = candidate("a")
+    await pass_time(3)
+    led_until = None
+    fake._patch = lambda *args: web.Response(status=500)
+    for _ in range(60):
+        await pass_time(0.5)
+        if not a.elector.is_leader:
+            led_until = clock.monotonic()
+            break
+    assert led_until is not None and led_until <= 3 + 2 + 10 + 1
+    with pytest.raises(LeadershipLost):
+        await a.task
+    assert a.lost == 1
+
+
+async def test_a_stolen_lease_is_noticed_at_the_next_renewal(fake, candidate, pass_time):
+    a = candidate("a")
+    await pass_time(2)
+    fake.put(LEASES, "koord", "kube-system", spec={"holderIdentity": "thief", "leaseDurationSeconds": 15})
+    await pass_time(3)
+    assert not a.elector.is_leader and a.lost == 1
+    with pytest.raises(LeadershipLost):
+        await a.task
+    assert spec(fake)["holderIdentity"] == "thief"
+
+
+async def test_two_at_once_and_only_one_wins(fake, candidate, pass_time):
+    candidates = [candidate(name) for name in "abcde"]
+    await pass_time(6)
+    assert sum(one.elector.is_leader for one in candidates) == 1
+
+
+async def test_never_two_leaders_while_servers_and_leaders_fail(fake, candidate, pass_time, new_fake):
+    _, fault = new_fake
+    candidates = [candidate(name) for name in "abc"]
+    for round_ in range(12):
+        fake.faults["other"].extend(fault(status=500) for _ in range(round_ % 4 * 3))
+        await pass_time(3)
+        assert sum(one.elector.is_leader for one in candidates) <= 1
+    assert sum(one.led for one in candidates) >= 1
+
+
+async def test_the_result_of_the_work_and_a_release(fake, client, pass_time):
+    elector = LeaderElector(client, "kube-system", "koord", "a", registry=CollectorRegistry())
+
+    async def lead():
+        return 42
+
+    assert await elector.run(lead) == 42
+    assert spec(fake)["holderIdentity"] == ""
+
+
+async def test_work_that_raises_releases_too(fake, client):
+    elector = LeaderElector(client, "kube-system", "koord", "a", registry=CollectorRegistry())
+
+    async def lead():
+        raise ValueError("bug")
+
+    with pytest.raises(ValueError, match="bug"):
+        await elector.run(lead)
+    assert spec(fake)["holderIdentity"] == ""
+
+
+@pytest.mark.parametrize(
+    "options", [{"lease_duration": 10, "renew_deadline": 10}, {"renew_deadline": 2, "retry_period": 2}]
+)
+async def test_bad_times(client, options):
+    with pytest.raises(ValueError, match="lease_duration > renew_deadline"):
+        LeaderElector(client, "ns", "n", "a", **options)
+
+
+async def test_no_identity():
+    async with Client(Config(server="http://x"), registry=CollectorRegistry()) as client:
+        with pytest.raises(ValueError, match="identity"):
+            LeaderElector(client, "ns", "n", "")

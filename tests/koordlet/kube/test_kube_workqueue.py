@@ -1,0 +1,170 @@
+"""The promises of the work queue, on virtual time."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from koordlet.app.clock import FakeClock
+from koordlet.kube import QueueClosed, WorkQueue
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+async def queue(clock):
+    made = WorkQueue("q", clock=clock, registry=CollectorRegistry())
+    yield made
+    await made.shutdown()
+
+
+async def test_an_item_waits_once_and_in_order(queue):
+    for item in ("a", "b", "a"):
+        queue.add(item)
+    assert len(queue) == 2
+    assert [await queue.get(), await queue.get()] == ["a", "b"]
+
+
+async def test_an_item_in_work_is_not_given_out_twice(queue, clock):
+    queue.add("a")
+    item = await queue.get()
+    queue.add("a")
+    waiting = asyncio.create_task(queue.get())
+    await clock.settle()
+    assert not waiting.done()
+    queue.done(item)
+    assert await waiting == "a"
+
+
+async def test_delayed_items_come_in_time_and_the_earlier_time_counts(queue, clock):
+    queue.add_after("late", 10)
+    queue.add_after("soon", 5)
+    queue.add_after("soon", 20)
+    queue.add_after("late", 7)
+    await clock.advance(4.9)
+    assert len(queue) == 0
+    await clock.advance(0.2)
+    assert await queue.get() == "soon"
+    await clock.advance(2)
+    assert await queue.get() == "late"
+    await clock.advance(30)
+    assert len(queue) == 0
+
+
+async def test_adding_at_once_voids_the_delay(queue, clock):
+    queue.add_after("a", 5)
+    queue.add("a")
+    queue.done(await queue.get())
+    await clock.advance(10)
+    assert len(queue) == 0
+
+
+async def test_failures_back_off_per_item(clock):
+    queue = WorkQueue("q", qps=0, clock=clock, registry=CollectorRegistry())
+    waits = []
+    for _ in range(6):
+        before = clock.monotonic()
+        queue.add_rate_limited("a")
+        while not len(queue):
+            await clock.advance(0.005)
+        waits.append(round(clock.monotonic() - before, 3))
+        queue.done(await queue.get())
+    assert waits == pytest.approx([0.005, 0.01, 0.02, 0.04, 0.08, 0.16], abs=0.006)  # looked at every 5 ms
+    queue.forget("a")
+    assert queue.failures("a") == 0
+    await queue.shutdown()
+
+
+async def test_overall_budget_holds_many_failures(clock):
+    queue = WorkQueue("q", qps=10, burst=2, clock=clock, registry=CollectorRegistry())
+    for item in range(6):
+        queue.add_rate_limited(item)
+    await clock.advance(0.01)
+    assert len(queue) == 2
+    await clock.advance(0.41)
+    assert len(queue) == 6
+    await queue.shutdown()
+
+
+async def test_work_retries_what_raises_and_repeats_what_asks(clock, caplog):
+    registry = CollectorRegistry()
+    queue, seen = WorkQueue("q", clock=clock, registry=registry), []
+
+    async def reconcile(item):
+        seen.append((item, round(clock.monotonic(), 3)))
+        if len(seen) == 1:
+            raise OSError("conflict")
+        return 60.0 if len(seen) == 2 else None
+
+    worker = asyncio.create_task(queue.work(reconcile))
+    queue.add("a")
+    await clock.advance(100)
+    assert seen == [("a", 0), ("a", 0.005), ("a", 60.005)]
+    assert "conflict" in caplog.text and queue.failures("a") == 0
+    assert registry.get_sample_value("koord_workqueue_retries_total", {"queue": "q"}) == 1
+    await queue.shutdown()
+    await worker
+
+
+async def test_shutdown_gives_out_what_is_ready_then_ends(clock):
+    queue = WorkQueue("q", clock=clock, registry=CollectorRegistry())
+    queue.add("a")
+    queue.add_after("b", 1)
+    await queue.shutdown()
+    queue.add("c")
+    assert await queue.get() == "a"
+    with pytest.raises(QueueClosed):
+        await queue.get()
+
+
+async def test_a_cancelled_getter_loses_nothing(queue, clock):
+    first, second = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
+    await clock.settle()
+    queue.add("a")
+    first.cancel()
+    assert await second == "a"
+
+
+@given(st.lists(st.tuples(st.sampled_from(["add", "after", "limited", "get", "done", "time"]), st.integers(0, 3))))
+def test_nothing_added_is_ever_lost_and_nothing_is_worked_on_twice_at_once(steps):
+    async def scenario():
+        clock = FakeClock()
+        queue = WorkQueue("q", qps=0, clock=clock, registry=CollectorRegistry())
+        owed, working = set(), set()
+        for step, item in steps:
+            if step in ("add", "after", "limited"):
+                owed.add(item)
+            match step:
+                case "add":
+                    queue.add(item)
+                case "after":
+                    queue.add_after(item, 1.0 + item)
+                case "limited":
+                    queue.add_rate_limited(item)
+                case "time":
+                    await clock.advance(item)
+                case "get" if len(queue):
+                    taken = await queue.get()
+                    assert taken not in working
+                    owed.discard(taken)
+                    working.add(taken)
+                case "done":
+                    queue.done(item)
+                    working.discard(item)
+        for item in list(working):
+            queue.done(item)
+        await clock.advance(2000)
+        while len(queue):
+            taken = await queue.get()
+            owed.discard(taken)
+            queue.done(taken)
+            await clock.advance(2000)
+        assert not owed
+        await queue.shutdown()
+
+    asyncio.run(scenario())
