@@ -1,7 +1,7 @@
 """What a fresh cluster holds before anybody writes to it; made again at each start if it went missing.
 
 Namespaces, the `kubernetes` Service with its endpoints, the two system priority classes, the list of API
-services. Roles are in `roles`. Existing objects are left as they are, so that what an admin changed stays.
+services, the default roles of `auth.bootstrap`. Existing objects are left as they are, so that what an admin changed stays.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from .. import errors
+from ..auth import bootstrap as default_roles
 from ..kinds import Kinds, version_priority
 from ..registry import Registry, WriteOptions
-from .roles import default_roles
 
 Json = dict[str, Any]
 
@@ -36,7 +36,7 @@ async def bootstrap(registry: Registry, host: str, port: int, service_ip: str) -
     for name, (value, description) in _PRIORITIES.items():
         body = {"metadata": {"name": name}, "value": value, "description": description}
         await _ensure(registry, "scheduling.k8s.io/priorityclasses", None, body)
-    for key, role in default_roles():
+    for key, role in default_roles.objects():
         await _ensure(registry, key, role["metadata"].get("namespace"), role)
     await _kubernetes_service(registry, host, port, service_ip)
     await sync_api_services(registry)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..auth import RBAC, AccessReviews, Authentication, ServiceAccountTokens, Signer, StaticTokens
 from ..http.server import OpenAPIDocs, Reviews
 from ..http.subresources import EvictionGate, TokenIssuer, no_budgets
 from ..patch import Patches
 from ..registry import Registry
 from ..schema.builtin import Builtins
 from ..schema.openapi import OpenAPI
-from ..seams import Authenticator, Authorizer, EveryoneIsAdmin
+from ..seams import Authenticator, Authorizer, UserInfo
 from .tls import Pki
 
 if TYPE_CHECKING:
@@ -41,5 +42,16 @@ def build_policy(config: Config, registry: Registry, pki: Pki, admin_token: str)
     """Make the policy objects and hang schemas, admission and patches onto `registry`."""
     registry.patcher = Patches()
     builtins = Builtins()
-    everyone = EveryoneIsAdmin()
-    return Policy(everyone, everyone, None, OpenAPI(registry.kinds, builtins), no_budgets, None, [])
+    static = StaticTokens.read(config.token_auth_file) if config.token_auth_file else StaticTokens()
+    static.add(admin_token, UserInfo("admin", ("system:masters",)))
+    accounts = ServiceAccountTokens(Signer.from_pem(pki.sa_key_file.read_bytes()), registry.store.get)
+    rbac = RBAC(registry.store)
+    return Policy(
+        Authentication(static, accounts, config.anonymous),
+        rbac,
+        AccessReviews(rbac, static, accounts),
+        OpenAPI(registry.kinds, builtins),
+        no_budgets,
+        accounts.request,
+        [],
+    )

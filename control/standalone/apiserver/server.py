@@ -46,6 +46,7 @@ log = get_logger(__name__)
 
 MAINTAIN_SECONDS = 5.0
 STOP_SECONDS = 5.0
+KEEPALIVE_SECONDS = 180.0
 
 
 class AlreadyRunning(Exception):
@@ -195,10 +196,10 @@ class ApiServer:
         )
         server = web.Server(
             Dispatcher(handlers).handle,
+            request_factory=_request,
             handler_cancellation=True,
             access_log=None,
-            keepalive_timeout=180.0,
-            client_max_size=MAX_BODY,
+            keepalive_timeout=KEEPALIVE_SECONDS,
         )
         self._runner = web.ServerRunner(server, shutdown_timeout=STOP_SECONDS)
         await self._runner.setup()
@@ -219,6 +220,12 @@ class ApiServer:
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(_report)
         self._tasks.append(task)
+
+
+def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+    """As aiohttp makes requests, with our limit on bodies."""
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY)
 
 
 def _report(task: asyncio.Task[Any]) -> None:

@@ -1,6 +1,6 @@
 """Content negotiation: which shape of JSON the client takes, and what its body is.
 
-Only JSON is spoken (plus YAML in request bodies). A client that offers protobuf first gets JSON if it lists
+Only JSON is spoken; request bodies may also be YAML or protobuf. A client that offers protobuf first gets JSON if it lists
 JSON too, and 406 otherwise. `as=Table` and `as=PartialObjectMetadata` are the shapes of meta.k8s.io. Pure.
 """
 
@@ -14,6 +14,7 @@ import msgspec
 import yaml
 
 from .. import errors
+from . import protobuf
 
 View = Literal["object", "table", "partial"]
 ACCEPTED = "application/json"
@@ -93,7 +94,9 @@ def decode_body(body: bytes, content_type: str) -> Any:
             return yaml.safe_load(body)
         except yaml.YAMLError as e:
             raise errors.bad_request(f"error decoding YAML: {e}") from e
-    raise errors.unsupported_media_type("application/json, application/yaml")
+    if kind == protobuf.CONTENT_TYPE:
+        return protobuf.decode(body)
+    raise errors.unsupported_media_type(f"application/json, application/yaml, {protobuf.CONTENT_TYPE}")
 
 
 def decode_json(body: bytes) -> Any:
