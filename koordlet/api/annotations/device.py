@@ -1,0 +1,178 @@
+"""Device allocation: what pods ask for, what they got, GPU partitions, vendor locks (spec 01 §5.2, §5.5, §5.9)."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from koordlet.api import names
+from koordlet.api.annotations._base import Annotation, Map
+from koordlet.api.base import Frozen
+from koordlet.api.fields import written
+from koordlet.api.meta import LabelSelector
+from koordlet.api.quantity import Quantity
+from koordlet.api.wire import Time, WireError
+
+APPLY_FOR_ALL: Final = "ApplyForAll"
+REQUESTS_AS_COUNT: Final = "RequestsAsCount"
+EXCLUSIVE_DEVICE_LEVEL: Final = "DeviceLevel"
+EXCLUSIVE_PCIE_LEVEL: Final = "PCIeLevel"
+TOPOLOGY_SCOPE_LEVELS: Final[dict[str, int]] = {"Device": 4, "PCIe": 3, "NUMANode": 2, "Node": 1}
+SAME_PCIE: Final = "SamePCIe"
+PARTITION_RESTRICTED: Final = "Restricted"
+PARTITION_BEST_EFFORT: Final = "BestEffort"
+PARTITION_HONOR: Final = "Honor"
+PARTITION_PREFER: Final = "Prefer"
+LOCK_LIFETIME: Final = timedelta(minutes=5)
+
+
+class VirtualFunction(Frozen):
+    """A virtual function of an allocated NIC."""
+
+    minor: int = 0
+    bus_id: str = msgspec.field(default="", name="busID")
+
+
+class DeviceAllocationExtension(Frozen):
+    """More about an allocation."""
+
+    vfs: list[VirtualFunction] = msgspec.field(default_factory=list)
+    gpu_shared_resource_template: str = ""
+
+
+class DeviceAllocation(Frozen):
+    """One device that a pod got, and how much of it."""
+
+    minor: int = written(int)
+    resources: dict[str, Quantity] = written(dict)
+    id: str = ""
+    extension: DeviceAllocationExtension | None = None
+
+
+class DeviceHint(Frozen):
+    """Which devices of a type a pod wants, and how."""
+
+    selector: LabelSelector | None = None
+    vf_selector: LabelSelector | None = None
+    allocate_strategy: str = ""
+    required_topology_scope: str = ""
+    exclusive_policy: str = ""
+
+
+class DeviceJointAllocate(Frozen):
+    """Device types that must come together."""
+
+    device_types: list[str] = msgspec.field(default_factory=list)
+    required_scope: str = ""
+
+
+class GPUPartitionSpec(Frozen):
+    """How a pod wants its GPUs partitioned."""
+
+    allocate_policy: str = ""
+    ring_bus_bandwidth: Quantity | None = None
+
+
+class GPUPartition(Frozen):
+    """GPUs that may be given out together."""
+
+    minors: list[int] = written(list)
+    gpu_link_type: str = msgspec.field(default="", name="gpuLinkType")
+    ring_bus_bandwidth: Quantity | None = None
+    allocation_score: int = 0
+
+
+DeviceAllocations = dict[str, list[DeviceAllocation]]
+PartitionTable = dict[int, list[GPUPartition]]
+
+ALLOCATED: Final[Annotation[DeviceAllocations]] = Annotation(
+    names.ANNOTATION_DEVICE_ALLOCATED, dict[str, list[DeviceAllocation]]
+)
+ALLOCATE_HINT: Final[Annotation[dict[str, DeviceHint]]] = Annotation(
+    names.ANNOTATION_DEVICE_ALLOCATE_HINT, dict[str, DeviceHint]
+)
+JOINT_ALLOCATE: Final[Annotation[DeviceJointAllocate]] = Annotation(
+    names.ANNOTATION_DEVICE_JOINT_ALLOCATE, DeviceJointAllocate
+)
+_PARTITION_SPEC: Final[Annotation[GPUPartitionSpec]] = Annotation(names.ANNOTATION_GPU_PARTITION_SPEC, GPUPartitionSpec)
+_PARTITIONS: Final[Annotation[dict[str, list[GPUPartition]]]] = Annotation(
+    names.ANNOTATION_GPU_PARTITIONS, dict[str, list[GPUPartition]]
+)
+
+
+def gpu_partition_spec(annotations: Map) -> GPUPartitionSpec | None:
+    """The pod's partition spec, BestEffort unless it says otherwise. Raises WireError."""
+    spec = _PARTITION_SPEC.get(annotations)
+    if spec is None or spec.allocate_policy:
+        return spec
+    return msgspec.structs.replace(spec, allocate_policy=PARTITION_BEST_EFFORT)
+
+
+def gpu_partitions(annotations: Map) -> PartitionTable | None:
+    """The partitions of a Device by number of GPUs, None when missing.
+
+    Raises WireError when malformed, `null` included, or when a size is not a number.
+    """
+    where = f"annotation {_PARTITIONS.key}"
+    if annotations.get(_PARTITIONS.key, "").strip() == "null":
+        raise WireError("must be an object, not null", where=where)
+    table = _PARTITIONS.get(annotations)
+    if table is None:
+        return None
+    for size in table:
+        if not re.fullmatch(r"[0-9]{1,4}", size, re.ASCII):
+            raise WireError(f"{size!r} is not a number of GPUs", where=where)
+    return {int(size): partitions for size, partitions in table.items()}
+
+
+def gpu_partitions_text(table: PartitionTable) -> str:
+    """The annotation for a partition table."""
+    return _PARTITIONS.text({str(size): partitions for size, partitions in table.items()})
+
+
+def gpu_partition_policy(labels: Map) -> str:
+    """`Honor` if the node or device says exactly that, else `Prefer`."""
+    return PARTITION_HONOR if labels.get(names.LABEL_GPU_PARTITION_POLICY) == PARTITION_HONOR else PARTITION_PREFER
+
+
+def secondary_device_well_planned(labels: Map) -> bool | None:
+    """True, False, or None when the label says neither."""
+    known: dict[str, bool] = {"true": True, "false": False}
+    return known.get(labels.get(names.LABEL_SECONDARY_DEVICE_WELL_PLANNED, ""))
+
+
+def minors_text(minors: list[int]) -> str:
+    """The value of `gpu-minors`."""
+    return ",".join(map(str, minors))
+
+
+class VendorLock(NamedTuple):
+    """Who holds a node's device-plugin lock, since when."""
+
+    since: Time
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.since},{self.namespace},{self.name}"
+
+    def expired(self, now: datetime) -> bool:
+        """Whether the lock may be taken over without asking whether its pod still exists."""
+        return now - self.since > LOCK_LIFETIME
+
+
+def vendor_lock(annotations: Map, key: str) -> VendorLock | None:
+    """The lock under `ANNOTATION_HAMI_LOCK` or `ANNOTATION_CAMBRICON_LOCK`, None when free. Raises WireError."""
+    text = annotations.get(key)
+    if text is None:
+        return None
+    parts: list[Any] = text.split(",")
+    if len(parts) != 3:
+        raise WireError(f"{text!r} is not <time>,<namespace>,<name>", where=f"annotation {key}")
+    try:
+        return VendorLock(Time.parse(parts[0]), parts[1], parts[2])
+    except ValueError as error:
+        raise WireError(str(error), where=f"annotation {key}") from error

@@ -1,0 +1,118 @@
+"""Gang scheduling: annotations and labels of pods and PodGroups (spec 01 §5.6)."""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import msgspec
+
+from koordlet.api import names
+from koordlet.api.annotations._base import Annotation, Map, integer
+from koordlet.api.base import Frozen
+from koordlet.api.fields import written
+from koordlet.api.wire import Duration, WireError
+
+T = TypeVar("T")
+
+MODE_STRICT: Final = "Strict"
+MODE_NON_STRICT: Final = "NonStrict"
+MATCH_ONLY_WAITING: Final = "only-waiting"
+MATCH_WAITING_AND_RUNNING: Final = "waiting-and-running"
+MATCH_ONCE_SATISFIED: Final = "once-satisfied"
+MUST_GATHER: Final = "MustGather"
+PREFER_GATHER: Final = "PreferGather"
+DEFAULT_WAITING_TIME: Final = Duration("600s")
+
+
+class GatherStrategy(Frozen):
+    """How close together a gang wants to be on one network layer."""
+
+    layer: str = written(str)
+    strategy: str = written(str)
+    pod_count_multiple: int = 0
+
+
+class NetworkTopologySpec(Frozen):
+    """Network closeness of a gang."""
+
+    gather_strategy: list[GatherStrategy] = msgspec.field(default_factory=list)
+
+
+NETWORK_TOPOLOGY_SPEC: Final[Annotation[NetworkTopologySpec]] = Annotation(
+    names.ANNOTATION_GANG_NETWORK_TOPOLOGY_SPEC, NetworkTopologySpec
+)
+_GROUPS: Final[Annotation[list[str]]] = Annotation(names.ANNOTATION_GANG_GROUPS, list[str])
+
+
+def gang_name(labels: Map, annotations: Map) -> str:
+    """The pod's gang: PodGroup label, its deprecated form, then the annotation; empty for none."""
+    return (
+        labels.get(names.LABEL_POD_GROUP)
+        or labels.get(names.LABEL_POD_GROUP_NAME_DEPRECATED)
+        or annotations.get(names.ANNOTATION_GANG_NAME, "")
+    )
+
+
+def min_available(labels: Map, annotations: Map) -> int | None:
+    """How many members must be schedulable, None when missing. Raises WireError.
+
+    Either way the gang is not initialised from this pod.
+    """
+    value = integer(annotations, names.ANNOTATION_GANG_MIN_AVAILABLE, bits=32)
+    if value is None:
+        value = integer(labels, names.LABEL_POD_GROUP_MIN_AVAILABLE_DEPRECATED, bits=32)
+    return value
+
+
+def total_number(annotations: Map, minimum: int) -> int:
+    """How many members the gang has; the minimum when that is missing, invalid or less."""
+    try:
+        total = integer(annotations, names.ANNOTATION_GANG_TOTAL_NUMBER)
+    except WireError:
+        total = None
+    return minimum if total is None else max(total, minimum)
+
+
+def mode(annotations: Map) -> str:
+    """`NonStrict` if the gang says exactly that, else `Strict`."""
+    return MODE_NON_STRICT if annotations.get(names.ANNOTATION_GANG_MODE) == MODE_NON_STRICT else MODE_STRICT
+
+
+def match_policy(annotations: Map, default: str = MATCH_ONCE_SATISFIED) -> str:
+    """Which members count; `default` is the scheduler's own, for missing and invalid values."""
+    text = annotations.get(names.ANNOTATION_GANG_MATCH_POLICY) or annotations.get(
+        names.ANNOTATION_POD_GROUP_MATCH_POLICY, ""
+    )
+    known = (MATCH_ONLY_WAITING, MATCH_WAITING_AND_RUNNING, MATCH_ONCE_SATISFIED)
+    return text if text in known else default
+
+
+def waiting_time(annotations: Map, default: Duration = DEFAULT_WAITING_TIME) -> Duration:
+    """How long members wait for each other; `default` for missing, invalid and non-positive values."""
+    try:
+        duration = Duration(annotations.get(names.ANNOTATION_GANG_WAITING_TIME, "0"))
+    except ValueError:
+        return default
+    return duration if duration.nanoseconds > 0 else default
+
+
+def groups(annotations: Map, itself: str) -> list[str]:
+    """The gangs (`namespace/name`) scheduled together; only `itself` when missing or invalid."""
+    try:
+        return _GROUPS.get(annotations) or [itself]
+    except WireError:
+        return [itself]
+
+
+def network_index(annotations: Map) -> int | None:
+    """The pod's rank in the network, None when missing. Raises WireError; callers then treat it as missing."""
+    return integer(annotations, names.ANNOTATION_GANG_NETWORK_TOPOLOGY_INDEX)
+
+
+def network_order(name: str, annotations: Map) -> tuple[int, int, str]:
+    """Sort key of members: ranked pods by rank, then the others, by name in each case."""
+    try:
+        index = network_index(annotations)
+    except WireError:
+        index = None
+    return (0, index, name) if index is not None and index >= 0 else (1, 0, name)

@@ -1,0 +1,281 @@
+"""Pod annotations and labels that steer eviction and quality of service (spec 01 §5.1)."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import msgspec
+
+from koordlet.api import names
+from koordlet.api.annotations._base import Annotation, DefaultAnnotation, Map, integer
+from koordlet.api.base import Frozen
+from koordlet.api.core import Pod
+from koordlet.api.fields import written
+from koordlet.api.quantity import ZERO, Quantity, QuantityError
+from koordlet.api.sloconfig.node import CPUBurstConfig
+from koordlet.api.sloconfig.resourceqos import CPUQOS, PodBlkIOQOS, PodMemoryQOS
+from koordlet.api.wire import WireError, decode
+
+BATCH_RESOURCES: Final = (names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY)
+CORE_SCHED_NONE: Final = "none"
+CORE_SCHED_EXCLUSIVE: Final = "exclusive"
+
+CPU_BURST: Final[Annotation[CPUBurstConfig]] = Annotation(names.ANNOTATION_CPU_BURST, CPUBurstConfig)
+MEMORY_QOS: Final[Annotation[PodMemoryQOS]] = Annotation(names.ANNOTATION_MEMORY_QOS, PodMemoryQOS)
+BLKIO_QOS: Final[Annotation[PodBlkIOQOS]] = Annotation(names.ANNOTATION_BLKIO_QOS, PodBlkIOQOS)
+_CPU_QOS: Final[Annotation[CPUQOS]] = Annotation(names.ANNOTATION_CPU_QOS, CPUQOS)
+
+
+def cpu_qos(annotations: Map) -> CPUQOS | None:
+    """`cpuQOS`. Raises WireError when malformed or when the group identity is outside [-1, 2]."""
+    qos = _CPU_QOS.get(annotations)
+    if qos and qos.group_identity is not None and not -1 <= qos.group_identity <= 2:
+        where = f"annotation {_CPU_QOS.key}"
+        raise WireError(f"{qos.group_identity} is not within -1 and 2", where=where, path="groupIdentity")
+    return qos
+
+
+# --- eviction ------------------------------------------------------------------------------------------
+
+
+def eviction_enabled(labels: Map) -> bool:
+    """Whether usage-based and request-based eviction may take the pod (not: the BE evictions)."""
+    return labels.get(names.LABEL_EVICTION_ENABLED) == names.TRUE
+
+
+def eviction_priority(annotations: Map) -> int:
+    """Order of eviction, lower first; 0 when missing. Raises WireError; callers then use 0 and warn."""
+    return integer(annotations, names.ANNOTATION_EVICTION_PRIORITY, bits=32) or 0
+
+
+def eviction_allowed(annotations: Map, feature: str) -> bool:
+    """Whether `eviction-policy` lets a feature evict the pod: missing allows all, malformed none."""
+    text = annotations.get(names.ANNOTATION_EVICTION_POLICY)
+    if text is None:
+        return True
+    try:
+        allowed: list[str] = decode(text, list[str])
+    except WireError:
+        return False
+    return feature in allowed
+
+
+# --- network -------------------------------------------------------------------------------------------
+
+
+class NetworkQOSSpec(Frozen):
+    """`networkQOS` as written: quantities in bit/s."""
+
+    ingress_limit: str = written(str)
+    egress_limit: str = written(str)
+
+
+class NetworkLimits(NamedTuple):
+    """Limits in bytes a second; 0 is no limit."""
+
+    ingress: int
+    egress: int
+
+
+NETWORK_QOS: Final[Annotation[NetworkQOSSpec]] = Annotation(names.ANNOTATION_NETWORK_QOS, NetworkQOSSpec)
+
+
+def network_limits(annotations: Map) -> NetworkLimits | None:
+    """The pod's bandwidth limits, None without the annotation. A missing field is no limit (spec 01 §9 A7).
+
+    Raises WireError for JSON or quantities that are malformed or negative.
+    """
+    spec = NETWORK_QOS.get(annotations)
+    if spec is None:
+        return None
+    return NetworkLimits(_bytes(spec.ingress_limit, "ingressLimit"), _bytes(spec.egress_limit, "egressLimit"))
+
+
+def _bytes(text: str, field: str) -> int:
+    try:
+        bits = Quantity(text or "0")
+        if bits < ZERO:
+            raise QuantityError(f"{text} is negative")
+    except QuantityError as error:
+        raise WireError(str(error), where=f"annotation {names.ANNOTATION_NETWORK_QOS}", path=field) from error
+    return bits.value() // 8
+
+
+# --- core scheduling and OOM ---------------------------------------------------------------------------
+
+
+def core_sched_group(labels: Map) -> str:
+    """The core-scheduling group id, empty when missing."""
+    return labels.get(names.LABEL_CORE_SCHED_GROUP_ID, "")
+
+
+def core_sched_policy(labels: Map) -> str:
+    """`none`, `exclusive`, or empty for the default policy."""
+    policy = labels.get(names.LABEL_CORE_SCHED_POLICY, "")
+    return policy if policy in (CORE_SCHED_NONE, CORE_SCHED_EXCLUSIVE) else ""
+
+
+class OOMScores(NamedTuple):
+    """What to write into `oom_score_adj`, by container; containers that are in neither stay untouched.
+
+    `refused` names what was given out of range: container names, or the pod-level annotation's key.
+    """
+
+    by_container: dict[str, int]
+    for_others: int | None
+    refused: tuple[str, ...]
+
+    def of(self, container: str) -> int | None:
+        """The score of one container, None to leave it alone."""
+        if container in self.refused:
+            return None
+        return self.by_container.get(container, self.for_others)
+
+
+_OOM_SPEC: Final[Annotation[dict[str, int]]] = Annotation(names.ANNOTATION_OOM_SCORE_ADJ_SPEC, dict[str, int])
+
+
+def oom_scores(annotations: Map) -> OOMScores | None:
+    """Scores of the pod's containers, None when it asks for none.
+
+    The per-container annotation wins. Raises WireError when that one is malformed: then nothing is applied, not
+    even the pod-level value. A value outside [-1000, 1000] is skipped.
+    """
+    given = _OOM_SPEC.get(annotations) or {}
+    by_container = {name: score for name, score in given.items() if -1000 <= score <= 1000}
+    refused = [name for name in given if name not in by_container]
+    try:
+        for_others = integer(annotations, names.ANNOTATION_OOM_SCORE_ADJ, low=-1000, high=1000)
+    except WireError:
+        for_others = None
+        refused.append(names.ANNOTATION_OOM_SCORE_ADJ)
+    if not by_container and for_others is None and not refused:
+        return None
+    return OOMScores(by_container, for_others, tuple(refused))
+
+
+# --- resctrl -------------------------------------------------------------------------------------------
+
+
+class LLCSchemata(Frozen):
+    """A range of last-level cache in percent: two numbers, or none."""
+
+    range: list[int] = msgspec.field(default_factory=list)
+
+
+class LLCSchemataPerCache(LLCSchemata):
+    """The range of one cache; applied after the common one."""
+
+    cache_id: int = msgspec.field(default=0, name="cacheID")
+
+
+class LLC(Frozen):
+    """Last-level cache of a pod."""
+
+    schemata: LLCSchemata = msgspec.field(default_factory=LLCSchemata)
+    schemata_per_cache: list[LLCSchemataPerCache] = msgspec.field(default_factory=list)
+
+
+class MBSchemata(Frozen):
+    """Memory bandwidth in percent; 0 is not set."""
+
+    percent: int = 0
+
+
+class MBSchemataPerCache(MBSchemata):
+    """The bandwidth at one cache; applied after the common one."""
+
+    cache_id: int = msgspec.field(default=0, name="cacheID")
+
+
+class MB(Frozen):
+    """Memory bandwidth of a pod."""
+
+    schemata: MBSchemata = msgspec.field(default_factory=MBSchemata)
+    schemata_per_cache: list[MBSchemataPerCache] = msgspec.field(default_factory=list)
+
+
+class Resctrl(Frozen):
+    """Cache and memory bandwidth of a pod."""
+
+    llc: LLC = msgspec.field(default_factory=LLC)
+    mb: MB = msgspec.field(default_factory=MB)
+
+
+RESCTRL: Final[Annotation[Resctrl]] = Annotation(names.ANNOTATION_RESCTRL, Resctrl)
+
+
+# --- batch resources of containers ---------------------------------------------------------------------
+
+
+class ExtendedResourceContainer(Frozen):
+    """Batch resources of one container, as its manifest asked for them."""
+
+    limits: dict[str, Quantity] = msgspec.field(default_factory=dict)
+    requests: dict[str, Quantity] = msgspec.field(default_factory=dict)
+
+
+class ExtendedResourceSpec(Frozen):
+    """Batch resources by container name. The kubelet drops extended requests; this keeps them for the node."""
+
+    containers: dict[str, ExtendedResourceContainer] = msgspec.field(default_factory=dict)
+
+
+EXTENDED_RESOURCE_SPEC: Final[DefaultAnnotation[ExtendedResourceSpec]] = DefaultAnnotation(
+    names.ANNOTATION_EXTENDED_RESOURCE_SPEC, ExtendedResourceSpec, ExtendedResourceSpec
+)
+
+
+def extended_resources(pod: Pod) -> ExtendedResourceSpec:
+    """What the annotation of a pod should say: batch resources of its regular containers only."""
+    containers = {}
+    for container in pod.spec.containers:
+        limits = {name: q for name, q in container.resources.limits.items() if name in BATCH_RESOURCES}
+        requests = {name: q for name, q in container.resources.requests.items() if name in BATCH_RESOURCES}
+        if limits or requests:
+            containers[container.name] = ExtendedResourceContainer(limits=limits, requests=requests)
+    return ExtendedResourceSpec(containers=containers)
+
+
+def extended_resource_update(pod: Pod) -> str | None:
+    """The annotation's new text, or None when it is right (or rightly missing) already.
+
+    An annotation that is malformed or means something else is rewritten; one that is no longer needed becomes `{}`.
+    """
+    wanted = extended_resources(pod)
+    if EXTENDED_RESOURCE_SPEC.key not in pod.metadata.annotations and not wanted.containers:
+        return None
+    try:
+        if (
+            EXTENDED_RESOURCE_SPEC.key in pod.metadata.annotations
+            and EXTENDED_RESOURCE_SPEC.get(pod.metadata.annotations) == wanted
+        ):
+            return None
+    except WireError:
+        pass  # rewritten below, which is the cure
+    return EXTENDED_RESOURCE_SPEC.text(wanted)
+
+
+# --- replaced resources --------------------------------------------------------------------------------
+
+
+def replaced_resources(annotations: Map) -> dict[str, str | None]:
+    """`replace-resources`: old name -> new name, None to drop. Entries without exactly one colon are ignored."""
+    result: dict[str, str | None] = {}
+    for entry in annotations.get(names.ANNOTATION_REPLACE_RESOURCES, "").split(","):
+        if entry.count(":") == 1:
+            old, new = (part.strip() for part in entry.split(":"))
+            if old:
+                result[old] = new or None
+    return result
+
+
+def apply_replaced(resources: dict[str, Quantity], replaced: dict[str, str | None]) -> dict[str, Quantity]:
+    """A resource list with names replaced or dropped; cpu under a new name counts milli-cores."""
+    result = dict(resources)
+    for old, new in replaced.items():
+        if old in result:
+            amount = result.pop(old)
+            if new is not None:
+                result[new] = Quantity.of(amount.milli_value()) if old == "cpu" and new != "cpu" else amount
+    return result

@@ -1,0 +1,112 @@
+"""Annotations and labels of reservations and of the pods that use them (spec 01 §5.2, §5.8, §5.9)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from koordlet.api import names
+from koordlet.api.annotations._base import Annotation, Map, integer
+from koordlet.api.base import Frozen
+from koordlet.api.core import NodeSelectorTerm, Toleration
+from koordlet.api.meta import ObjectReference
+from koordlet.api.quantity import Quantity
+from koordlet.api.reservation import ReservationOwner
+
+
+class ReservationAllocated(Frozen):
+    """The reservation that a pod consumes."""
+
+    name: str = ""
+    uid: str = ""
+
+
+class ReservationSelector(Frozen):
+    """Terms over a reservation's labels, ORed."""
+
+    reservation_selector_terms: list[NodeSelectorTerm] = msgspec.field(default_factory=list)
+
+
+class ReservationAffinity(Frozen):
+    """Which reservations a pod must use. A name wins over all selectors."""
+
+    required_during_scheduling_ignored_during_execution: ReservationSelector | None = None
+    reservation_selector: dict[str, str] = msgspec.field(default_factory=dict)
+    tolerations: list[Toleration] = msgspec.field(default_factory=list)
+    name: str = ""
+
+    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether a reservation with that name and labels is asked for; an empty affinity takes any."""
+        if self.name:
+            return self.name == name
+        required = self.required_during_scheduling_ignored_during_execution
+        if required is not None and not any(term.matches(labels, {}) for term in required.reservation_selector_terms):
+            return False
+        return all(labels.get(key) == value for key, value in self.reservation_selector.items())
+
+
+class ExactMatchSpec(Frozen):
+    """Resources of which a reservation must hold exactly what the pod requests."""
+
+    resource_names: list[str] = msgspec.field(default_factory=list)
+
+
+class RestrictedOptions(Frozen):
+    """Resources that a Restricted reservation restricts; empty means all that it holds."""
+
+    resources: list[str] = msgspec.field(default_factory=list)
+
+
+class ResizeAllocatable(Frozen):
+    """What a reservation should hold from now on."""
+
+    resources: dict[str, Quantity] = msgspec.field(default_factory=dict)
+
+
+ALLOCATED: Final[Annotation[ReservationAllocated]] = Annotation(
+    names.ANNOTATION_RESERVATION_ALLOCATED, ReservationAllocated
+)
+AFFINITY: Final[Annotation[ReservationAffinity]] = Annotation(
+    names.ANNOTATION_RESERVATION_AFFINITY, ReservationAffinity, empty=ReservationAffinity
+)
+EXACT_MATCH: Final[Annotation[ExactMatchSpec]] = Annotation(names.ANNOTATION_EXACT_MATCH_RESERVATION, ExactMatchSpec)
+OWNERS: Final[Annotation[list[ReservationOwner]]] = Annotation(
+    names.ANNOTATION_RESERVATION_OWNERS, list[ReservationOwner]
+)
+CURRENT_OWNER: Final[Annotation[ObjectReference]] = Annotation(
+    names.ANNOTATION_RESERVATION_CURRENT_OWNER, ObjectReference
+)
+RESTRICTED_OPTIONS: Final[Annotation[RestrictedOptions]] = Annotation(
+    names.ANNOTATION_RESERVATION_RESTRICTED_OPTIONS, RestrictedOptions
+)
+RESIZE_ALLOCATABLE: Final[Annotation[ResizeAllocatable]] = Annotation(
+    names.ANNOTATION_RESERVATION_RESIZE_ALLOCATABLE, ResizeAllocatable
+)
+
+
+def without_allocated(annotations: Map, uid: str) -> dict[str, str] | None:
+    """The annotations without `reservation-allocated`, or None when it names another reservation or is missing.
+
+    Raises WireError when the annotation is malformed.
+    """
+    allocated = ALLOCATED.get(annotations)
+    if allocated is None or allocated.uid != uid:
+        return None
+    return {key: value for key, value in annotations.items() if key != ALLOCATED.key}
+
+
+def order(labels: Map) -> int:
+    """Preference among reservations, lowest non-zero first; 0 when missing. Raises WireError."""
+    return integer(labels, names.LABEL_RESERVATION_ORDER) or 0
+
+
+def is_reservation_pod(labels: Map) -> bool:
+    """Whether the pod itself acts as a reservation (operating mode)."""
+    return labels.get(names.LABEL_OPERATING_MODE) == names.OPERATING_MODE_RESERVATION
+
+
+def ignores_reservations(labels: Map) -> bool:
+    """Whether the pod must not use reservations."""
+    return labels.get(names.LABEL_RESERVATION_IGNORED) == names.TRUE

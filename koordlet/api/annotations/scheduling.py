@@ -1,0 +1,163 @@
+"""Pod annotations and labels between users, the scheduler and the descheduler (spec 01 §5.2)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from koordlet.api import names
+from koordlet.api.annotations._base import Annotation, DefaultAnnotation, Map, integer
+from koordlet.api.base import Frozen
+from koordlet.api.fields import written
+from koordlet.api.meta import DeleteOptions
+from koordlet.api.quantity import Quantity
+from koordlet.api.wire import JSONObject, WireError
+
+BIND_DEFAULT: Final = "Default"
+BIND_FULL_PCPUS: Final = "FullPCPUs"
+BIND_SPREAD_BY_PCPUS: Final = "SpreadByPCPUs"
+BIND_CONSTRAINED_BURST: Final = "ConstrainedBurst"
+EXCLUSIVE_NONE: Final = "None"
+EXCLUSIVE_PCPU_LEVEL: Final = "PCPULevel"
+EXCLUSIVE_NUMA_NODE_LEVEL: Final = "NUMANodeLevel"
+NEVER_EVICT_COST: Final = 2**31 - 1
+PREEMPT_NEVER: Final = "Never"
+PREEMPT_LOWER_PRIORITY: Final = "PreemptLowerPriority"
+
+_COST = re.compile(r"0|-?[1-9][0-9]{0,10}", re.ASCII)
+
+
+class ResourceSpec(Frozen):
+    """How a pod wants its CPUs."""
+
+    required_cpu_bind_policy: str = msgspec.field(default="", name="requiredCPUBindPolicy")
+    preferred_cpu_bind_policy: str = msgspec.field(default="", name="preferredCPUBindPolicy")
+    preferred_cpu_exclusive_policy: str = msgspec.field(default="", name="preferredCPUExclusivePolicy")
+
+
+class NUMANodeResource(Frozen):
+    """What a pod got from one NUMA node."""
+
+    node: int = written(int)
+    resources: dict[str, Quantity] = msgspec.field(default_factory=dict)
+
+
+class ResourceStatus(Frozen):
+    """Which CPUs and NUMA resources the scheduler gave a pod."""
+
+    cpuset: str = ""
+    numa_node_resources: list[NUMANodeResource] = msgspec.field(default_factory=list)
+
+
+class NUMATopologySpec(Frozen):
+    """How a pod wants to be placed on NUMA nodes."""
+
+    numa_topology_policy: str = ""
+    single_numa_node_exclusive: str = msgspec.field(default="", name="singleNUMANodeExclusive")
+
+
+class SchedulingHint(Frozen):
+    """Where a third party wants a pod."""
+
+    node_names: list[str] = msgspec.field(default_factory=list)
+    preferred_node_names: list[str] = msgspec.field(default_factory=list)
+    extensions: JSONObject = msgspec.field(default_factory=dict)
+
+
+class SoftEviction(Frozen):
+    """A request of the descheduler that somebody else removes the pod."""
+
+    timestamp: Any = None
+    delete_options: DeleteOptions | None = None
+    initiator: str = ""
+    reason: str = ""
+
+
+RESOURCE_SPEC: Final[DefaultAnnotation[ResourceSpec]] = DefaultAnnotation(
+    names.ANNOTATION_RESOURCE_SPEC, ResourceSpec, ResourceSpec
+)
+RESOURCE_STATUS: Final[DefaultAnnotation[ResourceStatus]] = DefaultAnnotation(
+    names.ANNOTATION_RESOURCE_STATUS, ResourceStatus, ResourceStatus
+)
+NUMA_TOPOLOGY_SPEC: Final[DefaultAnnotation[NUMATopologySpec]] = DefaultAnnotation(
+    names.ANNOTATION_NUMA_TOPOLOGY_SPEC, NUMATopologySpec, NUMATopologySpec
+)
+SOFT_EVICTION: Final[Annotation[SoftEviction]] = Annotation(names.ANNOTATION_SOFT_EVICTION, SoftEviction)
+_SCALING_FACTORS: Final[Annotation[dict[str, int]]] = Annotation(
+    names.ANNOTATION_LOAD_ESTIMATED_SCALING_FACTORS, dict[str, int]
+)
+_HINTS: Final = tuple(
+    Annotation[SchedulingHint](key, SchedulingHint)
+    for key in (names.ANNOTATION_SCHEDULING_HINT, names.ANNOTATION_SCHEDULING_HINT_OLD)
+)
+
+
+def scheduling_hint(annotations: Map) -> SchedulingHint | None:
+    """The hint, from the new key if it is there. An empty string counts as missing. Raises WireError."""
+    for annotation in _HINTS:
+        if annotations.get(annotation.key):
+            return annotation.get(annotations)
+    return None
+
+
+def eviction_cost(annotations: Map) -> int:
+    """How much the descheduler minds evicting the pod, 0 when missing; NEVER_EVICT_COST is never.
+
+    Raises WireError for what is not an int32 without plus sign and leading zeros; callers then use 0.
+    """
+    key = names.ANNOTATION_EVICTION_COST
+    text = annotations.get(key)
+    if text is not None and not _COST.fullmatch(text):
+        raise WireError(f"{text!r} is not an int32 in plain notation", where=key)
+    return integer(annotations, key, bits=32) or 0
+
+
+def load_scaling_factors(annotations: Map) -> dict[str, int] | None:
+    """Percent by resource with which the pod's load is estimated; None when missing or malformed."""
+    try:
+        return _SCALING_FACTORS.get(annotations)
+    except WireError:
+        return None
+
+
+def load_estimated_seconds(annotations: Map) -> tuple[int | None, int | None]:
+    """For how long the estimate counts: seconds after scheduling, seconds after initialisation; None is unset."""
+
+    def seconds(key: str) -> int | None:
+        try:
+            return integer(annotations, key)
+        except WireError:
+            return None
+
+    return (
+        seconds(names.ANNOTATION_LOAD_ESTIMATED_SECONDS_AFTER_POD_SCHEDULED),
+        seconds(names.ANNOTATION_LOAD_ESTIMATED_SECONDS_AFTER_INITIALIZED),
+    )
+
+
+def preemption_policy(labels: Map) -> str:
+    """The effective policy behind gate PreemptionPolicyTransformer: the label if it names one, else `Never`."""
+    policy = labels.get(names.LABEL_PREEMPTION_POLICY, "")
+    return policy if policy in (PREEMPT_NEVER, PREEMPT_LOWER_PRIORITY) else PREEMPT_NEVER
+
+
+def is_preemptible(labels: Map) -> bool:
+    """Whether the pod may be a victim of reservation and gang preemption."""
+    return labels.get(names.LABEL_DISABLE_PREEMPTIBLE) != names.TRUE
+
+
+def quota_preemptible(labels: Map) -> bool:
+    """Whether the pod counts as preemptible for its quota."""
+    return labels.get(names.LABEL_QUOTA_PREEMPTIBLE) != "false"
+
+
+def effective_scheduler(labels: Map, scheduler_name: str) -> str:
+    """The scheduler of a pod: the label wins whenever it is there, even empty."""
+    return labels.get(names.LABEL_SCHEDULER_NAME, scheduler_name)
+
+
+def sync_barrier_key(lease: str) -> str:
+    """The annotation under which a scheduler stamps its barrier pod."""
+    return names.ANNOTATION_SYNC_BARRIER_PREFIX + lease

@@ -1,0 +1,96 @@
+"""Annotations that koordlet puts on NodeResourceTopology (spec 01 §5.4)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from koordlet.api import names
+from koordlet.api.annotations._base import Annotation, DefaultAnnotation
+from koordlet.api.base import Frozen
+from koordlet.api.fields import written
+
+
+class CPUInfo(Frozen):
+    """Where a logical CPU sits."""
+
+    id: int = written(int)
+    core: int = written(int)
+    socket: int = written(int)
+    node: int = written(int)
+
+
+class CPUTopology(Frozen):
+    """All CPUs of a node, sorted by id."""
+
+    detail: list[CPUInfo] = msgspec.field(default_factory=list)
+
+
+class CPUSharedPool(Frozen):
+    """CPUs of one NUMA node that no pod has for itself."""
+
+    socket: int = written(int)
+    node: int = written(int)
+    cpuset: str = ""
+
+
+class PodCPUAlloc(Frozen):
+    """CPUs that a pod has for itself."""
+
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    cpuset: str = ""
+    managed_by_kubelet: bool = False
+
+
+class CPUBasicInfo(Frozen):
+    """What kind of CPU a node has."""
+
+    cpu_model: str = ""
+    hyper_thread_enabled: bool = False
+    turbo_enabled: bool = False
+    cat_l3_cbm_mask: str = ""
+    vendor_id: str = msgspec.field(default="", name="vendorID")
+
+
+class KubeletCPUManagerPolicy(Frozen):
+    """How the kubelet pins CPUs."""
+
+    policy: str = ""
+    options: dict[str, str] = msgspec.field(default_factory=dict)
+    reserved_cpus: str = msgspec.field(default="", name="reservedCPUs")
+
+
+CPU_TOPOLOGY: Final[DefaultAnnotation[CPUTopology]] = DefaultAnnotation(
+    names.ANNOTATION_CPU_TOPOLOGY, CPUTopology, CPUTopology
+)
+CPU_SHARED_POOLS: Final[DefaultAnnotation[list[CPUSharedPool]]] = DefaultAnnotation(
+    names.ANNOTATION_CPU_SHARED_POOLS, list[CPUSharedPool], list
+)
+BE_CPU_SHARED_POOLS: Final[DefaultAnnotation[list[CPUSharedPool]]] = DefaultAnnotation(
+    names.ANNOTATION_BE_CPU_SHARED_POOLS, list[CPUSharedPool], list
+)
+POD_CPU_ALLOCS: Final[DefaultAnnotation[list[PodCPUAlloc]]] = DefaultAnnotation(
+    names.ANNOTATION_POD_CPU_ALLOCS, list[PodCPUAlloc], list
+)
+CPU_BASIC_INFO: Final[Annotation[CPUBasicInfo]] = Annotation(names.ANNOTATION_CPU_BASIC_INFO, CPUBasicInfo)
+KUBELET_CPU_MANAGER: Final[DefaultAnnotation[KubeletCPUManagerPolicy]] = DefaultAnnotation(
+    names.ANNOTATION_CPU_MANAGER_POLICY, KubeletCPUManagerPolicy, KubeletCPUManagerPolicy
+)
+
+
+def cpu_topology_text(cpus: list[CPUInfo]) -> str:
+    """The annotation for some CPUs, sorted."""
+    return CPU_TOPOLOGY.text(CPUTopology(detail=sorted(cpus, key=lambda cpu: cpu.id)))
+
+
+def shared_pools_text(pools: list[CPUSharedPool]) -> str:
+    """The annotation for some pools, sorted by socket and node."""
+    return CPU_SHARED_POOLS.text(sorted(pools, key=lambda pool: (pool.socket, pool.node)))
+
+
+def pod_cpu_allocs_text(allocs: list[PodCPUAlloc]) -> str:
+    """The annotation for some allocations, sorted by uid; `null` for none, as a Go nil slice."""
+    return POD_CPU_ALLOCS.text(sorted(allocs, key=lambda alloc: alloc.uid)) if allocs else "null"

@@ -1,0 +1,147 @@
+"""Extended resources: translation by priority class, old names, amplification, node reservation.
+
+Pure functions over resource lists (name -> Quantity); none changes its arguments. Units: cpu is in cores,
+`batch-cpu` and `mid-cpu` count milli-cores, memory counts bytes (spec 01 §4.3, §5.10).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from koordlet.api import names, priority
+from koordlet.api.annotations.node import NodeReservation
+from koordlet.api.core import ResourceRequirements
+from koordlet.api.cpus import parse_cpus
+from koordlet.api.quantity import BINARY_SI, DECIMAL_SI, ZERO, Quantity
+
+ResourceList = dict[str, Quantity]
+Resources = Mapping[str, Quantity]
+
+_TRANSLATED: Final[dict[str, dict[str, str]]] = {
+    priority.BATCH: {"cpu": names.RESOURCE_BATCH_CPU, "memory": names.RESOURCE_BATCH_MEMORY},
+    priority.MID: {"cpu": names.RESOURCE_MID_CPU, "memory": names.RESOURCE_MID_MEMORY},
+}
+BATCH_RESOURCES: Final = frozenset({names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY})
+MILLI_RESOURCES: Final = frozenset({names.RESOURCE_BATCH_CPU, names.RESOURCE_MID_CPU})
+_BINARY: Final = frozenset({"memory", "ephemeral-storage"})
+DEPRECATED: Final[dict[str, str]] = names.DEPRECATED_BATCH_RESOURCES | names.DEPRECATED_DEVICE_RESOURCES
+
+
+def translate_name(priority_class: str, resource: str) -> str:
+    """The resource that a class uses instead of `resource`; the same name when there is none.
+
+    (The reference gives an empty name for koord-free: spec 01 §9 A17.)
+    """
+    return _TRANSLATED.get(priority_class, {}).get(resource, resource)
+
+
+def translate(resources: Resources, priority_class: str) -> ResourceList:
+    """A list with cpu and memory moved to the class's resources; cpu becomes a count of milli-cores."""
+    table = _TRANSLATED.get(priority_class, {})
+    moved = {name: amount for name, amount in resources.items() if name not in table}
+    for native, extended in table.items():
+        if native in resources:
+            amount = resources[native]
+            moved[extended] = Quantity.of(amount.milli_value()) if native == "cpu" else amount
+    return moved
+
+
+def translate_requirements(requirements: ResourceRequirements, priority_class: str) -> ResourceRequirements:
+    """`translate` for requests and limits; a translated limit without a request becomes the request too."""
+    table = _TRANSLATED.get(priority_class)
+    if table is None:
+        return requirements
+    requests, limits = translate(requirements.requests, priority_class), translate(requirements.limits, priority_class)
+    for extended in table.values():
+        if extended in limits:
+            requests.setdefault(extended, limits[extended])
+    return msgspec.structs.replace(requirements, limits=limits, requests=requests)
+
+
+def without_deprecated(resources: Resources, table: Mapping[str, str] = DEPRECATED) -> ResourceList:
+    """A list with old names replaced; where the new name exists already both stay."""
+    renamed = dict(resources)
+    for old, new in table.items():
+        if old in renamed and new not in renamed:
+            renamed[new] = renamed.pop(old)
+    return renamed
+
+
+def amplify(amount: int, ratio: float) -> int:
+    """`amount` times `ratio`, rounded up on the binary double; unchanged for ratios up to 1."""
+    return amount if ratio <= 1 else math.ceil(float(amount) * ratio)
+
+
+def amplify_list(resources: Resources, ratios: Mapping[str, float]) -> ResourceList:
+    """Every amount that has a ratio above 1 amplified: cpu on milli-cores, the rest on units."""
+    result = dict(resources)
+    for name, ratio in ratios.items():
+        amount = resources.get(name)
+        if amount and ratio > 1:
+            if name == "cpu":
+                result[name] = Quantity.milli(amplify(amount.milli_value(), ratio))
+            else:
+                result[name] = Quantity.of(amplify(amount.value(), ratio), BINARY_SI if name in _BINARY else DECIMAL_SI)
+    return result
+
+
+def amplified_allocatable(allocatable: Resources, raw: Resources, ratios: Mapping[str, float]) -> ResourceList:
+    """The node webhook's version: cpu and memory only, from their raw amounts, cut instead of rounded up."""
+    result = dict(allocatable)
+    for name in ("cpu", "memory"):
+        ratio, amount = ratios.get(name, 0.0), raw.get(name)
+        if amount is not None and ratio > 1:
+            if name == "cpu":
+                result[name] = Quantity.milli(int(amount.milli_value() * ratio), amount.fmt)
+            else:
+                result[name] = Quantity.of(int(amount.value() * ratio), amount.fmt)
+    return result
+
+
+def next_raw_allocatable(old: Resources, incoming: Resources, raw: Resources | None) -> ResourceList | None:
+    """What `raw-allocatable` must hold after a status update with a ratio, or None to leave it as it is.
+
+    `old` and `incoming` are the allocatable of the stored and of the new object. The incoming cpu and memory are
+    recorded when nothing was recorded yet or when they differ from the stored ones.
+    """
+    if raw and all(old.get(name) == incoming.get(name) for name in ("cpu", "memory")):
+        return None
+    return {name: incoming[name] for name in ("cpu", "memory") if name in incoming}
+
+
+def reserved_resources(reservation: NodeReservation | None) -> ResourceList:
+    """What a node reservation withholds; listed CPUs take the place of an amount of cpu."""
+    if reservation is None:
+        return {}
+    reserved = dict(reservation.resources)
+    if reservation.reserved_cpus:
+        reserved["cpu"] = Quantity.of(len(parse_cpus(reservation.reserved_cpus)))
+    return reserved
+
+
+def reserved_cpu_count(reservation: NodeReservation | None) -> int:
+    """How many CPUs are withheld from pinning: those listed, else the reserved cpu rounded up."""
+    return reserved_resources(reservation).get("cpu", ZERO).value()
+
+
+def without_reserved(allocatable: Resources, reservation: NodeReservation | None) -> ResourceList:
+    """Allocatable less what a reservation with the default policy withholds, never below zero.
+
+    Batch resources stay: the manager has accounted for the reservation when it computed them.
+    """
+    if reservation is None or reservation.apply_policy not in ("", "Default"):
+        return dict(allocatable)
+    reserved = reserved_resources(reservation)
+    return {
+        name: amount if name in BATCH_RESOURCES or name not in reserved else max(amount - reserved[name], ZERO)
+        for name, amount in allocatable.items()
+    }
+
+
+def exact_match(listed: list[str], wanted: Resources, offered: Resources) -> bool:
+    """Whether two lists agree exactly on the listed resources; what both lack is passed over (spec 01 §9 A8)."""
+    return all(wanted.get(name) == offered.get(name) for name in listed)
