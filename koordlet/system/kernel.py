@@ -16,7 +16,7 @@ from koordlet.system.roots import Roots
 
 _CAP_EFFECTIVE = re.compile(r"^CapEff:\s*([0-9a-fA-F]+)$", re.MULTILINE)
 _RELEASE = re.compile(r"^(\d+)\.(\d+)(?:\.(\d+))?")
-CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF = 21, 38, 39
+CAP_SYS_ADMIN = 21
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,9 @@ class CgroupDriver(enum.Enum):
     CGROUPFS = "cgroupfs"
 
 
+DEFAULT_DRIVER = CgroupDriver.SYSTEMD
+
+
 class KubeQOS(enum.Enum):
     GUARANTEED = "Guaranteed"
     BURSTABLE = "Burstable"
@@ -203,6 +206,18 @@ def detect_driver(cpu_root: Path) -> CgroupDriver | None:
     if (cpu_root / _ROOT[CgroupDriver.SYSTEMD]).is_dir():
         return CgroupDriver.SYSTEMD
     return CgroupDriver.CGROUPFS if (cpu_root / _ROOT[CgroupDriver.CGROUPFS]).is_dir() else None
+
+
+def find_driver(cpu_root: Path, roots: Roots, kubelet_port: int) -> CgroupDriver:
+    """What the tree says, else what the kubelet listening on *kubelet_port* was told; raises :class:`NamingError` while
+    neither can be told. Callers repeat that for a minute and then take :data:`DEFAULT_DRIVER`."""
+    found = detect_driver(cpu_root)
+    if found is not None:
+        return found
+    pid = listening_pid(roots, kubelet_port)
+    if pid is None:
+        raise NamingError(f"no process listens on the kubelet's port {kubelet_port}")
+    return driver_of_kubelet(roots, pid)
 
 
 def driver_of_kubelet(roots: Roots, pid: int) -> CgroupDriver:

@@ -23,7 +23,7 @@ CPU_CYCLES, INSTRUCTIONS = 0, 1
 SW_CPU_CLOCK, SW_TASK_CLOCK, SW_CONTEXT_SWITCHES = 0, 1, 3
 _FORMAT_TOTAL_TIMES_GROUP = 1 | 2 | 8
 _FLAG_PID_CGROUP, _FLAG_FD_CLOEXEC = 4, 8
-_BIT_DISABLED, _BIT_INHERIT = 1, 2
+_BIT_DISABLED = 1
 _IOC_ENABLE, _IOC_RESET, _IOC_FLAG_GROUP = 0x2400, 0x2403, 1
 _ATTR_SIZE = 112
 _SYSCALL = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x": 331}
@@ -128,9 +128,7 @@ def _perf_event_open(event: Event, pid: int, cpu: int, group: int, flags: int) -
     number = _SYSCALL.get(platform.machine())
     if number is None:
         raise PerfUnavailable(errno.ENOSYS, f"perf_event_open: architecture {platform.machine()} unknown")
-    bits = _BIT_INHERIT | (_BIT_DISABLED if group < 0 else 0)
-    if not flags & _FLAG_PID_CGROUP:
-        bits = _BIT_DISABLED  # the probe: inherit forbids group reads of a task before 6.13
+    bits = _BIT_DISABLED if group < 0 else 0  # members follow their leader
     attr = struct.pack("=IIQQQQQ", event.type, _ATTR_SIZE, event.config, 0, 0, _FORMAT_TOTAL_TIMES_GROUP, bits).ljust(
         _ATTR_SIZE, b"\0"
     )

@@ -3,6 +3,7 @@
 from koordlet.system.cgroup.batch import BatchReader, CgroupTable, Want
 from koordlet.system.cgroup.cache import CacheStats, ReadCache
 from koordlet.system.cgroup.codecs import UNLIMITED
+from koordlet.system.cgroup.discover import container_dirs, discover, pod_dirs
 from koordlet.system.cgroup.files import CpuStat, CpuTimes, MemoryStat, NumaMemory
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.cgroup.registry import NODE_FILES, RESOURCES, Resource, Support, lookup
@@ -32,6 +33,9 @@ __all__ = [
     "at_depth",
     "cgroup_id",
     "children",
+    "container_dirs",
+    "discover",
     "lookup",
+    "pod_dirs",
     "walk",
 ]

@@ -22,6 +22,7 @@ READ_SIZE = 8192
 _NEARLY_A_PAGE = 3072
 """Shorter answers are complete: seq_file stops at a page's end, and no record of ours is a kilobyte long."""
 DEFAULT_IDLE_TICKS = 60
+_ENOUGH = 1 << 20
 _GONE = (errno.ENODEV, errno.ESTALE)
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
 
@@ -178,8 +179,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 def raise_fd_limit() -> int:
     """Lift RLIMIT_NOFILE to its hard limit; returns how many descriptors a cache may hold of it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY:
-        hard = 1 << 20
-    if soft != resource.RLIM_INFINITY and soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard - hard // 4
+    wanted = _ENOUGH if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted - wanted // 4

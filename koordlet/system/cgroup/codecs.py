@@ -6,6 +6,7 @@ a pair of pure functions; :mod:`.registry` says which file uses which.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,8 +18,9 @@ CFS_PERIOD_US = 100_000
 MIN_QUOTA_US = 1_000
 SHARES_MIN, SHARES_MAX = 2, 262_144
 WEIGHT_MIN, WEIGHT_MAX = 1, 10_000
-V1_MEMORY_UNLIMITED = 0x7FFF_FFFF_FFFF_F000
-"""The v1 limit counter's maximum on 4 KiB pages; larger pages round it lower, see :func:`decode_v1_limit`."""
+_PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
+V1_MEMORY_UNLIMITED = INT64_MAX // _PAGE_SIZE * _PAGE_SIZE
+"""What a v1 limit shows when there is none: 0x7FFFFFFFFFFFF000 with 4 KiB pages."""
 
 
 def milli_to_shares(milli_cpu: int) -> int:

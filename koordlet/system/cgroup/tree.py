@@ -33,14 +33,16 @@ def children(root: Path | str, cgroup_dir: str = "") -> list[str]:
 
 def walk(root: Path | str, cgroup_dir: str = "", depth: int | None = None) -> Iterator[str]:
     """*cgroup_dir* and everything below it, parents before children in lexical order, down to *depth* levels."""
-    if not Path(_join(root, cgroup_dir)).is_dir():
+    if not os.path.isdir(_join(root, cgroup_dir)):  # noqa: PTH112 - strings on purpose, hot
         return
-    yield cgroup_dir
-    if depth == 0:
-        return
-    for name in children(root, cgroup_dir):
-        below = f"{cgroup_dir}/{name}" if cgroup_dir else name
-        yield from walk(root, below, None if depth is None else depth - 1)
+    base = os.fspath(root)
+    pending = [(cgroup_dir, 0)]
+    while pending:
+        path, level = pending.pop()
+        yield path
+        if level != depth:
+            prefix = f"{path}/" if path else ""
+            pending += [(prefix + name, level + 1) for name in reversed(children(base, path))]
 
 
 def at_depth(root: Path | str, cgroup_dir: str, depth: int) -> list[str]:

@@ -166,6 +166,24 @@ def test_no_kubelet(tmp_path):
     assert naming.listening_pid(Roots.under(tmp_path / "none"), 1) is None
 
 
+def test_find_driver(tmp_path):
+    roots = Roots.under(tmp_path)
+    (tmp_path / "cpu").mkdir()
+    with pytest.raises(NamingError, match="port 10250"):
+        naming.find_driver(tmp_path / "cpu", roots, 10250)
+    process = roots.proc / "42"
+    (process / "fd").mkdir(parents=True)
+    (process / "fd/3").symlink_to("socket:[777]")
+    (process / "cmdline").write_bytes(b"kubelet\0--cgroup-driver=cgroupfs\0")
+    (roots.proc / "1/net").mkdir(parents=True)
+    row = "   0: 00000000:280A 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 777 1 x\n"
+    (roots.proc / "1/net/tcp6").write_text("  sl  local_address ...\n" + row)
+    assert naming.find_driver(tmp_path / "cpu", roots, 10250) is CGROUPFS
+    (tmp_path / "cpu/kubepods.slice").mkdir()
+    assert naming.find_driver(tmp_path / "cpu", roots, 10250) is SYSTEMD
+    assert naming.DEFAULT_DRIVER is SYSTEMD
+
+
 @pytest.mark.kernel
 def test_finds_who_listens(spawn):
     with socket.socket() as probe:
