@@ -111,7 +111,7 @@ class MetricsAdvisor:
         now = self._clock()
         self.index.refresh(self.workloads, now, snapshot.keys[snapshot.keys > 0].tolist())
         self.latency_window.push(snapshot)
-        window = self.latency_window.difference()
+        window = self.latency_window.difference(matrix=False)
         if window is not None:
             self.latencies = by_subject(*window, self.index.owner)
             self._commit("latency", lambda: latency_batch(now, self.latencies))

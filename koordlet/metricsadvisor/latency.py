@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from koordlet.probes.layout import BUCKETS, key_name
-from koordlet.probes.snapshot import Ints, SchedLatencySnapshot, diff, quantile
+from koordlet.probes.snapshot import Ints, SchedLatencySnapshot, diff, quantiles
 from koordlet.statesinformer.cgroupindex import Owner
 from koordlet.statesinformer.model import Subject
 
@@ -61,12 +61,12 @@ class LatencyWindow:
         while len(self._kept) > 2 and self._kept[1].time_ns <= horizon:
             self._kept.popleft()
 
-    def difference(self) -> tuple[SchedLatencySnapshot, float] | None:
+    def difference(self, *, matrix: bool = True) -> tuple[SchedLatencySnapshot, float] | None:
         """What happened within the window and how many seconds it covers; None before two readings."""
         if len(self._kept) < 2:
             return None
         old, new = self._kept[0], self._kept[-1]
-        return diff(old, new), (new.time_ns - old.time_ns) / 1e9
+        return diff(old, new, matrix=matrix), (new.time_ns - old.time_ns) / 1e9
 
 
 def _group(keys: Ints, owner: OwnerOf) -> tuple[list[Subject], Ints]:
@@ -96,21 +96,19 @@ def by_subject(window: SchedLatencySnapshot, seconds: float, owner: OwnerOf) -> 
     """Figures by subject key."""
     subjects, rows = _group(window.keys, owner)
     hist = _sum(window.hist, rows, len(subjects)) if window.hist.size else np.zeros((len(subjects), BUCKETS))
-    wait, throttled = (_sum(column, rows, len(subjects)) for column in (window.sum_ns, window.throttled_ns))
+    wait, throttled = (_sum(column, rows, len(subjects)) / 1e9 for column in (window.sum_ns, window.throttled_ns))
+    p50, p99 = ((quantiles(hist, q) / 1e9).tolist() for q in (0.5, 0.99))
+    counts = hist.sum(axis=1).tolist()
     return {
         subject.key: SubjectLatency(
-            p50=_seconds(quantile(hist[row], 0.5)),
-            p99=_seconds(quantile(hist[row], 0.99)),
-            wait=float(wait[row]) / 1e9 / seconds,
-            throttled=float(throttled[row]) / 1e9 / seconds,
-            count=int(hist[row].sum()),
+            p50=p50[row] if counts[row] else None,
+            p99=p99[row] if counts[row] else None,
+            wait=float(wait[row]) / seconds,
+            throttled=float(throttled[row]) / seconds,
+            count=int(counts[row]),
         )
         for row, subject in enumerate(subjects)
     }
-
-
-def _seconds(nanoseconds: float | None) -> float | None:
-    return None if nanoseconds is None else nanoseconds / 1e9
 
 
 def culprit_owner(key: int, owner: OwnerOf) -> Owner:

@@ -10,7 +10,7 @@ a factor of two of the true value, and the sum, count and mean are exact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -114,7 +114,7 @@ def diff(old: SchedLatencySnapshot, new: SchedLatencySnapshot, *, matrix: bool =
         new = replace(new, **{name: getattr(new, name)[:0] for name in ("victim", "culprit", *_MATRIX)})
     pairs = _subtract(old, new, _MATRIX, _align([old.victim, old.culprit], [new.victim, new.culprit]))
     lost = {f.name: max(0, getattr(new.lost, f.name) - getattr(old.lost, f.name)) for f in fields(Lost)}
-    return replace(new, **rows, **matrix, lost=Lost(**lost))  # type: ignore[arg-type]
+    return replace(new, **rows, **pairs, lost=Lost(**lost))  # type: ignore[arg-type]
 
 
 def _align_keys(old: Ints, new: Ints) -> Ints:

@@ -3,7 +3,8 @@
 Probes see only ids (the inode of a directory in the cpu hierarchy). The index maps each id to the closest subject at or
 above that directory, so a cgroup that a container made inside itself is still the container, and what belongs to no
 subject is named by its path. The tree is walked again when an unknown id turns up, at most every `min_interval`
-seconds; an id that is unknown even then is of a cgroup that is gone, and is remembered under the name it last had.
+seconds; an id that is unknown even then belongs to a cgroup that is gone (or out of sight), and causes no more walks.
+A removed cgroup is remembered under the name it had.
 """
 
 from __future__ import annotations
@@ -73,13 +74,14 @@ class CgroupIndex:
         """`walk` yields (directory, cgroup id) for the whole cpu hierarchy, parents first."""
         self._owners: dict[int, Owner] = {}
         self._gone: dict[int, Owner] = {}
+        self._unseen: set[int] = set()
         self._walked_at = -float("inf")
         self._version = -1
 
     def refresh(self, workloads: Workloads, now: float, wanted: Iterable[int] = ()) -> None:
         """Walk again if the subjects changed or one of the `wanted` ids is unknown."""
         changed = workloads.version != self._version
-        unknown = any(i not in self._owners and i not in self._gone for i in wanted)
+        unknown = {i for i in wanted if i not in self._owners and i not in self._gone and i not in self._unseen}
         if not changed and not (unknown and now - self._walked_at >= self._min_interval):
             return
         by_dir = {subject.cgroup_dir: owner_of(subject) for subject in workloads.subjects}
@@ -91,10 +93,14 @@ class CgroupIndex:
                 owner = _outside(path, found.get(path.rpartition("/")[0]) if path else None)
             found[path] = owners[cgroup_id] = owner
         self._gone.update((i, o) for i, o in self._owners.items() if i not in owners)
-        for cgroup_id in owners:  # ids are reused
-            self._gone.pop(cgroup_id, None)
+        self._unseen.difference_update(owners)
+        for cgroup_id in owners.keys() & self._gone.keys():  # ids are reused
+            del self._gone[cgroup_id]
         while len(self._gone) > REMEMBERED:
             self._gone.pop(next(iter(self._gone)))
+        self._unseen.update(unknown.difference(owners))
+        if len(self._unseen) > REMEMBERED:
+            self._unseen.clear()
         self._owners = owners
         self._version, self._walked_at = workloads.version, now
 

@@ -63,11 +63,15 @@ def test_an_id_that_came_and_went_is_still_named():
     assert index(Tree()).owner(4711).label == "cgroup 4711"
 
 
-def test_unknown_ids_cause_a_walk_but_not_at_every_tick():
+def test_an_unknown_id_causes_one_walk_and_not_at_once():
     tree = Tree()
     found = index(tree, now=0.0)
-    for tick in range(1, 21):  # 0.1 s apart
+    for tick in range(1, 51):  # 0.1 s apart
         found.refresh(workloads(), tick / 10, wanted=[5, 4711])
-    assert tree.walks == 2  # at 2.0 s; the one at 1.0 s came too soon
-    found.refresh(workloads(), 100.0, wanted=[5, 9])
     assert tree.walks == 2
+    found.refresh(workloads(), 100.0, wanted=[5, 9, 4711])
+    assert tree.walks == 2
+    tree.dirs["system.slice/new.service"] = 4712
+    found.refresh(workloads(), 101.0, wanted=[4712])
+    assert tree.walks == 3
+    assert found.owner(4712).name == "new.service"

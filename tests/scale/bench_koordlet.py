@@ -1,0 +1,171 @@
+"""What koordlet costs on a full node: 110 pods x 2 containers, 1 s ticks, probes on, as a process of its own.
+
+Run: `python tests/scale/bench_koordlet.py [--pods 110] [--seconds 60]`, as root. The pods are real cgroups with a process
+each (waking ten times a second) below a group of our own; koordlet sees them through bind mounts in a mount namespace
+of its own, so nothing else on the host is touched. CPU is the process's own time, which a noisy host does not inflate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+import uuid
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from koordlet.system.host import Host
+from koordlet.system.roots import Roots
+from tests.scale.figures import ROOT, Figure, report
+
+PORT = 19377
+CPU_BUDGET, MEMORY_BUDGET, START_BUDGET = 2.0, 110.0, 1.5
+WAKEUPS_PER_SECOND = 10
+
+
+class Pods:
+    """Cgroups in the kubelet's layout with a sleeping process in each container."""
+
+    def __init__(self, host: Host, pods: int) -> None:
+        mounts = host.facts.cgroup_mounts
+        wanted = ("cpu", "cpuacct", "cpuset", "memory")
+        self.v2 = mounts.version == 2
+        self.roots = (
+            {"": mounts.unified} if self.v2 else {name: mounts.v1[name] for name in wanted if name in mounts.v1}
+        )
+        self.parent = f"koord-bench-{os.getpid()}"
+        self.made: list[Path] = []
+        self.children: list[int] = []
+        self.dirs = ["", "kubepods", "kubepods/burstable", "kubepods/besteffort"]
+        self.containers: list[str] = []
+        for number in range(pods):
+            pod = f"kubepods/{'besteffort' if number % 2 else 'burstable'}/pod{uuid.uuid4()}"
+            below = [f"{pod}/{uuid.uuid4().hex}{uuid.uuid4().hex}" for _ in range(2)]
+            self.dirs += [pod, *below]
+            self.containers += below
+
+    def make(self) -> None:
+        for root in dict.fromkeys(self.roots.values()):
+            for path in self.dirs:
+                directory = root / self.parent / path
+                directory.mkdir()
+                self.made.append(directory)
+                if self.v2:
+                    (directory.parent / "cgroup.subtree_control").write_text("+cpu +memory +cpuset")
+                elif root == self.roots.get("cpuset"):
+                    for name in ("cpuset.cpus", "cpuset.mems"):
+                        (directory / name).write_text((directory.parent / name).read_text())
+        for path in self.containers:
+            self.children.append(self._sleeper(path))
+
+    def _sleeper(self, path: str) -> int:
+        pid = os.fork()
+        if pid == 0:
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: die with the benchmark
+            for root in dict.fromkeys(self.roots.values()):
+                (root / self.parent / path / "cgroup.procs").write_text(str(os.getpid()))
+            while True:
+                time.sleep(1 / WAKEUPS_PER_SECOND)
+        return pid
+
+    def remove(self) -> None:
+        for pid in self.children:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self.children:
+            os.waitpid(pid, 0)
+        for directory in reversed(self.made):
+            directory.rmdir()
+
+    def view(self, at: Path) -> list[str]:
+        """Shell commands that show only these groups below `at`."""
+        commands = ["mount --make-rprivate /"]
+        for name, root in self.roots.items():
+            target = at / name
+            target.mkdir(parents=True, exist_ok=True)
+            commands.append(f"mount --bind {root / self.parent} {target}")
+        return commands
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mb(pid: int) -> float:
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
+
+
+def top() -> dict:
+    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/top", timeout=5) as response:
+        return json.load(response)
+
+
+def wait_for_rows(process: subprocess.Popen, count: int, seconds: float = 60.0) -> float:
+    """Seconds until /top shows a sample of every container."""
+    began = time.monotonic()
+    while time.monotonic() - began < seconds:
+        if process.poll() is not None:
+            raise SystemExit(f"koordlet ended with status {process.returncode}")
+        try:
+            if sum(row.get("cpu") is not None for row in top().get("rows", [])) >= count:
+                return time.monotonic() - began
+        except OSError:
+            pass
+        time.sleep(0.05)
+    raise SystemExit("koordlet never showed all containers")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pods", type=int, default=110)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    options = parser.parse_args()
+    pods = Pods(Host(Roots.host()), options.pods)
+    with tempfile.TemporaryDirectory(prefix="koord-bench-") as scratch:
+        pods.make()
+        koordlet = None
+        try:
+            command = [
+                sys.executable, "-m", "koordlet", "--standalone", f"--addr=127.0.0.1:{PORT}",
+                f"--cgroup-root-dir={scratch}/cgroup", f"--state-dir={scratch}/state",
+                f"--bpf-pin-dir=/sys/fs/bpf/koordlet-bench-{os.getpid()}", "--node-name=bench",
+            ]  # fmt: skip
+            script = " && ".join([*pods.view(Path(scratch) / "cgroup"), "exec " + " ".join(command)])
+            log = (ROOT / "build/bench-koordlet.log").open("w")
+            koordlet = subprocess.Popen(["unshare", "-m", "sh", "-c", script], cwd=ROOT, stderr=log)
+            first = wait_for_rows(koordlet, len(pods.containers))
+            time.sleep(5)
+            used, began = cpu_seconds(koordlet.pid), time.monotonic()
+            time.sleep(options.seconds)
+            share = (cpu_seconds(koordlet.pid) - used) / (time.monotonic() - began) * 100
+            resident = resident_mb(koordlet.pid)
+            source = ",".join(probe["source"] for probe in top()["probes"])
+        finally:
+            if koordlet is not None:
+                koordlet.terminate()
+                koordlet.wait(20)
+            pods.remove()
+    containers = len(pods.containers)
+    print(f"# {options.pods} pods x 2 containers, probes from {source}, {options.seconds:.0f} s", flush=True)
+    return report(
+        "koordlet",
+        [
+            Figure("koordlet_cpu", share, "% of a core", CPU_BUDGET),
+            Figure("koordlet_resident", resident, "MB", MEMORY_BUDGET),
+            Figure("koordlet_first_sample", first, "s", START_BUDGET),
+            Figure("koordlet_tick_per_container", share / 100 * 1e6 / containers, "us"),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""How every benchmark reports: `name value unit budget ok|over`, and the same as JSON under build/bench/."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured value; `budget` is an upper bound (a lower one with `at_least`), None where none was promised."""
+
+    name: str
+    value: float
+    unit: str
+    budget: float | None = None
+    at_least: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether the budget holds."""
+        if self.budget is None:
+            return True
+        return self.value >= self.budget if self.at_least else self.value <= self.budget
+
+    def __str__(self) -> str:
+        budget = "-" if self.budget is None else f"{self.budget:g}"
+        return f"{self.name} {self.value:.4g} {self.unit.replace(' ', '_')} {budget} {'ok' if self.ok else 'over'}"
+
+
+def report(benchmark: str, figures: Iterable[Figure]) -> int:
+    """Print and write the figures; 1 if one is over its budget, else 0 (an exit status)."""
+    rows = list(figures)
+    for figure in rows:
+        print(figure, flush=True)
+    target = ROOT / "build/bench" / f"{benchmark}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps([{**asdict(row), "ok": row.ok} for row in rows], indent=1) + "\n")
+    return 0 if all(row.ok for row in rows) else 1
