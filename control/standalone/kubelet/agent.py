@@ -97,8 +97,8 @@ class Kubelet:
             host=self,
         )
         self._beats = [
-            Periodic("node-status", config.status_period, self._report_node, jitter=0.04, clock=clock),
-            Periodic("node-lease", config.lease_seconds / 4, self._renew_lease, jitter=0.04, clock=clock),
+            Periodic("node-status", config.status_period, self._report_node, clock=clock),
+            Periodic("node-lease", config.lease_seconds / 4, self._renew_lease, clock=clock),
         ]
 
     # --- life

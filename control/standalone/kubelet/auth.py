@@ -104,9 +104,16 @@ class Gatekeeper:
         user = self._static.get(token) or await self._review(token)
         if user.static or not self._ask_authorizer:
             return user
+        unknown: KubeError | None = None
         for subresource in subresources:
-            if await self._may(user, verb, subresource):
-                return user
+            try:
+                if await self._may(user, verb, subresource):
+                    return user
+            except KubeError as exc:
+                unknown = exc
+        if unknown is not None:
+            message = "the API server cannot be asked about this user's rights now"
+            raise AuthError(503, message) from unknown
         wanted = " ".join(subresources)
         raise AuthError(403, f"Forbidden (user={user.name}, verb={verb}, resource=nodes, subresource(s)=[{wanted}])")
 
@@ -133,16 +140,17 @@ class Gatekeeper:
         return found_user
 
     async def _may(self, user: User, verb: str, subresource: str) -> bool:
+        """Raises `KubeError` when nobody can say."""
         key = (user, verb, subresource)
         entry = self._rights.get(key)
         if entry is not None:
             return entry.good
         try:
             allowed = await self._api.may(user.as_api(), verb, subresource)
-        except KubeError as exc:
+        except KubeError:
             entry = self._rights.get(key, stale=True)
             if entry is None:
-                raise AuthError(503, "the API server cannot be asked about this user's rights now") from exc
+                raise
             return entry.good
         self._rights.put(key, None, allowed)
         return allowed

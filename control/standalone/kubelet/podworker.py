@@ -34,6 +34,7 @@ from control.standalone.kubelet.runtime import (
 )
 from control.standalone.kubelet.status import (
     CONTAINER_ID_SCHEME,
+    OWNED_CONDITIONS,
     ContainerRecord,
     Verdict,
     failed_status,
@@ -179,7 +180,8 @@ class PodWorker:
                 self._a.host.event(self.raw, "Warning", "InvalidPod", str(exc))
             self._save()
             self.wake()
-        self.status["conditions"] = _merge_conditions(self.status, self.raw.get("status") or {})
+        if _foreign_conditions(old) != _foreign_conditions(self.raw):
+            self.wake()  # a readiness gate may have opened
         if self._deadline is not None:
             self._shorten()
 
@@ -210,11 +212,17 @@ class PodWorker:
                 again = await self._sync()
             except (RuntimeFailure, OSError, ApiUnavailable) as exc:
                 log.warning("pod sync failed", pod=f"{self.namespace}/{self.pod_name}", err=exc)
-                self._a.host.event(self.raw, "Warning", "FailedSync", f"error syncing pod: {exc}")
-                again = self._a.clock.monotonic() + RETRY_SECONDS
+                again = self._retry(exc)
+            except Exception as exc:  # a fault of ours in one pod must not leave it without a worker
+                log.exception("pod sync failed", pod=f"{self.namespace}/{self.pod_name}", err=exc)
+                again = self._retry(exc)
             if again is not None and again < 0:
                 return
             await self._until(lambda: self._dirty, _constant(again))
+
+    def _retry(self, exc: Exception) -> float:
+        self._a.host.event(self.raw, "Warning", "FailedSync", f"error syncing pod: {exc}")
+        return self._a.clock.monotonic() + RETRY_SECONDS
 
     async def _until(self, done: Callable[[], bool], limit: Callable[[], float | None]) -> bool:
         """Wait for `done()`, looked at after each event, or until `limit()` (monotonic, may move)."""
@@ -636,7 +644,7 @@ class PodWorker:
                 start_time=self.start_time,
                 sandbox=self.sandbox is not None and self.sandbox.running,
                 now=a.clock.now(),
-                old=self.status if self.status.get("conditions") else self.raw.get("status") or {},
+                old=self._conditions(),
                 final=self.final,
                 verdict=self.verdict,
             )
@@ -644,9 +652,15 @@ class PodWorker:
             return  # deleted before it was ever run: nothing of ours to say
         a.host.publish(self)
 
+    def _conditions(self) -> list[dict[str, Any]]:
+        """Ours as last computed (before the first time: as the API has them), and those of others."""
+        ours = self.status.get("conditions") or []
+        return [c for c in ours if c.get("type") in OWNED_CONDITIONS] + _foreign_conditions(self.raw)
+
     def api_object(self) -> dict[str, Any]:
         """The pod as /pods serves it: the API's object with this kubelet's newest status."""
         status = {**(self.raw.get("status") or {}), **self.status}
+        status["conditions"] = self._conditions()
         if self.spec is None:
             status.setdefault("qosClass", QosClass.BESTEFFORT.value)
         return {**self.raw, "status": status}
@@ -661,16 +675,10 @@ def _lasting(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in raw["metadata"].items() if k not in ("resourceVersion", "managedFields", "generation")}
 
 
-def _merge_conditions(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[Any]:
-    """Our conditions, and those that others (readiness gates, the scheduler) have put on the object."""
-    mine = {c["type"]: c for c in ours.get("conditions") or []}
-    for condition in theirs.get("conditions") or []:
-        if condition.get("type") not in OWNED_CONDITIONS:
-            mine[condition.get("type")] = condition
-    return list(mine.values())
-
-
-OWNED_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+def _foreign_conditions(raw: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Conditions that others (readiness gates, controllers) have put on the object."""
+    found = (raw.get("status") or {}).get("conditions") or []
+    return [c for c in found if c.get("type") not in OWNED_CONDITIONS]
 
 
 def _constant(at: float | None) -> Callable[[], float | None]:

@@ -45,6 +45,8 @@ class ContainerRecord:
         return None if self.current is None else self.current.exit_code
 
 
+OWNED_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+
 Records = Mapping[str, ContainerRecord]
 
 
@@ -222,11 +224,11 @@ def pod_status(
     start_time: float,
     sandbox: bool,
     now: float,
-    old: Mapping[str, Any],
+    old: Sequence[Mapping[str, Any]],
     final: bool = False,
     verdict: Verdict | None = None,
 ) -> dict[str, Any]:
-    """The whole `status` as this kubelet sees it; keys that it does not own are absent."""
+    """The whole `status` as this kubelet sees it; keys and conditions of others are absent."""
     now_phase = verdict.phase if verdict is not None else phase(pod, records, final)
     init_done = initialized(pod, records)
     out: dict[str, Any] = {
@@ -235,7 +237,7 @@ def pod_status(
         "hostIP": host_ip,
         "hostIPs": [{"ip": host_ip}],
         "startTime": rfc3339(start_time),
-        "conditions": conditions(pod, records, now_phase, sandbox, old.get("conditions") or [], now),
+        "conditions": conditions(pod, records, now_phase, sandbox, old, now),
         "containerStatuses": [
             container_status(c, records[c.name], "ContainerCreating" if init_done else "PodInitializing")
             for c in pod.containers

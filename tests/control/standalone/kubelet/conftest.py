@@ -296,9 +296,7 @@ class FakeRuntime:
             config.id, config.pod_uid, config.name, config.attempt, config.cgroup, config.log_path, 100, now
         )
         if config.name in self.cannot_run:
-            info = replace(
-                info, finished_at=now, exit_code=127, reason="ContainerCannotRun", message="no such file"
-            )
+            info = replace(info, finished_at=now, exit_code=127, reason="ContainerCannotRun", message="no such file")
         else:
             self._tree.create(config.cgroup)
             self._tree.apply(config.cgroup, config.values)
@@ -400,7 +398,7 @@ class World:
     async def settle(self) -> None:
         if isinstance(self.clock, FakeClock):
             for _ in range(4):
-                await self.clock.settle()
+                await self.clock.advance(0)
 
     async def advance(self, seconds: float) -> None:
         await self.clock.advance(seconds)
@@ -427,7 +425,7 @@ class World:
     async def until(self, done: Callable[[], Any], seconds: float = 20.0) -> None:
         """For tests on the real machine: wait for something that will come."""
         async with asyncio.timeout(seconds):
-            while not done():
+            while not done():  # noqa: ASYNC110 - the kernel sets no asyncio.Event
                 await asyncio.sleep(0.02)
 
 
@@ -471,9 +469,7 @@ def real_tree() -> CgroupTree:
 
 
 @pytest.fixture
-async def machine_world(
-    tmp_path: Path, real_tree: CgroupTree, request: pytest.FixtureRequest
-) -> AsyncIterator[World]:
+async def machine_world(tmp_path: Path, real_tree: CgroupTree, request: pytest.FixtureRequest) -> AsyncIterator[World]:
     """A kubelet on the real kernel, below a cgroup of its own. Parametrise indirectly with the driver."""
     driver = Driver(getattr(request, "param", "cgroupfs"))
     names = CgroupNames(driver, f"koordtest-{os.getpid()}-{uuid.uuid4().hex[:6]}")

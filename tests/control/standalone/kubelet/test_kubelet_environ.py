@@ -53,9 +53,7 @@ def test_text_without_dollar_is_left_alone(text: str) -> None:
 
 
 def test_later_variables_see_earlier_ones_only() -> None:
-    found = env_of(
-        {"name": "A", "value": "$(B)"}, {"name": "B", "value": "b"}, {"name": "C", "value": "$(A)-$(B)"}
-    )
+    found = env_of({"name": "A", "value": "$(B)"}, {"name": "B", "value": "b"}, {"name": "C", "value": "$(A)-$(B)"})
     assert found == {"A": "$(B)", "B": "b", "C": "$(B)-b"}
 
 

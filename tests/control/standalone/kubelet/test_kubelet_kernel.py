@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from control.standalone.kubelet.cgroups import CgroupTree
+from control.standalone.kubelet.cgvalues import CgroupValues
 from control.standalone.kubelet.launcher import starttime
 from control.standalone.kubelet.process_runtime import ProcessRuntime
 from control.standalone.kubelet.runtime import ContainerConfig
@@ -156,9 +157,7 @@ async def test_commands_that_cannot_be_executed(
     machine_world: Any, pod: Any, command: list[str], code: int, text: str
 ) -> None:
     world = machine_world
-    world.api.create_pod(
-        pod(containers=[{"name": "main", "image": "x", "command": command}], restartPolicy="Never")
-    )
+    world.api.create_pod(pod(containers=[{"name": "main", "image": "x", "command": command}], restartPolicy="Never"))
     await world.until(lambda: world.status("web")["phase"] == "Failed")
     ended = world.container("web")["state"]["terminated"]
     assert (ended["reason"], ended["exitCode"]) == ("ContainerCannotRun", code)
@@ -176,7 +175,7 @@ async def test_deaf_processes_are_killed_with_their_children(machine_world: Any,
     pids = world.tree.pids(info.cgroup)
     world.api.delete_pod("web")
     await world.until(lambda: world.api.pod("web") is None)
-    alive = [p for p in pids if Path(f"/proc/{p}/stat").exists() and state_of(p) != "Z"]
+    alive = [p for p in pids if state_of(p) not in ("Z", "gone")]
     assert alive == []
 
 
@@ -185,6 +184,10 @@ def state_of(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
         return "gone"
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 async def test_exec_probe_runs_inside_the_container(machine_world: Any, pod: Any) -> None:
@@ -227,8 +230,7 @@ async def test_a_killed_supervisor_takes_its_container_along(machine_world: Any,
     world.api.create_pod(pod(restartPolicy="Never"))
     await world.until(lambda: world.status("web")["phase"] == "Running")
     info = next(i for i in world.runtime.containers() if i.name == "main")
-    shim = int(Path(f"/proc/{info.pid}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(shim, signal.SIGKILL)
+    os.kill(parent_of(info.pid), signal.SIGKILL)
     await world.until(lambda: world.status("web")["phase"] == "Failed")
     ended = world.container("web")["state"]["terminated"]
     assert (ended["exitCode"], ended["reason"]) == (137, "ContainerStatusUnknown")
@@ -299,8 +301,6 @@ async def test_logs_are_rotated_at_their_size(tmp_path: Path, real_tree: CgroupT
     cgroup = f"koordtest-{os.getpid()}-rotate"
     runtime = ProcessRuntime(tmp_path / "c", real_tree, 2000, 3)
     await runtime.load()
-    from control.standalone.kubelet.cgvalues import CgroupValues
-
     config = ContainerConfig(
         id="c" * 64,
         pod_uid="u",
@@ -317,7 +317,7 @@ async def test_logs_are_rotated_at_their_size(tmp_path: Path, real_tree: CgroupT
     )
     info = await runtime.start(config)
     async with asyncio.timeout(10):
-        while runtime.get(info.id).running:  # type: ignore[union-attr]
+        while runtime.get(info.id).running:  # type: ignore[union-attr]  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     names = sorted(p.name for p in (tmp_path / "logs").iterdir())
     assert names == ["0.log", "0.log.1", "0.log.2"]

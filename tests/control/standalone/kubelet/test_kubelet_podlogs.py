@@ -1,0 +1,73 @@
+"""Reading logs back over rotations and crashes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.standalone.kubelet.podlogs import LogQuery, parse_line, stamp_seconds, stream
+
+
+def line(i: int, tag: str = "F", text: str = "") -> str:
+    return f"2026-01-01T00:00:{i:02d}.000000000Z stdout {tag} {text or f'l{i}'}\n"
+
+
+async def collect(path: Path, query: LogQuery, running: Any = lambda: False) -> bytes:
+    return b"".join([data async for data in stream(path, query, running)])
+
+
+@pytest.mark.parametrize(
+    ("raw", "parsed"),
+    [
+        (b"2026-01-01T00:00:00Z stdout F a b", ("a b", True)),
+        (b"2026-01-01T00:00:00Z stdout P a", ("a", False)),
+        (b"2026-01-01T00:00:00Z stdout F ", ("", True)),
+        (b"2026-01-01T00:00:00Z stdout X a", None),
+        (b"2026-01-", None),
+        (b"", None),
+    ],
+)
+def test_parse_line(raw: bytes, parsed: Any) -> None:
+    found = parse_line(raw)
+    assert (None if found is None else (found.text.decode(), found.whole)) == parsed
+
+
+def test_stamp() -> None:
+    assert stamp_seconds("1970-01-01T00:00:10.500000000Z") == 10.5
+    assert stamp_seconds("yesterday") is None
+
+
+async def test_rotated_files_are_read_oldest_first(tmp_path: Path) -> None:
+    path = tmp_path / "0.log"
+    (tmp_path / "0.log.2").write_text(line(1))
+    (tmp_path / "0.log.1").write_text(line(2))
+    path.write_text(line(3))
+    assert await collect(path, LogQuery()) == b"l1\nl2\nl3\n"
+    assert await collect(path, LogQuery(tail=2)) == b"l2\nl3\n"
+
+
+async def test_long_lines_are_put_together_and_a_cut_one_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "0.log"
+    path.write_text(line(1, "P", "ab") + line(1, "F", "cd") + "2026-01-01T00:00:02Z stdout F half")
+    assert await collect(path, LogQuery()) == b"abcd\n"
+
+
+async def test_follow_goes_on_over_a_rotation_until_the_container_ends(tmp_path: Path) -> None:
+    path = tmp_path / "0.log"
+    path.write_text(line(1))
+    alive = True
+    task = asyncio.create_task(collect(path, LogQuery(follow=True), lambda: alive))
+    await asyncio.sleep(0.05)
+    with path.open("a") as f:
+        f.write(line(2))
+    path.rename(tmp_path / "0.log.1")
+    path.write_text(line(3))
+    alive = False
+    assert await asyncio.wait_for(task, 5) == b"l1\nl2\nl3\n"
+
+
+async def test_no_file_is_no_output(tmp_path: Path) -> None:
+    assert await collect(tmp_path / "none.log", LogQuery(follow=True)) == b""
