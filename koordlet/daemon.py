@@ -51,7 +51,7 @@ from koordlet.version import VERSION
 log = get_logger(__name__)
 
 SNAPSHOT_MAX_AGE = 1800.0
-REFRESH_SECONDS = 2.0
+DISCOVER_SECONDS = 3.0
 
 
 class Daemon:
@@ -100,7 +100,7 @@ class Daemon:
         states = LocalStates(lambda: tree.walk(root))
         states.refresh()
         self.registries.node = self.options.node_name or os.uname().nodename
-        self.runner.add(self._periodic("discover", REFRESH_SECONDS, states.refresh))
+        self.runner.add(self._periodic("discover", DISCOVER_SECONDS, states.refresh))
         return states
 
     def _kube(self) -> States:

@@ -73,11 +73,15 @@ class Ring:
         column = self._column_at(at)
         if column is None:
             column = self._open_column(at)
-        rows = [self._row(key, at) for key in keys]
-        if None in rows:
-            values = [value for row, value in zip(rows, values, strict=True) if row is not None]
+        rows = [self._rows.get(key, -1) for key in keys]
+        if -1 in rows:
+            self._last_seen[[row for row in rows if row >= 0]] = at  # lest making room for the new ones takes theirs
+            rows = [self._new_row(key, at) if row < 0 else row for key, row in zip(keys, rows, strict=True)]
+            values = [value for row, value in zip(rows, values, strict=True) if row >= 0]
             self.lost += len(rows) - len(values)
-        self._data[[row for row in rows if row is not None], column] = values
+            rows = [row for row in rows if row >= 0]
+        self._data[rows, column] = values
+        self._last_seen[rows] = max(at, self.newest)
 
     def window(self, start: float, end: float, keys: Sequence[Key]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Samples with start <= t <= end: times float64[points] ascending, values float32[keys, points] with NaN
@@ -141,15 +145,12 @@ class Ring:
         self._data[:, column] = np.nan
         return column
 
-    def _row(self, key: Key, at: float) -> int | None:
-        row = self._rows.get(key)
-        if row is not None:
-            self._last_seen[row] = max(self._last_seen[row], at)  # now, lest a later key of this batch reclaims it
-            return row
+    def _new_row(self, key: Key, at: float) -> int:
+        """A row for a series at first sight; -1 if all are taken."""
         if not self._free:
             self._reclaim()
         if not self._free and not self._grow():
-            return None
+            return -1
         row = self._rows[key] = self._free.pop()
         self._last_seen[row] = at
         return row

@@ -87,10 +87,10 @@ def pressure_batch(reading: PressureReading) -> Batch:
 def latency_batch(at: float, latencies: Mapping[str, SubjectLatency]) -> Batch:
     """Schedule latency by subject key."""
     batch = Batch(at)
-    for key, latency in latencies.items():
-        batch.add("container_sched_wait", latency.wait, key)
-        batch.add("container_sched_throttled", latency.throttled, key)
-        if latency.p50 is not None and latency.p99 is not None:
-            batch.add("container_sched_latency_p50", latency.p50, key)
-            batch.add("container_sched_latency_p99", latency.p99, key)
+    keys = [(key,) for key in latencies]
+    batch.extend("container_sched_wait", keys, np.array([one.wait for one in latencies.values()]))
+    batch.extend("container_sched_throttled", keys, np.array([one.throttled for one in latencies.values()]))
+    waited = [((key,), one.p50, one.p99) for key, one in latencies.items() if one.p50 is not None]
+    for index, name in ((1, "container_sched_latency_p50"), (2, "container_sched_latency_p99")):
+        batch.extend(name, [row[0] for row in waited], np.array([row[index] for row in waited], dtype=float))
     return batch

@@ -110,9 +110,9 @@ def diff(old: SchedLatencySnapshot, new: SchedLatencySnapshot, *, matrix: bool =
     the probe was loaded anew). Keys that *new* doesn't have are gone. Maxima stay those of *new*.
     """
     rows = _subtract(old, new, _ROWS, _align_keys(old.keys, new.keys))
-    if not matrix:
-        new = replace(new, **{name: getattr(new, name)[:0] for name in ("victim", "culprit", *_MATRIX)})
-    pairs = _subtract(old, new, _MATRIX, _align([old.victim, old.culprit], [new.victim, new.culprit]))
+    pairs = {name: getattr(new, name)[:0] for name in ("victim", "culprit", *_MATRIX)}
+    if matrix:
+        pairs = _subtract(old, new, _MATRIX, _align([old.victim, old.culprit], [new.victim, new.culprit]))
     lost = {f.name: max(0, getattr(new.lost, f.name) - getattr(old.lost, f.name)) for f in fields(Lost)}
     return replace(new, **rows, **pairs, lost=Lost(**lost))  # type: ignore[arg-type]
 

@@ -41,13 +41,14 @@ class LocalStates:
 
     def __init__(self, dirs: Callable[[], Iterable[str]]) -> None:
         self._dirs = dirs
+        self._known: tuple[str, ...] = ()
         self.workloads = Workloads()
 
     def refresh(self) -> None:
         """Look again; the picture stays the same object if nothing changed."""
-        found = discover(self._dirs(), self.workloads.version + 1)
-        if found.subjects != self.workloads.subjects:
-            self.workloads = found
+        dirs = tuple(self._dirs())
+        if dirs != self._known:
+            self._known, self.workloads = dirs, discover(dirs, self.workloads.version + 1)
 
 
 def kube_subjects(
