@@ -57,8 +57,14 @@ def use_batch(picture: Picture, *, page_cache: bool) -> Batch:
 
 
 def _extend(batch: Batch, kind: str, subjects: tuple[Subject, ...], rows: list[int], column: Floats) -> None:
-    present = [row for row in rows if not np.isnan(column[row])]
-    batch.extend(kind, [(subjects[row].key,) for row in present], column[present])
+    values = column[rows]
+    present = ~np.isnan(values)
+    if present.all():
+        batch.extend(kind, [(subjects[row].key,) for row in rows], values)
+    else:
+        kept = present.tolist()
+        keys = [(subjects[row].key,) for row, keep in zip(rows, kept, strict=True) if keep]
+        batch.extend(kind, keys, values[present])
 
 
 def pressure_batch(reading: PressureReading) -> Batch:
