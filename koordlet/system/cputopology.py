@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from koordlet.system.cpuset import CPUListError, CPUSet
 from koordlet.system.errors import MalformedFile
 from koordlet.system.kernel import read_text
 from koordlet.system.roots import Roots
 
+K = TypeVar("K")
 _NODE_DIR = re.compile(r"^node(\d+)$")
 _INDEX_DIR = re.compile(r"^index(\d+)$")
 
@@ -78,8 +80,8 @@ class CpuTopology:
         return _group({cpu.id: cpu.l3 for cpu in self.cpus if cpu.l3 is not None})
 
 
-def _group(keys: Mapping[int, object]) -> Mapping:  # type: ignore[type-arg]
-    groups: dict[object, set[int]] = {}
+def _group(keys: Mapping[int, K]) -> Mapping[K, CPUSet]:
+    groups: dict[K, set[int]] = {}
     for cpu, key in keys.items():
         groups.setdefault(key, set()).add(cpu)
     return {key: CPUSet(cpus) for key, cpus in groups.items()}
@@ -126,11 +128,7 @@ def read_topology(roots: Roots) -> CpuTopology:
 
 def read_node_cpus(roots: Roots) -> dict[int, CPUSet]:
     """NUMA node id -> its CPUs, online or not; empty on kernels without NUMA. Memory-only nodes have none."""
-    found = {}
-    for directory in node_dirs(roots).items():
-        node, path = directory
-        found[node] = _cpu_list(path / "cpulist") or CPUSet()
-    return found
+    return {node: _cpu_list(path / "cpulist") or CPUSet() for node, path in node_dirs(roots).items()}
 
 
 def node_dirs(roots: Roots) -> dict[int, Path]:

@@ -103,6 +103,10 @@ class ReadCache:
         for path in [path for path in self._entries if path.startswith(prefix)]:
             self._drop(path)
 
+    def paths(self) -> list[str]:
+        """Files held open at present."""
+        return list(self._entries)
+
     @property
     def opens(self) -> int:
         """Files opened so far: a read that did not change it came from a kept descriptor, hence the same cgroup."""

@@ -18,7 +18,7 @@ from koordlet.system import kidled
 from koordlet.system.cgroup import files, registry, tree
 from koordlet.system.cgroup.cache import ReadCache
 from koordlet.system.cgroup.registry import FileSpec, Support
-from koordlet.system.cpuset import CPUListError, CPUSet
+from koordlet.system.cpuset import CPUSet
 from koordlet.system.errors import CgroupGone, MalformedFile, UnreadableFile
 from koordlet.system.host import Host
 from koordlet.system.kernel import Feature
@@ -84,13 +84,13 @@ class CgroupFS:
             return Feature(True)
         if resource in self._remembered:
             return self._remembered[resource]
-        where = {Support.DIRECTORY: cgroup_dir, Support.HIERARCHY_ROOT: ""}.get(spec.support, self.kube_root)
-        remember = spec.support is not Support.DIRECTORY
-        if spec.support is Support.KUBE_ROOT and not (
-            where and os.path.isdir(_join(self._base(spec), where))  # noqa: PTH112 - strings on purpose, hot
-        ):
-            where, remember = cgroup_dir, False
-        path = _join(self._base(spec), where, spec.file)
+        base = self._base(spec)
+        where, remember = cgroup_dir, False
+        if spec.support is Support.HIERARCHY_ROOT:
+            where, remember = "", True
+        elif spec.support is Support.KUBE_ROOT and self._is_dir(base, self.kube_root):
+            where, remember = self.kube_root, True
+        path = _join(base, where, spec.file)
         found = Feature.when(os.path.exists(path), f"{path} does not exist")  # noqa: PTH110
         if remember:
             self._remembered[resource] = found
@@ -100,7 +100,18 @@ class CgroupFS:
 
     def text(self, resource: str, cgroup_dir: str) -> str | None:
         """The file's content without surrounding newlines."""
-        return self._text(resource, cgroup_dir)
+        path = self.path(resource, cgroup_dir)
+        try:
+            content = self.cache.read_once(path) if resource in _ID_LISTS else self.cache.read(path)
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:  # pressure files with psi=0
+                return None
+            raise UnreadableFile(path, error) from error
+        if content is not None:
+            return content.decode("ascii", "surrogateescape").strip("\n")
+        if not os.path.isdir(path.rpartition("/")[0]) and not self.exists(cgroup_dir):  # noqa: PTH112
+            raise CgroupGone(_join(self.hierarchy("cpu"), cgroup_dir))
+        return None
 
     def value(self, resource: str, cgroup_dir: str) -> int | None:
         """An integer resource in v1 terms, whatever the file's own form."""
@@ -186,6 +197,11 @@ class CgroupFS:
             return _join(self._fallback, spec.subsystem)
         return self._pressure_root() if spec.file in _PRESSURE_FILES else self.hierarchy(spec.subsystem)
 
+    @staticmethod
+    def _is_dir(base: str, cgroup_dir: str) -> bool:
+        """False for the root itself: only a named directory can be the kubepods one."""
+        return bool(cgroup_dir) and os.path.isdir(_join(base, cgroup_dir))  # noqa: PTH112 - strings on purpose
+
     def _pressure_root(self) -> str:
         """v1 has pressure files in cpuacct on vendor kernels only; a hybrid host's unified tree shows them too."""
         if self._psi_hierarchy is None:
@@ -198,28 +214,14 @@ class CgroupFS:
             self._psi_hierarchy = vendor if in_vendor or unified is None else os.fspath(unified)
         return self._psi_hierarchy
 
-    def _text(self, resource: str, cgroup_dir: str) -> str | None:
-        path = self.path(resource, cgroup_dir)
-        try:
-            content = self.cache.read_once(path) if resource in _ID_LISTS else self.cache.read(path)
-        except OSError as error:
-            if error.errno == errno.EOPNOTSUPP:  # pressure files with psi=0
-                return None
-            raise UnreadableFile(path, error) from error
-        if content is not None:
-            return content.decode("ascii", "surrogateescape").strip("\n")
-        if not os.path.isdir(path.rpartition("/")[0]) and not self.exists(cgroup_dir):  # noqa: PTH112
-            raise CgroupGone(_join(self.hierarchy("cpu"), cgroup_dir))
-        return None
-
     def _parsed(self, resource: str, cgroup_dir: str, parse: Callable[[str, str], T]) -> T | None:
-        text = self._text(resource, cgroup_dir)
+        text = self.text(resource, cgroup_dir)
         if text is None:
             return None
         path = self.path(resource, cgroup_dir)
         try:
             return parse(text, path)
-        except (ValueError, CPUListError) as error:
+        except ValueError as error:
             raise MalformedFile(path, text, str(error)) from error
 
 
