@@ -1,0 +1,226 @@
+"""Translation, amplification, node reservation and device requests: spec 01 §4.3, §5.10, §10."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordlet.api import resources
+from koordlet.api.annotations.node import NodeReservation
+from koordlet.api.core import ResourceRequirements
+from koordlet.api.devicerequest import DeviceRequestError, gpu_request, per_gpu, share_request
+from koordlet.api.quantity import Quantity
+from koordlet.api.resources import amplify, exact_match, translate_name
+
+
+def amounts(**given: str) -> dict[str, Quantity]:
+    """Short names: gpu_core is koordinator.sh/gpu-core, batch_cpu is kubernetes.io/batch-cpu."""
+    return {name(key): Quantity(text) for key, text in given.items()}
+
+
+def name(short: str) -> str:
+    if short.startswith(("batch", "mid")):
+        return "kubernetes.io/" + short.replace("_", "-")
+    if short == "nvidia":
+        return "nvidia.com/gpu"
+    if short.startswith("npu"):
+        return "huawei.com/" + short.replace("_", "-")
+    if short == "shared":
+        return "koordinator.sh/gpu.shared"
+    return short if short in ("cpu", "memory", "pods") else "koordinator.sh/" + short.replace("_", "-")
+
+
+def texts(given: dict[str, Quantity]) -> dict[str, str]:
+    return {key: str(amount) for key, amount in given.items()}
+
+
+# --- translation ---------------------------------------------------------------------------------------
+
+
+def test_translates_a_batch_container() -> None:
+    result = resources.translate_requirements(
+        ResourceRequirements(
+            requests=amounts(cpu="1500m", memory="2Gi", pods="1"), limits=amounts(cpu="2", memory="4Gi")
+        ),
+        "koord-batch",
+    )
+    assert texts(result.requests) == {
+        "pods": "1", "kubernetes.io/batch-cpu": "1500", "kubernetes.io/batch-memory": "2Gi",
+    }  # fmt: skip
+    assert texts(result.limits) == {"kubernetes.io/batch-cpu": "2k", "kubernetes.io/batch-memory": "4Gi"}
+
+
+def test_a_limit_without_request_becomes_the_request() -> None:
+    result = resources.translate_requirements(ResourceRequirements(limits=amounts(cpu="500m")), "koord-mid")
+    assert texts(result.requests) == texts(result.limits) == {"kubernetes.io/mid-cpu": "500"}
+
+
+@pytest.mark.parametrize("priority_class", ["koord-prod", "koord-free", ""])
+def test_other_classes_are_left_alone(priority_class: str) -> None:
+    given = ResourceRequirements(requests=amounts(cpu="1"))
+    assert resources.translate_requirements(given, priority_class) is given
+
+
+@pytest.mark.parametrize(
+    ("priority_class", "native", "extended"),
+    [
+        ("koord-batch", "cpu", "kubernetes.io/batch-cpu"),
+        ("koord-batch", "memory", "kubernetes.io/batch-memory"),
+        ("koord-mid", "cpu", "kubernetes.io/mid-cpu"),
+        ("koord-mid", "memory", "kubernetes.io/mid-memory"),
+        ("koord-batch", "pods", "pods"),
+        ("koord-prod", "cpu", "cpu"),
+        ("koord-free", "cpu", "cpu"),
+    ],
+)
+def test_names_by_class(priority_class: str, native: str, extended: str) -> None:
+    assert translate_name(priority_class, native) == extended
+
+
+def test_old_names() -> None:
+    old = {"koordinator.sh/batch-cpu": Quantity("1k"), "kubernetes.io/gpu-core": Quantity("50"), "cpu": Quantity("1")}
+    assert texts(resources.without_deprecated(old)) == {
+        "cpu": "1", "kubernetes.io/batch-cpu": "1k", "koordinator.sh/gpu-core": "50",
+    }  # fmt: skip
+    both = {"koordinator.sh/batch-cpu": Quantity("1"), "kubernetes.io/batch-cpu": Quantity("2")}
+    assert resources.without_deprecated(both) == both
+
+
+# --- amplification -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("amount", "ratio", "amplified"),
+    [(1000, 1.1, 1100), (100, 1.1, 111), (3000, 1.15, 3450), (1000, 1.0, 1000), (1000, 0.5, 1000), (0, 1.5, 0)],
+)
+def test_amplify(amount: int, ratio: float, amplified: int) -> None:
+    assert amplify(amount, ratio) == amplified
+
+
+@given(st.integers(0, 10**12), st.floats(0.1, 5))
+def test_amplify_never_takes_away(amount: int, ratio: float) -> None:
+    assert amplify(amount, ratio) >= amount
+
+
+def test_amplify_list() -> None:
+    given = amounts(cpu="8", memory="16Gi", batch_cpu="100", gpu="0")
+    ratios = {"cpu": 1.5, "memory": 1.5, "kubernetes.io/batch-cpu": 1.1, "koordinator.sh/gpu": 2.0, "absent": 2.0}
+    assert texts(resources.amplify_list(given, ratios)) == {
+        "cpu": "12", "memory": "24Gi", "kubernetes.io/batch-cpu": "111", "koordinator.sh/gpu": "0",
+    }  # fmt: skip
+
+
+def test_webhook_amplification_truncates() -> None:
+    raw = amounts(cpu="101m", memory="16Gi", pods="110")
+    result = resources.amplified_allocatable(
+        amounts(cpu="1", pods="110"), raw, {"cpu": 1.1, "memory": 1.5, "pods": 2.0}
+    )
+    assert texts(result) == {"cpu": "111m", "pods": "110", "memory": "24Gi"}
+    assert resources.amplified_allocatable(raw, raw, {"cpu": 1.0}) == raw
+    assert resources.amplified_allocatable(raw, {}, {"cpu": 2.0}) == raw
+
+
+def test_raw_allocatable_follows_what_the_kubelet_reports() -> None:
+    amplified, raw = amounts(cpu="12", memory="24Gi"), amounts(cpu="8", memory="16Gi")
+    incoming = amounts(cpu="10", memory="16Gi", pods="110")
+    assert resources.next_raw_allocatable(amplified, amplified, raw) is None
+    assert resources.next_raw_allocatable({}, incoming, None) == amounts(cpu="10", memory="16Gi")
+    assert resources.next_raw_allocatable(amplified, incoming, raw) == amounts(cpu="10", memory="16Gi")
+
+
+# --- node reservation ----------------------------------------------------------------------------------
+
+
+def test_node_reservation_by_amount_and_by_cpus() -> None:
+    by_amount = NodeReservation(resources=amounts(cpu="1500m", memory="2Gi"))
+    assert texts(resources.reserved_resources(by_amount)) == {"cpu": "1500m", "memory": "2Gi"}
+    assert resources.reserved_cpu_count(by_amount) == 2
+    by_cpus = NodeReservation(resources=amounts(cpu="1500m", memory="2Gi"), reserved_cpus="0-3")
+    assert texts(resources.reserved_resources(by_cpus)) == {"cpu": "4", "memory": "2Gi"}
+    assert resources.reserved_cpu_count(by_cpus) == 4
+    assert resources.reserved_resources(None) == {} and resources.reserved_cpu_count(None) == 0
+
+
+def test_without_reserved() -> None:
+    allocatable = amounts(cpu="8", memory="1Gi", batch_cpu="1000", pods="110")
+    reservation = NodeReservation(resources=amounts(cpu="1500m", memory="2Gi", batch_cpu="1000", gpu="1"))
+    assert texts(resources.without_reserved(allocatable, reservation)) == {
+        "cpu": "6500m", "memory": "0", "kubernetes.io/batch-cpu": "1k", "pods": "110",
+    }  # fmt: skip
+    only_cpus = NodeReservation(resources=amounts(cpu="1"), apply_policy="ReservedCPUsOnly")
+    assert resources.without_reserved(allocatable, only_cpus) == allocatable
+    assert resources.without_reserved(allocatable, None) == allocatable
+
+
+@pytest.mark.parametrize(
+    ("listed", "matches"),
+    [([], True), (["cpu"], True), (["memory"], False), (["pods"], False), (["gpu", "memory"], False), (["gpu"], True)],
+    ids=["nothing", "equal", "differs", "one side", "neither and differs (A8)", "neither"],
+)
+def test_exact_match(listed: list[str], matches: bool) -> None:
+    wanted, offered = amounts(cpu="1", memory="1Gi", pods="1"), amounts(cpu="1000m", memory="2Gi")
+    assert exact_match(listed, wanted, offered) == matches
+
+
+# --- device requests -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_", "normal"),
+    [
+        ({}, {}),
+        ({"cpu": "4", "rdma": "1"}, {}),
+        ({"nvidia": "2"}, {"gpu_core": "200", "gpu_memory_ratio": "200"}),
+        ({"gpu": "50"}, {"gpu_core": "50", "gpu_memory_ratio": "50"}),
+        ({"gpu": "200"}, {"gpu_core": "200", "gpu_memory_ratio": "200"}),
+        ({"gpu_memory": "8Gi"}, {"gpu_memory": "8Gi"}),
+        ({"gpu_memory_ratio": "300"}, {"gpu_memory_ratio": "300"}),
+        ({"gpu_core": "50", "gpu_memory": "8Gi"}, {"gpu_core": "50", "gpu_memory": "8Gi"}),
+        ({"gpu_core": "0", "gpu_memory": "8Gi"}, {"gpu_memory": "8Gi"}),
+        ({"npu_core": "4", "gpu_memory_ratio": "100"}, {"npu_core": "4", "gpu_memory_ratio": "100"}),
+        ({"shared": "2", "gpu_core": "100", "gpu_memory_ratio": "100"},
+         {"shared": "2", "gpu_core": "100", "gpu_memory_ratio": "100"}),
+        ({"shared": "3", "gpu_memory": "9Gi"}, {"shared": "3", "gpu_memory": "9Gi"}),
+        ({"shared": "1", "npu_core": "1", "npu_cpu": "1", "npu_dvpp": "100", "gpu_memory": "1Gi"},
+         {"shared": "1", "npu_core": "1", "npu_cpu": "1", "npu_dvpp": "100", "gpu_memory": "1Gi"}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_gpu_requests(request_: dict[str, str], normal: dict[str, str]) -> None:
+    assert gpu_request(amounts(**request_)) == amounts(**normal)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"gpu": "150"}, {"gpu_core": "50"}, {"gpu_memory_ratio": "150"}, {"gpu": "50", "nvidia": "1"},
+        {"shared": "3", "gpu_core": "100"}, {"shared": "2", "gpu_core": "99", "gpu_memory": "1Gi"},
+        {"shared": "2", "gpu_core": "400", "gpu_memory_ratio": "100"}, {"shared": "1"}, {"gpu": "-100"},
+        {"gpu_memory": "1Gi", "gpu_memory_ratio": "50"},
+        {"shared": "2", "npu_core": "1", "npu_cpu": "1", "gpu_memory": "1Gi"},
+        {"shared": "1", "npu_core": "1", "npu_cpu": "1", "npu_dvpp": "101", "gpu_memory": "1Gi"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_refused_gpu_requests(request_: dict[str, str]) -> None:
+    with pytest.raises(DeviceRequestError, match=r"^invalid resource device requests: "):
+        gpu_request(amounts(**request_))
+
+
+def test_shared_gpus_split_evenly() -> None:
+    request = gpu_request(amounts(shared="2", gpu_core="100", gpu_memory_ratio="100"))
+    assert per_gpu(request) == amounts(gpu_core="50", gpu_memory_ratio="50")
+    assert per_gpu(amounts(gpu_core="50")) == amounts(gpu_core="50")
+
+
+@pytest.mark.parametrize(("text", "percent"), [("0", 0), ("1", 1), ("100", 100), ("300", 300)])
+def test_shares(text: str, percent: int) -> None:
+    assert share_request(amounts(rdma=text), "koordinator.sh/rdma") == percent
+    assert share_request({}, "koordinator.sh/fpga") == 0
+
+
+@pytest.mark.parametrize("text", ["150", "-1"])
+def test_refused_shares(text: str) -> None:
+    with pytest.raises(DeviceRequestError):
+        share_request(amounts(fpga=text), "koordinator.sh/fpga")
