@@ -1,0 +1,214 @@
+"""Pods from a kubelet over real TLS: what is kept when it is away, restarting or talking nonsense."""
+
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Histogram
+
+from koordlet.api.core import DaemonEndpoint, Node, NodeAddress, NodeDaemonEndpoints, NodeStatus
+from koordlet.api.meta import ObjectMeta
+from koordlet.api.sloconfig import CgroupPath, HostApplicationSpec
+from koordlet.statesinformer.kubelet import Endpoint, KubeletClient, KubeletError, endpoint_of
+from koordlet.statesinformer.model import SubjectKind
+from koordlet.statesinformer.pods import PodsInformer
+from koordlet.statesinformer.states import kube_subjects
+from koordlet.system.naming import CgroupDriver
+
+TOKEN = "s3cret"
+HASH = "f" * 64
+
+
+def pod(name: str, uid: str, *, qos: str = "", container_id: str = f"containerd://{HASH}") -> dict:
+    return {
+        "metadata": {"name": name, "namespace": "default", "uid": uid, "labels": {"koordinator.sh/qosClass": qos}},
+        "spec": {
+            "containers": [{"name": "main", "resources": {"requests": {"cpu": "1"}}}],
+            "initContainers": [{"name": "mesh", "restartPolicy": "Always"}, {"name": "setup"}],
+        },
+        "status": {
+            "phase": "Running",
+            "qosClass": "Burstable",
+            "initContainerStatuses": [
+                {"name": "mesh", "containerID": "containerd://mesh", "state": {"running": {}}},
+                {"name": "setup", "containerID": "containerd://setup", "state": {"terminated": {"exitCode": 0}}},
+            ],
+            "containerStatuses": [{"name": "main", "containerID": container_id, "state": {"running": {}}}],
+        },
+    }
+
+
+class Kubelet:
+    """Answers like a kubelet: TLS, bearer token, whatever `answer` says."""
+
+    def __init__(self) -> None:
+        self.answer: object = {"kind": "PodList", "items": [pod("a", "uid-a"), pod("b", "uid-b", qos="BE")]}
+        self.status = 200
+        self.url = ""
+
+    async def pods(self, request: web.Request) -> web.Response:
+        if request.headers.get("Authorization") != f"Bearer {TOKEN}":
+            return web.Response(status=401, text="Unauthorized")
+        if isinstance(self.answer, str):
+            return web.Response(status=self.status, text=self.answer)
+        return web.json_response(self.answer, status=self.status)
+
+
+@pytest.fixture
+async def kubelet(serving_certificate: tuple[Path, Path]) -> AsyncIterator[Kubelet]:
+    fake, app = Kubelet(), web.Application()
+    app.router.add_get("/pods/", fake.pods)
+    app.router.add_get("/configz", fake.pods)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(*serving_certificate)
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+    fake.url = f"https://127.0.0.1:{runner.addresses[0][1]}"
+    yield fake
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def client(kubelet: Kubelet) -> AsyncIterator[KubeletClient]:
+    made = KubeletClient(lambda: Endpoint(kubelet.url), bearer(TOKEN), timeout=2.0)
+    yield made
+    await made.close()
+
+
+def bearer(token: str):
+    async def headers() -> dict[str, str]:
+        return {"Authorization": f"Bearer {token}"}
+
+    return headers
+
+
+async def test_pods_get_qos_cgroups_and_their_containers(client: KubeletClient):
+    informer = PodsInformer(client, lambda: CgroupDriver.SYSTEMD)
+    await informer.sync()
+    a, b = informer.pods["uid-a"], informer.pods["uid-b"]
+    assert (a.qos, a.priority_class, b.qos, b.priority_class) == ("LS", "koord-prod", "BE", "koord-batch")
+    base = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poduid_a.slice"
+    assert a.cgroup_dir == base
+    assert [(c.name, c.cgroup_dir) for c in a.containers] == [
+        ("mesh", f"{base}/cri-containerd-mesh.scope"),  # a sidecar; the finished init container is left out
+        ("main", f"{base}/cri-containerd-{HASH}.scope"),
+    ]
+    assert (informer.synced, informer.error) == (True, "")
+
+
+BAD = {
+    "empty list": ({"items": []}, 200, None),
+    "null list": ({"items": None}, 200, None),
+    "server error": ("boom", 500, "HTTP 500"),
+    "not JSON": ("<html>", 200, "not valid JSON"),
+    "wrong type": ({"items": [{"metadata": {"name": 7}}]}, 200, "name"),
+    "bad quantity": (
+        {"items": [{"spec": {"containers": [{"name": "x", "resources": {"requests": {"cpu": "lots"}}}]}}]}, 200, "lots",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "status", "message"), BAD.values(), ids=BAD)
+async def test_a_kubelet_in_trouble_does_not_cost_the_known_pods(kubelet, client, answer, status, message):
+    informer = PodsInformer(client, lambda: CgroupDriver.CGROUPFS)
+    await informer.sync()
+    kubelet.answer, kubelet.status = answer, status
+    if message is None:
+        await informer.sync()
+    else:
+        with pytest.raises(KubeletError, match=message):
+            await informer.sync()
+    assert informer.pods.keys() == {"uid-a", "uid-b"}
+    assert informer.error
+
+
+async def test_a_pod_that_cannot_be_placed_costs_only_itself(kubelet: Kubelet, client: KubeletClient):
+    kubelet.answer = {"items": [pod("a", "uid-a"), pod("odd", "uid-o", container_id="lxd://1"), pod("no-uid", "")]}
+    informer = PodsInformer(client, lambda: CgroupDriver.CGROUPFS)
+    await informer.sync()
+    assert informer.pods.keys() == {"uid-a"}
+
+
+async def test_refused_without_the_right_token(kubelet: Kubelet):
+    stranger = KubeletClient(lambda: Endpoint(kubelet.url), bearer("wrong"))
+    with pytest.raises(KubeletError, match="HTTP 401"):
+        await stranger.pods()
+    await stranger.close()
+
+
+async def test_nobody_listens():
+    away = KubeletClient(lambda: Endpoint("https://127.0.0.1:1"), bearer(TOKEN))
+    with pytest.raises(KubeletError, match=r"127\.0\.0\.1:1"):
+        await away.pods()
+    await away.close()
+
+
+async def test_requests_are_observed_by_code(kubelet: Kubelet):
+    registry = CollectorRegistry()
+    seconds = Histogram("seconds", "Requests.", ["verb", "path", "code"], registry=registry)
+    client = KubeletClient(lambda: Endpoint(kubelet.url), bearer(TOKEN), duration=seconds)
+    await client.pods()
+    kubelet.answer, kubelet.status = "no", 503
+    with pytest.raises(KubeletError):
+        await client.pods()
+    await client.close()
+    for code in ("200", "503"):
+        labels = {"verb": "get", "path": "/pods/", "code": code}
+        assert registry.get_sample_value("seconds_count", labels) == 1
+
+
+async def test_configz(kubelet: Kubelet, client: KubeletClient):
+    kubelet.answer = {"kubeletconfig": {"cgroupDriver": "systemd", "logging": {"format": "text"}}}
+    assert (await client.config())["cgroupDriver"] == "systemd"
+    kubelet.answer = {"other": {}}
+    with pytest.raises(KubeletError, match="kubeletconfig is missing"):
+        await client.config()
+
+
+def node(*addresses: tuple[str, str], port: int | None = 10250) -> Node:
+    endpoints = NodeDaemonEndpoints(kubelet_endpoint=None if port is None else DaemonEndpoint(port=port))
+    status = NodeStatus(addresses=[NodeAddress(type=t, address=a) for t, a in addresses], daemon_endpoints=endpoints)
+    return Node(metadata=ObjectMeta(name="n1"), status=status)
+
+
+INTERNAL, EXTERNAL = ("InternalIP", "10.0.0.1"), ("ExternalIP", "192.0.2.1")
+ENDPOINTS = {
+    "preferred": (node(INTERNAL, EXTERNAL), "ExternalIP", False, "https://192.0.2.1:10250"),
+    "invalid type": (node(INTERNAL), "Moon", False, "https://10.0.0.1:10250"),
+    "IPv6": (node(("InternalIP", "fd00::1")), "InternalIP", False, "https://[fd00::1]:10250"),
+    "insecure": (node(INTERNAL, port=None), "InternalIP", True, "http://10.0.0.1:10255"),
+}
+
+
+@pytest.mark.parametrize(("of", "kind", "insecure", "expected"), ENDPOINTS.values(), ids=ENDPOINTS)
+def test_where_the_kubelet_is(of, kind, insecure, expected):
+    assert endpoint_of(of, kind, insecure=insecure, read_only_port=10255).base == expected
+
+
+@pytest.mark.parametrize(
+    ("of", "message"), [(node(), "no address"), (node(INTERNAL, port=None), "Port is not set")], ids=["address", "port"]
+)
+def test_a_node_that_does_not_say_where_its_kubelet_is(of, message):
+    with pytest.raises(KubeletError, match=f"n1.*{message}"):
+        endpoint_of(of, "InternalIP", insecure=False, read_only_port=10255)
+
+
+def test_host_applications_and_qos_directories_are_subjects():
+    path = CgroupPath(base="KubepodsBesteffort", relative_path="x")
+    apps = [
+        HostApplicationSpec(name="nginx", qos="LS"),
+        HostApplicationSpec(
+            name="batch", qos="BE", cgroup_path=CgroupPath(base="KubepodsBesteffort", relative_path="x")
+        ),
+    ]
+    found = kube_subjects(CgroupDriver.CGROUPFS, {}, apps)
+    assert [(s.kind, s.key, s.cgroup_dir, s.priority_class) for s in found] == [
+        (SubjectKind.QOS, "Guaranteed", "kubepods", ""),
+        (SubjectKind.QOS, "Burstable", "kubepods/burstable", ""),
+        (SubjectKind.QOS, "BestEffort", "kubepods/besteffort", ""),
+        (SubjectKind.HOST_APP, "nginx", "host-latency-sensitive/nginx", "koord-prod"),
+        (SubjectKind.HOST_APP, "batch", "kubepods/besteffort/x", "koord-batch"),
+    ]
