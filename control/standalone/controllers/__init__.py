@@ -1,0 +1,45 @@
+"""The controllers that run inside the embedded API server, over the registry directly.
+
+    controllers = build(registry, ca_pem)            # every one has `await start()` and `await stop()`
+    subresources = Subresources(…, gate=eviction_gate)
+
+Each lives in its own file, is level-triggered and may be stopped and started at any time (see `base`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from control.standalone.controllers.base import Controller
+from control.standalone.controllers.daemonset import DaemonSetController
+from control.standalone.controllers.deployment import DeploymentController
+from control.standalone.controllers.disruption import DisruptionController, eviction_gate
+from control.standalone.controllers.garbage import GarbageCollector
+from control.standalone.controllers.job import JobController
+from control.standalone.controllers.namespaces import NamespaceDeletion, NamespaceFurnishing
+from control.standalone.controllers.nodes import NodeLifecycle, TaintEviction
+from control.standalone.controllers.podgc import PodGarbage
+from control.standalone.controllers.replicaset import ReplicaSetController
+from control.standalone.controllers.statefulset import StatefulSetController
+from control.standalone.registry import Registry
+
+__all__ = ["Controller", "build", "eviction_gate"]
+
+
+def build(registry: Registry, ca_pem: str, monotonic: Callable[[], float] = time.monotonic) -> list[Controller]:
+    """All controllers in the order to start them."""
+    return [
+        NamespaceFurnishing(registry, ca_pem),
+        NamespaceDeletion(registry),
+        GarbageCollector(registry),
+        NodeLifecycle(registry, monotonic),
+        TaintEviction(registry),
+        PodGarbage(registry, monotonic),
+        DisruptionController(registry),
+        ReplicaSetController(registry),
+        DeploymentController(registry),
+        DaemonSetController(registry),
+        StatefulSetController(registry),
+        JobController(registry),
+    ]

@@ -1,0 +1,108 @@
+"""What every controller here is: watches that name keys, and a function that makes one key right.
+
+Level-triggered: a change says only "look at this key", `reconcile` looks at the store and compares what is with
+what should be. It may run any number of times for one change and after a restart runs for everything that
+exists. Reads are of the store itself, so that a controller sees its own writes at once and needs no
+expectations. A `reconcile` that raises is retried with back-off; one that returns a number is run again after
+so many seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from control.standalone.errors import StatusError
+from control.standalone.registry import Change, Registry
+from koordlet.app.logging import get_logger
+from koordlet.kube.workqueue import WorkQueue
+
+Json = dict[str, Any]
+Key = tuple[str, str]
+"""(namespace, name); namespace "" for cluster-wide kinds."""
+Mapper = Callable[[Change], Iterable[Key]]
+
+log = get_logger(__name__)
+
+RETRY_MAX_SECONDS = 10.0
+RELIST_PAUSE_SECONDS = 0.2
+
+
+def itself(change: Change) -> list[Key]:
+    """The mapper of a controller's own kind: the changed object is the key."""
+    return [key_of(change.object)]
+
+
+def key_of(obj: Json) -> Key:
+    metadata = obj["metadata"]
+    return metadata.get("namespace") or "", metadata["name"]
+
+
+class Controller(ABC):
+    """`await start()` … `await stop()`; may be started again after it stopped."""
+
+    name: str
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+        self.queue: WorkQueue[Key] = self._new_queue()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @abstractmethod
+    def watches(self) -> dict[str, Mapper]:
+        """Kind key -> which keys a change of such an object concerns."""
+
+    @abstractmethod
+    async def reconcile(self, key: Key) -> float | None:
+        """Make `key` right."""
+
+    async def start(self) -> None:
+        self.queue = self._new_queue()
+        for kind, mapper in self.watches().items():
+            self._spawn(self._follow(kind, mapper), f"{self.name}:{kind}")
+        self._spawn(self.queue.work(self.reconcile), f"{self.name}:work")
+
+    async def stop(self) -> None:
+        await self.queue.shutdown()
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def now(self) -> float:
+        """Wall clock, seconds."""
+        return self.registry.now()
+
+    def _new_queue(self) -> WorkQueue[Key]:
+        return WorkQueue(self.name, max_delay=RETRY_MAX_SECONDS)
+
+    def _spawn(self, coroutine: Any, name: str) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.create_task(coroutine, name=name)
+        self._tasks.append(task)
+        return task
+
+    async def _follow(self, kind: str, mapper: Mapper) -> None:
+        """Feed the queue from a watch, from the start again when the history is gone or the watch breaks."""
+        while True:
+            try:
+                async for change in self.registry.watch(kind):
+                    for key in mapper(change):
+                        self.queue.add(key)
+            except StatusError as error:
+                log.warning("Watch ended, listing again", controller=self.name, kind=kind, err=error)
+            except Exception as error:
+                log.exception("Watch failed, listing again", controller=self.name, kind=kind, err=error)
+            await asyncio.sleep(RELIST_PAUSE_SECONDS)
+
+
+async def ignore_missing(write: Any) -> Any:
+    """Await a write whose object may have vanished meanwhile; None then."""
+    try:
+        return await write
+    except StatusError as error:
+        if error.reason != "NotFound":
+            raise
+        return None

@@ -1,0 +1,32 @@
+"""Status conditions: set one, keep the time of its last change of status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Json = dict[str, Any]
+
+
+def find(conditions: list[Json] | None, kind: str) -> Json | None:
+    return next((each for each in conditions or () if each.get("type") == kind), None)
+
+
+def is_true(obj: Json, kind: str) -> bool:
+    found = find((obj.get("status") or {}).get("conditions"), kind)
+    return found is not None and found.get("status") == "True"
+
+
+def put(
+    conditions: list[Json] | None, kind: str, status: str, reason: str, message: str, now: str, **more: Any
+) -> list[Json]:
+    """The conditions with this one set; `now` counts only if its status changes."""
+    old = find(conditions, kind)
+    since = old.get("lastTransitionTime", now) if old is not None and old.get("status") == status else now
+    new = {**(old or {}), "type": kind, "status": status, "reason": reason, "message": message,
+           "lastTransitionTime": since, **more}  # fmt: skip
+    kept = [new if each.get("type") == kind else each for each in conditions or ()]
+    return kept if old is not None else [*kept, new]
+
+
+def drop(conditions: list[Json] | None, kind: str) -> list[Json]:
+    return [each for each in conditions or () if each.get("type") != kind]

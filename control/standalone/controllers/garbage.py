@@ -1,0 +1,283 @@
+"""The garbage collector: objects go when their owners have gone.
+
+Background: an object all of whose owners are gone is deleted; references to some that are gone are dropped.
+Foreground: an owner with the finalizer `foregroundDeletion` has its dependents deleted first and goes when none
+that blocks it (blockOwnerDeletion) is left. Orphan: an owner with the finalizer `orphan` has its dependents'
+references removed first.
+
+`Graph` remembers who refers to whom, by uid; it holds only objects that have owners, so its size is that of
+those. All kinds are followed, custom ones as they come and go; an owner of a kind that isn't served is neither
+there nor gone, and its dependents are left alone until it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from control.standalone.controllers.base import Controller, Key, Mapper, ignore_missing
+from control.standalone.deletion import FOREGROUND, ORPHAN, DeleteOptions
+from control.standalone.errors import StatusError
+from control.standalone.kinds import Kind
+from control.standalone.registry import Change, Registry, WriteOptions
+from control.standalone.seams import SYSTEM
+from koordlet.app.logging import get_logger
+
+Json = dict[str, Any]
+log = get_logger(__name__)
+
+WRITE = WriteOptions(field_manager="garbage-collector")
+KINDS_POLL_SECONDS = 0.5
+RECHECK_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where an object is, and which one of that name."""
+
+    key: str
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(slots=True)
+class Graph:
+    """Who refers to whom. `observe` and `forget` are idempotent."""
+
+    addresses: dict[str, Address] = field(default_factory=dict)
+    owners: dict[str, frozenset[str]] = field(default_factory=dict)
+    dependents: dict[str, set[str]] = field(default_factory=dict)
+
+    def observe(self, address: Address, owners: frozenset[str]) -> None:
+        for gone in self.owners.get(address.uid, frozenset()) - owners:
+            self._unlink(gone, address.uid)
+        if not owners:
+            self.addresses.pop(address.uid, None)
+            self.owners.pop(address.uid, None)
+            return
+        self.addresses[address.uid], self.owners[address.uid] = address, owners
+        for owner in owners:
+            self.dependents.setdefault(owner, set()).add(address.uid)
+
+    def forget(self, uid: str) -> None:
+        for owner in self.owners.pop(uid, frozenset()):
+            self._unlink(owner, uid)
+        self.addresses.pop(uid, None)
+
+    def dependents_of(self, uid: str) -> list[Address]:
+        return [self.addresses[each] for each in sorted(self.dependents.get(uid, ()))]
+
+    def _unlink(self, owner: str, uid: str) -> None:
+        left = self.dependents.get(owner)
+        if left is not None:
+            left.discard(uid)
+            if not left:
+                del self.dependents[owner]
+
+
+class GarbageCollector(Controller):
+    """Its queue holds uids as ("", uid); addresses are in `_known`."""
+
+    name = "garbage-collector"
+
+    def __init__(self, registry: Registry) -> None:
+        super().__init__(registry)
+        self.graph = Graph()
+        self._known: dict[str, Address] = {}  # what is in the queue
+        self._following: dict[str, asyncio.Task[None]] = {}
+
+    def watches(self) -> dict[str, Mapper]:
+        return {}
+
+    async def start(self) -> None:
+        self.graph, self._known, self._following = Graph(), {}, {}
+        for kind in self._kinds():  # the whole graph first, or an owner might seem to have no dependents
+            for entry in self.registry.store.entries(kind.stored_as):
+                self._observe(kind, entry.obj)
+        await super().start()
+        self._spawn(self._follow_kinds(), f"{self.name}:kinds")
+
+    def _kinds(self) -> list[Kind]:
+        return [kind for kind in self.registry.kinds if not kind.storage_key and "delete" in kind.verbs]
+
+    async def _follow_kinds(self) -> None:
+        generation = -1
+        while True:
+            if generation != self.registry.kinds.generation:
+                generation = self.registry.kinds.generation
+                served = {kind.key: kind for kind in self._kinds()}
+                for key in [key for key in self._following if key not in served]:
+                    self._following.pop(key).cancel()
+                for key, kind in served.items():
+                    if key not in self._following:
+                        task = self._spawn(self._follow(key, self._mapper(kind)), f"{self.name}:{key}")
+                        self._following[key] = task
+            await asyncio.sleep(KINDS_POLL_SECONDS)
+
+    def _mapper(self, kind: Kind) -> Mapper:
+        def changed(change: Change) -> list[Key]:
+            if change.type == "DELETED":
+                self._gone(change.object)
+            else:
+                self._observe(kind, change.object)
+            return []
+
+        return changed
+
+    def _observe(self, kind: Kind, obj: Json) -> None:
+        metadata = obj["metadata"]
+        address = Address(kind.key, metadata.get("namespace") or "", metadata["name"], metadata["uid"])
+        owners = frozenset(str(each.get("uid")) for each in metadata.get("ownerReferences") or ())
+        news = self.graph.owners.get(address.uid, frozenset()) != owners
+        self.graph.observe(address, owners)
+        held = metadata.get("deletionTimestamp") and {FOREGROUND, ORPHAN} & set(metadata.get("finalizers") or ())
+        if news or held:
+            self._enqueue(address)
+
+    def _gone(self, obj: Json) -> None:
+        uid = obj["metadata"]["uid"]
+        owners = self.graph.owners.get(uid, frozenset())
+        for dependent in self.graph.dependents_of(uid):
+            self._enqueue(dependent)
+        self.graph.forget(uid)
+        for owner in owners:  # one of them may wait for this one
+            if (waiting := self._known.get(owner)) is not None:
+                self._enqueue(waiting)
+
+    def _enqueue(self, address: Address) -> None:
+        self._known[address.uid] = address
+        self.queue.add(("", address.uid))
+
+    async def reconcile(self, key: Key) -> float | None:
+        address = self._known.get(key[1])
+        obj = self._find(address) if address is not None else None
+        if address is None or obj is None:
+            self._known.pop(key[1], None)
+            return None
+        metadata = obj["metadata"]
+        finalizers = metadata.get("finalizers") or ()
+        if metadata.get("deletionTimestamp"):
+            if ORPHAN in finalizers:
+                await self._orphan(address)
+            elif FOREGROUND in finalizers:
+                return await self._foreground(address)
+            else:
+                self._known.pop(address.uid, None)
+            return None
+        again = await self._collect(address, obj)
+        if again is None:
+            self._known.pop(address.uid, None)
+        return again
+
+    def _find(self, address: Address) -> Json | None:
+        kind = self.registry.kinds.get(address.key)
+        if kind is None:
+            return None
+        obj = self.registry.store.get(kind.stored_as, address.namespace or None, address.name)
+        return obj if obj is not None and obj["metadata"]["uid"] == address.uid else None
+
+    async def _collect(self, address: Address, obj: Json) -> float | None:
+        """Background rule for one object that isn't being deleted."""
+        gone, waiting, solid = [], [], []
+        for reference in obj["metadata"].get("ownerReferences") or ():
+            owner, known = self._owner(address, reference)
+            if not known:
+                return RECHECK_SECONDS
+            if owner is None:
+                gone.append(reference["uid"])
+            elif _deleting_in_foreground(owner) and reference.get("blockOwnerDeletion"):
+                waiting.append(reference["uid"])
+            else:
+                solid.append(reference["uid"])
+        if not gone and not waiting:
+            return None
+        if solid:
+            await self._drop_references(address, {*gone, *waiting})
+            return None
+        policy = "Background"
+        if waiting and self.graph.dependents_of(address.uid):
+            policy = "Foreground"
+        elif ORPHAN in (obj["metadata"].get("finalizers") or ()):
+            policy = "Orphan"
+        elif FOREGROUND in (obj["metadata"].get("finalizers") or ()):
+            policy = "Foreground"
+        await self._delete(address, policy)
+        return None
+
+    def _owner(self, address: Address, reference: Mapping[str, Any]) -> tuple[Json | None, bool]:
+        """(the live owner or None, whether that is certain)."""
+        kind = self.registry.kinds.by_gvk(str(reference.get("apiVersion")), str(reference.get("kind")))
+        if kind is None:
+            return None, False
+        if kind.namespaced and not address.namespace:
+            log.warning("Owner of a cluster-wide object is namespaced, ignoring it", object=str(address))
+            return None, False
+        namespace = address.namespace if kind.namespaced else None
+        owner = self.registry.store.get(kind.stored_as, namespace, str(reference.get("name")))
+        if owner is None or owner["metadata"]["uid"] != reference.get("uid"):
+            return None, True
+        return owner, True
+
+    async def _foreground(self, owner: Address) -> float | None:
+        blocking = False
+        for dependent in self.graph.dependents_of(owner.uid):
+            obj = self._find(dependent)
+            if obj is None:
+                continue
+            references = obj["metadata"].get("ownerReferences") or ()
+            if any(each.get("uid") == owner.uid and each.get("blockOwnerDeletion") for each in references):
+                blocking = True
+            if not obj["metadata"].get("deletionTimestamp"):
+                self._enqueue(dependent)
+        if not blocking:
+            await self._drop_finalizer(owner, FOREGROUND)
+            return None
+        return RECHECK_SECONDS
+
+    async def _orphan(self, owner: Address) -> None:
+        for dependent in self.graph.dependents_of(owner.uid):
+            await self._drop_references(dependent, {owner.uid})
+        await self._drop_finalizer(owner, ORPHAN)
+
+    async def _drop_references(self, address: Address, uids: set[str]) -> None:
+        def change(obj: Json) -> Json | None:
+            references = obj["metadata"].get("ownerReferences") or []
+            kept = [each for each in references if each.get("uid") not in uids]
+            if obj["metadata"]["uid"] != address.uid or kept == references:
+                return None
+            obj["metadata"]["ownerReferences"] = kept
+            if not kept:
+                del obj["metadata"]["ownerReferences"]
+            return obj
+
+        await self._modify(address, change)
+
+    async def _drop_finalizer(self, address: Address, finalizer: str) -> None:
+        def change(obj: Json) -> Json | None:
+            finalizers = obj["metadata"].get("finalizers") or []
+            if obj["metadata"]["uid"] != address.uid or finalizer not in finalizers:
+                return None
+            obj["metadata"]["finalizers"] = [each for each in finalizers if each != finalizer]
+            return obj
+
+        await self._modify(address, change)
+
+    async def _modify(self, address: Address, change: Any) -> None:
+        write = self.registry.modify(address.key, address.namespace or None, address.name, change, SYSTEM, WRITE)
+        await ignore_missing(write)
+
+    async def _delete(self, address: Address, policy: str) -> None:
+        options = DeleteOptions(propagation_policy=policy, uid=address.uid)
+        try:
+            await self.registry.delete(address.key, address.namespace or None, address.name, SYSTEM, options)
+        except StatusError as error:
+            if error.reason not in ("NotFound", "Conflict"):  # gone, or another one by now
+                raise
+
+
+def _deleting_in_foreground(obj: Json) -> bool:
+    metadata = obj["metadata"]
+    return bool(metadata.get("deletionTimestamp")) and FOREGROUND in (metadata.get("finalizers") or ())

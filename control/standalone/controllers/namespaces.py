@@ -1,0 +1,153 @@
+"""Empties namespaces that are being deleted, and furnishes new ones.
+
+Deletion: everything of every namespaced kind is deleted, what is left is told in the conditions, and when
+nothing is the finalizer `kubernetes` goes and with it the namespace. Furnishing: each namespace has the service
+account `default` and the ConfigMap `kube-root-ca.crt` with the server's CA.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from control.standalone.controllers import conditions
+from control.standalone.controllers.base import Controller, Key, Mapper, ignore_missing, itself
+from control.standalone.deletion import DeleteOptions
+from control.standalone.errors import StatusError
+from control.standalone.kinds import NAMESPACE
+from control.standalone.objectmeta import timestamp
+from control.standalone.registry import Change, Registry, WriteOptions
+from control.standalone.seams import SYSTEM
+
+Json = dict[str, Any]
+
+FINALIZER = "kubernetes"
+LOOK_AGAIN_SECONDS = 0.5
+ROOT_CA, DEFAULT_ACCOUNT = "kube-root-ca.crt", "default"
+_STATUS = WriteOptions(subresource="status", field_manager="kube-controller-manager")
+_FINALIZE = WriteOptions(subresource="finalize", field_manager="kube-controller-manager")
+
+
+class NamespaceDeletion(Controller):
+    name = "namespace"
+
+    def watches(self) -> dict[str, Mapper]:
+        return {NAMESPACE: itself}
+
+    async def reconcile(self, key: Key) -> float | None:
+        name = key[1]
+        namespace = self.registry.find(NAMESPACE, None, name)
+        if namespace is None or not namespace["metadata"].get("deletionTimestamp"):
+            return None
+        if FINALIZER not in ((namespace.get("spec") or {}).get("finalizers") or ()):
+            return None
+        failures, left = await self._empty(name)
+        if failures or left:
+            await self._report(name, failures, left)
+            return LOOK_AGAIN_SECONDS
+
+        def release(obj: Json) -> Json:
+            spec = obj.setdefault("spec", {})
+            spec["finalizers"] = [each for each in spec.get("finalizers") or () if each != FINALIZER]
+            return obj
+
+        await ignore_missing(self.registry.modify(NAMESPACE, None, name, release, SYSTEM, _FINALIZE))
+        return None
+
+    async def _empty(self, name: str) -> tuple[list[str], list[Json]]:
+        """Delete all content; returns what failed, and the objects that are still there."""
+        failures: list[str] = []
+        left: list[Json] = []
+        options = DeleteOptions(propagation_policy="Background")
+        for kind in self.registry.kinds:
+            if not kind.namespaced or kind.storage_key or "delete" not in kind.verbs:
+                continue
+            try:
+                for entry in self.registry.store.entries(kind.stored_as, name):
+                    if not entry.obj["metadata"].get("deletionTimestamp"):
+                        await ignore_missing(self.registry.delete(kind.key, name, entry.address[1], SYSTEM, options))
+            except StatusError as error:
+                failures.append(f"{kind.plural}: {error}")
+            left += self.registry.store.list(kind.stored_as, name)
+        return failures, left
+
+    async def _report(self, name: str, failures: list[str], left: list[Json]) -> None:
+        now = timestamp(self.now)
+        counts: dict[str, int] = {}
+        holders: dict[str, int] = {}
+        for obj in left:
+            counts[str(obj.get("kind"))] = counts.get(str(obj.get("kind")), 0) + 1
+            for finalizer in obj["metadata"].get("finalizers") or ():
+                holders[finalizer] = holders.get(finalizer, 0) + 1
+        remaining = ", ".join(f"{kind} has {n} resource instances" for kind, n in sorted(counts.items()))
+        held = ", ".join(f"{finalizer} in {n} resource instances" for finalizer, n in sorted(holders.items()))
+        rows = (
+            ("NamespaceDeletionContentFailure", bool(failures), "ContentDeletionFailed", "ContentDeleted",
+             "; ".join(failures), "All content successfully deleted, may be waiting on finalization"),
+            ("NamespaceContentRemaining", bool(left), "SomeResourcesRemain", "ContentRemoved",
+             f"Some resources are remaining: {remaining}", "All content successfully removed"),
+            ("NamespaceFinalizersRemaining", bool(holders), "SomeFinalizersRemain", "ContentHasNoFinalizers",
+             f"Some content in the namespace has finalizers remaining: {held}",
+             "All content-preserving finalizers finished"),
+        )  # fmt: skip
+
+        def change(obj: Json) -> Json:
+            status = obj.setdefault("status", {})
+            for kind, bad, reason, good_reason, message, good_message in rows:
+                status["conditions"] = conditions.put(
+                    status.get("conditions"),
+                    kind,
+                    "True" if bad else "False",
+                    reason if bad else good_reason,
+                    message if bad else good_message,
+                    now,
+                )
+            return obj
+
+        await ignore_missing(self.registry.modify(NAMESPACE, None, name, change, SYSTEM, _STATUS))
+
+
+class NamespaceFurnishing(Controller):
+    name = "serviceaccount-and-root-ca"
+
+    def __init__(self, registry: Registry, ca_pem: str) -> None:
+        super().__init__(registry)
+        self._ca_pem = ca_pem
+
+    def watches(self) -> dict[str, Mapper]:
+        return {NAMESPACE: itself, "/serviceaccounts": _of_namespace, "/configmaps": _of_namespace}
+
+    async def reconcile(self, key: Key) -> float | None:
+        name = key[1]
+        namespace = self.registry.find(NAMESPACE, None, name)
+        if namespace is None or namespace["metadata"].get("deletionTimestamp"):
+            return None
+        if self.registry.find("/serviceaccounts", name, DEFAULT_ACCOUNT) is None:
+            account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": DEFAULT_ACCOUNT}}
+            await _create(self.registry, "/serviceaccounts", name, account)
+        data = {"ca.crt": self._ca_pem}
+        live = self.registry.find("/configmaps", name, ROOT_CA)
+        if live is None:
+            note = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints."
+            metadata = {"name": ROOT_CA, "annotations": {"kubernetes.io/description": note}}
+            config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+            await _create(self.registry, "/configmaps", name, config)
+        elif live.get("data") != data:
+            options = WriteOptions(field_manager="kube-controller-manager")
+            write = self.registry.modify("/configmaps", name, ROOT_CA, lambda o: {**o, "data": data}, SYSTEM, options)
+            await ignore_missing(write)
+        return None
+
+
+def _of_namespace(change: Change) -> list[Key]:
+    """Only the two objects kept here concern their namespace, and only when they changed away."""
+    metadata = change.object["metadata"]
+    concerned = change.type != "ADDED" and metadata["name"] in (ROOT_CA, DEFAULT_ACCOUNT)
+    return [("", metadata["namespace"])] if concerned else []
+
+
+async def _create(registry: Registry, key: str, namespace: str, obj: Json) -> None:
+    try:
+        await registry.create(key, namespace, obj, SYSTEM, WriteOptions(field_manager="kube-controller-manager"))
+    except StatusError as error:
+        if error.reason != "AlreadyExists":
+            raise

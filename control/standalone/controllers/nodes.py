@@ -1,0 +1,226 @@
+"""Nodes that fall silent: conditions become Unknown, taints follow, pods that don't tolerate them go.
+
+A node lives while its Lease in kube-node-lease is renewed (or its Ready condition's heartbeat moves). Renewal is
+judged by when this controller saw it change, not by the node's clock, so that skewed clocks and a restarted
+server harm nobody: after a start every node has the full grace period.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from control.standalone.controllers import conditions
+from control.standalone.controllers.base import Controller, Key, Mapper, ignore_missing, itself
+from control.standalone.deletion import DeleteOptions
+from control.standalone.kinds import NODE, POD
+from control.standalone.objectmeta import parse_timestamp, timestamp
+from control.standalone.registry import Change, Registry, WriteOptions
+from control.standalone.seams import SYSTEM
+
+Json = dict[str, Any]
+
+GRACE_SECONDS = 40.0
+LEASES, LEASE_NAMESPACE = "coordination.k8s.io/leases", "kube-node-lease"
+NOT_READY, UNREACHABLE = "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
+UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+_PRESSURE = {
+    "MemoryPressure": "node.kubernetes.io/memory-pressure",
+    "DiskPressure": "node.kubernetes.io/disk-pressure",
+    "PIDPressure": "node.kubernetes.io/pid-pressure",
+    "NetworkUnavailable": "node.kubernetes.io/network-unavailable",
+}
+_MANAGED = frozenset({NOT_READY, UNREACHABLE, UNSCHEDULABLE, *_PRESSURE.values()})
+_SILENT = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
+_WRITE = WriteOptions(field_manager="kube-controller-manager")
+_STATUS = WriteOptions(subresource="status", field_manager="kube-controller-manager")
+
+
+class NodeLifecycle(Controller):
+    name = "node-lifecycle"
+
+    def __init__(self, registry: Registry, monotonic: Callable[[], float], grace: float = GRACE_SECONDS) -> None:
+        super().__init__(registry)
+        self._monotonic, self._grace = monotonic, grace
+        self._seen: dict[str, tuple[Any, float]] = {}  # node -> (last sign of life, when it was seen to change)
+
+    def watches(self) -> dict[str, Mapper]:
+        return {NODE: itself, LEASES: _node_of_lease}
+
+    async def start(self) -> None:
+        self._seen.clear()
+        await super().start()
+
+    async def reconcile(self, key: Key) -> float | None:
+        name = key[1]
+        node = self.registry.find(NODE, None, name)
+        if node is None:
+            self._seen.pop(name, None)
+            return None
+        silent = self._monotonic() - self._last_seen(name, node)
+        if silent >= self._grace:
+            await self._mark_unknown(name, node)
+            node = self.registry.find(NODE, None, name) or node
+        wanted = wanted_taints(node)
+        await self._taint(name, wanted)
+        return max(0.5, self._grace - silent) if silent < self._grace else self._grace
+
+    def _last_seen(self, name: str, node: Json) -> float:
+        lease = self.registry.store.get(LEASES, LEASE_NAMESPACE, name)
+        ready = conditions.find((node.get("status") or {}).get("conditions"), "Ready") or {}
+        beat = ready.get("lastHeartbeatTime") if ready.get("reason") != "NodeStatusUnknown" else None
+        sign = (((lease or {}).get("spec") or {}).get("renewTime"), beat)
+        held = self._seen.get(name)
+        if held is None or (held[0] != sign and sign != (None, None)):
+            held = self._seen[name] = (sign, self._monotonic())
+        return held[1]
+
+    async def _mark_unknown(self, name: str, node: Json) -> None:
+        now = timestamp(self.now)
+
+        def change(obj: Json) -> Json | None:
+            status = obj.setdefault("status", {})
+            rows = list(status.get("conditions") or [])
+            for kind in _SILENT:
+                found = conditions.find(rows, kind)
+                if found is None or found.get("status") != "Unknown":
+                    rows = conditions.put(
+                        rows, kind, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.", now
+                    )
+            if rows == status.get("conditions"):
+                return None
+            status["conditions"] = rows
+            return obj
+
+        await ignore_missing(self.registry.modify(NODE, None, name, change, SYSTEM, _STATUS))
+        for pod in self.registry.store.list(POD):
+            if (pod.get("spec") or {}).get("nodeName") == name and conditions.is_true(pod, "Ready"):
+                await self._pod_not_ready(pod, now)
+
+    async def _pod_not_ready(self, pod: Json, now: str) -> None:
+        def change(obj: Json) -> Json | None:
+            status = obj.get("status") or {}
+            rows = conditions.put(status.get("conditions"), "Ready", "False", "NodeNotReady", "", now)
+            return {**obj, "status": {**status, "conditions": rows}}
+
+        metadata = pod["metadata"]
+        write = self.registry.modify(POD, metadata["namespace"], metadata["name"], change, SYSTEM, _STATUS)
+        await ignore_missing(write)
+
+    async def _taint(self, name: str, wanted: list[Json]) -> None:
+        now = timestamp(self.now)
+
+        def change(obj: Json) -> Json | None:
+            spec = obj.setdefault("spec", {})
+            have = list(spec.get("taints") or [])
+            kept = [each for each in have if each.get("key") not in _MANAGED or _in(each, wanted)]
+            added = [dict(each) for each in wanted if not _in(each, have)]
+            for each in added:
+                if each["effect"] == "NoExecute":
+                    each["timeAdded"] = now
+            if not added and kept == have:
+                return None
+            spec["taints"] = kept + added
+            if not spec["taints"]:
+                del spec["taints"]
+            return obj
+
+        await ignore_missing(self.registry.modify(NODE, None, name, change, SYSTEM, _WRITE))
+
+
+def wanted_taints(node: Json) -> list[Json]:
+    """The taints that a node's conditions and spec.unschedulable call for."""
+    rows = (node.get("status") or {}).get("conditions")
+    out: list[Json] = []
+    ready = conditions.find(rows, "Ready")
+    if ready is not None and ready.get("status") == "Unknown":
+        out += [{"key": UNREACHABLE, "effect": effect} for effect in ("NoSchedule", "NoExecute")]
+    elif ready is None:
+        out.append({"key": NOT_READY, "effect": "NoSchedule"})
+    elif ready.get("status") == "False":
+        out += [{"key": NOT_READY, "effect": effect} for effect in ("NoSchedule", "NoExecute")]
+    for kind, key in _PRESSURE.items():
+        found = conditions.find(rows, kind)
+        if found is not None and found.get("status") == "True":
+            out.append({"key": key, "effect": "NoSchedule"})
+    if (node.get("spec") or {}).get("unschedulable"):
+        out.append({"key": UNSCHEDULABLE, "effect": "NoSchedule"})
+    return out
+
+
+def _in(taint: Json, taints: list[Json]) -> bool:
+    return any(each.get("key") == taint["key"] and each.get("effect") == taint["effect"] for each in taints)
+
+
+def _node_of_lease(change: Change) -> list[Key]:
+    metadata = change.object["metadata"]
+    return [("", metadata["name"])] if metadata.get("namespace") == LEASE_NAMESPACE else []
+
+
+class TaintEviction(Controller):
+    """Deletes pods that don't tolerate a NoExecute taint of their node, when their toleration has run out."""
+
+    name = "taint-eviction"
+
+    def watches(self) -> dict[str, Mapper]:
+        return {POD: self._bound, NODE: self._pods_of}
+
+    def _bound(self, change: Change) -> list[Key]:
+        obj = change.object
+        if change.type == "DELETED" or not (obj.get("spec") or {}).get("nodeName"):
+            return []
+        return itself(change)
+
+    def _pods_of(self, change: Change) -> list[Key]:
+        name = change.object["metadata"]["name"]
+        if not no_execute(change.object):
+            return []
+        pods = self.registry.store.list(POD)
+        return [
+            (pod["metadata"]["namespace"], pod["metadata"]["name"])
+            for pod in pods
+            if (pod.get("spec") or {}).get("nodeName") == name
+        ]
+
+    async def reconcile(self, key: Key) -> float | None:
+        pod = self.registry.store.get(POD, *key)
+        if pod is None or pod["metadata"].get("deletionTimestamp"):
+            return None
+        node = self.registry.store.get(NODE, None, (pod.get("spec") or {}).get("nodeName", ""))
+        due = eviction_time(pod, no_execute(node or {}), self.now)
+        if due is None:
+            return None
+        if due > self.now:
+            return due - self.now
+        options = DeleteOptions(uid=pod["metadata"]["uid"])
+        await ignore_missing(self.registry.delete(POD, *key, SYSTEM, options))
+        return None
+
+
+def no_execute(node: Json) -> list[Json]:
+    return [each for each in (node.get("spec") or {}).get("taints") or () if each.get("effect") == "NoExecute"]
+
+
+def eviction_time(pod: Json, taints: list[Json], now: float) -> float | None:
+    """When a pod has to go because of its node's NoExecute taints; None: it may stay."""
+    due: float | None = None
+    tolerations = (pod.get("spec") or {}).get("tolerations") or ()
+    for taint in taints:
+        fitting = [each for each in tolerations if _tolerates(each, taint)]
+        if not fitting:
+            return now
+        since = parse_timestamp(taint["timeAdded"]) if taint.get("timeAdded") else now
+        limits = [each["tolerationSeconds"] for each in fitting if each.get("tolerationSeconds") is not None]
+        if limits:
+            end = since + max(0, min(limits))
+            due = end if due is None else min(due, end)
+    return due
+
+
+def _tolerates(toleration: Json, taint: Json) -> bool:
+    if toleration.get("effect") not in (None, "", taint["effect"]):
+        return False
+    key, operator = toleration.get("key") or "", toleration.get("operator") or "Equal"
+    if key and key != taint["key"]:
+        return False
+    return operator == "Exists" or (bool(key) and (toleration.get("value") or "") == (taint.get("value") or ""))

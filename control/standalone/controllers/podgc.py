@@ -1,0 +1,77 @@
+"""Removes pods that nobody will: those of nodes that are gone, and deleted ones that were never bound.
+
+A node must be missing for QUARANTINE_SECONDS before its pods go: a node that is registered anew keeps its pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from control.standalone.controllers.base import Controller, Key, Mapper, ignore_missing, itself
+from control.standalone.controllers.ownership import finished
+from control.standalone.deletion import DeleteOptions
+from control.standalone.kinds import NODE, POD
+from control.standalone.registry import Change, Registry, WriteOptions
+from control.standalone.seams import SYSTEM
+
+Json = dict[str, Any]
+
+QUARANTINE_SECONDS = 40.0
+_STATUS = WriteOptions(subresource="status", field_manager="kube-controller-manager")
+
+
+class PodGarbage(Controller):
+    name = "pod-garbage"
+
+    def __init__(
+        self, registry: Registry, monotonic: Callable[[], float], quarantine: float = QUARANTINE_SECONDS
+    ) -> None:
+        super().__init__(registry)
+        self._monotonic, self._quarantine = monotonic, quarantine
+        self._missing: dict[str, float] = {}  # node -> since when it is missing
+
+    def watches(self) -> dict[str, Mapper]:
+        return {POD: itself, NODE: self._pods_of}
+
+    def _pods_of(self, change: Change) -> list[Key]:
+        name = change.object["metadata"]["name"]
+        if change.type != "DELETED":
+            self._missing.pop(name, None)
+            return []
+        pods = self.registry.store.list(POD)
+        return [
+            (pod["metadata"]["namespace"], pod["metadata"]["name"])
+            for pod in pods
+            if (pod.get("spec") or {}).get("nodeName") == name
+        ]
+
+    async def reconcile(self, key: Key) -> float | None:
+        pod = self.registry.store.get(POD, *key)
+        if pod is None:
+            return None
+        node = (pod.get("spec") or {}).get("nodeName")
+        if not node:
+            if pod["metadata"].get("deletionTimestamp"):
+                await self._remove(key, pod)
+            return None
+        if self.registry.store.get(NODE, None, node) is not None:
+            self._missing.pop(node, None)
+            return None
+        since = self._missing.setdefault(node, self._monotonic())
+        left = since + self._quarantine - self._monotonic()
+        if left > 0:
+            return left
+        await self._remove(key, pod)
+        return None
+
+    async def _remove(self, key: Key, pod: Json) -> None:
+        if not finished(pod):
+
+            def fail(obj: Json) -> Json:
+                status = {**(obj.get("status") or {}), "phase": "Failed"}
+                return {**obj, "status": status}
+
+            await ignore_missing(self.registry.modify(POD, *key, fail, SYSTEM, _STATUS))
+        options = DeleteOptions(grace_period_seconds=0, uid=pod["metadata"]["uid"])
+        await ignore_missing(self.registry.delete(POD, *key, SYSTEM, options))

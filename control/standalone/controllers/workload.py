@@ -1,0 +1,108 @@
+"""What the workload controllers share: their pods, creating and deleting them, writing status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from control.standalone.controllers import conditions, ownership
+from control.standalone.controllers.base import Controller, Key, Mapper, ignore_missing, itself
+from control.standalone.deletion import DeleteOptions
+from control.standalone.kinds import POD
+from control.standalone.objectmeta import parse_timestamp
+from control.standalone.registry import Change, WriteOptions
+from control.standalone.seams import SYSTEM
+
+Json = dict[str, Any]
+
+BURST = 500
+"""Pods created or deleted in one pass; the rest in the next."""
+WRITE = WriteOptions(field_manager="kube-controller-manager")
+STATUS = WriteOptions(subresource="status", field_manager="kube-controller-manager")
+
+
+class WorkloadController(Controller):
+    """A controller of one kind whose objects own pods (or ReplicaSets)."""
+
+    kind: str  # key, e.g. "apps/replicasets"
+    kind_name: str
+    children_kind: str = POD
+
+    def watches(self) -> dict[str, Mapper]:
+        return {self.kind: itself, self.children_kind: self._owners_of}
+
+    def _owners_of(self, change: Change) -> list[Key]:
+        child = change.object
+        if ownership.controller_of(child) is not None:
+            return ownership.owner_key(child, self.kind_name)
+        labels = child["metadata"].get("labels")
+        if not labels or change.type == "DELETED":
+            return []
+        namespace = child["metadata"]["namespace"]  # an orphan: whoever selects it may adopt it
+        found = self.registry.store.list(self.kind, namespace)
+        return [
+            (namespace, each["metadata"]["name"])
+            for each in found
+            if ownership.children([child], each)[1] and not each["metadata"].get("deletionTimestamp")
+        ]
+
+    async def owned(self, owner: Json) -> list[Json]:
+        """The owner's children (shared, read only), orphans that it selects adopted."""
+        namespace = owner["metadata"]["namespace"]
+        mine, orphans = ownership.children(self.registry.store.list(self.children_kind, namespace), owner)
+        if owner["metadata"].get("deletionTimestamp"):
+            return mine
+        for orphan in orphans:
+            adopted = await self._adopt(owner, orphan)
+            if adopted is not None:
+                mine.append(adopted)
+        return mine
+
+    async def _adopt(self, owner: Json, orphan: Json) -> Json | None:
+        def change(obj: Json) -> Json | None:
+            if ownership.controller_of(obj) is not None:
+                return None
+            references = [*(obj["metadata"].get("ownerReferences") or ()), ownership.reference(owner)]
+            obj["metadata"]["ownerReferences"] = references
+            return obj
+
+        metadata = orphan["metadata"]
+        write = self.registry.modify(self.children_kind, metadata["namespace"], metadata["name"], change, SYSTEM, WRITE)
+        adopted: Json | None = await ignore_missing(write)
+        return adopted if adopted is not None and ownership.controlled_by(adopted, owner) else None
+
+    async def create_pod(self, pod: Json) -> Json:
+        return await self.registry.create(POD, pod["metadata"]["namespace"], pod, SYSTEM, WRITE)
+
+    async def delete_child(self, child: Mapping[str, Any]) -> None:
+        metadata = child["metadata"]
+        options = DeleteOptions(propagation_policy="Background", uid=metadata["uid"])
+        await ignore_missing(
+            self.registry.delete(self.children_kind, metadata["namespace"], metadata["name"], SYSTEM, options)
+        )
+
+    async def set_status(self, key: Key, change: Callable[[Json], Json]) -> None:
+        """`change` gets the present status and returns the new one; nothing is written if it is the same."""
+
+        def update(obj: Json) -> Json | None:
+            old = obj.get("status") or {}
+            new = change(dict(old))
+            return None if new == old else {**obj, "status": new}
+
+        await ignore_missing(self.registry.modify(self.kind, *key, update, SYSTEM, STATUS))
+
+
+def available(pod: Json, min_ready: int, now: float) -> float | None:
+    """0 when the pod has been ready for long enough, the seconds that are missing, None when it isn't ready."""
+    found = conditions.find((pod.get("status") or {}).get("conditions"), "Ready")
+    if found is None or found.get("status") != "True":
+        return None
+    since = found.get("lastTransitionTime")
+    if not min_ready or not since:
+        return 0.0
+    return max(0.0, parse_timestamp(since) + min_ready - now)
+
+
+def soonest(times: list[float | None]) -> float | None:
+    """When to look again: the least of the positive times."""
+    return min((each for each in times if each), default=None)
