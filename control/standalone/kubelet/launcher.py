@@ -321,6 +321,8 @@ def run(config: Config) -> int:
 
 
 def main(argv: list[str]) -> int:
+    # Some event loops let a child inherit more than its three; a container must not hold the kubelet's files open.
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     with open(argv[2]) as f:  # noqa: PTH123
         config = json.load(f)
     if argv[1] == "run":

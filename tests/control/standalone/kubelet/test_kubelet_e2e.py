@@ -1,0 +1,210 @@
+"""The kubelet as a process against a real API server over TLS; set KUBECONFIG to use another cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from control.standalone.apiserver import ApiServer
+from control.standalone.kubelet.cgroups import CgroupTree
+from koordlet.kube import Client, Config, NotFound
+
+pytestmark = [pytest.mark.e2e, pytest.mark.kernel]
+
+
+class Cluster:
+    """An API server, and one kubelet process that can be started, killed and started again."""
+
+    def __init__(self, client: Client, kubeconfig: Path, root: Path) -> None:
+        self.client, self._kubeconfig, self._root = client, kubeconfig, root
+        self.node = f"kubelet-{uuid.uuid4().hex[:8]}"
+        self.prefix = f"koordtest-{self.node}"
+        self.process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        log = (self._root / "kubelet.log").open("ab")
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "control.standalone.kubelet"),
+            f"--kubeconfig={self._kubeconfig}",
+            f"--node-name={self.node}",
+            f"--root-dir={self._root / 'kubelet'}",
+            f"--cgroup-root={self.prefix}",
+            "--port=0",
+            "--cleanup-on-exit",
+            stdout=log,
+            stderr=log,
+        )
+        log.close()
+
+    async def signal(self, number: int) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        async with asyncio.timeout(20):
+            return await self.process.wait()
+
+    async def get(self, path: str) -> Any:
+        try:
+            return json.loads(await self.client.raw("GET", path))
+        except NotFound:
+            return None
+
+    def pod_path(self, name: str) -> str:
+        return f"/api/v1/namespaces/default/pods/{name}"
+
+    async def create(self, name: str, command: list[str], **spec: Any) -> None:
+        container = {"name": "main", "image": "busybox", "command": command, **spec.pop("container", {})}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"nodeName": self.node, "containers": [container], "tolerations": [{"operator": "Exists"}], **spec},
+        }
+        await self.client.raw("POST", "/api/v1/namespaces/default/pods", body=body)
+
+    async def until(self, path: str, done: Callable[[Any], Any], seconds: float = 30) -> Any:
+        found: Any = None
+        try:
+            async with asyncio.timeout(seconds):
+                while not done(found := await self.get(path)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            said = (self._root / "kubelet.log").read_text()[-3000:]
+            pytest.fail(f"{path} did not come to it: {json.dumps(found)[:2000]}\nkubelet: {said}")
+        return found
+
+
+def phase(wanted: str) -> Callable[[Any], bool]:
+    return lambda pod: pod is not None and pod.get("status", {}).get("phase") == wanted
+
+
+def ready(node: Any) -> bool:
+    conditions = ((node or {}).get("status") or {}).get("conditions") or []
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with contextlib.AsyncExitStack() as stack:
+        if os.environ.get("KUBECONFIG"):
+            kubeconfig = Path(os.environ["KUBECONFIG"])
+        else:
+            server = await stack.enter_async_context(ApiServer(tmp_path / "api"))
+            kubeconfig = Path(server.kubeconfig_path)
+        client = await stack.enter_async_context(Client(Config.load(kubeconfig, qps=0)))
+        made = Cluster(client, kubeconfig, tmp_path)
+        await made.start()
+        try:
+            await made.until(f"/api/v1/nodes/{made.node}", ready)
+            yield made
+        finally:
+            assert made.process is not None
+            if made.process.returncode is None:
+                await made.signal(signal.SIGTERM)
+            with contextlib.suppress(NotFound):
+                await client.raw("DELETE", f"/api/v1/nodes/{made.node}")
+            tree = CgroupTree.discover(Path("/sys/fs/cgroup"))
+            assert not tree.exists(made.prefix), "the kubelet left cgroups behind"
+
+
+async def test_node_lease_and_a_job(cluster: Cluster) -> None:
+    node = await cluster.get(f"/api/v1/nodes/{cluster.node}")
+    assert node["status"]["nodeInfo"]["containerRuntimeVersion"].startswith("process://")
+    assert node["metadata"]["labels"]["kubernetes.io/hostname"] == cluster.node
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{cluster.node}"
+    await cluster.until(lease, lambda found: found is not None)
+    await cluster.create("job", ["sh", "-c", "echo hello from $HOSTNAME"], restartPolicy="Never")
+    done = await cluster.until(cluster.pod_path("job"), phase("Succeeded"))
+    assert done["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
+    assert await cluster.client.raw("GET", cluster.pod_path("job") + "/log") == b"hello from job\n"
+    await cluster.client.raw("DELETE", cluster.pod_path("job"))
+    await cluster.until(cluster.pod_path("job"), lambda found: found is None)
+
+
+async def test_events_tell_what_happened(cluster: Cluster) -> None:
+    await cluster.create("loop", ["false"])
+    await cluster.until(
+        cluster.pod_path("loop"),
+        lambda p: (
+            p["status"].get("containerStatuses", [{}])[0].get("state", {}).get("waiting", {}).get("reason")
+            == "CrashLoopBackOff"
+        ),
+    )
+    events = await cluster.until(
+        "/api/v1/namespaces/default/events",
+        lambda found: (
+            {"Started", "BackOff"} <= {e["reason"] for e in found["items"] if e["involvedObject"]["name"] == "loop"}
+        ),
+    )
+    assert {e["source"]["component"] for e in events["items"]} == {"kubelet"}
+
+
+async def test_graceful_deletion_waits_for_the_process(cluster: Cluster) -> None:
+    script = "trap 'sleep 0.5; exit 0' TERM; while :; do sleep 0.1; done"
+    await cluster.create("slow", ["sh", "-c", script])
+    await cluster.until(cluster.pod_path("slow"), phase("Running"))
+    await cluster.client.raw("DELETE", cluster.pod_path("slow"))
+    deleting = await cluster.get(cluster.pod_path("slow"))
+    assert deleting["metadata"]["deletionTimestamp"]
+    await cluster.until(cluster.pod_path("slow"), lambda found: found is None)
+
+
+async def test_eviction_is_a_graceful_deletion(cluster: Cluster) -> None:
+    await cluster.create("victim", ["sleep", "1000"], terminationGracePeriodSeconds=1)
+    await cluster.until(cluster.pod_path("victim"), phase("Running"))
+    await cluster.client.evict("victim", "default")
+    await cluster.until(cluster.pod_path("victim"), lambda found: found is None)
+
+
+async def test_kill_nine_of_the_kubelet_loses_no_container(cluster: Cluster) -> None:
+    await cluster.create("stays", ["sleep", "1000"], terminationGracePeriodSeconds=1)
+    await cluster.create("ends", ["sh", "-c", "sleep 2; exit 5"], restartPolicy="Never")
+    before = await cluster.until(cluster.pod_path("stays"), phase("Running"))
+    await cluster.until(cluster.pod_path("ends"), phase("Running"))
+    assert await cluster.signal(signal.SIGKILL) == -signal.SIGKILL
+    await asyncio.sleep(2.2)
+    await cluster.start()
+    ended = await cluster.until(cluster.pod_path("ends"), phase("Failed"))
+    assert ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 5
+    after = await cluster.get(cluster.pod_path("stays"))
+    assert after["status"]["containerStatuses"] == before["status"]["containerStatuses"]
+    await cluster.client.raw("DELETE", cluster.pod_path("stays"))
+    await cluster.until(cluster.pod_path("stays"), lambda found: found is None)
+
+
+async def test_endpoints_ask_the_api_server_who_calls(cluster: Cluster) -> None:
+    await cluster.create("web", ["sleep", "1000"], terminationGracePeriodSeconds=1)
+    await cluster.until(cluster.pod_path("web"), phase("Running"))
+    node = await cluster.until(f"/api/v1/nodes/{cluster.node}", ready)
+    port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+    accounts, name = "/api/v1/namespaces/default/serviceaccounts", f"caller-of-{cluster.node}"
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
+    await cluster.client.raw("POST", accounts, body=account)
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    answer = await cluster.client.raw("POST", f"{accounts}/{name}/token", body=body)
+    weak = json.loads(answer)["status"]["token"]
+    admin = (await cluster.client.config.credentials.headers()).get("Authorization")
+    async with aiohttp.ClientSession() as session:
+
+        async def get(header: str | None) -> int:
+            headers = {"Authorization": header} if header else {}
+            async with session.get(f"https://127.0.0.1:{port}/pods", headers=headers, ssl=False) as response:
+                return response.status
+
+        assert await get(None) == 401
+        assert await get("Bearer made-up") == 401
+        assert await get(f"Bearer {weak}") == 403
+        assert admin, "this test needs a kubeconfig with a token"
+        assert await get(admin) == 200
+    await cluster.client.raw("DELETE", f"{accounts}/{name}")
