@@ -200,9 +200,7 @@ def test_host_applications_and_qos_directories_are_subjects():
     path = CgroupPath(base="KubepodsBesteffort", relative_path="x")
     apps = [
         HostApplicationSpec(name="nginx", qos="LS"),
-        HostApplicationSpec(
-            name="batch", qos="BE", cgroup_path=CgroupPath(base="KubepodsBesteffort", relative_path="x")
-        ),
+        HostApplicationSpec(name="batch", qos="BE", cgroup_path=path),
     ]
     found = kube_subjects(CgroupDriver.CGROUPFS, {}, apps)
     assert [(s.kind, s.key, s.cgroup_dir, s.priority_class) for s in found] == [
