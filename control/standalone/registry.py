@@ -420,6 +420,7 @@ class Registry:
         """Check that `obj` is one of `kind` for this place, and turn it into the stored version."""
         if problem := objectmeta.shape_error(obj):
             raise errors.bad_request(problem)
+        obj = {**obj, "metadata": dict(obj.get("metadata") or {})}  # callers keep their own
         served = kind.served_as(options.version)
         if obj.setdefault("apiVersion", served) != served or obj.setdefault("kind", kind.kind) != kind.kind:
             got_group, _, got_version = obj["apiVersion"].rpartition("/")
@@ -430,9 +431,7 @@ class Registry:
                 else "the API version in the data "
                 f"({obj['apiVersion']}) does not match the expected API version ({served})"
             )
-        meta = obj.get("metadata")
-        if meta is None:
-            meta = obj["metadata"] = {}
+        meta = obj["metadata"]
         if kind.namespaced:
             if meta.setdefault("namespace", ns or "") != (ns or ""):
                 raise errors.bad_request(

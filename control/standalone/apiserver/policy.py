@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING
 
+from ..admission import AdmissionChain
 from ..auth import RBAC, AccessReviews, Authentication, ServiceAccountTokens, Signer, StaticTokens
+from ..controllers.base import Controller
+from ..controllers.disruption import DisruptionController, eviction_gate
+from ..controllers.garbage import GarbageCollector
+from ..controllers.namespaces import NamespaceDeletion, NamespaceFurnishing
+from ..controllers.nodes import NodeLifecycle, TaintEviction
 from ..http.server import OpenAPIDocs, Reviews
-from ..http.subresources import EvictionGate, TokenIssuer, no_budgets
+from ..http.subresources import EvictionGate, TokenIssuer
 from ..patch import Patches
 from ..registry import Registry
+from ..schema import KindSchemas
 from ..schema.builtin import Builtins
-from ..schema.openapi import OpenAPI
 from ..seams import Authenticator, Authorizer, UserInfo
 from .tls import Pki
 
@@ -27,7 +35,8 @@ class Policy:
     openapi: OpenAPIDocs | None
     eviction_gate: EvictionGate
     issue_token: TokenIssuer | None
-    controllers: list[Any]
+    admission: AdmissionChain
+    controllers: list[Controller]
 
     async def start(self) -> None:
         for controller in self.controllers:
@@ -36,22 +45,44 @@ class Policy:
     async def stop(self) -> None:
         for controller in reversed(self.controllers):
             await controller.stop()
+        await self.admission.close()
 
 
 def build_policy(config: Config, registry: Registry, pki: Pki, admin_token: str) -> Policy:
     """Make the policy objects and hang schemas, admission and patches onto `registry`."""
     registry.patcher = Patches()
-    builtins = Builtins()
+    schemas = KindSchemas(_builtins())
     static = StaticTokens.read(config.token_auth_file) if config.token_auth_file else StaticTokens()
     static.add(admin_token, UserInfo("admin", ("system:masters",)))
     accounts = ServiceAccountTokens(Signer.from_pem(pki.sa_key_file.read_bytes()), registry.store.get)
     rbac = RBAC(registry.store)
+    admission = AdmissionChain(registry.store, rbac, config.webhook_hosts)
+    registry.schemas, registry.admission = schemas, admission
     return Policy(
         Authentication(static, accounts, config.anonymous),
         rbac,
         AccessReviews(rbac, static, accounts),
-        OpenAPI(registry.kinds, builtins),
-        no_budgets,
+        schemas.openapi(registry.kinds),
+        eviction_gate,
         accounts.request,
-        [],
+        admission,
+        _controllers(registry, pki) if config.controllers else [],
     )
+
+
+@cache
+def _builtins() -> Builtins:
+    """Read once a process: the schemas of the built-in kinds never change."""
+    return Builtins()
+
+
+def _controllers(registry: Registry, pki: Pki) -> list[Controller]:
+    """In the order they start."""
+    return [
+        NamespaceFurnishing(registry, pki.ca_pem),
+        NamespaceDeletion(registry),
+        GarbageCollector(registry),
+        DisruptionController(registry),
+        NodeLifecycle(registry, time.monotonic),
+        TaintEviction(registry),
+    ]

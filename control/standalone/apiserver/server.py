@@ -14,8 +14,8 @@ import asyncio
 import fcntl
 import os
 import secrets
-from collections.abc import Coroutine
-from dataclasses import dataclass
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,6 +69,7 @@ class Config:
     history_seconds: float = 300.0
     history_events: int = 50_000
     bookmark_seconds: float = 60.0
+    webhook_hosts: Mapping[str, str] = field(default_factory=dict)  # "namespace/service" -> "host:port"
 
 
 class ApiServer:
@@ -135,8 +136,7 @@ class ApiServer:
         await bootstrap(self.registry, self._service_address(), self.port, SERVICE_IP)
         self._spawn("crds", self._crds.run(since))
         self._spawn("maintain", self._maintain())
-        if config.controllers:
-            await self.policy.start()
+        await self.policy.start()
         write_kubeconfig(
             self.kubeconfig_path, url=self.url, ca_pem=self.pki.ca_pem, user="admin", token=self.admin_token
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import ssl
@@ -23,7 +24,7 @@ KUBECTL = Path(sys.executable).with_name("kubectl")
 @dataclass
 class Answer:
     status: int
-    headers: dict[str, str]
+    headers: Any
     body: Any
     text: str
 
@@ -52,12 +53,12 @@ class Http:
             out["Authorization"] = f"Bearer {token}"
         data = None
         if body is not None:
-            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
             out["Content-Type"] = content_type
         async with self.session.request(method, self.server.url + path, data=data, headers=out) as response:
             text = await response.text()
             parsed = json.loads(text) if "json" in response.headers.get("Content-Type", "") else None
-            return Answer(response.status, dict(response.headers), parsed, text)
+            return Answer(response.status, response.headers, parsed, text)
 
     async def watch(self, path: str, headers: dict[str, str] | None = None) -> AsyncIterator[dict[str, Any]]:
         out = {"Authorization": f"Bearer {self.server.admin_token}", **(headers or {})}
@@ -112,6 +113,12 @@ async def http(server: ApiServer) -> AsyncIterator[Http]:
     client = Http(server)
     yield client
     await client.session.close()
+
+
+@pytest.fixture
+def connect() -> type[Http]:
+    """For tests that run servers of their own."""
+    return Http
 
 
 @pytest.fixture

@@ -131,7 +131,9 @@ class _RefusingCommit:
 
 
 OPS = st.lists(
-    st.tuples(st.sampled_from("abcd"), st.sampled_from(["put", "put", "remove", "compact", "reopen"]), st.integers(0, 9)),
+    st.tuples(
+        st.sampled_from("abcd"), st.sampled_from(["put", "put", "remove", "compact", "reopen"]), st.integers(0, 9)
+    ),
     max_size=40,
 )
 

@@ -1,0 +1,349 @@
+"""Verbs over HTTPS: status codes, bodies, negotiation, subresources, errors as Status objects."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+
+from control.standalone.apiserver import ApiServer
+
+CMS = "/api/v1/namespaces/default/configmaps"
+PODS = "/api/v1/namespaces/default/pods"
+DEPLOYS = "/apis/apps/v1/namespaces/default/deployments"
+
+
+def cm(name: str, **data: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+
+
+def pod(name: str, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"containers": [{"name": "c", "image": "i"}], **spec},
+    }
+
+
+def deployment(name: str = "d", replicas: int = 1) -> dict[str, Any]:
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
+
+
+async def test_create_get_update_delete(http: Any) -> None:
+    made = await http("POST", CMS, cm("a", k="v"))
+    assert made.status == 201
+    assert made.body["data"] == {"k": "v"}
+    got = await http("GET", f"{CMS}/a")
+    assert (got.status, got.body) == (200, made.body)
+    changed = await http("PUT", f"{CMS}/a", {**got.body, "data": {"k": "w"}})
+    assert (changed.status, changed.body["data"]) == (200, {"k": "w"})
+    stale = await http("PUT", f"{CMS}/a", {**got.body, "data": {"k": "x"}})
+    assert (stale.status, stale.body["kind"], stale.body["reason"]) == (409, "Status", "Conflict")
+    gone = await http("DELETE", f"{CMS}/a")
+    assert gone.body["status"] == "Success"
+    assert gone.body["details"] == {"name": "a", "kind": "configmaps", "uid": made.body["metadata"]["uid"]}
+    missing = await http("GET", f"{CMS}/a")
+    assert (missing.status, missing.body["message"]) == (404, 'configmaps "a" not found')
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "reason"),
+    [
+        ("GET", "/api/v1/nothings", 404, "NotFound"),
+        ("GET", "/apis/none.io/v1/things", 404, "NotFound"),
+        ("GET", "/nowhere", 404, "NotFound"),
+        ("POST", "/api/v1/configmaps", 405, "MethodNotAllowed"),
+        ("PUT", "/api/v1/namespaces/default/configmaps", 405, "MethodNotAllowed"),
+        ("DELETE", "/api/v1/namespaces", 405, "MethodNotAllowed"),
+        ("GET", "/api/v1/configmaps?labelSelector=a+b", 400, "BadRequest"),
+        ("GET", "/api/v1/configmaps?fieldSelector=data.x=1", 400, "BadRequest"),
+        ("GET", "/api/v1/configmaps?limit=x", 400, "BadRequest"),
+        ("GET", "/api/v1/configmaps?resourceVersion=x", 400, "BadRequest"),
+        ("GET", "/api/v1/configmaps?resourceVersionMatch=Exact", 422, "Invalid"),
+        ("GET", "/api/v1/configmaps?resourceVersionMatch=Bad&resourceVersion=1", 422, "Invalid"),
+        ("GET", "/api/v1/configmaps?resourceVersion=999999", 504, "Timeout"),
+        ("GET", "/api/v1/configmaps?continue=%25", 400, "BadRequest"),
+        ("GET", "/api/v1/namespaces/default/configmaps/x/status", 404, "NotFound"),
+        ("GET", "/api/v1/nodes/x/proxy/healthz", 404, "NotFound"),
+    ],
+)
+async def test_refusals(http: Any, method: str, path: str, status: int, reason: str) -> None:
+    answer = await http(method, path, {} if method in ("POST", "PUT") else None)
+    assert (answer.status, answer.body["reason"], answer.body["status"]) == (status, reason, "Failure")
+    assert answer.body["code"] == status
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "status"),
+    [
+        (b"{", "application/json", 400),
+        (b"[]", "application/json", 400),
+        (b"\xff\xfe", "application/json", 400),
+        (b"a: [", "application/yaml", 400),
+        (b"<x/>", "text/xml", 415),
+        (b"k8s\x00\x0a", "application/vnd.kubernetes.protobuf", 400),
+        (b"nope", "application/vnd.kubernetes.protobuf", 400),
+        (b"k8s\x00\x0a\x06\x12\x04Nope", "application/vnd.kubernetes.protobuf", 415),
+    ],
+)
+async def test_malformed_bodies(http: Any, body: bytes, content_type: str, status: int) -> None:
+    answer = await http("POST", CMS, body, content_type=content_type)
+    assert answer.status == status
+    assert answer.body["kind"] == "Status"
+
+
+async def test_bodies_may_be_yaml_and_have_a_size_limit(http: Any) -> None:
+    yaml = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: y}\ndata: {a: b}\n"
+    assert (await http("POST", CMS, yaml, content_type="application/yaml")).status == 201
+    big = await http("POST", CMS, cm("big", x="x" * (4 << 20)))
+    assert (big.status, big.body["reason"]) == (413, "RequestEntityTooLarge")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "replicas"),
+    [
+        ("application/merge-patch+json", {"spec": {"replicas": 4}}, 4),
+        ("application/strategic-merge-patch+json", {"spec": {"replicas": 5}}, 5),
+        ("application/json-patch+json", [{"op": "replace", "path": "/spec/replicas", "value": 6}], 6),
+    ],
+)
+async def test_patch_types(http: Any, content_type: str, body: Any, replicas: int) -> None:
+    await http("POST", DEPLOYS, deployment())
+    answer = await http("PATCH", f"{DEPLOYS}/d", body, content_type=content_type)
+    assert (answer.status, answer.body["spec"]["replicas"]) == (200, replicas)
+    assert answer.body["metadata"]["generation"] == 2
+
+
+async def test_strategic_patch_merges_containers_by_name(http: Any) -> None:
+    await http("POST", DEPLOYS, deployment())
+    patch = {"spec": {"template": {"spec": {"containers": [{"name": "side", "image": "s"}]}}}}
+    answer = await http("PATCH", f"{DEPLOYS}/d", patch, content_type="application/strategic-merge-patch+json")
+    names = sorted(c["name"] for c in answer.body["spec"]["template"]["spec"]["containers"])
+    assert names == ["c", "side"]
+
+
+async def test_patch_refusals(http: Any) -> None:
+    await http("POST", CMS, cm("a"))
+    assert (await http("PATCH", f"{CMS}/a", {}, content_type="application/json")).status == 415
+    assert (await http("PATCH", f"{CMS}/a", {}, content_type="application/json-patch+json")).status == 400
+    nothing = await http("PATCH", f"{CMS}/none", {}, content_type="application/merge-patch+json")
+    assert nothing.status == 404
+    unnamed = await http("PATCH", f"{CMS}/a", cm("a"), content_type="application/apply-patch+yaml")
+    assert (unnamed.status, unnamed.body["reason"]) == (422, "Invalid")
+
+
+async def test_server_side_apply_creates_conflicts_and_forces(http: Any) -> None:
+    apply = {"content_type": "application/apply-patch+yaml"}
+    made = await http("PATCH", f"{CMS}/a?fieldManager=one", cm("a", k="1"), **apply)
+    assert made.status == 201
+    assert made.body["metadata"]["managedFields"][0]["manager"] == "one"
+    again = await http("PATCH", f"{CMS}/a?fieldManager=one", cm("a", k="1"), **apply)
+    assert again.status == 200
+    assert again.body["metadata"]["resourceVersion"] == made.body["metadata"]["resourceVersion"]
+    conflict = await http("PATCH", f"{CMS}/a?fieldManager=two", cm("a", k="2"), **apply)
+    assert (conflict.status, conflict.body["reason"]) == (409, "Conflict")
+    assert conflict.body["details"]["causes"][0]["field"] == ".data.k"
+    forced = await http("PATCH", f"{CMS}/a?fieldManager=two&force=true", cm("a", k="2"), **apply)
+    assert (forced.status, forced.body["data"]) == (200, {"k": "2"})
+
+
+async def test_scale(http: Any) -> None:
+    await http("POST", DEPLOYS, deployment(replicas=2))
+    scale = await http("GET", f"{DEPLOYS}/d/scale")
+    assert (scale.body["kind"], scale.body["spec"], scale.body["status"]) == (
+        "Scale", {"replicas": 2}, {"replicas": 0, "selector": "app=d"},
+    )  # fmt: skip
+    put = await http("PUT", f"{DEPLOYS}/d/scale", {**scale.body, "spec": {"replicas": 7}})
+    assert put.body["spec"] == {"replicas": 7}
+    patch = {"spec": {"replicas": 3}}
+    await http("PATCH", f"{DEPLOYS}/d/scale", patch, content_type="application/merge-patch+json")
+    assert (await http("GET", f"{DEPLOYS}/d")).body["spec"]["replicas"] == 3
+    bad = await http("PUT", f"{DEPLOYS}/d/scale", {"spec": {"replicas": -1}})
+    assert (bad.status, bad.body["details"]["causes"][0]["field"]) == (422, "spec.replicas")
+
+
+async def test_binding_gives_a_pod_its_node_once(http: Any) -> None:
+    await http("POST", PODS, pod("p"))
+    binding = {"metadata": {"name": "p", "annotations": {"k": "v"}}, "target": {"kind": "Node", "name": "n1"}}
+    bound = await http("POST", f"{PODS}/p/binding", binding)
+    assert (bound.status, bound.body["status"]) == (201, "Success")
+    got = (await http("GET", f"{PODS}/p")).body
+    assert got["spec"]["nodeName"] == "n1"
+    assert got["metadata"]["annotations"]["k"] == "v"
+    assert [(c["type"], c["status"]) for c in got["status"]["conditions"]] == [("PodScheduled", "True")]
+    twice = await http("POST", f"{PODS}/p/binding", binding)
+    assert (twice.status, twice.body["reason"]) == (409, "Conflict")
+    assert 'is already assigned to node "n1"' in twice.body["message"]
+    assert (await http("POST", f"{PODS}/p/binding", {"target": {}})).status == 422
+
+
+async def test_eviction_deletes(http: Any) -> None:
+    await http("POST", PODS, pod("p"))
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p", "namespace": "default"}}
+    dry = await http("POST", f"{PODS}/p/eviction?dryRun=All", body)
+    assert dry.status == 201
+    assert (await http("GET", f"{PODS}/p")).status == 200
+    assert (await http("POST", f"{PODS}/p/eviction", body)).status == 201
+    assert (await http("GET", f"{PODS}/p")).status == 404
+    assert (await http("POST", f"{PODS}/p/eviction", body)).status == 404
+
+
+async def test_delete_collection_by_selector(http: Any) -> None:
+    for name, app in (("a", "x"), ("b", "x"), ("c", "y")):
+        await http("POST", CMS, {**cm(name), "metadata": {"name": name, "labels": {"app": app}}})
+    gone = await http("DELETE", f"{CMS}?labelSelector=app%3Dx")
+    assert [o["metadata"]["name"] for o in gone.body["items"]] == ["a", "b"]
+    left = {o["metadata"]["name"] for o in (await http("GET", CMS)).body["items"]}
+    assert "c" in left
+    assert not {"a", "b"} & left
+
+
+async def test_tables_and_metadata_views(http: Any) -> None:
+    await http("POST", PODS, pod("p"))
+    table = (await http("GET", PODS, headers={"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"})).body
+    assert table["kind"] == "Table"
+    assert [c["name"] for c in table["columnDefinitions"]][:5] == ["Name", "Ready", "Status", "Restarts", "Age"]
+    assert table["rows"][0]["cells"][:4] == ["p", "0/1", "Pending", "0"]
+    assert table["rows"][0]["object"]["kind"] == "PartialObjectMetadata"
+    partial = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+    meta = (await http("GET", PODS, headers={"Accept": partial})).body
+    assert (meta["kind"], set(meta["items"][0])) == ("PartialObjectMetadataList", {"kind", "apiVersion", "metadata"})
+    one = await http(
+        "GET", f"{PODS}/p", headers={"Accept": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}
+    )
+    assert one.body["kind"] == "PartialObjectMetadata"
+    proto = await http("GET", PODS, headers={"Accept": "application/vnd.kubernetes.protobuf"})
+    assert (proto.status, proto.body["reason"]) == (406, "NotAcceptable")
+
+
+async def test_big_answers_are_compressed(http: Any, server: ApiServer) -> None:
+    for i in range(3):
+        await http("POST", CMS, cm(f"big{i}", x="x" * 100_000))
+    headers = {"Authorization": f"Bearer {server.admin_token}", "Accept-Encoding": "gzip"}
+    connector = aiohttp.TCPConnector(ssl=http.context)
+    async with aiohttp.ClientSession(auto_decompress=False, connector=connector) as session:
+        async with session.get(server.url + CMS, headers=headers) as response:
+            raw = await response.read()
+            assert response.headers["Content-Encoding"] == "gzip"
+    assert len(json.loads(gzip.decompress(raw))["items"]) >= 3
+    assert len(raw) < 10_000
+
+
+async def test_credentials(http: Any) -> None:
+    assert (await http("GET", CMS, token="wrong")).status == 401
+    anonymous = await http("GET", CMS, token=None)
+    assert (anonymous.status, anonymous.body["reason"]) == (403, "Forbidden")
+    assert anonymous.body["message"] == (
+        'configmaps is forbidden: User "system:anonymous" cannot list resource "configmaps" in API group "" in the '
+        'namespace "default"'
+    )
+    assert (await http("GET", "/readyz", token=None)).status == 200
+    assert (await http("GET", "/metrics", token=None)).status == 403
+
+
+async def test_health_version_and_metrics(http: Any) -> None:
+    assert (await http("GET", "/healthz")).text == "ok"
+    verbose = (await http("GET", "/readyz?verbose")).text
+    assert "[+]store ok" in verbose
+    assert verbose.endswith("readyz check passed\n")
+    assert (await http("GET", "/livez/ping")).text == "ok"
+    assert (await http("GET", "/livez/nothing")).status == 404
+    assert (await http("GET", "/version")).body["gitVersion"].startswith("v1.")
+    await http("GET", CMS)
+    metrics = (await http("GET", "/metrics")).text
+    assert 'apiserver_request_total{code="200",group="",resource="configmaps",subresource="",verb="list"' in metrics
+    assert 'apiserver_storage_objects{resource="namespaces"} 4.0' in metrics
+
+
+async def test_discovery_old_and_aggregated(http: Any) -> None:
+    core = (await http("GET", "/api/v1")).body
+    pods = next(r for r in core["resources"] if r["name"] == "pods")
+    assert (pods["shortNames"], pods["categories"], pods["namespaced"]) == (["po"], ["all"], True)
+    assert next(r for r in core["resources"] if r["name"] == "pods/eviction")["kind"] == "Eviction"
+    groups = (await http("GET", "/apis")).body["groups"]
+    assert "apps" in {g["name"] for g in groups}
+    accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+    all_groups = await http("GET", "/apis", headers={"Accept": accept})
+    assert all_groups.body["kind"] == "APIGroupDiscoveryList"
+    apps = next(i for i in all_groups.body["items"] if i["metadata"]["name"] == "apps")
+    deployments = next(r for r in apps["versions"][0]["resources"] if r["resource"] == "deployments")
+    assert {s["subresource"] for s in deployments["subresources"]} == {"status", "scale"}
+    again = await http("GET", "/apis", headers={"Accept": accept, "If-None-Match": all_groups.headers["ETag"]})
+    assert again.status == 304
+
+
+async def test_openapi(http: Any) -> None:
+    index = (await http("GET", "/openapi/v3")).body["paths"]
+    document = await http("GET", index["apis/apps/v1"]["serverRelativeURL"])
+    schemas = document.body["components"]["schemas"]
+    assert "io.k8s.api.apps.v1.Deployment" in schemas
+    assert "io.k8s.api.core.v1.Pod" in (await http("GET", "/openapi/v2")).body["definitions"]
+    assert (await http("GET", "/openapi/v3/apis/none/v1")).status == 404
+
+
+async def test_impersonation_needs_the_right(http: Any) -> None:
+    as_user = {"Impersonate-User": "jane", "Impersonate-Group": "devs"}
+    refused = await http("GET", CMS, headers=as_user)
+    assert (refused.status, 'User "jane" cannot list' in refused.body["message"]) == (403, True)
+    who = await http(
+        "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {"kind": "SelfSubjectReview"}, headers=as_user
+    )
+    assert who.body["status"]["userInfo"]["username"] == "jane"
+
+
+async def test_audit_log(tmp_path: Any, connect: Any) -> None:
+    log = tmp_path / "audit.log"
+    async with ApiServer(tmp_path / "data", audit_log=log) as server:
+        client = connect(server)
+        await client("POST", CMS, cm("a"))
+        await client("GET", CMS, token="wrong")
+        await client.session.close()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    created = next(e for e in lines if e["verb"] == "create")
+    assert (created["user"]["username"], created["objectRef"]["resource"]) == ("admin", "configmaps")
+    assert lines[-1]["responseStatus"] == {"code": 401}
+    assert server.admin_token not in log.read_text()
+
+
+async def test_state_survives_a_restart(tmp_path: Any, connect: Any) -> None:
+    async with ApiServer(tmp_path / "data") as first:
+        client = connect(first)
+        made = (await client("POST", CMS, cm("a", k="v"))).body
+        await client.session.close()
+    async with ApiServer(tmp_path / "data") as second:
+        client = connect(second)
+        assert (await client("GET", f"{CMS}/a")).body == made
+        assert second.admin_token == first.admin_token
+        assert second.ca_file.read_text() == first.pki.ca_pem
+        await client.session.close()
+    assert oct(second.kubeconfig_path.stat().st_mode & 0o777) == "0o600"
+
+
+async def test_two_servers_cannot_share_a_directory(server: ApiServer) -> None:
+    from control.standalone.apiserver import AlreadyRunning
+
+    with pytest.raises(AlreadyRunning, match="another API server"):
+        async with ApiServer(server.config.data_dir):
+            pass
+
+
+async def test_stopping_ends_watches(http: Any, server: ApiServer) -> None:
+    seen = []
+
+    async def follow() -> None:
+        async for event in http.watch(f"{CMS}?watch=1"):
+            seen.append(event)
+
+    task = asyncio.create_task(follow())
+    while not seen:
+        await http("POST", CMS, {"metadata": {"generateName": "x-"}})
+    await server.stop()
+    await asyncio.wait_for(task, 5)
