@@ -29,7 +29,6 @@ class Settings(msgspec.Struct, frozen=True):
     apiserver_port: int = 6443
     kubelet_port: int = 10250
     koordlet_port: int = 9316
-    without: tuple[str, ...] = ()
     bpf_pin_dir: str = "/sys/fs/bpf/koordlet"
     probes: str = "auto"
     report_interval: int = 60

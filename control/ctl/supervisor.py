@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import control
@@ -47,8 +47,8 @@ class Supervisor:
             return record.process
         return self._adopt(part)
 
-    def start(self, part: str, argv: Sequence[str]) -> ProcessId:
-        """Start `argv` unless the part runs already."""
+    def start(self, part: str, argv: Sequence[str], environ: Mapping[str, str] | None = None) -> ProcessId:
+        """Start `argv`, with `environ` added to our environment, unless the part runs already."""
         found = self.running(part)
         if found is not None:
             return found
@@ -58,7 +58,7 @@ class Supervisor:
             path.replace(path.with_name(path.name + ".1"))
         self.state.starting[part] = tuple(argv)
         self._save()
-        environ = {**os.environ, processes.MARK: str(self.state_dir), processes.PART: part}
+        environ = {**os.environ, **(environ or {}), processes.MARK: str(self.state_dir), processes.PART: part}
         with path.open("ab") as log:
             log.write(f"--- {time.strftime('%F %T')} {' '.join(argv)}\n".encode())
             log.flush()

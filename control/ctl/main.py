@@ -1,0 +1,112 @@
+"""The command line of `koordctl` and `kubectl koord`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from control.ctl.down import down as take_down
+from control.ctl.errors import CtlError
+from control.ctl.koordletclient import DEFAULT_URL
+from control.ctl.parts import Layout
+from control.ctl.progress import Progress
+from control.ctl.state import Settings
+from control.ctl.up import up as bring_up
+from koordlet.version import VERSION
+
+STATE_DIR = Path("/var/lib/koord")
+
+state_dir_option = click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
+    default=STATE_DIR,
+    show_default=True,
+    help="Where a node brought up here keeps state and logs.",
+)
+_PORT = click.IntRange(0, 65535)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(VERSION, prog_name="koordctl")
+def cli() -> None:
+    """Bring a co-location node up on this machine, and see who waits for whom."""
+
+
+@cli.command()
+@state_dir_option
+@click.option("--node-name", help="Name of the Node.  [default: the hostname]")
+@click.option("--cgroup-driver", type=click.Choice(["cgroupfs", "systemd"]), help="Naming of pod cgroups.")
+@click.option("--port", "apiserver_port", type=_PORT, help="API server; 0 takes a free one.  [default: 6443]")
+@click.option("--kubelet-port", type=_PORT, help="Stand-in kubelet; 0 takes a free one.  [default: 10250]")
+@click.option("--koordlet-port", type=_PORT, help="koordlet; 0 takes a free one.  [default: 9316]")
+@click.option("--probes", type=click.Choice(["auto", "core", "bcc", "off"]), help="Where schedule latency comes from.")
+@click.option("--bpf-pin-dir", help="Where koordlet pins BPF maps.  [default: /sys/fs/bpf/koordlet]")
+@click.option("--report-interval", type=click.IntRange(30), help="Seconds between NodeMetric reports.  [default: 60]")
+@click.option("--aggregate-duration", type=click.IntRange(60), help="Seconds NodeMetric averages.  [default: 300]")
+@click.option("--without", default="", help="Parts not to start, with commas: apiserver, kubelet, koordlet.")
+def up(state_dir: Path, without: str, **given: Any) -> None:
+    """Start API server, stand-in kubelet and koordlet on this machine.
+
+    What runs already is left alone, so `up` again heals a part that was killed. Options are remembered: a later `up`
+    needs none of them.
+    """
+    progress = Progress()
+    parts = [name.strip() for name in without.split(",") if name.strip()]
+    settings = asyncio.run(bring_up(state_dir, given, without=parts, progress=progress))
+    for line in how_to_go_on(state_dir, settings):
+        progress.say(line)
+
+
+def how_to_go_on(state_dir: Path, settings: Settings) -> list[str]:
+    """What `up` prints last."""
+    url = "" if settings.koordlet_url == DEFAULT_URL else f" --koordlet-url={settings.koordlet_url}"
+    at = "" if state_dir == STATE_DIR else f" --state-dir={state_dir}"
+    return [
+        "",
+        f"  export KUBECONFIG={Layout(state_dir).admin_kubeconfig}",
+        "  kubectl get nodes,pods -A",
+        f"  koordctl top{url}",
+        f"  koordctl status{at}",
+        f"  koordctl down{at}",
+    ]
+
+
+@cli.command()
+@state_dir_option
+@click.option("--purge", is_flag=True, help="Remove the state directory too: all objects, keys and logs.")
+def down(state_dir: Path, purge: bool) -> None:
+    """Stop what `up` started, and check that nothing is left.
+
+    Pods end with their node. Exit status 1 when a process, cgroup, mount, pinned map or (with --purge) file remains.
+    """
+    progress = Progress()
+    found = take_down(state_dir, purge=purge, progress=progress)
+    for line in found.lines():
+        (progress.bad if "left:" in line else progress.good)(line)
+    if found:
+        raise SystemExit(1)
+
+
+def main() -> int:
+    """Exit status: 0, 1 for a failure that is explained, 2 for a wrong command line, 130 for Ctrl-C."""
+    try:
+        cli.main(standalone_mode=False)
+    except CtlError as error:
+        Console(stderr=True, highlight=False).print(f"koordctl: {error}", markup=False, soft_wrap=True)
+        return 1
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""The parts of a node: command line, port, and how to tell that each is ready. Start order is the order here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+
+from control.ctl import cluster
+from control.ctl.koordletclient import KoordletUnreachable, fetch_ready, fetch_top
+from control.ctl.manifests import KOORDLET, KUBELET
+from control.ctl.state import Settings
+from koordlet.api.core import Node
+from koordlet.kube import Client, Config, KubeError
+
+ASK_SECONDS = 3.0
+PODS = "pods"
+"""koordlet's check that fails as long as the node has no pod at all, as every fresh one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything of one state directory is."""
+
+    root: Path
+
+    @property
+    def admin_kubeconfig(self) -> Path:
+        return self.root / "apiserver" / "admin.kubeconfig"
+
+    @property
+    def kubelet_root(self) -> Path:
+        return self.root / "kubelet"
+
+    def kubeconfig(self, account: str) -> Path:
+        return self.root / "kubeconfig" / f"{account}.kubeconfig"
+
+    @property
+    def agents(self) -> list[cluster.Agent]:
+        return [cluster.Agent(account, self.kubeconfig(account)) for account in (KUBELET, KOORDLET)]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`problem` asks the part whether it is ready: None, or why not (yet)."""
+
+    name: str
+    argv: Callable[[Layout, Settings], list[str]]
+    port: Callable[[Settings], int]
+    problem: Callable[[Layout, Settings], Awaitable[str | None]]
+    ready_seconds: float
+    stop_seconds: float
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+
+def _module(name: str, *flags: str) -> list[str]:
+    return [sys.executable, "-m", name, *flags]
+
+
+def _apiserver(layout: Layout, settings: Settings) -> list[str]:
+    return _module(
+        "control.standalone.apiserver",
+        f"--data-dir={layout.root / 'apiserver'}",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={settings.apiserver_port}",
+    )
+
+
+def _kubelet(layout: Layout, settings: Settings) -> list[str]:
+    return _module(
+        "control.standalone.kubelet",
+        f"--kubeconfig={layout.kubeconfig(KUBELET)}",
+        f"--node-name={settings.node_name}",
+        f"--root-dir={layout.kubelet_root}",
+        f"--cgroup-driver={settings.cgroup_driver}",
+        f"--port={settings.kubelet_port}",
+        "--cleanup-on-exit",
+    )
+
+
+def _koordlet(layout: Layout, settings: Settings) -> list[str]:
+    return _module(
+        "koordlet",
+        f"--kubeconfig={layout.kubeconfig(KOORDLET)}",
+        f"--node-name={settings.node_name}",
+        f"--addr=127.0.0.1:{settings.koordlet_port}",
+        f"--state-dir={layout.root / 'koordlet'}",
+        f"--bpf-pin-dir={settings.bpf_pin_dir}",
+        f"--probes={settings.probes}",
+    )
+
+
+async def _apiserver_problem(layout: Layout, settings: Settings) -> str | None:
+    if not layout.admin_kubeconfig.exists():
+        return "has not written admin.kubeconfig yet"
+    try:
+        async with Client(Config.load(layout.admin_kubeconfig, timeout=ASK_SECONDS)) as client:
+            if not client.config.server.endswith(f":{settings.apiserver_port}"):
+                return "admin.kubeconfig still names another port"
+            await client.raw("GET", "/readyz", accept="*/*")
+    except KubeError as error:
+        return str(error)
+    return None
+
+
+async def _kubelet_problem(layout: Layout, settings: Settings) -> str | None:
+    url = f"https://127.0.0.1:{settings.kubelet_port}/healthz"
+    headers = {"Authorization": f"Bearer {cluster.admin_token(layout.admin_kubeconfig)}"}
+    try:
+        timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
+        # The kubelet's certificate is its own; what proves it ours is that it accepts our token.
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(url, headers=headers, ssl=False) as response,
+        ):
+            if response.status != 200:
+                return f"HTTP {response.status}: {(await response.text())[:200].strip()}"
+        async with Client(Config.load(layout.admin_kubeconfig, timeout=ASK_SECONDS)) as client:
+            node = await client.get(Node, settings.node_name)
+    except (aiohttp.ClientError, TimeoutError, OSError, KubeError) as error:
+        return str(error) or type(error).__name__
+    ready = next((c for c in node.status.conditions if c.type == "Ready"), None)
+    return None if ready is not None and ready.status == "True" else "Node is not Ready"
+
+
+async def _koordlet_problem(_: Layout, settings: Settings) -> str | None:
+    try:
+        readiness = await fetch_ready(settings.koordlet_url)
+        failed = [f"{name}: {reason}" for name, reason in readiness.items() if reason is not None and name != PODS]
+        if failed:
+            return "; ".join(failed)
+        top = await fetch_top(settings.koordlet_url)
+    except KoordletUnreachable as error:
+        return error.message
+    return None if top.cpu is not None else "no first sample yet"
+
+
+PARTS = (
+    Part("apiserver", _apiserver, lambda s: s.apiserver_port, _apiserver_problem, 30.0, 15.0),
+    Part("kubelet", _kubelet, lambda s: s.kubelet_port, _kubelet_problem, 30.0, 40.0),
+    Part("koordlet", _koordlet, lambda s: s.koordlet_port, _koordlet_problem, 40.0, 15.0, {"agent_mode": "hostMode"}),
+)
+NAMES = tuple(part.name for part in PARTS)

@@ -1,0 +1,101 @@
+"""`koordctl up`: start what does not run, wait until each part is ready.
+
+Repeatable: a part that runs is left alone, one that was killed is started again over the state it left. A part that
+does not become ready stops the whole with its log's last lines; what runs by then keeps running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import msgspec
+
+from control.ctl import cluster, preflight
+from control.ctl.errors import CtlError
+from control.ctl.parts import NAMES, PARTS, Layout, Part
+from control.ctl.progress import Progress, Step
+from control.ctl.state import Lock, Settings
+from control.ctl.supervisor import Supervisor
+
+POLL_SECONDS = 0.15
+PORTS = ("apiserver_port", "kubelet_port", "koordlet_port")
+
+
+def settle(known: Settings | None, given: Mapping[str, object], running: Collection[str], hostname: str) -> Settings:
+    """The settings to use: given ones over those of the last `up` over defaults.
+
+    A running part can't change its settings: CtlError names the first that would. Port 0 becomes a free port, unless
+    one was taken for it before.
+    """
+    base = known or Settings(node_name=hostname)
+    changes = {name: value for name, value in given.items() if value is not None}
+    for name in PORTS:
+        if changes.get(name) == 0 and known is not None:
+            del changes[name]
+    wanted = msgspec.structs.replace(base, **changes)
+    if running and known is not None:
+        for name in msgspec.structs.asdict(wanted):
+            old, new = getattr(known, name), getattr(wanted, name)
+            if old != new:
+                option = name.replace("_", "-").replace("apiserver-port", "port")
+                raise CtlError(
+                    f"--{option} {new} differs from {old}, with which {', '.join(sorted(running))} run",
+                    "Run `koordctl down` first, or leave the option out.",
+                )
+    free = [name for name in PORTS if getattr(wanted, name) == 0]
+    return msgspec.structs.replace(wanted, **dict(zip(free, preflight.free_ports(len(free)), strict=True)))
+
+
+async def up(
+    state_dir: Path, given: Mapping[str, object], *, without: Collection[str] = (), progress: Progress
+) -> Settings:
+    """Bring the node up; the settings it runs with. Raises CtlError."""
+    preflight.unknown_parts(without, NAMES)
+    wanted = [part for part in PARTS if part.name not in without]
+    preflight.refuse(preflight.Facts(os.geteuid()), {part.name for part in wanted})
+    layout = Layout(state_dir)
+    with Lock(state_dir):
+        supervisor = Supervisor(state_dir)
+        running = {name for name in NAMES if supervisor.running(name) is not None}
+        if "apiserver" in without and not {"apiserver"} & running and wanted:
+            raise CtlError(
+                "kubelet and koordlet need the API server",
+                "For koordlet alone run `koordlet --standalone`: it needs neither API server nor kubelet.",
+            )
+        settings = settle(supervisor.state.settings, given, running, os.uname().nodename.lower())
+        missing = [part for part in wanted if part.name not in running]
+        facts = preflight.gather(layout.kubelet_root, {part.name: part.port(settings) for part in missing})
+        preflight.refuse(facts, {part.name for part in missing})
+        supervisor.settle(settings)
+        for part in wanted:
+            with progress.step(part.name) as step:
+                await _bring_up(supervisor, part, layout, settings, step)
+            if part.name == "apiserver":
+                with progress.step("base objects") as step:
+                    await cluster.prepare(layout.admin_kubeconfig, settings, layout.agents)
+                    step.done("CRDs, priority classes, service accounts and rights, NodeMetric, NodeSLO")
+    return settings
+
+
+async def _bring_up(supervisor: Supervisor, part: Part, layout: Layout, settings: Settings, step: Step) -> None:
+    known = supervisor.running(part.name)
+    process = known or supervisor.start(part.name, part.argv(layout, settings), part.environ)
+    deadline = time.monotonic() + part.ready_seconds
+    while True:
+        if supervisor.ended(part.name):
+            raise CtlError(f"{part.name} ended while it was starting", supervisor.tail(part.name))
+        problem = await part.problem(layout, settings)
+        if problem is None:
+            break
+        step.note(problem)
+        if time.monotonic() > deadline:
+            raise CtlError(
+                f"{part.name} (pid {process.pid}) is not ready after {part.ready_seconds:g} s: {problem}",
+                supervisor.tail(part.name) + "\n  Run `koordctl up` again to wait on, or `koordctl down` to stop.",
+            )
+        await asyncio.sleep(POLL_SECONDS)
+    step.done(f"{'runs already' if known else 'ready'}, pid {process.pid}, port {part.port(settings)}")
