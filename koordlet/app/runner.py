@@ -129,19 +129,21 @@ class Runner:
             log.error("Cannot start", service=service.name, err=error)
             self.stop(1)
             return False
-        if isinstance(service, Background) and service in self._critical and service.task is not None:
-            service.task.add_done_callback(lambda task: self._ended(service.name, task))
+        if isinstance(service, Background) and service.task is not None:
+            critical = service in self._critical
+            service.task.add_done_callback(lambda task: self._ended(service.name, task, critical))
         return True
 
-    def _ended(self, name: str, task: asyncio.Task[object]) -> None:
-        if task.cancelled() or self._stopping.is_set():
+    def _ended(self, name: str, task: asyncio.Task[object], critical: bool) -> None:
+        if task.cancelled():
             return
         error = task.exception()
-        if error is None:
-            log.error("Background task ended", task=name)
-        else:
+        if error is not None:
             log.error("Background task failed", task=name, err=error)
-        self.stop(1)
+        elif critical and not self._stopping.is_set():
+            log.error("Background task ended", task=name)
+        if critical and not self._stopping.is_set():
+            self.stop(1)
 
     async def _stop_all(self, started: list[Service]) -> None:
         for service in reversed(started):

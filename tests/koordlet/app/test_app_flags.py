@@ -1,4 +1,3 @@
-# ruff: noqa: RUF009 - flags are declared as the defaults of dataclass fields
 """Flags as Go users type them, configuration files, and what is refused."""
 
 from dataclasses import dataclass

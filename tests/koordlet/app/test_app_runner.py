@@ -67,17 +67,22 @@ async def test_a_critical_task_takes_the_process_down_in_order(how):
     assert events == ["+a", "-a"]
 
 
-async def test_an_uncritical_task_may_end():
+@pytest.mark.parametrize("error", [None, ValueError("broken")])
+async def test_an_uncritical_task_may_end_or_fail_and_the_failure_is_told(error, caplog):
     runner, done = Runner(), asyncio.Event()
 
     async def work():
         done.set()
+        if error:
+            raise error
 
     runner.spawn("work", work, critical=False)
     task = asyncio.create_task(runner.run())
     await done.wait()
+    await asyncio.sleep(0.01)
     runner.stop()
     assert await task == 0
+    assert ("broken" in caplog.text) == (error is not None)
 
 
 async def test_failing_and_hanging_stops_do_not_keep_the_others(caplog):
