@@ -27,7 +27,7 @@ INT_OR_STRING = "IntOrString"
 
 _CLASS = re.compile(r"^class (\w+)\(BaseModel\):\n(.*?)^    openapi_types: ", re.DOTALL | re.MULTILINE)
 _FIELD = re.compile(r"^    (\w+): (.+?)(?: = (Field\(.*\)|None))?$", re.MULTILINE)
-_JSON_NAME = re.compile(r'serialization_alias="((?:[^"\\]|\\.)*)"')
+_JSON_NAME = re.compile(r'\b(?:serialization_)?alias="((?:[^"\\]|\\.)*)"')
 _DESCRIPTION = re.compile(r'description=("(?:[^"\\]|\\.)*")\)?')
 _MODEL = re.compile(r"^(?:[A-Z][a-z]+)*V\d\w*$")
 _DOC = re.compile(r'^    """\n(.*?)\n\s*Attributes:\n', re.DOTALL)
