@@ -17,6 +17,7 @@ from control.standalone.kubelet.api import NodeApi
 from control.standalone.kubelet.auth import Gatekeeper, read_token_file
 from control.standalone.kubelet.certs import serving_certificate
 from control.standalone.kubelet.cgroups import CgroupTree
+from control.standalone.kubelet.cleanup import sweep
 from control.standalone.kubelet.machine import MachineError, read_machine
 from control.standalone.kubelet.naming import CgroupNames, Driver
 from control.standalone.kubelet.nodestatus import ReservationError, resources
@@ -105,9 +106,26 @@ async def serve(options: Options) -> int:
     node = (options.node or socket.gethostname()).lower()
     handle = lock(options.root)
     try:
-        return await _serve(options, node)
+        return await (_clean(options) if options.cleanup else _serve(options, node))
     finally:
         handle.close()
+
+
+async def _clean(options: Options) -> int:
+    """End what a kubelet that was killed has left; needs no API server. 1 when something stays."""
+    tree = CgroupTree.discover(Path(options.cgroup_mount))
+    runtime = ProcessRuntime(options.root / "containers", tree, 0, 1)
+    cgroups = PodCgroups(tree, _names(options), options.root / "cgroups.json", 0, 0)
+    store = PodStore(options.root / "pods")
+    left = await sweep(runtime, cgroups, store)
+    runtime.close()
+    if left:
+        log.error("Cgroups stay behind", cgroups=left)
+    return 1 if left else 0
+
+
+def _names(options: Options) -> CgroupNames:
+    return CgroupNames(Driver(options.cgroup_driver), options.cgroup_root)
 
 
 async def _serve(options: Options, node: str) -> int:
@@ -139,10 +157,11 @@ async def _serve(options: Options, node: str) -> int:
         amount("container-log-max-size", options.log_max_size).value(),
         options.log_max_files,
     )
+    source = InformerSource(client, node)
     absolute = found.absolute
     cgroups = PodCgroups(
         tree,
-        CgroupNames(Driver(options.cgroup_driver), options.cgroup_root),
+        _names(options),
         options.root / "cgroups.json",
         absolute["cpu"].milli_value(),
         absolute["memory"].value(),
@@ -160,7 +179,7 @@ async def _serve(options: Options, node: str) -> int:
             options.lease_seconds,
         ),
         api,
-        InformerSource(client, node),
+        source,
         runtime,
         cgroups,
         PodStore(options.root / "pods"),
@@ -171,6 +190,7 @@ async def _serve(options: Options, node: str) -> int:
     static = read_token_file(Path(options.token_auth_file)) if options.token_auth_file else {}
     gatekeeper = Gatekeeper(api, clock, static, options.authorization_mode == "Webhook")
     health = Health()
+    health.check("pod-informer", lambda: source.problem)
     cert, key = serving_certificate(options.root / "pki", node, options.ip)
     server: Server
 

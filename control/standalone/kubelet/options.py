@@ -44,6 +44,7 @@ class Options(LoggingOptions):
     log_max_size: str = flag("container-log-max-size", "10Mi", "size at which a container's log is rotated")
     log_max_files: int = flag("container-log-max-files", 5, "log files kept a container", minimum=2)
     cleanup_on_exit: bool = flag("cleanup-on-exit", False, "on SIGTERM end all pods and remove all cgroups made")
+    cleanup: bool = flag("cleanup", False, "end all pods of --root-dir, remove their cgroups, and exit")
     kube_api_qps: float = flag("kube-api-qps", 50.0, "requests a second to the API server")
     kube_api_burst: int = flag("kube-api-burst", 100, "requests at once to the API server")
 

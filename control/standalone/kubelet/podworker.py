@@ -124,6 +124,7 @@ class PodWorker:
         self._probers: dict[str, tuple[str, ContainerProber]] = {}
         self._wake = asyncio.Event()
         self._dirty = True
+        self._unsaved = True
         self._deadline: float | None = None
         self._task: asyncio.Task[None] | None = None
         try:
@@ -159,7 +160,6 @@ class PodWorker:
     # --- news
 
     def start(self) -> None:
-        self._save()
         self._task = asyncio.create_task(self._run(), name=f"pod:{self.namespace}/{self.pod_name}")
 
     async def stop(self) -> None:
@@ -178,7 +178,7 @@ class PodWorker:
                 self.spec = parse_pod(self.raw) if self.spec is not None else None
             except MalformedPod as exc:  # keep running what was understood
                 self._a.host.event(self.raw, "Warning", "InvalidPod", str(exc))
-            self._save()
+            self._unsaved = True
             self.wake()
         if _foreign_conditions(old) != _foreign_conditions(self.raw):
             self.wake()  # a readiness gate may have opened
@@ -241,6 +241,8 @@ class PodWorker:
 
     async def _sync(self) -> float | None:
         """One pass; returns when to look again (None: on the next event; negative: all is over)."""
+        if self._unsaved:  # before anything is started, so that it is found again
+            self._save()
         if self.deleting:
             await self._terminate()
             return -1.0
@@ -668,6 +670,7 @@ class PodWorker:
     def _save(self) -> None:
         state = PodState(self.raw, self.start_time, self.admitted, self.verdict)
         self._a.store.save(self.uid, state)
+        self._unsaved = False
 
 
 def _lasting(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,6 +54,11 @@ class InformerSource:
         )
         self.synced = self._pods.synced
 
+    @property
+    def problem(self) -> str | None:
+        """Why pods are not being followed just now; None when they are."""
+        return self._pods.problem
+
     async def start(self, listener: Listener) -> None:
         self._pods.add_handler(
             on_add=lambda pod: listener.pod_seen(pod.raw()),

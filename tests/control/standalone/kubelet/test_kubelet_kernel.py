@@ -15,7 +15,9 @@ import pytest
 
 from control.standalone.kubelet.cgroups import CgroupTree
 from control.standalone.kubelet.cgvalues import CgroupValues
+from control.standalone.kubelet.cleanup import sweep
 from control.standalone.kubelet.launcher import starttime
+from control.standalone.kubelet.podstate import PodStore
 from control.standalone.kubelet.process_runtime import ProcessRuntime
 from control.standalone.kubelet.runtime import ContainerConfig
 
@@ -337,3 +339,23 @@ async def test_foreign_cgroups_are_left_alone(machine_world: Any) -> None:
         assert tree.exists(foreign)
     finally:
         tree.remove(foreign)
+
+
+async def test_sweeping_up_after_a_killed_kubelet(machine_world: Any, pod: Any, real_tree: Any) -> None:
+    """`--cleanup`: no API server, no kubelet; state files and cgroups are enough."""
+    world = machine_world
+    world.api.create_pod(pod())
+    world.api.create_pod(pod("bad", containers=[{"name": "main", "image": "x", "command": "not a list"}]))
+    await world.until(lambda: world.status("web")["phase"] == "Running")
+    await world.until(lambda: world.status("bad")["phase"] == "Failed")
+    pids = [i.pid for i in world.runtime.containers()]
+    await world.kubelet.stop()
+    world.runtime.close()
+    runtime = ProcessRuntime(world.root / "containers", real_tree, 0, 1)
+    assert await sweep(runtime, world.kubelet.cgroups, PodStore(world.root / "pods")) == []
+    runtime.close()
+    assert not real_tree.exists(world.names.prefix)
+    assert [p for p in pids if state_of(p) not in ("Z", "gone")] == []
+    assert list((world.root / "pods").iterdir()) == []
+    world.kubelet.workers.clear()
+    world.runtime = world.kubelet.runtime = runtime
