@@ -12,11 +12,11 @@ from koordlet.api.base import Frozen
 from koordlet.api.core import Pod
 from koordlet.api.fields import written
 from koordlet.api.quantity import ZERO, Quantity, QuantityError
+from koordlet.api.resources import BATCH_RESOURCES
 from koordlet.api.sloconfig.node import CPUBurstConfig
 from koordlet.api.sloconfig.resourceqos import CPUQOS, PodBlkIOQOS, PodMemoryQOS
 from koordlet.api.wire import WireError, decode
 
-BATCH_RESOURCES: Final = (names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY)
 CORE_SCHED_NONE: Final = "none"
 CORE_SCHED_EXCLUSIVE: Final = "exclusive"
 
@@ -243,16 +243,14 @@ def extended_resource_update(pod: Pod) -> str | None:
     An annotation that is malformed or means something else is rewritten; one that is no longer needed becomes `{}`.
     """
     wanted = extended_resources(pod)
-    if EXTENDED_RESOURCE_SPEC.key not in pod.metadata.annotations and not wanted.containers:
-        return None
+    annotations = pod.metadata.annotations
+    if EXTENDED_RESOURCE_SPEC.key not in annotations:
+        return EXTENDED_RESOURCE_SPEC.text(wanted) if wanted.containers else None
     try:
-        if (
-            EXTENDED_RESOURCE_SPEC.key in pod.metadata.annotations
-            and EXTENDED_RESOURCE_SPEC.get(pod.metadata.annotations) == wanted
-        ):
+        if EXTENDED_RESOURCE_SPEC.get(annotations) == wanted:
             return None
     except WireError:
-        pass  # rewritten below, which is the cure
+        return EXTENDED_RESOURCE_SPEC.text(wanted)
     return EXTENDED_RESOURCE_SPEC.text(wanted)
 
 

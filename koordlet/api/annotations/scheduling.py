@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -13,7 +13,7 @@ from koordlet.api.base import Frozen
 from koordlet.api.fields import written
 from koordlet.api.meta import DeleteOptions
 from koordlet.api.quantity import Quantity
-from koordlet.api.wire import JSONObject, WireError
+from koordlet.api.wire import JSONObject, Time, WireError
 
 BIND_DEFAULT: Final = "Default"
 BIND_FULL_PCPUS: Final = "FullPCPUs"
@@ -69,7 +69,7 @@ class SchedulingHint(Frozen):
 class SoftEviction(Frozen):
     """A request of the descheduler that somebody else removes the pod."""
 
-    timestamp: Any = None
+    timestamp: Time | None = None
     delete_options: DeleteOptions | None = None
     initiator: str = ""
     reason: str = ""

@@ -172,6 +172,16 @@ _RATIO_LABELS: Final = {
 }
 
 
+def _from_annotation(annotations: Mapping[str, str]) -> ColocationStrategy | None:
+    text = annotations.get(names.ANNOTATION_COLOCATION_STRATEGY)
+    if text is None:
+        return None
+    try:
+        return decode(text, ColocationStrategy)
+    except WireError:
+        return None  # ignored by the specification; whoever wrote the annotation must mend it
+
+
 def for_node(
     merged: Merged[ColocationStrategy], labels: Mapping[str, str], annotations: Mapping[str, str]
 ) -> ColocationStrategy:
@@ -179,13 +189,7 @@ def for_node(
 
     An annotation that is not valid JSON and labels that are no ratios are ignored (spec 01 §6.3).
     """
-    strategy = merged.for_node(labels)
-    text = annotations.get(names.ANNOTATION_COLOCATION_STRATEGY)
-    if text is not None:
-        try:
-            strategy = overlay(strategy, decode(text, ColocationStrategy))
-        except WireError:
-            pass  # the specification says: ignored, and only the annotation's owner could mend it
+    strategy = overlay(merged.for_node(labels), _from_annotation(annotations))
     ratios = {}
     for label, field in _RATIO_LABELS.items():
         percent = percent_of_ratio(labels.get(label, ""))

@@ -18,7 +18,7 @@ import msgspec
 from koordlet.api.meta import SelectorError
 from koordlet.api.sloconfig import colocation, defaults, documents
 from koordlet.api.sloconfig.bounds import Bound, broken, field_at
-from koordlet.api.sloconfig.colocation import ColocationConfig
+from koordlet.api.sloconfig.colocation import ColocationConfig, ColocationStrategy
 from koordlet.api.sloconfig.merge import NodeEntry, selects
 from koordlet.api.sloconfig.networkrules import network_problems
 from koordlet.api.sloconfig.overlap import TooManyLabelSets, overlapping
@@ -243,7 +243,8 @@ def _entries(document: msgspec.Struct) -> list[NodeEntry]:
 
 
 def _label(index: int, entry: NodeEntry) -> str:
-    return f"nodeStrategies[{entry.name or index}]"
+    inline = isinstance(entry, ColocationStrategy)  # this document has its strategy beside its node entries
+    return f"{'nodeConfigs' if inline else 'nodeStrategies'}[{entry.name or index}]"
 
 
 def _check_selectors(entries: list[NodeEntry]) -> None:
@@ -259,10 +260,11 @@ def _check_selectors(entries: list[NodeEntry]) -> None:
 
 def _check_numbers(rule: Rule, cluster: msgspec.Struct | None, entries: list[NodeEntry]) -> None:
     base = overlay(rule.base, cluster)
-    strategies = [("clusterStrategy", cluster, base)] if cluster is not None else []
+    inline = isinstance(cluster, ColocationStrategy)
+    strategies = [("" if inline else "clusterStrategy.", cluster, base)] if cluster is not None else []
     for index, entry in enumerate(entries):
         assert isinstance(entry, msgspec.Struct)
-        strategies.append((_label(index, entry), entry, overlay(base, entry)))
+        strategies.append((_label(index, entry) + ".", entry, overlay(base, entry)))
     for where, given, merged in strategies:
         problems = broken(given, rule.bounds)
         for lower, upper in rule.pairs:
@@ -270,16 +272,16 @@ def _check_numbers(rule: Rule, cluster: msgspec.Struct | None, entries: list[Nod
             if isinstance(low, int) and isinstance(high, int) and high <= low:
                 problems[upper] = f"{high} is not greater than {lower} {low}"
         if problems:
-            raise _Refused(PARAM_INVALID, {f"{where}.{path}": text for path, text in problems.items()})
+            raise _Refused(PARAM_INVALID, {where + path: text for path, text in problems.items()})
 
 
 def _check_names(entries: list[NodeEntry]) -> None:
     seen: set[str] = set()
     for index, entry in enumerate(entries):
         if not entry.name:
-            raise _Refused(PARAM_INVALID, {f"nodeStrategies[{index}].name": "must not be empty"})
+            raise _Refused(PARAM_INVALID, {f"{_label(index, entry)}.name": "must not be empty"})
         if entry.name in seen:
-            raise _Refused(PARAM_INVALID, {f"nodeStrategies[{index}].name": f"{entry.name!r} is used twice"})
+            raise _Refused(PARAM_INVALID, {f"{_label(index, entry)}.name": "is used twice"})
         seen.add(entry.name)
 
 

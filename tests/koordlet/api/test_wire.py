@@ -170,6 +170,33 @@ def test_deep_nesting_is_an_error_and_not_a_crash() -> None:
         decode("[" * 100_000, Any)
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(Doc.__struct_encode_fields__), inner),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(Doc.__struct_encode_fields__), JSON), st.data())
+def test_any_document_reads_or_is_a_wire_error(document: dict[str, Any], data: st.DataObject) -> None:
+    text = json.dumps(document)
+    damaged = text[: data.draw(st.integers(0, len(text)))]
+    for candidate in (text, damaged):
+        try:
+            assert isinstance(decode(candidate, Doc), Doc)
+        except WireError as error:
+            assert error.reason
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "9" * 5000, "1e-400"])
+def test_numbers_beyond_measure(number: str) -> None:
+    for field in ("ratio", "amount", "alpha", "port", "free"):
+        try:
+            decode(f'{{"{field}":{number}}}', Doc)
+        except WireError as error:
+            assert error.reason
+
+
 class Strict(Struct):
     name: str
     seconds: int = 0

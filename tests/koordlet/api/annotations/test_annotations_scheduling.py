@@ -42,7 +42,8 @@ def test_eviction_cost_refuses(text: str) -> None:
         (reservation.AFFINITY, '{"requiredDuringSchedulingIgnoredDuringExecution":{"reservationSelectorTerms":['
          '{"matchExpressions":[{"key":"pool","operator":"In","values":["a"]}]}]},'
          '"reservationSelector":{"team":"x"},"tolerations":[{"key":"k","operator":"Exists"}]}'),
-        (scheduling.SOFT_EVICTION, '{"timestamp":"t","deleteOptions":{"gracePeriodSeconds":0},"initiator":"i",'
+        (scheduling.SOFT_EVICTION, '{"timestamp":"2024-03-05T08:00:00Z",'
+         '"deleteOptions":{"gracePeriodSeconds":0},"initiator":"i",'
          '"reason":"r"}'),
         (gang.NETWORK_TOPOLOGY_SPEC,
          '{"gatherStrategy":[{"layer":"SpineLayer","strategy":"PreferGather","podCountMultiple":2}]}'),

@@ -81,9 +81,11 @@ def test_accepts(data: dict[str, str]) -> None:
          "70 is not greater than memoryEvictLowerPercent 75"),
         (threshold({"memoryEvictLowerPercent": 65}, entry({"a": "b"}, "n", memoryEvictThresholdPercent=60)),
          "nodeStrategies[n].memoryEvictThresholdPercent", "60 is not greater than memoryEvictLowerPercent 65"),
-        ({"colocation-config": '{"resourceDiffThreshold":1.5}'}, "clusterStrategy.resourceDiffThreshold",
+        ({"colocation-config": '{"resourceDiffThreshold":1.5}'}, "resourceDiffThreshold",
          "1.5 is greater than 1"),
-        ({"colocation-config": '{"degradeTimeMinutes":0}'}, "clusterStrategy.degradeTimeMinutes", "0 is less than 1"),
+        ({"colocation-config": '{"nodeConfigs":[{"name":"n","nodeSelector":{"matchLabels":{"a":"b"}},'
+          '"midUnallocatedPercent":101}]}'}, "nodeConfigs[n].midUnallocatedPercent", "101 is greater than 100"),
+        ({"colocation-config": '{"degradeTimeMinutes":0}'}, "degradeTimeMinutes", "0 is less than 1"),
         ({"cpu-burst-config": '{"clusterStrategy":{"cpuBurstPercent":0}}'}, "clusterStrategy.cpuBurstPercent",
          "0 is less than 1"),
         ({"system-config": '{"clusterStrategy":{"watermarkScaleFactor":401}}'},
@@ -152,7 +154,7 @@ def test_unchanged_keys_are_not_checked() -> None:
 def test_names() -> None:
     twice = threshold({}, entry({"a": "1"}, "n"), entry({"a": "2"}, "n"))
     assert validate(twice) is None
-    assert refused(validate(twice, names_needed=True))[1] == {"nodeStrategies[1].name": "'n' is used twice"}
+    assert refused(validate(twice, names_needed=True))[1] == {"nodeStrategies[n].name": "is used twice"}
     message = refused(validate(threshold({}, entry({"a": "1"})), names_needed=True))[1]
     assert message == {"nodeStrategies[0].name": "must not be empty"}
 
