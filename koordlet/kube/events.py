@@ -69,7 +69,6 @@ class _Sent:
 
     name: str = ""
     count: int = 0
-    first: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -222,5 +221,5 @@ class EventRecorder:
                 raise
             event.metadata.name = f"{name}x{len(self._queue):x}"  # two events of one object within a nanosecond tick
             await self._client.create(event, namespace=namespace)
-        sent.name, sent.count, sent.first = event.metadata.name, 1, report.at
+        sent.name, sent.count = event.metadata.name, 1
         self._metrics.events.labels("sent").inc()
