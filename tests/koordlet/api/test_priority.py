@@ -79,7 +79,7 @@ def test_sub_priority(text: str, value: int) -> None:
 
 @pytest.mark.parametrize("text", ["x", "1.5", " 1", "2147483648", "08", "0x", "_1", "1__0", "1_", "0b2", "1" * 99])
 def test_sub_priority_refuses(text: str) -> None:
-    with pytest.raises(PriorityError, match="koordinator.sh/priority"):
+    with pytest.raises(PriorityError, match=r"koordinator\.sh/priority"):
         sub_priority({"koordinator.sh/priority": text})
 
 
