@@ -7,7 +7,7 @@ figures come from the last `window` seconds because one tick of a quiet containe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,7 +124,8 @@ def blame(
 ) -> dict[str, list[Blame]]:
     """By victim's subject key: who held the CPU while it waited, longest first.
 
-    A container's own other tasks count as the container itself. `only` limits the victims.
+    A container's own other tasks count as the container itself. `only` limits the victims. Waiting that began before the
+    slices a CPU remembers ("older") is spread over the victim's known culprits in proportion: who ran lately ran then.
     """
     wanted = None if only is None else set(only)
     sums: dict[str, dict[tuple[str, str], tuple[Owner, int, int]]] = {}
@@ -146,11 +147,18 @@ def blame(
         key = (who.kind, who.subject.key if who.subject is not None else who.label)
         _, ns, waits = mine.get(key, (who, 0, 0))
         mine[key] = (who, ns + wait_ns, waits + count)
-    return {
-        victim: [Blame(who, ns / 1e9, waits) for who, ns, waits in _longest_first(found.values())]
-        for victim, found in sums.items()
-    }
+    return {victim: _longest_first(found) for victim, found in sums.items()}
 
 
-def _longest_first(found: Iterable[tuple[Owner, int, int]]) -> Sequence[tuple[Owner, int, int]]:
-    return sorted(found, key=lambda item: (-item[1], item[0].label))
+def _longest_first(found: dict[tuple[str, str], tuple[Owner, int, int]]) -> list[Blame]:
+    older = found.get(_OLDER)
+    known = sum(ns for key, (_, ns, _) in found.items() if key != _OLDER)
+    scale = 1.0
+    if older is not None and known:
+        scale += older[1] / known
+        del found[_OLDER]
+    blames = [Blame(who, ns / 1e9 * scale, waits) for who, ns, waits in found.values()]
+    return sorted(blames, key=lambda one: (-one.seconds, one.owner.label))
+
+
+_OLDER = ("kernel", "older")

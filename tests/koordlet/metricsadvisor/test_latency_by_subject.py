@@ -86,6 +86,14 @@ def test_blame_is_by_culprit_and_longest_first():
     assert blame(snapshot(1, matrix=matrix), owner, only=[JOB.key]).keys() == {JOB.key}
 
 
+def test_forgotten_slices_are_spread_over_the_known_culprits():
+    older = SPECIAL_KEYS["older"]
+    found = blame(snapshot(1, matrix=[(10, 20, 300), (10, 30, 100), (10, older, 400)]), owner)[WEB.key]
+    assert [(b.owner.name, round(b.seconds * 1e9)) for b in found] == [("job", 600), ("ssh.service", 200)]
+    alone = blame(snapshot(1, matrix=[(10, older, 400)]), owner)[WEB.key]
+    assert [(b.owner.name, round(b.seconds * 1e9)) for b in alone] == [("older", 400)]
+
+
 def test_special_runners_have_names():
     assert culprit_owner(SPECIAL_KEYS["idle"], owner).kind == "idle"
     assert culprit_owner(SPECIAL_KEYS["kworker"], owner) == Owner("kernel", "kworker")
