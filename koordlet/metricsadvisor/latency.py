@@ -124,8 +124,8 @@ def blame(
 ) -> dict[str, list[Blame]]:
     """By victim's subject key: who held the CPU while it waited, longest first.
 
-    A container's own other tasks count as the container itself. `only` limits the victims. Waiting that began before the
-    slices a CPU remembers ("older") is spread over the victim's known culprits in proportion: who ran lately ran then.
+    A container's own other tasks count as the container itself. `only` limits the victims. Waiting that began before
+    the slices a CPU remembers ("older") is spread over the victim's known culprits: who ran lately, ran then.
     """
     wanted = None if only is None else set(only)
     sums: dict[str, dict[tuple[str, str], tuple[Owner, int, int]]] = {}
