@@ -95,11 +95,11 @@ class Kubectl:
     async def __call__(
         self, *args: str, input: str | None = None, fails: bool = False, env: dict[str, str] | None = None
     ) -> str:
-        """Standard output of a command that must succeed, or standard error of one that must fail."""
+        """Standard output of a command that must succeed, or both outputs of one that must fail."""
         process = await self.start(*args, stdin=input is not None, env=env)
         out, err = await asyncio.wait_for(process.communicate(input.encode() if input else None), 60)
         assert (process.returncode != 0) is fails, f"kubectl {args}: {process.returncode}\n{out!r}\n{err.decode()}"
-        return (err if fails else out).decode()
+        return (out + err if fails else out).decode()
 
 
 @pytest.fixture
