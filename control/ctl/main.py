@@ -12,11 +12,17 @@ from rich.console import Console
 
 from control.ctl.down import down as take_down
 from control.ctl.errors import CtlError
-from control.ctl.koordletclient import DEFAULT_URL
+from control.ctl.koordletclient import DEFAULT_URL, fetch_top
 from control.ctl.parts import Layout
 from control.ctl.progress import Progress
 from control.ctl.state import Settings
+from control.ctl.state import load as load_state
+from control.ctl.status import gather as gather_status
+from control.ctl.status import show as show_status
+from control.ctl.toptable import SORTS, node_lines, select, table
 from control.ctl.up import up as bring_up
+from koordlet.api.top import Top
+from koordlet.api.wire import encode
 from koordlet.version import VERSION
 
 STATE_DIR = Path("/var/lib/koord")
@@ -90,6 +96,91 @@ def down(state_dir: Path, purge: bool) -> None:
         (progress.bad if "left:" in line else progress.good)(line)
     if found:
         raise SystemExit(1)
+
+
+@cli.command()
+@state_dir_option
+@click.option("--koordlet-url", envvar="KOORDLET_URL", help=f"koordlet to ask.  [default: that of `up`, {DEFAULT_URL}]")
+@click.option("--kubeconfig", help="API server to ask.  [default: that of `up`, KUBECONFIG]")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to print it.")
+def status(state_dir: Path, koordlet_url: str | None, kubeconfig: str | None, output: str) -> None:
+    """Show parts, probes, missing kernel features, Node and NodeMetric.
+
+    Exit status 1 when a part that was started has ended, or koordlet does not answer.
+    """
+    known = load_state(state_dir)
+    url = koordlet_url or (known.settings.koordlet_url if known.settings is not None else DEFAULT_URL)
+    report = asyncio.run(gather_status(state_dir, known, koordlet_url=url, kubeconfig=kubeconfig))
+    show_status(report, Console(highlight=False), as_json=output == "json")
+    ended = any(part.log and not part.running for part in report.parts)
+    if ended or not report.koordlet.reachable:
+        raise SystemExit(1)
+
+
+@cli.command()
+@click.option("--once", is_flag=True, help="Print one table and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print koordlet's picture as JSON and end; same as -o json.")
+@click.option("-o", "--output", type=click.Choice(["json", "wide"]), help="json, or a table with more columns.")
+@click.option("--sort", type=click.Choice(SORTS), default="cpu", show_default=True, help="Order of rows.")
+@click.option("-n", "--namespace", help="Only this namespace.")
+@click.option(
+    "-A", "--all-namespaces", is_flag=True, help="All namespaces, and what runs outside Kubernetes (default)."
+)
+@click.option("--interval", type=click.FloatRange(min=0.2), default=2.0, show_default=True, help="Seconds.")
+@click.option("--koordlet-url", envvar="KOORDLET_URL", help=f"koordlet to ask.  [default: that of `up`, {DEFAULT_URL}]")
+@state_dir_option
+def top(
+    once: bool,
+    as_json: bool,
+    output: str | None,
+    sort: str,
+    namespace: str | None,
+    all_namespaces: bool,
+    interval: float,
+    koordlet_url: str | None,
+    state_dir: Path,
+) -> None:
+    """Show per container: CPU, memory, pressure, schedule latency, and who makes it wait.
+
+    Needs a running koordlet, with or without Kubernetes. Where the output is no terminal, one table is printed.
+    """
+    if all_namespaces and namespace is not None:
+        raise click.UsageError("-A and -n exclude each other")
+    url = koordlet_url or _koordlet_url(state_dir)
+    if as_json or output == "json":
+        picture = asyncio.run(fetch_top(url))
+        picture.rows = select(picture.rows, sort=sort, namespace=namespace)
+        click.echo(encode(picture))
+    elif once or not sys.stdout.isatty():
+        picture = asyncio.run(fetch_top(url))
+        print_picture(picture, Console(highlight=False), sort=sort, namespace=namespace, wide=output == "wide")
+    else:
+        from control.ctl.topapp import TopApp  # textual takes 0.3 s to import, which --once need not wait for
+
+        TopApp(
+            lambda: fetch_top(url), url, interval=interval, sort=sort, namespace=namespace, wide=output == "wide"
+        ).run()
+
+
+def _koordlet_url(state_dir: Path) -> str:
+    """That of the node brought up here, else the default; `top` needs no right to read the state."""
+    try:
+        settings = load_state(state_dir).settings
+    except CtlError:
+        return DEFAULT_URL
+    return DEFAULT_URL if settings is None else settings.koordlet_url
+
+
+def print_picture(
+    picture: Top, console: Console, *, sort: str = "cpu", namespace: str | None = None, wide: bool = False
+) -> None:
+    """Head and table, never cut at the width of the terminal: a cut culprit is no culprit."""
+    for line in node_lines(picture):
+        console.print(line, markup=False, soft_wrap=True)
+    console.print()
+    rows = select(picture.rows, sort=sort, namespace=namespace)
+    uncut = Console(file=console.file, width=1000, color_system="auto", highlight=False)
+    uncut.print(table(rows, wide=wide))
 
 
 def main() -> int:

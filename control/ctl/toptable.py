@@ -13,6 +13,10 @@ from koordlet.api.top import Culprit, Top, TopRow
 
 SORTS = ("cpu", "memory", "wait", "p99", "name")
 SELF = "self"
+_UNTOLD = {"overflow", "older", "moved"}
+"""What the probe calls waits whose culprit it has no room or memory for; see docs/metrics.md."""
+_AS_CULPRIT = {"group": "system"}
+"""Kinds of rows that culprits call otherwise."""
 _KINDS = {"root": "(root tasks)", "idle": "(idle)", "gone": "(ended)"}
 
 
@@ -33,7 +37,7 @@ def culprit_name(row: TopRow, culprit: Culprit) -> str:
     if culprit.kind in _KINDS:
         return _KINDS[culprit.kind]
     if culprit.kind == "kernel":
-        return f"kernel:{culprit.name}"
+        return "(not recorded)" if culprit.name in _UNTOLD else f"kernel:{culprit.name}"
     if culprit.kind == "qos":
         return f"qos:{culprit.name or culprit.qos}"
     namespace = "" if culprit.namespace == row.namespace else culprit.namespace
@@ -42,7 +46,8 @@ def culprit_name(row: TopRow, culprit: Culprit) -> str:
 
 def is_self(row: TopRow, culprit: Culprit) -> bool:
     """Do the row's own tasks wait for each other?"""
-    return (culprit.kind, culprit.namespace, culprit.pod, culprit.name) == (row.kind, row.namespace, row.pod, row.name)
+    kind = _AS_CULPRIT.get(row.kind, row.kind)
+    return (culprit.kind, culprit.namespace, culprit.pod, culprit.name) == (kind, row.namespace, row.pod, row.name)
 
 
 def worst(row: TopRow) -> Culprit | None:

@@ -28,7 +28,7 @@ WEB = TopRow(
     ),
 )  # fmt: skip
 BATCH = TopRow(kind="container", namespace="jobs", pod="batch-0", name="burn", qos="BE", cpu=0.8, memory=1 << 20)
-SSHD = TopRow(kind="system", name="ssh.service", id="system.slice/ssh.service")
+SSHD = TopRow(kind="group", name="ssh.service", id="system.slice/ssh.service")
 ROWS = [SSHD, WEB, BATCH]
 
 
@@ -63,6 +63,7 @@ def test_wide_adds_columns() -> None:
         (culprit(namespace="default", pod="web", name="serve"), "self"),
         (culprit(namespace="default", pod="web", name="sidecar"), "web/sidecar"),
         (culprit(kind="kernel", name="softirq"), "kernel:softirq"),
+        (culprit(kind="kernel", name="older"), "(not recorded)"),
         (culprit(kind="qos", name="besteffort", qos="BE"), "qos:besteffort"),
         (culprit(kind="qos", qos="BE"), "qos:BE"),
         (culprit(kind="system", name="ssh.service"), "ssh.service"),
@@ -85,6 +86,11 @@ def test_culprit_names(found: Culprit, shown: str) -> None:
 )  # fmt: skip
 def test_sorting_puts_absent_last_and_ties_by_name(sort: str, order: list[str]) -> None:
     assert [row.name for row in toptable.select(ROWS, sort=sort)] == order
+
+
+def test_a_service_that_waits_for_itself_is_self() -> None:
+    assert toptable.culprit_name(SSHD, culprit(kind="system", name="ssh.service")) == "self"
+    assert toptable.culprit_name(SSHD, culprit(kind="system", name="cron.service")) == "cron.service"
 
 
 def test_every_sort_of_the_command_line_works() -> None:
