@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+"""`make bench`: every benchmark under tests/scale, one after the other.
+
+    scripts/bench.py [NAME ...]     only benchmarks whose name contains one of the words
+
+Each prints `name value unit budget ok|over` lines and writes them to build/bench/<name>.json. Exit status 1 if a figure
+is over its budget or a benchmark failed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def main() -> int:
+    words = sys.argv[1:]
+    found = sorted((ROOT / "tests/scale").glob("bench_*.py"))
+    chosen = [path for path in found if not words or any(word in path.stem for word in words)]
+    if not chosen:
+        print(f"no benchmark matches {words}; there are: {', '.join(p.stem.removeprefix('bench_') for p in found)}")
+        return 2
+    failed = []
+    for path in chosen:
+        print(f"# {path.stem.removeprefix('bench_')}", flush=True)
+        began = time.monotonic()
+        if subprocess.run([sys.executable, str(path)], cwd=ROOT, check=False).returncode:
+            failed.append(path.stem.removeprefix("bench_"))
+        print(f"# took {time.monotonic() - began:.0f} s", flush=True)
+    if failed:
+        print(f"# over budget or failed: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

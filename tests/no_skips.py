@@ -1,0 +1,24 @@
+"""A pytest plugin for CI (`-p tests.no_skips`): a test that skips has failed.
+
+A skipped kernel, guest, runtime or kubectl test proves nothing, and nobody reads the S in a green run.
+"""
+
+import pytest
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} was skipped, which CI does not allow: {report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    report = yield
+    if report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"{collector.nodeid} was skipped at collection, which CI does not allow: {report.longrepr}"
+    return report
