@@ -31,13 +31,22 @@ class Recorder:
             await asyncio.Event().wait()
 
 
+async def until(condition):
+    """Give the loop turns until `condition` holds."""
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("never happened")
+
+
 async def test_first_signal_stops_in_reverse_order():
     events, runner = [], Runner()
     runner.add(Recorder("a", events))
     runner.add_stop("restore", lambda: asyncio.sleep(0, events.append("-restore")))
     runner.add(Recorder("b", events))
     task = asyncio.create_task(runner.run())
-    await asyncio.sleep(0.01)
+    await until(lambda: "+b" in events)
     os.kill(os.getpid(), signal.SIGTERM)
     assert await task == 0
     assert events == ["+a", "+b", "-b", "-restore", "-a"]
@@ -79,7 +88,7 @@ async def test_an_uncritical_task_may_end_or_fail_and_the_failure_is_told(error,
     runner.spawn("work", work, critical=False)
     task = asyncio.create_task(runner.run())
     await done.wait()
-    await asyncio.sleep(0.01)
+    await until(lambda: error is None or "broken" in caplog.text)
     runner.stop()
     assert await task == 0
     assert ("broken" in caplog.text) == (error is not None)
@@ -92,8 +101,9 @@ async def test_failing_and_hanging_stops_do_not_keep_the_others(caplog):
     runner.add(Recorder("hangs", events, hang=True))
     runner.add(Recorder("raises", events, fail_stop=OSError("busy")))
     task = asyncio.create_task(runner.run())
-    await asyncio.sleep(0.01)
+    await until(lambda: "+raises" in events)
     runner.stop()
+    await until(lambda: "-hangs" in events)
     await clock.advance(11)
     assert await task == 1
     assert events[-3:] == ["-raises", "-hangs", "-a"]
@@ -105,16 +115,17 @@ async def test_stop_while_starting():
 
     class Slow(Recorder):
         async def start(self):
+            await super().start()
             await asyncio.Event().wait()
 
     runner.add(Recorder("a", events))
     runner.add(Slow("slow", events))
     runner.add(Recorder("never", events))
     task = asyncio.create_task(runner.run())
-    await asyncio.sleep(0.01)
+    await until(lambda: "+slow" in events)
     runner.stop()
     assert await task == 0
-    assert events == ["+a", "-slow", "-a"]
+    assert events == ["+a", "+slow", "-slow", "-a"]
 
 
 def test_second_signal_ends_at_once():

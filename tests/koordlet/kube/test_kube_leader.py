@@ -1,6 +1,7 @@
 """Leader election on virtual time against the fake server."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
@@ -18,18 +19,34 @@ def clock():
 
 
 @pytest.fixture
-async def pass_time(clock):
-    """Advance virtual time in small steps, giving real sockets time to answer between them."""
+async def pass_time(client, clock):
+    """Let virtual time pass, but never while a request is on its way: those take real time."""
+    busy, send = 0, client.transport._send
+
+    @asynccontextmanager
+    async def counted(*args, **options):
+        nonlocal busy
+        busy += 1
+        try:
+            async with send(*args, **options) as response:
+                yield response
+        finally:
+            busy -= 1
+
+    client.transport._send = counted
+
+    async def quiet():
+        await clock.settle()
+        while busy:
+            await asyncio.sleep(0.001)
+            await clock.settle()
 
     async def go(seconds, step=0.5):
         while seconds > 1e-9:
-            for _ in range(4):
-                await asyncio.sleep(0.002)
-                await clock.settle()
+            await quiet()
             await clock.advance(min(step, seconds))
             seconds -= step
-        for _ in range(4):
-            await asyncio.sleep(0.002)
+        await quiet()
 
     return go
 
