@@ -21,11 +21,12 @@ from control.standalone.kubelet.nodestatus import Resources, labels, lease, node
 from control.standalone.kubelet.podcgroups import PodCgroups
 from control.standalone.kubelet.podspec import PodSpec
 from control.standalone.kubelet.podstate import PodStore
-from control.standalone.kubelet.podworker import ApiUnavailable, PodWorker, Surroundings
+from control.standalone.kubelet.podworker import PodWorker
 from control.standalone.kubelet.runtime import ContainerInfo, Runtime
 from control.standalone.kubelet.sources import Source
 from control.standalone.kubelet.status import Verdict
 from control.standalone.kubelet.statusmanager import StatusManager
+from control.standalone.kubelet.surroundings import ApiUnavailable, Surroundings
 from koordlet.api.quantity import Quantity, QuantityError
 from koordlet.app.clock import Clock
 from koordlet.app.logging import get_logger
