@@ -13,7 +13,7 @@ from typing import Protocol
 from koordlet.api.core import Node
 from koordlet.api.nodemetric import NodeMetric
 from koordlet.api.priority import class_of_qos
-from koordlet.api.slo import NodeSLO
+from koordlet.api.slo import NodeSLO, NodeSLOSpec
 from koordlet.api.sloconfig import HostApplicationSpec
 from koordlet.app.logging import get_logger
 from koordlet.kube import Client, ObjectInformer
@@ -21,6 +21,7 @@ from koordlet.statesinformer.kubelet import Endpoint, KubeletClient, KubeletErro
 from koordlet.statesinformer.local import discover
 from koordlet.statesinformer.model import PodMeta, Subject, SubjectKind, Workloads, subjects_of
 from koordlet.statesinformer.nodemetric import Policy
+from koordlet.statesinformer.nodeslo import effective
 from koordlet.statesinformer.pods import PodsInformer
 from koordlet.system.naming import CgroupDriver, KubeQOS, host_application_dir, kubepods_dir, qos_dir
 
@@ -144,13 +145,18 @@ class KubeStates:
     def rebuild(self) -> None:
         """Make the picture anew; keep the old object when nothing changed."""
         pods = self.pods.pods if self.pods is not None else MappingProxyType({})
-        slo = self.node_slo.object
-        subjects = kube_subjects(self.driver, pods, slo.spec.host_applications if slo is not None else ())
+        subjects = kube_subjects(self.driver, pods, self.slo.host_applications)
         known = self.workloads
         if subjects == known.subjects:
             self.workloads = Workloads(known.version, pods, known.subjects)
         else:
             self.workloads = Workloads(known.version + 1, pods, subjects)
+
+    @property
+    def slo(self) -> NodeSLOSpec:
+        """The strategies in force; koordlet's defaults while there is no NodeSLO."""
+        found = self.node_slo.object
+        return effective(None if found is None else found.spec)
 
     @property
     def policy(self) -> Policy:

@@ -1,0 +1,36 @@
+"""NodeSLO over the defaults: the worked example of spec 02 §3.6."""
+
+from koordlet.api.slo import NodeSLO, NodeSLOSpec
+from koordlet.api.wire import decode
+from koordlet.statesinformer.nodeslo import effective
+
+EXAMPLE = b"""{"spec": {
+  "resourceUsedThresholdWithBE": {"enable": true, "cpuSuppressThresholdPercent": 80},
+  "resourceQOSStrategy": {"beClass": {"resctrlQOS": {
+      "enable": true, "catRangeStartPercent": 0, "catRangeEndPercent": 20}}},
+  "extensions": {"Object": {"mine": {"on": true}}},
+  "hostApplications": [{"name": "nginx", "qos": "LS"}]}}"""
+
+
+def test_worked_example():
+    got = effective(decode(EXAMPLE, NodeSLO).spec)
+    threshold = got.resource_used_threshold_with_be
+    assert (
+        threshold.enable,
+        threshold.cpu_suppress_threshold_percent,
+        threshold.cpu_suppress_policy,
+        threshold.memory_evict_threshold_percent,
+        threshold.cpu_evict_policy,
+    ) == (True, 80, "cpuset", 70, "evictByRealLimit")
+    classes = got.resource_qos_strategy
+    be = classes.be_class.resctrl_qos
+    assert (be.enable, be.cat_range_start_percent, be.cat_range_end_percent, be.mba_percent) == (True, 0, 20, 100)
+    for neutral in (classes.lsr_class, classes.ls_class):
+        assert (neutral.resctrl_qos.cat_range_end_percent, neutral.cpu_qos.group_identity) == (100, 0)
+    assert got.extensions == {"Object": {"mine": {"on": True}}}
+    assert [app.name for app in got.host_applications] == ["nginx"]
+
+
+def test_without_an_object_the_defaults_are_in_force():
+    assert effective(None) == effective(NodeSLOSpec())
+    assert effective(None).resource_used_threshold_with_be.enable is False
