@@ -6,16 +6,18 @@
 // One program, at sched_switch, does nearly everything, because the kernel itself keeps what a wakeup
 // hook would stamp: task->sched_info.last_queued is the run queue's clock at which the task began to
 // wait (wakeup, preemption, fork or move), and sched_info.run_delay the waiting before that. Both still
-// stand at sched_switch, just before the task's arrival clears them. No event can be missed, nothing is
-// allocated, and a wakeup costs nothing.
+// stand at sched_switch, just before the task's arrival clears them. Nothing is allocated, and a wakeup
+// costs nothing.
 //
 // At a switch on CPU C at its clock T, prev -> next:
-//   - prev is stamped: whether it was preempted, and its run_delay. A stamp is tagged with the number of
-//     runs the task has had, so that it matches exactly one wait or none.
+//   - prev is stamped: its runs so far, its run_delay, and whether it was preempted.
 //   - next is the victim. It waited T - last_queued here, plus what run_delay grew since its stamp (on
 //     CPUs it was moved away from). Throttled time is taken off, the rest goes into its cgroup's
 //     histogram and, slice by slice of the ring of recent runners of C, to its culprits.
 //   - the ring notes that next's cgroup runs from T on; runs of one cgroup are one slice.
+// A switch that the program is not told of (about one in a thousand on some virtual machines) shows when
+// prev is not who the ring says runs: then its wait and its slice are made up for from sched_info. So a
+// cgroup's sum is its tasks' run_delay, to the nanosecond, whatever is missed.
 //
 // Throttling. A task that CFS bandwidth control holds back waits, too, but nobody else is to blame.
 //   - v6.18 on: a task is throttled by itself, on its way to user space (task->throttled): the wait
@@ -115,13 +117,14 @@ static __always_inline struct stamp *stamp_of(u32 pid)
 
 static __always_inline u64 stamp_tag(u32 pid, struct task_struct *task)
 {
-	return (u64)pid << 32 | (u32)task->sched_info.pcount;
+	return (u64)pid << 32 | (u32)task->start_time;
 }
 
 static __always_inline void stamp_throttle(struct stamp *stamp, struct cfs_rq *cfs_rq, struct rq *rq)
 {
 	stamp->throttle_base = throttle_clock(cfs_rq, rq);
 	stamp->pelt_base = throttle_now(rq);
+	stamp->flags |= STAMP_THROTTLE;
 }
 
 // The part of the wait that began at stamp->clock_ns that was throttling.
@@ -160,6 +163,89 @@ static __always_inline u32 slot_of(struct task_struct *task, u32 pid, struct cpu
 	return cgroup_slot(id, cpu);
 }
 
+// A wait that ended at `end`: `here` ns on this CPU's queue, `before` ns elsewhere. stamp is NULL or the task's own.
+static __always_inline void account(struct task_struct *task, u32 slot, struct stamp *stamp, struct cpu_state *cpu,
+				    u32 cpu_id, struct rq *rq, u64 here, u64 before, u64 end)
+{
+	u64 throttled = 0;
+	bool preempted = false;
+
+	if (stamp && stamp->runs == (u32)task->sched_info.pcount) {
+		preempted = stamp->flags & STAMP_PREEMPTED;
+		if (stamp->flags & STAMP_THROTTLE) {
+			if (stamp->cpu == cpu_id) {
+				throttled = throttled_part(stamp, task->se.cfs_rq, rq, here);
+				here -= throttled;
+			} else if (TASK_BASED_THROTTLE) {
+				// Moved while throttled: nobody is to blame for what went before.
+				throttled = before;
+				before = 0;
+			}
+		}
+	}
+	if (throttled)
+		count_throttled(cpu_id, slot, throttled);
+	if (before)
+		charge(cpu_id, cpu, slot, SPECIAL(SLOT_MOVED), before);
+	count_wait(cpu_id, slot, here + before, preempted);
+	if (here)
+		charge_wait(cpu_id, cpu, slot, end - here, end);
+}
+
+static __always_inline void arrive(struct task_struct *next, u32 pid, u32 slot, struct cpu_state *cpu, u32 cpu_id,
+				   u64 now, struct rq *rq)
+{
+	struct stamp *stamp = stamp_of(pid);
+	u64 tag = stamp_tag(pid, next);
+	u64 queued = next->sched_info.last_queued;
+	u64 run_delay = next->sched_info.run_delay;
+	u64 here = queued ? now - queued : 0, before = 0;
+	bool known, preempted_late = false;
+
+	if (!stamp)
+		return;
+	known = stamp->tag == tag;
+	if (known) {
+		before = run_delay - stamp->run_delay;
+		// Preempted on its way to sleep: the kernel didn't call it queued.
+		if (queued == 0 && stamp->flags & STAMP_PREEMPTED && stamp->cpu == cpu_id) {
+			preempted_late = true;
+			here = now - stamp->clock_ns;
+		}
+	} else if (next->sched_info.pcount == 0) {
+		before = run_delay;
+	} else {
+		cpu->forgotten++;
+	}
+	if ((s64)here < 0 || (s64)before < 0)
+		cpu->backwards++;
+	else if (queued == 0 && before == 0 && !preempted_late)
+		cpu->unstamped++;
+	else
+		account(next, slot, known ? stamp : NULL, cpu, cpu_id, rq, here, before, now);
+	// What the kernel will have added up once the task runs: found again when it leaves, unless this was missed.
+	stamp->tag = tag;
+	stamp->run_delay = run_delay + (queued ? now - queued : 0);
+}
+
+// A switch that no program was told of. The kernel still knows when prev arrived and how long it had waited.
+static __always_inline void make_up(struct task_struct *prev, u32 pid, struct cpu_state *cpu, u32 cpu_id, struct rq *rq)
+{
+	struct stamp *stamp = stamp_of(pid);
+	u64 arrived = prev->sched_info.last_arrival;
+	u32 slot = slot_of(prev, pid, cpu);
+
+	cpu->missed++;
+	if (stamp && stamp->tag == stamp_tag(pid, prev)) {
+		u64 wait = prev->sched_info.run_delay - stamp->run_delay;
+
+		stamp->runs++; // what it was before the arrival, plus one: what account() expects to see
+		if ((s64)wait > 0)
+			account(prev, slot, stamp, cpu, cpu_id, rq, wait, 0, arrived);
+	}
+	note_runner(cpu, slot, arrived);
+}
+
 static __always_inline void leave(struct task_struct *prev, u32 pid, bool preempt, u32 cpu_id, u64 now, struct rq *rq)
 {
 	struct stamp *stamp = stamp_of(pid);
@@ -167,74 +253,16 @@ static __always_inline void leave(struct task_struct *prev, u32 pid, bool preemp
 	if (!stamp)
 		return;
 	stamp->tag = stamp_tag(pid, prev);
+	stamp->runs = prev->sched_info.pcount;
 	stamp->run_delay = prev->sched_info.run_delay;
 	stamp->clock_ns = now;
 	stamp->cpu = cpu_id;
 	stamp->flags = 0;
 	if (preempt || prev->__state == TASK_RUNNING) {
 		stamp->flags = STAMP_PREEMPTED;
-		if (!TASK_BASED_THROTTLE || ((struct task_struct___v618 *)prev)->throttled) {
-			stamp->flags |= STAMP_THROTTLE;
+		if (!TASK_BASED_THROTTLE || ((struct task_struct___v618 *)prev)->throttled)
 			stamp_throttle(stamp, prev->se.cfs_rq, rq);
-		}
 	}
-}
-
-static __always_inline void arrive(struct task_struct *next, u32 pid, u32 slot, struct cpu_state *cpu, u32 cpu_id,
-				   u64 now, struct rq *rq)
-{
-	struct stamp *stamp = stamp_of(pid);
-	u64 queued = next->sched_info.last_queued;
-	u64 from, wait, moved = 0, throttled = 0;
-	bool preempted = false;
-
-	if (!stamp)
-		return;
-	if (stamp->tag == stamp_tag(pid, next)) {
-		preempted = stamp->flags & STAMP_PREEMPTED;
-		// Preempted on its way to sleep: the kernel didn't call it queued.
-		if (queued == 0 && preempted && stamp->cpu == cpu_id)
-			queued = stamp->clock_ns;
-		moved = next->sched_info.run_delay - stamp->run_delay;
-	} else if (next->sched_info.pcount == 0) {
-		moved = next->sched_info.run_delay;
-		stamp = NULL;
-	} else {
-		cpu->forgotten++;
-		stamp = NULL;
-	}
-	if (queued == 0) {
-		cpu->unstamped++;
-		return;
-	}
-	wait = now - queued;
-	if ((s64)wait < 0 || (s64)moved < 0) {
-		cpu->backwards++;
-		return;
-	}
-	from = queued;
-	if (stamp && stamp->flags & STAMP_THROTTLE) {
-		if (stamp->cpu != cpu_id) {
-			// Moved while throttled: nobody can be blamed for what went before.
-			if (TASK_BASED_THROTTLE) {
-				throttled = moved;
-				moved = 0;
-			}
-		} else {
-			u64 part = throttled_part(stamp, next->se.cfs_rq, rq, wait);
-
-			from += part;
-			wait -= part;
-			throttled = part;
-		}
-	}
-	if (throttled)
-		count_throttled(cpu_id, slot, throttled);
-	if (moved)
-		charge(cpu_id, cpu, slot, SPECIAL(SLOT_MOVED), moved);
-	count_wait(cpu_id, slot, wait + moved, preempted);
-	if (wait)
-		charge_wait(cpu_id, cpu, slot, from, now);
 }
 
 SEC("tp_btf/sched_switch")
@@ -250,13 +278,16 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 
 	if (!cpu)
 		return 0;
-	if (prev_pid)
+	if (prev_pid) {
+		if (cpu->pid != prev_pid)
+			make_up(prev, prev_pid, cpu, cpu_id, rq);
 		leave(prev, prev_pid, preempt, cpu_id, now, rq);
-	slot = slot_of(next, pid, cpu);
-	if (pid) {
-		arrive(next, pid, slot, cpu, cpu_id, now, rq);
 	}
+	slot = slot_of(next, pid, cpu);
+	if (pid)
+		arrive(next, pid, slot, cpu, cpu_id, now, rq);
 	note_runner(cpu, slot, now);
+	cpu->pid = pid;
 	return 0;
 }
 
@@ -276,13 +307,13 @@ static __always_inline int woken(struct task_struct *task)
 	if (stamp->tag != stamp_tag(pid, task)) {
 		stamp->tag = stamp_tag(pid, task);
 		stamp->run_delay = task->sched_info.run_delay;
-		stamp->flags = 0;
+	} else if (stamp->flags & STAMP_PREEMPTED && stamp->runs == (u32)task->sched_info.pcount) {
+		return 0; // it never left the queue
 	}
-	if (stamp->flags & STAMP_PREEMPTED)
-		return 0; // a wakeup of a task that never left the queue
+	stamp->runs = task->sched_info.pcount;
 	stamp->clock_ns = rq->clock;
 	stamp->cpu = rq->cpu;
-	stamp->flags = STAMP_THROTTLE;
+	stamp->flags = 0;
 	stamp_throttle(stamp, cfs_rq, rq);
 	return 0;
 }

@@ -75,10 +75,10 @@ struct cpu_state {
 	u64 slot_lost;         /* runs of a cgroup that found no free slot */
 	u64 unstamped;         /* arrivals that nobody had queued: no wait counted */
 	u64 backwards;         /* waits dropped because the clock ran back */
-	u64 forgotten;         /* tasks whose stamp another task with the same index had overwritten */
-	u64 reserved_count;
+	u64 forgotten;         /* arrivals of tasks without a stamp: seen first, or overwritten by another */
+	u64 missed;            /* switches nobody told us of, made up for at the next one */
 	u32 head; /* ring[head] is the slice that runs now */
-	u32 reserved;
+	u32 pid;  /* who runs now */
 	struct slice ring[RING];
 }; /* 576 bytes */
 
@@ -87,14 +87,15 @@ struct cpu_state {
 #define STAMP_QUEUED 4    /* bcc: clock_ns is when it began to wait */
 
 struct stamp {
-	u64 tag;       /* pid << 32 | runs so far: never matches a different wait */
-	u64 run_delay; /* waiting accumulated before this wait */
+	u64 tag;       /* pid << 32 | low half of the start time: never another task */
+	u64 run_delay; /* its waiting so far that has been counted */
 	u64 clock_ns;  /* when the task left the CPU, or was woken */
 	u64 throttle_base;
 	u64 pelt_base;
 	u32 cpu;
 	u32 flags;
-	u64 reserved[2];
+	u32 runs; /* when it left the CPU or was woken */
+	u32 reserved[3];
 }; /* 64 bytes */
 
 /* Fixed at load. */

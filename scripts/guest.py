@@ -128,17 +128,25 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+def stop(_number: int, _frame: object) -> None:
+    """Asked to end: unwind, so that `run` ends the guest."""
+    raise KeyboardInterrupt
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=GUEST / "out")
     parser.add_argument("--timeout", type=float, default=TIMEOUT)
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, stop)
     try:
         return run(options.command, options.out.resolve(), options.timeout)
     except GuestError as error:
         print(f"guest: {error}", file=sys.stderr)
         return FAILED
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":

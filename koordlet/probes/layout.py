@@ -49,9 +49,9 @@ CPU_STATE = np.dtype(
         ("unstamped", "u8"),
         ("backwards", "u8"),
         ("forgotten", "u8"),
-        ("reserved_count", "u8"),
+        ("missed", "u8"),
         ("head", "u4"),
-        ("reserved", "u4"),
+        ("pid", "u4"),
         ("ring", SLICE, RING),
     ]
 )
@@ -79,10 +79,15 @@ class Sizes:
 
     cpus: int
     cgroups: int = 1024
-    matrix: int = 4096
+    matrix: int = 0
+    """Pairs a CPU can hold; 0 = as many as share 3 MiB, at least 8192 and at most 65536 (two CPUs and 220 containers
+    that all wait for each other need 50,000)."""
     stamps: int = 32768
 
     def __post_init__(self) -> None:
+        if self.matrix == 0:
+            share = 1 << (131072 // max(1, self.cpus)).bit_length() - 1
+            object.__setattr__(self, "matrix", min(65536, max(8192, share)))
         for name in ("cgroups", "matrix", "stamps"):
             value = getattr(self, name)
             if value < 2 or value & (value - 1):

@@ -25,7 +25,9 @@ BOUNDS_NS: Ints = np.left_shift(np.int64(1), FIRST_BUCKET_BITS + np.arange(BUCKE
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What the tables could not hold; all zero on a healthy node. Cumulative."""
+    """What could not be told, cumulative: table entries that found no room (``matrix_lost_*``, ``slot_lost``: raise
+    `Sizes`), arrivals of tasks seen for the first time (``forgotten``) or never queued (``unstamped``), clocks that ran
+    back, and switches that were not reported but made up for (``missed``)."""
 
     matrix_lost_count: int = 0
     matrix_lost_ns: int = 0
@@ -33,6 +35,7 @@ class Lost:
     unstamped: int = 0
     backwards: int = 0
     forgotten: int = 0
+    missed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,10 +139,11 @@ class Tables:
         """Empty the rings of recent slices; before programs are attached to tables that an earlier run filled, since
         nobody noted who ran in between."""
         self._cpus["ring"]["start_ns"] = 0
+        self._cpus["pid"] = 0
 
 
 _SUMMED = ("wakeup_hist", "preempt_hist", "wakeup_sum_ns", "preempt_sum_ns", "throttled_ns", "throttled_count")
-_LOST = ("matrix_lost_count", "matrix_lost_ns", "slot_lost", "unstamped", "backwards", "forgotten")
+_LOST = ("matrix_lost_count", "matrix_lost_ns", "slot_lost", "unstamped", "backwards", "forgotten", "missed")
 
 
 def _sum_by(group: npt.NDArray[np.intp], values: npt.NDArray[np.uint64], groups: int) -> Ints:

@@ -84,15 +84,16 @@ def charged(result: SchedLatencySnapshot, victim: int, culprit: int) -> int:
 
 def test_noisy_neighbour_is_named_and_the_wait_is_the_kernels(measure: Measure, group: Callable[[str], Any]) -> None:
     victim, noisy = group("victim"), group("noisy")
-    pid = victim.run()
-    noisy.run()
+    pid, culprit = victim.run(), noisy.run()
     seen = measure(1.0, victim, noisy)
-    kernel = seen.kernel[pid]
+    kernel, neighbour = seen.kernel[pid], seen.kernel[culprit]
     assert kernel.delay_ns > 200 * MS, "the two did not share a CPU"
-    assert waited(seen.result, victim.id) == pytest.approx(kernel.delay_ns, rel=0.02, abs=2 * MS)
+    assert waited(seen.result, victim.id) == pytest.approx(kernel.delay_ns, rel=0.02, abs=2 * MS), seen.result.lost
     assert counted(seen.result, victim.id) == pytest.approx(kernel.arrivals, abs=4)
-    assert seen.result.culprits(victim.id)[0].key == noisy.id
-    assert charged(seen.result, victim.id, noisy.id) >= 0.8 * waited(seen.result, victim.id)
+    # Both always want the CPU: whenever the neighbour ran, the victim waited for it.
+    assert charged(seen.result, victim.id, noisy.id) == pytest.approx(neighbour.run_ns, rel=0.03, abs=5 * MS)
+    others = [entry for entry in seen.result.culprits(victim.id) if entry.key != noisy.id]
+    assert sum(entry.wait_ns for entry in others) == pytest.approx(kernel.delay_ns - neighbour.run_ns, abs=20 * MS)
 
 
 def test_everything_waited_is_charged_to_somebody(measure: Measure, group: Callable[[str], Any]) -> None:
@@ -103,7 +104,7 @@ def test_everything_waited_is_charged_to_somebody(measure: Measure, group: Calla
     seen = measure(1.0, *groups)
     for entry in groups:
         total = sum(culprit.wait_ns for culprit in seen.result.culprits(entry.id))
-        assert total == pytest.approx(waited(seen.result, entry.id), abs=2 * MS)
+        assert total == pytest.approx(waited(seen.result, entry.id), abs=MS), seen.result.lost
         assert waited(seen.result, entry.id) > 0
     assert seen.result.lost.matrix_lost_count == seen.result.lost.slot_lost == 0
 
@@ -113,8 +114,10 @@ def test_waiting_for_ones_own_group_is_not_a_neighbours_fault(measure: Measure, 
     alone.run()
     alone.run()
     seen = measure(0.6, alone)
-    assert waited(seen.result, alone.id) > 100 * MS
-    assert seen.result.culprits(alone.id)[0].key == alone.id
+    ran = sum(kernel.run_ns for kernel in seen.kernel.values())
+    assert ran > 50 * MS
+    # Whenever one of the two ran, the other waited for it.
+    assert charged(seen.result, alone.id, alone.id) == pytest.approx(ran, rel=0.03, abs=5 * MS)
 
 
 def test_quota_throttling_is_not_contention(
@@ -125,7 +128,7 @@ def test_quota_throttling_is_not_contention(
     victim.quota(20_000, 100_000)
     seen = measure(1.2, victim)
     kernel, stat = seen.kernel[pid], seen.throttled_ns[0]
-    assert stat > 500 * MS, "the quota did not bite"
+    assert stat > 200 * MS, "the quota did not bite"
     both = throttled(seen.result, victim.id) + waited(seen.result, victim.id)
     assert both == pytest.approx(kernel.delay_ns, rel=0.02, abs=2 * MS)
     if tells_throttling:
@@ -140,10 +143,10 @@ def test_throttling_beside_a_neighbour_blames_the_neighbour_for_the_rest_only(
     victim, noisy = group("quota"), group("noisy")
     pid = victim.run()
     noisy.run()
-    victim.quota(30_000, 100_000)
+    victim.quota(10_000, 100_000)
     seen = measure(1.5, victim, noisy)
     kernel, stat = seen.kernel[pid], seen.throttled_ns[0]
-    assert stat > 300 * MS, "the quota did not bite"
+    assert stat > 200 * MS, "the quota did not bite"
     contention = kernel.delay_ns - throttled(seen.result, victim.id)
     assert waited(seen.result, victim.id) == pytest.approx(contention, rel=0.05, abs=5 * MS)
     assert charged(seen.result, victim.id, noisy.id) <= waited(seen.result, victim.id) + 2 * MS
@@ -157,15 +160,16 @@ def test_waking_into_a_throttled_group_is_throttling(
     """A sleeper shares its group with a burner that eats the quota: it is woken while the group may not run."""
     victim = group("quota")
     burner, sleeper = victim.run(), victim.run(SLEEPER)
-    victim.quota(20_000, 100_000)
+    victim.quota(10_000, 100_000)
     time.sleep(0.3)  # a first throttling, so that every kernel's baseline is there
     seen = measure(1.2, victim)
     delays = [seen.kernel[pid].delay_ns for pid in (burner, sleeper)]
-    assert min(delays) > 400 * MS, "the sleeper was not held back with its group"
+    assert seen.throttled_ns[0] > 200 * MS, "the quota did not bite"
     both = throttled(seen.result, victim.id) + waited(seen.result, victim.id)
     assert both == pytest.approx(sum(delays), rel=0.03, abs=5 * MS)
     if tells_throttling:
-        assert throttled(seen.result, victim.id) > 0.8 * sum(delays)
+        # Held back nearly all the time that the burner is, and counted beside it.
+        assert 1.5 * seen.throttled_ns[0] < throttled(seen.result, victim.id) < 2.1 * seen.throttled_ns[0]
 
 
 def test_sleepers_wait_after_wakeups_and_burners_after_preemption(
@@ -183,13 +187,20 @@ def test_sleepers_wait_after_wakeups_and_burners_after_preemption(
     assert preemptions[b] > 20 and preemptions[b] > 3 * wakeups[b]
 
 
-def test_an_idle_cpu_is_named_when_nobody_else_is_to_blame(measure: Measure, group: Callable[[str], Any]) -> None:
+def test_a_sleepers_waits_are_the_kernels_and_idle_cpus_are_named(
+    measure: Measure, group: Callable[[str], Any]
+) -> None:
     sleeper = group("sleeper")
     pid = sleeper.run("while True: time.sleep(0.005)")
-    seen = measure(1.0, sleeper)
-    assert waited(seen.result, sleeper.id) == pytest.approx(seen.kernel[pid].delay_ns, rel=0.02, abs=2 * MS)
-    assert counted(seen.result, sleeper.id) == pytest.approx(seen.kernel[pid].arrivals, abs=4)
-    assert charged(seen.result, sleeper.id, SPECIAL_KEYS["idle"]) > 0
+    idle = 0
+    for _ in range(10):  # the CPU may be busy with others' work for a while
+        seen = measure(0.5, sleeper)
+        assert waited(seen.result, sleeper.id) == pytest.approx(seen.kernel[pid].delay_ns, rel=0.02, abs=2 * MS)
+        assert counted(seen.result, sleeper.id) == pytest.approx(seen.kernel[pid].arrivals, abs=4)
+        idle += charged(seen.result, sleeper.id, SPECIAL_KEYS["idle"])
+        if idle:
+            break
+    assert idle > 0
 
 
 def test_kernel_threads_are_culprits_of_their_own(measure: Measure, group: Callable[[str], Any]) -> None:

@@ -1,0 +1,224 @@
+"""Loading, taking over, being killed, running full and climbing down, on the real kernel."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from koordlet.probes import SPECIAL_KEYS, ProbeSet, Sizes, diff, libbpf, loader, open_probes
+from koordlet.probes.bpffs import READY
+from koordlet.system.host import Host
+from koordlet.system.kernel import Feature
+
+pytestmark = pytest.mark.kernel
+
+LOADER = """
+import sys, time
+from pathlib import Path
+from koordlet.probes import Sizes, open_probes
+from koordlet.system.host import Host
+from koordlet.system.roots import Roots
+probes = open_probes(Host(Roots.host()), sys.argv[1], Path(sys.argv[2]), sizes=Sizes(cpus=int(sys.argv[3])))
+print(probes.status, flush=True)
+time.sleep(600)
+"""
+
+
+def without(host: Host, feature: str) -> Host:
+    features = {**host.facts.features, feature: Feature(False, f"no {feature} for this test")}
+    return Host(host.roots, replace(host.facts, features=MappingProxyType(features)))
+
+
+def open_files() -> set[str]:
+    return {entry.name for entry in Path("/proc/self/fd").iterdir()}
+
+
+def waits(probes: ProbeSet, key: int) -> int:
+    assert probes.sched_latency is not None
+    seen = probes.sched_latency.read()
+    row = seen.row(key)
+    return 0 if row is None else int(seen.count[row])
+
+
+def test_a_killed_loader_loses_no_count(
+    kernel_host: Host, pin_dir: Path, wanted: str, sizes: Sizes, group: Callable[[str], Any]
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOADER, wanted, str(pin_dir), str(sizes.cpus)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        assert "loaded=True" in process.stdout.readline()
+        sleeper = group("sleeper")
+        sleeper.run("while True: time.sleep(0.002)")
+        time.sleep(0.3)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    time.sleep(0.3)  # nobody is there, the programs count on
+    sleeper.settle()
+    with_successor = open_probes(kernel_host, wanted, pin_dir, sizes=sizes)
+    try:
+        assert with_successor.status["sched_latency"].reused
+        assert waits(with_successor, sleeper.id) >= 50
+    finally:
+        with_successor.close()
+
+
+def test_closing_keeps_or_removes_the_pins(kernel_host: Host, pin_dir: Path, wanted: str, sizes: Sizes) -> None:
+    open_probes(kernel_host, wanted, pin_dir, sizes=sizes).close(keep=True)
+    [pins] = (pin_dir / "sched_latency").iterdir()
+    assert (pins / READY).is_dir()
+    again = open_probes(kernel_host, wanted, pin_dir, sizes=sizes)
+    assert again.status["sched_latency"].reused
+    again.close()
+    assert not pin_dir.exists()
+
+
+def test_pins_of_another_configuration_are_replaced(
+    kernel_host: Host, pin_dir: Path, wanted: str, sizes: Sizes
+) -> None:
+    open_probes(kernel_host, wanted, pin_dir, sizes=replace(sizes, matrix=64)).close(keep=True)
+    probes = open_probes(kernel_host, wanted, pin_dir, sizes=sizes)
+    assert probes.status["sched_latency"].loaded and not probes.status["sched_latency"].reused
+    assert len(list((pin_dir / "sched_latency").iterdir())) == 1
+    probes.close()
+
+
+def test_a_loader_killed_half_way_is_finished_by_the_next(
+    kernel_host: Host, pin_dir: Path, sizes: Sizes, group: Callable[[str], Any]
+) -> None:
+    """Tables are there, links only in part, waits are under way: nothing is attached twice, no wait is invented."""
+    open_probes(kernel_host, "core", pin_dir, sizes=sizes).close(keep=True)
+    [pins] = (pin_dir / "sched_latency").iterdir()
+    (pins / READY).rmdir()
+    (pins / "link_sched_switch").unlink()
+    victim, noisy = group("victim"), group("noisy")
+    victim.run()
+    noisy.run()
+    time.sleep(0.4)  # detached, while both run and wait
+    probes = open_probes(kernel_host, "core", pin_dir, sizes=sizes)
+    assert probes.sched_latency is not None and not probes.status["sched_latency"].reused
+    start = time.monotonic_ns()
+    before = probes.sched_latency.read()
+    time.sleep(0.5)
+    victim.settle()
+    noisy.settle()
+    window = diff(before, probes.sched_latency.read())
+    elapsed = time.monotonic_ns() - start
+    probes.close()
+    for entry in (victim, noisy):
+        row = window.row(entry.id)
+        assert row is not None
+        # One wait may have begun while nobody looked; the kernel knows since when, and it ran 0.4 s at most.
+        assert 0 < window.sum_ns[row] <= elapsed + 400_000_000
+        charged = sum(culprit.wait_ns for culprit in window.culprits(entry.id) if culprit.key > 0)
+        assert charged <= elapsed, "charged for a time in which nobody noted who ran"
+
+
+def test_full_tables_say_what_they_lose(
+    kernel_host: Host, pin_dir: Path, wanted: str, sizes: Sizes, group: Callable[[str], Any]
+) -> None:
+    probes = open_probes(kernel_host, wanted, pin_dir, sizes=replace(sizes, cgroups=2, matrix=2))
+    assert probes.sched_latency is not None
+    for i in range(4):
+        group(f"g{i}").run("while True: time.sleep(0.002)")
+    time.sleep(0.5)
+    seen = probes.sched_latency.read()
+    probes.close()
+    assert seen.lost.slot_lost > 0
+    assert seen.lost.matrix_lost_count > 0 and seen.lost.matrix_lost_ns > 0
+    assert seen.row(SPECIAL_KEYS["overflow"]) is not None, "waits of the nameless must still be counted"
+
+
+def test_without_bpffs_it_counts_unpinned_and_says_so(kernel_host: Host, tmp_path: Path, sizes: Sizes) -> None:
+    host = Host(replace(kernel_host.roots, sys_fs=tmp_path), kernel_host.facts)
+    (tmp_path / "bpf").mkdir()
+    probes = open_probes(host, "core", mount_bpffs=False, sizes=sizes)
+    status = probes.status["sched_latency"]
+    assert status.loaded and not status.pinned
+    assert f"{tmp_path}/bpf is not a mounted bpf file system" in status.reason
+    probes.close()
+
+
+def test_bpffs_is_mounted_and_unmounted_again(kernel_host: Host, tmp_path: Path, sizes: Sizes) -> None:
+    host = Host(replace(kernel_host.roots, sys_fs=tmp_path), kernel_host.facts)
+    point = tmp_path / "bpf"
+    point.mkdir()
+    probes = open_probes(host, "core", sizes=sizes)
+    assert probes.status["sched_latency"].pinned and point.is_mount()
+    probes.close()
+    assert not point.is_mount()
+
+
+def test_without_btf_the_files_stand_in(
+    kernel_host: Host, pin_dir: Path, sizes: Sizes, group: Callable[[str], Any]
+) -> None:
+    victim, noisy = group("victim"), group("noisy")
+    victim.run()
+    noisy.run()
+    probes = open_probes(without(kernel_host, "btf"), "core", pin_dir, sizes=sizes)
+    status = probes.status["sched_latency"]
+    assert not status.loaded and status.source == "schedstat"
+    assert "no btf for this test" in status.reason
+    assert probes.sched_latency is not None
+    before = probes.sched_latency.read()
+    time.sleep(0.5)
+    window = diff(before, probes.sched_latency.read())
+    row = window.row(victim.id)
+    assert row is not None and window.sum_ns[row] > 100_000_000
+    assert len(window.victim) == 0
+    probes.close()
+
+
+def test_without_privilege_nothing_is_tried(kernel_host: Host, sizes: Sizes) -> None:
+    probes = open_probes(without(kernel_host, "cap_sys_admin"), "auto", sizes=sizes)
+    status = probes.status["sched_latency"]
+    assert (status.loaded, status.source) == (False, "schedstat")
+    assert status.reason == "no cap_sys_admin for this test"
+    probes.close()
+
+
+def test_a_broken_object_is_a_status_with_the_librarys_words(
+    kernel_host: Host, pin_dir: Path, sizes: Sizes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken.bpf.o"
+    broken.write_bytes(b"no ELF at all")
+    with pytest.raises(loader.ProbeError, match=r"broken\.bpf\.o"):
+        loader.load_core(sizes, False, pin_dir, broken)
+    with pytest.raises(loader.ProbeError, match="make bpf"):
+        loader.load_core(sizes, False, None, tmp_path / "missing.bpf.o")
+
+
+def test_run_statistics_count_every_run(probes: ProbeSet, group: Callable[[str], Any]) -> None:
+    assert probes.programs is not None
+    with libbpf.enable_stats():
+        before = {stats.name: stats for stats in probes.programs.programs()}
+        sleeper = group("sleeper")
+        sleeper.run("while True: time.sleep(0.002)")
+        time.sleep(0.3)
+        after = {stats.name: stats for stats in probes.programs.programs()}
+    switches = [name for name in after if "sched_switch" in name]
+    assert switches
+    for name in switches:
+        assert after[name].runs - before[name].runs > 50
+        assert after[name].run_ns > before[name].run_ns
+
+
+def test_the_loader_is_small(kernel_host: Host, pin_dir: Path, wanted: str, sizes: Sizes) -> None:
+    """Nothing of the object, the BTF or a compiler stays mapped; and no descriptor beyond the links'."""
+    before = open_files()
+    probes = open_probes(kernel_host, wanted, pin_dir, sizes=sizes)
+    assert len(open_files() - before) <= 3 + 4  # links, and one each map's mapping
+    assert "libLLVM" not in Path("/proc/self/maps").read_text()
+    probes.close()
+    assert open_files() == before
