@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
 from ..admission import AdmissionChain
 from ..auth import RBAC, AccessReviews, Authentication, ServiceAccountTokens, Signer, StaticTokens
-from ..controllers.base import Controller
-from ..controllers.disruption import DisruptionController, eviction_gate
-from ..controllers.garbage import GarbageCollector
-from ..controllers.namespaces import NamespaceDeletion, NamespaceFurnishing
-from ..controllers.nodes import NodeLifecycle, TaintEviction
+from ..controllers import Controller, eviction_gate
+from ..controllers import build as build_controllers
 from ..http.server import OpenAPIDocs, Reviews
 from ..http.subresources import EvictionGate, TokenIssuer
 from ..patch import Patches
@@ -66,7 +62,7 @@ def build_policy(config: Config, registry: Registry, pki: Pki, admin_token: str)
         eviction_gate,
         accounts.request,
         admission,
-        _controllers(registry, pki) if config.controllers else [],
+        build_controllers(registry, pki.ca_pem) if config.controllers else [],
     )
 
 
@@ -74,15 +70,3 @@ def build_policy(config: Config, registry: Registry, pki: Pki, admin_token: str)
 def _builtins() -> Builtins:
     """Read once a process: the schemas of the built-in kinds never change."""
     return Builtins()
-
-
-def _controllers(registry: Registry, pki: Pki) -> list[Controller]:
-    """In the order they start."""
-    return [
-        NamespaceFurnishing(registry, pki.ca_pem),
-        NamespaceDeletion(registry),
-        GarbageCollector(registry),
-        DisruptionController(registry),
-        NodeLifecycle(registry, time.monotonic),
-        TaintEviction(registry),
-    ]
