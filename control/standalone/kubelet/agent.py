@@ -83,7 +83,7 @@ class Kubelet:
         self.registered = asyncio.Event()
         self.statuses = StatusManager(api, clock)
         self.workers: dict[str, PodWorker] = {}
-        self._active: frozenset[str] = frozenset()
+        self._active: frozenset[str] | None = None
         self._reported: tuple[float, dict[str, Any]] | None = None
         self._orphans: asyncio.Task[None] | None = None
         allocatable = config.resources.allocatable
@@ -253,7 +253,7 @@ class Kubelet:
             self.cgroups.update_qos(specs)
         except OSError as exc:
             log.error("QoS parents not updated", err=exc)
-            self._active = frozenset()
+            self._active = None
 
     def _container_ended(self, info: ContainerInfo) -> None:
         worker = self.workers.get(info.pod_uid)

@@ -18,6 +18,9 @@ from pathlib import Path
 
 from control.standalone.kubelet.cgvalues import OPTIONAL_FILES, CgroupValues, files_v1, files_v2
 
+CONTROLLERS = {"cpu", "cpuset", "io", "memory", "hugetlb", "pids"}
+"""What is switched on for children on v2; others (rdma, misc) stay as the machine has them."""
+
 
 class CgroupError(OSError):
     """The kernel refused a cgroup operation; the message names file and value."""
@@ -89,7 +92,7 @@ class CgroupTree:
         for part in path.split("/"):
             available = set(_read(here / "cgroup.controllers").split())
             enabled = set(_read(here / "cgroup.subtree_control").split())
-            for controller in sorted(available - enabled):
+            for controller in sorted((available & CONTROLLERS) - enabled):
                 _write(here / "cgroup.subtree_control", f"+{controller}")
             here /= part
             here.mkdir(exist_ok=True)

@@ -45,7 +45,7 @@ class PodCgroups:
         return [self.names.root(), self.names.qos(QosClass.BURSTABLE), self.names.qos(QosClass.BESTEFFORT)]
 
     def setup(self) -> None:
-        """Make root and QoS parents and give them their values; safe to repeat."""
+        """Make root and QoS parents, and limit the root; safe to repeat."""
         made = self._made()
         prefix = self.names.prefix.strip("/")
         for path in ([prefix] if prefix else []) + self._parents():
@@ -55,7 +55,6 @@ class PodCgroups:
             self.tree.create(path)
         if self._enforce_root:
             self.tree.apply(self.names.root(), self._root_values)
-        self.update_qos([])
 
     def _made(self) -> list[str]:
         try:
@@ -74,9 +73,12 @@ class PodCgroups:
         return self.names.pod(qos_class(pod), pod.uid)
 
     def ensure_pod(self, pod: PodSpec) -> str:
+        """Make a pod's directory. Its values are written until the first container is in it and never again:
+        from then on koordlet may have set them otherwise."""
         path = self.pod_dir(pod)
-        self.tree.create(path)
-        self.tree.apply(path, pod_values(pod))
+        if not self.tree.exists(path) or not self.tree.children(path):
+            self.tree.create(path)
+            self.tree.apply(path, pod_values(pod))
         return path
 
     async def remove_pod(self, path: str) -> bool:

@@ -248,6 +248,7 @@ class ProcessRuntime:
         elif "error" in said:
             info = replace(
                 info,
+                started_at=said["finished_at"],
                 finished_at=said["finished_at"],
                 exit_code=said["code"],
                 reason="ContainerCannotRun",

@@ -422,7 +422,7 @@ class World:
     def condition(self, name: str, kind: str) -> str:
         return {c["type"]: c["status"] for c in self.status(name)["conditions"]}[kind]
 
-    async def until(self, done: Callable[[], Any], seconds: float = 20.0) -> None:
+    async def until(self, done: Callable[[], Any], seconds: float = 120.0) -> None:
         """For tests on the real machine: wait for something that will come."""
         async with asyncio.timeout(seconds):
             while not done():  # noqa: ASYNC110 - the kernel sets no asyncio.Event

@@ -51,7 +51,7 @@ class Cluster:
     async def signal(self, number: int) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             return await self.process.wait()
 
     async def get(self, path: str) -> Any:
@@ -73,7 +73,7 @@ class Cluster:
         }
         await self.client.raw("POST", "/api/v1/namespaces/default/pods", body=body)
 
-    async def until(self, path: str, done: Callable[[Any], Any], seconds: float = 30) -> Any:
+    async def until(self, path: str, done: Callable[[Any], Any], seconds: float = 120) -> Any:
         found: Any = None
         try:
             async with asyncio.timeout(seconds):

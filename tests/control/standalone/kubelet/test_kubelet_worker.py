@@ -424,3 +424,37 @@ async def test_refusal_is_remembered_over_a_restart(world: Any, pod: Any) -> Non
     await world.restart()
     assert world.status("web")["reason"] == "OutOfcpu"
     assert world.runtime.configs == []
+
+
+async def test_what_koordlet_sets_on_a_running_pod_stays(world: Any, pod: Any) -> None:
+    limits = {"limits": {"cpu": "1", "memory": "64Mi"}}
+    uid = world.api.create_pod(pod(containers=[{**MAIN, "resources": limits}]))["metadata"]["uid"]
+    await world.settle()
+    path = f"kubepods/pod{uid}"
+    assert world.tree.files[path]["cpu.max"] == "100000 100000"
+    world.tree.files[path]["cpu.max"] = "250000 100000"
+    world.runtime.exit("main", 1)
+    await world.restart()
+    assert world.runtime.starts("main") == 2
+    assert world.tree.files[path]["cpu.max"] == "250000 100000"
+
+
+async def test_parents_follow_the_sum_of_requests(world: Any, pod: Any) -> None:
+    def weight(of: str) -> str:
+        return str(world.tree.files[f"kubepods/{of}"]["cpu.weight"])
+
+    assert (weight("burstable"), weight("besteffort")) == ("1", "1")
+    for name in ("a", "b"):
+        requests = {"requests": {"cpu": "1"}}
+        world.api.create_pod(pod(name, containers=[{**MAIN, "resources": requests}], restartPolicy="Never"))
+    await world.settle()
+    assert weight("burstable") == "79"  # 2048 shares
+    await world.restart()
+    assert weight("burstable") == "79"
+    world.runtime.exit("main", 0)
+    await world.settle()
+    assert weight("burstable") == "39"
+    world.api.delete_pod("a")
+    world.api.delete_pod("b")
+    await world.settle()
+    assert weight("burstable") == "1"
