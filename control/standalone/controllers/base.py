@@ -60,9 +60,14 @@ class Controller(ABC):
 
     async def start(self) -> None:
         self.queue = self._new_queue()
+        self.prepare()
         for kind, mapper in self.watches().items():
             self._spawn(self._follow(kind, mapper), f"{self.name}:{kind}")
         self._spawn(self.queue.work(self.reconcile), f"{self.name}:work")
+
+    def prepare(self) -> None:
+        """Called at every start, before the first watch: forget what an earlier run remembered."""
+        return None
 
     async def stop(self) -> None:
         await self.queue.shutdown()

@@ -159,8 +159,9 @@ def _term(term: Json, node: Json, labels: dict[str, str]) -> bool:
 
 
 def _requirement(requirement: Json, labels: dict[str, str]) -> bool:
-    value, values = labels.get(requirement["key"]), requirement.get("values") or ()
-    operator = requirement["operator"]
+    value: str | None = labels.get(requirement["key"])
+    values: list[str] = requirement.get("values") or []
+    operator: str = requirement["operator"]
     if operator == "In":
         return value in values
     if operator == "NotIn":

@@ -132,42 +132,48 @@ class DeploymentController(WorkloadController):
             await self.delete_child(each)
 
     async def _report(self, key: Key, deployment: Json, sets: list[Json]) -> float | None:
-        spec = deployment["spec"]
-        wanted = spec.get("replicas", 1)
-        new = next((each for each in sets if _same_template(each, spec["template"])), None)
-        totals = {name: sum((each.get("status") or {}).get(name, 0) for each in sets)
-                  for name in ("replicas", "readyReplicas", "availableReplicas")}  # fmt: skip
-        updated = ((new or {}).get("status") or {}).get("replicas", 0)
-        complete = new is not None and updated == wanted == totals["replicas"] == totals["availableReplicas"]
-        now, again = timestamp(self.now), None
-        deadline = spec.get("progressDeadlineSeconds", 600)
+        again: float | None = None
 
         def status(old: Json) -> Json:
             nonlocal again
-            counts = {**totals, "updatedReplicas": updated,
-                      "unavailableReplicas": max(0, wanted - totals["availableReplicas"])}  # fmt: skip
-            out = {**old, **counts, "observedGeneration": deployment["metadata"].get("generation", 1)}
-            least = wanted - _limits(deployment)[1]
-            rows = conditions.put(old.get("conditions"), "Available", *_availability(totals["availableReplicas"] >= least),
-                                  now)  # fmt: skip
-            moved = any(old.get(name, 0) != counts[name] for name in counts)
-            found = conditions.find(rows, "Progressing")
-            since = parse_timestamp((found or {}).get("lastUpdateTime") or now)
-            if moved or found is None:
-                since = self.now
-            name = (new or deployment)["metadata"]["name"]
-            if complete:
-                row = ("True", "NewReplicaSetAvailable", f'ReplicaSet "{name}" has successfully progressed.')
-            elif self.now - since > deadline:
-                row = ("False", "ProgressDeadlineExceeded", f'ReplicaSet "{name}" has timed out progressing.')
-            else:
-                row, again = ("True", "ReplicaSetUpdated", f'ReplicaSet "{name}" is progressing.'), deadline + 1.0
-            updated_at = now if moved or found is None or found.get("reason") != row[1] else found["lastUpdateTime"]
-            out["conditions"] = conditions.put(rows, "Progressing", *row, now, lastUpdateTime=updated_at)
-            return {k: v for k, v in out.items() if v or k == "observedGeneration"}
+            new, again = next_status(old, deployment, sets, self.now)
+            return new
 
         await self.set_status(key, status)
         return again
+
+
+def next_status(old: Json, deployment: Json, sets: list[Json], now: float) -> tuple[Json, float | None]:
+    """The status that the ReplicaSets call for, and when to look again if the rollout is still going on."""
+    spec, stamp = deployment["spec"], timestamp(now)
+    wanted, deadline = spec.get("replicas", 1), spec.get("progressDeadlineSeconds", 600)
+    new = next((each for each in sets if _same_template(each, spec["template"])), None)
+    counts = {
+        name: sum((each.get("status") or {}).get(name, 0) for each in sets)
+        for name in ("replicas", "readyReplicas", "availableReplicas")
+    }
+    serving = counts["availableReplicas"]
+    counts["updatedReplicas"] = ((new or {}).get("status") or {}).get("replicas", 0)
+    counts["unavailableReplicas"] = max(0, wanted - serving)
+    complete = new is not None and counts["updatedReplicas"] == wanted == counts["replicas"] == serving
+    enough = serving >= wanted - _limits(deployment)[1]
+    rows = conditions.put(old.get("conditions"), "Available", *_availability(enough), stamp)
+
+    found = conditions.find(rows, "Progressing")
+    moved = found is None or any(old.get(name, 0) != value for name, value in counts.items())
+    since = stamp if moved or found is None else found.get("lastUpdateTime", stamp)
+    name = (new or deployment)["metadata"]["name"]
+    again = None
+    if complete:
+        row = ("True", "NewReplicaSetAvailable", f'ReplicaSet "{name}" has successfully progressed.')
+    elif now - parse_timestamp(since) > deadline:
+        row = ("False", "ProgressDeadlineExceeded", f'ReplicaSet "{name}" has timed out progressing.')
+    else:
+        row = ("True", "ReplicaSetUpdated", f'ReplicaSet "{name}" is progressing.')
+        again = deadline + 1.0
+    rows = conditions.put(rows, "Progressing", *row, stamp, lastUpdateTime=since)
+    status = {**old, **counts, "conditions": rows, "observedGeneration": deployment["metadata"].get("generation", 1)}
+    return {key: value for key, value in status.items() if value or key == "observedGeneration"}, again
 
 
 def rolling_plan(

@@ -92,11 +92,13 @@ class GarbageCollector(Controller):
     def watches(self) -> dict[str, Mapper]:
         return {}
 
-    async def start(self) -> None:
+    def prepare(self) -> None:
         self.graph, self._known, self._following = Graph(), {}, {}
         for kind in self._kinds():  # the whole graph first, or an owner might seem to have no dependents
             for entry in self.registry.store.entries(kind.stored_as):
                 self._observe(kind, entry.obj)
+
+    async def start(self) -> None:
         await super().start()
         self._spawn(self._follow_kinds(), f"{self.name}:kinds")
 
@@ -188,7 +190,7 @@ class GarbageCollector(Controller):
                 return RECHECK_SECONDS
             if owner is None:
                 gone.append(reference["uid"])
-            elif _deleting_in_foreground(owner) and reference.get("blockOwnerDeletion"):
+            elif _deleting_in_foreground(owner):
                 waiting.append(reference["uid"])
             else:
                 solid.append(reference["uid"])

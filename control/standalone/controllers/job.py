@@ -144,7 +144,7 @@ class JobController(WorkloadController):
         ttl = job["spec"].get("ttlSecondsAfterFinished")
         if ttl is None:
             return None
-        left = parse_timestamp(end["lastTransitionTime"]) + ttl - self.now
+        left: float = parse_timestamp(end["lastTransitionTime"]) + ttl - self.now
         if left > 0:
             return left
         options = DeleteOptions(propagation_policy="Background", uid=job["metadata"]["uid"])

@@ -47,9 +47,8 @@ class NodeLifecycle(Controller):
     def watches(self) -> dict[str, Mapper]:
         return {NODE: itself, LEASES: _node_of_lease}
 
-    async def start(self) -> None:
+    def prepare(self) -> None:
         self._seen.clear()
-        await super().start()
 
     async def reconcile(self, key: Key) -> float | None:
         name = key[1]

@@ -1,0 +1,176 @@
+"""The garbage collector and the namespace controllers, running, over a registry in memory."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control.standalone.controllers.garbage import Address, GarbageCollector, Graph
+from control.standalone.controllers.namespaces import ROOT_CA, NamespaceDeletion, NamespaceFurnishing
+from control.standalone.deletion import DeleteOptions
+
+CM, RS, SECRET = "/configmaps", "apps/replicasets", "/secrets"
+
+
+def reference(owner, **more):
+    return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
+            "uid": owner["metadata"]["uid"], **more}  # fmt: skip
+
+
+async def child(cluster, name, *owners, block=False, key=CM):
+    references = [reference(owner, blockOwnerDeletion=block) for owner in owners]
+    return await cluster.create(key, name, metadata={"ownerReferences": references})
+
+
+async def delete(cluster, key, name, policy="Background"):
+    await cluster.registry.delete(key, "default", name, options=DeleteOptions(propagation_policy=policy))
+
+
+async def test_dependents_go_with_their_owner_down_the_chain(cluster, running):
+    owner = await cluster.create(CM, "owner")
+    middle = await child(cluster, "middle", owner)
+    await child(cluster, "leaf", middle, key=SECRET)
+    await cluster.create(CM, "bystander")
+    await delete(cluster, CM, "owner")
+    await running(GarbageCollector(cluster.registry), lambda: not cluster.names(SECRET))
+    assert cluster.names(CM) == ["bystander"]
+
+
+async def test_one_owner_left_keeps_the_dependent(cluster, running):
+    one, two = await cluster.create(CM, "one"), await cluster.create(CM, "two")
+    await child(cluster, "child", one, two, key=SECRET)
+    await delete(cluster, CM, "one")
+
+    def settled():
+        return len(cluster.find(SECRET, "child")["metadata"]["ownerReferences"]) == 1
+
+    await running(GarbageCollector(cluster.registry), settled)
+    assert cluster.find(SECRET, "child")["metadata"]["ownerReferences"] == [reference(two, blockOwnerDeletion=False)]
+
+
+async def test_a_new_object_of_the_same_name_is_not_the_owner(cluster, running):
+    owner = await cluster.create(CM, "owner")
+    await child(cluster, "child", owner, key=SECRET)
+    await delete(cluster, CM, "owner")
+    await cluster.create(CM, "owner")
+    await running(GarbageCollector(cluster.registry), lambda: not cluster.names(SECRET))
+
+
+async def test_foreground_deletion_waits_for_those_that_block(cluster, running):
+    owner = await cluster.create(CM, "owner")
+    owners = [reference(owner, blockOwnerDeletion=True)]
+    await cluster.create(SECRET, "held", metadata={"ownerReferences": owners, "finalizers": ["example.org/hold"]})
+    await child(cluster, "loose", owner, key=SECRET)
+    await delete(cluster, CM, "owner", "Foreground")
+    collector = GarbageCollector(cluster.registry)
+    await running(collector, lambda: cluster.names(SECRET) == ["held"])
+    assert cluster.find(CM, "owner")["metadata"]["finalizers"] == ["foregroundDeletion"]
+    assert cluster.find(SECRET, "held")["metadata"]["deletionTimestamp"]
+
+    def release(obj):
+        del obj["metadata"]["finalizers"]
+        return obj
+
+    await cluster.registry.modify(SECRET, "default", "held", release)
+    await running(collector, lambda: cluster.find(CM, "owner") is None)
+
+
+async def test_orphans_lose_the_reference_and_stay(cluster, running):
+    owner = await cluster.create(CM, "owner")
+    await child(cluster, "child", owner, key=SECRET)
+    await delete(cluster, CM, "owner", "Orphan")
+    await running(GarbageCollector(cluster.registry), lambda: cluster.find(CM, "owner") is None)
+    assert "ownerReferences" not in cluster.find(SECRET, "child")["metadata"]
+
+
+async def test_an_owner_of_an_unknown_kind_is_not_gone(cluster, running):
+    ghost = {"apiVersion": "example.org/v1", "kind": "Ghost", "metadata": {"name": "g", "uid": "u"}}
+    await child(cluster, "kept", ghost, key=SECRET)
+    owner = await cluster.create(CM, "owner")
+    await child(cluster, "going", owner, key=SECRET)
+    await delete(cluster, CM, "owner")
+    await running(GarbageCollector(cluster.registry), lambda: cluster.names(SECRET) == ["kept"])
+
+
+async def test_owners_deleted_while_running(cluster, running):
+    owner = await cluster.create(CM, "owner")
+    await child(cluster, "child", owner, key=SECRET)
+    collector = GarbageCollector(cluster.registry)
+    following = {kind.key for kind in collector._kinds()}
+    await running(collector, lambda: collector._following.keys() == following)
+    deleted = False
+
+    def gone():
+        nonlocal deleted
+        if not deleted and collector._following.keys() == following:
+            deleted = True
+            cluster.registry.store.remove(CM, "default", "owner", int(owner["metadata"]["resourceVersion"]))
+        return not cluster.names(SECRET)
+
+    await running(collector, gone)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.sets(st.integers(0, 4), max_size=3)), max_size=30))
+def test_law_the_graph_is_its_edges(steps):
+    graph, edges = Graph(), {}
+    for node, owners in steps:
+        if owners:
+            graph.observe(Address("k", "", str(node), str(node)), frozenset(map(str, owners)))
+            edges[str(node)] = set(map(str, owners))
+        else:
+            graph.forget(str(node))
+            edges.pop(str(node), None)
+    for owner in map(str, range(5)):
+        assert [a.uid for a in graph.dependents_of(owner)] == sorted(n for n, of in edges.items() if owner in of)
+    assert set(graph.dependents) == {owner for of in edges.values() for owner in of}
+
+
+# ---- namespaces --------------------------------------------------------------------------------------------
+
+
+async def test_a_deleted_namespace_takes_its_content_along(cluster, running):
+    await cluster.create("/namespaces", "ns")
+    await cluster.create("/serviceaccounts", "default", "ns")
+    await cluster.create(CM, "c", "ns")
+    await cluster.pod("p", "ns")
+    await cluster.create(CM, "other")
+    await cluster.registry.delete("/namespaces", None, "ns")
+    assert cluster.find("/namespaces", "ns")["status"]["phase"] == "Terminating"
+    await running(NamespaceDeletion(cluster.registry), lambda: cluster.find("/namespaces", "ns") is None)
+    assert cluster.registry.list(CM, "ns") == []
+    assert cluster.names(CM) == ["other"]
+
+
+async def test_a_namespace_tells_what_it_waits_for(cluster):
+    await cluster.create("/namespaces", "ns")
+    await cluster.create(CM, "c", "ns", metadata={"finalizers": ["example.org/hold"]})
+    await cluster.registry.delete("/namespaces", None, "ns")
+    again = await NamespaceDeletion(cluster.registry).reconcile(("", "ns"))
+    assert again is not None
+    found = cluster.find("/namespaces", "ns")["status"]["conditions"]
+    rows = {each["type"]: (each["status"], each["message"]) for each in found}
+    assert rows["NamespaceContentRemaining"] == (
+        "True",
+        "Some resources are remaining: ConfigMap has 1 resource instances",
+    )
+    held = "Some content in the namespace has finalizers remaining: example.org/hold in 1 resource instances"
+    assert rows["NamespaceFinalizersRemaining"] == ("True", held)
+
+
+async def test_a_new_namespace_is_furnished_and_kept_so(cluster):
+    await cluster.create("/namespaces", "ns")
+    controller = NamespaceFurnishing(cluster.registry, "PEM")
+    await controller.reconcile(("", "ns"))
+    assert cluster.names("/serviceaccounts", "ns") == ["default"]
+    assert cluster.find(CM, ROOT_CA, "ns")["data"] == {"ca.crt": "PEM"}
+    await cluster.registry.modify(CM, "ns", ROOT_CA, lambda o: {**o, "data": {}})
+    await cluster.registry.delete("/serviceaccounts", "ns", "default")
+    await controller.reconcile(("", "ns"))
+    assert cluster.names("/serviceaccounts", "ns") == ["default"]
+    assert cluster.find(CM, ROOT_CA, "ns")["data"] == {"ca.crt": "PEM"}
+
+
+@pytest.mark.parametrize("name", ["default", "kube-system"])
+async def test_the_furnishing_controller_reacts_by_itself(cluster, running, name):
+    if name != "default":
+        await cluster.create("/namespaces", name)
+    await running(NamespaceFurnishing(cluster.registry, "PEM"), lambda: cluster.find(CM, ROOT_CA, name) is not None)

@@ -1,0 +1,246 @@
+"""Disruption budgets and the eviction gate, silent nodes, taint eviction, pods that nobody will remove."""
+
+import pytest
+
+from control.standalone.controllers.disruption import PDB, DisruptionController, eviction_gate
+from control.standalone.controllers.nodes import (
+    LEASE_NAMESPACE,
+    LEASES,
+    NOT_READY,
+    UNREACHABLE,
+    NodeLifecycle,
+    TaintEviction,
+    eviction_time,
+    wanted_taints,
+)
+from control.standalone.controllers.podgc import PodGarbage
+from control.standalone.errors import StatusError
+
+LABELS = {"app": "a"}
+
+
+async def budget(cluster, **spec):
+    await cluster.create(PDB, "b", spec={"selector": {"matchLabels": LABELS}, **spec})
+    await DisruptionController(cluster.registry).reconcile(("default", "b"))
+    return cluster.find(PDB, "b")["status"]
+
+
+async def owned_pods(cluster, replicas, ready):
+    template = {"metadata": {"labels": LABELS}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {"replicas": replicas, "selector": {"matchLabels": LABELS}, "template": template}
+    owner = await cluster.create("apps/replicasets", "r", spec=spec)
+    for n in range(replicas):
+        await cluster.pod(f"p{n}", owner=owner, labels=LABELS, ready=n < ready)
+
+
+@pytest.mark.parametrize(
+    ("spec", "replicas", "ready", "want"),
+    [
+        ({"minAvailable": 2}, 3, 3, (3, 2, 3, 1)),
+        ({"minAvailable": 2}, 3, 2, (3, 2, 2, 0)),
+        ({"minAvailable": "50%"}, 3, 3, (3, 2, 3, 1)),
+        ({"maxUnavailable": 1}, 3, 3, (3, 2, 3, 1)),
+        ({"maxUnavailable": 1}, 3, 2, (3, 2, 2, 0)),
+        ({"maxUnavailable": "50%"}, 3, 3, (3, 1, 3, 2)),
+        ({"minAvailable": 0}, 0, 0, (0, 0, 0, 0)),
+    ],
+    ids=str,
+)
+async def test_a_budgets_numbers(cluster, spec, replicas, ready, want):
+    await owned_pods(cluster, replicas, ready)
+    status = await budget(cluster, **spec)
+    fields = ("expectedPods", "desiredHealthy", "currentHealthy", "disruptionsAllowed")
+    assert tuple(status[field] for field in fields) == want
+    assert status["observedGeneration"] == 1
+    (condition,) = status["conditions"]
+    assert condition["status"] == str(want[3] > 0)
+
+
+async def test_a_share_of_unowned_pods_cannot_be_computed(cluster):
+    await cluster.pod("p", labels=LABELS, ready=True)
+    status = await budget(cluster, maxUnavailable=1)
+    assert status["disruptionsAllowed"] == 0
+    assert status["conditions"][0]["reason"] == "SyncFailed"
+    assert status["conditions"][0]["message"] == 'found no controllers for pod "p"'
+
+
+async def test_the_gate_spends_the_budget_and_then_refuses(cluster):
+    await owned_pods(cluster, 3, 3)
+    await budget(cluster, minAvailable=2)
+    await eviction_gate(cluster.registry, cluster.find("/pods", "p0"), dry_run=False)
+    status = cluster.find(PDB, "b")["status"]
+    assert status["disruptionsAllowed"] == 0
+    assert list(status["disruptedPods"]) == ["p0"]
+    with pytest.raises(StatusError) as caught:
+        await eviction_gate(cluster.registry, cluster.find("/pods", "p1"), dry_run=False)
+    error = caught.value
+    assert (error.code, error.message) == (429, "Cannot evict pod as it would violate the pod's disruption budget.")
+    message = "The disruption budget b needs 2 healthy pods and has 3 currently"
+    assert error.details["causes"] == [{"reason": "DisruptionBudget", "message": message}]
+
+
+async def test_an_evicted_pod_counts_as_missing_until_it_is_seen_to_stay(cluster):
+    await owned_pods(cluster, 3, 3)
+    await budget(cluster, minAvailable=2)
+    await eviction_gate(cluster.registry, cluster.find("/pods", "p0"), dry_run=False)
+    controller = DisruptionController(cluster.registry)
+    assert await controller.reconcile(("default", "b")) == 120
+    assert cluster.find(PDB, "b")["status"]["disruptionsAllowed"] == 0
+    cluster.time.advance(121)
+    await controller.reconcile(("default", "b"))
+    status = cluster.find(PDB, "b")["status"]
+    assert status["disruptionsAllowed"] == 1
+    assert "disruptedPods" not in status
+
+
+async def test_the_gate_lets_a_dry_run_and_unready_pods_pass(cluster):
+    await owned_pods(cluster, 3, 2)
+    await budget(cluster, minAvailable=1)
+    await eviction_gate(cluster.registry, cluster.find("/pods", "p0"), dry_run=True)
+    assert cluster.find(PDB, "b")["status"]["disruptionsAllowed"] == 1
+    await eviction_gate(cluster.registry, cluster.find("/pods", "p2"), dry_run=False)
+    assert cluster.find(PDB, "b")["status"]["disruptionsAllowed"] == 1
+
+
+async def test_the_gate_refuses_before_the_controller_has_looked_and_for_two_budgets(cluster):
+    await owned_pods(cluster, 1, 1)
+    await cluster.create(PDB, "new", spec={"selector": {"matchLabels": LABELS}, "minAvailable": 0})
+    with pytest.raises(StatusError) as caught:
+        await eviction_gate(cluster.registry, cluster.find("/pods", "p0"), dry_run=False)
+    assert caught.value.retry_after == 10
+    await budget(cluster, minAvailable=0)
+    with pytest.raises(StatusError, match="more than one PodDisruptionBudget") as caught:
+        await eviction_gate(cluster.registry, cluster.find("/pods", "p0"), dry_run=False)
+    assert caught.value.code == 500
+
+
+# ---- nodes -------------------------------------------------------------------------------------------------
+
+
+async def node(cluster, name="n", ready="True"):
+    row = {"type": "Ready", "status": ready, "reason": "KubeletReady", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}
+    await cluster.create("/nodes", name, status={"conditions": [row]})
+    await cluster.create(LEASES, name, LEASE_NAMESPACE, spec={"renewTime": "2026-01-01T00:00:00.000000Z"})
+
+
+def taints(cluster, name="n"):
+    found = cluster.find("/nodes", name).get("spec", {}).get("taints", [])
+    return {(each["key"], each["effect"]) for each in found}
+
+
+async def renew(cluster, moment):
+    change = {"renewTime": f"2026-01-01T00:{moment}:00.000000Z"}
+    await cluster.registry.modify(LEASES, LEASE_NAMESPACE, "n", lambda o: {**o, "spec": change})
+
+
+async def test_a_silent_node_becomes_unknown_and_comes_back(cluster):
+    await node(cluster)
+    await cluster.pod("p", nodeName="n", ready=True)
+    controller = NodeLifecycle(cluster.registry, cluster.time)
+    assert await controller.reconcile(("", "n")) == 40
+    cluster.time.advance(30)
+    await renew(cluster, "01")
+    assert await controller.reconcile(("", "n")) == 40
+    cluster.time.advance(39)
+    await controller.reconcile(("", "n"))
+    assert taints(cluster) == set()
+    cluster.time.advance(1)
+    await controller.reconcile(("", "n"))
+    rows = {c["type"]: c for c in cluster.find("/nodes", "n")["status"]["conditions"]}
+    assert rows["Ready"]["status"] == "Unknown"
+    assert rows["Ready"]["reason"] == "NodeStatusUnknown"
+    assert rows["MemoryPressure"]["status"] == "Unknown"
+    assert taints(cluster) == {(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")}
+    assert cluster.find("/pods", "p")["status"]["conditions"][0]["status"] == "False"
+
+    await renew(cluster, "02")
+    back = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": "2026-01-01T00:02:00Z"}
+    await cluster.status("/nodes", "n", conditions=[back])
+    await controller.reconcile(("", "n"))
+    assert taints(cluster) == set()
+
+
+async def test_a_restarted_controller_grants_the_full_grace(cluster):
+    await node(cluster)
+    cluster.time.advance(3600)
+    assert await NodeLifecycle(cluster.registry, cluster.time).reconcile(("", "n")) == 40
+    assert taints(cluster) == set()
+
+
+def conditions(**statuses):
+    return {"conditions": [{"type": kind, "status": status} for kind, status in statuses.items()]}
+
+
+BOTH = {(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")}
+CORDONED_AND_FULL = {
+    ("node.kubernetes.io/unschedulable", "NoSchedule"),
+    ("node.kubernetes.io/disk-pressure", "NoSchedule"),
+}
+
+
+@pytest.mark.parametrize(
+    ("obj", "want"),
+    [
+        ({"status": conditions(Ready="True")}, set()),
+        ({"status": conditions(Ready="False")}, BOTH),
+        ({}, {(NOT_READY, "NoSchedule")}),
+        ({"spec": {"unschedulable": True}, "status": conditions(Ready="True", DiskPressure="True")}, CORDONED_AND_FULL),
+    ],
+    ids=["ready", "not ready", "never heard of", "cordoned and full"],
+)
+def test_taints_follow_conditions(obj, want):
+    assert {(each["key"], each["effect"]) for each in wanted_taints(obj)} == want
+
+
+async def test_taints_of_others_are_left_alone(cluster):
+    await node(cluster, ready="False")
+    own = {"key": "mine", "effect": "NoSchedule"}
+    await cluster.registry.modify("/nodes", None, "n", lambda o: {**o, "spec": {"taints": [own]}})
+    await NodeLifecycle(cluster.registry, cluster.time).reconcile(("", "n"))
+    assert ("mine", "NoSchedule") in taints(cluster)
+    assert (NOT_READY, "NoExecute") in taints(cluster)
+
+
+NO_EXECUTE = {"key": "k", "effect": "NoExecute", "timeAdded": "1970-01-01T00:00:10Z"}
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "want"),
+    [
+        ([], 100.0),
+        ([{"key": "k", "operator": "Exists"}], None),
+        ([{"key": "k", "operator": "Exists", "tolerationSeconds": 300}], 310.0),
+        ([{"key": "k", "operator": "Exists", "tolerationSeconds": 0}], 10.0),
+        ([{"operator": "Exists", "effect": "NoSchedule"}], 100.0),
+        ([{"key": "k", "operator": "Equal", "value": "x"}], 100.0),
+    ],
+    ids=["none", "for ever", "for a while", "not at all", "other effect", "other value"],
+)
+def test_when_a_pod_has_to_go(tolerations, want):
+    assert eviction_time({"spec": {"tolerations": tolerations}}, [NO_EXECUTE], now=100.0) == want
+
+
+async def test_pods_leave_a_tainted_node_when_their_time_is_up(cluster):
+    await cluster.create("/nodes", "n")
+    await cluster.pod("p", nodeName="n")
+    taint = {"key": UNREACHABLE, "effect": "NoExecute", "timeAdded": "2027-01-15T08:00:00Z"}
+    await cluster.registry.modify("/nodes", None, "n", lambda o: {**o, "spec": {"taints": [taint]}})
+    controller = TaintEviction(cluster.registry)
+    assert await controller.reconcile(("default", "p")) == 300
+    cluster.time.advance(300)
+    await controller.reconcile(("default", "p"))
+    assert cluster.find("/pods", "p")["metadata"]["deletionTimestamp"]
+
+
+async def test_pods_of_a_vanished_node_go_after_the_quarantine(cluster):
+    await cluster.create("/nodes", "n")
+    await cluster.pod("p", nodeName="n")
+    controller = PodGarbage(cluster.registry, cluster.time)
+    assert await controller.reconcile(("default", "p")) is None
+    await cluster.registry.delete("/nodes", None, "n")
+    assert await controller.reconcile(("default", "p")) == 40
+    cluster.time.advance(20)
+    assert await controller.reconcile(("default", "p")) == 20
+    cluster.time.advance(20)
+    await controller.reconcile(("default", "p"))
+    assert cluster.find("/pods", "p") is None
