@@ -22,7 +22,7 @@ from control.standalone.kubelet.podcgroups import PodCgroups
 from control.standalone.kubelet.podspec import PodSpec
 from control.standalone.kubelet.podstate import PodStore
 from control.standalone.kubelet.podworker import PodWorker
-from control.standalone.kubelet.runtime import ContainerInfo, Runtime
+from control.standalone.kubelet.runtime import ContainerInfo, Runtime, RuntimeFailure
 from control.standalone.kubelet.sources import Source
 from control.standalone.kubelet.status import Verdict
 from control.standalone.kubelet.statusmanager import StatusManager
@@ -150,7 +150,10 @@ class Kubelet:
         for info in self.runtime.containers():
             if info.pod_uid not in self.workers:
                 log.info("Removing a container of no pod", container=info.id, pod_uid=info.pod_uid)
-                await self.runtime.remove(info.id)
+                try:
+                    await self.runtime.remove(info.id)
+                except (RuntimeFailure, OSError) as exc:
+                    log.error("A container of no pod stays", container=info.id, err=exc)
 
     # --- sources.Listener
 

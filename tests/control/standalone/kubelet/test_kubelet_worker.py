@@ -458,3 +458,12 @@ async def test_parents_follow_the_sum_of_requests(world: Any, pod: Any) -> None:
     world.api.delete_pod("b")
     await world.settle()
     assert weight("burstable") == "1"
+
+
+async def test_containers_of_no_pod_are_removed_once_the_api_has_answered(world: Any, pod: Any) -> None:
+    world.api.create_pod(pod())
+    await world.settle()
+    stray = await world.runtime.run_sandbox("nobody", "e" * 64, "kubepods/besteffort/podnobody/x")
+    await world.restart()
+    assert stray.id not in world.runtime.infos
+    assert world.runtime.find("main").running
