@@ -169,6 +169,11 @@ def _gvk(group: str, version: str, kind: str) -> dict[str, str]:
     return {"group": group, "version": version, "kind": kind}
 
 
+def _patch_types(kind: Kind) -> list[str]:
+    """What PATCH takes: clients choose by it, and custom kinds take no strategic merge patch."""
+    return [each for each in _PATCH_TYPES if not (kind.custom and "strategic" in each)]
+
+
 def _paths(kind: Kind, version: str, prefix: str, *, v3: bool) -> Json:
     root = f"/apis/{kind.group}/{version}" if kind.group else f"/api/{version}"
     scope = "/namespaces/{namespace}" if kind.namespaced else ""
@@ -212,12 +217,14 @@ def _operations(kind: Kind, verbs: Iterable[str], gvk: tuple[str, str, str], pre
             if action in ("create", "replace"):
                 operation["requestBody"] = {"content": {"*/*": {"schema": ref}}}
             elif action == "patch":
-                operation["requestBody"] = {"content": {each: {"schema": {"type": "object"}} for each in _PATCH_TYPES}}
+                operation["requestBody"] = {
+                    "content": {each: {"schema": {"type": "object"}} for each in _patch_types(kind)}
+                }
         else:
             if action in ("read", "create", "replace", "patch"):
                 responses["200"]["schema"] = ref
             if action == "patch":
-                operation["consumes"] = list(_PATCH_TYPES)
+                operation["consumes"] = _patch_types(kind)
             if action in ("create", "replace"):
                 operation["parameters"].append({"name": "body", "in": "body", "required": True, "schema": ref})
         operation["responses"] = responses
