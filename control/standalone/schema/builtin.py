@@ -104,11 +104,23 @@ class Builtins:
                 names.setdefault(member, _public_name(member, "", "v1"))
         published_definitions = {}
         for name, public in sorted(names.items(), key=lambda item: item[1]):
-            definition = _renamed(self.models.get(name), names)
+            definition = _renamed(self._described(name), names)
             if name in kinds:
                 definition["x-kubernetes-group-version-kind"] = kinds[name]
             published_definitions[public] = definition
         return published_definitions
+
+    def _described(self, name: str) -> Definition:
+        """A definition whose bare references carry the description of what they refer to: the models have
+        none for such fields, and `kubectl explain` would show nothing."""
+        definition = self.models.get(name)
+        properties = {}
+        for field, schema in definition.get("properties", {}).items():
+            if "$ref" in schema and "description" not in schema:
+                text = self.models.get(schema["$ref"].rsplit("/", 1)[-1]).get("description")
+                schema = {"description": text, **schema} if text else schema
+            properties[field] = schema
+        return {**definition, "properties": properties} if properties else definition
 
 
 def public_name(group: str, version: str, kind: str) -> str:

@@ -1,0 +1,124 @@
+"""What admission fills in and refuses, without webhooks."""
+
+import pytest
+
+from control.standalone.admission import AdmissionChain, pods
+from control.standalone.errors import StatusError
+from control.standalone.kinds import Kinds
+from control.standalone.seams import AdmissionRequest, UserInfo
+from control.standalone.store import Store
+
+KINDS = Kinds()
+USER = UserInfo("alice", ("system:masters",))
+CLASSES = "scheduling.k8s.io/priorityclasses"
+
+
+@pytest.fixture
+def store():
+    made = Store(None)
+    put(made, "/namespaces", "ns")
+    put(made, "/serviceaccounts", "default", "ns")
+    yield made
+    made.close()
+
+
+def put(store, key, name, ns=None, **fields):
+    metadata = {"name": name, **({"namespace": ns} if ns else {}), **fields.pop("metadata", {})}
+    store.put(key, ns, name, {"metadata": metadata, **fields}, expect=None)
+    store.commit()
+
+
+def request(obj=None, key="/pods", ns="ns", **more):
+    obj = obj if obj is not None else {"metadata": {"name": "p"}, "spec": {}}
+    return AdmissionRequest("CREATE", KINDS.get(key), "v1", ns, "p", obj, None, USER, **more)
+
+
+async def admit(store, **spec):
+    made = request({"metadata": {"name": "p"}, "spec": spec})
+    chain = AdmissionChain(store)
+    await chain.mutate(made)
+    await chain.validate(made)
+    await chain.close()
+    return made.obj["spec"]
+
+
+async def test_a_plain_pod(store):
+    spec = await admit(store)
+    assert (spec["serviceAccountName"], spec["serviceAccount"]) == ("default", "default")
+    assert (spec["priority"], spec["preemptionPolicy"]) == (0, "PreemptLowerPriority")
+    tolerated = {(t["key"], t["effect"], t["operator"], t["tolerationSeconds"]) for t in spec["tolerations"]}
+    assert tolerated == {
+        ("node.kubernetes.io/not-ready", "NoExecute", "Exists", 300),
+        ("node.kubernetes.io/unreachable", "NoExecute", "Exists", 300),
+    }
+
+
+async def test_tolerations_of_the_pod_win(store):
+    mine = {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}
+    spec = await admit(store, tolerations=[mine])
+    assert [t["tolerationSeconds"] for t in spec["tolerations"]] == [5, 300]
+    assert (await admit(store, tolerations=[{"operator": "Exists"}]))["tolerations"] == [{"operator": "Exists"}]
+
+
+async def test_priority_comes_from_the_class(store):
+    put(store, CLASSES, "koord-batch", value=5000, preemptionPolicy="Never")
+    spec = await admit(store, priorityClassName="koord-batch")
+    assert (spec["priority"], spec["preemptionPolicy"]) == (5000, "Never")
+    assert (await admit(store, priorityClassName="system-node-critical"))["priority"] == 2000001000
+    put(store, CLASSES, "usual", value=7, globalDefault=True)
+    spec = await admit(store)
+    assert (spec["priority"], spec["priorityClassName"]) == (7, "usual")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"priorityClassName": "nope"}, 'pods "p" is forbidden: no PriorityClass with name nope was found'),
+        ({"priority": 5}, r"integer value of priority \(5\) must not be provided in pod spec"),
+        ({"preemptionPolicy": "Never"}, r"string value of PreemptionPolicy \(Never\) must not be provided"),
+        ({"serviceAccountName": "x"}, 'error looking up service account ns/x: serviceaccount "x" not found'),
+    ],
+)
+async def test_what_pods_are_refused_for(store, spec, message):
+    with pytest.raises(StatusError, match=message) as caught:
+        await admit(store, **spec)
+    assert (caught.value.code, caught.value.reason) == (403, "Forbidden")
+
+
+async def test_the_default_account_may_come_a_moment_later(store, monkeypatch):
+    put(store, "/namespaces", "new")
+    sleeps = []
+
+    async def sleep(seconds):
+        sleeps.append(seconds)
+        if len(sleeps) == 3:
+            put(store, "/serviceaccounts", "default", "new", imagePullSecrets=[{"name": "s"}])
+
+    monkeypatch.setattr(pods.asyncio, "sleep", sleep)
+    made = request(ns="new")
+    await AdmissionChain(store).mutate(made)
+    assert len(sleeps) == 3
+    assert made.obj["spec"]["imagePullSecrets"] == [{"name": "s"}]
+
+
+async def test_mirror_pods_and_other_kinds_are_left_alone(store):
+    mirror = {"metadata": {"name": "p", "annotations": {"kubernetes.io/config.mirror": "x"}}, "spec": {}}
+    await AdmissionChain(store).mutate(request(mirror))
+    assert mirror["spec"] == {}
+    config = {"metadata": {"name": "c"}}
+    await AdmissionChain(store).mutate(request(config, "/configmaps"))
+    assert config == {"metadata": {"name": "c"}}
+
+
+async def test_namespaces_must_be_there_and_stay(store):
+    chain = AdmissionChain(store)
+    with pytest.raises(StatusError) as caught:
+        await chain.mutate(request(ns="nowhere"))
+    assert (caught.value.code, caught.value.message) == (404, 'namespaces "nowhere" not found')
+    put(store, "/namespaces", "going", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+    with pytest.raises(StatusError) as caught:
+        await chain.mutate(request(ns="going"))
+    error = caught.value
+    why = "unable to create new content in namespace going because it is being terminated"
+    assert (error.code, error.message) == (403, f'pods "p" is forbidden: {why}')
+    assert error.details["causes"][0]["reason"] == "NamespaceTerminating"

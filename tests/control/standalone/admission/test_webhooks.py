@@ -1,0 +1,355 @@
+"""Admission webhooks against a real HTTPS server with a certificate of its own."""
+
+# ruff: noqa: E501 - tables, one case a line
+
+import asyncio
+import base64
+import datetime
+import ipaddress
+import json
+import ssl
+
+import pytest
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from control.standalone.admission import AdmissionChain
+from control.standalone.admission.endpoints import Endpoints, UnresolvedWebhook
+from control.standalone.admission.matching import match
+from control.standalone.errors import StatusError
+from control.standalone.kinds import Kind, Kinds
+from control.standalone.seams import AdmissionRequest, UserInfo
+from control.standalone.store import Store
+
+KINDS = Kinds()
+USER = UserInfo("alice", ("devs",))
+GROUP = "admissionregistration.k8s.io"
+SERVICE = {"namespace": "ns", "name": "hook", "path": "/svc", "port": 443}
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory):
+    """(server context, CA bundle in base64) for 127.0.0.1 and hook.ns.svc."""
+    folder = tmp_path_factory.mktemp("pki")
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hook")])
+    now = datetime.datetime.now(datetime.UTC)
+    alternatives = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("hook.ns.svc")]
+    cert = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = cert.public_bytes(serialization.Encoding.PEM)
+    (folder / "crt").write_bytes(pem)
+    (folder / "key").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "crt", folder / "key")
+    return context, base64.b64encode(pem).decode()
+
+
+class Hook:
+    """A webhook server: paths answer as told, requests are kept."""
+
+    def __init__(self):
+        self.answers, self.seen, self.port, self.bundle = {}, [], 0, ""
+
+    def url(self, path):
+        return {"url": f"https://127.0.0.1:{self.port}{path}", "caBundle": self.bundle}
+
+    async def handle(self, request):
+        review = await request.json()
+        self.seen.append((request.path, review["request"]))
+        answer = self.answers[request.path]
+        response = answer(review["request"]) if callable(answer) else answer
+        if isinstance(response, asyncio.Event):
+            await response.wait()
+            response = {"allowed": True}
+        if isinstance(response, web.StreamResponse):
+            return response
+        body = {"uid": review["request"]["uid"], **response}
+        return web.json_response({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": body})
+
+
+@pytest.fixture
+async def hook(pki):
+    made = Hook()
+    app = web.Application()
+    app.router.add_post("/{tail:.*}", made.handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=pki[0])
+    await site.start()
+    made.port, made.bundle = runner.addresses[0][1], pki[1]
+    yield made
+    await runner.cleanup()
+
+
+@pytest.fixture
+def store():
+    made = Store(None)
+    put(made, "/namespaces", "ns", metadata={"labels": {"team": "a"}})
+    yield made
+    made.close()
+
+
+def put(store, key, name, ns=None, **fields):
+    metadata = {"name": name, **({"namespace": ns} if ns else {}), **fields.pop("metadata", {})}
+    store.put(key, ns, name, {"metadata": metadata, **fields}, expect=None)
+    store.commit()
+
+
+def webhook(config, name="hook.example.org", **more):
+    rules = [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]}]
+    return {"name": name, "clientConfig": config, "rules": rules, "sideEffects": "None",
+            "admissionReviewVersions": ["v1"], **more}  # fmt: skip
+
+
+def configure(store, *webhooks, kind="mutating", name="conf"):
+    put(store, f"{GROUP}/{kind}webhookconfigurations", name, webhooks=list(webhooks))
+
+
+def request(key="/configmaps", operation="CREATE", labels=None, **more):
+    obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "labels": labels or {}}, "data": {}}
+    old = more.pop("old", None)
+    return AdmissionRequest(operation, KINDS.get(key), "v1", "ns", "c", obj, old, USER, **more)
+
+
+async def run(store, made=None, **hosts):
+    made = made or request()
+    chain = AdmissionChain(store, webhook_hosts=hosts.get("hosts"))
+    try:
+        await chain.mutate(made)
+        await chain.validate(made)
+    finally:
+        await chain.close()
+    return made
+
+
+def patch(*ops):
+    return {"allowed": True, "patchType": "JSONPatch", "patch": base64.b64encode(json.dumps(ops).encode()).decode()}
+
+
+def adding(key):
+    return patch({"op": "add", "path": f"/data/{key}", "value": "1"})
+
+
+async def test_what_a_webhook_is_told_and_may_change(store, hook):
+    hook.answers["/m"] = {**adding("a"), "warnings": ["careful"]}
+    configure(store, webhook(hook.url("/m")))
+    made = await run(store)
+    assert made.obj["data"] == {"a": "1"}
+    assert made.warnings == ["careful"]
+    (_, seen) = hook.seen[0]
+    want = {
+        "kind": {"group": "", "version": "v1", "kind": "ConfigMap"},
+        "resource": {"group": "", "version": "v1", "resource": "configmaps"},
+        "name": "c",
+        "namespace": "ns",
+        "operation": "CREATE",
+        "userInfo": {"username": "alice", "groups": ["devs"]},
+        "oldObject": None,
+        "dryRun": False,
+    }
+    assert want.items() <= seen.items()
+    assert seen["object"]["data"] == {}
+
+
+async def test_mutating_webhooks_build_on_each_other_and_are_asked_again(store, hook):
+    hook.answers["/first"] = lambda r: patch(
+        {"op": "add", "path": "/data/count", "value": str(len(r["object"]["data"]))}
+    )
+    hook.answers["/second"] = adding("b")
+    configure(
+        store,
+        webhook(hook.url("/first"), "first.x.y", reinvocationPolicy="IfNeeded"),
+        webhook(hook.url("/second"), "second.x.y"),
+    )
+    made = await run(store)
+    assert [path for path, _ in hook.seen] == ["/first", "/second", "/first"]
+    assert made.obj["data"] == {"count": "2", "b": "1"}
+
+
+async def test_a_service_is_found_through_its_endpoints(store, hook):
+    hook.answers["/svc"] = adding("a")
+    config = {"service": SERVICE, "caBundle": hook.bundle}
+    configure(store, webhook(config))
+    put(store, "/services", "hook", "ns", spec={"ports": [{"port": 443, "targetPort": 1}]})
+    put(
+        store,
+        "/endpoints",
+        "hook",
+        "ns",
+        subsets=[{"addresses": [{"ip": "127.0.0.1"}], "ports": [{"port": hook.port}]}],
+    )
+    assert (await run(store)).obj["data"] == {"a": "1"}
+
+
+async def test_a_service_may_be_mapped_to_a_host(store, hook):
+    hook.answers["/svc"] = adding("a")
+    configure(store, webhook({"service": SERVICE, "caBundle": hook.bundle}))
+    made = await run(store, hosts={"ns/hook": f"127.0.0.1:{hook.port}"})
+    assert made.obj["data"] == {"a": "1"}
+
+
+DENIALS = [
+    ({"message": "no"}, 400, "", 'admission webhook "hook.example.org" denied the request: no'),
+    ({"message": "no", "code": 403, "reason": "Forbidden"}, 403, "Forbidden", 'admission webhook "hook.example.org" denied the request: no'),
+    ({"reason": "Teapot", "code": 418}, 418, "Teapot", 'admission webhook "hook.example.org" denied the request: Teapot'),
+    ({}, 400, "", 'admission webhook "hook.example.org" denied the request without explanation'),
+    ({"code": 200}, 400, "", 'admission webhook "hook.example.org" denied the request without explanation'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["mutating", "validating"])
+@pytest.mark.parametrize(("status", "code", "reason", "message"), DENIALS)
+async def test_refusals_keep_the_webhooks_status(store, hook, kind, status, code, reason, message):
+    hook.answers["/x"] = {"allowed": False, "status": status}
+    configure(store, webhook(hook.url("/x")), kind=kind)
+    with pytest.raises(StatusError) as caught:
+        await run(store)
+    assert (caught.value.code, caught.value.reason, caught.value.message) == (code, reason, message)
+
+
+FAILURES = {
+    "status": (lambda r: web.Response(status=503), "the server answered 503"),
+    "no JSON": (lambda r: web.Response(text="hello"), "the answer is not JSON"),
+    "no response": (lambda r: web.json_response({}), "webhook response was absent"),
+    "wrong uid": (lambda r: {"uid": "other", "allowed": True}, "expected response.uid="),
+    "no patch type": ({"allowed": True, "patch": "W10="}, "but not response.patchType"),
+    "patch not base64": ({"allowed": True, "patchType": "JSONPatch", "patch": "%"}, "not base64 of JSON"),
+    "patch not a list": ({"allowed": True, "patchType": "JSONPatch", "patch": "e30="}, "not a JSON patch"),
+}
+
+
+@pytest.mark.parametrize(("answer", "message"), FAILURES.values(), ids=FAILURES.keys())
+async def test_the_failure_policy_judges_bad_answers(store, hook, answer, message):
+    hook.answers["/x"] = answer
+    configure(store, webhook(hook.url("/x"), failurePolicy="Fail"))
+    with pytest.raises(StatusError, match=message) as caught:
+        await run(store)
+    assert caught.value.code == 500
+    assert caught.value.message.startswith('Internal error occurred: failed calling webhook "hook.example.org": ')
+    store.remove(f"{GROUP}/mutatingwebhookconfigurations", None, "conf",
+                 expect=store.entry(f"{GROUP}/mutatingwebhookconfigurations", None, "conf").rv)  # fmt: skip
+    configure(store, webhook(hook.url("/x"), failurePolicy="Ignore"))
+    assert (await run(store)).obj["data"] == {}
+
+
+async def test_certificates_are_checked(store, hook):
+    configure(store, webhook({"url": hook.url("/x")["url"]}, failurePolicy="Fail"))
+    with pytest.raises(StatusError, match="certificate verify failed"):
+        await run(store)
+    assert hook.seen == []
+
+
+async def test_a_webhook_that_does_not_answer_in_time(store, hook):
+    hook.answers["/x"] = asyncio.Event()
+    configure(store, webhook(hook.url("/x"), timeoutSeconds=0.2), kind="validating")
+    with pytest.raises(StatusError, match="context deadline exceeded"):
+        await run(store)
+    hook.answers["/x"].set()
+
+
+async def test_nobody_is_listening(store, hook):
+    configure(store, webhook({"url": "https://127.0.0.1:1/x", "caBundle": hook.bundle}), kind="validating")
+    with pytest.raises(StatusError, match=r'Post "https://127.0.0.1:1/x\?timeout=10s"'):
+        await run(store)
+
+
+async def test_dry_run_needs_a_webhook_without_side_effects(store, hook):
+    hook.answers["/x"] = {"allowed": True}
+    configure(store, webhook(hook.url("/x"), sideEffects="Some"), kind="validating")
+    with pytest.raises(StatusError, match="does not support dry run") as caught:
+        await run(store, request(dry_run=True))
+    assert caught.value.code == 400
+
+
+async def test_webhook_configurations_are_never_sent_to_webhooks(store, hook):
+    configure(store, webhook(hook.url("/x")), kind="validating")
+    made = request(f"{GROUP}/validatingwebhookconfigurations")
+    await run(store, made)
+    assert hook.seen == []
+
+
+# ---- matching ----------------------------------------------------------------------------------------------
+
+TWO = Kind("example.org", ("v2", "v1"), "Thing", "things", "thing", custom=True)
+NAMESPACE = {"metadata": {"name": "ns", "labels": {"team": "a"}}}
+
+
+def rules(**changes):
+    base = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}
+    return {"rules": [{**base, **changes}]}
+
+
+MATCHES = {
+    "plain": (rules(), {}, True),
+    "other operation": (rules(operations=["DELETE"]), {}, False),
+    "any operation": (rules(operations=["*"]), {"operation": "UPDATE"}, True),
+    "other group": (rules(apiGroups=["apps"]), {}, False),
+    "other version": (rules(apiVersions=["v2"]), {}, False),
+    "any resource": (rules(resources=["*"]), {}, True),
+    "subresource not named": (rules(), {"subresource": "status"}, False),
+    "subresource named": (rules(resources=["configmaps/status"]), {"subresource": "status"}, True),
+    "any subresource": (rules(resources=["configmaps/*"]), {"subresource": "status"}, True),
+    "everything": (rules(resources=["*/*"]), {"subresource": "status"}, True),
+    "star is no subresource": (rules(resources=["*"]), {"subresource": "status"}, False),
+    "cluster scope": (rules(scope="Cluster"), {}, False),
+    "namespaced scope": (rules(scope="Namespaced"), {}, True),
+    "namespace selected": ({**rules(), "namespaceSelector": {"matchLabels": {"team": "a"}}}, {}, True),
+    "namespace not selected": ({**rules(), "namespaceSelector": {"matchLabels": {"team": "b"}}}, {}, False),
+    "object selected": ({**rules(), "objectSelector": {"matchLabels": {"x": "y"}}}, {"labels": {"x": "y"}}, True),
+    "object not selected": ({**rules(), "objectSelector": {"matchLabels": {"x": "y"}}}, {}, False),
+    "old object selected": ({**rules(), "objectSelector": {"matchLabels": {"x": "y"}}}, {"old": {"metadata": {"labels": {"x": "y"}}}}, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("hook_rules", "about", "want"), MATCHES.values(), ids=MATCHES.keys())
+def test_matching(hook_rules, about, want):
+    assert (match(hook_rules, request(**about), NAMESPACE) is not None) is want
+
+
+def test_equivalent_versions_match_and_are_converted():
+    made = AdmissionRequest("CREATE", TWO, "v2", "ns", "t", {"metadata": {}}, None, USER)
+    old_rules = rules(apiGroups=["example.org"], apiVersions=["v1"], resources=["things"])
+    assert match({**old_rules, "matchPolicy": "Equivalent"}, made, NAMESPACE).version == "v1"
+    assert match({**old_rules, "matchPolicy": "Exact"}, made, NAMESPACE) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, "neither url nor service"),
+        ({"url": "https://x", "caBundle": "%"}, "caBundle is not base64"),
+        ({"service": SERVICE}, 'service "hook" not found'),
+        ({"service": {**SERVICE, "name": "idle"}}, 'no endpoints available for service "idle"'),
+        ({"service": {**SERVICE, "name": "idle", "port": 8443}}, 'no service port 8443 found for service "idle"'),
+    ],
+)
+def test_what_cannot_be_resolved_is_named(store, config, message):
+    put(store, "/services", "idle", "ns", spec={"ports": [{"port": 443}]})
+    with pytest.raises(UnresolvedWebhook, match=message):
+        Endpoints(store).resolve(config)
+
+
+def test_endpoint_slices_count_too(store):
+    put(store, "/services", "hook", "ns", spec={"ports": [{"port": 443, "name": "https"}]})
+    put(store, "discovery.k8s.io/endpointslices", "hook-x", "ns", metadata={"labels": {"kubernetes.io/service-name": "hook"}},
+        ports=[{"name": "https", "port": 9443}],
+        endpoints=[{"addresses": ["10.0.0.1"], "conditions": {"ready": False}}, {"addresses": ["10.0.0.2"]}])  # fmt: skip
+    target = Endpoints(store).resolve({"service": SERVICE})
+    assert (target.url, target.server_name) == ("https://10.0.0.2:9443/svc", "hook.ns.svc")
+    assert target.shown == "https://hook.ns.svc:443/svc"
