@@ -51,14 +51,12 @@ class Kind:
     storage_key: str = ""  # another kind's key when both are views of the same objects
     custom: bool = False  # from a CRD
     crd: Mapping[str, Any] | None = field(default=None, compare=False, hash=False)
+    key: str = field(init=False, default="")
+    stored_as: str = field(init=False, default="")  # the key its objects are stored under
 
-    @property
-    def key(self) -> str:
-        return f"{self.group}/{self.plural}"
-
-    @property
-    def stored_as(self) -> str:
-        return self.storage_key or self.key
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", f"{self.group}/{self.plural}")
+        object.__setattr__(self, "stored_as", self.storage_key or self.key)
 
     @property
     def storage_api_version(self) -> str:

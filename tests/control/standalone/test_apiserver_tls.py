@@ -1,0 +1,44 @@
+"""Keys and certificates of the data directory: made once, renewed when stale, refused by name when damaged."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from control.standalone.apiserver.tls import PkiError, ensure_pki
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_keys_are_private_and_kept(tmp_path: Path) -> None:
+    first = ensure_pki(tmp_path, ("127.0.0.1",), NOW)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    ensure_pki(tmp_path, ("127.0.0.1",), NOW)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+    for key in (first.ca_key_file, first.key_file, first.sa_key_file):
+        assert key.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_serving_certificate_follows_addresses_and_time(tmp_path: Path) -> None:
+    pki = ensure_pki(tmp_path, ("127.0.0.1",), NOW)
+    ca, cert = pki.ca_file.read_bytes(), pki.cert_file.read_bytes()
+    ensure_pki(tmp_path, ("10.1.2.3", "api.example.com"), NOW)
+    moved = pki.cert_file.read_bytes()
+    assert moved != cert
+    names = x509.load_pem_x509_certificate(moved).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "api.example.com" in names.get_values_for_type(x509.DNSName)
+    assert "10.1.2.3" in [str(a) for a in names.get_values_for_type(x509.IPAddress)]
+    ensure_pki(tmp_path, ("10.1.2.3", "api.example.com"), NOW + timedelta(days=340))
+    assert pki.cert_file.read_bytes() != moved
+    assert pki.ca_file.read_bytes() == ca
+
+
+@pytest.mark.parametrize("name", ["ca.crt", "ca.key", "apiserver.key"])
+def test_damage_is_named(tmp_path: Path, name: str) -> None:
+    ensure_pki(tmp_path, ("127.0.0.1",), NOW)
+    (tmp_path / name).write_text("not PEM")
+    with pytest.raises(PkiError, match=name):
+        ensure_pki(tmp_path, ("127.0.0.1",), NOW)
