@@ -1,0 +1,92 @@
+"""What the demo calls right and wrong."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control.ctl.demo import judge
+from control.ctl.demo.kernelfiles import Use
+from koordlet.api.nodemetric import ResourceMap
+from koordlet.api.quantity import BINARY_SI, Quantity
+from koordlet.api.top import Culprit, FeatureState, SchedLatency, Top, TopRow
+
+
+def resources(milli: int, memory: int) -> ResourceMap:
+    return ResourceMap(resources={"cpu": Quantity.milli(milli), "memory": Quantity.of(memory, BINARY_SI)})
+
+
+@pytest.mark.parametrize(
+    ("milli", "memory", "use", "good"),
+    [
+        (1000, 100 << 20, Use(1.04, 104 << 20), [True, True]),
+        (1000, 100 << 20, Use(1.06, 106 << 20), [False, False]),
+        (4, 200 << 10, Use(0.001, 900 << 10), [True, True]),
+        (0, 0, Use(0.0, 0.0), [True, True]),
+        (7, 4 << 20, Use(0.001, 1 << 20), [False, False]),
+    ],
+    ids=["close", "apart", "below the floors", "idle", "above the floors"],
+)
+def test_compare(milli: int, memory: int, use: Use, good: list[bool]) -> None:
+    assert [verdict.ok for verdict in judge.compare("x", resources(milli, memory), use)] == good
+
+
+def test_compare_says_both_figures() -> None:
+    first, second = judge.compare("pod web", resources(1000, 64 << 20), Use(1.03, 64 << 20))
+    assert first.text == "pod web cpu: NodeMetric 1000m, kernel 1030m (2.9 % apart)"
+    assert second.text == "pod web memory: NodeMetric 64Mi, kernel 64Mi (0.0 % apart)"
+
+
+def test_compare_without_either_side() -> None:
+    assert [v.ok for v in judge.compare("x", ResourceMap(), Use(1.0, 1.0))] == [False, False]
+    assert "not sampled" in judge.compare("x", resources(1, 1), None)[0].text
+
+
+@given(st.floats(0, 1e3), st.floats(0, 1e3))
+def test_what_agrees_is_never_further_apart_than_the_tolerance(a: float, b: float) -> None:
+    assert judge.agrees(a, b, 0.005) == (abs(a - b) <= max(0.05 * b, 0.005))
+    assert judge.agrees(a, a, 0.0)
+
+
+def picture(*culprits: Culprit, throttled: float = 0.0, wait: float = 0.3, quota: float = 0.0) -> Top:
+    row = TopRow(
+        kind="container", namespace="demo", pod="web", name="serve", throttled=throttled,
+        sched=SchedLatency(p99=0.004, wait=wait, throttled=quota, culprits=list(culprits)),
+    )  # fmt: skip
+    return Top(system_cpu=1.5, rows=[row])
+
+
+BATCH = Culprit(kind="container", namespace="demo", pod="batch-0", name="burn", share=0.9)
+ROOT = Culprit(kind="root", name="/", share=0.9)
+
+
+def test_the_batch_pod_must_be_the_first_culprit() -> None:
+    good = judge.culprit_named(picture(BATCH, ROOT), "web", ["batch-0"])
+    assert good == judge.Verdict(True, "web waits 30 % of the time, p99 4.00ms; worst culprit batch-0/burn with 90 %")
+    bad = judge.culprit_named(picture(ROOT, BATCH), "web", ["batch-0"])
+    assert not bad.ok
+    assert bad.text.endswith("worst culprit (root tasks) with 90 % (other work on this machine uses 1500m)")
+
+
+def test_no_culprit_names_the_probe_that_is_missing() -> None:
+    top = picture()
+    top.probes = [FeatureState(name="sched_latency", up=False, reason="no BTF")]
+    assert judge.culprit_named(top, "web", ["batch-0"]) == judge.Verdict(
+        False, "no culprit of web's waiting is known (sched_latency: no BTF)"
+    )
+    assert "does not show pod api" in judge.culprit_named(top, "api", []).text
+
+
+@pytest.mark.parametrize(
+    ("throttled", "quota", "wait", "ok"),
+    [(0.98, 0.8, 0.01, True), (0.98, 0.2, 0.5, False), (0.3, 0.8, 0.0, False)],
+    ids=["its own quota", "others", "hardly throttled"],
+)
+def test_throttling_is_told_apart(throttled: float, quota: float, wait: float, ok: bool) -> None:
+    top = picture(throttled=throttled, quota=quota, wait=wait)
+    assert judge.throttling_told_apart(top, "web").ok is ok
+
+
+def test_throttling_of_a_pod_that_is_not_there() -> None:
+    assert not judge.throttling_told_apart(Top(), "web").ok

@@ -1,0 +1,82 @@
+"""Refusals: each says what is missing and what to do."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from control.ctl import preflight
+from control.ctl.errors import CtlError
+from control.ctl.preflight import Facts
+
+ALL = {"apiserver", "kubelet", "koordlet"}
+GOOD = Facts(uid=0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "message", "hint"),
+    [
+        (Facts(uid=1000), "not root: koordlet and kubelet must", "koordlet --standalone --probes=off"),
+        (Facts(uid=0, cgroups_problem="no cpu cgroup hierarchy"), "no usable cgroups: no cpu", "Mount cgroup v2"),
+        (Facts(uid=0, cgroups_writable=False), "cgroups are read-only", "--without kubelet"),
+        (Facts(uid=0, kubepods=("kubepods",)), "cgroup /kubepods exists already: a kubelet runs", "koordctl top"),
+        (Facts(uid=0, kubepods=("kubepods.slice",), made=frozenset({"kubepods"})), "/kubepods.slice exists", "down"),
+        (Facts(uid=0, busy_ports={"apiserver": 6443}), "port 6443 for apiserver is in use", "--port"),
+        (Facts(uid=0, busy_ports={"koordlet": 9316}), "port 9316 for koordlet is in use", "--koordlet-port"),
+    ],
+)
+def test_refusals(facts: Facts, message: str, hint: str) -> None:
+    with pytest.raises(CtlError) as caught:
+        preflight.refuse(facts, ALL)
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("facts", "wanted"),
+    [
+        (GOOD, ALL),
+        (Facts(uid=1000), {"apiserver"}),
+        (Facts(uid=0, kubepods=("kubepods",), made=frozenset({"kubepods"})), ALL),
+        (Facts(uid=0, kubepods=("kubepods",)), {"apiserver", "koordlet"}),
+        (Facts(uid=0, cgroups_problem="none", cgroups_writable=False), {"apiserver"}),
+    ],
+    ids=["all is well", "API server without root", "its own kubepods", "somebody's kubelet", "no cgroups needed"],
+)
+def test_what_can_be_started(facts: Facts, wanted: set[str]) -> None:
+    preflight.refuse(facts, wanted)
+
+
+def test_a_port_in_use_is_found() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert preflight.port_busy(port)
+        facts = preflight.gather(Path("/nonexistent"), {"apiserver": port, "kubelet": 0})
+        assert facts.busy_ports == {"apiserver": port}
+    assert not preflight.port_busy(port)
+
+
+def test_free_ports_differ() -> None:
+    assert len(set(preflight.free_ports(5))) == 5
+
+
+def test_cgroups_of_a_machine_without_any(tmp_path: Path) -> None:
+    facts = preflight.gather(tmp_path, {}, mount=tmp_path)
+    assert "hierarchy" in facts.cgroups_problem
+    assert facts.kubepods == ()
+
+
+def test_what_the_kubelet_wrote_down(tmp_path: Path) -> None:
+    assert preflight.made_by_kubelet(tmp_path) == []
+    (tmp_path / "cgroups.json").write_text('{"made": ["kubepods", "kubepods/burstable"]}')
+    assert preflight.made_by_kubelet(tmp_path) == ["kubepods", "kubepods/burstable"]
+
+
+def test_unknown_parts_are_named() -> None:
+    with pytest.raises(CtlError, match="no part named 'scheduler'") as caught:
+        preflight.unknown_parts(["kubelet", "scheduler"], ("apiserver", "kubelet"))
+    assert "apiserver, kubelet" in caught.value.hint

@@ -1,0 +1,95 @@
+"""Settings over the life of a node, and what `up` refuses before it touches anything."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from control.ctl import up
+from control.ctl.errors import CtlError
+from control.ctl.parts import PARTS, Layout
+from control.ctl.progress import Progress
+from control.ctl.state import Settings
+from control.ctl.up import settle
+
+KNOWN = Settings("n1", apiserver_port=7001, kubelet_port=7002, koordlet_port=7003)
+
+
+def test_defaults_of_a_first_up() -> None:
+    assert settle(None, {"node_name": None}, set(), "host") == Settings("host")
+
+
+def test_given_values_win_and_are_kept() -> None:
+    first = settle(None, {"node_name": "n2", "cgroup_driver": "systemd"}, set(), "host")
+    assert (first.node_name, first.cgroup_driver) == ("n2", "systemd")
+    assert settle(first, {}, {"apiserver"}, "host") == first
+
+
+def test_port_zero_takes_a_free_one_and_keeps_it() -> None:
+    zero = {"apiserver_port": 0, "kubelet_port": 0, "koordlet_port": 0}
+    first = settle(None, zero, set(), "host")
+    ports = {first.apiserver_port, first.kubelet_port, first.koordlet_port}
+    assert len(ports) == 3 and 0 not in ports
+    assert settle(first, zero, {"apiserver"}, "host") == first
+
+
+def test_what_runs_can_not_change() -> None:
+    with pytest.raises(CtlError, match="--port 1234 differs from 7001, with which apiserver, kubelet run") as caught:
+        settle(KNOWN, {"apiserver_port": 1234}, {"kubelet", "apiserver"}, "host")
+    assert "koordctl down" in caught.value.hint
+    assert settle(KNOWN, {"apiserver_port": 1234}, set(), "host").apiserver_port == 1234
+
+
+def test_every_part_gets_its_ports_and_places(tmp_path: Path) -> None:
+    lines = {part.name: " ".join(part.argv(Layout(tmp_path), KNOWN)) for part in PARTS}
+    assert "--secure-port=7001" in lines["apiserver"]
+    assert "--port=7002" in lines["kubelet"] and "--cleanup-on-exit" in lines["kubelet"]
+    assert "--addr=127.0.0.1:7003" in lines["koordlet"]
+    assert all(str(tmp_path) in line for line in lines.values())
+
+
+def test_the_flags_that_are_passed_exist(tmp_path: Path) -> None:
+    from control.standalone.apiserver.__main__ import Options as ApiServerOptions
+    from control.standalone.kubelet.options import Options as KubeletOptions
+    from koordlet.app.flags import read
+    from koordlet.options import Options as KoordletOptions
+
+    known = {"apiserver": ApiServerOptions, "kubelet": KubeletOptions, "koordlet": KoordletOptions}
+    for part in PARTS:
+        read(known[part.name], part.argv(Layout(tmp_path), KNOWN)[3:])
+
+
+@pytest.fixture
+def progress() -> Progress:
+    return Progress(Console(file=io.StringIO(), width=200))
+
+
+async def test_without_root_nothing_is_made(
+    tmp_path: Path, progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(CtlError, match="not root"):
+        await up.up(tmp_path / "s", {}, progress=progress)
+    assert not (tmp_path / "s").exists()
+
+
+async def test_agents_need_an_api_server(tmp_path: Path, progress: Progress, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    with pytest.raises(CtlError, match="need the API server") as caught:
+        await up.up(tmp_path, {}, without=["apiserver"], progress=progress)
+    assert "koordlet --standalone" in caught.value.hint
+
+
+def test_progress_prints_plain_lines_when_it_is_no_terminal(progress: Progress) -> None:
+    with progress.step("one") as step:
+        step.note("waits")
+        step.done("ready [pid 1]")
+    with pytest.raises(ValueError, match="broken"), progress.step("two"):
+        raise ValueError("broken")
+    assert isinstance(progress.console.file, io.StringIO)
+    lines = progress.console.file.getvalue().splitlines()
+    assert lines[0].startswith("✓ one: ready [pid 1] (")
+    assert lines[1].startswith("✗ two (")
