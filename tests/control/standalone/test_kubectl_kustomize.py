@@ -95,7 +95,7 @@ async def test_custom_kinds_are_first_class(applied: Any) -> None:
     assert "spec.period: Invalid value: 0" in refused
     bad = yaml.safe_dump({**METRIC, "spec": {"periods": 5}})
     assert 'unknown field "spec.periods"' in await applied("apply", "-f", "-", input=bad, fails=True)
-    await applied("delete", "-k", str(overlay), "--timeout=30s")
+    await applied("delete", "-k", str(overlay), "--ignore-not-found", "--timeout=30s")
     assert "the server doesn't have a resource type" in await applied("get", "nodemetric", fails=True)
 
 
