@@ -86,6 +86,8 @@ class Scenario:
         workload.write(folder, workload.rendered(self.settings.node_name, shared, other))
         with self.progress.step("kubectl apply -f deploy/demo") as step:
             self.kubectl.run("apply", "-f", str(folder / "namespace.yaml"))
+            # Pods are refused until the namespace has its account, which a controller makes.
+            self.kubectl.run("wait", "-n", workload.NAMESPACE, "--for=create", "sa/default", "--timeout=20s")
             said = self.kubectl.run("apply", "-f", str(folder))
             step.done(f"{len(said.splitlines())} objects")
         with self.progress.step("kubectl wait --for=condition=Ready pods") as step:

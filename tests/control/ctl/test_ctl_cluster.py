@@ -1,0 +1,122 @@
+"""The objects of a node against the embedded API server, in process, and the rights that come with them."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from control.ctl import cluster, manifests
+from control.ctl.manifests import KOORDLET, KUBELET
+from control.ctl.parts import Layout
+from control.ctl.state import Settings
+from control.standalone.apiserver import ApiServer
+from koordlet.api.core import Node, Pod, PriorityClass
+from koordlet.api.meta import ObjectMeta
+from koordlet.api.slo import NodeMetric, NodeSLO
+from koordlet.kube import Client, Config, Forbidden
+
+SETTINGS = Settings("n1", report_interval=30, aggregate_duration=60)
+
+
+@pytest.fixture
+async def layout(tmp_path: Path) -> AsyncIterator[Layout]:
+    async with ApiServer(tmp_path / "apiserver") as server:
+        made = Layout(tmp_path)
+        assert server.kubeconfig_path == made.admin_kubeconfig
+        await cluster.prepare(made.admin_kubeconfig, SETTINGS, made.agents)
+        yield made
+
+
+def client(kubeconfig: Path) -> Client:
+    return Client(Config.load(kubeconfig, qps=0))
+
+
+async def test_everything_a_node_needs_is_there(layout: Layout) -> None:
+    async with client(layout.admin_kubeconfig) as admin:
+        metric = await admin.get(NodeMetric, "n1")
+        policy = metric.spec.metric_collect_policy
+        assert policy is not None
+        assert (policy.report_interval_seconds, policy.aggregate_duration_seconds) == (30, 60)
+        await admin.get(NodeSLO, "n1")
+        values = {pc.metadata.name: pc.value for pc in await admin.list(PriorityClass)}
+        assert {name: values[name] for name in values if name.startswith("koord-")} == {
+            "koord-prod": 9000, "koord-mid": 7000, "koord-batch": 5000, "koord-free": 3000,
+        }  # fmt: skip
+        found = json.loads(await admin.raw("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"))
+        assert len(found["items"]) == 13
+
+
+async def test_preparing_again_changes_nothing_that_others_own(layout: Layout) -> None:
+    async with client(layout.admin_kubeconfig) as admin:
+        await admin.patch(NodeMetric, "n1", body={"spec": {"metricCollectPolicy": {"reportIntervalSeconds": 77}}})
+        before = {crd["metadata"]["name"]: await admin.raw("GET", cluster.path_of(crd)) for crd in manifests.crds()}
+        await cluster.prepare(layout.admin_kubeconfig, SETTINGS, layout.agents)
+        policy = (await admin.get(NodeMetric, "n1")).spec.metric_collect_policy
+        assert policy is not None and policy.report_interval_seconds == 77
+        after = {crd["metadata"]["name"]: await admin.raw("GET", cluster.path_of(crd)) for crd in manifests.crds()}
+        assert [json.loads(raw)["metadata"]["generation"] for raw in after.values()] == [
+            json.loads(raw)["metadata"]["generation"] for raw in before.values()
+        ]
+
+
+def private_token(kubeconfig: Path) -> bool:
+    """Are kubeconfig and token file the owner's alone, and is the token only in its own?"""
+    text = kubeconfig.read_text()
+    token_file = Path(yaml.safe_load(text)["users"][0]["user"]["tokenFile"])
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (kubeconfig, token_file)}
+    return modes == {0o600} and token_file.read_text() not in text
+
+
+async def test_credentials_are_private_and_in_a_file_of_their_own(layout: Layout) -> None:
+    assert private_token(layout.kubeconfig(KUBELET))
+    assert private_token(layout.kubeconfig(KOORDLET))
+
+
+async def test_koordlet_may_report_and_read_but_nothing_else(layout: Layout) -> None:
+    async with client(layout.kubeconfig(KOORDLET)) as agent:
+        await agent.list(NodeSLO)
+        await agent.list(Node)
+        await agent.patch(NodeMetric, "n1", body={"status": {"podsMetric": []}}, subresource="status")
+        with pytest.raises(Forbidden):
+            await agent.patch(NodeMetric, "n1", body={"spec": {"metricCollectPolicy": None}})
+        with pytest.raises(Forbidden):
+            await agent.list(Pod)
+        with pytest.raises(Forbidden):
+            await agent.raw("GET", "/api/v1/namespaces/koordinator-system/secrets")
+        with pytest.raises(Forbidden):
+            await agent.patch(NodeMetric, "other", body={"status": {"podsMetric": []}}, subresource="status")
+
+
+async def test_the_kubelet_may_register_its_node_only(layout: Layout) -> None:
+    async with client(layout.kubeconfig(KUBELET)) as agent:
+        await agent.create(Node(metadata=ObjectMeta(name="n1")))
+        await agent.patch(Node, "n1", body={"status": {"phase": "Running"}}, subresource="status")
+        await agent.list(Pod)
+        with pytest.raises(Forbidden):
+            await agent.patch(Node, "n2", body={"metadata": {"labels": {"a": "b"}}})
+        with pytest.raises(Forbidden):
+            await agent.delete(Node, "n1")
+        with pytest.raises(Forbidden):
+            await agent.list(NodeMetric)
+
+
+def test_manifests_of_the_checkout_are_the_ones_that_are_applied() -> None:
+    folder = Path(__file__).parents[3] / "deploy" / "crds"
+    written = {
+        document["metadata"]["name"]: document
+        for path in folder.glob("*_*.yaml")
+        for document in yaml.safe_load_all(path.read_text())
+    }
+    assert {crd["metadata"]["name"]: crd for crd in manifests.crds()} == written
+
+
+def test_the_admin_token_of_a_broken_kubeconfig(tmp_path: Path) -> None:
+    path = tmp_path / "admin.kubeconfig"
+    path.write_text("users: []\n")
+    with pytest.raises(cluster.CtlError, match="no token of the administrator"):
+        cluster.admin_token(path)

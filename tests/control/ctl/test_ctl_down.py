@@ -1,0 +1,116 @@
+"""Taking down without the real parts: what is stopped, what is found, what is said."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from control.ctl import down as downs
+from control.ctl import processes, state
+from control.ctl.down import Leftovers, down
+from control.ctl.progress import Progress
+from control.ctl.state import Settings
+from control.ctl.supervisor import Supervisor
+
+SLEEP = ("sleep", "300")
+
+
+@pytest.fixture
+def progress() -> Progress:
+    return Progress(Console(file=io.StringIO(), width=200))
+
+
+@pytest.fixture
+def pins(tmp_path: Path) -> Path:
+    return tmp_path / "pins"
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path, pins: Path) -> Supervisor:
+    made = Supervisor(tmp_path / "state")
+    made.state_dir.mkdir()
+    made.settle(Settings("n", bpf_pin_dir=str(pins)))
+    return made
+
+
+def test_nothing_was_up(tmp_path: Path, progress: Progress) -> None:
+    assert not down(tmp_path / "never", progress=progress)
+    assert not (tmp_path / "never").exists()
+
+
+def test_parts_and_strays_are_ended_and_files_purged(
+    supervisor: Supervisor, pins: Path, progress: Progress, tmp_path: Path
+) -> None:
+    parts = [supervisor.start(name, SLEEP) for name in ("apiserver", "koordlet")]
+    stray = supervisor.start("kubelet", ("sh", "-c", "trap '' TERM; setsid sleep 300 & wait"))
+    os.kill(stray.pid, signal.SIGKILL)
+    (pins / "probe").mkdir(parents=True)
+    (pins / "probe" / "map").touch()
+    found = down(supervisor.state_dir, purge=True, progress=progress)
+    assert found == Leftovers()
+    assert not any(processes.alive(part) for part in parts)
+    assert processes.marked(supervisor.state_dir) == []
+    assert not pins.exists() and not supervisor.state_dir.exists()
+    assert isinstance(progress.console.file, io.StringIO)
+    said = progress.console.file.getvalue()
+    assert "koordlet: stopped" in said and "kubelet: did not run" in said
+    assert "1 processes, 1 pinned BPF objects removed" in said
+    supervisor._reap()
+
+
+def test_without_purge_settings_and_logs_stay(supervisor: Supervisor, progress: Progress) -> None:
+    supervisor.start("apiserver", SLEEP)
+    assert not down(supervisor.state_dir, progress=progress)
+    left = state.load(supervisor.state_dir)
+    assert left.parts == {} and left.settings is not None
+    assert supervisor.log_path("apiserver").exists()
+    supervisor._reap()
+
+
+def test_leftovers_are_counted_and_named(supervisor: Supervisor, pins: Path) -> None:
+    process = supervisor.start("kubelet", SLEEP)
+    (pins / "probe").mkdir(parents=True)
+    found = downs.leftovers(supervisor.state_dir, [], supervisor.state.settings, purged=True)
+    assert bool(found)
+    lines = found.lines()
+    assert lines[0] == f"processes: 1 left: pid {process.pid} (sleep 300)"
+    assert lines[1] == "cgroups: none"
+    assert lines[3] == f"pins: 1 left: {pins / 'probe'}"
+    assert lines[4] == f"files: 1 left: {supervisor.state_dir}"
+    supervisor.stop("kubelet", 5)
+
+
+def test_an_empty_pin_folder_is_a_leftover_too(supervisor: Supervisor, pins: Path) -> None:
+    pins.mkdir()
+    found = downs.leftovers(supervisor.state_dir, [], supervisor.state.settings, purged=False)
+    assert found.pins == [str(pins)]
+
+
+@pytest.mark.kernel
+def test_cgroups_of_a_killed_kubelet_go_with_their_processes(
+    supervisor: Supervisor, progress: Progress, tmp_path: Path
+) -> None:
+    tree = downs._tree()
+    assert tree is not None, "no cgroups here"
+    top = f"koordctl-test-{os.getpid()}"
+    made = [top, f"{top}/burstable"]
+    kubelet = supervisor.state_dir / "kubelet"
+    kubelet.mkdir()
+    (kubelet / "cgroups.json").write_text(f'{{"made": ["{made[0]}", "{made[1]}"]}}')
+    try:
+        tree.create(f"{made[1]}/podx")
+        inside = supervisor.start("a container", ("sleep", "301"))
+        for procs in tree.procs_files(f"{made[1]}/podx"):
+            Path(procs).write_text(str(inside.pid))
+        assert not down(supervisor.state_dir, progress=progress)
+        assert not tree.exists(top)
+        assert not processes.alive(inside)
+        assert not (kubelet / "cgroups.json").exists()
+    finally:
+        downs.remove_cgroups(made)
+        supervisor._reap()
