@@ -133,7 +133,7 @@ _libc = ctypes.CDLL(None)
 _lib: ctypes.CDLL | None = None
 
 
-@_PRINT
+@_PRINT  # type: ignore[untyped-decorator]
 def _print(level: int, fmt: bytes, args: int) -> int:
     """libbpf's log callback. ``args`` is a va_list, which every supported ABI passes as a pointer."""
     if level < _DEBUG:

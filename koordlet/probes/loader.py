@@ -60,8 +60,8 @@ class LoadedProbe:
     def source(self) -> str:
         return self.tables.source
 
-    def read(self) -> SchedLatencySnapshot:
-        return self.tables.read()
+    def read(self, matrix: bool = True) -> SchedLatencySnapshot:
+        return self.tables.read(matrix)
 
     def reclaim(self, live: frozenset[int]) -> int:
         """See `Tables.reclaim`."""

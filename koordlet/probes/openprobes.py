@@ -32,7 +32,7 @@ class SchedLatencySource(Protocol):
     @property
     def source(self) -> str: ...
 
-    def read(self) -> SchedLatencySnapshot:
+    def read(self, matrix: bool = True) -> SchedLatencySnapshot:
         """Cumulative numbers of all cgroups."""
 
     def reclaim(self, live: frozenset[int]) -> int:

@@ -52,7 +52,7 @@ class SchedstatSource:
         self._delay: dict[int, int] = {}
         self._total: dict[int, int] = {}
 
-    def read(self) -> SchedLatencySnapshot:
+    def read(self, matrix: bool = True) -> SchedLatencySnapshot:
         seen: dict[int, int] = {}
         for cgroup, directory in walk_cgroups(self._root):
             waited = 0
@@ -93,7 +93,7 @@ class PressureSource:
             raise FilesUnavailable(f"{unified}: no cpu.pressure in any cgroup (kernel without PSI, or psi=0)")
         self._root = unified
 
-    def read(self) -> SchedLatencySnapshot:
+    def read(self, matrix: bool = True) -> SchedLatencySnapshot:
         totals = {}
         for cgroup, directory in walk_cgroups(self._root):
             try:

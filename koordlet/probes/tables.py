@@ -68,9 +68,10 @@ class Tables:
         self._matrix = arrays["matrix"].reshape(sizes.cpus, sizes.matrix)
         self._cpus = arrays["cpus"]
 
-    def read(self) -> SchedLatencySnapshot:
-        """Everything counted so far, summed over CPUs."""
-        matrix = self._matrix[self._matrix["key"] != 0]  # before the tags, so that every slot in it has one
+    def read(self, matrix: bool = True) -> SchedLatencySnapshot:
+        """Everything counted so far, summed over CPUs; without the matrix, by far the largest table, on request."""
+        # The matrix before the tags, so that every slot in it has one.
+        entries = self._matrix[self._matrix["key"] != 0] if matrix else self._matrix[:0, 0]
         slot_keys = self._slot_keys()
         live = np.flatnonzero(slot_keys)
         stats = self._stats[:, live]
@@ -81,7 +82,9 @@ class Tables:
             maxima[name] = np.zeros(len(keys), dtype=np.int64)
             np.maximum.at(maxima[name], group, stats[name].max(axis=0).astype(np.int64))
         ran = (rows["wakeup_hist"].sum(axis=1) + rows["preempt_hist"].sum(axis=1) + rows["throttled_ns"]) > 0
-        wait = self._read_matrix(matrix, slot_keys)
+        rows_of_slots = np.full(len(slot_keys), -1, dtype=np.int64)
+        rows_of_slots[live] = group
+        wait = _read_matrix(entries, keys, rows_of_slots)
         lost = {name: int(self._cpus[name].sum()) for name in _LOST}
         return SchedLatencySnapshot(
             source=self.source,
@@ -96,18 +99,6 @@ class Tables:
         """Slot -> key; 0 = free."""
         specials = [layout.special_key(i) for i in range(layout.SPECIALS)]
         return np.concatenate([self._tags.astype(np.int64), np.array(specials, dtype=np.int64)])
-
-    def _read_matrix(self, entries: npt.NDArray[np.void], slot_keys: Ints) -> dict[str, Ints]:
-        # Grouped by the pair of slots, one number; a cgroup that got two slots has two entries, which readers add up.
-        pairs, group = np.unique(entries["key"].astype(np.int64), return_inverse=True)
-        victim, culprit = slot_keys[(pairs >> 16) - 1], slot_keys[(pairs & 0xFFFF) - 1]
-        known = (victim != 0) & (culprit != 0)  # a slot freed between the two readings
-        return {
-            "victim": victim[known],
-            "culprit": culprit[known],
-            "wait_ns": _sum_by(group, entries["wait_ns"], len(pairs))[known],
-            "wait_count": _sum_by(group, entries["count"], len(pairs))[known],
-        }
 
     def occupancy(self) -> Occupancy:
         used = (self._matrix["key"] != 0).sum(axis=1).max()
@@ -144,6 +135,20 @@ class Tables:
 
 _SUMMED = ("wakeup_hist", "preempt_hist", "wakeup_sum_ns", "preempt_sum_ns", "throttled_ns", "throttled_count")
 _LOST = ("matrix_lost_count", "matrix_lost_ns", "slot_lost", "unstamped", "backwards", "forgotten", "missed")
+
+
+def _read_matrix(entries: npt.NDArray[np.void], keys: Ints, rows_of_slots: Ints) -> dict[str, Ints]:
+    """Entries of all CPUs by (victim, culprit); a pair is one number while it is sorted."""
+    slots = entries["key"].astype(np.int64)
+    victim, culprit = rows_of_slots[(slots >> 16) - 1], rows_of_slots[(slots & 0xFFFF) - 1]
+    known = (victim >= 0) & (culprit >= 0)  # not those of a slot that was freed between the two readings
+    pairs, group = np.unique(victim[known] * len(keys) + culprit[known], return_inverse=True)
+    return {
+        "victim": keys[pairs // max(len(keys), 1)],
+        "culprit": keys[pairs % max(len(keys), 1)],
+        "wait_ns": _sum_by(group, entries["wait_ns"][known], len(pairs)),
+        "wait_count": _sum_by(group, entries["count"][known], len(pairs)),
+    }
 
 
 def _sum_by(group: npt.NDArray[np.intp], values: npt.NDArray[np.uint64], groups: int) -> Ints:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,10 +102,10 @@ def schedstat() -> Callable[[int], Schedstat]:
     return Schedstat.of
 
 
-@pytest.fixture
-def pin_dir() -> Iterator[Path]:
-    """A place of this test's own in bpffs, mounted for the test if need be."""
-    path = MOUNT_POINT / f"koordlet-test-{os.getpid()}"
+@contextmanager
+def own_pins(name: str) -> Iterator[Path]:
+    """A place in bpffs that leaves nothing behind, mounted for the time if need be."""
+    path = MOUNT_POINT / f"koordlet-test-{os.getpid()}-{name}"
     bpffs.ensure(path, MOUNT_POINT, may_mount=True)
     yield path
     bpffs.remove_other_pins(path / "sched_latency", "")
@@ -115,6 +116,12 @@ def pin_dir() -> Iterator[Path]:
 
 
 @pytest.fixture
+def pin_dir() -> Iterator[Path]:
+    with own_pins("single") as path:
+        yield path
+
+
+@pytest.fixture(scope="session")
 def wanted() -> str:
     """The rung that the kernel tests stand on; the guest runs them with KOORD_TEST_PROBES=bcc, too."""
     return os.environ.get("KOORD_TEST_PROBES", "core")
@@ -126,14 +133,16 @@ def tells_throttling(wanted: str) -> bool:
     return wanted != "bcc"
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def sizes(kernel_host: Host) -> Sizes:
     return Sizes(cpus=possible_cpus(kernel_host))
 
 
-@pytest.fixture
-def probes(kernel_host: Host, pin_dir: Path, wanted: str, sizes: Sizes) -> Iterator[ProbeSet]:
-    opened = open_probes(kernel_host, wanted, pin_dir, sizes=sizes)
-    assert opened.programs is not None, opened.status
-    yield opened
-    opened.close()
+@pytest.fixture(scope="session")
+def probes(kernel_host: Host, wanted: str, sizes: Sizes) -> Iterator[ProbeSet]:
+    """Loaded once for all tests that only read it: compiling the bcc variant in the guest takes minutes."""
+    with own_pins("session") as path:
+        opened = open_probes(kernel_host, wanted, path, sizes=sizes)
+        assert opened.programs is not None, opened.status
+        yield opened
+        opened.close()

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +36,24 @@ class Window:
 
 
 Measure = Callable[..., Window]
+
+
+def idle_ticks(cpu: int) -> int:
+    """Hundredths of a second that *cpu* has been idle."""
+    lines = Path("/proc/stat").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(f"cpu{cpu} ")).split()[4])
+
+
+def until_throttled(group: Any, ns: int = 400 * MS, patience: float = 30.0) -> Callable[[], None]:
+    """An action that ends when *group* has been held back for *ns*; a busy machine takes longer to use a quota up."""
+
+    def wait() -> None:
+        start, end = group.throttled_ns(), time.monotonic() + patience
+        while group.throttled_ns() < start + ns:
+            assert time.monotonic() < end, "the quota did not bite"
+            time.sleep(0.05)
+
+    return wait
 
 
 @pytest.fixture
@@ -90,10 +109,11 @@ def test_noisy_neighbour_is_named_and_the_wait_is_the_kernels(measure: Measure, 
     assert kernel.delay_ns > 200 * MS, "the two did not share a CPU"
     assert waited(seen.result, victim.id) == pytest.approx(kernel.delay_ns, rel=0.02, abs=2 * MS), seen.result.lost
     assert counted(seen.result, victim.id) == pytest.approx(kernel.arrivals, abs=4)
-    # Both always want the CPU: whenever the neighbour ran, the victim waited for it.
-    assert charged(seen.result, victim.id, noisy.id) == pytest.approx(neighbour.run_ns, rel=0.03, abs=5 * MS)
-    others = [entry for entry in seen.result.culprits(victim.id) if entry.key != noisy.id]
-    assert sum(entry.wait_ns for entry in others) == pytest.approx(kernel.delay_ns - neighbour.run_ns, abs=20 * MS)
+    # Both always want the CPU: whenever the neighbour ran, the victim waited for it. Time that the hypervisor or an
+    # interrupt stole from the neighbour is charged to it, but is not in its run time.
+    assert charged(seen.result, victim.id, noisy.id) >= 0.97 * neighbour.run_ns - 5 * MS
+    others = sum(entry.wait_ns for entry in seen.result.culprits(victim.id) if entry.key != noisy.id)
+    assert others <= kernel.delay_ns - 0.97 * neighbour.run_ns + 5 * MS
 
 
 def test_everything_waited_is_charged_to_somebody(measure: Measure, group: Callable[[str], Any]) -> None:
@@ -117,7 +137,7 @@ def test_waiting_for_ones_own_group_is_not_a_neighbours_fault(measure: Measure, 
     ran = sum(kernel.run_ns for kernel in seen.kernel.values())
     assert ran > 50 * MS
     # Whenever one of the two ran, the other waited for it.
-    assert charged(seen.result, alone.id, alone.id) == pytest.approx(ran, rel=0.03, abs=5 * MS)
+    assert charged(seen.result, alone.id, alone.id) >= 0.97 * ran - 5 * MS
 
 
 def test_quota_throttling_is_not_contention(
@@ -125,10 +145,9 @@ def test_quota_throttling_is_not_contention(
 ) -> None:
     victim = group("quota")
     pid = victim.run()
-    victim.quota(20_000, 100_000)
-    seen = measure(1.2, victim)
+    victim.quota(10_000, 100_000)
+    seen = measure(until_throttled(victim), victim)
     kernel, stat = seen.kernel[pid], seen.throttled_ns[0]
-    assert stat > 200 * MS, "the quota did not bite"
     both = throttled(seen.result, victim.id) + waited(seen.result, victim.id)
     assert both == pytest.approx(kernel.delay_ns, rel=0.02, abs=2 * MS)
     if tells_throttling:
@@ -144,9 +163,8 @@ def test_throttling_beside_a_neighbour_blames_the_neighbour_for_the_rest_only(
     pid = victim.run()
     noisy.run()
     victim.quota(10_000, 100_000)
-    seen = measure(1.5, victim, noisy)
+    seen = measure(until_throttled(victim), victim, noisy)
     kernel, stat = seen.kernel[pid], seen.throttled_ns[0]
-    assert stat > 200 * MS, "the quota did not bite"
     contention = kernel.delay_ns - throttled(seen.result, victim.id)
     assert waited(seen.result, victim.id) == pytest.approx(contention, rel=0.05, abs=5 * MS)
     assert charged(seen.result, victim.id, noisy.id) <= waited(seen.result, victim.id) + 2 * MS
@@ -162,9 +180,8 @@ def test_waking_into_a_throttled_group_is_throttling(
     burner, sleeper = victim.run(), victim.run(SLEEPER)
     victim.quota(10_000, 100_000)
     time.sleep(0.3)  # a first throttling, so that every kernel's baseline is there
-    seen = measure(1.2, victim)
+    seen = measure(until_throttled(victim), victim)
     delays = [seen.kernel[pid].delay_ns for pid in (burner, sleeper)]
-    assert seen.throttled_ns[0] > 200 * MS, "the quota did not bite"
     both = throttled(seen.result, victim.id) + waited(seen.result, victim.id)
     assert both == pytest.approx(sum(delays), rel=0.03, abs=5 * MS)
     if tells_throttling:
@@ -192,15 +209,17 @@ def test_a_sleepers_waits_are_the_kernels_and_idle_cpus_are_named(
 ) -> None:
     sleeper = group("sleeper")
     pid = sleeper.run("while True: time.sleep(0.005)")
-    idle = 0
+    named = spent = 0
     for _ in range(10):  # the CPU may be busy with others' work for a while
+        start = idle_ticks(cpu=0)
         seen = measure(0.5, sleeper)
+        spent += idle_ticks(cpu=0) - start
         assert waited(seen.result, sleeper.id) == pytest.approx(seen.kernel[pid].delay_ns, rel=0.02, abs=2 * MS)
         assert counted(seen.result, sleeper.id) == pytest.approx(seen.kernel[pid].arrivals, abs=4)
-        idle += charged(seen.result, sleeper.id, SPECIAL_KEYS["idle"])
-        if idle:
+        named += charged(seen.result, sleeper.id, SPECIAL_KEYS["idle"])
+        if named:
             break
-    assert idle > 0
+    assert named > 0 or spent < 10, "the CPU idled, but nobody was said to have waited for it to wake up"
 
 
 def test_kernel_threads_are_culprits_of_their_own(measure: Measure, group: Callable[[str], Any]) -> None:
