@@ -28,6 +28,7 @@ log = get_logger(__name__)
 
 RETRY_MAX_SECONDS = 10.0
 RELIST_PAUSE_SECONDS = 0.2
+CONFLICT_PAUSE_SECONDS = 0.05
 
 
 def itself(change: Change) -> list[Key]:
@@ -63,7 +64,7 @@ class Controller(ABC):
         self.prepare()
         for kind, mapper in self.watches().items():
             self._spawn(self._follow(kind, mapper), f"{self.name}:{kind}")
-        self._spawn(self.queue.work(self.reconcile), f"{self.name}:work")
+        self._spawn(self.queue.work(self._attempt), f"{self.name}:work")
 
     def prepare(self) -> None:
         """Called at every start, before the first watch: forget what an earlier run remembered."""
@@ -75,6 +76,18 @@ class Controller(ABC):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _attempt(self, key: Key) -> float | None:
+        """`reconcile`, but for the two failures that are part of everyday life."""
+        try:
+            return await self.reconcile(key)
+        except StatusError as error:
+            causes = error.details.get("causes") or ()
+            if any(cause.get("reason") == "NamespaceTerminating" for cause in causes):
+                return None  # what this key wants will go with its namespace
+            if error.reason == "Conflict":
+                return CONFLICT_PAUSE_SECONDS  # somebody else wrote: look again
+            raise
 
     @property
     def now(self) -> float:

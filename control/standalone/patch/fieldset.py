@@ -54,7 +54,7 @@ def to_fields_v1(paths: Iterable[Path]) -> dict[str, Any]:
 def _drop_lonely_dots(node: dict[str, Any]) -> dict[str, Any]:
     if len(node) == 1 and "." in node:
         return {}
-    return {key: _drop_lonely_dots(value) for key, value in sorted(node.items())}
+    return {key: _drop_lonely_dots(value) for key, value in node.items()}
 
 
 def prefixes(paths: Iterable[Path]) -> FieldSet:

@@ -7,7 +7,6 @@ everything else by key. They never change their arguments; results may share unc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,7 +49,7 @@ def _child(schema: Schema, key: str) -> Schema:
 
 
 def _is_leaf(value: Any, schema: Schema) -> bool:
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return not value or schema.atomic_map
     if isinstance(value, list):
         return not value or schema.list_type == "atomic"
@@ -64,7 +63,7 @@ def _collect(value: Any, schema: Schema, path: Path, out: FieldSet, containers: 
         return
     if containers and path and not schema.properties:
         out.add(path)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         for key, item in value.items():
             here = (*path, "f:" + key)
             if not schema.has_property(key) and schema.values() is not None:
@@ -95,7 +94,7 @@ def _compare(old: Any, new: Any, schema: Schema, path: Path, out: Difference) ->
     if new is _ABSENT:
         _collect(old, schema, path, out.removed, True)
         return
-    if isinstance(old, Mapping) and isinstance(new, Mapping) and not schema.atomic_map:
+    if isinstance(old, dict) and isinstance(new, dict) and not schema.atomic_map:
         for key in old.keys() | new.keys():
             _compare(old.get(key, _ABSENT), new.get(key, _ABSENT), _child(schema, key), (*path, "f:" + key), out)
         return
@@ -128,12 +127,12 @@ def _by_key(items: list[Any], schema: Schema) -> dict[str, Any]:
 
 def merge(live: Any, applied: Any, schema: Schema, where: str = "") -> Any:
     """`live` with everything that `applied` says; raises DuplicateItem for an ambiguous applied list."""
-    if isinstance(live, Mapping) and isinstance(applied, Mapping) and not schema.atomic_map:
+    if isinstance(live, dict) and isinstance(applied, dict) and not schema.atomic_map:
         result = dict(live)
         for key, value in applied.items():
             result[key] = merge(live.get(key, _ABSENT), value, _child(schema, key), f"{where}.{key}")
         return result
-    if isinstance(applied, Mapping) and live is _ABSENT and not schema.atomic_map:
+    if isinstance(applied, dict) and live is _ABSENT and not schema.atomic_map:
         return {key: merge(_ABSENT, value, _child(schema, key), f"{where}.{key}") for key, value in applied.items()}
     if isinstance(applied, list) and schema.list_type != "atomic":
         return _merge_list(live if isinstance(live, list) else [], applied, schema, where)
@@ -183,7 +182,7 @@ class _Removal:
 
 
 def _remove(value: Any, schema: Schema, path: Path, what: _Removal) -> Any:
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         result: dict[str, Any] = {}
         for key, item in value.items():
             here = (*path, "f:" + key)

@@ -112,7 +112,7 @@ class Builtins:
 
     def _described(self, name: str) -> Definition:
         """A definition whose bare references carry the description of what they refer to: the models have
-        none for such fields, and `kubectl explain` would show nothing."""
+        none for such fields, and `kubectl explain` would list them without."""
         definition = self.models.get(name)
         properties = {}
         for field, schema in definition.get("properties", {}).items():

@@ -77,7 +77,7 @@ class Schema:
     def values(self) -> Schema | None:
         """The schema of the values of a map (`additionalProperties`), if it is one."""
         additional = self.raw.get("additionalProperties")
-        if isinstance(additional, Mapping):
+        if isinstance(additional, dict):
             if self._element is None:
                 self._element = Schema(additional, self._definitions)
             return self._element
@@ -86,7 +86,7 @@ class Schema:
     def element(self) -> Schema:
         """The schema of the items of a list."""
         items = self.raw.get("items")
-        if not isinstance(items, Mapping):
+        if not isinstance(items, dict):
             return UNKNOWN
         if self._element is None:
             self._element = Schema(items, self._definitions)
@@ -128,7 +128,7 @@ class Schema:
         kind = self.list_type
         if kind == "set":
             return "v:" + json.dumps(item, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
-        if kind != "map" or not isinstance(item, Mapping):
+        if kind != "map" or not isinstance(item, dict):
             return None
         element = self.element()
         keys = {}

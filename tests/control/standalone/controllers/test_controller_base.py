@@ -1,0 +1,75 @@
+"""The frame of all controllers: start, stop, start again, and the failures of everyday life."""
+
+import asyncio
+
+import pytest
+
+from control.standalone import errors
+from control.standalone.controllers import build
+from control.standalone.controllers.base import Controller, itself
+
+CM = "/configmaps"
+
+
+class Recorder(Controller):
+    name = "recorder"
+
+    def __init__(self, registry, failures=()):
+        super().__init__(registry)
+        self.seen, self.failures = [], list(failures)
+
+    def watches(self):
+        return {CM: itself}
+
+    async def reconcile(self, key):
+        self.seen.append(key)
+        if self.failures:
+            raise self.failures.pop(0)
+        return None
+
+
+async def test_everything_that_exists_is_looked_at_at_every_start(cluster, running):
+    await cluster.create(CM, "a")
+    recorder = Recorder(cluster.registry)
+    await running(recorder, lambda: recorder.seen == [("default", "a")])
+    await cluster.create(CM, "b")
+    recorder.seen.clear()
+    await running(recorder, lambda: sorted(recorder.seen) == [("default", "a"), ("default", "b")])
+
+
+async def test_changes_and_deletions_are_followed(cluster, running):
+    recorder = Recorder(cluster.registry)
+    await recorder.start()
+    await cluster.create(CM, "a")
+    await cluster.registry.delete(CM, "default", "a")
+    await recorder.stop()
+    assert recorder.seen.count(("default", "a")) >= 1
+
+
+FAILURES = [errors.conflict("", "configmaps", "a"), errors.internal("disk"), RuntimeError("bug")]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=["conflict", "status", "bug"])
+async def test_a_failure_is_retried(cluster, running, failure):
+    await cluster.create(CM, "a")
+    recorder = Recorder(cluster.registry, [failure])
+    await running(recorder, lambda: len(recorder.seen) == 2)
+
+
+async def test_a_namespace_that_goes_away_ends_the_matter(cluster, running):
+    going = errors.forbidden("", "pods", "p", "terminating")
+    going.details = {"causes": [{"reason": "NamespaceTerminating"}]}
+    recorder = Recorder(cluster.registry, [going])
+    assert await recorder._attempt(("default", "a")) is None
+
+
+async def test_all_controllers_start_and_stop_leaving_nothing_behind(cluster):
+    before = asyncio.all_tasks()
+    controllers = build(cluster.registry, "PEM")
+    for _ in range(2):
+        for controller in controllers:
+            await controller.start()
+        await asyncio.sleep(0)
+        for controller in reversed(controllers):
+            await controller.stop()
+    assert asyncio.all_tasks() == before
