@@ -19,6 +19,7 @@ from koordlet.metricsadvisor.pressure import PressureReading, stall_shares
 from koordlet.metricsadvisor.reader import TickReader
 from koordlet.metricsadvisor.readings import Readings
 from koordlet.probes.openprobes import ProbeSet
+from koordlet.probes.snapshot import SchedLatencySnapshot
 from koordlet.statesinformer.cgroupindex import CgroupIndex
 from koordlet.statesinformer.model import Workloads
 from koordlet.system.cputopology import CpuTopology, read_topology
@@ -107,17 +108,23 @@ class MetricsAdvisor:
         source = self._probes.sched_latency
         if source is None:
             return
-        snapshot = source.read()
+        anchor = self.latency_window.wants_anchor(time.monotonic_ns())
+        snapshot = source.read(matrix=anchor)
         now = self._clock()
         self.index.refresh(self.workloads, now, snapshot.keys[snapshot.keys > 0].tolist())
-        self.latency_window.push(snapshot)
-        window = self.latency_window.difference(matrix=False)
+        self.latency_window.push(snapshot, anchor=anchor)
+        window = self.latency_window.difference()
         if window is not None:
             self.latencies = by_subject(*window, self.index.owner)
             self._commit("latency", lambda: latency_batch(now, self.latencies))
         if now - self._reclaimed_at >= RECLAIM_SECONDS:
             self._reclaimed_at = now
             source.reclaim(self.index.walk_ids())
+
+    def whole_latency(self) -> SchedLatencySnapshot | None:
+        """A fresh snapshot with culprits; None without a probe."""
+        source = self._probes.sched_latency
+        return None if source is None else source.read()
 
     def read_node_info(self) -> None:
         """CPU and NUMA layout (spec 02 §5.8)."""

@@ -18,6 +18,7 @@ from koordlet.statesinformer.cgroupindex import Owner
 from koordlet.statesinformer.model import Subject
 
 OwnerOf = Callable[[int], Owner]
+ANCHORS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,31 +42,41 @@ class Blame:
 
 
 class LatencyWindow:
-    """The snapshots of the last `seconds`; bounded by window over interval."""
+    """The last `seconds` of a source that only knows totals.
+
+    Whole snapshots ("anchors", culprits included) are kept at every quarter of the window, because the matrix of a full
+    node is large; the newest reading may lack the matrix. So a window is up to a quarter longer than asked for.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._kept: deque[SchedLatencySnapshot] = deque()
+        self.latest: SchedLatencySnapshot | None = None
+        self._anchors: deque[SchedLatencySnapshot] = deque()
 
-    @property
-    def latest(self) -> SchedLatencySnapshot | None:
-        """The newest snapshot."""
-        return self._kept[-1] if self._kept else None
+    def wants_anchor(self, now_ns: int) -> bool:
+        """Whether the next snapshot should be a whole one."""
+        return not self._anchors or now_ns - self._anchors[-1].time_ns >= self.seconds * 1e9 / ANCHORS
 
-    def push(self, snapshot: SchedLatencySnapshot) -> None:
-        """Add a reading; another source than before starts the window anew."""
-        if self._kept and self._kept[-1].source != snapshot.source:
-            self._kept.clear()
-        self._kept.append(snapshot)
+    def push(self, snapshot: SchedLatencySnapshot, *, anchor: bool) -> None:
+        """Take a reading; another source than before starts the window anew."""
+        if self.latest is not None and self.latest.source != snapshot.source:
+            self._anchors.clear()
+        self.latest = snapshot
+        if anchor:
+            self._anchors.append(snapshot)
         horizon = snapshot.time_ns - self.seconds * 1e9
-        while len(self._kept) > 2 and self._kept[1].time_ns <= horizon:
-            self._kept.popleft()
+        while len(self._anchors) > 1 and self._anchors[1].time_ns <= horizon:
+            self._anchors.popleft()
 
-    def difference(self, *, matrix: bool = True) -> tuple[SchedLatencySnapshot, float] | None:
-        """What happened within the window and how many seconds it covers; None before two readings."""
-        if len(self._kept) < 2:
+    def difference(
+        self, now: SchedLatencySnapshot | None = None, *, matrix: bool = False
+    ) -> tuple[SchedLatencySnapshot, float] | None:
+        """What happened between the window's start and `now` (the newest reading by default), and over how many
+        seconds; None before two readings. For the culprits pass a whole snapshot."""
+        new = now or self.latest
+        if new is None or not self._anchors or new.time_ns <= self._anchors[0].time_ns:
             return None
-        old, new = self._kept[0], self._kept[-1]
+        old = self._anchors[0]
         return diff(old, new, matrix=matrix), (new.time_ns - old.time_ns) / 1e9
 
 

@@ -159,7 +159,7 @@ class Views:
         return [((*container_labels(s), s.qos), float(value) / 1e9) for s, value in self._by_subject(column)]
 
     def _culprits(self) -> Iterator[Row]:
-        snapshot = self._advisor.latency_window.latest
+        snapshot = self._advisor.whole_latency()
         if snapshot is None:
             return
         subjects = {s.key: s for s in self._advisor.workloads.subjects if s.kind is not SubjectKind.POD}
@@ -228,7 +228,7 @@ class Views:
         picture = self._advisor.picture
         if picture is None:
             return
-        window = self._advisor.latency_window.difference()
+        window = self._advisor.latency_window.difference(self._advisor.whole_latency(), matrix=True)
         blamed = {} if window is None else blame(window[0], self._advisor.index.owner)
         for row, subject in enumerate(picture.workloads.subjects):
             if subject.kind in (SubjectKind.POD, SubjectKind.QOS):
