@@ -1,8 +1,8 @@
 """What the embedded API server does in a second: get, create, patch, list, and fan-out of a change to 100 watchers.
 
-Run: `python tests/scale/bench_apiserver.py [--seconds 4] [--watchers 100]`. The server is a process of its own over TLS, the
-load comes from this one over kept-alive connections; on a machine with two cores client and server share them, so the
-server's CPU time per request is reported beside the rate, and is what the machine's other load changes least.
+Run: `python tests/scale/bench_apiserver.py [--seconds 4] [--watchers 100]`. The server is a process of its own over
+TLS, the load comes from this one over kept-alive connections; on a machine with two cores client and server share
+them, so the server's CPU time per request is reported beside the rate: other load on the machine changes it least.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        command = [sys.executable, "-m", "control.standalone.apiserver", "--data-dir", str(folder), "--secure-port", "0"]
+        command = [sys.executable, "-m", "control.standalone.apiserver"]
+        command += ["--data-dir", str(folder), "--secure-port", "0"]
         started = time.monotonic()
         self.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
         self.kubeconfig = folder / "admin.kubeconfig"

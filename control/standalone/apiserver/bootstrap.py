@@ -1,7 +1,8 @@
 """What a fresh cluster holds before anybody writes to it; made again at each start if it went missing.
 
 Namespaces, the `kubernetes` Service with its endpoints, the two system priority classes, the list of API
-services, the default roles of `auth.bootstrap`. Existing objects are left as they are, so that what an admin changed stays.
+services, the default roles of `auth.bootstrap`. Existing objects are left as they are, so that what an admin
+changed stays.
 """
 
 from __future__ import annotations

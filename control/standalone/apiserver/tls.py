@@ -1,8 +1,8 @@
 """The server's own certificate authority and serving certificate, kept in the data directory.
 
 `pki/ca.crt`, `pki/ca.key` live as long as the directory; the serving certificate is made again when the
-addresses change or it is about to expire, and a key pair for service-account tokens is kept beside them. Keys are mode 0600.
-Files are written beside their place and renamed, so that a crash leaves the old one or the new one.
+addresses change or it is about to expire, and a key for service-account tokens is kept beside them. Keys are mode
+0600. Files are written beside their place and renamed, so that a crash leaves the old one or the new one.
 """
 
 from __future__ import annotations

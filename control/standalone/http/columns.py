@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..kinds import Kind
-from .table import AGE, CREATED_AT, NAME, Cell, Column, age, custom_columns, human_duration, parse_timestamp
+from ..objectmeta import parse_timestamp
+from .table import AGE, CREATED_AT, NAME, Cell, Column, age, custom_columns, human_duration
 
 Json = dict[str, Any]
 
@@ -153,7 +154,7 @@ def _node_address(wanted: str) -> Any:
 # ---- workloads ---------------------------------------------------------------------------------------------
 
 
-def _pod_spec(obj: Json) -> Json:
+def _pod_spec(obj: Json) -> Any:
     return _dig(obj, "spec.template.spec") or _dig(obj, "spec.jobTemplate.spec.template.spec", {})
 
 
@@ -318,6 +319,11 @@ def _slice_endpoints(obj: Json) -> str:
     return ",".join(a for e in obj.get("endpoints") or [] for a in e.get("addresses") or []) or "<unset>"
 
 
+def _scale_target(scaler: Json) -> str:
+    target = scaler["spec"]["scaleTargetRef"]
+    return f"{target['kind']}/{target['name']}"
+
+
 def _available(service: Json) -> str:
     return next((c["status"] for c in _dig(service, "status.conditions", []) if c["type"] == "Available"), "Unknown")
 
@@ -439,7 +445,7 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
         _col("Available", _available), AGE,
     ),
     "autoscaling/horizontalpodautoscalers": (
-        NAME, _col("Reference", lambda o: f"{o['spec']['scaleTargetRef']['kind']}/{o['spec']['scaleTargetRef']['name']}"),
+        NAME, _col("Reference", _scale_target),
         _col("Targets", lambda o: "<unknown>"), _at("MinPods", "spec.minReplicas", "<unset>"),
         _at("MaxPods", "spec.maxReplicas", 0, _INT), _at("Replicas", "status.currentReplicas", 0, _INT), AGE,
     ),

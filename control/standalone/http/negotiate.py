@@ -1,7 +1,7 @@
 """Content negotiation: which shape of JSON the client takes, and what its body is.
 
-Only JSON is spoken; request bodies may also be YAML or protobuf. A client that offers protobuf first gets JSON if it lists
-JSON too, and 406 otherwise. `as=Table` and `as=PartialObjectMetadata` are the shapes of meta.k8s.io. Pure.
+Answers are JSON; request bodies may also be YAML or protobuf. A client that offers protobuf first gets JSON if it
+lists JSON too, and 406 otherwise. `as=Table` and `as=PartialObjectMetadata` are the shapes of meta.k8s.io. Pure.
 """
 
 from __future__ import annotations

@@ -91,7 +91,8 @@ class Subresources:
 
         def assign(pod: Json) -> Json:
             if meta.get("uid") and meta["uid"] != pod["metadata"]["uid"]:
-                why = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {pod['metadata']['uid']}"
+                have = pod["metadata"]["uid"]
+                why = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {have}"
                 raise errors.conflict("", "pods/binding", name, why)
             spec = pod.setdefault("spec", {})
             if pod["metadata"].get("deletionTimestamp"):
@@ -157,13 +158,7 @@ class Subresources:
         if info.verb == "get":
             return json_response(request, scale_of(kind, live))
         options = write_options(request, info)
-        if info.verb == "update":
-            wanted = await body_object(request)
-
-            def new_scale(scale: Json) -> Json:
-                return wanted
-        else:
-            new_scale = await self._scale_patch(request)
+        new_scale = await (self._scale_put(request) if info.verb == "update" else self._scale_patch(request))
 
         def change(obj: Json) -> Json:
             scale = new_scale(scale_of(kind, obj))
@@ -180,6 +175,10 @@ class Subresources:
 
         made = await self._registry.modify(kind.key, info.namespace or None, info.name, change, user, options)
         return json_response(request, scale_of(kind, made))
+
+    async def _scale_put(self, request: web.BaseRequest) -> Callable[[Json], Json]:
+        wanted = await body_object(request)
+        return lambda scale: wanted
 
     async def _scale_patch(self, request: web.BaseRequest) -> Callable[[Json], Json]:
         content_type = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()

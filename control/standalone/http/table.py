@@ -93,7 +93,7 @@ CREATED_AT = Column("Created At", lambda o, _: o["metadata"].get("creationTimest
 def custom_columns(kind: Kind, version: str) -> tuple[Column, ...]:
     """Name and what the CRD's version lists; Age when it lists nothing."""
     assert kind.crd is not None
-    served = next((v for v in kind.crd["spec"]["versions"] if v["name"] == version), {})
+    served: Json = next((v for v in kind.crd["spec"]["versions"] if v["name"] == version), {})
     listed = served.get("additionalPrinterColumns") or []
     if not listed:
         return (NAME, AGE)

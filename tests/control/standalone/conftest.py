@@ -8,7 +8,7 @@ import json
 import os
 import ssl
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,6 +113,18 @@ async def http(server: ApiServer) -> AsyncIterator[Http]:
     client = Http(server)
     yield client
     await client.session.close()
+
+
+async def _until(check: Callable[[], Awaitable[Any]], seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not await check():  # noqa: ASYNC110 - what is waited for happens in another program
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def until() -> Any:
+    """`await until(check)`: ask until the answer is true."""
+    return _until
 
 
 @pytest.fixture

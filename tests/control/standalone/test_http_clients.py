@@ -88,7 +88,7 @@ async def test_sync_watch(server: ApiServer) -> None:
     client.close()
 
 
-async def test_aio_leader_election_over_a_lease(aio: Any) -> None:
+async def test_aio_leader_election_over_a_lease(aio: Any, until: Any) -> None:
     # The client's own create passes a parameter that the client itself refuses, so the free lease is made here.
     free = {"metadata": {"name": "elect"}, "spec": {}}
     await kubernetes.aio.client.CoordinationV1Api(aio).create_namespaced_lease("default", free)
@@ -109,13 +109,14 @@ async def test_aio_leader_election_over_a_lease(aio: Any) -> None:
             onstopped_leading=None,
         )
         tasks.append(asyncio.create_task(aio_election.LeaderElection(config).run()))
-    async with asyncio.timeout(30):
-        while not leading:
-            await asyncio.sleep(0.05)
-        first = leading[0]
-        tasks[0 if first == "one" else 1].cancel()  # dies without letting go: the other waits for the lease to end
-        while len(leading) < 2:
-            await asyncio.sleep(0.05)
+
+    async def leaders(count: int) -> bool:
+        return len(leading) >= count
+
+    await until(lambda: leaders(1))
+    # It dies without letting go, so that the other has to wait for the lease to end.
+    tasks[0 if leading[0] == "one" else 1].cancel()
+    await until(lambda: leaders(2))
     assert sorted(leading) == ["one", "two"]
     lease = await kubernetes.aio.client.CoordinationV1Api(aio).read_namespaced_lease("elect", "default")
     assert lease.spec.holder_identity == leading[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -49,12 +50,24 @@ async def conditions(http: Any, name: str) -> dict[str, str]:
     return {c["type"]: c["status"] for c in body.get("status", {}).get("conditions", [])}
 
 
+async def established(http: Any, name: str) -> bool:
+    return (await conditions(http, name)).get("Established") == "True"
+
+
+async def answers(http: Any, path: str, status: int) -> bool:
+    return bool((await http("GET", path)).status == status)
+
+
+async def soon(check: Callable[[], Awaitable[Any]]) -> None:
+    async with asyncio.timeout(20):
+        while not await check():  # noqa: ASYNC110 - what is waited for happens in the server
+            await asyncio.sleep(0.01)
+
+
 async def establish(http: Any, body: dict[str, Any]) -> None:
     made = await http("POST", CRDS, body)
     assert made.status == 201, made.text
-    async with asyncio.timeout(10):
-        while (await conditions(http, body["metadata"]["name"])).get("Established") != "True":
-            await asyncio.sleep(0.005)
+    await soon(lambda: established(http, body["metadata"]["name"]))
 
 
 async def test_a_crd_serves_its_kind_and_takes_it_away(http: Any) -> None:
@@ -75,15 +88,11 @@ async def test_a_crd_serves_its_kind_and_takes_it_away(http: Any) -> None:
     held["metadata"]["finalizers"] = ["t.example.com/hold"]
     assert (await http("POST", THINGS, held)).status == 201
     await http("DELETE", f"{CRDS}/things.t.example.com")
-    async with asyncio.timeout(10):
-        while (await http("GET", f"{THINGS}/a")).status != 404:
-            await asyncio.sleep(0.005)
+    await soon(lambda: answers(http, f"{THINGS}/a", 404))
     assert (await http("GET", f"{CRDS}/things.t.example.com")).status == 200  # waits for b
     free = [{"op": "remove", "path": "/metadata/finalizers"}]
     await http("PATCH", f"{THINGS}/b", free, content_type="application/json-patch+json")
-    async with asyncio.timeout(10):
-        while (await http("GET", "/apis/t.example.com/v1")).status != 404:
-            await asyncio.sleep(0.005)
+    await soon(lambda: answers(http, "/apis/t.example.com/v1", 404))
     assert (await http("GET", f"{CRDS}/things.t.example.com")).status == 404
     assert (await http("GET", THINGS)).status == 404
 
@@ -173,9 +182,7 @@ async def test_taken_names_are_not_accepted(http: Any) -> None:
     await establish(http, crd(shortNames=["th"]))
     other = crd(plural="others", kind="Other", shortNames=["th"])
     assert (await http("POST", CRDS, other)).status == 201
-    async with asyncio.timeout(10):
-        while not await conditions(http, "others.t.example.com"):
-            await asyncio.sleep(0.005)
+    await soon(lambda: conditions(http, "others.t.example.com"))
     assert await conditions(http, "others.t.example.com") == {"NamesAccepted": "False", "Established": "False"}
     assert (await http("GET", "/apis/t.example.com/v1/others")).status == 404
 

@@ -161,8 +161,11 @@ async def test_scale(http: Any) -> None:
     assert (scale.body["kind"], scale.body["spec"], scale.body["status"]) == (
         "Scale", {"replicas": 2}, {"replicas": 0, "selector": "app=d"},
     )  # fmt: skip
-    put = await http("PUT", f"{DEPLOYS}/d/scale", {**scale.body, "spec": {"replicas": 7}})
+    wanted = {"metadata": {"name": "d"}, "spec": {"replicas": 7}}
+    put = await http("PUT", f"{DEPLOYS}/d/scale", wanted)
     assert put.body["spec"] == {"replicas": 7}
+    stale = {**wanted, "metadata": {"name": "d", "resourceVersion": "1"}}
+    assert (await http("PUT", f"{DEPLOYS}/d/scale", stale)).status == 409
     patch = {"spec": {"replicas": 3}}
     await http("PATCH", f"{DEPLOYS}/d/scale", patch, content_type="application/merge-patch+json")
     assert (await http("GET", f"{DEPLOYS}/d")).body["spec"]["replicas"] == 3
@@ -229,10 +232,12 @@ async def test_big_answers_are_compressed(http: Any, server: ApiServer) -> None:
         await http("POST", CMS, cm(f"big{i}", x="x" * 100_000))
     headers = {"Authorization": f"Bearer {server.admin_token}", "Accept-Encoding": "gzip"}
     connector = aiohttp.TCPConnector(ssl=http.context)
-    async with aiohttp.ClientSession(auto_decompress=False, connector=connector) as session:
-        async with session.get(server.url + CMS, headers=headers) as response:
-            raw = await response.read()
-            assert response.headers["Content-Encoding"] == "gzip"
+    async with (
+        aiohttp.ClientSession(auto_decompress=False, connector=connector) as session,
+        session.get(server.url + CMS, headers=headers) as response,
+    ):
+        raw = await response.read()
+        assert response.headers["Content-Encoding"] == "gzip"
     assert len(json.loads(gzip.decompress(raw))["items"]) >= 3
     assert len(raw) < 10_000
 

@@ -20,15 +20,15 @@ def cm(name: str, labels: dict[str, str] | None = None, **data: str) -> dict[str
 
 
 @pytest.fixture
-async def http(server: ApiServer, connect: Any) -> AsyncIterator[Any]:
+async def http(server: ApiServer, connect: Any, until: Any) -> AsyncIterator[Any]:
     client = connect(server)
     assert (await client("POST", "/api/v1/namespaces", {"metadata": {"name": "t"}})).status == 201
     # The namespace's own furnishings arrive in their own time: out of the way before versions are compared.
-    while "kube-root-ca.crt" not in {o["metadata"]["name"] for o in (await client("GET", CMS)).body["items"]}:
-        await asyncio.sleep(0.01)
-    await client("DELETE", CMS)
-    while (await client("GET", CMS)).body["items"] == []:  # it is put back
-        await asyncio.sleep(0.01)
+
+    async def furnished() -> bool:
+        return bool((await client("GET", f"{CMS}/kube-root-ca.crt")).status == 200)
+
+    await until(furnished)
     yield client
     await client.session.close()
 

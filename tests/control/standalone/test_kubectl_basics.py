@@ -35,11 +35,13 @@ spec:
 
 
 @pytest.fixture
-async def ready(kubectl: Any) -> Any:
+async def ready(kubectl: Any, http: Any, until: Any) -> Any:
     """kubectl on a server whose default namespace is furnished, so that pods can be made."""
-    async with asyncio.timeout(20):
-        while "default" not in await kubectl("get", "serviceaccounts", "-o", "name"):
-            await asyncio.sleep(0.05)
+
+    async def furnished() -> bool:
+        return bool((await http("GET", "/api/v1/namespaces/default/serviceaccounts/default")).status == 200)
+
+    await until(furnished)
     return kubectl
 
 
@@ -152,14 +154,14 @@ async def test_patch_label_annotate(ready: Any) -> None:
 
 
 async def test_edit_and_replace(ready: Any, tmp_path: Path) -> None:
-    await ready("apply", "-f", "-", input=DEPLOYMENT)
+    await ready("create", "configmap", "shop", "--from-literal=size=two")
     editor = tmp_path / "editor.sh"
-    editor.write_text("#!/bin/sh\nsed -i 's/replicas: 2/replicas: 6/' \"$1\"\n")
+    editor.write_text("#!/bin/sh\nsed -i 's/size: two/size: six/' \"$1\"\n")
     editor.chmod(0o755)
-    assert "edited" in await ready("edit", "deployment", "shop", env={"EDITOR": str(editor)})
-    live = await ready("get", "deploy", "shop", "-o", "yaml")
-    assert "replicas: 6" in live
-    assert "replaced" in await ready("replace", "-f", "-", input=live.replace("replicas: 6", "replicas: 1"))
+    assert "edited" in await ready("edit", "configmap", "shop", env={"EDITOR": str(editor)})
+    live = await ready("get", "configmap", "shop", "-o", "yaml")
+    assert "size: six" in live
+    assert "replaced" in await ready("replace", "-f", "-", input=live.replace("size: six", "size: one"))
     assert "the object has been modified" in await ready("replace", "-f", "-", input=live, fails=True)
 
 

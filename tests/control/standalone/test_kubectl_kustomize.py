@@ -96,7 +96,7 @@ async def test_custom_kinds_are_first_class(applied: Any) -> None:
     bad = yaml.safe_dump({**METRIC, "spec": {"periods": 5}})
     assert 'unknown field "spec.periods"' in await applied("apply", "-f", "-", input=bad, fails=True)
     await applied("delete", "-k", str(overlay), "--ignore-not-found", "--timeout=30s")
-    assert "the server doesn't have a resource type" in await applied("get", "nodemetric", fails=True)
+    assert "could not find the requested resource" in await applied("get", "nodemetric", fails=True)
 
 
 async def test_server_side_apply_and_edit_of_custom_objects(applied: Any) -> None:

@@ -46,43 +46,77 @@ META = text(1, text(1, "a") + text(2, "") + text(8, b"") + pair(11, "app", text(
     ("api_version", "kind", "message", "expected"),
     [
         pytest.param(
-            "v1", "ConfigMap", META + pair(2, "k", text(2, "v")) + pair(3, "b", text(2, b"\x00\xff")) + num(4, 0),
-            {"metadata": {"name": "a", "labels": {"app": "x"}}, "data": {"k": "v"}, "binaryData": {"b": "AP8="},
-             "immutable": False},
+            "v1",
+            "ConfigMap",
+            META + pair(2, "k", text(2, "v")) + pair(3, "b", text(2, b"\x00\xff")) + num(4, 0),
+            {
+                "metadata": {"name": "a", "labels": {"app": "x"}},
+                "data": {"k": "v"},
+                "binaryData": {"b": "AP8="},
+                "immutable": False,
+            },
             id="maps, bytes, a false that was set",
         ),
         pytest.param(
-            "policy/v1", "PodDisruptionBudget", text(2, text(1, num(1, 1) + num(2, 0) + text(3, "50%"))),
-            {"spec": {"minAvailable": "50%"}}, id="int or string",
+            "policy/v1",
+            "PodDisruptionBudget",
+            text(2, text(1, num(1, 1) + num(2, 0) + text(3, "50%"))),
+            {"spec": {"minAvailable": "50%"}},
+            id="int or string",
         ),
         pytest.param(
-            "policy/v1", "PodDisruptionBudget", text(2, text(3, num(1, 0) + num(2, 2) + text(3, ""))),
-            {"spec": {"maxUnavailable": 2}}, id="int",
+            "policy/v1",
+            "PodDisruptionBudget",
+            text(2, text(3, num(1, 0) + num(2, 2) + text(3, ""))),
+            {"spec": {"maxUnavailable": 2}},
+            id="int",
         ),
         pytest.param(
-            "v1", "ResourceQuota", text(2, pair(1, "cpu", text(2, text(1, "1500m")))),
-            {"spec": {"hard": {"cpu": "1500m"}}}, id="quantity",
+            "v1",
+            "ResourceQuota",
+            text(2, pair(1, "cpu", text(2, text(1, "1500m")))),
+            {"spec": {"hard": {"cpu": "1500m"}}},
+            id="quantity",
         ),
         pytest.param(
-            "coordination.k8s.io/v1", "Lease",
+            "coordination.k8s.io/v1",
+            "Lease",
             text(2, text(1, "me") + num(2, 15) + text(3, num(1, 1700000000) + num(2, 5000))),
-            {"spec": {"holderIdentity": "me", "leaseDurationSeconds": 15, "acquireTime": "2023-11-14T22:13:20.000005Z"}},
+            {
+                "spec": {
+                    "holderIdentity": "me",
+                    "leaseDurationSeconds": 15,
+                    "acquireTime": "2023-11-14T22:13:20.000005Z",
+                }
+            },
             id="micro time",
         ),
         pytest.param(
-            "v1", "Pod", text(2, text(1, text(1, "vol") + text(2, text(2, text(1, "Memory"))))),
-            {"spec": {"volumes": [{"name": "vol", "emptyDir": {"medium": "Memory"}}]}}, id="inlined message",
+            "v1",
+            "Pod",
+            text(2, text(1, text(1, "vol") + text(2, text(2, text(1, "Memory"))))),
+            {"spec": {"volumes": [{"name": "vol", "emptyDir": {"medium": "Memory"}}]}},
+            id="inlined message",
         ),
         pytest.param(
-            "scheduling.k8s.io/v1", "PriorityClass", num(2, -5) + num(3, 0), {"value": -5}, id="negative number",
+            "scheduling.k8s.io/v1",
+            "PriorityClass",
+            num(2, -5) + num(3, 0),
+            {"value": -5},
+            id="negative number",
         ),
         pytest.param(
-            "authorization.k8s.io/v1", "SubjectAccessReview", text(2, pair(5, "scope", text(2, text(1, "a") + text(1, "b")))),
-            {"spec": {"extra": {"scope": ["a", "b"]}}}, id="list in a message",
+            "authorization.k8s.io/v1",
+            "SubjectAccessReview",
+            text(2, pair(5, "scope", text(2, text(1, "a") + text(1, "b")))),
+            {"spec": {"extra": {"scope": ["a", "b"]}}},
+            id="list in a message",
         ),
-        pytest.param("v1", "Namespace", text(1, text(1, "n")) + text(99, "newer"), {"metadata": {"name": "n"}}, id="unknown"),
+        pytest.param(
+            "v1", "Namespace", text(1, text(1, "n")) + text(99, "newer"), {"metadata": {"name": "n"}}, id="unknown"
+        ),
     ],
-)  # fmt: skip
+)
 def test_messages(api_version: str, kind: str, message: bytes, expected: dict[str, Any]) -> None:
     assert decode(envelope(api_version, kind, message)) == {"apiVersion": api_version, "kind": kind, **expected}
 

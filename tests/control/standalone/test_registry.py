@@ -71,19 +71,31 @@ async def test_generate_name_and_its_limits(registry: Registry) -> None:
 @pytest.mark.parametrize(
     ("body", "reason", "text"),
     [
-        pytest.param({"metadata": {"name": "A_b"}}, "Invalid", "a lowercase RFC 1123 subdomain must consist of", id="name"),
-        pytest.param({"metadata": {"name": "a", "labels": {"k": "v v"}}}, "Invalid", "a valid label must be", id="label"),
+        pytest.param(
+            {"metadata": {"name": "A_b"}}, "Invalid", "a lowercase RFC 1123 subdomain must consist of", id="name"
+        ),
+        pytest.param(
+            {"metadata": {"name": "a", "labels": {"k": "v v"}}}, "Invalid", "a valid label must be", id="label"
+        ),
         pytest.param({"metadata": {"name": "a", "labels": {"k/": "v"}}}, "Invalid", "name part must", id="label-key"),
-        pytest.param({"metadata": {"name": "a", "labels": {"k": 1}}}, "BadRequest", "metadata.labels[k]", id="label-type"),
+        pytest.param(
+            {"metadata": {"name": "a", "labels": {"k": 1}}}, "BadRequest", "metadata.labels[k]", id="label-type"
+        ),
         pytest.param({"metadata": {"name": "a", "labels": []}}, "BadRequest", "map of strings", id="labels-type"),
         pytest.param({"metadata": []}, "BadRequest", "metadata must be an object", id="metadata"),
         pytest.param({"metadata": {"name": 3}}, "BadRequest", "metadata.name must be a string", id="name-type"),
-        pytest.param({"metadata": {"name": "a", "namespace": "b"}}, "BadRequest", "does not match the namespace", id="ns"),
-        pytest.param({"kind": "Pod", "metadata": {"name": "a"}}, "BadRequest", "cannot be handled as a ConfigMap", id="kind"),
-        pytest.param({"apiVersion": "apps/v1", "metadata": {"name": "a"}}, "BadRequest", "API version in the data", id="gv"),
+        pytest.param(
+            {"metadata": {"name": "a", "namespace": "b"}}, "BadRequest", "does not match the namespace", id="ns"
+        ),
+        pytest.param(
+            {"kind": "Pod", "metadata": {"name": "a"}}, "BadRequest", "cannot be handled as a ConfigMap", id="kind"
+        ),
+        pytest.param(
+            {"apiVersion": "apps/v1", "metadata": {"name": "a"}}, "BadRequest", "API version in the data", id="gv"
+        ),
         pytest.param({"metadata": {"name": "a", "resourceVersion": "1"}}, "", "should not be set", id="rv"),
     ],
-)  # fmt: skip
+)
 async def test_create_refuses(registry: Registry, body: dict[str, Any], reason: str, text: str) -> None:
     await refused(registry.create(CM, "default", body), reason, text)
     assert registry.list(CM) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import sqlite3
 import subprocess
@@ -257,7 +256,7 @@ def test_kill_9_loses_no_acknowledged_write(tmp_path: Path, rounds: int) -> None
     acknowledged: set[str] = set()
     for round_number in range(rounds):
         script = WRITER.replace('f"w{worker}-{i}"', f'f"r{round_number}-w{{worker}}-{{i}}"')
-        child = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, cwd=os.getcwd())
+        child = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, cwd=Path.cwd())
         assert child.stdout is not None
         for _ in range(300):
             acknowledged.add(child.stdout.readline().decode().strip())
