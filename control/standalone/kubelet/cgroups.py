@@ -56,8 +56,10 @@ class CgroupTree:
         roots: dict[str, Path] = {}
         seen: set[tuple[int, int]] = set()
         for entry in sorted(mount.iterdir()) if mount.is_dir() else []:
-            if not (entry / "cgroup.procs").exists() or (entry / "cgroup.controllers").exists():
-                continue  # not a hierarchy, or the cgroup2 tree of a hybrid host
+            if not (entry / "cgroup.procs").exists():
+                continue  # not a hierarchy
+            # The cgroup2 tree of a hybrid host is one more hierarchy: systemd mirrors its groups there too, and it is
+            # where such a host keeps pressure (PSI).
             stat = entry.stat()
             if (stat.st_dev, stat.st_ino) not in seen or entry.name in ("cpu", "cpuacct", "memory"):
                 seen.add((stat.st_dev, stat.st_ino))
