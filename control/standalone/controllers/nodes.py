@@ -42,7 +42,7 @@ class NodeLifecycle(Controller):
     def __init__(self, registry: Registry, monotonic: Callable[[], float], grace: float = GRACE_SECONDS) -> None:
         super().__init__(registry)
         self._monotonic, self._grace = monotonic, grace
-        self._seen: dict[str, tuple[Any, float]] = {}  # node -> (last sign of life, when it was seen to change)
+        self._seen: dict[str, tuple[tuple[Any, Any], float]] = {}  # node -> (renewal and heartbeat, when they changed)
 
     def watches(self) -> dict[str, Mapper]:
         return {NODE: itself, LEASES: _node_of_lease}
@@ -67,11 +67,14 @@ class NodeLifecycle(Controller):
     def _last_seen(self, name: str, node: Json) -> float:
         lease = self.registry.store.get(LEASES, LEASE_NAMESPACE, name)
         ready = conditions.find((node.get("status") or {}).get("conditions"), "Ready") or {}
-        beat = ready.get("lastHeartbeatTime") if ready.get("reason") != "NodeStatusUnknown" else None
-        sign = (((lease or {}).get("spec") or {}).get("renewTime"), beat)
         held = self._seen.get(name)
-        if held is None or (held[0] != sign and sign != (None, None)):
-            held = self._seen[name] = (sign, self._monotonic())
+        renewed = ((lease or {}).get("spec") or {}).get("renewTime")
+        if ready.get("reason") == "NodeStatusUnknown":  # our own mark, no sign of life
+            beat = held[0][1] if held is not None else None
+        else:
+            beat = ready.get("lastHeartbeatTime")
+        if held is None or held[0] != (renewed, beat):
+            held = self._seen[name] = ((renewed, beat), self._monotonic())
         return held[1]
 
     async def _mark_unknown(self, name: str, node: Json) -> None:

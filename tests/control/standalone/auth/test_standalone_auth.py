@@ -6,7 +6,7 @@ import json
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control.standalone.auth import (
@@ -250,6 +250,7 @@ QUESTIONS = [ask(v, r, s, g, "ns", n) for v in ("get", "list") for r in ("pods",
              for g in ("", "apps") for n in ("", "a", "b")]  # fmt: skip
 
 
+@settings(deadline=None)
 @given(st.lists(ANY_RULE, max_size=3), st.lists(ANY_RULE, max_size=3))
 def test_law_covered_rules_allow_nothing_new(owned, wanted):
     if not uncovered(owned, wanted):
@@ -258,6 +259,7 @@ def test_law_covered_rules_allow_nothing_new(owned, wanted):
                 assert any(allows(each, question) for each in owned)
 
 
+@settings(deadline=None)
 @given(st.lists(ANY_RULE, max_size=3))
 def test_law_rules_cover_themselves(rules):
     assert uncovered(rules, rules) == []

@@ -6,8 +6,9 @@ import pytest
 
 from control.standalone.admission import AdmissionChain
 from control.standalone.kinds import Kinds
+from control.standalone.objectmeta import timestamp
 from control.standalone.patch import Patches
-from control.standalone.registry import Registry
+from control.standalone.registry import Registry, WriteOptions
 from control.standalone.schema import KindSchemas
 from control.standalone.store import Store
 
@@ -47,8 +48,6 @@ class Cluster:
         return [obj["metadata"]["name"] for obj in self.registry.list(key, ns)]
 
     async def status(self, key, name, ns="default", **fields):
-        from control.standalone.registry import WriteOptions
-
         def change(obj):
             obj["status"] = {**(obj.get("status") or {}), **fields}
             return obj
@@ -69,8 +68,6 @@ class Cluster:
         return self.find("/pods", name, ns)
 
     async def make_ready(self, name, ns="default", ready=True):
-        from control.standalone.objectmeta import timestamp
-
         row = {"type": "Ready", "status": str(ready), "lastTransitionTime": timestamp(self.time())}
         await self.status("/pods", name, ns, phase="Running", conditions=[row])
 

@@ -1,7 +1,7 @@
 """The garbage collector and the namespace controllers, running, over a registry in memory."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control.standalone.controllers.garbage import Address, GarbageCollector, Graph
@@ -109,6 +109,7 @@ async def test_owners_deleted_while_running(cluster, running):
     await running(collector, gone)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.sets(st.integers(0, 4), max_size=3)), max_size=30))
 def test_law_the_graph_is_its_edges(steps):
     graph, edges = Graph(), {}

@@ -1,7 +1,7 @@
 """ReplicaSet, Deployment, DaemonSet, StatefulSet, Job: one reconcile at a time, by hand."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control.standalone.controllers.daemonset import DaemonSetController, fits
@@ -154,6 +154,7 @@ async def test_a_rollout_that_hangs_is_reported(cluster):
     assert (progressing[0]["status"], progressing[0]["reason"]) == ("False", "ProgressDeadlineExceeded")
 
 
+@settings(deadline=None)
 @given(
     st.integers(0, 20), st.integers(0, 5), st.integers(0, 5), st.integers(0, 25),
     st.lists(st.tuples(st.integers(0, 10), st.integers(0, 10)), max_size=3), st.integers(0, 25),

@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control.standalone.patch import merge_patch
@@ -42,22 +42,26 @@ def trees(nulls: bool):
     return st.recursive(leaves, lambda t: st.dictionaries(keys, t, max_size=4) | st.lists(t, max_size=2), max_leaves=12)
 
 
+@settings(deadline=None)
 @given(trees(nulls=False), trees(nulls=True))
 def test_applying_twice_is_applying_once(doc, patch):
     once = merge_patch.apply(doc, patch)
     assert merge_patch.apply(once, patch) == once
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from("abcd"), trees(nulls=False)))
 def test_the_empty_patch_changes_nothing(doc):
     assert merge_patch.apply(doc, {}) == doc
 
 
+@settings(deadline=None)
 @given(trees(nulls=False), trees(nulls=False))
 def test_diff_leads_to_the_new_document(old, new):
     assert merge_patch.apply(old, merge_patch.diff(old, new)) == new
 
 
+@settings(deadline=None)
 @given(trees(nulls=False), trees(nulls=True))
 def test_no_null_survives_in_maps(doc, patch):
     def nulls(value):

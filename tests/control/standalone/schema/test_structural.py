@@ -5,7 +5,7 @@
 import copy
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control.standalone.schema import structural
@@ -176,6 +176,7 @@ LAW = schema(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["spec", "a"]), st.dictionaries(st.sampled_from("abcd"), JSON)))
 def test_laws_pruning_and_defaulting_settle_at_once(obj):
     structural.prune(obj, LAW)
