@@ -135,8 +135,8 @@ def blame(
 ) -> dict[str, list[Blame]]:
     """By victim's subject key: who held the CPU while it waited, longest first.
 
-    A container's own other tasks count as the container itself. `only` limits the victims. Waiting that began before
-    the slices a CPU remembers ("older") is spread over the victim's known culprits: who ran lately, ran then.
+    A container's own other tasks count as the container itself. `only` limits the victims. Waiting whose runner is not
+    remembered is spread over the victim's known culprits: who ran lately, ran then.
     """
     wanted = None if only is None else set(only)
     sums: dict[str, dict[tuple[str, str], tuple[Owner, int, int]]] = {}
@@ -162,14 +162,12 @@ def blame(
 
 
 def _longest_first(found: dict[tuple[str, str], tuple[Owner, int, int]]) -> list[Blame]:
-    older = found.get(_OLDER)
-    known = sum(ns for key, (_, ns, _) in found.items() if key != _OLDER)
-    scale = 1.0
-    if older is not None and known:
-        scale += older[1] / known
-        del found[_OLDER]
-    blames = [Blame(who, ns / 1e9 * scale, waits) for who, ns, waits in found.values()]
+    known = {key: row for key, row in found.items() if key not in _UNKNOWN}
+    seen = sum(ns for _, ns, _ in known.values())
+    scale = sum(ns for _, ns, _ in found.values()) / seen if seen else 1.0
+    blames = [Blame(who, ns / 1e9 * scale, waits) for who, ns, waits in (known or found).values()]
     return sorted(blames, key=lambda one: (-one.seconds, one.owner.label))
 
 
-_OLDER = ("kernel", "older")
+_UNKNOWN = (("kernel", "older"), ("kernel", "moved"))
+"""Waits whose runner nobody remembers: longer ago than a CPU's last slices, or on a CPU that the task was moved from."""

@@ -87,8 +87,10 @@ def test_blame_is_by_culprit_and_longest_first():
 
 
 def test_forgotten_slices_are_spread_over_the_known_culprits():
-    older = SPECIAL_KEYS["older"]
-    found = blame(snapshot(1, matrix=[(10, 20, 300), (10, 30, 100), (10, older, 400)]), owner)[WEB.key]
+    older, moved = SPECIAL_KEYS["older"], SPECIAL_KEYS["moved"]
+    found = blame(snapshot(1, matrix=[(10, 20, 300), (10, 30, 100), (10, older, 300), (10, moved, 100)]), owner)[
+        WEB.key
+    ]
     assert [(b.owner.name, round(b.seconds * 1e9)) for b in found] == [("job", 600), ("ssh.service", 200)]
     alone = blame(snapshot(1, matrix=[(10, older, 400)]), owner)[WEB.key]
     assert [(b.owner.name, round(b.seconds * 1e9)) for b in alone] == [("older", 400)]
