@@ -170,4 +170,4 @@ def _longest_first(found: dict[tuple[str, str], tuple[Owner, int, int]]) -> list
 
 
 _UNKNOWN = (("kernel", "older"), ("kernel", "moved"))
-"""Waits whose runner nobody remembers: longer ago than a CPU's last slices, or on a CPU that the task was moved from."""
+"""Waits whose runner nobody remembers: longer ago than the slices a CPU keeps, or on a CPU the task was moved from."""
