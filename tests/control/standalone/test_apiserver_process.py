@@ -1,0 +1,118 @@
+"""The server as a process: flags, kill -9 and restart, SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import ssl
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+CMS = "/api/v1/namespaces/default/configmaps"
+
+
+async def start(*arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "control.standalone.apiserver", *arguments, cwd=ROOT, stderr=asyncio.subprocess.PIPE
+    )
+
+
+async def serve(folder: Path) -> tuple[asyncio.subprocess.Process, Any, str]:
+    """A running server, a session that talks to it, its address."""
+    kubeconfig = folder / "admin.kubeconfig"
+    kubeconfig.unlink(missing_ok=True)
+    process = await start("--data-dir", str(folder), "--secure-port=0")
+    async with asyncio.timeout(60):
+        while not kubeconfig.exists():  # written by the other process when it serves
+            assert process.returncode is None
+            await asyncio.sleep(0.02)
+    config = yaml.safe_load(kubeconfig.read_text())
+    context = ssl.create_default_context(cafile=str(folder / "pki/ca.crt"))
+    headers = {"Authorization": f"Bearer {config['users'][0]['user']['token']}"}
+    session = aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(ssl=context))
+    return process, session, config["clusters"][0]["cluster"]["server"]
+
+
+async def test_kill_9_loses_no_answered_write_and_watches_go_on(tmp_path: Path) -> None:
+    process, session, url = await serve(tmp_path / "d")
+    answered: dict[str, str] = {}
+
+    async def write(worker: int) -> None:
+        number = 0
+        while True:
+            name = f"w{worker}-{number}"
+            try:
+                async with session.post(url + CMS, json={"metadata": {"name": name}}) as response:
+                    body = await response.json()
+            except (aiohttp.ClientError, json.JSONDecodeError):
+                return  # killed
+            assert response.status == 201, body
+            answered[name] = body["metadata"]["resourceVersion"]
+            number += 1
+
+    async with session.get(url + CMS) as response:
+        before = (await response.json())["metadata"]["resourceVersion"]
+    writers = [asyncio.create_task(write(i)) for i in range(4)]
+    async with asyncio.timeout(60):
+        while len(answered) < 60:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    await asyncio.gather(*writers)
+    await process.communicate()
+    await session.close()
+
+    process, session, url = await serve(tmp_path / "d")
+    async with session.get(url + CMS) as response:
+        listed = await response.json()
+    stored = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in listed["items"]}
+    assert answered.items() <= stored.items()
+    replayed = set()
+    watch = f"{url}{CMS}?watch=1&resourceVersion={before}&timeoutSeconds=2"
+    async with session.get(watch) as response:
+        async for line in response.content:
+            event = json.loads(line)
+            assert event["type"] in ("ADDED", "MODIFIED"), event
+            replayed.add(event["object"]["metadata"]["name"])
+    assert set(answered) <= replayed
+    await session.close()
+    process.send_signal(signal.SIGTERM)
+    await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 0
+
+
+async def test_sigterm_leaves_a_folded_database_and_no_lock(tmp_path: Path) -> None:
+    process, session, url = await serve(tmp_path / "d")
+    async with session.get(f"{url}/readyz") as response:
+        assert await response.text() == "ok"
+    await session.close()
+    second = await start("--data-dir", str(tmp_path / "d"), "--secure-port=0")
+    _, errors = await asyncio.wait_for(second.communicate(), 60)
+    assert second.returncode == 1
+    assert b"another API server uses this data directory" in errors
+    process.send_signal(signal.SIGTERM)
+    await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 0
+    wal = tmp_path / "d/state.db-wal"
+    assert not wal.exists() or wal.stat().st_size == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], b"--data-dir is required"),
+        (["--data-dirr=x"], b"did you mean --data-dir"),
+        (["--data-dir=x", "--durability=none"], b"durability"),
+    ],
+)
+async def test_bad_command_lines(arguments: list[str], text: bytes) -> None:
+    process = await start(*arguments)
+    _, errors = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 2
+    assert text in errors
