@@ -1,10 +1,12 @@
-"""Build steps that pyproject.toml cannot express: the modules generated from .proto files.
+"""Build steps that pyproject.toml cannot express: modules generated from .proto files, BPF objects and sources.
 
-They are written next to their sources before the packages are collected, so that wheels, source
-distributions and editable installs contain them.
+They are written next to their sources before the packages are collected, so that wheels and source distributions
+contain them. A checkout (an editable install) gets them from scripts/setup.sh instead.
 """
 
 import runpy
+import shutil
+import subprocess
 from pathlib import Path
 
 from setuptools import setup
@@ -14,11 +16,19 @@ ROOT = Path(__file__).resolve().parent
 
 
 class BuildPy(build_py):
-    """Generate, then build as usual."""
+    """Generate, then build as usual; beside the objects goes what the bcc variant compiles on the node."""
 
     def run(self) -> None:
         runpy.run_path(str(ROOT / "scripts" / "gen_proto.py"))["generate"](ROOT)
+        if not self.editable_mode:
+            subprocess.run(["make", "-C", str(ROOT / "bpf")], check=True)
         super().run()
+        if not self.editable_mode:
+            target = Path(self.build_lib) / "koordlet/probes/bpf"
+            for source in [*ROOT.glob("bpf/sched_latency*.h"), *ROOT.glob("bpf/bcc/*.*"), *ROOT.glob("bpf/LICENSE.*")]:
+                destination = target / source.relative_to(ROOT / "bpf")
+                destination.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, destination)
 
 
 setup(cmdclass={"build_py": BuildPy})

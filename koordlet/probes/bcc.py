@@ -17,7 +17,9 @@ from koordlet.probes.loader import LoadedProbe, ProbeError, claim_pins, open_pin
 from koordlet.probes.tables import LayoutMismatch
 
 PYTHON = Path("/usr/bin/python3")
-SOURCE_DIR = Path(__file__).parents[2] / "bpf"
+INSTALLED = Path(__file__).parent / "bpf"
+SOURCE_DIR = INSTALLED if INSTALLED.is_dir() else Path(__file__).parents[2] / "bpf"
+"""Beside this module in an installed package, at the top of a checkout."""
 TIMEOUT_S = 900.0
 """Compiling takes 0.6 s on a present machine and minutes on an emulated one; this only ends a child that hangs."""
 
