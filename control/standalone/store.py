@@ -167,9 +167,6 @@ class Store:
         """Versions up to and including this one can no longer be watched from (except as "now")."""
         return self._compacted
 
-    def keys(self) -> set[str]:
-        return {key for key, table in self._tables.items() if table.objects}
-
     def count(self, key: str) -> int:
         table = self._tables.get(key)
         return len(table.objects) if table else 0
