@@ -44,8 +44,8 @@ stamp=build/.venv-$pins_sum
 if [ ! -e "$stamp" ] && [ ! -e "build/.venv-$test_sum" ]; then
   say "installing Python packages into build/venv (a minute or two)"
   [ -x build/venv/bin/python ] || "$python" -m venv build/venv
-  build/venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r "$pins"
-  build/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+  build/venv/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r "$pins"
+  build/venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
   rm -f build/.venv-*
   touch "$stamp"
 fi
