@@ -57,8 +57,8 @@ static __always_inline struct cpu_state *cpu_at(u32 i) { return bpf_map_lookup_e
 static __always_inline struct stamp *stamp_at(u32 i) { return bpf_map_lookup_elem(&stamps, &i); }
 static __always_inline u64 claim(u64 *tag, u64 id) { return __sync_val_compare_and_swap(tag, 0, id); }
 
-// A function of its own, so that the verifier sees it once and the common path stays short.
-#define OUT_OF_LINE __noinline
+// Keeps the common path short.
+#define OUT_OF_LINE static __noinline
 
 #include "sched_latency_core.h"
 
@@ -229,7 +229,7 @@ static __always_inline void arrive(struct task_struct *next, u32 pid, u32 slot, 
 }
 
 // A switch that no program was told of. The kernel still knows when prev arrived and how long it had waited.
-static __always_inline void make_up(struct task_struct *prev, u32 pid, struct cpu_state *cpu, u32 cpu_id, struct rq *rq)
+OUT_OF_LINE int make_up(struct task_struct *prev, u32 pid, struct cpu_state *cpu, u32 cpu_id, struct rq *rq)
 {
 	struct stamp *stamp = stamp_of(pid);
 	u64 arrived = prev->sched_info.last_arrival;
@@ -244,6 +244,7 @@ static __always_inline void make_up(struct task_struct *prev, u32 pid, struct cp
 			account(prev, slot, stamp, cpu, cpu_id, rq, wait, 0, arrived);
 	}
 	note_runner(cpu, slot, arrived);
+	return 0;
 }
 
 static __always_inline void leave(struct task_struct *prev, u32 pid, bool preempt, u32 cpu_id, u64 now, struct rq *rq)

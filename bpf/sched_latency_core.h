@@ -8,7 +8,7 @@
  *   cgroup_mask(), matrix_mask()
  *   tag_at(i), stats_at(i), matrix_at(i), cpu_at(i)   a pointer into the map, or NULL
  *   claim(tag, id)                                     put id where 0 was; returns what was there
- *   OUT_OF_LINE                                        how to define a function that is called
+ *   OUT_OF_LINE                                        how to define a function off the common path
  *
  * Tables of one CPU are written by that CPU only, with preemption off, from the scheduler: plain
  * stores suffice. The one shared table is tags, where a slot is claimed with a compare-and-swap at
@@ -43,13 +43,12 @@ static __always_inline u32 bucket_of(u64 ns)
 	return log + 1;
 }
 
-/* A cgroup's slot is its id's place in tags; ids are handed out in sequence, so that collisions are rare. */
-static __always_inline u32 cgroup_slot(u64 id, struct cpu_state *cpu)
+/* The first sight of a cgroup, or a place that another one has. */
+OUT_OF_LINE u32 cgroup_slot_probe(u64 id, struct cpu_state *cpu)
 {
 	u32 mask = cgroup_mask();
 	u32 i;
 
-#pragma unroll
 	for (i = 0; i < PROBES; i++) {
 		u32 slot = ((u32)id + i) & mask;
 		u64 *tag = tag_at(slot);
@@ -68,6 +67,17 @@ static __always_inline u32 cgroup_slot(u64 id, struct cpu_state *cpu)
 	}
 	cpu->slot_lost++;
 	return SPECIAL(SLOT_OVERFLOW);
+}
+
+/* A cgroup's slot is its id's place in tags; ids are handed out in sequence, so that collisions are rare. */
+static __always_inline u32 cgroup_slot(u64 id, struct cpu_state *cpu)
+{
+	u32 slot = (u32)id & cgroup_mask();
+	u64 *tag = tag_at(slot);
+
+	if (tag && READ_ONCE(*tag) == id)
+		return slot;
+	return cgroup_slot_probe(id, cpu);
 }
 
 /* comm as a little-endian word, as much of it as tells the kinds of kernel threads apart. */
@@ -114,10 +124,12 @@ static __always_inline void count_throttled(u32 cpu_id, u32 slot, u64 ns)
 static __always_inline void count_wait(u32 cpu_id, u32 slot, u64 wait, bool preempted)
 {
 	struct slot_stats *stats = stats_of(cpu_id, slot);
-	u32 b = bucket_of(wait);
+	u64 b = bucket_of(wait);
 
-	if (!stats || b >= BUCKETS)
+	if (!stats)
 		return;
+	/* b < BUCKETS as it is; the mask keeps it in the struct for verifiers that lose the bound in a spill (v6.1). */
+	asm volatile("%0 &= 31" : "+r"(b));
 	if (preempted) {
 		stats->preempt_hist[b]++;
 		stats->preempt_sum_ns += wait;
@@ -131,18 +143,14 @@ static __always_inline void count_wait(u32 cpu_id, u32 slot, u64 wait, bool pree
 	}
 }
 
-/* Charge ns of a victim's waiting to a culprit. */
-static __always_inline void charge(u32 cpu_id, struct cpu_state *cpu, u32 victim, u32 culprit, u64 ns)
+/* A new pair, or a place that another one has. */
+OUT_OF_LINE int charge_probe(u32 row, struct cpu_state *cpu, u32 key, u32 hash, u64 ns)
 {
-	u32 key = (victim + 1) << 16 | (culprit + 1);
-	u32 hash = (key ^ key >> 13) * 0x9e3779b1u;
 	u32 mask = matrix_mask();
 	u32 i;
 
-	hash ^= hash >> 15;
-#pragma unroll
 	for (i = 0; i < PROBES; i++) {
-		struct matrix_entry *entry = matrix_at(cpu_id * (mask + 1) + ((hash + i) & mask));
+		struct matrix_entry *entry = matrix_at(row + ((hash + i) & mask));
 
 		if (!entry)
 			break;
@@ -151,11 +159,30 @@ static __always_inline void charge(u32 cpu_id, struct cpu_state *cpu, u32 victim
 		if (entry->key == key) {
 			entry->count++;
 			entry->wait_ns += ns;
-			return;
+			return 0;
 		}
 	}
 	cpu->matrix_lost_count++;
 	cpu->matrix_lost_ns += ns;
+	return 0;
+}
+
+/* Charge ns of a victim's waiting to a culprit. */
+static __always_inline void charge(u32 cpu_id, struct cpu_state *cpu, u32 victim, u32 culprit, u64 ns)
+{
+	u32 key = (victim + 1) << 16 | (culprit + 1);
+	u32 hash = (key ^ key >> 13) * 0x9e3779b1u;
+	u32 row = cpu_id * (matrix_mask() + 1);
+	struct matrix_entry *entry;
+
+	hash ^= hash >> 15;
+	entry = matrix_at(row + (hash & matrix_mask()));
+	if (entry && entry->key == key) {
+		entry->count++;
+		entry->wait_ns += ns;
+	} else {
+		charge_probe(row, cpu, key, hash, ns);
+	}
 }
 
 /* The slices before the one that just ended, newest first, as far back as the wait. */

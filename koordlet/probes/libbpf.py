@@ -29,6 +29,13 @@ _BPF_STATS_RUN_TIME = 0
 _DEBUG = 2
 
 
+_OWN_ERRORS = 4000
+"""libbpf's own error numbers begin here."""
+
+_FRAMES = ("libbpf: failed to", "libbpf: prog", "-- ", "processed ")
+"""How the lines begin that libbpf wraps around the verifier's reason."""
+
+
 class BpfError(Exception):
     """A bpf operation failed. ``errno`` is the kernel's answer, ``log`` what libbpf said while it failed."""
 
@@ -36,8 +43,10 @@ class BpfError(Exception):
         self.what = what
         self.errno = code
         self.log = log
-        detail = f": {log[-1]}" if log else ""
-        super().__init__(f"{what}: {os.strerror(code)}{detail}")
+        reasons = [line for line in log if not line.startswith(_FRAMES)]
+        detail = f": {reasons[-1]}" if reasons else ""
+        meaning = os.strerror(code) if code < _OWN_ERRORS else "refused by libbpf"
+        super().__init__(f"{what}: {meaning}{detail}")
 
 
 class LibbpfMissing(BpfError):
@@ -137,7 +146,7 @@ _lib: ctypes.CDLL | None = None
 def _print(level: int, fmt: bytes, args: int) -> int:
     """libbpf's log callback. ``args`` is a va_list, which every supported ABI passes as a pointer."""
     if level < _DEBUG:
-        buffer = ctypes.create_string_buffer(4096)
+        buffer = ctypes.create_string_buffer(1 << 20)  # the verifier's whole log can come as one message
         _libc.vsnprintf(buffer, len(buffer), fmt, ctypes.c_void_p(args))
         _log.extend(line for line in buffer.value.decode(errors="replace").splitlines() if line.strip())
     return 0

@@ -101,7 +101,7 @@ def load_core(sizes: Sizes, cgroup_v2: bool, pin_dir: Path | None, path: Path = 
                 return open_pins(pins, sizes, "bpf", reused=True)
         return _load(path, sizes, cgroup_v2, pins)
     except BpfError as error:
-        raise ProbeError(_explain(error)) from error
+        raise ProbeError(str(error)) from error
     except (LayoutMismatch, OSError) as error:
         raise ProbeError(str(error)) from error
 
@@ -169,8 +169,3 @@ def _load(path: Path, sizes: Sizes, cgroup_v2: bool, pins: Path | None) -> Loade
         raise
     obj.close()
     return probe
-
-
-def _explain(error: BpfError) -> str:
-    """One line; the verifier's whole log stays in the exception's cause."""
-    return str(error)
