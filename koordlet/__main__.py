@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from types import FrameType
 
 from koordlet.app.flags import FlagError, parse
 from koordlet.app.gates import GateError
@@ -18,8 +20,13 @@ async def _start(options: Options) -> int:
     return await Daemon(options).run()
 
 
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
 def main() -> int:
     """Exit status: 0 after an orderly stop, 1 if a part failed, 2 for a command line that can't be used."""
+    signal.signal(signal.SIGTERM, _interrupt)  # until the loop takes signals: what was pinned meanwhile is unpinned
     options = parse(Options, sys.argv[1:], prog="koordlet", description="Watches this node and reports NodeMetric.")
     try:
         setup(options.v, json=options.logging_format == "json")
@@ -28,6 +35,8 @@ def main() -> int:
     except (FlagError, GateError, ConfigError) as error:
         sys.stderr.write(f"koordlet: {error}\nRun 'koordlet --help' for usage.\n")
         return 2
+    except KeyboardInterrupt:
+        return 0
 
 
 if __name__ == "__main__":

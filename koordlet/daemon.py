@@ -82,19 +82,21 @@ class Daemon:
         else:
             states = self._kube()
         probes = self._probes()
-        advisor = self._advisor(states, probes)
-        views = Views(
-            advisor,
-            self.cache,
-            self.registries,
-            probes,
-            self.host.facts,
-            open_files=lambda: self.files.cache.stats.open_fds,
-        )
-        self._serve(views)
-        self._snapshots()
-        log.info("koordlet starts", version=VERSION, node=self.registries.node or self.options.node_name)
-        return await self.runner.run()
+        try:  # from here on programs may be pinned: whatever happens next, they are not left behind
+            views = Views(
+                self._advisor(states, probes),
+                self.cache,
+                self.registries,
+                probes,
+                self.host.facts,
+                open_files=lambda: self.files.cache.stats.open_fds,
+            )
+            self._serve(views)
+            self._snapshots()
+            log.info("koordlet starts", version=VERSION, node=self.registries.node or self.options.node_name)
+            return await self.runner.run()
+        finally:
+            probes.close(keep=self.options.keep_pins)
 
     # --- where the picture comes from
 
@@ -173,12 +175,7 @@ class Daemon:
             mount_bpffs=options.mount_bpffs,
         )
         for name, status in probes.status.items():
-            log.info("probe", name=name, loaded=status.loaded, source=status.source, reason=status.reason or None)
-
-        async def close() -> None:
-            probes.close(keep=options.keep_pins)
-
-        self.runner.add_stop("probes", close)
+            log.info("probe", name=name, loaded=status.loaded, source=status.source, reason=status.reason)
         return probes
 
     def _advisor(self, states: States, probes: ProbeSet) -> MetricsAdvisor:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from koordlet.app.flags import Duration, FlagError, flag
+from koordlet.app.http import split_address
 from koordlet.app.logging import LoggingOptions
 from koordlet.system.roots import Roots
 
@@ -93,6 +94,10 @@ class Options(LoggingOptions):
 
     def check(self, environment_node_name: str) -> None:
         """What one flag alone cannot tell; FlagError says what to do."""
+        try:
+            split_address(self.addr)
+        except ValueError as error:
+            raise FlagError(f"--addr: {error}") from error
         self.node_name = self.node_name or environment_node_name
         if not self.node_name and not self.standalone:
             raise FlagError("the name of this Node is not known: set NODE_NAME or --node-name, or use --standalone")

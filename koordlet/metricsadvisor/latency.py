@@ -131,7 +131,7 @@ def culprit_owner(key: int, owner: OwnerOf) -> Owner:
 
 
 def blame(
-    snapshot: SchedLatencySnapshot, owner: OwnerOf, *, only: Iterable[str] | None = None
+    snapshot: SchedLatencySnapshot, owner: OwnerOf, *, only: Iterable[str] | None = None, spread: bool = True
 ) -> dict[str, list[Blame]]:
     """By victim's subject key: who held the CPU while it waited, longest first.
 

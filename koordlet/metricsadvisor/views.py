@@ -11,6 +11,7 @@ from koordlet.api.top import Culprit, FeatureState, Pressure, SchedLatency, Top,
 from koordlet.metriccache import MetricCache
 from koordlet.metrics import Registries
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
+from koordlet.metricsadvisor.counters import CulpritCounters, SteadySums
 from koordlet.metricsadvisor.latency import Blame, blame
 from koordlet.metricsadvisor.pressure import DEGREES, PRECISIONS, WIRE
 from koordlet.metricsadvisor.readings import Floats
@@ -22,7 +23,7 @@ from koordlet.system.host import HostFacts
 Row = tuple[tuple[str, ...], float]
 CULPRITS_SHOWN = 5
 CULPRITS_EXPORTED = 10
-"""Culprits a victim exports at most; the rest is summed under `other`."""
+"""Culprits a victim exports at once; what the rest adds is counted under `other`."""
 BUCKET_BOUNDS = [*(f"{bound / 1e9:.9g}" for bound in BOUNDS_NS.tolist()), "+Inf"]
 
 
@@ -50,6 +51,8 @@ class Views:
         open_files: Callable[[], int],
     ) -> None:
         self._advisor, self._cache, self._probes, self._facts = advisor, cache, probes, facts
+        self._sums: dict[str, SteadySums] = {}
+        self._culprit_counters: dict[str, CulpritCounters] = {}
         view = registries.view
         view("node_used_cpu_cores", lambda: self._node("cores"))
         view("node_used_memory_bytes", lambda: self._node("memory"))
@@ -132,17 +135,19 @@ class Views:
                             yield (*labels(subject), wire, precision, degree, full), float(column[row])
 
     def _by_subject(self, column: str) -> list[tuple[Subject, Floats]]:
-        """A column of the cumulative snapshot, summed by container."""
+        """A column of the cumulative snapshot, summed by container, that never runs back."""
         snapshot = self._advisor.latency_window.latest
         if snapshot is None:
             return []
-        sums: dict[str, tuple[Subject, Floats]] = {}
+        subjects: dict[str, Subject] = {}
+        sums: dict[str, Floats] = {}
         for key, value in zip(snapshot.keys.tolist(), getattr(snapshot, column), strict=True):
             subject = self._advisor.index.owner(key).subject if key > 0 else None
             if subject is not None and subject.kind is not SubjectKind.POD:
-                known = sums.get(subject.key)
-                sums[subject.key] = (subject, value if known is None else known[1] + value)
-        return list(sums.values())
+                subjects[subject.key] = subject
+                sums[subject.key] = sums.get(subject.key, 0) + value
+        steady = self._sums.setdefault(column, SteadySums()).update(sums)
+        return [(subject, steady[key]) for key, subject in subjects.items()]
 
     def _latency_histograms(self) -> Iterator[tuple[tuple[str, ...], list[tuple[str, float]], float]]:
         for reason, hist, total in (
@@ -163,14 +168,17 @@ class Views:
         if snapshot is None:
             return
         subjects = {s.key: s for s in self._advisor.workloads.subjects if s.kind is not SubjectKind.POD}
-        for victim, found in blame(snapshot, self._advisor.index.owner, only=subjects).items():
+        kept = self._culprit_counters
+        self._culprit_counters = {}
+        for victim, found in blame(snapshot, self._advisor.index.owner, only=subjects, spread=False).items():
             subject = subjects[victim]
             labels = (*container_labels(subject), subject.qos)
-            for one in found[:CULPRITS_EXPORTED]:
-                yield (*labels, one.owner.kind, one.owner.namespace, one.owner.pod, one.owner.name), one.seconds
-            rest = sum(one.seconds for one in found[CULPRITS_EXPORTED:])
-            if rest:
-                yield (*labels, "other", "", "", ""), rest
+            counters = self._culprit_counters[victim] = kept.get(victim) or CulpritCounters(CULPRITS_EXPORTED)
+            counters.update(found)
+            for owner, waited in counters.own.values():
+                yield (*labels, owner.kind, owner.namespace, owner.pod, owner.name), waited
+            if counters.other:
+                yield (*labels, "other", "", "", ""), counters.other
 
     def _lost(self) -> list[Row]:
         snapshot = self._advisor.latency_window.latest
