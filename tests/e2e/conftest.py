@@ -1,0 +1,106 @@
+"""One cluster for all end-to-end tests: the one that KUBECONFIG names, else one that `koordctl up` starts here.
+
+Nothing in this folder may know what kind it is; only this file does. Against a foreign cluster the tests make one
+namespace and remove it; CRDs are applied and stay. E2E_IMAGE names an image with a shell (default busybox).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+
+
+@dataclass
+class Cluster:
+    """kubectl on a cluster, in a namespace of ours."""
+
+    kubeconfig: Path
+    namespace: str = field(default_factory=lambda: f"koord-e2e-{uuid.uuid4().hex[:8]}")
+    image: str = os.environ.get("E2E_IMAGE", "busybox")
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Environment of every command: this cluster and no other."""
+        return {**os.environ, "KUBECONFIG": str(self.kubeconfig), "PATH": f"{BIN}:{os.environ['PATH']}"}
+
+    def run(self, *args: str, text: str | None = None, ok: bool = True) -> subprocess.CompletedProcess[str]:
+        """kubectl with `args`; with `ok` a failure fails the test and shows what kubectl said."""
+        done = subprocess.run(
+            [str(BIN / "kubectl"), "--namespace", self.namespace, *args],
+            input=text, capture_output=True, text=True, env=self.env, timeout=180, check=False,
+        )  # fmt: skip
+        assert not ok or done.returncode == 0, f"kubectl {' '.join(args)}: {done.stderr}{done.stdout}"
+        return done
+
+    def get(self, *args: str) -> Any:
+        """`kubectl get … -o json`, decoded."""
+        return json.loads(self.run("get", *args, "-o", "json").stdout)
+
+    def apply(self, *objects: dict[str, Any]) -> None:
+        """Apply objects."""
+        self.run("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        """kubectl in the background."""
+        command = [str(BIN / "kubectl"), "--namespace", self.namespace, *args]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self.env)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The cluster, with our CRDs and a namespace."""
+    given = os.environ.get("KUBECONFIG")
+    state = tmp_path_factory.mktemp("e2e") / "state"
+    if given:
+        found = Cluster(Path(given))
+    else:
+        koordctl = [str(BIN / "koordctl")]
+        ports = ["--port=0", "--kubelet-port=0", "--koordlet-port=0", "--bpf-pin-dir=/sys/fs/bpf/koord-e2e"]
+        up = [*koordctl, "up", f"--state-dir={state}", "--report-interval=30", "--aggregate-duration=60", *ports]
+        done = subprocess.run(up, capture_output=True, text=True, timeout=180, check=False)
+        assert done.returncode == 0, f"koordctl up: {done.stdout}{done.stderr}"
+        found = Cluster(state / "apiserver/admin.kubeconfig")
+    try:
+        found.run("apply", "--server-side", "--force-conflicts", "-k", str(ROOT / "deploy/crds"))
+        found.run("create", "namespace", found.namespace)
+        yield found
+    finally:
+        if given:
+            found.run("delete", "namespace", found.namespace, "--wait=false", ok=False)
+        else:
+            down = subprocess.run(
+                [*koordctl, "down", f"--state-dir={state}", "--purge"], capture_output=True, text=True, check=False
+            )
+            assert down.returncode == 0, f"koordctl down left something: {down.stdout}{down.stderr}"
+
+
+@pytest.fixture
+def eventually() -> Callable[..., Any]:
+    """`eventually(fn, seconds)`: the first result of `fn` that is true; AssertionError of the last try otherwise."""
+
+    def wait(fn: Callable[[], Any], seconds: float = 60.0) -> Any:
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                found = fn()
+                assert found
+                return found
+            except AssertionError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.5)
+
+    return wait

@@ -1,0 +1,193 @@
+"""What users do with stock kubectl and the official clients, on whatever cluster there is."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from kubernetes import client, config, watch
+
+from koordlet.api.registry import CUSTOM
+from tests.e2e.conftest import Cluster
+
+pytestmark = [pytest.mark.e2e, pytest.mark.kernel, pytest.mark.kubectl]
+Eventually = Callable[..., Any]
+
+
+def pod(cluster: Cluster, name: str, command: str, **spec: Any) -> dict[str, Any]:
+    container = {"name": "main", "image": cluster.image, "command": ["sh", "-c", command]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": name, "koordinator.sh/qosClass": "BE"}},
+        "spec": {"nodeName": node(cluster), "terminationGracePeriodSeconds": 2, "containers": [container], **spec},
+    }
+
+
+def node(cluster: Cluster) -> str:
+    nodes = cluster.get("nodes")["items"]
+    ready = [
+        n["metadata"]["name"]
+        for n in nodes
+        if any(c["type"] == "Ready" and c["status"] == "True" for c in n["status"]["conditions"])
+    ]
+    assert ready, "no node is Ready"
+    return ready[0]
+
+
+def test_nodes_are_ready_and_say_what_they_have(cluster: Cluster):
+    listed = cluster.run("get", "nodes", "-o", "wide").stdout
+    assert "Ready" in listed
+    capacity = cluster.get("node", node(cluster))["status"]["capacity"]
+    assert int(capacity["cpu"]) >= 1
+    assert "Allocatable" in cluster.run("describe", "node", node(cluster)).stdout
+
+
+def test_all_thirteen_kinds_are_served(cluster: Cluster):
+    served = cluster.run("api-resources", "--no-headers").stdout
+    for resource in CUSTOM:
+        assert resource.plural in served
+        assert resource.kind in cluster.run("explain", f"{resource.plural}.{resource.group}").stdout
+
+
+SAMPLES: dict[str, dict[str, Any]] = {
+    "Reservation": {"spec": {"template": {"spec": {"containers": []}}, "owners": [{"labelSelector": {}}], "ttl": "1h"}},
+    "Device": {"spec": {"devices": [{"type": "gpu", "minor": 0, "health": True}]}},
+    "ClusterColocationProfile": {"spec": {"qosClass": "BE", "priorityClassName": "koord-batch"}},
+    "NodeSLO": {"spec": {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressThresholdPercent": 60}}},
+    "PodMigrationJob": {"spec": {"podRef": {"namespace": "x", "name": "y"}, "ttl": "5m"}},
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_custom_resources_live_a_whole_life(cluster: Cluster, kind: str):
+    resource = next(r for r in CUSTOM if r.kind == kind)
+    name = f"{cluster.namespace}-{kind.lower()}"
+    what = f"{resource.plural}.{resource.group}"
+    body = {"apiVersion": resource.api_version, "kind": kind, "metadata": {"name": name}, **SAMPLES[kind]}
+    try:
+        cluster.apply(body)
+        stored = cluster.get(what, name)["spec"]
+        assert stored.items() >= {k: v for k, v in body["spec"].items() if not isinstance(v, (dict, list))}.items()
+        cluster.run("label", what, name, "touched=yes")
+        cluster.run("annotate", what, name, "koordinator.sh/note=e2e")
+        cluster.run("patch", what, name, "--type=merge", "-p", '{"metadata":{"labels":{"touched":"twice"}}}')
+        assert cluster.get(what, name)["metadata"]["labels"]["touched"] == "twice"
+        cluster.run("apply", "--server-side", "-f", "-", text=json.dumps(body))
+        assert name in cluster.run("get", what, "-o", "name").stdout
+    finally:
+        cluster.run("delete", what, name, "--ignore-not-found", "--wait", "--timeout=30s")
+
+
+BAD = {
+    "wrong type": ("NodeSLO", {"spec": {"cpuBurstStrategy": {"cpuBurstPercent": "many"}}}, "spec.cpuBurstStrategy"),
+    "enum": ("ClusterColocationProfile", {"spec": {"qosClass": "GOLD"}}, "spec.qosClass"),
+    "required": ("PodMigrationJob", {"spec": {"podRef": {"name": 7}}}, "spec.podRef.name"),
+}
+
+
+@pytest.mark.parametrize(("kind", "body", "path"), BAD.values(), ids=BAD)
+def test_schema_errors_name_the_field(cluster: Cluster, kind: str, body: dict[str, Any], path: str):
+    resource = next(r for r in CUSTOM if r.kind == kind)
+    document = {"apiVersion": resource.api_version, "kind": kind, "metadata": {"name": "bad"}, **body}
+    refused = cluster.run("create", "--validate=false", "-f", "-", text=json.dumps(document), ok=False)
+    assert refused.returncode != 0
+    assert path in refused.stderr
+    assert "invalid" in refused.stderr.lower()
+
+
+def test_a_pod_runs_logs_and_leaves_gracefully(cluster: Cluster):
+    cluster.apply(pod(cluster, "hello", "echo hello from $HOSTNAME; exec sleep 600"))
+    cluster.run("wait", "--for=condition=Ready", "pod/hello", "--timeout=90s")
+    assert "hello from hello" in cluster.run("logs", "hello").stdout
+    described = cluster.run("describe", "pod", "hello").stdout
+    assert "QoS Class:" in described
+    assert "Started container main" in described
+    watching = cluster.start("get", "pods", "-w", "--no-headers")
+    time.sleep(1)
+    cluster.run("delete", "pod", "hello", "--wait", "--timeout=60s")
+    watching.terminate()
+    assert "Terminating" in watching.communicate()[0]
+
+
+def test_a_job_like_pod_succeeds_and_a_failing_one_restarts(cluster: Cluster, eventually: Eventually):
+    cluster.apply(
+        pod(cluster, "once", "exit 0", restartPolicy="Never"),
+        pod(cluster, "again", "exit 3", restartPolicy="OnFailure"),
+    )
+    cluster.run("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/once", "--timeout=90s")
+
+    def restarted() -> bool:
+        statuses = cluster.get("pod", "again")["status"].get("containerStatuses", [])
+        return bool(statuses) and statuses[0]["restartCount"] >= 1
+
+    eventually(restarted)
+    cluster.run("delete", "pod", "once", "again", "--wait", "--timeout=60s")
+
+
+def test_scale_conflicts_and_server_side_apply(cluster: Cluster):
+    cluster.run("create", "deployment", "web", f"--image={cluster.image}", "--replicas=2", "--", "sleep", "600")
+    cluster.run("scale", "deployment/web", "--replicas=3")
+    assert cluster.get("deployment", "web")["spec"]["replicas"] == 3
+    ours = {
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+        "spec": {
+            "replicas": 5, "selector": {"matchLabels": {"app": "web"}},
+            "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [
+                {"name": cluster.image, "image": cluster.image}]}},
+        },
+    }  # fmt: skip
+    refused = cluster.run("apply", "--server-side", "-f", "-", text=json.dumps(ours), ok=False)
+    assert refused.returncode != 0
+    assert ".spec.replicas" in refused.stderr
+    cluster.run("apply", "--server-side", "--force-conflicts", "-f", "-", text=json.dumps(ours))
+    assert cluster.get("deployment", "web")["spec"]["replicas"] == 5
+    cluster.run("delete", "deployment", "web", "--wait", "--timeout=60s")
+
+
+def test_rights_can_be_asked(cluster: Cluster):
+    assert cluster.run("auth", "can-i", "create", "pods").stdout.strip() == "yes"
+    nobody = cluster.run("auth", "can-i", "delete", "nodes", "--as=nobody", ok=False)
+    assert nobody.stdout.strip() == "no"
+
+
+def test_the_official_client_watches(cluster: Cluster):
+    core = client.CoreV1Api(config.new_client_from_config(str(cluster.kubeconfig)))
+    seen: list[tuple[str, str]] = []
+
+    def look() -> None:
+        stream = watch.Watch()
+        for event in stream.stream(core.list_namespaced_config_map, cluster.namespace, timeout_seconds=20):
+            if event["object"].metadata.name == "watched":
+                seen.append((event["type"], (event["object"].data or {}).get("k", "")))
+                if event["type"] == "DELETED":
+                    stream.stop()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    time.sleep(1)
+    cluster.run("create", "configmap", "watched", "--from-literal=k=1")
+    cluster.run("patch", "configmap", "watched", "--type=merge", "-p", '{"data":{"k":"2"}}')
+    cluster.run("delete", "configmap", "watched")
+    thread.join(30)
+    core.api_client.close()
+    assert seen == [("ADDED", "1"), ("MODIFIED", "2"), ("DELETED", "2")]
+
+
+def test_koordlet_reports_every_node_that_has_a_nodemetric(cluster: Cluster, eventually: Eventually):
+    name = node(cluster)
+
+    def fresh() -> dict[str, Any] | None:
+        status = cluster.get("nodemetrics.slo.koordinator.sh", name).get("status", {})
+        if "updateTime" not in status:
+            return None
+        age = datetime.now(UTC) - datetime.fromisoformat(status["updateTime"])
+        return status if age.total_seconds() < 180 else None
+
+    usage = eventually(fresh, 120)["nodeMetric"]["nodeUsage"]["resources"]
+    assert set(usage) >= {"cpu", "memory"}
