@@ -1,8 +1,8 @@
 """A koordlet process on the real kernel: own pods in the kubelet's layout, a private view of the machine, own readings.
 
-The pods are cgroups below one group of ours, which outweighs whatever else the machine runs. koordlet sees that group
-as its whole cgroup root through bind mounts in a mount namespace that a holder process keeps; its BPF file system is
-mounted there too. When the holder ends nothing is left. What must be true is computed here from kernel files, by a
+The pods are cgroups below one group of ours, which can outweigh whatever else the machine runs. koordlet sees that
+group as its whole cgroup root through bind mounts in a mount namespace that a holder process keeps; its BPF file system
+is mounted there too. When the holder ends nothing is left. What must be true is computed here from kernel files, by a
 thread that reads them ten times a second, so that both sides speak of the same seconds whatever the load.
 """
 
@@ -35,8 +35,8 @@ from koordlet.system.naming import CgroupDriver, KubeQOS, container_dir, pod_dir
 from koordlet.system.roots import Roots
 
 ROOT = Path(__file__).resolve().parents[3]
-WEIGHT = 100
-"""Our groups against one group of default weight: 100 to 1, so that a busy machine hardly disturbs."""
+HEAVY = 100
+"""Weight of our groups against one of default weight where figures are compared: a busy machine hardly disturbs."""
 PATIENCE = 120.0
 """Seconds to wait for what will come; an emulated guest needs most of it."""
 SAMPLE_SECONDS = 0.1
@@ -151,7 +151,7 @@ class Container:
 class PodTree:
     """kubepods below one group of ours, in every hierarchy that koordlet reads."""
 
-    def __init__(self, host: Host, driver: CgroupDriver) -> None:
+    def __init__(self, host: Host, driver: CgroupDriver, weight: int) -> None:
         mounts = host.facts.cgroup_mounts
         self.driver, self.v2 = driver, mounts.version == 2
         self.roots: dict[str, Path] = {}
@@ -167,9 +167,9 @@ class PodTree:
         self._dirs: list[str] = []
         self.mkdir("")
         if self.v2:
-            self.path("cpu", "").joinpath("cpu.weight").write_text(str(min(100 * WEIGHT, 10_000)))
+            self.path("cpu", "").joinpath("cpu.weight").write_text(str(100 * weight))
         else:
-            self.path("cpu", "").joinpath("cpu.shares").write_text(str(1024 * WEIGHT))
+            self.path("cpu", "").joinpath("cpu.shares").write_text(str(1024 * weight))
 
     def path(self, controller: str, directory: str) -> Path:
         return (self.roots[""] if self.v2 else self.roots[controller]) / self.top / directory
@@ -517,8 +517,8 @@ def cpus() -> tuple[int, int]:
 def trees(own_host: Host) -> Iterator[Callable[..., PodTree]]:
     made: list[PodTree] = []
 
-    def make(driver: CgroupDriver = CgroupDriver.CGROUPFS) -> PodTree:
-        made.append(PodTree(own_host, driver))
+    def make(driver: CgroupDriver = CgroupDriver.CGROUPFS, weight: int = 1) -> PodTree:
+        made.append(PodTree(own_host, driver, weight))
         return made[-1]
 
     yield make

@@ -92,7 +92,7 @@ def scene(
     request: pytest.FixtureRequest, tools: Any, trees: Callable[..., Any], views: Any, koordlets: Any, cpus: Any
 ) -> Iterator[Scene]:
     assert cpus[0] != cpus[1], "the scene needs two CPUs"
-    tree = trees(request.param)
+    tree = trees(request.param, weight=tools.HEAVY)
     (worker, idle), (batch,) = tree.pod(KubeQOS.BURSTABLE, 2), tree.pod(KubeQOS.BESTEFFORT)
     (limited,), (holder,) = tree.pod(KubeQOS.GUARANTEED), tree.pod(KubeQOS.BURSTABLE)
     limited.quota(QUOTA)

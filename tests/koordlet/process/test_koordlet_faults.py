@@ -1,0 +1,292 @@
+"""What a koordlet does when the machine misbehaves: pods that come and go, kill -9, missing features, a full disk.
+
+Everything that is missing is hidden within the koordlet's own mount namespace; the machine itself keeps it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordlet.system.naming import KubeQOS
+
+pytestmark = pytest.mark.kernel
+
+WAITED = "koordlet_sched_latency_wait_seconds_total"
+
+
+@pytest.fixture(scope="module")
+def tree(trees: Callable[..., Any]) -> Any:
+    return trees()
+
+
+@pytest.fixture(scope="module")
+def pair(tree: Any, tools: Any, cpus: Any) -> Any:
+    """An LS worker and a BE burner on one CPU."""
+    (worker,), (batch,) = tree.pod(KubeQOS.BURSTABLE), tree.pod(KubeQOS.BESTEFFORT)
+    worker.run(tools.duty(0.02, 0.02), cpus[0])
+    batch.run(tools.BURN, cpus[0])
+    return worker, batch
+
+
+@pytest.fixture(scope="module")
+def shared(tree: Any, pair: Any, views: Any, koordlets: Any) -> Any:
+    """One koordlet for all tests that do not hurt it."""
+    return koordlets(views(tree)).wait()
+
+
+def probe(koordlet: Any) -> dict[str, Any]:
+    found: dict[str, Any] = koordlet.top()["probes"][0]
+    return found
+
+
+def conditions(koordlet: Any) -> dict[str, str]:
+    return {one["name"]: one["reason"] for one in koordlet.top()["conditions"]}
+
+
+# --- pods that come and go
+
+
+def test_a_container_made_again_under_its_name_gives_no_absurd_figure(
+    shared: Any, tree: Any, tools: Any, cpus: Any
+) -> None:
+    """Its counters begin at zero again; a pinned process cannot use more than one core."""
+    (steady, flicker) = tree.pod(KubeQOS.BURSTABLE, 2)
+    steady.run(tools.SLEEP, cpus[1])
+    flicker.run(tools.BURN, cpus[1])
+    tools.until(lambda: shared.row(flicker).get("cpu"), "the container in /top")
+    for _ in range(12):
+        flicker.remove()
+        flicker.make()
+        flicker.run(tools.BURN, cpus[1])
+        time.sleep(0.15)
+    moment = tools.boot_time()
+    tools.until(lambda: shared.row(flicker).get("cpu", 0) > 0.2, "figures of the last one")
+    series = shared.series(after=moment)
+    for kind, key in (("container", flicker.key), ("pod", flicker.pod_uid)):
+        times, values = series.samples[f"{kind}_cpu_usage", key]
+        assert ((values >= 0) & (values <= 1.2)).all(), list(zip(times, values, strict=True))
+        _, memory = series.samples[f"{kind}_memory_usage", key]
+        assert (memory < 64 << 20).all()
+    assert shared.value("koordlet_metric_cache_lost_samples_total") == 0
+    assert not shared.values("koordlet_collector_failures_total", cause="unreadable")
+    tree.remove_pod(flicker.pod_uid, KubeQOS.BURSTABLE)
+
+
+def test_pods_in_a_churn_leave_nothing_behind(shared: Any, tree: Any, tools: Any) -> None:
+    """Neither descriptors nor rows in /top nor exported series grow with the pods that have been."""
+
+    def held() -> dict[str, int]:
+        families = shared.families("/external-metrics")
+        return {
+            "descriptors": len(os.listdir(f"/proc/{shared.process.pid}/fd")),  # noqa: PTH208
+            "files": int(shared.value("koordlet_cgroup_files_open")),
+            "rows": len(shared.top()["rows"]),
+            "containers": len(families["koordlet_container_cpu_usage_cores"].samples),
+        }
+
+    tools.until(lambda: held()["rows"] == held()["containers"], "a settled picture")
+    before = held()
+    for _ in range(8):
+        made = [tree.pod(KubeQOS.BESTEFFORT, 2) for _ in range(4)]
+        for containers in made:
+            containers[0].run("time.sleep(100)")
+        if _ in (3, 7):  # long enough to be found: the tree is walked every three seconds
+            tools.until(lambda made=made: shared.row(made[-1][0]).get("cpu") is not None, "a pod of the churn in /top")
+        for containers in made:
+            tree.remove_pod(containers[0].pod_uid, KubeQOS.BESTEFFORT)
+    tools.until(lambda: held()["rows"] <= before["rows"], "the pods to go")
+    tools.until(
+        lambda: all(value <= before[name] + 2 for name, value in held().items()),
+        f"{before} again, at last {held()}",
+        30,
+    )
+    assert not shared.values("koordlet_collector_failures_total", cause="unreadable")
+
+
+# --- kill -9 and stop
+
+
+def test_kill_9_loses_no_count_and_no_window(tree: Any, pair: Any, views: Any, koordlets: Any, tools: Any) -> None:
+    """The programs go on counting while no koordlet runs; the cache comes back and holds no sample twice."""
+    worker, _ = pair
+    view = views(tree)
+    first = koordlets(view).wait()
+    before = tools.until(lambda: sum(first.values(WAITED, container_id=worker.key)), "waiting of the worker")
+    assert probe(first)["source"] in ("bpf", "bcc")
+    kept = first.series(after=tools.boot_time())
+    first.kill()
+    pid = worker.processes[0].pid
+    delay = tools.run_delay_seconds(pid)
+    time.sleep(3.0)
+    away = tools.run_delay_seconds(pid) - delay
+    assert away > 0.2, "the worker did not wait"
+    second = koordlets(view).wait()
+    after = tools.until(lambda: sum(second.values(WAITED, container_id=worker.key)), "waiting of the worker")
+    total = tools.run_delay_seconds(pid)
+    assert before + 0.9 * away <= after, "what was waited while no koordlet ran is not counted"
+    assert after <= total * 1.05 + 0.05, "waits are counted twice"
+    found = second.series(after=tools.boot_time())
+    for key in (("node_cpu_usage",), ("container_cpu_usage", worker.key)):
+        old, (times, values) = kept.samples[key][0], found.samples[key]
+        assert set(old) <= set(times), "samples of before are missing"
+        assert (times[1:] > times[:-1]).all(), "a moment is there twice"
+        assert values.max() < 64
+    second.terminate()
+    assert "metric cache restored" in second.log
+
+
+def test_sigterm_leaves_neither_pins_nor_mounts(tree: Any, pair: Any, views: Any, koordlets: Any) -> None:
+    """Also the bpf file system that koordlet itself mounted."""
+    view = views(tree, bpffs=False)
+    koordlet = koordlets(view).wait()
+    mounts = Path(f"/proc/{view.holder.pid}/mountinfo")
+    point = str(view.sys_fs / "bpf")
+    assert point in mounts.read_text()
+    assert list(view.pins.rglob("link_*"))
+    assert koordlet.terminate() == 0
+    assert point not in mounts.read_text()
+    assert not list(view.pins.iterdir())
+    assert [path.name for path in view.state.iterdir()] == ["metrics.npz"]
+
+
+# --- missing features
+
+
+def test_without_root_it_says_so_and_serves_what_is_readable(
+    tree: Any, pair: Any, views: Any, koordlets: Any, tools: Any
+) -> None:
+    worker, batch = pair
+    view = views(tree)
+    view.scratch.chmod(0o755)
+    for parent in view.scratch.parents:
+        if parent.stat().st_uid == os.getuid() and not parent.stat().st_mode & 0o001 and parent != Path("/"):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    koordlet = koordlets(view, user=65534).wait()
+    assert {"root", "cap_sys_admin"} <= conditions(koordlet).keys()
+    assert "65534" in conditions(koordlet)["root"]
+    found = probe(koordlet)
+    assert not found["up"]
+    assert found["source"] == "schedstat"
+    assert "CAP_SYS_ADMIN" in found["reason"]
+    row = tools.until(
+        lambda: (r := koordlet.row(worker)).get("sched", {}).get("wait", 0) > 0.01 and r, "waiting from schedstat"
+    )
+    assert row["cpu"] > 0.005
+    assert "p99" not in row["sched"], "sums have no percentiles"
+    assert koordlet.row(batch)["memory"] > 1 << 20
+    assert koordlet.value("koordlet_host_feature_supported", feature="root") == 0
+    assert koordlet.value("koordlet_probe_up", probe="sched_latency", source="schedstat") == 0
+    # the state directory is root's: every failed snapshot is counted, nothing else suffers
+    _until_snapshots_fail(koordlet, tools)
+    assert koordlet.terminate() == 1, "the last snapshot could not be written"
+
+
+def _until_snapshots_fail(koordlet: Any, tools: Any) -> None:
+    name = "koord_periodic_task_failures_total"
+    tools.until(lambda: sum(koordlet.values(name, task="metric-snapshot")) >= 2, "snapshots that fail")
+
+
+def test_without_btf_it_climbs_down_and_says_why(tree: Any, pair: Any, views: Any, koordlets: Any, tools: Any) -> None:
+    """bcc where the kernel's headers are installed, else files."""
+    koordlet = koordlets(views(tree, also=("mount -t tmpfs none /sys/kernel/btf",))).wait()
+    found = probe(koordlet)
+    assert "btf" in conditions(koordlet)
+    assert "core: " in found["reason"]
+    assert found["source"] in ("bcc", "schedstat")
+    if found["source"] == "schedstat":
+        assert "bcc: " in found["reason"]
+    tools.until(lambda: koordlet.row(pair[0]).get("sched", {}).get("wait", 0) > 0.01, "waiting of the worker")
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [(["--mount-bpffs=false"], "is not a mounted bpf file system"), (["--bpf-pin-dir=/tmp"], "not within a bpf")],
+    ids=["not mounted", "pins elsewhere"],
+)
+def test_without_a_place_for_pins_the_probe_lives_with_the_process(
+    tree: Any, pair: Any, views: Any, koordlets: Any, tools: Any, flags: list[str], reason: str
+) -> None:
+    view = views(tree, bpffs="/tmp" in flags[0])
+    koordlet = koordlets(view, *flags).wait()
+    found = probe(koordlet)
+    assert found["up"]
+    assert reason in found["reason"]
+    tools.until(lambda: koordlet.row(pair[0]).get("sched", {}).get("wait", 0) > 0.01, "waiting of the worker")
+    assert koordlet.terminate() == 0
+
+
+def test_without_pressure_the_rest_goes_on(tree: Any, pair: Any, views: Any, koordlets: Any) -> None:
+    koordlet = koordlets(views(tree, also=("mount -t tmpfs none /proc/pressure",))).wait()
+    assert "psi" in conditions(koordlet)
+    assert not koordlet.values("koordlet_container_psi")
+    row = koordlet.row(pair[0])
+    assert "pressure" not in row
+    assert row["cpu"] > 0.005
+
+
+def test_a_full_disk_costs_snapshots_only(tree: Any, pair: Any, views: Any, koordlets: Any, tools: Any) -> None:
+    view = views(tree)
+    subprocess.run(view.enter(["mount", "-t", "tmpfs", "-o", "size=4k", "none", str(view.state)]), check=True)
+    view.seen(view.state).joinpath("full").write_bytes(b"x" * 4096)
+    koordlet = koordlets(view).wait()
+    _until_snapshots_fail(koordlet, tools)
+    assert [path.name for path in view.seen(view.state).iterdir()] == ["full"], "half a snapshot stayed behind"
+    assert koordlet.row(pair[0])["cpu"] > 0.005
+    assert "No space left" in koordlet.log
+    assert koordlet.terminate() == 1, "the last snapshot could not be written"
+
+
+def test_a_damaged_snapshot_is_refused_and_replaced(
+    tree: Any, pair: Any, views: Any, koordlets: Any, tools: Any
+) -> None:
+    view = views(tree)
+    damaged = b"PK\x03\x04 not a snapshot"
+    (view.state / "metrics.npz").write_bytes(damaged)
+    koordlet = koordlets(view, "--probes=off").wait()
+    assert "metric cache starts empty" in koordlet.log
+    tools.until(lambda: (view.state / "metrics.npz").read_bytes() != damaged, "a snapshot of its own")
+    assert koordlet.series().samples
+
+
+# --- the command line
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--standalon"], "did you mean --standalone?"),
+        (["--standalone", "--collect-res-used-interval=0.1s"], "must be at least 1s"),
+        (["--standalone", "--probes=ebpf"], "must be one of auto, core, bcc, off"),
+        (["--standalone", "--feature-gates=CPUSupress=true"], "CPUSuppress"),
+        (["--standalone", "--addr=nowhere"], "--addr"),
+        ([], "--standalone"),
+        (["--node-name=n", "--kubeconfig=/nowhere/at/all"], "/nowhere/at/all"),
+    ],
+    ids=["near miss", "too small", "no choice", "unknown gate", "address", "no node name", "no kubeconfig"],
+)
+def test_a_command_line_that_cannot_be_used(flags: list[str], said: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in ("NODE_NAME", "KUBECONFIG")}
+    done = subprocess.run(
+        [sys.executable, "-m", "koordlet", *flags], capture_output=True, text=True, env=environment, timeout=120
+    )
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_port_that_is_taken_ends_the_process_with_a_cause(
+    shared: Any, tree: Any, views: Any, koordlets: Any, tools: Any
+) -> None:
+    late = koordlets(views(tree), f"--addr=127.0.0.1:{shared.port}", "--probes=off")
+    assert late.process.wait(tools.PATIENCE) == 1
+    assert "address already in use" in late.log
+    assert json.loads(shared.get("/top"))["node"] == "own-node"

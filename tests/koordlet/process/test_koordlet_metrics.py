@@ -1,0 +1,167 @@
+"""What a running koordlet serves, held to the catalogue, to Prometheus' own tools and to what counters are."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordlet.metrics.catalogue import EXTERNAL, FAMILIES, INTERNAL
+from koordlet.system.naming import KubeQOS
+
+pytestmark = pytest.mark.kernel
+
+NEEDS_A_CLUSTER = {
+    "koordlet_kubelet_request_duration_seconds",
+    "koordlet_node_resource_allocatable",
+    "koordlet_container_resource_requests",
+    "koordlet_container_resource_limits",
+    "koordlet_node_metric_node_usage",
+    "koordlet_node_metric_system_usage",
+    "koordlet_node_metric_reports_total",
+}
+NEEDS_MORE = {
+    "koordlet_host_application_resource_usage",  # a NodeSLO
+    "koordlet_be_suppress_be_used_cpu_cores",  # the QoS directories, which only a kubelet's node has for certain
+    "koordlet_collector_failures_total",  # something that fails
+}
+PRESSURE = {"koordlet_container_psi", "koordlet_pod_psi"}
+OTHERS = ("koord_periodic_task_", "koordlet_metric_provider_failures", "koord_build_info", "python_", "process_")
+KOORDINATORS_SPELLING = {
+    "koordlet_collect_node_cpu_info_status",
+    "koordlet_collect_node_numa_info_status",
+    "koordlet_start_time",
+    "koordlet_container_psi",
+    "koordlet_pod_psi",
+}
+
+
+@pytest.fixture(scope="module")
+def served(trees: Callable[..., Any], views: Any, koordlets: Any, tools: Any, cpus: Any) -> Iterator[Any]:
+    tree = trees()
+    (worker, _), (batch,) = tree.pod(KubeQOS.BURSTABLE, 2), tree.pod(KubeQOS.BESTEFFORT)
+    worker.run(tools.duty(0.02, 0.02), cpus[0])
+    batch.run(tools.BURN, cpus[0])
+    koordlet = koordlets(views(tree)).wait()
+    tools.until(
+        lambda: koordlet.values("koordlet_sched_latency_culprit_wait_seconds_total", container_id=worker.key),
+        "culprits of the worker",
+    )
+    yield koordlet, worker, batch
+    for container in tree.containers:
+        container.end()
+
+
+def _label_sets(family: Any) -> set[frozenset[str]]:
+    return {frozenset(sample.labels) - {"le"} for sample in family.samples}
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_family_is_served_as_the_catalogue_says(served: Any, family: Any) -> None:
+    koordlet, worker, _ = served
+    found = koordlet.families().get(
+        family.full_name.removesuffix("_total") if family.type == "counter" else family.full_name
+    )
+    needs = NEEDS_A_CLUSTER | NEEDS_MORE
+    if not _has_pressure(worker):
+        needs = needs | PRESSURE
+    if family.full_name in needs:
+        assert found is None or not found.samples
+        return
+    assert found is not None, "not served"
+    assert found.samples, "served empty"
+    assert _label_sets(found) == {frozenset(family.all_labels)}
+    assert found.documentation == family.help
+    expected = "unknown" if family.type == "counter" and not family.name.endswith("_total") else family.type
+    assert found.type == expected
+    assert all(sample.labels.get("node", "own-node") == "own-node" for sample in found.samples)
+
+
+def _has_pressure(container: Any) -> bool:
+    tree = container.tree
+    return ("" if tree.v2 else "unified") in tree.roots and Path("/proc/pressure").is_dir()
+
+
+def test_nothing_is_served_that_the_catalogue_does_not_know(served: Any) -> None:
+    known = {family.full_name.removesuffix("_total") for family in FAMILIES}
+    for path in ("/metrics", "/internal-metrics", "/external-metrics"):
+        strangers = {name for name in served[0].families(path) if name not in known and not name.startswith(OTHERS)}
+        assert not strangers, path
+
+
+def test_metrics_is_both_sides(served: Any) -> None:
+    koordlet = served[0]
+    pages = {path: set(koordlet.families(path)) for path in ("/metrics", "/internal-metrics", "/external-metrics")}
+    assert pages["/metrics"] == pages["/internal-metrics"] | pages["/external-metrics"]
+    assert not pages["/internal-metrics"] & pages["/external-metrics"]
+    for side, path in ((INTERNAL, "/internal-metrics"), (EXTERNAL, "/external-metrics")):
+        names = {family.full_name.removesuffix("_total") for family in FAMILIES if family.side == side}
+        assert {name for name in pages[path] if name.startswith("koordlet_") and "provider" not in name} <= names
+
+
+def test_counters_never_run_back(served: Any) -> None:
+    """Also not those of culprits, whose shares are estimated: Prometheus would take that for a restart."""
+    last: dict[tuple[Any, ...], float] = {}
+    for _ in range(8):
+        for family in served[0].families().values():
+            for sample in family.samples:
+                if family.type == "counter" or sample.name.endswith(("_bucket", "_count", "_sum")):
+                    key = (sample.name, *sorted(sample.labels.items()))
+                    assert sample.value >= last.get(key, 0.0), key
+                    last[key] = sample.value
+        time.sleep(0.7)
+    assert last
+
+
+def test_a_page_is_well_formed_for_promtool(served: Any) -> None:
+    """Parses; complaints of the linter are only about names that are Koordinator's."""
+    done = subprocess.run(["promtool", "check", "metrics"], input=served[0].get("/metrics"), capture_output=True)
+    complaints = done.stderr.decode().splitlines()
+    assert done.returncode in (0, 3), complaints
+    assert {line.split()[0] for line in complaints} <= KOORDINATORS_SPELLING
+
+
+def test_prometheus_scrapes_and_answers(served: Any, tools: Any, tmp_path: Path) -> None:
+    koordlet, worker, batch = served
+    config = tmp_path / "prometheus.yml"
+    config.write_text(
+        "global: {scrape_interval: 1s}\nscrape_configs:\n- job_name: koordlet\n"
+        f"  static_configs: [{{targets: ['127.0.0.1:{koordlet.port}']}}]\n"
+    )
+    port = tools.free_port()
+    command = [
+        "prometheus", f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]  # fmt: skip
+    with (tmp_path / "log").open("wb") as log:
+        prometheus = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def ask(query: str) -> list[dict[str, Any]]:
+        url = f"http://127.0.0.1:{port}/api/v1/query?query={urllib.parse.quote(query)}"
+        try:
+            with urllib.request.urlopen(url, timeout=30) as response:
+                found: list[dict[str, Any]] = json.load(response)["data"]["result"]
+        except OSError:
+            assert prometheus.poll() is None, (tmp_path / "log").read_text()
+            return []
+        return found
+
+    try:
+        selector = f'koordlet_container_cpu_usage_cores{{container_id="{batch.key}"}}'
+        pair = f'{{container_id="{worker.key}",culprit_pod="{batch.pod_uid}"}}'
+        rate = f"rate(koordlet_sched_latency_culprit_wait_seconds_total{pair}[10s])"
+        found = tools.until(lambda: ask(f"avg_over_time({selector}[5s])"), "an answer of Prometheus")
+        blamed = tools.until(lambda: ask(f"{rate} > 0.01"), "a rate of waiting")
+    finally:
+        prometheus.terminate()
+        prometheus.wait(30)
+    assert 0.05 < float(found[0]["value"][1]) <= 1.1, "a burner that shares its CPU"
+    assert blamed[0]["metric"]["node"] == "own-node"
+    assert float(blamed[0]["value"][1]) <= 1.0
