@@ -139,8 +139,8 @@ async def _koordlet_problem(_: Layout, settings: Settings) -> str | None:
 
 
 PARTS = (
-    Part("apiserver", _apiserver, lambda s: s.apiserver_port, _apiserver_problem, 30.0, 15.0),
-    Part("kubelet", _kubelet, lambda s: s.kubelet_port, _kubelet_problem, 30.0, 40.0),
-    Part("koordlet", _koordlet, lambda s: s.koordlet_port, _koordlet_problem, 40.0, 15.0, {"agent_mode": "hostMode"}),
+    Part("apiserver", _apiserver, lambda s: s.apiserver_port, _apiserver_problem, 60.0, 15.0),
+    Part("kubelet", _kubelet, lambda s: s.kubelet_port, _kubelet_problem, 60.0, 40.0),
+    Part("koordlet", _koordlet, lambda s: s.koordlet_port, _koordlet_problem, 60.0, 15.0, {"agent_mode": "hostMode"}),
 )
 NAMES = tuple(part.name for part in PARTS)

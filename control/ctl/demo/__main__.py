@@ -6,10 +6,14 @@ killed, the next run begins with cleaning up after it. Logs of a run that failed
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -24,8 +28,8 @@ from control.ctl.supervisor import CODE_ROOT
 BUILD = CODE_ROOT / "build"
 
 
-class Interrupted(BaseException):
-    """A signal asks us to end."""
+class Interrupted(KeyboardInterrupt):
+    """A signal asks us to end. A KeyboardInterrupt, because asyncio lets nothing else out of a callback."""
 
 
 def _interrupt(number: int, _: FrameType | None) -> None:
@@ -35,6 +39,20 @@ def _interrupt(number: int, _: FrameType | None) -> None:
 def _signals(handler: signal.Handlers | object) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, handler)  # type: ignore[arg-type]
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold the directory that `folder` is in, so that a second demo does not take the first one for a dead one."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder.parent, os.O_RDONLY | os.O_CLOEXEC)  # a directory: it leaves no lock file behind
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise CtlError(f"another demo runs in {folder}", "End that one first (Ctrl-C where it runs).") from error
+    finally:
+        os.close(handle)
 
 
 def clean_up(folder: Path, progress: Progress) -> list[str]:
@@ -91,16 +109,24 @@ def play(folder: Path, progress: Progress, *, once: bool) -> list[str]:
 
 @click.command()
 @click.option("--once", is_flag=True, help="End after the last step instead of staying up until Ctrl-C.")
-def main(once: bool) -> None:
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
+    default=BUILD / "demo",
+    help="Where the demo keeps its state while it runs.  [default: build/demo]",
+)
+def main(once: bool, folder: Path) -> None:
     """Show a live co-location node on this machine."""
-    progress, folder = Progress(), BUILD / "demo"
+    progress = Progress()
     _signals(_interrupt)
     began = time.monotonic()
     try:
-        if folder.exists():
-            progress.console.print("[bold]Cleaning up after an earlier run[/]")
-            clean_up(folder, progress)
-        problems = play(folder, progress, once=once)
+        with alone(folder):
+            if folder.exists():
+                progress.console.print("[bold]Cleaning up after an earlier run[/]")
+                clean_up(folder, progress)
+            problems = play(folder, progress, once=once)
     except CtlError as error:
         progress.bad(str(error))
         raise SystemExit(1) from error
