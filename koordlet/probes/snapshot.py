@@ -40,9 +40,9 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class SchedLatencySnapshot:
-    """Row i of every ``[n]`` and ``[n, BUCKETS]`` array belongs to ``keys[i]`` (sorted, unique); entry j of the
-    matrix says that ``victim[j]`` waited ``wait_ns[j]`` while ``culprit[j]`` held the CPU, in ``wait_count[j]``
-    waits. Histograms and the matrix are empty when ``source`` is not a probe."""
+    """Row i of every ``[n]`` and ``[n, BUCKETS]`` array belongs to ``keys[i]`` (sorted, unique). Entry j of the matrix
+    (sorted by victim, then culprit) says that ``victim[j]`` waited ``wait_ns[j]`` while ``culprit[j]`` held the CPU, in
+    ``wait_count[j]`` waits. Histograms and the matrix are empty when ``source`` is not a probe."""
 
     source: str
     """``bpf``, ``bcc`` or ``schedstat``."""
@@ -112,27 +112,30 @@ def diff(old: SchedLatencySnapshot, new: SchedLatencySnapshot, *, matrix: bool =
     A key that *old* doesn't have counts from zero, and so does one whose counters ran back (its id was reused, or
     the probe was loaded anew). Keys that *new* doesn't have are gone. Maxima stay those of *new*.
     """
-    rows = _subtract(old, new, _ROWS, _align_keys(old.keys, new.keys))
+    rows = _subtract(old, new, _ROWS, _align(old.keys, new.keys))
     pairs = {name: getattr(new, name)[:0] for name in ("victim", "culprit", *_MATRIX)}
     if matrix:
-        pairs = _subtract(old, new, _MATRIX, _align([old.victim, old.culprit], [new.victim, new.culprit]))
+        pairs = _subtract(old, new, _MATRIX, _align_pairs(old, new))
     lost = {f.name: max(0, getattr(new.lost, f.name) - getattr(old.lost, f.name)) for f in fields(Lost)}
     return replace(new, **rows, **pairs, lost=Lost(**lost))  # type: ignore[arg-type]
 
 
-def _align_keys(old: Ints, new: Ints) -> Ints:
-    """As `_align` for sorted unique keys."""
+def _align(old: Ints, new: Ints) -> Ints:
+    """For each of *new* the index of the same number in *old* (sorted, unique), or -1."""
     if not len(old):
         return np.full(len(new), -1, dtype=np.int64)
     at = np.minimum(np.searchsorted(old, new), len(old) - 1)
     return np.where(old[at] == new, at, -1).astype(np.int64)
 
 
-def _align(old: list[Ints], new: list[Ints]) -> Ints:
-    """For each row of *new* the index of the same key in *old*, or -1."""
-    where = {key: i for i, key in enumerate(zip(*(column.tolist() for column in old), strict=True))}
-    keys = zip(*(column.tolist() for column in new), strict=True)
-    return np.array([where.get(key, -1) for key in keys], dtype=np.int64)
+def _align_pairs(old: SchedLatencySnapshot, new: SchedLatencySnapshot) -> Ints:
+    """As `_align` for the entries of the matrix, which are sorted by victim, then culprit."""
+    keys = np.unique(np.concatenate([old.victim, old.culprit, new.victim, new.culprit]))
+
+    def codes(side: SchedLatencySnapshot) -> Ints:
+        return np.searchsorted(keys, side.victim) * len(keys) + np.searchsorted(keys, side.culprit)
+
+    return _align(codes(old), codes(new))
 
 
 def _subtract(

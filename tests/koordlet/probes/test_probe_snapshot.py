@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordlet.probes import BOUNDS_NS, Lost, SchedLatencySnapshot, diff, quantile
@@ -55,6 +55,7 @@ def test_worked_example_of_the_proposal() -> None:
     assert quantile(hist, 0.99) == pytest.approx(start + (end - start) * 0.5)
 
 
+@settings(deadline=None)
 @given(waits, st.floats(0, 1))
 def test_quantile_is_in_the_bucket_of_the_true_one(values: list[int], q: float) -> None:
     true = float(np.quantile(values, q, method="inverted_cdf"))
@@ -66,6 +67,7 @@ def test_quantile_is_in_the_bucket_of_the_true_one(values: list[int], q: float) 
     assert low * (1 - 1e-9) <= estimate <= high * (1 + 1e-9)
 
 
+@settings(deadline=None)
 @given(hists, st.floats(0, 1), st.floats(0, 1))
 def test_quantile_never_falls(hist: list[int], a: float, b: float) -> None:
     low, high = sorted((a, b))
@@ -84,6 +86,7 @@ rows = st.dictionaries(st.integers(-11, 50).filter(bool), st.lists(st.integers(0
 matrices = st.dictionaries(st.tuples(st.integers(1, 5), st.integers(-3, 5)), st.integers(1, 10**9), max_size=6)
 
 
+@settings(deadline=None)
 @given(rows, rows, matrices, matrices)
 def test_a_window_is_what_came_on_top(old: dict, more: dict, old_matrix: dict, more_matrix: dict) -> None:
     both = {key: old.get(key, []) + more.get(key, []) for key in old.keys() | more.keys()}
