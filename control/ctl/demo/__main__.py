@@ -79,8 +79,10 @@ def play(folder: Path, progress: Progress, *, once: bool) -> list[str]:
     """Run the scenario and clean up; everything that was not as it should be."""
     scenario = Scenario(folder, progress)
     problems: list[str] = []
+    shown = False
     try:
         scenario.run()
+        shown = True
         problems += scenario.failures
         progress.say("\nLook further:")
         for line in scenario.how_to_look_further():
@@ -94,7 +96,7 @@ def play(folder: Path, progress: Progress, *, once: bool) -> list[str]:
         problems.append(error.message)
     except Interrupted as signal_name:
         progress.say(f"\n{signal_name}: cleaning up")
-        if once:
+        if once or not shown:
             problems.append(f"interrupted by {signal_name}")
     finally:
         _signals(signal.SIG_IGN)  # a second Ctrl-C must not leave half of it behind

@@ -64,20 +64,28 @@ def test_one_demo_at_a_time(tmp_path: Path) -> None:
     [
         (CtlError("no kubelet", "hint"), True, ["no kubelet"]),
         (Interrupted("SIGTERM"), True, ["interrupted by SIGTERM"]),
-        (Interrupted("SIGINT"), False, []),
+        (Interrupted("SIGINT"), False, ["interrupted by SIGINT"]),
+        (None, True, []),
+        (None, False, []),
     ],
-    ids=["a part fails", "interrupted before the end", "Ctrl-C while it stays up"],
+    ids=["a part fails", "interrupted with --once", "interrupted half-way", "shown", "Ctrl-C while it stays up"],
 )
 def test_every_end_cleans_up(
-    end: BaseException, once: bool, problems: list[str], tmp_path: Path, progress: Progress,
+    end: BaseException | None, once: bool, problems: list[str], tmp_path: Path, progress: Progress,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     def run(scenario: Scenario) -> None:
         logs = scenario.state_dir / "logs"
         logs.mkdir(parents=True)
         (logs / "kubelet.log").write_text("why\n")
-        raise end
+        if end is not None:
+            raise end
 
+    def ctrl_c(_: float) -> None:
+        raise Interrupted("SIGINT")
+
+    monkeypatch.setattr("control.ctl.demo.__main__.time.sleep", ctrl_c)
+    monkeypatch.setattr(Scenario, "how_to_look_further", lambda _: ["  look"])
     monkeypatch.setattr(Scenario, "run", run)
     folder = tmp_path / "demo"
     assert play(folder, progress, once=once) == problems
