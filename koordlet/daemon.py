@@ -152,7 +152,7 @@ class Daemon:
             task.period = states.policy.report_seconds  # read anew each round (spec 02 §7.2)
             await reporter.report()
 
-        task = self._periodic("report-node-metric", MIN_REPORT_SECONDS * 2, report, immediate=False)
+        task = self._periodic("report-node-metric", MIN_REPORT_SECONDS, report, immediate=False)
         states.node_metric.add_handler(
             on_add=lambda _: setattr(task, "period", states.policy.report_seconds),
         )

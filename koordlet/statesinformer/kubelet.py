@@ -16,12 +16,16 @@ import aiohttp
 from prometheus_client import Histogram
 
 from koordlet.api.core import Node, Pod
-from koordlet.api.meta import ObjectList
+from koordlet.api.registry import resource_for
 from koordlet.api.wire import WireError, decode, json_decoder
+from koordlet.app.logging import get_logger
+from koordlet.kube.decode import ObjectDecoder, RawList
 
 REQUEST_BUCKETS = tuple(0.001 * 4**k for k in range(7))
 MAX_BYTES = 64 << 20
-_POD_LIST = json_decoder(ObjectList[Pod])
+_POD_LIST = json_decoder(RawList)
+_POD = ObjectDecoder(Pod, resource_for(Pod))
+log = get_logger(__name__)
 
 
 class KubeletError(RuntimeError):
@@ -70,12 +74,23 @@ class KubeletClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def pods(self) -> list[Pod]:
-        """All pods of the node. Raises KubeletError."""
+        """All pods of the node; malformed ones are left out and said once. Raises KubeletError, also when no pod of
+        a list is well-formed."""
         body = await self._get("/pods/")
+        pods: list[Pod] = []
+        malformed: WireError | None = None
         try:
-            pods: list[Pod] = _POD_LIST.decode(body, where="kubelet /pods/").items or []
+            items = _POD_LIST.decode(body, where="kubelet /pods/").items or []
         except WireError as error:
             raise KubeletError(str(error)) from error
+        for raw in items:
+            try:
+                pods.append(_POD.decode(raw))
+            except WireError as error:
+                malformed = error
+                log.once(f"malformed:{error}", "malformed pod left out", error=str(error))
+        if malformed is not None and not pods:
+            raise KubeletError(f"kubelet /pods/: {malformed}") from malformed
         return pods
 
     async def config(self) -> Mapping[str, Any]:

@@ -132,6 +132,13 @@ async def test_a_pod_that_cannot_be_placed_costs_only_itself(kubelet: Kubelet, c
     assert informer.pods.keys() == {"uid-a"}
 
 
+async def test_a_malformed_pod_costs_only_itself(kubelet: Kubelet, client: KubeletClient):
+    odd = pod("odd", "uid-odd")
+    odd["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "lots"
+    kubelet.answer = {"items": [pod("a", "uid-a"), odd, {"metadata": 7}, pod("b", "uid-b")]}
+    assert [found.metadata.name for found in await client.pods()] == ["a", "b"]
+
+
 async def test_refused_without_the_right_token(kubelet: Kubelet):
     stranger = KubeletClient(lambda: Endpoint(kubelet.url), bearer("wrong"))
     with pytest.raises(KubeletError, match="HTTP 401"):
