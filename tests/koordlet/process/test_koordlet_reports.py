@@ -1,0 +1,448 @@
+"""NodeMetric as a koordlet process reports it: true numbers, and what an API server or kubelet in trouble costs.
+
+One history for all tests, because a report takes thirty seconds at least: an API server process and a kubelet (TLS in
+this process, so that it can misbehave), a first report; then koordlet sleeps through changes that the server no longer
+remembers, the server is killed and started again on its port, the NodeMetric is made anew with another policy, the
+kubelet falls silent; and a second report.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from koordlet.api import crdgen
+from koordlet.api.quantity import Quantity
+from koordlet.system.naming import KubeQOS
+
+pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
+
+NODE = "own-node"
+TOKEN = "kubelet-token"
+METRIC = f"/apis/slo.koordinator.sh/v1alpha1/nodemetrics/{NODE}"
+
+
+class Api:
+    """An API server process that can be killed and started again, and a client of it."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        self.directory, self.port = directory, port
+        self.process: subprocess.Popen[bytes] | None = None
+        self.kubeconfig = directory / "admin.kubeconfig"
+
+    def start(self) -> None:
+        with (self.directory.parent / "apiserver.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable, "-m", "control.standalone.apiserver", f"--data-dir={self.directory}",
+                    f"--secure-port={self.port}", "--watch-history=1s", "--watch-history-events=100",
+                ],
+                stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(60)
+
+    def ready(self) -> bool:
+        try:
+            return self.kubeconfig.exists() and self.call("GET", "/readyz") is not None
+        except OSError:
+            return False
+
+    def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+        config = yaml.safe_load(self.kubeconfig.read_text())
+        ca = base64.b64decode(config["clusters"][0]["cluster"]["certificate-authority-data"]).decode()
+        headers = {"Authorization": f"Bearer {config['users'][0]['user']['token']}", "Content-Type": kind}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"https://127.0.0.1:{self.port}{path}", data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=30, context=ssl.create_default_context(cadata=ca)) as response:
+            text = response.read().decode()
+        return json.loads(text) if text.startswith("{") else text
+
+    def patch(self, path: str, body: Any) -> Any:
+        return self.call("PATCH", path, body, "application/merge-patch+json")
+
+    def find(self, path: str) -> Any:
+        try:
+            return self.call("GET", path)
+        except urllib.error.HTTPError as error:
+            assert error.code == 404, error
+            return None
+
+
+class Kubelet:
+    """/pods and /configz over TLS; `silent` hangs up."""
+
+    def __init__(self, directory: Path) -> None:
+        self.pods: list[Any] = []
+        self.silent = False
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if outer.silent or self.headers.get("Authorization") != f"Bearer {TOKEN}":
+                    self.close_connection = True
+                    return
+                answer = {"kubeletconfig": {"cgroupDriver": "cgroupfs"}}
+                pods = {"kind": "PodList", "apiVersion": "v1", "items": outer.pods}
+                body = json.dumps(pods if self.path.startswith("/pods") else answer).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(*_certificate(directory))
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.socket = tls.wrap_socket(self.server.socket, server_side=True, do_handshake_on_connect=False)
+        self.port = self.server.server_address[1]
+        self.thread = threading.Thread(target=self.server.serve_forever)
+        self.thread.start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+def _certificate(directory: Path) -> tuple[Path, Path]:
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kubelet")])
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(days=1))
+    pem = serialization.Encoding.PEM
+    (directory / "tls.crt").write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(pem))
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (directory / "tls.key").write_bytes(private)
+    return directory / "tls.crt", directory / "tls.key"
+
+
+def _pod(container: Any, name: str, qos: str, kube_qos: KubeQOS, **labels: str) -> dict[str, Any]:
+    status = {"name": "main", "containerID": f"containerd://{container.hash}", "state": {"running": {}}, "ready": True}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": container.pod_uid,
+            "labels": {"koordinator.sh/qosClass": qos, **labels},
+        },
+        "spec": {"nodeName": NODE, "containers": [{"name": "main", "image": "none"}]},
+        "status": {"phase": "Running", "qosClass": kube_qos.value, "containerStatuses": [status]},
+    }
+
+
+def _malformed(good: dict[str, Any]) -> list[Any]:
+    def bad(uid: str, **change: Any) -> dict[str, Any]:
+        return {**good, "metadata": {**good["metadata"], "uid": uid, "name": f"bad-{uid}"}, **change}
+
+    return [
+        bad("uid-quantity", spec={"containers": [{"name": "x", "resources": {"requests": {"cpu": "lots"}}}]}),
+        bad("uid-runtime", status={"containerStatuses": [{"name": "x", "containerID": "lxd://1"}]}),
+        bad("", spec={}),
+        {"metadata": 7},
+    ]
+
+
+def _node_metric(report: int, aggregate: int, durations: list[str]) -> dict[str, Any]:
+    return {
+        "apiVersion": "slo.koordinator.sh/v1alpha1",
+        "kind": "NodeMetric",
+        "metadata": {"name": NODE, "labels": {"whose": "somebody-else"}},
+        "spec": {
+            "metricCollectPolicy": {
+                "aggregateDurationSeconds": aggregate,
+                "reportIntervalSeconds": report,
+                "nodeAggregatePolicy": {"durations": durations},
+            }
+        },
+    }
+
+
+@dataclass
+class History:
+    """What was seen; see the module's text."""
+
+    worker: Any
+    batch: Any
+    witness: Any
+    koordlet: Any
+    series: list[Any] = field(default_factory=list)
+    """Snapshots of the metric cache after each report."""
+    reports: list[dict[str, Any]] = field(default_factory=list)
+    """NodeMetric objects."""
+    moments: list[float] = field(default_factory=list)
+    """CLOCK_BOOTTIME at which each report was seen."""
+    ready_while_away: str = ""
+    top_while_away: Any = None
+    families: Any = None
+    app_dir: str = ""
+
+
+def _settled(call: Callable[[], Any], tools: Any, what: str) -> Any:
+    return tools.until(call, what, 180)
+
+
+@pytest.fixture(scope="module")
+def history(
+    tools: Any, trees: Any, views: Any, koordlets: Any, cpus: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[History]:
+    tree = trees()
+    (worker,), (batch,) = tree.pod(KubeQOS.BURSTABLE), tree.pod(KubeQOS.BESTEFFORT)
+    tree.mkdir("host-latency-sensitive/agent")
+    agent = tools.Container(tree, "", "", "host-latency-sensitive/agent")
+    tree.containers.append(agent)
+    for container, code in ((worker, tools.duty(0.02, 0.02)), (batch, tools.BURN), (agent, tools.SLEEP)):
+        container.run(code, cpus[0])
+    directory = tmp_path_factory.mktemp("cluster")
+    api, kubelet = Api(directory / "api", tools.free_port()), Kubelet(directory)
+    try:
+        kubelet.pods = [
+            _pod(worker, "web", "LS", KubeQOS.BURSTABLE),
+            *_malformed(_pod(worker, "web", "LS", KubeQOS.BURSTABLE)),
+            _pod(batch, "job", "BE", KubeQOS.BESTEFFORT),
+        ]
+        sources = {
+            "node": tools.node_busy_seconds,
+            "node memory": tools.node_memory_used,
+            "worker": lambda: tools.process_cpu_seconds(worker.processes[0].pid),
+            "batch": lambda: tools.process_cpu_seconds(batch.processes[0].pid),
+        }
+        with tools.Witness(sources) as witness:
+            yield _live(tools, tree, views(tree), koordlets, api, kubelet, History(worker, batch, witness, None))
+    finally:
+        kubelet.close()
+        if api.process is not None:
+            api.kill()
+        for container in tree.containers:
+            container.end()
+
+
+def _live(tools: Any, tree: Any, view: Any, koordlets: Any, api: Api, kubelet: Kubelet, history: History) -> History:
+    api.start()
+    _settled(api.ready, tools, "the API server")
+    _populate(api, kubelet)
+    (view.scratch / "token").write_text(TOKEN)
+    history.koordlet = koordlet = koordlets(
+        view, f"--kubeconfig={api.kubeconfig}", f"--kubelet-token-file={view.scratch / 'token'}",
+        "--kubelet-sync-interval=1s", standalone=False,
+    )  # fmt: skip
+    koordlet.wait()
+
+    def reported(uid: str) -> Callable[[], Any]:
+        def found() -> Any:
+            metric = api.find(METRIC)
+            fresh = metric is not None and metric["metadata"]["uid"] == uid
+            return fresh and metric.get("status", {}).get("updateTime") and metric
+
+        return found
+
+    def note(uid: str) -> None:
+        history.reports.append(_settled(reported(uid), tools, "a report"))
+        history.moments.append(tools.boot_time())
+        history.series.append(koordlet.series(after=history.moments[-1]))
+
+    note(api.find(METRIC)["metadata"]["uid"])
+    # koordlet sleeps while the server goes on and forgets
+    os.kill(koordlet.process.pid, signal.SIGSTOP)
+    for number in range(150):
+        api.patch(f"/api/v1/nodes/{NODE}", {"metadata": {"annotations": {"number": str(number)}}})
+    time.sleep(7.0)  # the server trims its history every five seconds
+    api.kill()
+    os.kill(koordlet.process.pid, signal.SIGCONT)
+    kubelet.silent = True
+    _settled(lambda: b"informer" in _ready(koordlet) and b"pods" in _ready(koordlet), tools, "conditions in /readyz")
+    history.ready_while_away = _ready(koordlet).decode()
+    history.top_while_away = koordlet.top()
+    api.start()
+    _settled(api.ready, tools, "the API server again")
+    api.call("DELETE", METRIC)
+    api.call("POST", METRIC.rpartition("/")[0], _node_metric(30, 60, ["1m", "2m"]))
+    api.patch(f"{METRIC}/status", {"status": {"neighbour": {"says": "hello"}}})
+    note(api.find(METRIC)["metadata"]["uid"])
+    history.families = koordlet.families()
+    return history
+
+
+def _ready(koordlet: Any) -> bytes:
+    """Body of /readyz?verbose, whatever its status; empty while all is well."""
+    try:
+        koordlet.get("/readyz?verbose")
+    except urllib.error.HTTPError as error:
+        body: bytes = error.read()
+        return body
+    return b""
+
+
+def _populate(api: Api, kubelet: Kubelet) -> None:
+    for crd in crdgen.documents().values():
+        if crd["metadata"]["name"] == "nodemetrics.slo.koordinator.sh":
+            schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+            schema["properties"]["status"]["x-kubernetes-preserve-unknown-fields"] = True  # somebody else writes too
+        api.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+    end = time.monotonic() + 60
+    while api.find("/apis/slo.koordinator.sh/v1alpha1/nodemetrics") is None:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    api.call("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+    status = {
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet.port}},
+        "allocatable": {"cpu": "2", "memory": "4Gi", "kubernetes.io/batch-cpu": "1500"},
+    }
+    api.patch(f"/api/v1/nodes/{NODE}/status", {"status": status})
+    api.call("POST", METRIC.rpartition("/")[0], _node_metric(30, 60, ["5m"]))
+    slo = {
+        "apiVersion": "slo.koordinator.sh/v1alpha1",
+        "kind": "NodeSLO",
+        "metadata": {"name": NODE},
+        "spec": {"hostApplications": [{"name": "agent", "qos": "LS"}]},
+    }
+    api.call("POST", "/apis/slo.koordinator.sh/v1alpha1/nodeslos", slo)
+
+
+def cores(resources: dict[str, str]) -> float:
+    return Quantity(resources["cpu"]).milli_value() / 1000
+
+
+def memory(resources: dict[str, str]) -> int:
+    return Quantity(resources["memory"]).value()
+
+
+def pods_of(report: dict[str, Any]) -> dict[str, Any]:
+    return {pod["name"]: pod for pod in report["status"]["podsMetric"]}
+
+
+def test_node_usage_is_true(history: History) -> None:
+    """Within 5 % (and 0.05 cores) of what /proc said over the samples' time."""
+    usage = history.reports[0]["status"]["nodeMetric"]["nodeUsage"]["resources"]
+    times, _ = history.series[0].samples["node_cpu_usage",]
+    start, end = float(times[0]), float(times[times <= history.moments[0]][-1])
+    assert end - start > 15
+    kernel = history.witness.delta("node", start, end) / (end - start)
+    assert cores(usage) == pytest.approx(kernel, rel=0.05, abs=0.05)
+    assert memory(usage) == pytest.approx(history.witness.average("node memory", start, end), rel=0.05)
+
+
+@pytest.mark.parametrize(("name", "source"), [("web", "worker"), ("job", "batch")])
+def test_pod_usage_is_true(history: History, name: str, source: str) -> None:
+    """Within 5 % (and 0.02 cores) of the processes' utime + stime."""
+    uid = getattr(history, source).pod_uid
+    times, _ = history.series[0].samples["pod_cpu_usage", uid]
+    start, end = float(times[0]), float(times[times <= history.moments[0]][-1])
+    kernel = history.witness.delta(source, start, end) / (end - start)
+    assert kernel > 0.01
+    assert cores(pods_of(history.reports[0])[name]["podUsage"]["resources"]) == pytest.approx(
+        kernel, rel=0.05, abs=0.02
+    )
+
+
+def test_pods_are_described_and_malformed_ones_cost_only_themselves(history: History) -> None:
+    found = pods_of(history.reports[0])
+    assert list(found) == ["job", "web"]
+    told = {name: (pod["namespace"], pod["qos"], pod["priority"]) for name, pod in found.items()}
+    assert told == {"web": ("default", "LS", "koord-prod"), "job": ("default", "BE", "koord-batch")}
+    for problem in ("lots", "lxd", "uid is empty"):
+        assert problem in history.koordlet.log
+
+
+def test_a_host_application_of_the_node_slo_is_reported(history: History) -> None:
+    (app,) = history.reports[0]["status"]["hostApplicationMetric"]
+    assert (app["name"], app["qos"], app["priority"]) == ("agent", "LS", "koord-prod")
+    assert memory(app["usage"]["resources"]) > 1 << 20
+
+
+def test_system_usage_is_what_pods_and_applications_leave(history: History) -> None:
+    """Within 3 % + 0.03 cores: averages of the same samples."""
+    status = history.reports[0]["status"]
+    parts = [pod["podUsage"] for pod in status["podsMetric"]] + [
+        app["usage"] for app in status["hostApplicationMetric"]
+    ]
+    left = cores(status["nodeMetric"]["nodeUsage"]["resources"]) - sum(cores(part["resources"]) for part in parts)
+    assert cores(status["nodeMetric"]["systemUsage"]["resources"]) == pytest.approx(max(left, 0), rel=0.03, abs=0.05)
+
+
+def test_a_young_window_is_empty(history: History) -> None:
+    (window,) = history.reports[0]["status"]["nodeMetric"]["aggregatedNodeUsages"]
+    assert window["duration"] == "5m0s"
+    assert window["usage"]["avg"] == {}
+
+
+def test_collecting_goes_on_while_server_and_kubelet_are_away(history: History) -> None:
+    """Both are named in /readyz; pods and figures stay; there is a sample for every second koordlet was awake."""
+    assert "informer" in history.ready_while_away
+    assert "pods" in history.ready_while_away
+    names = {row.get("pod") for row in history.top_while_away["rows"]}
+    assert {"web", "job"} <= names
+    times, values = history.series[1].samples["node_cpu_usage",]
+    gaps = sorted(times[1:] - times[:-1])
+    assert gaps[-1] > 5, "koordlet did not sleep"
+    assert gaps[-2] < 5, "samples are missing while the API server was away"
+    assert values.max() <= (os.cpu_count() or 1) + 0.1
+
+
+def test_reports_go_on_after_the_server_came_back(history: History) -> None:
+    first, second = history.reports
+    assert second["metadata"]["uid"] != first["metadata"]["uid"], "the object was made anew"
+    assert second["status"]["updateTime"] > first["status"]["updateTime"]
+    assert list(pods_of(second)) == ["job", "web"], "pods stay while the kubelet is silent"
+
+
+def test_a_changed_policy_is_honoured(history: History) -> None:
+    windows = history.reports[1]["status"]["nodeMetric"]["aggregatedNodeUsages"]
+    assert [window["duration"] for window in windows] == ["1m0s", "2m0s"]
+    usage = windows[0]["usage"]
+    assert set(usage) == {"avg", "p50", "p90", "p95", "p99"}
+    assert cores(usage["p50"]["resources"]) <= cores(usage["p99"]["resources"])
+
+
+def test_what_others_wrote_stays(history: History) -> None:
+    assert history.reports[1]["status"]["neighbour"] == {"says": "hello"}
+    assert history.reports[1]["metadata"]["labels"] == {"whose": "somebody-else"}
+
+
+def test_a_forgotten_version_makes_informers_list_again(history: History) -> None:
+    family = history.families["koord_informer_watch_errors"]
+    assert sum(s.value for s in family.samples if s.labels["reason"] == "gone") >= 1
+
+
+def test_families_that_need_a_cluster_are_served(history: History) -> None:
+    def rows(name: str) -> dict[tuple[str, ...], float]:
+        return {tuple(s.labels.values()): s.value for s in history.families[name].samples}
+
+    assert rows("koordlet_node_resource_allocatable")[NODE, "kubernetes.io/batch-cpu", "integer"] == 1500
+    usage = history.reports[1]["status"]["nodeMetric"]["nodeUsage"]["resources"]
+    assert rows("koordlet_node_metric_node_usage")[NODE, "cpu", "core"] == pytest.approx(cores(usage))
+    outcomes = rows("koordlet_node_metric_reports")
+    assert outcomes[NODE, "succeeded"] >= 2
+    assert rows("koordlet_be_suppress_be_used_cpu_cores")
+    codes = {s.labels["code"] for s in history.families["koordlet_kubelet_request_duration_seconds"].samples}
+    assert "200" in codes
+    assert {"agent"} == {
+        s.labels["host_application_name"] for s in history.families["koordlet_host_application_resource_usage"].samples
+    }
