@@ -13,11 +13,9 @@ from koordlet.api.top import Culprit, Top, TopRow
 
 SORTS = ("cpu", "memory", "wait", "p99", "name")
 SELF = "self"
-_UNTOLD = {"overflow", "older", "moved"}
-"""What the probe calls waits whose culprit it has no room or memory for; see docs/metrics.md."""
 _AS_CULPRIT = {"group": "system"}
 """Kinds of rows that culprits call otherwise."""
-_KINDS = {"root": "(root tasks)", "idle": "(idle)", "gone": "(ended)"}
+_KINDS = {"root": "(root tasks)", "idle": "(idle)", "gone": "(ended)", "unknown": "(not recorded)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ def culprit_name(row: TopRow, culprit: Culprit) -> str:
     if culprit.kind in _KINDS:
         return _KINDS[culprit.kind]
     if culprit.kind == "kernel":
-        return "(not recorded)" if culprit.name in _UNTOLD else f"kernel:{culprit.name}"
+        return f"kernel:{culprit.name}"
     if culprit.kind == "qos":
         return f"qos:{culprit.name or culprit.qos}"
     namespace = "" if culprit.namespace == row.namespace else culprit.namespace

@@ -15,7 +15,9 @@ from koordlet.api.fields import doc, written
 class Culprit(Struct):
     """Who held the CPU while the subject waited for it."""
 
-    kind: Annotated[str, doc("container, pod, qos, host-application, system, root, kernel, idle or gone.")] = ""
+    kind: Annotated[str, doc("container, pod, qos, host-application, system, root, kernel, idle, gone or unknown.")] = (
+        ""
+    )
     namespace: str = ""
     pod: str = ""
     name: Annotated[str, doc("Container, unit or thread name.")] = ""

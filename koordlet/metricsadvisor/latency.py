@@ -19,6 +19,9 @@ from koordlet.statesinformer.model import Subject
 
 OwnerOf = Callable[[int], Owner]
 ANCHORS = 4
+UNTOLD = ("older", "moved", "overflow")
+"""Runners nobody remembers: longer ago than the slices a CPU keeps, on a CPU the task was moved from, or of a cgroup that
+got no slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,8 @@ def culprit_owner(key: int, owner: OwnerOf) -> Owner:
     name = key_name(key)
     if name is None:
         return owner(key)
+    if name in UNTOLD:
+        return Owner("unknown", name)
     return Owner("idle" if name == "idle" else "kernel", name)
 
 
@@ -162,12 +167,8 @@ def blame(
 
 
 def _longest_first(found: dict[tuple[str, str], tuple[Owner, int, int]]) -> list[Blame]:
-    known = {key: row for key, row in found.items() if key not in _UNKNOWN}
+    known = {key: row for key, row in found.items() if row[0].kind != "unknown"}
     seen = sum(ns for _, ns, _ in known.values())
     scale = sum(ns for _, ns, _ in found.values()) / seen if seen else 1.0
     blames = [Blame(who, ns / 1e9 * scale, waits) for who, ns, waits in (known or found).values()]
     return sorted(blames, key=lambda one: (-one.seconds, one.owner.label))
-
-
-_UNKNOWN = (("kernel", "older"), ("kernel", "moved"))
-"""Waits whose runner nobody remembers: longer ago than the slices a CPU keeps, or on a CPU the task was moved from."""

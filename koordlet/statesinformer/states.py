@@ -135,6 +135,7 @@ class KubeStates:
         """One round with the kubelet; before its first pod the driver is asked of it too."""
         if self.pods is None or self._kubelet is None:
             raise KubeletError("no kubelet is configured")
+        await self.node.synced.wait()  # the Node says where the kubelet listens
         if self._driver is None and self._found_driver() is None:
             config = await self._kubelet.config()
             name = str(config.get("cgroupDriver", ""))

@@ -63,7 +63,7 @@ def test_wide_adds_columns() -> None:
         (culprit(namespace="default", pod="web", name="serve"), "self"),
         (culprit(namespace="default", pod="web", name="sidecar"), "web/sidecar"),
         (culprit(kind="kernel", name="softirq"), "kernel:softirq"),
-        (culprit(kind="kernel", name="older"), "(not recorded)"),
+        (culprit(kind="unknown", name="older"), "(not recorded)"),
         (culprit(kind="qos", name="besteffort", qos="BE"), "qos:besteffort"),
         (culprit(kind="qos", qos="BE"), "qos:BE"),
         (culprit(kind="system", name="ssh.service"), "ssh.service"),
