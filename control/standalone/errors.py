@@ -23,6 +23,7 @@ REASON_CODES = {
     "Conflict": 409,
     "Gone": 410,
     "Expired": 410,
+    "RequestEntityTooLarge": 413,
     "UnsupportedMediaType": 415,
     "Invalid": 422,
     "TooManyRequests": 429,
@@ -144,6 +145,12 @@ def invalid(group: str, kind: str, name: str, causes: Iterable[FieldError]) -> S
     details = _details(group, kind, name)
     details["causes"] = [{"reason": c.reason, "message": c.message, "field": c.path} for c in unique]
     return of_reason("Invalid", f'{qualified(group, kind)} "{name}" is invalid: {body}', details)
+
+
+def too_large_object(group: str, plural: str, name: str, why: str) -> StatusError:
+    """A body that may be sent but not stored; etcd's words, which clients know, and the numbers."""
+    message = f'{qualified(group, plural)} "{name}": request is too large: {why}'
+    return of_reason("RequestEntityTooLarge", message, _details(group, plural, name))
 
 
 def expired(message: str) -> StatusError:

@@ -22,7 +22,7 @@ from .kinds import Kind, Kinds
 from .patch import conflict_error
 from .seams import SYSTEM, Admission, AdmissionRequest, OpenAdmission, OpenSchemas, Patcher, Schemas, UserInfo
 from .selectors import Matcher, compile_matcher
-from .store import Compacted, Entry, Event, EventType, Store, VersionMismatch
+from .store import Address, Compacted, Entry, Event, EventType, Store, TooLarge, VersionMismatch
 
 Json = dict[str, Any]
 Objects = list[Json]  # `Registry.list` hides the builtin inside the class
@@ -167,10 +167,10 @@ class Registry:
         else:
             meta.pop("generation", None)
         self._structure(kind, obj, options)
-        strategy.prepare_create(kind, obj)
         request = self._request("CREATE", kind, obj, None, user, options)
         await self.admission.mutate(request)
         obj = self._admitted(kind, request, options)
+        strategy.prepare_create(kind, obj)  # after webhooks: a pod's QoS class follows from what they made of it
         self._validate(kind, obj, None, options, "")
         request.obj = obj
         await self.admission.validate(request)
@@ -185,7 +185,7 @@ class Registry:
             if self.store.entry(kind.stored_as, ns, name) is None:
                 if options.dry_run:
                     return strategy.to_version(kind, obj, options.version)
-                entry = self.store.put(kind.stored_as, ns, name, obj, expect=None)
+                entry = self._put(kind, (ns or "", name), obj, None)
                 await self.store.committed()
                 return strategy.to_version(kind, entry.copy(), options.version)
             if not prefix or attempt == RETRIES - 1:
@@ -301,6 +301,7 @@ class Registry:
         request.obj = new
         await self.admission.validate(request)
         if strategy.same(old, new, with_managers=options.applying):
+            await self.store.committed()  # what is answered may have been written in this very turn
             return strategy.to_version(kind, old, options.version)
         if not options.applying:
             self._track(kind, old, new, options)
@@ -310,7 +311,7 @@ class Registry:
         if deletion.may_vanish(kind, new):
             written = self.store.remove(kind.stored_as, ns, name, expect=entry.rv, last=new)
         else:
-            written = self.store.put(kind.stored_as, ns, name, new, expect=entry.rv)
+            written = self._put(kind, entry.address, new, entry.rv)
         await self.store.committed()
         return strategy.to_version(kind, written.copy(), options.version)
 
@@ -389,8 +390,9 @@ class Registry:
             if verdict.remove:
                 last = self.store.remove(kind.stored_as, *entry.address, expect=entry.rv, last=verdict.obj)
             elif verdict.changed:
-                last = self.store.put(kind.stored_as, *entry.address, verdict.obj, expect=entry.rv)
+                last = self._put(kind, entry.address, verdict.obj, entry.rv)
             else:
+                await self.store.committed()
                 return verdict.obj, False
             await self.store.committed()
             return strategy.to_version(kind, last.copy(), None), verdict.remove
@@ -415,6 +417,12 @@ class Registry:
         return gone
 
     # ---- steps of a write ----------------------------------------------------------------------------------
+
+    def _put(self, kind: Kind, address: Address, obj: Json, expect: int | None) -> Entry:
+        try:
+            return self.store.put(kind.stored_as, *address, obj, expect)
+        except TooLarge as e:
+            raise errors.too_large_object(kind.group, kind.plural, address[1], str(e)) from e
 
     def _accept(self, kind: Kind, ns: str | None, obj: Json, options: WriteOptions, name: str = "") -> Json:
         """Check that `obj` is one of `kind` for this place, and turn it into the stored version."""

@@ -9,16 +9,20 @@ version (paging) by undoing events.
 Durability: writes made in one turn of the event loop share one transaction (group commit), which is committed
 before any of them is acknowledged and before any watcher sees them. WAL with synchronous=NORMAL survives
 kill -9 with nothing acknowledged lost; `synchronous="FULL"` also survives power loss, for an fsync a commit.
-A commit that fails takes its writes back out of memory and fails their callers.
+A commit that fails takes its writes back out of memory and fails their callers; its versions are not given out
+again.
 
 Bounds: history is limited in age and number of events (`retention_seconds`, `retention_events`); older
-versions are compacted away and asking for them raises `Compacted`. Objects handed out are shared and
-READ ONLY; `Entry.copy()` gives a private one. One event loop owns a store; nothing here is thread-safe.
+versions are compacted away and asking for them raises `Compacted`. One object takes at most MAX_OBJECT bytes, the
+WAL hardly more than WAL_LIMIT. Objects handed out are shared and READ ONLY; `Entry.copy()` gives a private one. One
+event loop owns a store; nothing here is thread-safe.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import sqlite3
 import time
 from bisect import bisect_right, insort
@@ -43,6 +47,12 @@ CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 """
 
 
+MAX_OBJECT = 3 << 19
+"""Bytes of one object as stored (1.5 MiB, as etcd has it): what every watcher and every list has to carry."""
+WAL_LIMIT = 64 << 20
+"""Bytes of WAL that make `maintain` stop the loop for a checkpoint that starts the file anew."""
+
+
 class StoreError(Exception):
     """The disk refused a write, or the database is damaged; the message names the file."""
 
@@ -57,6 +67,13 @@ class Compacted(Exception):
 
 class VersionMismatch(Exception):
     """Compare-and-swap failed: the object is not (any more) in the expected version."""
+
+
+class TooLarge(Exception):
+    """The object takes more than MAX_OBJECT bytes."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"{size} bytes, at most {MAX_OBJECT} can be stored")
 
 
 class Entry:
@@ -146,13 +163,15 @@ class Store:
         self._closed = False
         self._failure: str | None = None  # why the last commit failed, until one succeeds
         try:
+            if path is not None:
+                _private(path)
             self._db = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute(f"PRAGMA synchronous={synchronous}")
             self._db.execute("PRAGMA wal_autocheckpoint=0")  # `maintain` does it beside the loop
             self._db.executescript(_SCHEMA)
             self._load()
-        except sqlite3.Error as e:
+        except (sqlite3.Error, OSError) as e:
             raise StoreError(f"{path}: cannot open the database: {e}") from e
 
     # ---- reading -------------------------------------------------------------------------------------------
@@ -173,10 +192,10 @@ class Store:
 
     def size_bytes(self) -> int:
         """Bytes on disk: the database and its WAL."""
-        if self._path is None:
-            return 0
-        files = (self._path, self._path.with_name(self._path.name + "-wal"))
-        return sum(f.stat().st_size for f in files if f.exists())
+        return _size(self._path) + self.wal_bytes() if self._path is not None else 0
+
+    def wal_bytes(self) -> int:
+        return _size(self._path.with_name(self._path.name + "-wal")) if self._path is not None else 0
 
     @property
     def healthy(self) -> str | None:
@@ -225,7 +244,7 @@ class Store:
         """Create (`expect` None: must not exist) or replace (`expect`: the version it must be in).
 
         Takes ownership of `obj` and writes its metadata.resourceVersion. Visible to readers at once, durable and
-        visible to watchers after `committed()`. Raises VersionMismatch.
+        visible to watchers after `committed()`. Raises VersionMismatch, TooLarge, StoreError.
         """
         table = self._table(key)
         address = (ns or "", name)
@@ -291,10 +310,16 @@ class Store:
         rv = self._revision + 1
         obj["metadata"]["resourceVersion"] = str(rv)
         raw = _encoder.encode(obj)
+        if len(raw) > MAX_OBJECT and type != "DELETED":
+            raise TooLarge(len(raw))
         at = self._now()
         try:
             if not self._pending:
                 self._db.execute("BEGIN IMMEDIATE")
+            elif not self._db.in_transaction:
+                # SQLite took the transaction back when an earlier write of this turn filled the disk. What
+                # came now would be committed on its own, and stay when the others are undone.
+                raise sqlite3.OperationalError("an earlier write of the same commit failed")
             self._db.execute("INSERT INTO versions VALUES (?,?,?,?,?,?,?)", (rv, key, *address, type, at, raw))
         except sqlite3.Error as e:
             if not self._pending and self._db.in_transaction:
@@ -322,7 +347,6 @@ class Store:
             self._db.execute("ROLLBACK")
         for key, event in reversed(pending):
             self._tables[key].undo(event)
-        self._revision = self._visible
 
     # ---- watching ------------------------------------------------------------------------------------------
 
@@ -368,17 +392,14 @@ class Store:
         upto = min(upto, self._visible)
         if upto <= self._compacted:
             return 0
+        cuts = [(table, bisect_right(table.log_rvs, upto)) for table in self._tables.values()]
         doomed: set[tuple[int]] = set()
-        dropped = 0
-        for table in self._tables.values():
-            cut = bisect_right(table.log_rvs, upto)
+        for table, cut in cuts:
             for event in table.log[:cut]:
                 if event.prev is not None:
                     doomed.add((event.prev.rv,))
                 if event.type == "DELETED":
                     doomed.add((event.rv,))
-            dropped += cut
-            del table.log[:cut], table.log_rvs[:cut]
         try:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany("DELETE FROM versions WHERE rv=?", doomed)
@@ -392,12 +413,16 @@ class Store:
                 self._db.execute("ROLLBACK")
             raise StoreError(f"{self._path}: cannot compact: {e}") from e
         self._compacted = upto
-        return dropped
+        for table, cut in cuts:  # only now: a history with a hole that nobody is told of would be worse than a long one
+            del table.log[:cut], table.log_rvs[:cut]
+        return sum(cut for _, cut in cuts)
 
     def _retention_horizon(self) -> int:
         """The newest version that retention lets go: too old, or beyond the number of events kept."""
-        rvs = sorted(rv for table in self._tables.values() for rv in table.log_rvs)
-        horizon = rvs[-self._retention_events - 1] if len(rvs) > self._retention_events else 0
+        horizon = 0
+        if sum(len(table.log) for table in self._tables.values()) > self._retention_events:
+            rvs = sorted(rv for table in self._tables.values() for rv in table.log_rvs)
+            horizon = rvs[-self._retention_events - 1]
         oldest = self._now() - self._retention_seconds
         for table in self._tables.values():
             cut = bisect_right(table.log, oldest, key=lambda e: e.at)
@@ -406,12 +431,22 @@ class Store:
         return horizon
 
     async def maintain(self) -> int:
-        """Compact by retention and move the WAL into the database; call every few seconds."""
-        dropped = self.compact()
-        if self._path is not None:
-            # A thread, because a checkpoint fsyncs and the loop must not wait for the disk.
-            await asyncio.to_thread(_checkpoint, self._path)
-        return dropped
+        """Move the WAL into the database and compact by retention; call every few seconds. Raises StoreError.
+
+        In this order, because on a full disk the checkpoint is what makes room.
+        """
+        try:
+            if self._path is not None:
+                # A thread, because a checkpoint fsyncs and the loop must not wait for the disk.
+                await asyncio.to_thread(_checkpoint, self._path)
+                if self.wal_bytes() > WAL_LIMIT:
+                    # Writers that never pause keep the WAL from starting over. Nearly all of it was moved by
+                    # the thread, so what is left to do here, with the writers held up, is short.
+                    self.commit()
+                    self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.Error as e:
+            raise StoreError(f"{self._path}: cannot checkpoint: {e}") from e
+        return self.compact()
 
     def close(self) -> None:
         """Commit, checkpoint and close; idempotent."""
@@ -419,10 +454,9 @@ class Store:
             return
         self.commit()
         self._closed = True
-        try:
+        with contextlib.suppress(sqlite3.Error):  # on a full disk the WAL stays, and the next start reads it
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        finally:
-            self._db.close()
+        self._db.close()
 
     def _load(self) -> None:
         meta = dict(self._db.execute("SELECT name, value FROM meta"))
@@ -443,6 +477,19 @@ class Store:
                 table.log_rvs.append(rv)
             self._revision = max(self._revision, rv)
         self._visible = self._revision
+
+
+def _private(path: Path) -> None:
+    """Make the file, if need be, readable for its owner only: it holds Secrets. SQLite gives its mode to the WAL."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    path.chmod(0o600)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _wake(table: _Table) -> None:

@@ -10,6 +10,8 @@ import base64
 from collections.abc import Callable
 from typing import Any
 
+from koordlet.api.quantity import Quantity, QuantityError
+
 from . import errors
 from .errors import FieldError
 from .kinds import CRD, NAMESPACE, Kind
@@ -285,14 +287,18 @@ def pod_qos(spec: Json) -> str:
         resources = container.get("resources") or {}
         requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
         for name in ("cpu", "memory"):
-            request, limit = requests.get(name, limits.get(name)), limits.get(name)
-            any_set = any_set or not _zero(request) or not _zero(limit)
-            if _zero(limit) or str(request) != str(limit):
-                guaranteed = False
+            limit = _amount(limits.get(name))
+            request = _amount(requests[name]) if name in requests else limit
+            any_set = any_set or bool(request) or bool(limit)
+            guaranteed = guaranteed and bool(limit) and request == limit
     if not any_set:
         return "BestEffort"
     return "Guaranteed" if guaranteed else "Burstable"
 
 
-def _zero(quantity: Any) -> bool:
-    return quantity is None or str(quantity).strip("0.") == ""
+def _amount(quantity: Any) -> Quantity | None:
+    """None for what is absent, and for what validation is going to refuse."""
+    try:
+        return None if quantity is None else Quantity(str(quantity))
+    except QuantityError:
+        return None

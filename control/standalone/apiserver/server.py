@@ -35,7 +35,7 @@ from ..http.subresources import Subresources
 from ..http.watch import WatchConfig, stop_all
 from ..kinds import Kinds
 from ..registry import Registry
-from ..store import Store
+from ..store import Store, StoreError
 from .audit import AuditLog
 from .bootstrap import bootstrap, sync_api_services
 from .kubeconfig import write_kubeconfig
@@ -210,7 +210,10 @@ class ApiServer:
     async def _maintain(self) -> None:
         while True:
             await asyncio.sleep(MAINTAIN_SECONDS)
-            await self.store.maintain()
+            try:
+                await self.store.maintain()
+            except StoreError as e:
+                log.error("Upkeep of the store failed, trying again", seconds=MAINTAIN_SECONDS, err=e)
 
     def _service_address(self) -> str:
         host = self.config.advertise or self.config.host

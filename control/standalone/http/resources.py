@@ -32,7 +32,7 @@ PATCHES: dict[str, PatchKind] = {
     "application/apply-patch+yaml": "apply",
     "application/apply-patch+json": "apply",
 }
-MAX_BODY = 3 * 1024 * 1024  # bytes, as etcd's limit leaves room for about that
+MAX_BODY = 3 * 1024 * 1024  # bytes of a request, as in Kubernetes; what can be stored is half of it (store.MAX_OBJECT)
 
 
 class Resources:
@@ -266,8 +266,7 @@ async def read_body(request: web.BaseRequest) -> bytes:
     try:
         return await request.read()
     except web.HTTPRequestEntityTooLarge as e:
-        message = f"Request entity too large: limit is {MAX_BODY}"
-        raise errors.StatusError(413, "RequestEntityTooLarge", message) from e
+        raise errors.of_reason("RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BODY}") from e
 
 
 def success(details: Json) -> Json:

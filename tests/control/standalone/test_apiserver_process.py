@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import signal
 import ssl
 import sys
@@ -85,6 +86,60 @@ async def test_kill_9_loses_no_answered_write_and_watches_go_on(tmp_path: Path) 
     process.send_signal(signal.SIGTERM)
     await asyncio.wait_for(process.communicate(), 30)
     assert process.returncode == 0
+
+
+async def test_a_full_disk_refuses_writes_only_and_for_as_long_as_it_is_full(tmp_path: Path) -> None:
+    """A limit on the size of the server's files stands for the disk: the kernel refuses the same system calls."""
+    process, session, url = await serve(tmp_path / "d")
+
+    async def create(name: str) -> tuple[int, Any]:
+        body = {"metadata": {"name": name}, "data": {"v": "x" * 20_000}}
+        async with session.post(url + CMS, json=body) as response:
+            return response.status, await response.json()
+
+    async def statuses(*paths: str) -> list[int]:
+        found = []
+        for path in paths:
+            async with session.get(url + path) as response:
+                found.append(response.status)
+        return found
+
+    assert (await create("before"))[0] == 201
+    limits = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+    size = (tmp_path / "d/state.db-wal").stat().st_size
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size + 8192, limits[1]))
+    answers = [await create(f"full-{i}") for i in range(3)]
+    assert [status for status, _ in answers] == [500] * 3
+    assert {body["kind"] for _, body in answers} == {"Status"}
+    assert "state.db: cannot" in answers[0][1]["message"]
+    assert await statuses(f"{CMS}/before", f"{CMS}/full-0", "/readyz", "/healthz") == [200, 404, 500, 500]
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, limits)
+    status, made = await create("after")
+    assert status == 201
+    assert await statuses(f"{CMS}/before", f"{CMS}/full-0", "/readyz") == [200, 404, 200]
+    await session.close()
+    process.send_signal(signal.SIGKILL)
+    await process.communicate()
+
+    process, session, url = await serve(tmp_path / "d")
+    async with session.get(url + CMS) as response:
+        listed = await response.json()
+    names = {o["metadata"]["name"] for o in listed["items"]}
+    assert {"before", "after"} <= names
+    assert not any(name.startswith("full-") for name in names)
+    assert int(listed["metadata"]["resourceVersion"]) >= int(made["metadata"]["resourceVersion"])
+    await session.close()
+    process.send_signal(signal.SIGTERM)
+    await asyncio.wait_for(process.communicate(), 30)
+
+
+async def test_a_damaged_database_is_named_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "state.db").write_bytes(b"this is no database " * 1000)
+    process = await start("--data-dir", str(tmp_path), "--secure-port=0")
+    _, errors = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 1
+    assert b"state.db: cannot open the database: file is not a database" in errors
+    assert b"Traceback" not in errors
 
 
 async def test_sigterm_leaves_a_folded_database_and_no_lock(tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
 from control.standalone.apiserver import ApiServer
+from control.standalone.store import StoreError
 
 CMS = "/api/v1/namespaces/default/configmaps"
 PODS = "/api/v1/namespaces/default/pods"
@@ -105,6 +107,11 @@ async def test_bodies_may_be_yaml_and_have_a_size_limit(http: Any) -> None:
     assert (await http("POST", CMS, yaml, content_type="application/yaml")).status == 201
     big = await http("POST", CMS, cm("big", x="x" * (4 << 20)))
     assert (big.status, big.body["reason"]) == (413, "RequestEntityTooLarge")
+    env = [{"name": "BIG", "value": "x" * (2 << 20)}]
+    pod = {"metadata": {"name": "big"}, "spec": {"containers": [{"name": "c", "image": "i", "env": env}]}}
+    stored = await http("POST", "/api/v1/namespaces/default/pods", pod)
+    assert (stored.status, stored.body["reason"]) == (413, "RequestEntityTooLarge")
+    assert 'pods "big": request is too large' in stored.body["message"]
 
 
 @pytest.mark.parametrize(
@@ -316,6 +323,39 @@ async def test_audit_log(tmp_path: Any, connect: Any) -> None:
     assert (created["user"]["username"], created["objectRef"]["resource"]) == ("admin", "configmaps")
     assert lines[-1]["responseStatus"] == {"code": 401}
     assert server.admin_token not in log.read_text()
+
+
+async def test_requests_are_answered_when_the_audit_log_is_full(tmp_path: Any, connect: Any) -> None:
+    async with ApiServer(tmp_path / "data", audit_log=Path("/dev/full")) as server:
+        client = connect(server)
+        assert (await client("POST", CMS, cm("a"))).status == 201
+        assert (await client("GET", f"{CMS}/a")).status == 200
+        await client.session.close()
+
+
+async def test_upkeep_goes_on_after_a_failure(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, until: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("control.standalone.apiserver.server.MAINTAIN_SECONDS", 0.01)
+    async with ApiServer(tmp_path / "data", history_events=10) as server:
+        working = server.store.maintain
+        failed = []
+
+        async def refusing() -> int:
+            failed.append(1)
+            server.store.maintain = working  # type: ignore[method-assign]
+            raise StoreError("disk full")
+
+        server.store.maintain = refusing  # type: ignore[method-assign]
+        compacted = server.store.compacted
+        for i in range(30):
+            await server.registry.create("/configmaps", "default", cm(f"c{i}"))
+
+        async def compacting() -> bool:
+            return bool(failed) and server.store.compacted > compacted
+
+        await until(compacting)
+    assert "disk full" in caplog.text
 
 
 async def test_state_survives_a_restart(tmp_path: Any, connect: Any) -> None:

@@ -258,6 +258,33 @@ async def test_dry_run_writes_nothing(registry: Registry) -> None:
     assert registry.store.revision == 1
 
 
+@pytest.mark.parametrize(
+    ("resources", "qos"),
+    [
+        ({}, "BestEffort"),
+        ({"requests": {"cpu": "0m", "memory": "0"}}, "BestEffort"),
+        ({"requests": {"kubernetes.io/batch-cpu": "1000"}}, "BestEffort"),
+        ({"requests": {"cpu": "100m"}}, "Burstable"),
+        ({"limits": {"cpu": "1"}}, "Burstable"),
+        ({"limits": {"cpu": "1", "memory": "1Gi"}}, "Guaranteed"),
+        ({"limits": {"cpu": 1, "memory": "1Gi"}, "requests": {"cpu": "1000m", "memory": "1024Mi"}}, "Guaranteed"),
+        ({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "0", "memory": "1Gi"}}, "Burstable"),
+        ({"limits": {"cpu": "x"}}, "BestEffort"),
+    ],
+)
+async def test_qos_class_is_that_of_amounts_after_admission(
+    registry: Registry, resources: dict[str, Any], qos: str
+) -> None:
+    class Webhook(OpenAdmission):
+        async def mutate(self, request: AdmissionRequest) -> None:
+            assert request.obj is not None
+            request.obj["spec"]["containers"][0]["resources"] = resources
+
+    registry.admission = Webhook()
+    made = await registry.create(POD, "default", pod())
+    assert made["status"] == {"phase": "Pending", "qosClass": qos}
+
+
 async def test_secrets_take_string_data(registry: Registry) -> None:
     made = await registry.create(SECRET, "default", {"metadata": {"name": "s"}, "stringData": {"a": "b"}})
     assert (made["data"], made["type"]) == ({"a": "Yg=="}, "Opaque")

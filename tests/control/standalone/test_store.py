@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control.standalone.store import Compacted, Store, StoreError, VersionMismatch
+from control.standalone.store import Compacted, Store, StoreError, TooLarge, VersionMismatch
 
 KEY = "/configmaps"
 
@@ -108,12 +108,76 @@ async def test_a_refused_commit_is_taken_back_and_told(tmp_path: Path) -> None:
     assert store.revision == 1
     assert "disk full" in (store.healthy or "")
     store._db = broken
-    assert put(store, "b") == 2
+    assert put(store, "b") == 4, "versions of writes that were taken back are not given out again"
+    assert [e.rv for e in store.since(KEY, 1)] == [4]
     assert store.healthy is None
     store.close()
     again = Store(tmp_path / "s.db")
     assert contents(again) == {"a": 1, "b": 0}
     again.close()
+
+
+async def test_writes_behind_one_that_filled_the_disk_are_refused_with_it(tmp_path: Path) -> None:
+    """SQLite takes back the whole transaction when the disk is full; what follows must not be committed alone."""
+    store = Store(tmp_path / "s.db")
+    store.put(KEY, "default", "a", obj("a"), None)
+    store._db.execute("ROLLBACK")  # as SQLite does on SQLITE_FULL
+    with pytest.raises(StoreError, match="earlier write"):
+        store.put(KEY, "default", "b", obj("b"), None)
+    with pytest.raises(StoreError, match="cannot commit"):
+        await store.committed()
+    assert contents(store) == {}
+    put(store, "c")
+    store.close()
+    again = Store(tmp_path / "s.db")
+    assert contents(again) == {"c": 0}
+    again.close()
+
+
+async def test_a_refused_compaction_leaves_no_hole_and_is_made_up_for(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s.db", retention_events=2)
+    for i in range(6):
+        put(store, "a", i)
+    broken = store._db
+    store._db = _RefusingCommit(broken)  # type: ignore[assignment]
+    with pytest.raises(StoreError, match=r"s\.db: cannot compact: .*disk full"):
+        await store.maintain()
+    assert [e.rv for e in store.since(KEY, 0)] == [1, 2, 3, 4, 5, 6]
+    store._db = broken
+    assert await store.maintain() == 4
+    with pytest.raises(Compacted):
+        store.since(KEY, 0)
+    store.close()
+
+
+async def test_load_without_a_pause_does_not_grow_the_wal_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("control.standalone.store.WAL_LIMIT", 100_000)
+    store = Store(tmp_path / "s.db")
+    for i in range(100):
+        put(store, f"a{i}", "x" * 2000)
+    store.put(KEY, "default", "pending", obj("pending"), None)
+    assert store.wal_bytes() > 100_000
+    await store.maintain()
+    assert store.wal_bytes() == 0
+    assert store.healthy is None
+    store.close()
+    again = Store(tmp_path / "s.db")
+    assert len(contents(again)) == 101
+    again.close()
+
+
+def test_objects_are_limited_in_size_and_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s.db")
+    rv = put(store, "a", "x" * 1_500_000)
+    with pytest.raises(TooLarge, match="at most 1572864"):
+        put(store, "a", "x" * 1_600_000)
+    assert store.revision == rv
+    assert {p.name: p.stat().st_mode & 0o777 for p in tmp_path.iterdir()} == {
+        "s.db": 0o600, "s.db-wal": 0o600, "s.db-shm": 0o600,
+    }  # fmt: skip
+    store.close()
 
 
 class _RefusingCommit:
