@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 from .. import errors
 from ..registry import Registry
 from ..selectors import Matcher
-from ..store import Compacted, Entry, Event, Store
+from ..store import Compacted, Entry, Event
 from .lists import ListOptions
 from .render import Renderer, status_event
 from .responses import encode
@@ -76,10 +76,11 @@ async def stream(
         yield status_event(errors.too_old(rv, store.revision).to_status())
         return
     if initial:
-        lines, rv = _initial(store, renderer, ns, options), store.revision
-        for chunk in lines:
+        present, rv = store.entries(key, ns), store.revision  # one moment; entries never change
+        for chunk in _initial(registry, renderer, present, options.matcher):
             header = False
             yield chunk
+        del present
         if options.send_initial and options.bookmarks:
             yield renderer.bookmark(rv, INITIAL_END, header=header)
             header = False
@@ -122,14 +123,14 @@ async def stream(
         yield renderer.bookmark(rv, header=header)
 
 
-def _initial(store: Store, renderer: Renderer, ns: str | None, options: ListOptions) -> list[bytes]:
-    """ADDED for every present object, in chunks; taken at one moment, so a list, not a generator."""
-    present = store.entries(renderer.kind.stored_as, ns)
-    if options.matcher is not None:
-        present = [e for e in present if options.matcher(e.obj)]
-    now = time.time()
-    lines = [renderer.event("ADDED", e, now, header=i == 0) for i, e in enumerate(present)]
-    return [b"".join(lines[i : i + BATCH]) for i in range(0, len(lines), BATCH)]
+def _initial(registry: Registry, renderer: Renderer, present: list[Entry], matcher: Matcher | None) -> Iterator[bytes]:
+    """ADDED for every present object, in chunks that are made when the client has taken the one before."""
+    if matcher is not None:
+        present = [e for e in present if matcher(e.obj)]
+    for start in range(0, len(present), BATCH):
+        now = registry.now()
+        batch = enumerate(present[start : start + BATCH], start)
+        yield b"".join(renderer.event("ADDED", e, now, header=i == 0) for i, e in batch)
 
 
 async def stop_all(registry: Registry, config: WatchConfig) -> None:
