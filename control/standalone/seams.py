@@ -1,6 +1,6 @@
 """What the registry and the HTTP layer need from policy: schemas, patching, admission, authn, authz.
 
-Protocols with permissive defaults, so that the core runs and is tested alone; `apiserver.wiring` plugs in the
+Protocols with permissive defaults, so that the core runs and is tested alone; `apiserver.policy` plugs in the
 real libraries (control.standalone.schema, .patch, .admission, .auth). Pure types, no behaviour.
 """
 
@@ -81,10 +81,6 @@ class Schemas(Protocol):
         """What strategic merge patch and apply take as `schema`; None when there is none."""
         ...
 
-    def definitions(self) -> Json:
-        """OpenAPI v2 definitions of the built-in kinds (x-kubernetes-group-version-kind included)."""
-        ...
-
 
 class Patcher(Protocol):
     def json(self, doc: Json, ops: Any) -> Json: ...
@@ -147,9 +143,6 @@ class OpenSchemas:
     def merge_schema(self, kind: Kind, version: str) -> Any:
         return None
 
-    def definitions(self) -> Json:
-        return {}
-
 
 class OpenAdmission:
     """Lets everything in unchanged."""
@@ -159,13 +152,3 @@ class OpenAdmission:
 
     async def validate(self, request: AdmissionRequest) -> None:
         return None
-
-
-class EveryoneIsAdmin:
-    """Authenticator and authorizer of the tests that are about neither."""
-
-    async def authenticate(self, headers: Mapping[str, str], peer_cert: Json | None) -> UserInfo | None:
-        return UserInfo("admin", ("system:masters", "system:authenticated"))
-
-    def authorize(self, attributes: AuthzAttributes) -> tuple[bool, str]:
-        return True, ""

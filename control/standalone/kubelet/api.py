@@ -61,12 +61,6 @@ class NodeApi:
         except NotFound:
             return await self._call("POST", path, lease)
 
-    async def get_pod(self, namespace: str, name: str) -> dict[str, Any] | None:
-        try:
-            return await self._call("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
-        except NotFound:
-            return None
-
     async def patch_pod_status(self, namespace: str, name: str, uid: str, status: Mapping[str, Any]) -> dict[str, Any]:
         """The uid in the patch makes the server refuse it (409) when the name belongs to another pod now."""
         body = {"metadata": {"uid": uid}, "status": status}

@@ -72,11 +72,6 @@ def manager_id(name: str, operation: str, api_version: str, subresource: str) ->
     return ManagerId(name, operation, "" if operation == "Apply" else api_version, subresource)
 
 
-def manager_from_user_agent(user_agent: str) -> str:
-    """The manager of a request that names none: the program in front of the first slash."""
-    return user_agent.partition("/")[0][:MAX_MANAGER_NAME] or "unknown"
-
-
 def decode(entries: Any) -> Managers:
     """metadata.managedFields -> managers; raises ManagedFieldsError naming entry and fault."""
     managers: Managers = {}

@@ -41,9 +41,6 @@ class KindSchemas:
         """The OpenAPI documents over the same schemas."""
         return OpenAPI(kinds, self.builtins)
 
-    def definitions(self) -> Json:
-        return self.builtins.definitions()
-
     def merge_schema(self, kind: Kind, version: str) -> Schema:
         """The schema of a kind in a version; UNKNOWN (deduced merging) where there is none."""
         if kind.custom:
