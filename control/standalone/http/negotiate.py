@@ -1,7 +1,8 @@
 """Content negotiation: which shape of JSON the client takes, and what its body is.
 
 Answers are JSON; request bodies may also be YAML or protobuf. A client that offers protobuf first gets JSON if it
-lists JSON too, and 406 otherwise. `as=Table` and `as=PartialObjectMetadata` are the shapes of meta.k8s.io. Pure.
+lists JSON too, and 406 otherwise; only OpenAPI v2 is there in both. `as=Table` and `as=PartialObjectMetadata` are the
+shapes of meta.k8s.io. Pure.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from . import protobuf
 
 View = Literal["object", "table", "partial"]
 ACCEPTED = "application/json"
+OPENAPI_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+_OPENAPI_NAMES = (OPENAPI_PROTOBUF, "application/com.github.proto-openapi.spec.v2@v1.0+protobuf")  # kubectl: the latter
 _JSON_LIKE = ("application/json", "*/*", "application/*")
 DISCOVERY_GROUP = "apidiscovery.k8s.io"
 
@@ -80,6 +83,17 @@ def discovery_version(header: str) -> str:
         if media.get("g") == DISCOVERY_GROUP and media.get("as") == "APIGroupDiscoveryList":
             return media.get("v") if media.get("v") in ("v2", "v2beta1") else ""
     return ""
+
+
+@lru_cache(maxsize=64)
+def openapi_type(header: str) -> str:
+    """The content type to answer /openapi/v2 in; raises StatusError 406."""
+    for media in parse_accept(header):
+        if media.type in _OPENAPI_NAMES:
+            return OPENAPI_PROTOBUF
+        if media.type in _JSON_LIKE:
+            return ACCEPTED
+    raise errors.not_acceptable(f"{ACCEPTED}, {OPENAPI_PROTOBUF}")
 
 
 def decode_body(body: bytes, content_type: str) -> Any:

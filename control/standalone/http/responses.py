@@ -39,7 +39,7 @@ def json_response(
     if len(raw) > GZIP_FROM and "gzip" in request.headers.get("Accept-Encoding", ""):
         raw = gzip.compress(raw, 1)
         out["Content-Encoding"] = "gzip"
-        out["Vary"] = "Accept-Encoding"
+        out["Vary"] = ", ".join(filter(None, (out.get("Vary"), "Accept-Encoding")))
     response = web.Response(body=raw, status=status, headers=out)
     for text in dict.fromkeys(warnings):
         quoted = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")

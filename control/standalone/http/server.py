@@ -26,7 +26,7 @@ from ..store import StoreError
 from .discovery import Discovery
 from .health import Health, version_info
 from .metrics import Metrics
-from .negotiate import discovery_version
+from .negotiate import ACCEPTED, discovery_version, openapi_type
 from .requestinfo import RequestInfo, parse
 from .resources import Resources, body_object
 from .responses import error_response, json_response, text_response
@@ -40,6 +40,8 @@ _ALIVE_PATHS = ("/healthz", "/livez", "/readyz")
 
 class OpenAPIDocs(Protocol):
     def v2(self) -> bytes: ...
+
+    def v2_protobuf(self) -> bytes: ...
 
     def v3_index(self) -> Json: ...
 
@@ -276,10 +278,12 @@ class Dispatcher:
         if docs is None:
             raise errors.no_such_resource()
         if path == "/openapi/v2":
-            accept = request.headers.get("Accept", "*/*")
-            if "json" not in accept and "*/*" not in accept:
-                raise errors.not_acceptable("application/json")
-            return json_response(request, docs.v2())
+            content = openapi_type(request.headers.get("Accept", ""))
+            document = docs.v2() if content == ACCEPTED else docs.v2_protobuf()
+            headers = {"ETag": self._h.discovery.etag(document), "Vary": "Accept"}
+            if request.headers.get("If-None-Match") == headers["ETag"]:
+                return web.Response(status=304, headers=headers)
+            return json_response(request, document, content_type=content, headers=headers)
         if path == "/openapi/v3":
             return json_response(request, docs.v3_index())
         body = docs.v3(path.removeprefix("/openapi/v3/"))

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from control.standalone.kinds import Kind, Kinds
+from control.standalone.schema import openapi_proto
 from control.standalone.schema.builtin import META, Builtins, public_name
 from control.standalone.schema.custom import complete, version_schema
 
@@ -62,7 +63,11 @@ class OpenAPI:
 
     def v2(self) -> bytes:
         """/openapi/v2 as JSON."""
-        return self._cached("v2", lambda: self._v2())
+        return self._cached("v2", lambda: _to_json(self._v2()))
+
+    def v2_protobuf(self) -> bytes:
+        """/openapi/v2 as protobuf, which is what kubectl takes."""
+        return self._cached("v2 protobuf", lambda: openapi_proto.encode(self._v2()))
 
     def v3_index(self) -> Json:
         """/openapi/v3: where the document of each group version is, with a hash that clients may cache by."""
@@ -80,14 +85,14 @@ class OpenAPI:
         if found is None:
             return None
         group, version = found
-        return self._cached(path, lambda: self._v3(group, version))
+        return self._cached(path, lambda: _to_json(self._v3(group, version)))
 
-    def _cached(self, key: str, build: Any) -> bytes:
+    def _cached(self, key: str, build: Callable[[], bytes]) -> bytes:
         if self._generation != self._kinds.generation:
             self._cache.clear()
             self._generation = self._kinds.generation
         if key not in self._cache:
-            self._cache[key] = json.dumps(build(), separators=(",", ":")).encode()
+            self._cache[key] = build()
         return self._cache[key]
 
     def _group_versions(self) -> dict[str, tuple[str, str]]:
@@ -163,6 +168,10 @@ class OpenAPI:
             "x-kubernetes-group-version-kind": [_gvk(kind.group, version, kind.list_kind)],
         }
         yield public_name(kind.group, version, kind.list_kind), listed
+
+
+def _to_json(document: Json) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def _gvk(group: str, version: str, kind: str) -> dict[str, str]:
@@ -260,10 +269,15 @@ def _to_v3(schema: Any) -> Any:
 
 
 _V3_ONLY = frozenset({"nullable", "oneOf", "anyOf", "not"})
+_STRUCTURE = frozenset({"type", "properties", "additionalProperties", "items", "required"})
+_DATA = frozenset({"default", "enum", "example"})  # keywords that hold values, not schemas
 
 
 def _v2_subset(item: tuple[str, Json]) -> tuple[str, Json]:
-    """A custom schema without what OpenAPI v2 can't say."""
+    """A custom schema without what OpenAPI v2 can't say.
+
+    Where null or unknown fields are right, clients that check by v2 would call them wrong: there anything goes.
+    """
     return item[0], _strip_v3(item[1])
 
 
@@ -272,10 +286,13 @@ def _strip_v3(schema: Any, properties: bool = False) -> Any:
         return [_strip_v3(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
+    drop = frozenset() if properties else _V3_ONLY
+    if not properties and (schema.get("nullable") or schema.get("x-kubernetes-preserve-unknown-fields")):
+        drop |= _STRUCTURE
     return {
-        key: _strip_v3(value, key == "properties" and not properties)
+        key: value if key in _DATA and not properties else _strip_v3(value, key == "properties" and not properties)
         for key, value in schema.items()
-        if properties or key not in _V3_ONLY
+        if key not in drop
     }
 
 
