@@ -37,7 +37,7 @@ from koordlet.system.roots import Roots
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = 100
 """Weight of our groups against one of default weight where figures are compared: a busy machine hardly disturbs."""
-PATIENCE = 120.0
+PATIENCE = 240.0
 """Seconds to wait for what will come; an emulated guest needs most of it."""
 SAMPLE_SECONDS = 0.1
 HIERARCHIES = ("cpu", "cpuacct", "cpuset", "memory")
@@ -324,7 +324,12 @@ class Koordlet:
 
     def wait(self) -> Koordlet:
         """Until the first figures are there."""
-        until(lambda: (b := self.answer("/top")) and json.loads(b).get("cpu") is not None, "first figures in /top")
+
+        def figures() -> bool:
+            answer = self.answer("/top")
+            return answer is not None and json.loads(answer).get("cpu") is not None
+
+        until(figures, f"first figures in /top (log: {self.log_path})")
         return self
 
     def top(self) -> dict[str, Any]:

@@ -30,10 +30,10 @@ def tree(trees: Callable[..., Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def pair(tree: Any, tools: Any, cpus: Any) -> Any:
-    """An LS worker and a BE burner on one CPU."""
+    """An LS worker and a BE worker on one CPU, which they do not fill: many koordlets are started beside them."""
     (worker,), (batch,) = tree.pod(KubeQOS.BURSTABLE), tree.pod(KubeQOS.BESTEFFORT)
     worker.run(tools.duty(0.02, 0.02), cpus[0])
-    batch.run(tools.BURN, cpus[0])
+    batch.run(tools.duty(0.03, 0.05), cpus[0])
     return worker, batch
 
 
@@ -182,7 +182,7 @@ def test_without_root_it_says_so_and_serves_what_is_readable(
     )
     assert row["cpu"] > 0.005
     assert "p99" not in row["sched"], "sums have no percentiles"
-    assert koordlet.row(batch)["memory"] > 1 << 20
+    assert koordlet.row(batch)["memory"] > 1 << 16
     assert koordlet.value("koordlet_host_feature_supported", feature="root") == 0
     assert koordlet.value("koordlet_probe_up", probe="sched_latency", source="schedstat") == 0
     # the state directory is root's: every failed snapshot is counted, nothing else suffers

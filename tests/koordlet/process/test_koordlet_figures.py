@@ -96,6 +96,7 @@ def scene(
     (worker, idle), (batch,) = tree.pod(KubeQOS.BURSTABLE, 2), tree.pod(KubeQOS.BESTEFFORT)
     (limited,), (holder,) = tree.pod(KubeQOS.GUARANTEED), tree.pod(KubeQOS.BURSTABLE)
     limited.quota(QUOTA)
+    koordlet = koordlets(views(tree)).wait()  # before anything takes the CPUs
     pids = {
         "worker": worker.run(tools.duty(0.02, 0.02), cpus[0]),
         "idle": idle.run(tools.SLEEP, cpus[1]),
@@ -103,7 +104,7 @@ def scene(
         "limited": limited.run(tools.BURN, cpus[1]),
         "holder": holder.run(tools.touch(MEBIBYTES), cpus[1]),
     }
-    made = Scene(tools, koordlets(views(tree)).wait(), worker, idle, batch, limited, holder, pids)
+    made = Scene(tools, koordlet, worker, idle, batch, limited, holder, pids)
     _watch(made, tree)
     yield made
     made.koordlet.kill()

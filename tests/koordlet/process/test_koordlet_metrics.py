@@ -47,9 +47,9 @@ KOORDINATORS_SPELLING = {
 def served(trees: Callable[..., Any], views: Any, koordlets: Any, tools: Any, cpus: Any) -> Iterator[Any]:
     tree = trees()
     (worker, _), (batch,) = tree.pod(KubeQOS.BURSTABLE, 2), tree.pod(KubeQOS.BESTEFFORT)
+    koordlet = koordlets(views(tree)).wait()
     worker.run(tools.duty(0.02, 0.02), cpus[0])
     batch.run(tools.BURN, cpus[0])
-    koordlet = koordlets(views(tree)).wait()
     tools.until(
         lambda: koordlet.values("koordlet_sched_latency_culprit_wait_seconds_total", container_id=worker.key),
         "culprits of the worker",
@@ -157,11 +157,11 @@ def test_prometheus_scrapes_and_answers(served: Any, tools: Any, tmp_path: Path)
         selector = f'koordlet_container_cpu_usage_cores{{container_id="{batch.key}"}}'
         pair = f'{{container_id="{worker.key}",culprit_pod="{batch.pod_uid}"}}'
         rate = f"rate(koordlet_sched_latency_culprit_wait_seconds_total{pair}[10s])"
-        found = tools.until(lambda: ask(f"avg_over_time({selector}[5s])"), "an answer of Prometheus")
+        found = tools.until(lambda: ask(f"avg_over_time({selector}[5s]) > 0.05"), "an answer of Prometheus")
         blamed = tools.until(lambda: ask(f"{rate} > 0.01"), "a rate of waiting")
     finally:
         prometheus.terminate()
         prometheus.wait(30)
-    assert 0.05 < float(found[0]["value"][1]) <= 1.1, "a burner that shares its CPU"
+    assert float(found[0]["value"][1]) <= 1.1, "a process on one CPU"
     assert blamed[0]["metric"]["node"] == "own-node"
     assert float(blamed[0]["value"][1]) <= 1.0

@@ -205,7 +205,7 @@ class History:
 
 
 def _settled(call: Callable[[], Any], tools: Any, what: str) -> Any:
-    return tools.until(call, what, 180)
+    return tools.until(call, what, tools.PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +246,7 @@ def history(
 def _live(tools: Any, tree: Any, view: Any, koordlets: Any, api: Api, kubelet: Kubelet, history: History) -> History:
     api.start()
     _settled(api.ready, tools, "the API server")
-    _populate(api, kubelet)
+    _populate(api, kubelet, tools)
     (view.scratch / "token").write_text(TOKEN)
     history.koordlet = koordlet = koordlets(
         view, f"--kubeconfig={api.kubeconfig}", f"--kubelet-token-file={view.scratch / 'token'}",
@@ -299,13 +299,13 @@ def _ready(koordlet: Any) -> bytes:
     return b""
 
 
-def _populate(api: Api, kubelet: Kubelet) -> None:
+def _populate(api: Api, kubelet: Kubelet, tools: Any) -> None:
     for crd in crdgen.documents().values():
         if crd["metadata"]["name"] == "nodemetrics.slo.koordinator.sh":
             schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
             schema["properties"]["status"]["x-kubernetes-preserve-unknown-fields"] = True  # somebody else writes too
         api.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
-    end = time.monotonic() + 60
+    end = time.monotonic() + tools.PATIENCE
     while api.find("/apis/slo.koordinator.sh/v1alpha1/nodemetrics") is None:
         assert time.monotonic() < end
         time.sleep(0.1)
