@@ -20,8 +20,8 @@ from koordlet.statesinformer.model import Subject
 OwnerOf = Callable[[int], Owner]
 ANCHORS = 4
 UNTOLD = ("older", "moved", "overflow")
-"""Runners nobody remembers: longer ago than the slices a CPU keeps, on a CPU the task was moved from, or of a cgroup that
-got no slot."""
+"""Runners nobody remembers: longer ago than the slices a CPU keeps, on a CPU the task was moved from, or of a cgroup
+that got no slot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """What koordlet costs on a full node: 110 pods x 2 containers, 1 s ticks, probes on, as a process of its own.
 
-Run: `python tests/scale/bench_koordlet.py [--pods 110] [--seconds 60]`, as root. The pods are real cgroups with a process
-each (waking ten times a second) below a group of our own; koordlet sees them through bind mounts in a mount namespace
-of its own, so nothing else on the host is touched. CPU is the process's own time, which a noisy host does not inflate.
+Run: `python tests/scale/bench_koordlet.py [--pods 110] [--seconds 60]`, as root. The pods are real cgroups with a
+process each (waking ten times a second) below a group of our own; koordlet sees them through bind mounts in a mount
+namespace of its own, so nothing else on the host is touched. CPU is the process's own time.
 """
 
 from __future__ import annotations
