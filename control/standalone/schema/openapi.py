@@ -17,10 +17,14 @@ from control.standalone.kinds import Kind, Kinds
 from control.standalone.schema import openapi_proto
 from control.standalone.schema.builtin import META, Builtins, public_name
 from control.standalone.schema.custom import complete, version_schema
+from koordlet.app.logging import get_logger
+
+log = get_logger(__name__)
 
 Json = dict[str, Any]
 
 TITLE = "Kubernetes"
+_GVK = "x-kubernetes-group-version-kind"
 _V2, _V3 = "#/definitions/", "#/components/schemas/"
 _ACTIONS = {
     "get": ("get", "read"),
@@ -67,7 +71,7 @@ class OpenAPI:
 
     def v2_protobuf(self) -> bytes:
         """/openapi/v2 as protobuf, which is what kubectl takes."""
-        return self._cached("v2 protobuf", lambda: openapi_proto.encode(self._v2()))
+        return self._cached("v2 protobuf", self._v2_protobuf)
 
     def v3_index(self) -> Json:
         """/openapi/v3: where the document of each group version is, with a hash that clients may cache by."""
@@ -117,6 +121,18 @@ class OpenAPI:
             "definitions": definitions,
         }
 
+    def _v2_protobuf(self) -> bytes:
+        """A custom kind that says nonsense must not take the document from all others: of that one, only the name."""
+        document = self._v2()
+        definitions = document["definitions"]
+        for name in definitions.keys() - self._builtins.definitions().keys():
+            try:
+                openapi_proto.encode({"definitions": {name: definitions[name]}})
+            except openapi_proto.EncodeError as e:
+                log.warning("schema of a custom kind has no protobuf form", definition=name, error=str(e))
+                definitions[name] = {_GVK: definitions[name][_GVK]}
+        return openapi_proto.encode(document)
+
     def _v3(self, group: str, version: str) -> Json:
         paths: Json = {}
         schemas: Json = {}
@@ -153,7 +169,7 @@ class OpenAPI:
         name = public_name(kind.group, version, kind.kind)
         raw = version_schema(kind.crd or {"spec": {}}, version) or {"type": "object"}
         schema = complete(raw, f"{prefix}{META}.ObjectMeta")
-        schema["x-kubernetes-group-version-kind"] = [_gvk(kind.group, version, kind.kind)]
+        schema[_GVK] = [_gvk(kind.group, version, kind.kind)]
         yield name, schema
         listed = {
             "type": "object",
@@ -165,7 +181,7 @@ class OpenAPI:
                 "metadata": {"$ref": f"{prefix}{META}.ListMeta"},
                 "items": {"type": "array", "items": {"$ref": prefix + name}},
             },
-            "x-kubernetes-group-version-kind": [_gvk(kind.group, version, kind.list_kind)],
+            _GVK: [_gvk(kind.group, version, kind.list_kind)],
         }
         yield public_name(kind.group, version, kind.list_kind), listed
 
@@ -216,7 +232,7 @@ def _operations(kind: Kind, verbs: Iterable[str], gvk: tuple[str, str, str], pre
         method, action = _ACTIONS[verb]
         operation: Json = {
             "x-kubernetes-action": "post" if action == "create" else "put" if action == "replace" else action,
-            "x-kubernetes-group-version-kind": _gvk(*gvk),
+            _GVK: _gvk(*gvk),
             "parameters": [_parameter(name, "query", v3) for name in _PARAMETERS[action]],
         }
         responses: Json = {"200": {"description": "OK"}}

@@ -2,8 +2,8 @@
 
 kubectl checks by it what the server can't be asked to check: the items of a `kind: List`. `encode` walks the document
 along `openapi_proto.yaml`, which holds the numbers and is read once on first use. What the message has no place for
-is left out; zero values of plain fields are, as everywhere in protobuf. Pure but for reading the table; a document
-whose keyword holds a value of another type than it must have raises `EncodeError` naming the keyword.
+is left out; so are null and zero values of plain fields, as everywhere in protobuf. Pure but for reading the table.
+A document whose keyword holds a value of another type than it must have raises `EncodeError` naming the keyword.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _message(name: str, data: Any) -> bytes:
     for keyword, value in data.items():
         if keyword.startswith("x-"):
             out += _entries(fields[_EXTENSIONS].number, "any", ((keyword, value),))
-        elif (field := fields.get(keyword)) is not None:
+        elif (field := fields.get(keyword)) is not None and (value is not None or field.type == "any"):
             try:
                 out += _keyword(field, value)
             except (TypeError, AttributeError, UnicodeEncodeError, OverflowError, struct.error) as e:

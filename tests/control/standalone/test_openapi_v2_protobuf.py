@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 import re
 from typing import Any
@@ -221,7 +223,7 @@ def test_parameters_and_responses_of_each_shape_come_back() -> None:
 
 
 def test_what_has_no_place_is_left_out() -> None:
-    assert read(parse(encode(document(definitions={"a": {"nullable": True, "title": ""}})))) == document(
+    assert read(parse(encode(document(definitions={"a": {"nullable": True, "title": "", "items": None}})))) == document(
         definitions={"a": {}}
     )
 
@@ -292,7 +294,7 @@ def test_any_schema_comes_back(definitions: dict[str, Any]) -> None:
 
 # ---- the document of custom kinds ----------------------------------------------------------------------------
 
-SPEC = {
+SPEC: dict[str, Any] = {
     "type": "object",
     "properties": {
         "size": {"type": "integer", "nullable": True, "description": "How much."},
@@ -302,7 +304,7 @@ SPEC = {
                  "properties": {"not": {"type": "boolean"}}},
     },
 }  # fmt: skip
-CRD = {
+CRD: dict[str, Any] = {
     "spec": {
         "group": "example.org",
         "names": {"kind": "Thing", "plural": "things"},
@@ -325,9 +327,23 @@ def test_custom_kinds_join_and_leave_and_clients_may_send_what_the_server_takes(
     assert properties["size"] == {"description": "How much."}
     assert properties["free"] == {"x-kubernetes-preserve-unknown-fields": True}
     assert properties["port"] == {"x-kubernetes-int-or-string": True}
-    assert properties["kept"] == SPEC["properties"]["kept"]  # type: ignore[index]
+    assert properties["kept"] == SPEC["properties"]["kept"]
     kinds.discard(THING.key)
     assert documents.v2_protobuf() == before
+
+
+def test_a_custom_kind_that_says_nonsense_leaves_the_rest_alone() -> None:
+    kinds = Kinds()
+    documents = KindSchemas(BUILTINS).openapi(kinds)
+    before = read(parse(documents.v2_protobuf()))["definitions"]
+    crd = copy.deepcopy(CRD)
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["additionalProperties"] = "all"
+    kinds.add(dataclasses.replace(THING, crd=crd))
+    definitions = read(parse(documents.v2_protobuf()))["definitions"]
+    gvk = {"group": "example.org", "version": "v1", "kind": "Thing"}
+    assert definitions.pop("org.example.v1.Thing") == {GVK: [gvk]}
+    assert definitions.pop("org.example.v1.ThingList")["required"] == ["items"]
+    assert definitions == before
 
 
 # ---- over HTTP -----------------------------------------------------------------------------------------------
