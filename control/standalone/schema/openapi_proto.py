@@ -74,9 +74,13 @@ def _message(name: str, data: Any) -> bytes:
     fields = table().messages[name]
     out = bytearray()
     for keyword, value in data.items():
-        if keyword.startswith("x-"):
-            out += _entries(fields[_EXTENSIONS].number, "any", ((keyword, value),))
-        elif (field := fields.get(keyword)) is not None and (value is not None or field.type == "any"):
+        extension = keyword.startswith("x-")
+        field = fields.get(_EXTENSIONS if extension else keyword)
+        if field is None:
+            continue
+        if extension:
+            out += _entries(field.number, field.type, ((keyword, value),))
+        elif value is not None or (field.type == "any" and not field.shape):
             try:
                 out += _keyword(field, value)
             except (TypeError, AttributeError, UnicodeEncodeError, OverflowError, struct.error) as e:

@@ -223,9 +223,9 @@ def test_parameters_and_responses_of_each_shape_come_back() -> None:
 
 
 def test_what_has_no_place_is_left_out() -> None:
-    assert read(parse(encode(document(definitions={"a": {"nullable": True, "title": "", "items": None}})))) == document(
-        definitions={"a": {}}
-    )
+    assert read(
+        parse(encode(document(definitions={"a": {"nullable": True, "title": "", "items": None, "enum": None}})))
+    ) == document(definitions={"a": {}})
 
 
 @pytest.mark.parametrize(
