@@ -158,6 +158,15 @@ def test_sigterm_leaves_neither_pins_nor_mounts(tree: Any, pair: Any, views: Any
     assert [path.name for path in view.state.iterdir()] == ["metrics.npz"]
 
 
+def test_sigterm_while_it_starts_leaves_no_pins_either(tree: Any, views: Any, koordlets: Any, tools: Any) -> None:
+    view = views(tree)
+    koordlet = koordlets(view)
+    tools.until(lambda: list(view.pins.rglob("ready")), "the pins")
+    assert koordlet.terminate() == 0, koordlet.log
+    assert not (view.pins / "koordlet").exists()
+    assert "Traceback" not in koordlet.log
+
+
 # --- missing features
 
 
