@@ -55,7 +55,10 @@ def unmount_if_ours(mount_point: Path) -> bool:
     if left:
         return False
     mark.rmdir()
-    return bool(_libc.umount2(os.fsencode(mount_point), 0) == 0)
+    if _libc.umount2(os.fsencode(mount_point), 0) == 0:
+        return True
+    mark.mkdir()  # busy: somebody looks into it; the next one to stop tries again
+    return False
 
 
 def remove_pins(directory: Path) -> None:
