@@ -99,7 +99,7 @@ def encode(obj: object) -> bytes:
             data = msgspec.json.encode(_go_floats(to_builtins(obj)))
         else:
             data = _ENCODER.encode(obj)
-    except (TypeError, NotImplementedError, OverflowError) as error:
+    except (TypeError, NotImplementedError, OverflowError, UnicodeEncodeError, RecursionError) as error:
         raise WireError(f"cannot be written as JSON: {error}") from error
     for raw, escape in _ESCAPES:
         if raw in data:
@@ -142,7 +142,7 @@ class FastDecoder(Generic[T]):
         """Read one document. Raises WireError."""
         try:
             return self._fast.decode(data)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):  # msgspec does not dress bad UTF-8 inside strings
             result: T = decode(data, self._type, where=where)
             return result
 
