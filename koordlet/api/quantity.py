@@ -52,9 +52,9 @@ class Quantity:
     _nano: int
     _fmt: Format
 
-    def __new__(cls, text: str) -> Self:
-        """Read a text such as `1500m`, `2Gi`, `1e3`. Raises QuantityError."""
-        return cls._make(*_parse(text))
+    def __new__(cls, text: str) -> Quantity:
+        """Read a text such as `1500m`, `2Gi`, `1e3`; equal texts may share one object. Raises QuantityError."""
+        return _parsed(text)
 
     @classmethod
     def _make(cls, nano: int, fmt: Format) -> Self:
@@ -162,6 +162,10 @@ def _away(nano: int, unit: int) -> int:
 
 
 @lru_cache(maxsize=8192)
+def _parsed(text: str) -> Quantity:
+    return Quantity._make(*_parse(text))
+
+
 def _parse(text: str) -> tuple[int, Format]:
     match = _TEXT.fullmatch(text)
     if match is None or not (match["whole"] or match["part"]):

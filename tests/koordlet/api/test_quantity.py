@@ -165,3 +165,8 @@ def test_value_is_the_smallest_integer_that_holds_the_amount(quantity: Quantity)
     value = quantity.value()
     assert abs(Quantity.of(value).milli_value()) >= abs(quantity.milli_value()) or value == 0
     assert abs(value) - abs(float(quantity)) <= 1 + 1e-9 * abs(value)
+
+
+def test_equal_texts_share_one_object() -> None:
+    # A scheduler holds hundreds of thousands of them.
+    assert Quantity("250m") is Quantity("250m")
