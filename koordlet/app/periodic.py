@@ -25,6 +25,15 @@ log = get_logger(__name__)
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
+def is_cancelled(error: BaseException) -> bool:
+    """Whether `error` is the cancellation of the current task itself.
+
+    Awaiting something that another task cancelled raises the same error; a loop must not end of that.
+    """
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)
+
+
 class TaskMetrics(MetricSet):
     """The metrics of every periodic task, by its name."""
 
@@ -128,7 +137,9 @@ class Periodic:
                 result = self._fn()
                 if inspect.isawaitable(result):
                     await result
-        except Exception as error:  # noqa: BLE001 - the task must outlive any run; counted and logged below
+        except (Exception, asyncio.CancelledError) as error:  # the task must outlive any run; counted and logged
+            if is_cancelled(error):
+                raise
             self._failed(error)
             return False
         finally:
@@ -140,7 +151,7 @@ class Periodic:
         self._metrics.last_success.labels(self.name).set(self.last_success)
         return True
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: BaseException) -> None:
         self.failing += 1
         self._metrics.failures.labels(self.name).inc()
         if self.failing & (self.failing - 1) == 0:

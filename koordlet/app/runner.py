@@ -106,6 +106,7 @@ class Runner:
             else:
                 await self._stopping.wait()
         finally:
+            self._stopping.set()  # also when this coroutine was cancelled
             await self._stop_all(started)
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
@@ -122,9 +123,9 @@ class Runner:
             wait.cancel()
             begin.cancel()
             await asyncio.gather(begin, wait, return_exceptions=True)
-        if begin.cancelled():
+        if begin.cancelled() and self._stopping.is_set():
             return False
-        error = begin.exception()
+        error = asyncio.CancelledError() if begin.cancelled() else begin.exception()
         if error is not None:
             log.error("Cannot start", service=service.name, err=error)
             self.stop(1)
@@ -135,9 +136,9 @@ class Runner:
         return True
 
     def _ended(self, name: str, task: asyncio.Task[object], critical: bool) -> None:
-        if task.cancelled():
-            return
-        error = task.exception()
+        if task.cancelled() and self._stopping.is_set():
+            return  # the ordinary end
+        error = None if task.cancelled() else task.exception()
         if error is not None:
             log.error("Background task failed", task=name, err=error)
         elif critical and not self._stopping.is_set():

@@ -1,5 +1,6 @@
 """Periodic tasks on virtual time: beat, lateness, failures, deadlines."""
 
+import asyncio
 import random
 
 import pytest
@@ -118,6 +119,24 @@ async def test_wall_clock_jumps_change_nothing():
     await clock.advance(1)
     await task.stop()
     assert at == [0, 1, 2]
+
+
+async def test_a_run_that_meets_another_tasks_cancellation_has_failed_and_the_next_comes(caplog):
+    clock, registry, runs = FakeClock(), CollectorRegistry(), []
+
+    async def tick():
+        runs.append(1)
+        if len(runs) == 1:
+            shared = asyncio.create_task(asyncio.sleep(60))
+            shared.cancel()  # as somebody else might, who shares it
+            await shared
+
+    task = Periodic("t", 1, tick, clock=clock, registry=registry)
+    await task.start()
+    await clock.advance(1.5)
+    await task.stop()
+    assert len(runs) == 2 and sample(registry, "failures_total") == 1
+    assert "CancelledError" in caplog.text
 
 
 def test_period_must_be_positive():

@@ -62,13 +62,15 @@ async def test_a_service_that_cannot_start_stops_the_others(caplog):
     assert "port taken" in caplog.text
 
 
-@pytest.mark.parametrize("how", ["raises", "ends"])
+@pytest.mark.parametrize("how", ["raises", "ends", "cancelled"])
 async def test_a_critical_task_takes_the_process_down_in_order(how):
     events, runner = [], Runner()
 
     async def work():
         if how == "raises":
             raise ValueError("broken")
+        if how == "cancelled":
+            raise asyncio.CancelledError  # what awaiting a task that somebody cancelled raises
 
     runner.add(Recorder("a", events))
     runner.spawn("work", work)
@@ -108,6 +110,15 @@ async def test_failing_and_hanging_stops_do_not_keep_the_others(caplog):
     assert await task == 1
     assert events[-3:] == ["-raises", "-hangs", "-a"]
     assert "did not stop in time" in caplog.text and "busy" in caplog.text
+
+
+async def test_a_service_whose_start_is_cancelled_by_others_is_no_success(caplog):
+    events, runner = [], Runner()
+    runner.add(Recorder("a", events))
+    runner.add(Recorder("b", events, fail_start=asyncio.CancelledError()))
+    assert await runner.run() == 1
+    assert events == ["+a", "+b", "-b", "-a"]
+    assert "Cannot start" in caplog.text
 
 
 async def test_stop_while_starting():
