@@ -18,11 +18,14 @@ from prometheus_client import CollectorRegistry
 
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.logging import get_logger
+from koordlet.app.periodic import is_cancelled
 from koordlet.kube.metrics import QueueMetrics
 from koordlet.kube.ratelimit import TokenBucket
 
 log = get_logger(__name__)
 K = TypeVar("K", bound=Hashable)
+
+_VOID = 64  # void entries of the timer heap that are not worth clearing away
 
 
 class QueueClosed(Exception):
@@ -83,6 +86,9 @@ class WorkQueue(Generic[K]):
         if self._closed or self._due.get(item, at + 1) <= at:
             return
         self._due[item] = at
+        if len(self._delayed) > 2 * len(self._due) + _VOID:  # items added early and delayed anew leave void entries
+            self._delayed = [entry for entry in self._delayed if self._due.get(entry[2]) == entry[0]]
+            heapq.heapify(self._delayed)
         heapq.heappush(self._delayed, (at, next(self._sequence), item))
         self._rescheduled.set()
         if self._timer is None:
@@ -143,7 +149,9 @@ class WorkQueue(Generic[K]):
                 return
             try:
                 again = await fn(item)
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                if is_cancelled(error):
+                    raise
                 self.add_rate_limited(item)
                 failures = self.failures(item)
                 if failures & (failures - 1) == 0:

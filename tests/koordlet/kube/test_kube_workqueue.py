@@ -130,6 +130,38 @@ async def test_a_cancelled_getter_loses_nothing(queue, clock):
     assert await second == "a"
 
 
+async def test_work_that_meets_another_tasks_cancellation_is_retried_by_the_same_worker(queue, clock):
+    seen = []
+
+    async def reconcile(item):
+        seen.append(item)
+        if len(seen) == 1:
+            shared = asyncio.create_task(asyncio.sleep(60))
+            shared.cancel()
+            await shared
+
+    worker = asyncio.create_task(queue.work(reconcile))
+    queue.add("a")
+    await clock.advance(1)
+    assert seen == ["a", "a"] and not worker.done()
+    worker.cancel()
+    await asyncio.gather(worker, return_exceptions=True)
+    assert worker.cancelled()
+
+
+async def test_items_delayed_anew_and_anew_do_not_pile_up(queue, clock):
+    for _ in range(1000):
+        for item in ("a", "b"):
+            queue.add_after(item, 3600)
+            queue.add(item)
+            queue.done(await queue.get())
+    queue.add_after("a", 3600)
+    queue.add_after("b", 1800)
+    assert len(queue._delayed) < 100
+    await clock.advance(3601)
+    assert [await queue.get(), await queue.get()] == ["b", "a"] and len(queue) == 0
+
+
 @given(st.lists(st.tuples(st.sampled_from(["add", "after", "limited", "get", "done", "time"]), st.integers(0, 3))))
 def test_nothing_added_is_ever_lost_and_nothing_is_worked_on_twice_at_once(steps):
     async def scenario():
