@@ -173,10 +173,10 @@ class EventRecorder:
                 report = self._queue[0]
                 try:
                     await self._send(report)
-                except ApiError as error:  # refused for good: the namespace is going away, no permission, …
+                except (ApiError, wire.WireError) as error:  # for good: no permission, a message that is not text, …
                     self._metrics.events.labels("failed").inc()
                     log.warning("Event refused", reason=report.reason, object=report.about.name, err=error)
-                except (KubeError, wire.WireError) as error:  # the server is away: it stays the next to be sent
+                except KubeError as error:  # the server is away: it stays the next to be sent
                     self._metrics.events.labels("failed").inc()
                     log.debug("Event not sent yet", reason=report.reason, err=error)
                     await self._clock.sleep(10.0)
