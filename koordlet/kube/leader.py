@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from koordlet.api.core import Lease, LeaseSpec
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.wire import MicroTime
+from koordlet.api.wire import MicroTime, WireError
 from koordlet.app.clock import Clock
 from koordlet.app.logging import get_logger
 from koordlet.kube.client import Client
@@ -64,6 +64,7 @@ class LeaderElector:
         self._rng = rng or random.Random()
         self._lease: Lease | None = None
         self._observed_at = 0.0
+        self._renewed_at = 0.0  # when the last successful attempt began: nobody else counts from earlier
         self._reported = ""
         self.is_leader = False
         metrics = LeaderMetrics.of(registry if registry is not None else client.registry)
@@ -117,8 +118,10 @@ class LeaderElector:
     async def _renew_until_lost(self) -> None:
         """Return when the lease is lost."""
         while True:
+            left = self._renewed_at + self._deadline - self._clock.monotonic()
             try:
-                async with self._clock.timeout(self._deadline):
+                async with self._clock.timeout(left):
+                    await self._clock.sleep(self._retry)
                     while not await self._try():
                         self._m_failures.inc()
                         if self.leader not in ("", self.identity):
@@ -127,17 +130,20 @@ class LeaderElector:
             except TimeoutError:
                 log.error("Lease not renewed in time", lease=f"{self.namespace}/{self.name}")
                 return
-            await self._clock.sleep(self._retry)
 
     async def _try(self) -> bool:
         """One attempt to take or renew the lease; False when it is not ours afterwards."""
+        begun = self._clock.monotonic()
         try:
-            return await self._try_once()
+            ours = await self._try_once()
         except Conflict:  # somebody wrote between our read and our write: look again next time
             return False
-        except KubeError as error:
+        except (KubeError, WireError) as error:
             log.warning("Lease attempt failed", lease=f"{self.namespace}/{self.name}", err=error)
             return False
+        if ours:
+            self._renewed_at = begun
+        return ours
 
     async def _try_once(self) -> bool:
         try:

@@ -146,10 +146,32 @@ async def test_a_leader_cut_off_stops_before_another_may_begin(fake, client, can
         if not a.elector.is_leader:
             led_until = clock.monotonic()
             break
-    assert led_until is not None and led_until <= 3 + 2 + 10 + 1
+    assert led_until is not None and led_until <= 3 + 10 + 0.5  # the deadline and one step of this loop
     with pytest.raises(LeadershipLost):
         await a.task
     assert a.lost == 1
+
+
+async def test_the_deadline_counts_from_when_the_last_renewal_was_sent(fake, candidate, pass_time, clock):
+    # With these times the deadline of a leader that counts from its next attempt ends after the lease has.
+    a = candidate("a", lease_duration=15, renew_deadline=14, retry_period=8)
+    b = candidate("b", lease_duration=15, renew_deadline=14, retry_period=8)
+    await pass_time(1)
+    fake._patch = lambda *args: web.Response(status=500)
+    for _ in range(40):
+        await pass_time(0.5)
+        assert a.elector.is_leader == (clock.monotonic() < 14)
+    assert a.lost == 1 and not b.elector.is_leader
+
+
+async def test_a_malformed_lease_is_looked_at_again(fake, candidate, pass_time, caplog):
+    fake.put(LEASES, "koord", "kube-system", spec={"holderIdentity": "x", "renewTime": "yesterday"})
+    a = candidate("a")
+    await pass_time(1)
+    assert "renewTime" in caplog.text and not a.task.done()
+    fake.put(LEASES, "koord", "kube-system", spec={"holderIdentity": ""})
+    await pass_time(4)
+    assert a.elector.is_leader
 
 
 async def test_a_stolen_lease_is_noticed_at_the_next_renewal(fake, candidate, pass_time):
