@@ -11,7 +11,10 @@ from collections.abc import Mapping
 from http import HTTPStatus
 
 from koordlet.api import wire
-from koordlet.api.meta import Status
+from koordlet.api.meta import Status, StatusCause
+
+VERSION_TOO_LARGE = "ResourceVersionTooLarge"
+"""Cause of a Status: the server has not come as far as the resourceVersion that was asked for."""
 
 
 class KubeError(Exception):
@@ -51,6 +54,14 @@ class ApiError(KubeError):
         self.retry_after = retry_after
         self.details = details
 
+    def has_cause(self, reason: str) -> bool:
+        """Whether the Status names `reason` among its causes."""
+        return any(cause.reason == reason for cause in self._causes)
+
+    @property
+    def _causes(self) -> list[StatusCause]:
+        return self.details.details.causes if self.details and self.details.details else []
+
 
 class BadRequest(ApiError):
     """400."""
@@ -85,8 +96,7 @@ class Invalid(ApiError):
 
     @property
     def fields(self) -> list[str]:
-        causes = self.details.details.causes if self.details and self.details.details else []
-        return [cause.field for cause in causes]
+        return [cause.field for cause in self._causes]
 
 
 class TooManyRequests(ApiError):

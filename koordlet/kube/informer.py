@@ -27,12 +27,12 @@ from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
 from koordlet.kube.client import PAGE, Client
 from koordlet.kube.decode import Object, ObjectDecoder, decode_meta, resource_of, where_of
-from koordlet.kube.errors import ApiError, ConnectionFailed, Gone, KubeError
+from koordlet.kube.errors import VERSION_TOO_LARGE, ApiError, ConnectionFailed, Gone, KubeError
 from koordlet.kube.metrics import InformerMetrics
 from koordlet.kube.ratelimit import Backoff
 from koordlet.kube.selectors import Selector, by_name
 from koordlet.kube.store import IndexFn, Store
-from koordlet.kube.watch import IDLE_SECONDS, MalformedStream, WatchEvent, watch
+from koordlet.kube.watch import IDLE_SECONDS, WatchEvent, watch
 
 log = get_logger(__name__)
 T = TypeVar("T", bound=Object)
@@ -159,12 +159,14 @@ class Informer(Generic[T]):
                 self._version = None
                 self._failed("gone", error, delay)
             except ApiError as error:
+                if error.has_cause(VERSION_TOO_LARGE):
+                    self._version = None  # the server lost history that we have seen: waiting for it heals nothing
                 delay = max(self._backoff.next(), min(error.retry_after or 0.0, 60.0))
                 self._failed(str(error.status), error, delay)
             except ConnectionFailed as error:
                 delay = self._backoff.next()
                 self._failed("connection", error, delay)
-            except (MalformedStream, KubeError, wire.WireError) as error:
+            except (KubeError, wire.WireError) as error:
                 self._version, delay = None, self._backoff.next()
                 self._failed("malformed", error, delay)
             except Exception as error:
@@ -185,10 +187,14 @@ class Informer(Generic[T]):
             )
 
     def _contact(self) -> None:
-        """The server spoke and made sense."""
-        self._backoff.reset()
+        """The server spoke."""
         self.last_contact = self._client.clock.monotonic()
         self._metrics.last_event.labels(self.name).set(self._client.clock.now())
+
+    def _opened(self) -> None:
+        """A watch runs; whether it is any good (see `_backoff`) only its events or its age will tell."""
+        self.problem = None
+        self._contact()
 
     async def _list(self) -> None:
         self._metrics.relists.labels(self.name).inc()
@@ -216,8 +222,7 @@ class Informer(Generic[T]):
                         await asyncio.sleep(0)
         await self._replace(fresh)
         self._version = version
-        self.last_contact = self._client.clock.monotonic()
-        self._metrics.last_event.labels(self.name).set(self._client.clock.now())
+        self._contact()
         self.synced.set()
 
     async def _replace(self, fresh: Mapping[str, T | None]) -> None:
@@ -243,12 +248,13 @@ class Informer(Generic[T]):
             field_selector=self._fields,
             server_seconds=self._rng.randint(*_WATCH_SECONDS),
             idle_seconds=self._idle,
+            on_open=self._opened,
         )
-        self.problem = None
         try:
             async with aclosing(stream):
                 async for event in stream:
                     self._apply(event)
+                    self._backoff.reset()
                     self._contact()
         finally:
             if self._client.clock.monotonic() - begun >= _HEALTHY_SECONDS:
@@ -269,11 +275,11 @@ class Informer(Generic[T]):
 
     def _upsert(self, key: str, obj: T) -> None:
         old = self.store.get(key)
-        if old is not None and old.metadata.resource_version == obj.metadata.resource_version != "":
-            return  # a list after a resumed watch: seen already
         if old is not None and "" != old.metadata.uid != obj.metadata.uid:
             self._delete(key)  # another object of the same name: whoever follows the old one must hear of its end
             old = None
+        if old is not None and old.metadata.resource_version == obj.metadata.resource_version != "":
+            return  # a list after a resumed watch: seen already
         try:
             new = self._trim(obj) if self._trim is not None else obj
             self.store.put(key, new)
@@ -312,8 +318,9 @@ class Informer(Generic[T]):
     async def _resync_all(self) -> None:
         """Tell every object as updated to itself, for handlers that missed or failed something."""
         for count, obj in enumerate(self.store.list()):
-            for handler in self._handlers:
-                self._tell(handler.on_update, obj, obj)
+            if self.store.get(obj.metadata.key) is obj:  # else told of, or gone, while others had their turn
+                for handler in self._handlers:
+                    self._tell(handler.on_update, obj, obj)
             if count % _BATCH == _BATCH - 1:
                 await asyncio.sleep(0)
 

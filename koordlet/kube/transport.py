@@ -84,7 +84,7 @@ class Transport:
                 async with self._send(method, path, params, body, content_type, accept, seconds) as response:
                     return await response.read()
             except Unauthorized:
-                if renewed or not self.config.credentials.invalidate():
+                if renewed or attempt == _ATTEMPTS or not self.config.credentials.invalidate():
                     raise
                 renewed = True
             except ApiError as error:
@@ -107,7 +107,7 @@ class Transport:
     async def stream(
         self, path: str, params: Mapping[str, str], *, accept: str = "application/json"
     ) -> AsyncIterator[aiohttp.StreamReader]:
-        """The body of a long answer (watch, log), read piece by piece; no total time-out and no retry.
+        """The body of a long answer (watch, log), read piece by piece; no retry, and no time-out once it has begun.
 
         Raises ApiError or ConnectionFailed at the start; reading may raise ConnectionFailed as well.
         """
@@ -153,26 +153,29 @@ class Transport:
         if self.config.server_hostname:
             options["server_hostname"] = self.config.server_hostname
         try:
-            async with self._open().request(
-                method,
-                URL(self.config.server + path),
-                params=params,
-                data=body,
-                headers=headers,
-                allow_redirects=False,
-                proxy=self.config.proxy,
-                timeout=aiohttp.ClientTimeout(total=total, sock_connect=_CONNECT_SECONDS),
-                **options,
-            ) as response:
-                code = str(response.status)
-                if not 200 <= response.status < 300:
+            async with self._clock.timeout(self.config.timeout if streaming else None):
+                # A server that accepts and says nothing must not hold a watch for ever.
+                answer = await self._open().request(
+                    method,
+                    URL(self.config.server + path),
+                    params=params,
+                    data=body,
+                    headers=headers,
+                    allow_redirects=False,
+                    proxy=self.config.proxy,
+                    timeout=aiohttp.ClientTimeout(total=total, sock_connect=_CONNECT_SECONDS),
+                    **options,
+                )
+                code = str(answer.status)
+                if not 200 <= answer.status < 300:
                     raise from_response(
-                        response.status,
-                        response.headers,
-                        await response.read(),
+                        answer.status,
+                        answer.headers,
+                        await answer.read(),
                         now=self._clock.now(),
                         request=f"{method} {path}",
                     )
+            async with answer as response:
                 if streaming:
                     self._metrics.duration.labels(verb).observe(self._clock.monotonic() - begun)
                 yield response

@@ -8,7 +8,7 @@ believes in it. Only the loop's clock is used; wall-clock jumps do nothing.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -99,9 +99,11 @@ async def watch(
     field_selector: str | Mapping[str, str] | None = None,
     server_seconds: int = 300,
     idle_seconds: float = IDLE_SECONDS,
+    on_open: Callable[[], object] = lambda: None,
 ) -> AsyncGenerator[WatchEvent[T], None]:
     """Events after `resource_version`, until the server ends the stream (about `server_seconds`).
 
+    `on_open` is called once the server has accepted the watch, which may be long before the first event.
     Close it (`contextlib.aclosing`) when leaving early. Raises Gone when the version is too old, other ApiErrors,
     ConnectionFailed when the connection breaks or falls silent, MalformedStream.
     """
@@ -121,6 +123,7 @@ async def watch(
         client.transport.stream(path, params) as reader,
         aclosing(_lines(client, reader, idle_seconds, path)) as lines,
     ):
+        on_open()
         async for line in lines:
             yield _event(line, decoder, path)
 
@@ -146,7 +149,7 @@ async def _lines(
 def _event(line: bytes, decoder: ObjectDecoder[T], path: str) -> WatchEvent[T]:
     try:
         frame = _FRAMES.decode(line)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MalformedStream(f"WATCH {path}: not a watch event: {error}") from error
     if frame.type == "ERROR":
         status: Status = wire.decode(bytes(frame.object), Status, where="watch error")

@@ -190,6 +190,17 @@ async def test_retries_end(fake, client, new_fake):
     assert len(fake.requests) == 5
 
 
+async def test_a_401_at_the_last_attempt_is_told(fake, clock, new_fake, tmp_path):
+    _, fault = new_fake
+    path = tmp_path / "token"
+    path.write_text("t")
+    fake.faults["other"] += [*(fault(status=503) for _ in range(4)), fault(status=401)]
+    config = Config(server=fake.url, credentials=TokenFile(path, clock=clock))
+    async with Client(config, clock=clock, registry=CollectorRegistry()) as client:
+        with pytest.raises(Unauthorized):
+            await client.get(Node, "n")
+
+
 async def test_rotated_token_costs_one_request(fake, tmp_path, clock):
     path = tmp_path / "token"
     path.write_text("old\n")

@@ -1,6 +1,7 @@
 """Informers against a server that fails in every way it can."""
 
 import asyncio
+import json
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -207,12 +208,12 @@ async def test_server_away_keeps_the_last_state(fake, client, start, eventually)
     assert "ConnectionRefused" in informer.problem or "Connect" in informer.problem or "disconnect" in informer.problem
 
 
-async def test_silence_is_taken_for_death(fake, client, clock):
+@pytest.fixture
+def pass_time_until(clock):
+    """Let virtual time pass, a second for every five milliseconds, until a condition holds."""
     clock._auto = False
-    informer = Informer(client, Node, idle_seconds=150)
-    await informer.start()
 
-    async def pass_time_until(condition):
+    async def go(condition):
         for _ in range(1000):
             if condition():
                 return
@@ -220,6 +221,68 @@ async def test_silence_is_taken_for_death(fake, client, clock):
             await clock.advance(1)
         raise AssertionError("never happened")
 
+    return go
+
+
+async def test_silence_before_the_answer_is_taken_for_death_too(fake, start, clock, new_fake, pass_time_until):
+    _, fault = new_fake
+    fake.faults["watch"].append(fault(delay=60))
+    informer, _ = await start(Node)
+    await pass_time_until(lambda: "timed out" in (informer.problem or ""))
+    assert 29 <= clock.monotonic() < 60
+    await pass_time_until(lambda: fake.watches == 2 and informer.problem is None)
+
+
+async def test_a_lost_server_stays_a_problem_until_a_watch_runs(fake, start, eventually, new_fake, client):
+    _, fault = new_fake
+    informer, _ = await start(Node)
+    assert informer.problem == "not synced yet"
+    await eventually(lambda: fake.watching)
+    assert informer.problem is None
+    fake.faults["watch"] += [fault(status=503), fault(delay=0.2, status=503), fault(delay=0.2)]
+    told = []
+    fake.end_watches("drop")
+    await eventually(lambda: "503" in (informer.problem or ""))
+    while fake.watches < 4:
+        told.append(informer.problem)
+        await asyncio.sleep(0.005)
+    assert len(told) > 5 and all("503" in (problem or "healthy") for problem in told)
+    await eventually(lambda: informer.problem is None)
+
+
+async def test_a_server_that_lost_its_history_is_listed_again(fake, client, start, eventually, new_fake):
+    _, fault = new_fake
+    fake.put(NODES, "old")
+    fake.put(NODES, "reborn")
+    informer, mirror = await start(Node)
+    await eventually(lambda: fake.watching)
+    # What an API server with a younger database answers: the same version may name another object.
+    version = fake.objects[NODES]["reborn"]["metadata"]["resourceVersion"]
+    fake.deafen()
+    fake.remove(NODES, "old")
+    fake.objects[NODES]["reborn"]["metadata"]["uid"] = "another"
+    causes = [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
+    body = json.dumps({"kind": "Status", "code": 504, "reason": "Timeout", "details": {"causes": causes}}).encode()
+    fake.faults["watch"].append(fault(status=504, body=body))
+    fake.end_watches("drop")
+    await eventually(lambda: versions(informer) == {"reborn": ("another", version)})
+    assert mirror.calls[2:] == [("delete", "old"), ("delete", "reborn"), ("add", "reborn")]
+
+
+async def test_bytes_that_are_not_utf8_spoil_one_object_only(fake, start, eventually, new_fake):
+    _, fault = new_fake
+    good = b'{"metadata":{"name":"good","uid":"1","resourceVersion":"7"}}'
+    bad = b'{"metadata":{"name":"bad\xff","uid":"2","resourceVersion":"8"}}'
+    body = b'{"metadata":{"resourceVersion":"%d"},"items":[%s,%s]}' % (fake.version, bad, good)
+    fake.faults["list"].append(fault(status=200, body=body))
+    informer, _ = await start(Node)
+    await eventually(lambda: fake.watching)
+    assert fake.lists == 1 and [node.metadata.name for node in informer.list()] == ["good"]
+
+
+async def test_silence_is_taken_for_death(fake, client, clock, pass_time_until):
+    informer = Informer(client, Node, idle_seconds=150)
+    await informer.start()
     await pass_time_until(lambda: fake.watching)
     began = clock.monotonic()
     await pass_time_until(lambda: "nothing heard for 150s" in (informer.problem or ""))
@@ -351,6 +414,20 @@ async def test_resync_tells_everything_again(fake, client, eventually):
     await client.clock.advance(121)
     await informer.stop()
     assert seen == [True, True]
+
+
+async def test_resync_does_not_bring_back_what_went_meanwhile(fake, client, start, eventually):
+    for number in range(250):
+        fake.put(NODES, f"n{number:03}")
+    informer, _ = await start(Node)
+    await eventually(lambda: fake.watching)
+    seen = []
+    informer.add_handler(on_update=lambda old, new: seen.append(new.metadata.name))
+    resync = asyncio.create_task(informer._resync_all())
+    await asyncio.sleep(0)
+    informer._delete("n249")  # while the resync gives others a turn
+    await resync
+    assert len(seen) == 249 and "n249" not in seen
 
 
 async def test_one_object(fake, client, eventually):
