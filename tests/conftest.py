@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from koordlet.system.cgroup import CgroupFS
 from koordlet.system.host import Host
@@ -23,6 +24,8 @@ from koordlet.system.roots import Roots
 
 CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "blkio", "pids", "net_cls", "perf_event", "io")
 _serial = itertools.count()
+settings.register_profile("koord", deadline=None)  # times depend on what else the machine does
+settings.load_profile("koord")
 
 
 class ChildCgroup:
