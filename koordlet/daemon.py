@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
@@ -51,6 +52,7 @@ from koordlet.version import VERSION
 
 log = get_logger(__name__)
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SNAPSHOT_MAX_AGE = 1800.0
 DISCOVER_SECONDS = 3.0
 FIRST_SAMPLE_SECONDS = 0.3
@@ -81,8 +83,10 @@ class Daemon:
             states = self._local()
         else:
             states = self._kube()
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a stop between two pins would leave them behind
         probes = self._probes()
-        try:  # from here on programs may be pinned: whatever happens next, they are not left behind
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
             views = Views(
                 self._advisor(states, probes),
                 self.cache,

@@ -231,7 +231,7 @@ class PodTree:
 
 
 class View:
-    """A mount namespace in which /sys/fs/cgroup is the tree; `hide` covers more of the machine."""
+    """A mount namespace in which /sys/fs/cgroup is the tree; `also` are more shell commands to run in it."""
 
     def __init__(self, tree: PodTree, scratch: Path, *, bpffs: bool = True, also: tuple[str, ...] = ()) -> None:
         self.scratch, self.cgroup = scratch, scratch / "cgroup"

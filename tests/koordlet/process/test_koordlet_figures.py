@@ -250,7 +250,7 @@ def test_latency_percentiles_make_sense(scene: Scene) -> None:
     assert sched["p50"] <= sched["p99"]
     assert 0.0002 < sched["p99"] < 1.0
     share = scene.counted("worker") / SECONDS
-    assert 0.5 * share < sched["wait"] < 1.5 * share, "the wait a second is the window's, roughly"
+    assert share / 3 < sched["wait"] < share * 3, "the wait a second is the window's, roughly"
 
 
 def test_histogram_and_sum_are_of_the_same_waits(scene: Scene) -> None:
