@@ -30,7 +30,7 @@ from typing import Annotated, Any, TypeVar
 import yaml
 
 from koordlet.api import times
-from koordlet.app.gates import parse_bool
+from koordlet.api.gosyntax import parse_bool
 from koordlet.app.version import version_line
 
 _T = TypeVar("_T")

@@ -8,45 +8,22 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
-_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
-_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+from koordlet.api.gosyntax import parse_bool
+
+if TYPE_CHECKING:  # the tables bring strategies along, and flags are read by binaries that have no gates
+    from koordlet.api.gates import Gate
 
 
 class GateError(ValueError):
     """An unknown gate, a value that is not a bool, or a GA gate switched off."""
 
 
-class GateSpec(Protocol):
-    """What a gate table says of one gate; `stage` is alpha, beta or ga in any case, or an enum of those."""
-
-    @property
-    def default(self) -> bool: ...
-    @property
-    def stage(self) -> object: ...
-
-
-class Gate(NamedTuple):
-    """A plain `GateSpec`, for tables that have no type of their own."""
-
-    default: bool
-    stage: str = "alpha"
-
-
-def parse_bool(text: str) -> bool:
-    """The spellings Go's strconv.ParseBool takes; ValueError otherwise."""
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
-    raise ValueError(f'invalid boolean value "{text}"')
-
-
 class FeatureGates:
     """The gates of a process: known names, defaults, and what was set."""
 
-    def __init__(self, known: Mapping[str, GateSpec]) -> None:
+    def __init__(self, known: Mapping[str, Gate]) -> None:
         self._known = known
         self._explicit: dict[str, bool] = {}
         self._stages: dict[str, bool] = {}
@@ -65,7 +42,7 @@ class FeatureGates:
                 stages[name[3:].lower()] = on
             elif name not in self._known:
                 raise GateError(f"unknown feature gate {name}{_hint(name, self._known)}")
-            elif not on and _stage(self._known[name]) == "ga":
+            elif not on and self._known[name].stage == "ga":
                 raise GateError(f"cannot set feature gate {name} to false: it is GA")
             else:
                 explicit[name] = on
@@ -79,7 +56,7 @@ class FeatureGates:
             raise GateError(f"unknown feature gate {name}{_hint(name, self._known)}")
         if name in self._explicit:
             return self._explicit[name]
-        return self._stages.get(_stage(spec), spec.default)
+        return self._stages.get(spec.stage, spec.default)
 
     def values(self) -> dict[str, bool]:
         """Every known gate with its value, by name: for the start-up log line and the status page."""
@@ -88,7 +65,7 @@ class FeatureGates:
     def help_lines(self) -> list[str]:
         """`Name=true|false (ALPHA - default=false)`, one a gate, as Kubernetes' --help prints them."""
         return [
-            f"{name}=true|false ({_stage(spec).upper()} - default={'true' if spec.default else 'false'})"
+            f"{name}=true|false ({spec.stage.upper()} - default={'true' if spec.default else 'false'})"
             for name, spec in sorted(self._known.items())
         ]
 
@@ -106,10 +83,6 @@ def _parse(text: str) -> dict[str, bool]:
     return wanted
 
 
-def _stage(spec: GateSpec) -> str:
-    return str(getattr(spec.stage, "value", spec.stage)).lower()
-
-
-def _hint(name: str, known: Mapping[str, GateSpec]) -> str:
+def _hint(name: str, known: Mapping[str, Gate]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     return f", did you mean {near[0]}?" if near else ""

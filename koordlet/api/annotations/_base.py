@@ -11,14 +11,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
+from koordlet.api.gosyntax import parse_bool
 from koordlet.api.wire import WireError, decode, encode
 
 T = TypeVar("T")
 Map = Mapping[str, str]
 
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
-_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
-_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
 
 class Annotation(Generic[T]):
@@ -88,6 +87,7 @@ def boolean(values: Map, key: str) -> bool | None:
     text = values.get(key)
     if text is None:
         return None
-    if text not in _TRUE | _FALSE:
-        raise WireError(f"{text!r} is not a boolean", where=key)
-    return text in _TRUE
+    try:
+        return parse_bool(text)
+    except ValueError as error:
+        raise WireError(f"{text!r} is not a boolean", where=key) from error

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -13,6 +11,7 @@ from koordlet.api import names
 from koordlet.api.annotations._base import Annotation, DefaultAnnotation, Map, boolean
 from koordlet.api.base import Frozen
 from koordlet.api.fields import written
+from koordlet.api.gosyntax import parse_decimal
 from koordlet.api.quantity import Quantity
 from koordlet.api.wire import Duration, WireError, encode, format_ratio
 
@@ -27,8 +26,6 @@ NUMA_DISTRIBUTE_EVENLY: Final = "DistributeEvenly"
 
 RATIO_DIFFERENCE: Final = 0.01
 """Normalization ratios that differ by no more than this count as equal."""
-
-_RATIO = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?", re.ASCII)
 
 
 class NodeReservation(Frozen):
@@ -164,10 +161,13 @@ def normalization_ratio(annotations: Map) -> float | None:
     text = annotations.get(names.ANNOTATION_CPU_NORMALIZATION_RATIO)
     if text is None:
         return None
-    ratio = float(text) if _RATIO.fullmatch(text) else 0.0
-    if not 0 < ratio < math.inf:
+    try:
+        ratio = parse_decimal(text)
+        if ratio <= 0:
+            raise ValueError(text)
+    except ValueError as error:
         where = f"annotation {names.ANNOTATION_CPU_NORMALIZATION_RATIO}"
-        raise WireError(f"{text!r} is not a ratio above 0", where=where)
+        raise WireError(f"{text!r} is not a ratio above 0", where=where) from error
     return ratio
 
 

@@ -7,7 +7,6 @@ ConfigMap, then annotation, then ratio labels. Used by the manager; pure.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Annotated, Final
 
@@ -16,6 +15,7 @@ import msgspec
 from koordlet.api import names
 from koordlet.api.base import Frozen
 from koordlet.api.fields import doc
+from koordlet.api.gosyntax import parse_decimal
 from koordlet.api.meta import LabelSelector
 from koordlet.api.sloconfig.bounds import Bound, broken
 from koordlet.api.sloconfig.merge import Merged
@@ -29,8 +29,6 @@ MID_RECLAIM_STATIC: Final = "static"
 USAGE_WITHOUT_PAGE_CACHE: Final = "usageWithoutPageCache"
 USAGE_WITH_HOT_PAGE_CACHE: Final = "usageWithHotPageCache"
 USAGE_WITH_PAGE_CACHE: Final = "usageWithPageCache"
-
-_FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?", re.ASCII)
 
 
 class AggregatePolicy(Frozen):
@@ -156,12 +154,11 @@ def merge(config: ColocationConfig) -> Merged[ColocationStrategy]:
 
 def percent_of_ratio(text: str) -> int | None:
     """Percent of a ratio label (`0.8` is 80), to the nearest; None when it is negative or no number."""
-    if not _FLOAT.fullmatch(text):
+    try:
+        ratio = parse_decimal(text)
+    except ValueError:
         return None
-    ratio = float(text)
-    if ratio < 0 or not math.isfinite(ratio):
-        return None
-    return math.floor(ratio * 100 + 0.5)
+    return math.floor(ratio * 100 + 0.5) if ratio >= 0 else None
 
 
 _RATIO_LABELS: Final = {
