@@ -137,11 +137,6 @@ class LabelSelector(Struct):
         return not self.match_labels and not self.match_expressions
 
 
-def selects(selector: LabelSelector | None, labels: Mapping[str, str], *, absent: bool = False) -> bool:
-    """`selector.matches(labels)`, with `absent` as the answer for a selector that is not there."""
-    return absent if selector is None else selector.matches(labels)
-
-
 class Condition(Struct):
     """meta/v1 Condition."""
 

@@ -13,10 +13,6 @@ from koordlet.api.core.pod import ResourceList
 from koordlet.api.fields import doc, written
 from koordlet.api.meta import LabelSelector, ObjectMeta
 
-ROOT_QUOTA = "koordinator-root-quota"
-SYSTEM_QUOTA = "koordinator-system-quota"
-DEFAULT_QUOTA = "koordinator-default-quota"
-
 
 class ElasticQuotaSpec(Struct):
     """`spec` of an ElasticQuota."""

@@ -44,10 +44,6 @@ class Store(Generic[T]):
         """The objects filed under `value`, in order of arrival. KeyError for an unknown index."""
         return [self._objects[key] for key in self._indexes[name].get(value, ())]
 
-    def index_values(self, name: str) -> list[str]:  # type: ignore[valid-type]
-        """The values of an index that have objects. KeyError for an unknown index."""
-        return [*self._indexes[name]]
-
     def put(self, key: str, obj: T) -> T | None:
         """File `obj`; what stood there before. When an index function raises, nothing has changed."""
         filed = {name: tuple(fn(obj)) for name, fn in self._functions.items()}

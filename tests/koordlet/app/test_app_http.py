@@ -54,6 +54,8 @@ async def test_health_pages(serve):
     synced.ready()
     status, text = await fetch(server.url + "/readyz?verbose")
     assert status == 200 and text.endswith("readyz check passed\n")
+    synced.not_ready("kubelet away")
+    assert "[-]pods failed: kubelet away" in (await fetch(server.url + "/readyz"))[1]
 
 
 async def test_failing_checks_give_their_reason(serve):

@@ -4,7 +4,7 @@ import pytest
 
 from koordlet.api import wire
 from koordlet.api.core import NodeSelectorTerm, Taint, Toleration
-from koordlet.api.meta import LabelSelector, SelectorError, selects
+from koordlet.api.meta import LabelSelector, SelectorError
 
 LABELS = {"app": "web", "tier": "front", "cores": "8", "empty": ""}
 
@@ -57,10 +57,8 @@ def test_malformed_label_selector(bad):
         selector.matches(LABELS)
 
 
-def test_absent_selector():
-    assert not selects(None, LABELS)
-    assert selects(None, LABELS, absent=True)
-    assert selects(LabelSelector(), LABELS)
+def test_empty_selector():
+    assert LabelSelector().matches(LABELS) and LabelSelector().matches({})
     assert LabelSelector().is_empty()
 
 
