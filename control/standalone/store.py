@@ -12,8 +12,8 @@ kill -9 with nothing acknowledged lost; `synchronous="FULL"` also survives power
 A commit that fails takes its writes back out of memory and fails their callers; its versions are not given out
 again.
 
-Bounds: history is limited in age and number of events (`retention_seconds`, `retention_events`); older
-versions are compacted away and asking for them raises `Compacted`. One object takes at most MAX_OBJECT bytes, the
+Bounds: history is limited in age, number and bytes of events (`retention_…`), and held as bytes; older versions are
+compacted away and asking for them raises `Compacted`. One object takes at most MAX_OBJECT bytes, the
 WAL hardly more than WAL_LIMIT. Objects handed out are shared and READ ONLY; `Entry.copy()` gives a private one. One
 event loop owns a store; nothing here is thread-safe.
 """
@@ -49,6 +49,8 @@ CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 
 MAX_OBJECT = 3 << 19
 """Bytes of one object as stored (1.5 MiB, as etcd has it): what every watcher and every list has to carry."""
+HOT_SECONDS = 5.0
+"""For so long the versions that a write replaced stay decoded: watchers that keep up look at them once each."""
 WAL_LIMIT = 64 << 20
 """Bytes of WAL that make `maintain` stop the loop for a checkpoint that starts the file anew."""
 
@@ -79,11 +81,21 @@ class TooLarge(Exception):
 class Entry:
     """One version of one object: the shared dict, its bytes, and its version."""
 
-    __slots__ = ("address", "cache", "obj", "raw", "rv")
+    __slots__ = ("_obj", "address", "cache", "raw", "rv")
 
     def __init__(self, obj: Json, raw: bytes, rv: int, address: Address) -> None:
-        self.obj, self.raw, self.rv, self.address = obj, raw, rv, address
+        self._obj: Json | None = obj
+        self.raw, self.rv, self.address = raw, rv, address
         self.cache: dict[Any, bytes] | None = None  # other encodings of the same version, made on demand
+
+    @property
+    def obj(self) -> Json:
+        """Shared, read only."""
+        return self._obj if self._obj is not None else self.copy()
+
+    def cool(self) -> None:
+        """Keep the bytes alone, a fifth of the memory: for versions that are history."""
+        self._obj = self.cache = None
 
     def copy(self) -> Json:
         """A private copy; decoding the bytes is several times cheaper than deepcopy."""
@@ -99,6 +111,12 @@ class Event:
     def __init__(self, rv: int, type: EventType, entry: Entry, prev: Entry | None, at: float) -> None:
         self.rv, self.type, self.entry, self.prev, self.at = rv, type, entry, prev, at
 
+    def cool(self) -> None:
+        if self.prev is not None:
+            self.prev.cool()
+        if self.type == "DELETED":
+            self.entry.cool()
+
 
 Objects = list[Json]  # `Store.list` hides the builtin inside the class
 Entries = list[Entry]
@@ -109,14 +127,15 @@ Pending = list[tuple[str, Event]]
 class _Table:
     """The live objects of one resource, their names in order, and the events since compaction."""
 
-    __slots__ = ("log", "log_rvs", "objects", "order", "waiters")
+    __slots__ = ("cold", "log", "log_rvs", "objects", "order", "waiters")
 
     def __init__(self) -> None:
         self.objects: dict[Address, Entry] = {}
         self.order: list[Address] = []  # the keys of `objects`, sorted: lists and pages need an order
         self.log: list[Event] = []
         self.log_rvs: list[int] = []  # the versions of `log`, for bisection
-        self.waiters: list[asyncio.Future[None]] = []
+        self.cold = 0  # versions up to this one were cooled
+        self.waiters: list[asyncio.Future[bool]] = []
 
     def apply(self, event: Event) -> None:
         address = event.entry.address
@@ -128,6 +147,14 @@ class _Table:
             if event.prev is None:
                 insort(self.order, address)
             self.objects[address] = event.entry
+
+    def cool(self, before: float) -> None:
+        """Let go of the dicts that events older than `before` (wall seconds) replaced."""
+        for event in self.log[bisect_right(self.log_rvs, self.cold) :]:
+            if event.at >= before:
+                break
+            event.cool()
+            self.cold = event.rv
 
     def undo(self, event: Event) -> None:
         address = event.entry.address
@@ -150,10 +177,12 @@ class Store:
         synchronous: Literal["NORMAL", "FULL"] = "NORMAL",
         retention_seconds: float = 300.0,
         retention_events: int = 50_000,
+        retention_bytes: int = 256 << 20,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._path, self._now = path, now
         self._retention_seconds, self._retention_events = retention_seconds, retention_events
+        self._retention_bytes, self._history_bytes = retention_bytes, 0
         self._tables: dict[str, _Table] = {}
         self._revision = 0
         self._visible = 0
@@ -289,12 +318,16 @@ class Store:
         touched: dict[str, _Table] = {}
         for key, event in pending:
             table = touched.setdefault(key, self._tables[key])
-            table.log.append(event)
-            table.log_rvs.append(event.rv)
+            self._log(table, event)
         if done is not None:
             done.set_result(None)
         for table in touched.values():
             _wake(table)
+
+    def _log(self, table: _Table, event: Event) -> None:
+        table.log.append(event)
+        table.log_rvs.append(event.rv)
+        self._history_bytes += len(event.entry.raw)
 
     def _table(self, key: str) -> _Table:
         table = self._tables.get(key)
@@ -366,17 +399,20 @@ class Store:
         Call directly after `since` with no await in between, or an event may be slept through.
         """
         table = self._table(key)
-        future = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bool] = loop.create_future()
+        # Not asyncio.timeout: a thousand watchers wait anew for every event, and this takes half the time.
+        timer = None if seconds is None else loop.call_later(seconds, _settle, future, False)
         table.waiters.append(future)
+        woken = False
         try:
-            async with asyncio.timeout(seconds):
-                await future
-        except TimeoutError:
-            return False
+            woken = await future
         finally:
-            if not future.done() or future.cancelled():
+            if timer is not None:
+                timer.cancel()
+            if not woken:
                 table.waiters = [w for w in table.waiters if w is not future]
-        return True
+        return woken
 
     def wake(self, key: str) -> None:
         """Let the watchers of `key` look around (its CRD went away, the server stops)."""
@@ -414,15 +450,23 @@ class Store:
             raise StoreError(f"{self._path}: cannot compact: {e}") from e
         self._compacted = upto
         for table, cut in cuts:  # only now: a history with a hole that nobody is told of would be worse than a long one
+            self._history_bytes -= sum(len(event.entry.raw) for event in table.log[:cut])
             del table.log[:cut], table.log_rvs[:cut]
         return sum(cut for _, cut in cuts)
 
     def _retention_horizon(self) -> int:
-        """The newest version that retention lets go: too old, or beyond the number of events kept."""
+        """The newest version that retention lets go: too old, or beyond the number or the bytes of events kept."""
         horizon = 0
         if sum(len(table.log) for table in self._tables.values()) > self._retention_events:
             rvs = sorted(rv for table in self._tables.values() for rv in table.log_rvs)
             horizon = rvs[-self._retention_events - 1]
+        excess = self._history_bytes - self._retention_bytes
+        if excess > 0:
+            for event in sorted((e for table in self._tables.values() for e in table.log), key=lambda e: e.rv):
+                excess -= len(event.entry.raw)
+                if excess <= 0:
+                    horizon = max(horizon, event.rv)
+                    break
         oldest = self._now() - self._retention_seconds
         for table in self._tables.values():
             cut = bisect_right(table.log, oldest, key=lambda e: e.at)
@@ -446,6 +490,8 @@ class Store:
                     self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as e:
             raise StoreError(f"{self._path}: cannot checkpoint: {e}") from e
+        for table in self._tables.values():
+            table.cool(self._now() - HOT_SECONDS)
         return self.compact()
 
     def close(self) -> None:
@@ -473,8 +519,8 @@ class Store:
             event = Event(rv, type, entry, table.objects.get(entry.address), at)
             table.apply(event)
             if rv > self._compacted:
-                table.log.append(event)
-                table.log_rvs.append(rv)
+                self._log(table, event)
+            event.cool()
             self._revision = max(self._revision, rv)
         self._visible = self._revision
 
@@ -495,8 +541,12 @@ def _size(path: Path) -> int:
 def _wake(table: _Table) -> None:
     waiters, table.waiters = table.waiters, []
     for future in waiters:
-        if not future.done():
-            future.set_result(None)
+        _settle(future, True)
+
+
+def _settle(future: asyncio.Future[bool], result: bool) -> None:
+    if not future.done():
+        future.set_result(result)
 
 
 def _checkpoint(path: Path) -> None:

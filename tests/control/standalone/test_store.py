@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control.standalone.store import Compacted, Store, StoreError, TooLarge, VersionMismatch
+from control.standalone.store import HOT_SECONDS, Compacted, Store, StoreError, TooLarge, VersionMismatch
 
 KEY = "/configmaps"
 
@@ -272,6 +272,40 @@ def test_retention_by_count_and_by_age() -> None:
     put(store, "a", 9)
     assert store.compact() == 5
     assert [e.rv for e in store.since(KEY, 8)] == [9]
+
+
+def test_retention_by_bytes() -> None:
+    store = Store(None, retention_bytes=10_000)
+    for i in range(20):
+        put(store, "a", f"{i}" + "x" * 1000)
+    store.compact()
+    kept = store.since(KEY, store.compacted)
+    assert 0 < sum(len(e.entry.raw) for e in kept) <= 10_000
+    assert store.compact() == 0
+    assert contents(store)["a"].startswith("19x")
+
+
+async def test_history_is_held_as_bytes_and_reads_as_before(tmp_path: Path) -> None:
+    clock = [1000.0]
+    store = Store(tmp_path / "s.db", now=lambda: clock[0])
+    put(store, "a", 1)
+    put(store, "a", 2)
+    put(store, "b", 1)
+    remove(store, "b")
+    clock[0] += HOT_SECONDS + 1
+    put(store, "a", 3)
+    await store.maintain()
+
+    def decoded(of: Store) -> list[tuple[bool | None, bool]]:
+        return [(e.prev and e.prev._obj is not None, e.entry._obj is not None) for e in of.since(KEY, 0)]
+
+    assert decoded(store) == [(None, False), (False, True), (None, False), (False, False), (True, True)]
+    assert [contents(store, rv) for rv in range(6)] == [{}, {"a": 1}, {"a": 2}, {"a": 2, "b": 1}, {"a": 2}, {"a": 3}]
+    store.close()
+    again = Store(tmp_path / "s.db", now=lambda: clock[0])
+    assert decoded(again) == [(None, False), (False, False), (None, False), (False, False), (False, True)]
+    assert contents(again, 3) == {"a": 2, "b": 1}
+    again.close()
 
 
 def test_a_damaged_row_is_named(tmp_path: Path) -> None:
