@@ -6,6 +6,7 @@ authorization are done before; subresources with rules of their own are in `subr
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from aiohttp import web
@@ -33,6 +34,7 @@ PATCHES: dict[str, PatchKind] = {
     "application/apply-patch+json": "apply",
 }
 MAX_BODY = 3 * 1024 * 1024  # bytes of a request, as in Kubernetes; what can be stored is half of it (store.MAX_OBJECT)
+STALL_SECONDS = 60.0  # a watcher that takes nothing for so long is cut off
 
 
 class Resources:
@@ -90,7 +92,7 @@ class Resources:
         self.open_watches += 1
         try:
             async for chunk in stream(self.registry, renderer, info.namespace or None, options, self.watches):
-                await response.write(chunk)
+                await _write(request, response, chunk)
             await response.write_eof()
         except (ConnectionResetError, BrokenPipeError):
             pass  # the client left; nothing is lost, since it resumes by resourceVersion
@@ -267,6 +269,18 @@ async def read_body(request: web.BaseRequest) -> bytes:
         return await request.read()
     except web.HTTPRequestEntityTooLarge as e:
         raise errors.of_reason("RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BODY}") from e
+
+
+async def _write(request: web.BaseRequest, response: web.StreamResponse, chunk: bytes) -> None:
+    """Write, and cut off a client that takes nothing: it holds on to a state that all others have left behind."""
+    transport = request.transport
+    if transport is None:
+        raise ConnectionResetError("the client left")
+    timer = asyncio.get_running_loop().call_later(STALL_SECONDS, transport.abort)
+    try:
+        await response.write(chunk)
+    finally:
+        timer.cancel()
 
 
 def success(details: Json) -> Json:

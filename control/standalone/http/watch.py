@@ -22,7 +22,7 @@ from .render import Renderer, status_event
 from .responses import encode
 
 INITIAL_END = {"k8s.io/initial-events-end": "true"}
-BATCH = 256  # events written at once: bounds the memory of a watcher that catches up
+CHUNK = 64 * 1024  # bytes made and written at once: what a watcher that doesn't read costs
 MIN_TIMEOUT = 1800.0  # seconds a watch without timeoutSeconds lives; up to twice that, so that they don't end together
 
 
@@ -77,7 +77,7 @@ async def stream(
         return
     if initial:
         present, rv = store.entries(key, ns), store.revision  # one moment; entries never change
-        for chunk in _initial(registry, renderer, present, options.matcher):
+        for chunk in _chunks(_initial(registry, renderer, present, options.matcher)):
             header = False
             yield chunk
         del present
@@ -94,16 +94,9 @@ async def stream(
             yield status_event(errors.too_old(rv, e.oldest).to_status())
             return
         if events:
-            now = registry.now()
-            for start in range(0, len(events), BATCH):
-                lines = []
-                for event in events[start : start + BATCH]:
-                    seen = visible(event, ns, options.matcher)
-                    if seen is not None:
-                        lines.append(renderer.event(*seen, now, header=header))
-                        header = False
-                if lines:
-                    yield b"".join(lines)
+            for chunk in _chunks(_changes(registry, renderer, ns, options.matcher, events, header)):
+                header = False
+                yield chunk
             rv = events[-1].rv
             continue
         if registry.kinds.get(renderer.kind.key) is None:
@@ -124,13 +117,38 @@ async def stream(
 
 
 def _initial(registry: Registry, renderer: Renderer, present: list[Entry], matcher: Matcher | None) -> Iterator[bytes]:
-    """ADDED for every present object, in chunks that are made when the client has taken the one before."""
-    if matcher is not None:
-        present = [e for e in present if matcher(e.obj)]
-    for start in range(0, len(present), BATCH):
-        now = registry.now()
-        batch = enumerate(present[start : start + BATCH], start)
-        yield b"".join(renderer.event("ADDED", e, now, header=i == 0) for i, e in batch)
+    """ADDED for every present object."""
+    now, header = registry.now(), True
+    for entry in present:
+        if matcher is None or matcher(entry.obj):
+            yield renderer.event("ADDED", entry, now, header=header)
+            header = False
+
+
+def _changes(
+    registry: Registry, renderer: Renderer, ns: str | None, matcher: Matcher | None, events: list[Event], header: bool
+) -> Iterator[bytes]:
+    """What the watcher sees of these events."""
+    now = registry.now()
+    for event in events:
+        seen = visible(event, ns, matcher)
+        if seen is not None:
+            yield renderer.event(*seen, now, header=header)
+            header = False
+
+
+def _chunks(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """Lines joined to pieces of about CHUNK bytes, each made when the client has taken the one before."""
+    held: list[bytes] = []
+    size = 0
+    for line in lines:
+        held.append(line)
+        size += len(line)
+        if size >= CHUNK:
+            yield b"".join(held)
+            held, size = [], 0
+    if held:
+        yield held[0] if len(held) == 1 else b"".join(held)
 
 
 async def stop_all(registry: Registry, config: WatchConfig) -> None:
