@@ -289,7 +289,7 @@ class Registry:
         strategy.keep_system_fields(old, new)
         if options.subresource:
             strategy.isolate(kind, options.subresource, old, new)
-        self._structure(kind, new, options)
+        self._structure(kind, new, options, old)
         request = self._request("UPDATE", kind, new, old, user, options)
         await self.admission.mutate(request)
         new = self._admitted(kind, request, options)
@@ -462,10 +462,10 @@ class Registry:
         if given and given != live["resourceVersion"]:
             raise errors.conflict(kind.group, kind.plural, entry.address[1])
 
-    def _structure(self, kind: Kind, obj: Json, options: WriteOptions) -> None:
+    def _structure(self, kind: Kind, obj: Json, options: WriteOptions, old: Json | None = None) -> None:
         """Prune or complain about unknown fields, then fill defaults."""
         version = options.version or kind.versions[0]
-        unknown = self.schemas.unknown_fields(kind, version, obj)
+        unknown = self.schemas.unknown_fields(kind, version, obj, old)
         if unknown and options.field_validation == "Strict":
             listed = ", ".join(f'unknown field "{path}"' for path in unknown)
             head = f'{kind.kind} in version "{version}" cannot be handled as a {kind.kind}'

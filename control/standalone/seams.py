@@ -67,7 +67,7 @@ class AdmissionRequest:
 class Schemas(Protocol):
     """Structure of kinds: strictness, defaults, validation, merge information, documentation."""
 
-    def unknown_fields(self, kind: Kind, version: str, obj: Json) -> list[str]:
+    def unknown_fields(self, kind: Kind, version: str, obj: Json, old: Json | None = None) -> list[str]:
         """Paths of fields the schema doesn't know; for CRDs without preserve they are pruned from `obj`."""
         ...
 
@@ -131,7 +131,7 @@ class Authorizer(Protocol):
 class OpenSchemas:
     """Knows nothing and accepts everything."""
 
-    def unknown_fields(self, kind: Kind, version: str, obj: Json) -> list[str]:
+    def unknown_fields(self, kind: Kind, version: str, obj: Json, old: Json | None = None) -> list[str]:
         return []
 
     def default(self, kind: Kind, version: str, obj: Json) -> None:

@@ -43,18 +43,16 @@ def _parse(node: Any, path: Path, out: FieldSet) -> None:
 def to_fields_v1(paths: Iterable[Path]) -> dict[str, Any]:
     """Set of paths -> fieldsV1, keys in order so that equal sets print equally."""
     root: dict[str, Any] = {}
-    for path in sorted(paths):
+    for path in sorted(paths):  # so that a member comes before the members below it
         node = root
         for element in path:
-            node = node.setdefault(element, {})
-        node["."] = {}
-    return _drop_lonely_dots(root)
-
-
-def _drop_lonely_dots(node: dict[str, Any]) -> dict[str, Any]:
-    if len(node) == 1 and "." in node:
-        return {}
-    return {key: _drop_lonely_dots(value) for key, value in node.items()}
+            child = node.get(element)
+            if child is None:
+                child = node[element] = {}
+            elif not child:  # a member that had none below it so far
+                child["."] = {}
+            node = child
+    return root
 
 
 def prefixes(paths: Iterable[Path]) -> FieldSet:

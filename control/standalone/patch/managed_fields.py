@@ -60,9 +60,12 @@ class ManagerId:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
+    """`fields` is the fieldsV1 that `paths` were read from, so that what didn't change isn't made again."""
+
     paths: frozenset[Path]
     api_version: str
     time: str
+    fields: Mapping[str, Any] | None = None
 
 
 Managers = dict[ManagerId, Owned]
@@ -86,15 +89,17 @@ def decode(entries: Any) -> Managers:
             raise ManagedFieldsError(f'{where}.operation: Invalid value: "{operation}": must be `Apply` or `Update`')
         if entry.get("fieldsType", "FieldsV1") != "FieldsV1":
             raise ManagedFieldsError(f'{where}.fieldsType: Invalid value: "{entry["fieldsType"]}": must be `FieldsV1`')
+        fields = entry.get("fieldsV1") or {}
         try:
-            paths = parse(entry.get("fieldsV1") or {})
+            paths = parse(fields)
         except FieldSetError as error:
             raise ManagedFieldsError(f"{where}.fieldsV1: {error}") from error
         version = str(entry.get("apiVersion", ""))
         key = manager_id(str(entry.get("manager", "")), operation, version, str(entry.get("subresource", "")))
         if key in managers:
             paths |= managers[key].paths
-        managers[key] = Owned(frozenset(paths), version, str(entry.get("time") or ""))
+            fields = None
+        managers[key] = Owned(frozenset(paths), version, str(entry.get("time") or ""), fields)
     return managers
 
 
@@ -111,7 +116,7 @@ def encode(managers: Managers) -> list[dict[str, Any]]:
             "apiVersion": owned.api_version,
             "time": owned.time,
             "fieldsType": "FieldsV1",
-            "fieldsV1": to_fields_v1(owned.paths),
+            "fieldsV1": owned.fields if owned.fields is not None else to_fields_v1(owned.paths),
         }
         if not owned.time:
             del entry["time"]
@@ -133,7 +138,7 @@ def current(live: Mapping[str, Any] | None, new: Mapping[str, Any], subresource:
         return decode(kept), False
     if sent == [{}]:
         return {}, True
-    return decode(sent), True
+    return {key: replace(owned, fields=None) for key, owned in decode(sent).items()}, True
 
 
 def settle(managers: Managers, change_of: ManagerId, taken: FieldSet, removed: FieldSet) -> None:
@@ -141,7 +146,7 @@ def settle(managers: Managers, change_of: ManagerId, taken: FieldSet, removed: F
     lost = taken | removed
     for key, owned in managers.items():
         if key != change_of and not owned.paths.isdisjoint(lost):
-            managers[key] = replace(owned, paths=owned.paths - lost)
+            managers[key] = replace(owned, paths=owned.paths - lost, fields=None)
 
 
 def update_on_write(
@@ -169,8 +174,10 @@ def update_on_write(
         settle(managers, key, taken, removed)
         mine = managers.get(key)
         paths = ((mine.paths if mine else frozenset()) | taken) - removed
-        if mine is None or paths != mine.paths or taken:
+        if mine is None or paths != mine.paths:
             managers[key] = Owned(frozenset(paths), version, now)
+        elif taken:
+            managers[key] = replace(mine, api_version=version, time=now)
         _cap(managers)
         rewritten = True
     metadata = dict(new.get("metadata") or {})

@@ -12,8 +12,10 @@ from the CRD's schema (`Kind.crd`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+import msgspec
 
 from control.standalone import errors
 from control.standalone.errors import FieldError
@@ -26,6 +28,7 @@ from control.standalone.schema.openapi import OpenAPI
 from control.standalone.schema.walk import UNKNOWN, Schema
 
 Json = dict[str, Any]
+_encode = msgspec.json.Encoder().encode
 
 __all__ = ["KindSchemas", "OpenAPI", "Schema"]
 
@@ -49,16 +52,26 @@ class KindSchemas:
             return self.builtins.schema("", "v1", kind.kind) or UNKNOWN
         return self.builtins.schema(kind.group, version, kind.kind) or UNKNOWN
 
-    def unknown_fields(self, kind: Kind, version: str, obj: Json) -> list[str]:
+    def unknown_fields(self, kind: Kind, version: str, obj: Json, old: Json | None = None) -> list[str]:
         """Read the object as its kind: raises StatusError 400 for a wrong type in a built-in kind; removes
-        fields that the schema doesn't know and returns their paths."""
+        fields that the schema doesn't know and returns their paths. What is as in `old` was read before."""
         schema = self.merge_schema(kind, version)
-        try:
-            decode(obj if not kind.custom else obj["metadata"], schema if not kind.custom else self._meta, kind.kind)
-        except DecodeError as error:
-            head = f'{kind.kind} in version "{version}" cannot be handled as a {kind.kind}'
-            raise errors.bad_request(f"{head}: {error}") from error
-        return structural.prune(obj, schema)
+        if kind.custom:  # all of it, every time: a CRD's schema may have changed since
+            _decode(obj["metadata"], self._meta, kind, version)
+            return structural.prune(obj, schema)
+        if old is None:
+            _decode(obj, schema, kind, version)
+            return structural.prune(obj, schema)
+        fresh = _differing(obj, old)
+        meta = _differing(obj["metadata"], old["metadata"])
+        if meta:
+            fresh["metadata"] = meta
+        names, meta_names = set(fresh), set(meta)
+        _decode(fresh, schema, kind, version)
+        gone = structural.prune(fresh, schema)
+        _drop(obj["metadata"], meta_names - meta.keys())
+        _drop(obj, names - fresh.keys())
+        return gone
 
     def default(self, kind: Kind, version: str, obj: Json) -> None:
         if kind.custom:
@@ -89,3 +102,22 @@ class KindSchemas:
         schema = Schema(complete(raw, "#/definitions/V1ObjectMeta"), self.builtins.models.get)
         self._custom[(kind.key, version)] = (kind.crd, schema)
         return schema
+
+
+def _decode(obj: Json, schema: Schema, kind: Kind, version: str) -> None:
+    try:
+        decode(obj, schema, kind.kind)
+    except DecodeError as error:
+        head = f'{kind.kind} in version "{version}" cannot be handled as a {kind.kind}'
+        raise errors.bad_request(f"{head}: {error}") from error
+
+
+def _differing(obj: Json, old: Json) -> Json:
+    """The fields of `obj` that are not as in `old`; their values are shared with `obj`."""
+    # Encoded, because 1, 1.0 and True are equal but not the same JSON.
+    return {name: value for name, value in obj.items() if name not in old or _encode(old[name]) != _encode(value)}
+
+
+def _drop(target: Json, names: Iterable[str]) -> None:
+    for name in names:
+        del target[name]

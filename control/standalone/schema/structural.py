@@ -23,6 +23,9 @@ from control.standalone.schema.walk import UNKNOWN, Schema
 from koordlet.api.quantity import Quantity, QuantityError
 
 MAX_ERRORS = 100
+_TYPE_NAMES = {
+    type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array",
+}  # fmt: skip
 _IDENTITY = ("apiVersion", "kind", "metadata")
 
 
@@ -91,17 +94,7 @@ def validate(obj: Any, schema: Schema, path: str = "") -> list[FieldError]:
 
 def type_name(value: Any) -> str:
     """The JSON type of a value as messages call it."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int):
-        return "integer"
-    if isinstance(value, float):
-        return "number"
-    if isinstance(value, str):
-        return "string"
-    return "array" if isinstance(value, list) else "object"
+    return _TYPE_NAMES.get(type(value), "object")
 
 
 def _is_type(value: Any, wanted: str) -> bool:

@@ -107,9 +107,8 @@ async def test_bodies_may_be_yaml_and_have_a_size_limit(http: Any) -> None:
     assert (await http("POST", CMS, yaml, content_type="application/yaml")).status == 201
     big = await http("POST", CMS, cm("big", x="x" * (4 << 20)))
     assert (big.status, big.body["reason"]) == (413, "RequestEntityTooLarge")
-    env = [{"name": "BIG", "value": "x" * (2 << 20)}]
-    pod = {"metadata": {"name": "big"}, "spec": {"containers": [{"name": "c", "image": "i", "env": env}]}}
-    stored = await http("POST", "/api/v1/namespaces/default/pods", pod)
+    containers = [{"name": "c", "image": "i", "env": [{"name": "BIG", "value": "x" * (2 << 20)}]}]
+    stored = await http("POST", PODS, pod("big", containers=containers))
     assert (stored.status, stored.body["reason"]) == (413, "RequestEntityTooLarge")
     assert 'pods "big": request is too large' in stored.body["message"]
 
@@ -135,6 +134,39 @@ async def test_strategic_patch_merges_containers_by_name(http: Any) -> None:
     answer = await http("PATCH", f"{DEPLOYS}/d", patch, content_type="application/strategic-merge-patch+json")
     names = sorted(c["name"] for c in answer.body["spec"]["template"]["spec"]["containers"])
     assert names == ["c", "side"]
+
+
+@pytest.mark.parametrize("value", [True, "1", 1.5])
+async def test_a_value_equal_to_the_old_one_but_of_another_type_is_refused(http: Any, value: Any) -> None:
+    """What a patch leaves as it was isn't read again; 1 and True are equal in Python, but not the same."""
+    await http("POST", DEPLOYS, deployment("d", 1))
+    patch = {"metadata": {"labels": {"a": "b"}}, "spec": {"replicas": value}}
+    answer = await http("PATCH", f"{DEPLOYS}/d", patch, content_type="application/merge-patch+json")
+    assert (answer.status, "Deployment.spec.replicas" in answer.body["message"]) == (400, True), answer.text
+
+
+async def test_a_patch_is_read_where_it_changes_something(http: Any) -> None:
+    """Unknown fields, nulls and quantities, at the top, in metadata and below."""
+    await http("POST", PODS, pod("p"))
+    patch = [
+        {"op": "add", "path": "/junk", "value": 1},
+        {"op": "add", "path": "/metadata/junk", "value": 1},
+        {"op": "add", "path": "/metadata/annotations", "value": None},
+        {"op": "add", "path": "/spec/junk", "value": 1},
+        {"op": "add", "path": "/metadata/labels", "value": {"a": "b"}},
+    ]
+    kind = "application/json-patch+json"
+    answer = await http("PATCH", f"{PODS}/p", patch, content_type=kind)
+    assert answer.status == 200, answer.text
+    assert sorted(answer.headers.getall("Warning")) == [
+        f'299 - "unknown field \\"{path}\\""' for path in ("junk", "metadata.junk", "spec.junk")
+    ]
+    assert answer.body.keys() == {"apiVersion", "kind", "metadata", "spec", "status"}
+    assert answer.body["metadata"].keys().isdisjoint({"junk", "annotations"})
+    assert answer.body["metadata"]["labels"] == {"a": "b"}
+    assert "junk" not in answer.body["spec"]
+    strict = await http("PATCH", f"{PODS}/p?fieldValidation=Strict", patch, content_type=kind)
+    assert (strict.status, 'unknown field "metadata.junk"' in strict.body["message"]) == (400, True)
 
 
 async def test_patch_refusals(http: Any) -> None:
