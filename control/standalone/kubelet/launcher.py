@@ -79,6 +79,7 @@ class Log:
 
     def rotate(self) -> None:
         os.close(self.fd)
+        self.fd = -1  # open may fail
         for i in range(self.files - 2, -1, -1):
             old = f"{self.path}.{i}" if i else self.path
             with contextlib.suppress(FileNotFoundError):
@@ -89,9 +90,11 @@ class Log:
 
     def line(self, stream: str, tag: str, data: bytes) -> None:
         record = f"{rfc3339(time.time_ns())} {stream} {tag} ".encode() + data + b"\n"
-        if self.size and self.size + len(record) > self.limit:
-            self.rotate()
         with contextlib.suppress(OSError):  # a full disk must not stop the container
+            if self.fd < 0:
+                self.open()
+            elif self.size and self.size + len(record) > self.limit:
+                self.rotate()
             self.size += os.write(self.fd, record)
 
     def feed(self, stream: str, data: bytes) -> None:
@@ -111,7 +114,8 @@ class Log:
         for stream, rest in self.partial.items():
             if rest:
                 self.line(stream, "F", rest)
-        os.close(self.fd)
+        if self.fd >= 0:
+            os.close(self.fd)
 
 
 class StartFailed(Exception):

@@ -201,10 +201,12 @@ class ProcessRuntime:
         )
 
     def _watch(self, info: ContainerInfo) -> bool:
-        """Have the loop tell when the shim (or the pause process) ends; False when it has ended."""
+        """Have the loop tell when the shim (or the pause process) ends; False when it has, or is not known."""
         started = _read_json(self._root / info.id / "started.json") or {}
         which = "shim" if "shim_pid" in started else "pid"
-        pid = int(started["shim_pid" if which == "shim" else "pid"])
+        pid = int(started.get("shim_pid" if which == "shim" else "pid", 0))
+        if not pid:
+            return False
         try:
             fd = os.pidfd_open(pid)
         except ProcessLookupError:
@@ -260,7 +262,10 @@ class ProcessRuntime:
             reason = "OOMKilled" if killed else "Completed" if code == 0 else "Error"
             info = replace(info, finished_at=said["finished_at"], exit_code=code, reason=reason)
             if killed and not said.get("oom"):  # the cgroup that knew is gone; a later life asks again
-                launcher.write_json(str(self._root / container_id / "exit.json"), {**said, "oom": True})
+                try:
+                    launcher.write_json(str(self._root / container_id / "exit.json"), {**said, "oom": True})
+                except OSError as exc:  # a full disk: this life knows all the same
+                    log.warning("not kept that a container was out of memory", container=container_id, err=exc)
         self._infos[container_id] = info
         self._ended[container_id].set()
         self._callback(info)

@@ -299,17 +299,31 @@ async def test_half_made_container_is_cleared_away(tmp_path: Path, real_tree: Cg
     assert not real_tree.exists(cgroup)
 
 
-async def test_logs_are_rotated_at_their_size(tmp_path: Path, real_tree: CgroupTree) -> None:
-    cgroup = f"koordtest-{os.getpid()}-rotate"
+async def test_a_container_whose_state_file_is_damaged_is_ended(tmp_path: Path, real_tree: CgroupTree) -> None:
+    cgroup = f"koordtest-{os.getpid()}-damaged"
     runtime = ProcessRuntime(tmp_path / "c", real_tree, 2000, 3)
     await runtime.load()
-    config = ContainerConfig(
-        id="c" * 64,
+    info = await runtime.start(plain_container(tmp_path, "d" * 64, cgroup, SLEEP))
+    runtime.close()
+    (tmp_path / "c" / info.id / "started.json").write_text('{"pid": ')
+    again = ProcessRuntime(tmp_path / "c", real_tree, 2000, 3)
+    await again.load()
+    found = again.get(info.id)
+    assert found is not None
+    assert (found.running, found.exit_code, found.reason) == (False, 137, "ContainerStatusUnknown")
+    assert not real_tree.exists(cgroup)
+    await again.remove(info.id)
+    again.close()
+
+
+def plain_container(tmp_path: Path, container_id: str, cgroup: str, argv: list[str]) -> ContainerConfig:
+    return ContainerConfig(
+        id=container_id,
         pod_uid="u",
         name="main",
         attempt=0,
         image="",
-        argv=["sh", "-c", "i=0; while [ $i -lt 200 ]; do echo line-$i; i=$((i+1)); done"],
+        argv=argv,
         env={},
         cwd=None,
         cgroup=cgroup,
@@ -317,7 +331,14 @@ async def test_logs_are_rotated_at_their_size(tmp_path: Path, real_tree: CgroupT
         oom_score_adj=1000,
         log_path=tmp_path / "logs" / "0.log",
     )
-    info = await runtime.start(config)
+
+
+async def test_logs_are_rotated_at_their_size(tmp_path: Path, real_tree: CgroupTree) -> None:
+    cgroup = f"koordtest-{os.getpid()}-rotate"
+    runtime = ProcessRuntime(tmp_path / "c", real_tree, 2000, 3)
+    await runtime.load()
+    script = "i=0; while [ $i -lt 200 ]; do echo line-$i; i=$((i+1)); done"
+    info = await runtime.start(plain_container(tmp_path, "c" * 64, cgroup, ["sh", "-c", script]))
     async with asyncio.timeout(120):
         while runtime.get(info.id).running:  # type: ignore[union-attr]  # noqa: ASYNC110
             await asyncio.sleep(0.02)

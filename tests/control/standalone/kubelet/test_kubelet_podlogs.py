@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from control.standalone.kubelet.launcher import Log
 from control.standalone.kubelet.podlogs import LogQuery, parse_line, stamp_seconds, stream
 
 
@@ -67,6 +68,20 @@ async def test_follow_goes_on_over_a_rotation_until_the_container_ends(tmp_path:
     path.write_text(line(3))
     alive = False
     assert await asyncio.wait_for(task, 5) == b"l1\nl2\nl3\n"
+
+
+def test_a_log_that_cannot_be_rotated_stops_nobody_and_goes_on_later(tmp_path: Path) -> None:
+    """As on a full disk: the shim must live, or its container would be killed."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    log = Log(str(folder / "0.log"), limit=100, files=2)
+    log.feed("stdout", b"first\n")
+    folder.rename(tmp_path / "away")
+    log.feed("stdout", b"second, which makes the file too long for its limit\nthird\n")
+    folder.mkdir()
+    log.feed("stdout", b"fourth\n")
+    log.close()
+    assert [line.split(b" ", 3)[3] for line in (folder / "0.log").read_bytes().splitlines()] == [b"fourth"]
 
 
 async def test_no_file_is_no_output(tmp_path: Path) -> None:
