@@ -150,12 +150,13 @@ def test_a_quota_bounds_what_is_reported(scene: Scene) -> None:
 
 
 def test_memory_is_what_was_touched(scene: Scene) -> None:
-    """64 MiB more than the sleeper's interpreter within 2 MiB, and memory.stat within 1 MiB."""
+    """64 MiB and an interpreter (up to 8 MiB), within 1 MiB of memory.stat; the sleeper has the interpreter alone."""
     held, sleeper = (
         scene.series.average("container_memory_usage", c.key, start=scene.start, end=scene.end)
         for c in (scene.holder, scene.idle)
     )
-    assert held - sleeper == pytest.approx(MEBIBYTES * MIB, abs=2 * MIB)
+    assert MEBIBYTES - 1 <= held / MIB <= MEBIBYTES + 8
+    assert 0 < sleeper / MIB <= 8
     assert held == pytest.approx(scene.witness.average("holder memory", scene.start, scene.end), abs=MIB)
 
 
