@@ -17,7 +17,7 @@ import pytest
 pytestmark = pytest.mark.guest
 
 ROOT = Path(__file__).resolve().parents[2]
-SUITES = ("probes", "bcc", "system")
+SUITES = ("kernel", "bcc")
 TIMEOUT_S = 2400
 
 
