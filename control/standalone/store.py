@@ -127,13 +127,14 @@ Pending = list[tuple[str, Event]]
 class _Table:
     """The live objects of one resource, their names in order, and the events since compaction."""
 
-    __slots__ = ("cold", "log", "log_rvs", "objects", "order", "waiters")
+    __slots__ = ("cold", "dropped", "log", "log_rvs", "objects", "order", "waiters")
 
-    def __init__(self) -> None:
+    def __init__(self, dropped: int) -> None:
         self.objects: dict[Address, Entry] = {}
         self.order: list[Address] = []  # the keys of `objects`, sorted: lists and pages need an order
         self.log: list[Event] = []
         self.log_rvs: list[int] = []  # the versions of `log`, for bisection
+        self.dropped = dropped  # the newest event that was compacted away; who is behind it has missed something
         self.cold = 0  # versions up to this one were cooled
         self.waiters: list[asyncio.Future[bool]] = []
 
@@ -187,6 +188,7 @@ class Store:
         self._revision = 0
         self._visible = 0
         self._compacted = 0
+        self._floor = 0  # what was compacted away before this start; of which resources nobody knows
         self._pending: Pending = []
         self._commit_done: asyncio.Future[None] | None = None
         self._closed = False
@@ -212,7 +214,7 @@ class Store:
 
     @property
     def compacted(self) -> int:
-        """Versions up to and including this one can no longer be watched from (except as "now")."""
+        """Versions before this one can no longer be listed, nor watched from where something is missing since."""
         return self._compacted
 
     def count(self, key: str) -> int:
@@ -332,7 +334,7 @@ class Store:
     def _table(self, key: str) -> _Table:
         table = self._tables.get(key)
         if table is None:
-            table = self._tables[key] = _Table()
+            table = self._tables[key] = _Table(self._floor)
         return table
 
     def _write(
@@ -384,10 +386,13 @@ class Store:
     # ---- watching ------------------------------------------------------------------------------------------
 
     def since(self, key: str, rv: int) -> Events:
-        """Committed events of `key` after version `rv`, oldest first. Raises Compacted."""
-        if rv < self._compacted:
-            raise Compacted(rv, self._compacted)
+        """Committed events of `key` after version `rv`, oldest first. Raises Compacted if some are gone.
+
+        A watcher of a resource in which nothing happens is not left behind by what happens in others.
+        """
         table = self._table(key)
+        if rv < table.dropped:
+            raise Compacted(rv, self._compacted)
         rvs = table.log_rvs
         if not rvs or rvs[-1] <= rv:
             return []
@@ -451,6 +456,8 @@ class Store:
         self._compacted = upto
         for table, cut in cuts:  # only now: a history with a hole that nobody is told of would be worse than a long one
             self._history_bytes -= sum(len(event.entry.raw) for event in table.log[:cut])
+            if cut:
+                table.dropped = table.log_rvs[cut - 1]
             del table.log[:cut], table.log_rvs[:cut]
         return sum(cut for _, cut in cuts)
 
@@ -506,7 +513,7 @@ class Store:
 
     def _load(self) -> None:
         meta = dict(self._db.execute("SELECT name, value FROM meta"))
-        self._compacted = meta.get("compacted", 0)
+        self._compacted = self._floor = meta.get("compacted", 0)
         self._revision = meta.get("revision", 0)
         rows: Iterable[tuple[int, str, str, str, EventType, float, bytes]]
         rows = self._db.execute("SELECT rv, key, ns, name, type, at, body FROM versions ORDER BY rv")

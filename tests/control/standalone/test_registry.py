@@ -382,3 +382,21 @@ async def test_watch_gives_present_objects_then_changes(registry: Registry) -> N
     with pytest.raises(StatusError, match="too old resource version: 1"):
         async for _ in registry.watch(CM, "default", 1):
             raise AssertionError("a compacted version must not be watchable")
+
+
+async def test_a_watcher_of_a_quiet_kind_is_not_left_behind_by_compaction(registry: Registry) -> None:
+    """Or every controller would list anew whenever one of its rare objects changes."""
+    seen: list[str] = []
+
+    async def follow() -> None:
+        async for change in registry.watch(SECRET, None, registry.store.revision):
+            seen.append(change.object["metadata"]["name"])
+            return
+
+    task = asyncio.create_task(follow())
+    for i in range(3):
+        await registry.create(CM, "default", cm(f"a{i}"))
+    registry.store.compact(registry.store.revision)
+    await registry.create(SECRET, "default", {"metadata": {"name": "s"}})
+    await asyncio.wait_for(task, 5)
+    assert seen == ["s"]
