@@ -34,10 +34,10 @@ def main(pins, cgroup_v2, cgroups, matrix, stamps, cpus):
         sys.exit(f"no kernel headers: /lib/modules/{release}/build is missing (Debian: linux-headers-{release})")
     names = ("CGROUP_V2", "CGROUPS", "MATRIX", "STAMPS", "CPUS")
     numbers = (cgroup_v2, cgroups, matrix, stamps, cpus)
-    flags = [f"-I{HERE.parent}", *(f"-D{name}={int(number)}" for name, number in zip(names, numbers))]
+    flags = [f"-I{HERE.parent}", *(f"-D{name}={int(number)}" for name, number in zip(names, numbers, strict=True))]
     try:
         bpf = BPF(text=(HERE / "sched_latency.bcc.c").read_text(), cflags=flags)
-    except Exception as error:  # bcc raises bare Exception; the compiler's words are above it on stderr
+    except Exception as error:  # noqa: BLE001 - bcc raises nothing finer; the compiler's words are on stderr
         sys.exit(f"bcc could not compile or load the program: {error}")
     libbpf = ctypes.CDLL("libbpf.so.1", use_errno=True)
     directory = Path(pins)
