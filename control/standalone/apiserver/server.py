@@ -151,7 +151,12 @@ class ApiServer:
             for site in list(self._runner.sites):
                 await site.stop()
             await stop_all(self.registry, self._watches)
+            transports = [c.transport for c in self._runner.server.connections] if self._runner.server else []
             await self._runner.cleanup()
+            for transport in transports:
+                # Closed by now, but TLS would wait half a minute for the goodbye of a client that left without one.
+                if transport is not None and transport.get_write_buffer_size() == 0:
+                    transport.abort()
             await self._kubelet.close()
             self._audit.close()
         if hasattr(self, "policy"):
