@@ -28,7 +28,7 @@ def parse(fields_v1: Mapping[str, Any]) -> FieldSet:
 
 
 def _parse(node: Any, path: Path, out: FieldSet) -> None:
-    if not isinstance(node, Mapping):
+    if not isinstance(node, dict):
         raise FieldSetError(f"fieldsV1 at {format_path(path)!r}: expected an object")
     if path and (not node or "." in node):
         out.add(path)

@@ -9,10 +9,12 @@ deduces for objects without a schema.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
+_encode = msgspec.json.Encoder(order="sorted").encode
 Definitions = Callable[[str], Mapping[str, Any]]
 """Maps a definition name (the part of a `$ref` after its last slash) to its schema dict."""
 
@@ -127,7 +129,7 @@ class Schema:
         """
         kind = self.list_type
         if kind == "set":
-            return "v:" + json.dumps(item, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+            return "v:" + _encode(item).decode()
         if kind != "map" or not isinstance(item, dict):
             return None
         element = self.element()
@@ -140,7 +142,7 @@ class Schema:
                 keys[name] = value
         if not keys:
             return None
-        return "k:" + json.dumps(keys, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+        return "k:" + _encode(keys).decode()
 
 
 def _resolve(raw: Mapping[str, Any], definitions: Definitions) -> Mapping[str, Any]:
