@@ -144,6 +144,30 @@ async def test_a_watcher_too_slow_for_the_history_is_told(http: Any, server: Api
     assert resumed[0]["object"]["reason"] == "Expired"
 
 
+async def test_a_client_that_reads_nothing_is_cut_off(
+    http: Any, server: ApiServer, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("control.standalone.http.resources.STALL_SECONDS", 0.2)
+    for i in range(12):  # more than the kernel holds for a connection
+        assert (await http("POST", CMS, cm(f"big-{i}", v="x" * 1_000_000))).status == 201
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=http.context, limit=1024)
+    request = f"GET {CMS}?watch=1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {server.admin_token}\r\n\r\n"
+    writer.write(request.encode())
+    await reader.readline()  # it has begun; beyond `limit` the stream reads no further
+
+    def watches() -> str:
+        return next(line for line in server.metrics.text().decode().splitlines() if line.startswith("apiserver_longr"))
+
+    assert watches() == "apiserver_longrunning_requests 1.0"
+
+    async def cut() -> bool:
+        return watches() == "apiserver_longrunning_requests 0.0"
+
+    await until(cut)
+    assert (await http("GET", f"{CMS}/big-0")).status == 200
+    writer.transport.abort()
+
+
 async def test_tables_in_a_watch_name_their_columns_once(http: Any) -> None:
     await http("POST", CMS, cm("a"))
     watch = http.watch(f"{CMS}?watch=1&{NO_CA}", TABLE)

@@ -167,13 +167,20 @@ async def test_eviction_is_a_graceful_deletion(cluster: Cluster) -> None:
     await cluster.until(cluster.pod_path("victim"), lambda found: found is None)
 
 
-async def test_kill_nine_of_the_kubelet_loses_no_container(cluster: Cluster) -> None:
+async def test_kill_nine_of_the_kubelet_loses_no_container(cluster: Cluster, tmp_path: Path, until: Any) -> None:
+    go, state = tmp_path / "go", tmp_path / "kubelet/containers"
     await cluster.create("stays", ["sleep", "1000"], terminationGracePeriodSeconds=1)
-    await cluster.create("ends", ["sh", "-c", "sleep 2; exit 5"], restartPolicy="Never")
+    script = f"while [ ! -e {go} ]; do sleep 0.1; done; exit 5"
+    await cluster.create("ends", ["sh", "-c", script], restartPolicy="Never")
     before = await cluster.until(cluster.pod_path("stays"), phase("Running"))
     await cluster.until(cluster.pod_path("ends"), phase("Running"))
     assert await cluster.signal(signal.SIGKILL) == -signal.SIGKILL
-    await asyncio.sleep(2.2)
+    go.touch()
+
+    async def ended_alone() -> bool:
+        return any(state.glob("*/exit.json"))
+
+    await until(ended_alone)
     await cluster.start()
     ended = await cluster.until(cluster.pod_path("ends"), phase("Failed"))
     assert ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 5

@@ -203,18 +203,24 @@ async def test_exec_probe_runs_inside_the_container(machine_world: Any, pod: Any
     assert info.cgroup in said
 
 
-async def test_processes_run_on_while_the_kubelet_is_away(machine_world: Any, pod: Any, real_tree: Any) -> None:
-    world = machine_world
+async def test_processes_run_on_while_the_kubelet_is_away(
+    machine_world: Any, pod: Any, real_tree: Any, tmp_path: Path
+) -> None:
+    world, go = machine_world, tmp_path / "go"
+    script = f"while [ ! -e {go} ]; do sleep 0.05; done; exit 7"
     containers = [
         {"name": "stays", "image": "x", "command": SLEEP},
-        {"name": "ends", "image": "x", "command": ["sh", "-c", "sleep 0.6; exit 7"]},
+        {"name": "ends", "image": "x", "command": ["sh", "-c", script]},
     ]
     world.api.create_pod(pod(containers=containers, restartPolicy="Never"))
     await world.until(lambda: world.status("web")["phase"] == "Running")
     before = {i.name: i for i in world.runtime.containers()}
     await world.kubelet.stop()
     world.runtime.close()
-    await asyncio.sleep(1.0)
+    go.touch()
+    async with asyncio.timeout(60):
+        while not (world.root / "containers" / before["ends"].id / "exit.json").exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
     await world.restart(ProcessRuntime(world.root / "containers", real_tree, 1 << 20, 3))
     after = {i.name: i for i in world.runtime.containers()}
     assert after["stays"] == before["stays"]
