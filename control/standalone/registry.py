@@ -22,7 +22,8 @@ from .kinds import Kind, Kinds
 from .patch import conflict_error
 from .seams import SYSTEM, Admission, AdmissionRequest, OpenAdmission, OpenSchemas, Patcher, Schemas, UserInfo
 from .selectors import Matcher, compile_matcher
-from .store import Address, Compacted, Entry, Event, EventType, Store, TooLarge, VersionMismatch
+from .store import Compacted, Store, TooLarge, VersionMismatch
+from .versions import Address, Entry, Event, EventType
 
 Json = dict[str, Any]
 Objects = list[Json]  # `Registry.list` hides the builtin inside the class

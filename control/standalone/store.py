@@ -25,16 +25,14 @@ import contextlib
 import os
 import sqlite3
 import time
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-Json = dict[str, Any]
-Address = tuple[str, str]  # namespace ("" when cluster-scoped), name
-EventType = Literal["ADDED", "MODIFIED", "DELETED"]
+from .versions import Address, Entry, Event, EventType, Json, Table
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
@@ -78,94 +76,10 @@ class TooLarge(Exception):
         super().__init__(f"{size} bytes, at most {MAX_OBJECT} can be stored")
 
 
-class Entry:
-    """One version of one object: the shared dict, its bytes, and its version."""
-
-    __slots__ = ("_obj", "address", "cache", "raw", "rv")
-
-    def __init__(self, obj: Json, raw: bytes, rv: int, address: Address) -> None:
-        self._obj: Json | None = obj
-        self.raw, self.rv, self.address = raw, rv, address
-        self.cache: dict[Any, bytes] | None = None  # other encodings of the same version, made on demand
-
-    @property
-    def obj(self) -> Json:
-        """Shared, read only."""
-        return self._obj if self._obj is not None else self.copy()
-
-    def cool(self) -> None:
-        """Keep the bytes alone, a fifth of the memory: for versions that are history."""
-        self._obj = self.cache = None
-
-    def copy(self) -> Json:
-        """A private copy; decoding the bytes is several times cheaper than deepcopy."""
-        copied: Json = _decoder.decode(self.raw)
-        return copied
-
-
-class Event:
-    """What one write did. `entry` is the state after it; for DELETED the last state under the new version."""
-
-    __slots__ = ("at", "entry", "prev", "rv", "type")
-
-    def __init__(self, rv: int, type: EventType, entry: Entry, prev: Entry | None, at: float) -> None:
-        self.rv, self.type, self.entry, self.prev, self.at = rv, type, entry, prev, at
-
-    def cool(self) -> None:
-        if self.prev is not None:
-            self.prev.cool()
-        if self.type == "DELETED":
-            self.entry.cool()
-
-
 Objects = list[Json]  # `Store.list` hides the builtin inside the class
 Entries = list[Entry]
 Events = list[Event]
 Pending = list[tuple[str, Event]]
-
-
-class _Table:
-    """The live objects of one resource, their names in order, and the events since compaction."""
-
-    __slots__ = ("cold", "dropped", "log", "log_rvs", "objects", "order", "waiters")
-
-    def __init__(self, dropped: int) -> None:
-        self.objects: dict[Address, Entry] = {}
-        self.order: list[Address] = []  # the keys of `objects`, sorted: lists and pages need an order
-        self.log: list[Event] = []
-        self.log_rvs: list[int] = []  # the versions of `log`, for bisection
-        self.dropped = dropped  # the newest event that was compacted away; who is behind it has missed something
-        self.cold = 0  # versions up to this one were cooled
-        self.waiters: list[asyncio.Future[bool]] = []
-
-    def apply(self, event: Event) -> None:
-        address = event.entry.address
-        if event.type == "DELETED":
-            del self.objects[address]
-            index = bisect_right(self.order, address) - 1
-            del self.order[index]
-        else:
-            if event.prev is None:
-                insort(self.order, address)
-            self.objects[address] = event.entry
-
-    def cool(self, before: float) -> None:
-        """Let go of the dicts that events older than `before` (wall seconds) replaced."""
-        for event in self.log[bisect_right(self.log_rvs, self.cold) :]:
-            if event.at >= before:
-                break
-            event.cool()
-            self.cold = event.rv
-
-    def undo(self, event: Event) -> None:
-        address = event.entry.address
-        if event.prev is None:
-            del self.objects[address]
-            del self.order[bisect_right(self.order, address) - 1]
-        else:
-            if event.type == "DELETED":
-                insort(self.order, address)
-            self.objects[address] = event.prev
 
 
 class Store:
@@ -184,7 +98,7 @@ class Store:
         self._path, self._now = path, now
         self._retention_seconds, self._retention_events = retention_seconds, retention_events
         self._retention_bytes, self._history_bytes = retention_bytes, 0
-        self._tables: dict[str, _Table] = {}
+        self._tables: dict[str, Table] = {}
         self._revision = 0
         self._visible = 0
         self._compacted = 0
@@ -317,7 +231,7 @@ class Store:
             return
         self._failure = None
         self._visible = self._revision
-        touched: dict[str, _Table] = {}
+        touched: dict[str, Table] = {}
         for key, event in pending:
             table = touched.setdefault(key, self._tables[key])
             self._log(table, event)
@@ -326,20 +240,18 @@ class Store:
         for table in touched.values():
             _wake(table)
 
-    def _log(self, table: _Table, event: Event) -> None:
+    def _log(self, table: Table, event: Event) -> None:
         table.log.append(event)
         table.log_rvs.append(event.rv)
         self._history_bytes += len(event.entry.raw)
 
-    def _table(self, key: str) -> _Table:
+    def _table(self, key: str) -> Table:
         table = self._tables.get(key)
         if table is None:
-            table = self._tables[key] = _Table(self._floor)
+            table = self._tables[key] = Table(self._floor)
         return table
 
-    def _write(
-        self, key: str, table: _Table, type: EventType, address: Address, obj: Json, prev: Entry | None
-    ) -> Entry:
+    def _write(self, key: str, table: Table, type: EventType, address: Address, obj: Json, prev: Entry | None) -> Entry:
         if self._closed:
             raise StoreError(f"{self._path}: the store is closed")
         rv = self._revision + 1
@@ -545,7 +457,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _wake(table: _Table) -> None:
+def _wake(table: Table) -> None:
     waiters, table.waiters = table.waiters, []
     for future in waiters:
         _settle(future, True)

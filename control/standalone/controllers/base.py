@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from control.standalone.errors import StatusError
+from control.standalone.kinds import POD
 from control.standalone.registry import Change, Registry
 from koordlet.app.logging import get_logger
 from koordlet.kube.workqueue import WorkQueue
@@ -39,6 +40,11 @@ def itself(change: Change) -> list[Key]:
 def key_of(obj: Json) -> Key:
     metadata = obj["metadata"]
     return metadata.get("namespace") or "", metadata["name"]
+
+
+def pods_on(registry: Registry, node: str) -> list[Key]:
+    """The pods bound to a node."""
+    return [key_of(pod) for pod in registry.store.list(POD) if (pod.get("spec") or {}).get("nodeName") == node]
 
 
 class Controller(ABC):

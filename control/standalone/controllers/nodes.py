@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from control.standalone.controllers import conditions
-from control.standalone.controllers.base import Controller, Key, Mapper, ignore_missing, itself
+from control.standalone.controllers.base import Controller, Key, Mapper, ignore_missing, itself, pods_on
 from control.standalone.deletion import DeleteOptions
 from control.standalone.kinds import NODE, POD
 from control.standalone.objectmeta import parse_timestamp, timestamp
@@ -177,12 +177,7 @@ class TaintEviction(Controller):
         name = change.object["metadata"]["name"]
         if not no_execute(change.object):
             return []
-        pods = self.registry.store.list(POD)
-        return [
-            (pod["metadata"]["namespace"], pod["metadata"]["name"])
-            for pod in pods
-            if (pod.get("spec") or {}).get("nodeName") == name
-        ]
+        return pods_on(self.registry, name)
 
     async def reconcile(self, key: Key) -> float | None:
         pod = self.registry.store.get(POD, *key)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from control.standalone.controllers.base import Controller, Key, Mapper, ignore_missing, itself
+from control.standalone.controllers.base import Controller, Key, Mapper, ignore_missing, itself, pods_on
 from control.standalone.controllers.ownership import finished
 from control.standalone.deletion import DeleteOptions
 from control.standalone.kinds import NODE, POD
@@ -39,12 +39,7 @@ class PodGarbage(Controller):
         if change.type != "DELETED":
             self._missing.pop(name, None)
             return []
-        pods = self.registry.store.list(POD)
-        return [
-            (pod["metadata"]["namespace"], pod["metadata"]["name"])
-            for pod in pods
-            if (pod.get("spec") or {}).get("nodeName") == name
-        ]
+        return pods_on(self.registry, name)
 
     async def reconcile(self, key: Key) -> float | None:
         pod = self.registry.store.get(POD, *key)

@@ -20,7 +20,8 @@ from ..errors import FieldError
 from ..kinds import Kind
 from ..registry import Registry
 from ..selectors import Matcher, compile_matcher
-from ..store import Compacted, Entry
+from ..store import Compacted
+from ..versions import Entry
 
 Json = dict[str, Any]
 MATCHES = ("Exact", "NotOlderThan")

@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import strategy
 from ..kinds import Kind
-from ..store import Entry
+from ..versions import Entry
 from .columns import columns_for
 from .negotiate import View
 from .responses import encode

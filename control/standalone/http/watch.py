@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from .. import errors
 from ..registry import Registry
 from ..selectors import Matcher
-from ..store import Compacted, Entry, Event
+from ..store import Compacted
+from ..versions import Entry, Event
 from .lists import ListOptions
 from .render import Renderer, status_event
 from .responses import encode
