@@ -55,7 +55,7 @@ log = get_logger(__name__)
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SNAPSHOT_MAX_AGE = 1800.0
 DISCOVER_SECONDS = 3.0
-FIRST_SAMPLE_SECONDS = 0.3
+FIRST_SAMPLE_SECONDS = 0.2
 """A rate takes two readings; the second one need not wait for the tick."""
 
 

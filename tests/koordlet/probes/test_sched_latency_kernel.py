@@ -233,8 +233,14 @@ def test_kernel_threads_are_culprits_of_their_own(measure: Measure, group: Calla
     assert charged(seen.result, victim.id, SPECIAL_KEYS["migration"]) > 0
 
 
-def test_waiting_survives_a_move_to_another_cpu(measure: Measure, group: Callable[[str], Any]) -> None:
-    """A waiting task is moved by its affinity again and again; no wait is lost or counted twice."""
+def test_waiting_survives_a_move_to_another_cpu(
+    measure: Measure, group: Callable[[str], Any], clock_error_ns: int
+) -> None:
+    """A waiting task is moved by its affinity again and again; no wait is lost or counted twice.
+
+    bcc reads a clock of its own some way into each switch, here hundreds of very short waits: half as much again is
+    allowed there, which still tells a wait that is counted twice.
+    """
     moved, noisy = group("moved"), group("noisy")
     pid = moved.run()
     noisy.run(cpu=0)
@@ -248,7 +254,8 @@ def test_waiting_survives_a_move_to_another_cpu(measure: Measure, group: Callabl
                 time.sleep(0.003)
 
     seen = measure(push, moved, noisy)
-    assert waited(seen.result, moved.id) == pytest.approx(seen.kernel[pid].delay_ns, rel=0.02, abs=2 * MS)
+    rel = 0.5 if clock_error_ns else 0.02
+    assert waited(seen.result, moved.id) == pytest.approx(seen.kernel[pid].delay_ns, rel=rel, abs=2 * MS)
     assert charged(seen.result, moved.id, SPECIAL_KEYS["moved"]) > 0
 
 
