@@ -1,4 +1,4 @@
-"""One cluster for all end-to-end tests: the one that KUBECONFIG names, else one that `koordctl up` starts here.
+"""One cluster for the tests of a module: the one that KUBECONFIG names, else one that `koordctl up` starts here.
 
 Nothing in this folder may know what kind it is; only this file does. Against a foreign cluster the tests make one
 namespace and remove it; CRDs are applied and stay. E2E_IMAGE names an image with a shell (default busybox).
@@ -59,7 +59,7 @@ class Cluster:
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self.env)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # gone again before the demo brings up a node of its own
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """The cluster, with our CRDs and a namespace."""
     given = os.environ.get("KUBECONFIG")
