@@ -20,7 +20,7 @@ demo: setup  ## a live co-location node on this machine; ONCE=1 shows everything
 
 .PHONY: test
 test: setup-test lint  ## every check and every test, on this kernel and in the guest
-	@$(PY) -m pytest $(if $(CI),-p tests.no_skips) $(PYTEST_ARGS)
+	@scripts/run_tests.sh $(PYTEST_ARGS)
 
 .PHONY: unit
 unit: setup-test  ## the tests that need neither root nor a kernel feature

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import signal
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,13 @@ from control.ctl.supervisor import Supervisor
 SLEEP = ("sleep", "300")
 
 
+def until(done: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < end, "did not come within a minute"
+        time.sleep(0.01)
+
+
 @pytest.fixture
 def progress() -> Progress:
     return Progress(Console(file=io.StringIO(), width=200))
@@ -31,11 +40,12 @@ def pins(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def supervisor(tmp_path: Path, pins: Path) -> Supervisor:
+def supervisor(tmp_path: Path, pins: Path) -> Iterator[Supervisor]:
     made = Supervisor(tmp_path / "state")
     made.state_dir.mkdir()
     made.settle(Settings("n", bpf_pin_dir=str(pins)))
-    return made
+    yield made
+    made._reap()
 
 
 def test_nothing_was_up(tmp_path: Path, progress: Progress) -> None:
@@ -47,8 +57,10 @@ def test_parts_and_strays_are_ended_and_files_purged(
     supervisor: Supervisor, pins: Path, progress: Progress, tmp_path: Path
 ) -> None:
     parts = [supervisor.start(name, SLEEP) for name in ("apiserver", "koordlet")]
-    stray = supervisor.start("kubelet", ("sh", "-c", "trap '' TERM; setsid sleep 300 & wait"))
+    stray = supervisor.start("kubelet", ("sh", "-c", "trap '' TERM; sleep 301 & wait"))
+    until(lambda: any(one.argv == ("sleep", "301") for one in processes.marked(supervisor.state_dir)))
     os.kill(stray.pid, signal.SIGKILL)
+    until(lambda: not processes.alive(stray))
     (pins / "probe").mkdir(parents=True)
     (pins / "probe" / "map").touch()
     found = down(supervisor.state_dir, purge=True, progress=progress)
@@ -60,7 +72,6 @@ def test_parts_and_strays_are_ended_and_files_purged(
     said = progress.console.file.getvalue()
     assert "koordlet: stopped" in said and "kubelet: did not run" in said
     assert "1 processes, 1 pinned BPF objects removed" in said
-    supervisor._reap()
 
 
 def test_without_purge_settings_and_logs_stay(supervisor: Supervisor, progress: Progress) -> None:
@@ -69,7 +80,6 @@ def test_without_purge_settings_and_logs_stay(supervisor: Supervisor, progress: 
     left = state.load(supervisor.state_dir)
     assert left.parts == {} and left.settings is not None
     assert supervisor.log_path("apiserver").exists()
-    supervisor._reap()
 
 
 def test_leftovers_are_counted_and_named(supervisor: Supervisor, pins: Path) -> None:
@@ -113,4 +123,4 @@ def test_cgroups_of_a_killed_kubelet_go_with_their_processes(
         assert not (kubelet / "cgroups.json").exists()
     finally:
         downs.remove_cgroups(made)
-        supervisor._reap()
+    

@@ -50,10 +50,11 @@ def served(trees: Callable[..., Any], views: Any, koordlets: Any, tools: Any, cp
     koordlet = koordlets(views(tree)).wait()
     worker.run(tools.duty(0.02, 0.02), cpus[0])
     batch.run(tools.BURN, cpus[0])
-    tools.until(
-        lambda: koordlet.values("koordlet_sched_latency_culprit_wait_seconds_total", container_id=worker.key),
-        "culprits of the worker",
-    )
+    for name in ("culprit_wait_seconds_total", "wait_seconds_total"):  # the first is read at each scrape, the other not
+        tools.until(
+            lambda name=name: koordlet.values(f"koordlet_sched_latency_{name}", container_id=worker.key),
+            f"{name} of the worker",
+        )
     yield koordlet, worker, batch
     for container in tree.containers:
         container.end()
