@@ -41,17 +41,20 @@ def rotated_files(directory: Path) -> list[str]:
 def next_name(newest: str | None, now: datetime.datetime) -> str:
     """The name for a file put aside at `now` (local time): later than `newest` whatever the clock says."""
     stamp, index = now.replace(microsecond=0, tzinfo=None), 0
-    found = _ROTATED.match(newest or "")
-    if found:
-        try:
-            last = datetime.datetime.strptime(found[1], _STAMP)
-        except ValueError:  # a foreign file that only looks like ours
-            last = stamp
-        if last >= stamp:
-            stamp, index = last, int(found[2]) + 1
-            if index > _LAST_INDEX:
-                stamp, index = last + datetime.timedelta(seconds=1), 0
+    last = _stamp_of(newest)
+    if last is not None and last[0] >= stamp:
+        stamp, index = last[0], last[1] + 1
+        if index > _LAST_INDEX:
+            stamp, index = stamp + datetime.timedelta(seconds=1), 0
     return f"audit-{stamp.strftime(_STAMP)}-{index}.log"
+
+
+def _stamp_of(name: str | None) -> tuple[datetime.datetime, int] | None:
+    found = _ROTATED.match(name or "")
+    try:
+        return None if found is None else (datetime.datetime.strptime(found[1], _STAMP), int(found[2]))
+    except ValueError:  # a foreign file that only looks like ours
+        return None
 
 
 class AuditLog:
