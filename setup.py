@@ -25,7 +25,7 @@ class BuildPy(build_py):
         super().run()
         if not self.editable_mode:
             target = Path(self.build_lib) / "koordlet/probes/bpf"
-            for source in [*ROOT.glob("bpf/sched_latency*.h"), *ROOT.glob("bpf/bcc/*.*"), *ROOT.glob("bpf/LICENSE.*")]:
+            for source in [*ROOT.glob("bpf/s*.h"), *ROOT.glob("bpf/bcc/*.*"), *ROOT.glob("bpf/LICENSE.*")]:
                 destination = target / source.relative_to(ROOT / "bpf")
                 destination.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, destination)

@@ -32,33 +32,18 @@
 
 const volatile struct probe_config settings SEC(".rodata.config");
 
-// Sizes here are placeholders; the loader sets them.
-#define TABLE(name, type_)                        \
-	struct {                                  \
-		__uint(type, BPF_MAP_TYPE_ARRAY); \
-		__uint(map_flags, BPF_F_MMAPABLE); \
-		__uint(max_entries, 1);           \
-		__type(key, u32);                 \
-		__type(value, type_);             \
-	} name SEC(".maps")
+#include "slots.bpf.h"
 
-TABLE(tags, u64);
 TABLE(stats, struct slot_stats);
 TABLE(matrix, struct matrix_entry);
 TABLE(cpus, struct cpu_state);
 TABLE(stamps, struct stamp);
 
-static __always_inline u32 cgroup_mask(void) { return settings.cgroup_mask; }
 static __always_inline u32 matrix_mask(void) { return settings.matrix_mask; }
-static __always_inline u64 *tag_at(u32 i) { return bpf_map_lookup_elem(&tags, &i); }
 static __always_inline struct slot_stats *stats_at(u32 i) { return bpf_map_lookup_elem(&stats, &i); }
 static __always_inline struct matrix_entry *matrix_at(u32 i) { return bpf_map_lookup_elem(&matrix, &i); }
 static __always_inline struct cpu_state *cpu_at(u32 i) { return bpf_map_lookup_elem(&cpus, &i); }
 static __always_inline struct stamp *stamp_at(u32 i) { return bpf_map_lookup_elem(&stamps, &i); }
-static __always_inline u64 claim(u64 *tag, u64 id) { return __sync_val_compare_and_swap(tag, 0, id); }
-
-// Keeps the common path short.
-#define OUT_OF_LINE static __noinline
 
 #include "sched_latency_core.h"
 
@@ -144,25 +129,6 @@ static __always_inline u64 throttled_part(struct stamp *stamp, struct cfs_rq *cf
 	return part < wait ? part : wait;
 }
 
-static __always_inline u32 slot_of(struct task_struct *task, u32 pid, struct cpu_state *cpu)
-{
-	u64 id;
-
-	if (pid == 0)
-		return SPECIAL(SLOT_IDLE);
-	if (task->flags & PF_KTHREAD) {
-		u32 comm = 0;
-
-		bpf_probe_read_kernel(&comm, sizeof(comm), task->comm);
-		return kthread_slot(comm);
-	}
-	if (settings.cgroup_v2)
-		id = task->cgroups->dfl_cgrp->kn->id;
-	else
-		id = task->cgroups->subsys[bpf_core_enum_value(enum cgroup_subsys_id, cpu_cgrp_id)]->cgroup->kn->id;
-	return cgroup_slot(id, cpu);
-}
-
 // A wait that ended at `end`: `here` ns on this CPU's queue, `before` ns elsewhere. stamp is NULL or the task's own.
 static __always_inline void account(struct task_struct *task, u32 slot, struct stamp *stamp, struct cpu_state *cpu,
 				    u32 cpu_id, struct rq *rq, u64 here, u64 before, u64 end)
@@ -233,7 +199,7 @@ OUT_OF_LINE int make_up(struct task_struct *prev, u32 pid, struct cpu_state *cpu
 {
 	struct stamp *stamp = stamp_of(pid);
 	u64 arrived = prev->sched_info.last_arrival;
-	u32 slot = slot_of(prev, pid, cpu);
+	u32 slot = slot_of(prev, pid, &cpu->slot_lost);
 
 	cpu->missed++;
 	if (stamp && stamp->tag == stamp_tag(pid, prev)) {
@@ -284,7 +250,7 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 			make_up(prev, prev_pid, cpu, cpu_id, rq);
 		leave(prev, prev_pid, preempt, cpu_id, now, rq);
 	}
-	slot = slot_of(next, pid, cpu);
+	slot = slot_of(next, pid, &cpu->slot_lost);
 	if (pid)
 		arrive(next, pid, slot, cpu, cpu_id, now, rq);
 	note_runner(cpu, slot, now);

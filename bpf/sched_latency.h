@@ -17,32 +17,12 @@
  */
 #pragma once
 
-#define LAYOUT_VERSION 1
+#include "slots.h"
 
-/* Bucket 0 holds waits below 2^10 ns, bucket b holds [2^(9+b), 2^(10+b)) ns, the last is open (>= 17 s). */
-#define BUCKETS 26
-#define FIRST_BUCKET_BITS 10
+#define LAYOUT_VERSION 1
 
 /* Slices of run time remembered per CPU: how far back a culprit can be named. */
 #define RING 32
-/* Linear probes in the open-addressed tables before an entry counts as lost. */
-#define PROBES 8
-
-/* Slots behind the cgroups' own: runners (and waiters) that belong to no container. */
-enum special_slot {
-	SLOT_IDLE = 0,      /* the CPU was idle: wake-up and idle-exit time */
-	SLOT_KSOFTIRQD = 1,
-	SLOT_KWORKER = 2,
-	SLOT_MIGRATION = 3, /* stopper and migration threads */
-	SLOT_RCU = 4,
-	SLOT_IRQ = 5,       /* threaded interrupt handlers */
-	SLOT_RECLAIM = 6,   /* kswapd, kcompactd */
-	SLOT_KTHREAD = 7,   /* any other kernel thread */
-	SLOT_OVERFLOW = 8,  /* a cgroup that got no slot */
-	SLOT_OLDER = 9,     /* culprit only: the wait began before the remembered slices */
-	SLOT_MOVED = 10,    /* culprit only: waited on another CPU before being moved here */
-	SPECIALS = 16,
-};
 
 struct slot_stats {
 	u64 wakeup_hist[BUCKETS];

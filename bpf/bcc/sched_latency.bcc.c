@@ -64,7 +64,7 @@ static __always_inline u32 slot_of(struct task_struct *task, u32 pid, struct cpu
 	}
 	FETCH(node, cgroup->kn);
 	FETCH(id, node->id);
-	return cgroup_slot(id, cpu);
+	return cgroup_slot(id, &cpu->slot_lost);
 }
 
 static __always_inline u64 tag_of(struct task_struct *task, u32 pid)

@@ -11,15 +11,16 @@ import subprocess
 from pathlib import Path
 
 from koordlet.probes import bpffs
+from koordlet.probes.frame import Build, ProbeError, as_probe_error, claim_pins, open_pins, pin_key
 from koordlet.probes.layout import Sizes
-from koordlet.probes.libbpf import BpfError
-from koordlet.probes.loader import LoadedProbe, ProbeError, claim_pins, open_pins, pin_key
-from koordlet.probes.tables import LayoutMismatch
+from koordlet.probes.loader import PROBE, LoadedProbe
+from koordlet.probes.tables import READ_MAPS
 
 PYTHON = Path("/usr/bin/python3")
 INSTALLED = Path(__file__).parent / "bpf"
 SOURCE_DIR = INSTALLED if INSTALLED.is_dir() else Path(__file__).parents[2] / "bpf"
 """Beside this module in an installed package, at the top of a checkout."""
+SOURCES = ("slots.h", "slots_core.h", "sched_latency.h", "sched_latency_core.h")
 TIMEOUT_S = 900.0
 """Compiling takes 0.6 s on a present machine and minutes on an emulated one; this only ends a child that hangs."""
 
@@ -29,18 +30,15 @@ def load(sizes: Sizes, cgroup_v2: bool, pin_dir: Path | None, python: Path = PYT
     if pin_dir is None:
         raise ProbeError("needs a bpf file system to hand the tables over")
     script = SOURCE_DIR / "bcc" / "load.py"
-    sources = sorted([*SOURCE_DIR.glob("sched_latency*.h"), *script.parent.iterdir()])
-    try:
+    sources = sorted([*(SOURCE_DIR / name for name in SOURCES), *script.parent.iterdir()])
+    with as_probe_error():
         content = b"".join(path.read_bytes() for path in sources if path.is_file())
-        pins = claim_pins(pin_dir, "bcc-" + pin_key(content, sizes, cgroup_v2))
-        if (pins / bpffs.READY).is_dir():
-            return open_pins(pins, sizes, "bcc", reused=True)
-        _compile(script, sizes, cgroup_v2, pins, python)
-        return open_pins(pins, sizes, "bcc", reused=False)
-    except BpfError as error:
-        raise ProbeError(str(error)) from error
-    except (LayoutMismatch, OSError) as error:
-        raise ProbeError(str(error)) from error
+        build = Build(PROBE, (), sizes.entries(), sizes.settings(cgroup_v2))
+        pins = claim_pins(pin_dir, PROBE, "bcc-" + pin_key(content, build))
+        reused = (pins / bpffs.READY).is_dir()
+        if not reused:
+            _compile(script, sizes, cgroup_v2, pins, python)
+        return LoadedProbe(open_pins(pins, READ_MAPS, reused=reused), sizes, "bcc")
 
 
 def _compile(script: Path, sizes: Sizes, cgroup_v2: bool, pins: Path, python: Path) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import struct
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ LIBRARY = "libbpf.so.1"
 LOG_LINES = 200
 """Of one call; the verifier can write megabytes and its verdict stands at the end."""
 
+_BTF_KIND_TYPEDEF = 8
 _BTF_KIND_FUNC = 12
 _BPF_STATS_RUN_TIME = 0
 _DEBUG = 2
@@ -117,6 +119,12 @@ class _LinkInfo(ctypes.Structure):
     )
 
 
+class _IterOptions(ctypes.Structure):
+    """struct bpf_iter_attach_opts"""
+
+    _fields_ = (("size", ctypes.c_size_t), ("link_info", ctypes.c_void_p), ("link_info_len", ctypes.c_uint32))
+
+
 @dataclass(frozen=True, slots=True)
 class MapInfo:
     id: int
@@ -158,6 +166,7 @@ _POINTER_RESULTS = {
     "bpf_object__find_program_by_name": (ctypes.c_void_p, ctypes.c_char_p),
     "bpf_map__initial_value": (ctypes.c_void_p, ctypes.POINTER(ctypes.c_size_t)),
     "bpf_program__attach": (ctypes.c_void_p,),
+    "bpf_program__attach_iter": (ctypes.c_void_p, ctypes.c_void_p),
     "btf__load_vmlinux_btf": (),
 }
 _INT_RESULTS = {
@@ -168,6 +177,7 @@ _INT_RESULTS = {
     "bpf_program__set_autoload": (ctypes.c_void_p, ctypes.c_bool),
     "bpf_program__fd": (ctypes.c_void_p,),
     "bpf_link__fd": (ctypes.c_void_p,),
+    "bpf_iter_create": (ctypes.c_int,),
     "bpf_link__destroy": (ctypes.c_void_p,),
     "bpf_obj_get": (ctypes.c_char_p,),
     "bpf_obj_pin": (ctypes.c_int, ctypes.c_char_p),
@@ -259,9 +269,16 @@ class Object:
         """A descriptor that the object owns."""
         return _call(f"{self.path}: map {name}", "bpf_map__fd", self._map(name))
 
-    def attach(self, program: str) -> int:
-        """Attach by the program's section name; returns the link's descriptor, owned by the object."""
-        link = _call(f"attach {program}", "bpf_program__attach", self._program(program))
+    def attach(self, program: str, iterate: bytes | None = None) -> int:
+        """Attach by the program's section name, an iterator over what *iterate* says (``union bpf_iter_link_info``);
+        returns the link's descriptor, owned by the object."""
+        if iterate is None:
+            link = _call(f"attach {program}", "bpf_program__attach", self._program(program))
+        else:
+            info = ctypes.create_string_buffer(iterate, len(iterate))
+            options = _IterOptions(ctypes.sizeof(_IterOptions), ctypes.addressof(info), len(iterate))
+            what = f"attach {program}"
+            link = _call(what, "bpf_program__attach_iter", self._program(program), ctypes.byref(options))
         self._links.append(link)
         return _call(f"attach {program}", "bpf_link__fd", link)
 
@@ -281,6 +298,19 @@ def pin(fd: int, path: Path) -> None:
 def open_pinned(path: Path) -> int:
     """A new descriptor of what is pinned at *path*; the caller closes it."""
     return _call(f"open {path}", "bpf_obj_get", os.fsencode(path))
+
+
+ITER_DESCENDANTS_PRE = 2
+
+
+def cgroup_iter(order: int, cgroup_fd: int = 0, cgroup_id: int = 0) -> bytes:
+    """``union bpf_iter_link_info`` of an ``iter/cgroup`` program; neither descriptor nor id means the root of v2."""
+    return struct.pack("=IIQ", order, cgroup_fd, cgroup_id)
+
+
+def iterator(link_fd: int) -> int:
+    """A new run of an iterator's link: read the descriptor to its end and close it."""
+    return _call("start an iterator", "bpf_iter_create", link_fd)
 
 
 def _info(fd: int, info: ctypes.Structure, what: str) -> None:
@@ -319,8 +349,17 @@ def enable_stats() -> Iterator[None]:
 
 def kernel_has_function(name: str) -> bool:
     """Whether the running kernel's BTF knows this function. Raises `BpfError` where there is no BTF."""
+    return _kernel_knows(name, _BTF_KIND_FUNC)
+
+
+def kernel_has_tracepoint(name: str) -> bool:
+    """As `kernel_has_function` for what ``tp_btf`` can attach to."""
+    return _kernel_knows(f"btf_trace_{name}", _BTF_KIND_TYPEDEF)
+
+
+def _kernel_knows(name: str, kind: int) -> bool:
     btf = _call("read the kernel's BTF", "btf__load_vmlinux_btf")
     try:
-        return bool(_library().btf__find_by_name_kind(btf, name.encode(), _BTF_KIND_FUNC) > 0)
+        return bool(_library().btf__find_by_name_kind(btf, name.encode(), kind) > 0)
     finally:
         _library().btf__free(btf)

@@ -1,4 +1,6 @@
-"""`open_probes`: climb down the ladder until something can be read, and say why it is not the top rung.
+"""`open_probes`: open every probe, each by itself, and say of each where its numbers come from.
+
+sched_latency climbs down a ladder until something can be read:
 
     core       CO-RE object by libbpf: histograms, throttling, culprits
     bcc        the same tables from a reduced program that a child process compiles with kernel headers
@@ -8,18 +10,21 @@
 
 ``auto`` tries them in this order; ``core`` and ``bcc`` name the only program to try and fall to the files when it
 can't be loaded; ``off`` opens nothing. No rung raises out of here.
+
+The other probes have one program each and, some of them, files to fall to: see `OPENERS`. bcc has sched_latency only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from koordlet.probes import bcc, bpffs
+from koordlet.probes.frame import Place, ProbeError
 from koordlet.probes.layout import Sizes
-from koordlet.probes.loader import PROBE, LoadedProbe, ProbeError, load_core
+from koordlet.probes.loader import PROBE, LoadedProbe, load_core
 from koordlet.probes.schedstat import FilesUnavailable, PressureSource, SchedstatSource
 from koordlet.probes.snapshot import SchedLatencySnapshot
 from koordlet.probes.status import ProbeStatus
@@ -41,9 +46,22 @@ class SchedLatencySource(Protocol):
     def close(self, keep: bool) -> None: ...
 
 
+class Source(Protocol):
+    """What every probe's source can do, beside its own ``read()``."""
+
+    def close(self, keep: bool) -> None: ...
+
+
+Opener = Callable[[Place], "tuple[Source | None, ProbeStatus]"]
+"""Opens one probe at a place; never raises for what a kernel lacks: the status says it."""
+
+OPENERS: Mapping[str, Opener] = {}
+"""Probe -> opener, beside sched_latency; the names are attributes of `ProbeSet`."""
+
+
 @dataclass
 class ProbeSet:
-    """All probes of a koordlet. ``sched_latency`` is None only when there is nothing to read at all."""
+    """All probes of a koordlet. One is None when there is nothing at all to read for it; ``status`` says why."""
 
     status: dict[str, ProbeStatus]
     sched_latency: SchedLatencySource | None = None
@@ -56,9 +74,11 @@ class ProbeSet:
 
     def close(self, keep: bool = False) -> None:
         """``keep``: leave pinned programs counting for the next koordlet; else remove pins and our mount."""
-        if self.sched_latency is not None:
-            self.sched_latency.close(keep)
-            self.sched_latency = None
+        for name in (PROBE, *OPENERS):
+            source: Source | None = getattr(self, name)
+            if source is not None:
+                source.close(keep)
+                setattr(self, name, None)
         if not keep:
             for release in self._release:
                 release()
@@ -77,29 +97,42 @@ def open_probes(
     if wanted not in WANTED:
         raise ValueError(f"probes: {wanted!r} is none of {', '.join(WANTED)}")
     if wanted == "off":
-        return ProbeSet({PROBE: ProbeStatus(False, "none", "switched off")})
-    reasons: list[str] = []
-    sizes = sizes or Sizes(cpus=possible_cpus(host))
+        return ProbeSet({name: ProbeStatus(False, "none", "switched off") for name in (PROBE, *OPENERS)})
+    place, release = _place(host, pin_dir, mount_bpffs)
+    sizes = sizes or Sizes(cpus=place.cpus)
+    source, status = _open_sched_latency(place, wanted, sizes)
+    probes = ProbeSet({PROBE: status}, source, release)
+    if wanted == "bcc":
+        place = replace(place, refusal="the bcc rung has sched_latency only")
+    for name, opener in OPENERS.items():
+        opened, probes.status[name] = opener(place)
+        setattr(probes, name, opened)
+    return probes
+
+
+def _place(host: Host, pin_dir: Path | None, may_mount: bool) -> tuple[Place, list[Callable[[], object]]]:
+    """Where programs may be loaded and pinned, and what undoes it."""
+    place = Place(host, possible_cpus(host), None)
     mount_point = host.roots.sys_fs / "bpf"
-    wanted_pins = pin_dir or mount_point / "koordlet"
-    pins: Path | None = None
-    release: list[Callable[[], object]] = []
+    pins = pin_dir or mount_point / "koordlet"
     if not host.facts.has("cap_sys_admin"):
-        reasons.append(host.facts.reasons()["cap_sys_admin"])
-    else:
-        try:
-            bpffs.ensure(wanted_pins, mount_point, mount_bpffs)
-            pins = wanted_pins
-            release = [lambda: _tidy(wanted_pins, mount_point)]
-        except bpffs.BpffsUnavailable as error:
-            reasons.append(f"not pinned: {error}")
-        probe = _load_program(host, wanted, sizes, pins, reasons)
+        return replace(place, refusal=host.facts.reasons()["cap_sys_admin"]), []
+    try:
+        bpffs.ensure(pins, mount_point, may_mount)
+    except bpffs.BpffsUnavailable as error:
+        return replace(place, note=f"not pinned: {error}"), []
+    return replace(place, pins=pins), [lambda: _tidy(pins, mount_point)]
+
+
+def _open_sched_latency(place: Place, wanted: str, sizes: Sizes) -> tuple[SchedLatencySource | None, ProbeStatus]:
+    reasons = [reason for reason in (place.refusal, place.note) if reason]
+    if not place.refusal:
+        probe = _load_program(place, wanted, sizes, reasons)
         if probe is not None:
-            status = ProbeStatus(True, probe.source, "; ".join(reasons), pins is not None, probe.reused)
-            return ProbeSet({PROBE: status}, probe, release)
-    files = _open_files(host, reasons)
-    source = files.source if files is not None else "none"
-    return ProbeSet({PROBE: ProbeStatus(False, source, "; ".join(reasons))}, files, release)
+            status = ProbeStatus(True, probe.source, "; ".join(reasons), place.pins is not None, probe.reused)
+            return probe, status
+    files = _open_files(place.host, reasons)
+    return files, ProbeStatus(False, files.source if files is not None else "none", "; ".join(reasons))
 
 
 def possible_cpus(host: Host) -> int:
@@ -108,8 +141,8 @@ def possible_cpus(host: Host) -> int:
     return int(text.replace(",", "-").split("-")[-1]) + 1
 
 
-def _load_program(host: Host, wanted: str, sizes: Sizes, pins: Path | None, reasons: list[str]) -> LoadedProbe | None:
-    v2 = host.facts.cgroup_version == 2
+def _load_program(place: Place, wanted: str, sizes: Sizes, reasons: list[str]) -> LoadedProbe | None:
+    facts, v2, pins = place.host.facts, place.cgroup_v2, place.pins
     rungs: dict[str, Callable[[], LoadedProbe]] = {
         "core": lambda: load_core(sizes, v2, pins),
         "bcc": lambda: bcc.load(sizes, v2, pins),
@@ -117,8 +150,8 @@ def _load_program(host: Host, wanted: str, sizes: Sizes, pins: Path | None, reas
     for name, load in rungs.items():
         if wanted not in ("auto", name):
             continue
-        if name == "core" and not host.facts.btf:
-            reasons.append(f"core: {host.facts.reasons()['btf']}")
+        if name == "core" and not facts.btf:
+            reasons.append(f"core: {facts.reasons()['btf']}")
             continue
         try:
             return load()
@@ -145,5 +178,7 @@ def _open_files(host: Host, reasons: list[str]) -> SchedLatencySource | None:
 
 
 def _tidy(pins: Path, mount_point: Path) -> None:
-    bpffs.remove_empty(pins / PROBE, mount_point)
+    for name in (PROBE, *OPENERS):
+        bpffs.remove_empty(pins / name, pins)
+    bpffs.remove_empty(pins, mount_point)
     bpffs.unmount_if_ours(mount_point)

@@ -3,13 +3,12 @@
 The maps are plain arrays (``BPF_F_MMAPABLE``), so one reading of all cgroups makes no system call. The kernel goes on
 writing meanwhile: every number is a whole u64, but a histogram and its sum can be one wait apart.
 
-A slot belongs to a cgroup until `Tables.reclaim` has found that cgroup dead twice; only then nobody can still be
-charged for it. Bounds: `layout.Sizes`. Used by `koordlet.probes.loader`, for the CO-RE and the bcc programs alike.
+Whose row is whose: `koordlet.probes.slots`. Bounds: `layout.Sizes`. Used by `koordlet.probes.loader`, for the CO-RE and
+the bcc programs alike.
 """
 
 from __future__ import annotations
 
-import mmap
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -19,8 +18,9 @@ import numpy.typing as npt
 
 from koordlet.probes import layout
 from koordlet.probes.layout import Sizes
-from koordlet.probes.libbpf import map_info
-from koordlet.probes.snapshot import Ints, Lost, SchedLatencySnapshot
+from koordlet.probes.mapped import Ints, map_array, sum_by
+from koordlet.probes.slots import Slots
+from koordlet.probes.snapshot import Lost, SchedLatencySnapshot
 
 _DTYPES = {
     "tags": layout.TAG,
@@ -29,10 +29,6 @@ _DTYPES = {
     "cpus": layout.CPU_STATE,
 }
 READ_MAPS = tuple(_DTYPES)
-
-
-class LayoutMismatch(Exception):
-    """A map is not of the shape that `layout` describes; the message names map, size found and size expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +47,9 @@ class Tables:
     def __init__(self, fds: Mapping[str, int], sizes: Sizes, source: str) -> None:
         self.sizes = sizes
         self.source = source
-        self._suspects: frozenset[int] = frozenset()
-        arrays = {}
-        for name, dtype in _DTYPES.items():
-            info, entries = map_info(fds[name]), sizes.entries()[name]
-            found = (info.value_size, info.max_entries)
-            if found != (dtype.itemsize, entries):
-                raise LayoutMismatch(
-                    f"map {name}: {found[1]} values of {found[0]} bytes, expected {entries} of {dtype.itemsize}"
-                )
-            size = dtype.itemsize * entries
-            pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-            arrays[name] = np.frombuffer(mmap.mmap(fds[name], pages), dtype=dtype, count=entries)
-        self._tags: npt.NDArray[np.uint64] = arrays["tags"]
+        entries = sizes.entries()
+        arrays = {name: map_array(fds[name], name, dtype, entries[name]) for name, dtype in _DTYPES.items()}
+        self._slots = Slots(arrays["tags"])
         self._stats = arrays["stats"].reshape(sizes.cpus, sizes.slots)
         self._matrix = arrays["matrix"].reshape(sizes.cpus, sizes.matrix)
         self._cpus = arrays["cpus"]
@@ -72,11 +58,11 @@ class Tables:
         """Everything counted so far, summed over CPUs; without the matrix, by far the largest table, on request."""
         # The matrix before the tags, so that every slot in it has one.
         entries = self._matrix[self._matrix["key"] != 0] if matrix else self._matrix[:0, 0]
-        slot_keys = self._slot_keys()
+        slot_keys = self._slots.keys()
         live = np.flatnonzero(slot_keys)
         stats = self._stats[:, live]
         keys, group = np.unique(slot_keys[live], return_inverse=True)
-        rows = {name: _sum_by(group, stats[name].sum(axis=0), len(keys)) for name in _SUMMED}
+        rows = {name: sum_by(group, stats[name].sum(axis=0), len(keys)) for name in _SUMMED}
         maxima = {}
         for name in ("wakeup_max_ns", "preempt_max_ns"):
             maxima[name] = np.zeros(len(keys), dtype=np.int64)
@@ -95,35 +81,22 @@ class Tables:
             lost=Lost(**lost),
         )
 
-    def _slot_keys(self) -> Ints:
-        """Slot -> key; 0 = free."""
-        specials = [layout.special_key(i) for i in range(layout.SPECIALS)]
-        return np.concatenate([self._tags.astype(np.int64), np.array(specials, dtype=np.int64)])
-
     def occupancy(self) -> Occupancy:
         used = (self._matrix["key"] != 0).sum(axis=1).max()
-        return Occupancy(int(np.count_nonzero(self._tags)), self.sizes.cgroups, int(used), self.sizes.matrix)
+        return Occupancy(self._slots.used(), self.sizes.cgroups, int(used), self.sizes.matrix)
 
     def reclaim(self, live: Collection[int]) -> int:
-        """Free the slots of cgroups that are not in *live* now and were not at the last call; returns how many.
-
-        The caller lists the cgroups *after* taking the snapshot it keeps. A group made since then is only suspected,
-        and forgiven at the next call.
-        """
-        present = set(live)
-        dead = {int(tag) for tag in self._tags[self._tags != 0]} - present
-        certain = dead & self._suspects
-        self._suspects = frozenset(dead - certain)
-        if not certain:
+        """Free the slots of dead cgroups (`Slots.dead`); returns how many."""
+        slots = self._slots.dead(live)
+        if not len(slots):
             return 0
-        slots = np.flatnonzero(np.isin(self._tags, np.array(sorted(certain), dtype=np.uint64)))
         key = self._matrix["key"].astype(np.int64)
         stale = np.isin((key >> 16) - 1, slots) | np.isin((key & 0xFFFF) - 1, slots)
         # Numbers before names: the kernel may take an entry as soon as its name is zero.
         for name in ("count", "wait_ns", "key"):
             self._matrix[name][stale & (key != 0)] = 0
         self._stats[:, slots] = 0
-        self._tags[slots] = 0
+        self._slots.free(slots)
         return len(slots)
 
     def forget_runners(self) -> None:
@@ -146,13 +119,6 @@ def _read_matrix(entries: npt.NDArray[np.void], keys: Ints, rows_of_slots: Ints)
     return {
         "victim": keys[pairs // max(len(keys), 1)],
         "culprit": keys[pairs % max(len(keys), 1)],
-        "wait_ns": _sum_by(group, entries["wait_ns"][known], len(pairs)),
-        "wait_count": _sum_by(group, entries["count"][known], len(pairs)),
+        "wait_ns": sum_by(group, entries["wait_ns"][known], len(pairs)),
+        "wait_count": sum_by(group, entries["count"][known], len(pairs)),
     }
-
-
-def _sum_by(group: npt.NDArray[np.intp], values: npt.NDArray[np.uint64], groups: int) -> Ints:
-    """Sum rows of *values* that have the same group number."""
-    total = np.zeros((groups, *values.shape[1:]), dtype=np.int64)
-    np.add.at(total, group, values.astype(np.int64))
-    return total

@@ -108,8 +108,9 @@ def own_pins(name: str) -> Iterator[Path]:
     path = MOUNT_POINT / f"koordlet-test-{os.getpid()}-{name}"
     bpffs.ensure(path, MOUNT_POINT, may_mount=True)
     yield path
-    bpffs.remove_other_pins(path / "sched_latency", "")
-    bpffs.remove_empty(path / "sched_latency", MOUNT_POINT)
+    for probe in list(path.iterdir()) if path.exists() else []:
+        bpffs.remove_other_pins(probe, "")
+        bpffs.remove_empty(probe, path)
     bpffs.remove_empty(path, MOUNT_POINT)
     bpffs.unmount_if_ours(MOUNT_POINT)
     assert not path.exists(), "pins left behind"

@@ -8,7 +8,8 @@ import pytest
 
 from koordlet.probes import Sizes, diff, open_probes
 from koordlet.probes.bcc import load as load_bcc
-from koordlet.probes.loader import ProbeError, pin_key
+from koordlet.probes.frame import ProbeError, pin_key
+from koordlet.probes.loader import build
 from koordlet.probes.schedstat import FilesUnavailable, PressureSource, SchedstatSource
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
@@ -136,7 +137,7 @@ def test_bcc_needs_a_place_to_hand_over() -> None:
 
 def test_pin_keys_differ_by_all_that_shapes_the_tables() -> None:
     keys = {
-        pin_key(program, sizes, v2)
+        pin_key(program, build(sizes, v2))
         for program in (b"a", b"b")
         for sizes in (Sizes(cpus=1), Sizes(cpus=2), Sizes(cpus=1, cgroups=64))
         for v2 in (False, True)

@@ -1,4 +1,4 @@
-"""layout.py against the header that the programs are compiled with."""
+"""layout.py against the headers that the programs are compiled with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from koordlet.probes import layout
 from koordlet.probes.layout import Sizes
 
-HEADER = (Path(__file__).parents[3] / "bpf" / "sched_latency.h").read_text()
+BPF = Path(__file__).parents[3] / "bpf"
+HEADER = (BPF / "slots.h").read_text() + (BPF / "sched_latency.h").read_text()
 NUMPY_TYPES = {"u64": "u8", "u32": "u4"}
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from koordlet.probes import SPECIAL_KEYS, ProbeSet, Sizes, diff, libbpf, loader, open_probes
 from koordlet.probes.bpffs import READY
+from koordlet.probes.frame import ProbeError
 from koordlet.system.host import Host
 from koordlet.system.kernel import Feature
 
@@ -193,9 +194,9 @@ def test_a_broken_object_is_a_status_with_the_librarys_words(
 ) -> None:
     broken = tmp_path / "broken.bpf.o"
     broken.write_bytes(b"no ELF at all")
-    with pytest.raises(loader.ProbeError, match=r"broken\.bpf\.o"):
+    with pytest.raises(ProbeError, match=r"broken\.bpf\.o"):
         loader.load_core(sizes, False, pin_dir, broken)
-    with pytest.raises(loader.ProbeError, match="make bpf"):
+    with pytest.raises(ProbeError, match="make bpf"):
         loader.load_core(sizes, False, None, tmp_path / "missing.bpf.o")
 
 

@@ -1,0 +1,39 @@
+"""A BPF array that user space maps (``BPF_F_MMAPABLE``), as a numpy array: reading it makes no system call.
+
+The kernel goes on writing meanwhile; every number is a whole u64, but two of them can be one event apart.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from koordlet.probes.libbpf import map_info
+
+Ints = npt.NDArray[np.int64]
+
+
+class LayoutMismatch(Exception):
+    """A map is not of the shape that Python expects; the message names map, size found and size expected."""
+
+
+def map_array(fd: int, name: str, dtype: np.dtype[Any], entries: int) -> npt.NDArray[Any]:
+    """The whole map; the array holds it open, so *fd* may be closed. Raises `LayoutMismatch`."""
+    info = map_info(fd)
+    found = (info.value_size, info.max_entries)
+    if found != (dtype.itemsize, entries):
+        raise LayoutMismatch(
+            f"map {name}: {found[1]} values of {found[0]} bytes, expected {entries} of {dtype.itemsize}"
+        )
+    pages = -(-dtype.itemsize * entries // mmap.PAGESIZE) * mmap.PAGESIZE
+    return np.frombuffer(mmap.mmap(fd, pages), dtype=dtype, count=entries)
+
+
+def sum_by(group: npt.NDArray[np.intp], values: npt.NDArray[Any], groups: int) -> Ints:
+    """Sum rows of *values* that have the same group number."""
+    total = np.zeros((groups, *values.shape[1:]), dtype=np.int64)
+    np.add.at(total, group, values.astype(np.int64))
+    return total
