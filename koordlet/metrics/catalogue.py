@@ -58,6 +58,12 @@ def _koordinator() -> tuple[Family, ...]:
             ("status",),
             type="counter",
         ),
+        Family(
+            "collect_node_local_storage_info_status",
+            "Looks at local disks and mounts, by outcome.",
+            ("status",),
+            type="counter",
+        ),
         Family("node_used_cpu_cores", "CPU used on the node.", unit="cores"),
         Family("node_used_memory_bytes", "Memory used on the node, page cache excluded.", unit="bytes"),
         Family("be_suppress_be_used_cpu_cores", "CPU used below the BestEffort cgroup.", unit="cores"),
@@ -93,6 +99,35 @@ def _koordinator() -> tuple[Family, ...]:
             EXTERNAL,
         ),
         Family(
+            "resource_update_duration_milliseconds",
+            "Time that writing one kernel setting took.",
+            ("type", "status"),
+            type="histogram",
+            unit="milliseconds",
+            node_label=False,
+        ),
+        Family(
+            "container_cpi",
+            "Cycles and instructions of the container in the last window of counting.",
+            (*CONTAINER, "cpi_field"),
+            EXTERNAL,
+            unit="count",
+        ),
+        Family(
+            "resctrl_llc_occupancy",
+            "Last-level cache that a QoS group holds.",
+            ("cache_id", "qos"),
+            EXTERNAL,
+            unit="bytes",
+        ),
+        Family(
+            "resctrl_memory_bandwidth",
+            "Memory traffic of a QoS group: mb_type=mbm_local_bytes to its own NUMA node, mbm_total_bytes to all.",
+            ("cache_id", "qos", "mb_type"),
+            EXTERNAL,
+            unit="bytes/second",
+        ),
+        Family(
             "container_psi",
             "Share of time in which tasks of the container were stalled.",
             (*CONTAINER, *psi),
@@ -121,6 +156,12 @@ def _koordinator() -> tuple[Family, ...]:
 
 def _ours() -> tuple[Family, ...]:
     return (
+        Family(
+            "resource_update_problems_total",
+            "Settings that could not be applied: invalid and unsupported ones, and refusals of the kernel (failed).",
+            ("owner", "resource", "kind"),
+            type="counter",
+        ),
         Family("container_cpu_usage_cores", "CPU used by the container.", CONTAINER, EXTERNAL, unit="cores"),
         Family(
             "container_memory_usage_bytes",
@@ -159,6 +200,25 @@ def _ours() -> tuple[Family, ...]:
             (),
             EXTERNAL,
             unit="bytes",
+        ),
+        Family("node_memory_cold_bytes", "Page cache at rest on the node.", (), EXTERNAL, unit="bytes"),
+        Family("pod_memory_cold_bytes", "Page cache of the pod at rest.", POD, EXTERNAL, unit="bytes"),
+        Family("container_memory_cold_bytes", "Page cache of the container at rest.", CONTAINER, EXTERNAL, unit="bytes"),
+        Family(
+            "container_psi_stall_seconds_total",
+            "Time in which some or all tasks of the container were stalled.",
+            (*CONTAINER, "psi_resource_type", "psi_degree"),
+            EXTERNAL,
+            "counter",
+            "seconds",
+        ),
+        Family(
+            "pod_psi_stall_seconds_total",
+            "Time in which some or all tasks of the pod were stalled.",
+            (*POD, "psi_resource_type", "psi_degree"),
+            EXTERNAL,
+            "counter",
+            "seconds",
         ),
         Family(
             "sched_latency_seconds",
@@ -218,6 +278,11 @@ def _ours() -> tuple[Family, ...]:
             type="counter",
         ),
         Family("node_metric_reports_total", "NodeMetric reports, by outcome.", ("status",), type="counter"),
+        Family(
+            "collector_up",
+            "1 where an optional collector gives figures; source says from where, reason why not.",
+            ("collector", "source", "reason"),
+        ),
         Family("pods", "Pods that koordlet watches, by QoS class.", ("qos",)),
         Family("cgroup_files_open", "Descriptors of kernel files kept open."),
     )

@@ -31,6 +31,8 @@ NEEDS_MORE = {
     "koordlet_host_application_resource_usage",  # a NodeSLO
     "koordlet_be_suppress_be_used_cpu_cores",  # the QoS directories, which only a kubelet's node has for certain
     "koordlet_collector_failures_total",  # something that fails
+    "koordlet_resource_update_duration_milliseconds",  # a strategy that writes
+    "koordlet_resource_update_problems_total",
 }
 PRESSURE = {"koordlet_container_psi", "koordlet_pod_psi"}
 OTHERS = ("koord_periodic_task_", "koordlet_metric_provider_failures", "koord_build_info", "python_", "process_")

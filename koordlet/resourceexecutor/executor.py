@@ -1,0 +1,278 @@
+"""The executor: keeps what owners declared, and makes the kernel agree, one pass at a time.
+
+`declare` only remembers. `apply` does a pass: it reads what a changed wish (or one that was not looked at for
+`force_seconds`) finds in its file, writes what differs in a safe order, and gives back what nobody wants any more. A
+setting whose cgroup is not there yet stays wished and is tried at the next pass; a refusal of the kernel is counted,
+audited once per cause and tried again, and costs nobody else's setting.
+
+Nothing is given back until every expected owner has declared once: after a restart the first strategy to speak must not
+undo the others' work. Runs in the process's one loop; a pass over an unchanged node reads nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from koordlet import audit
+from koordlet.app.logging import get_logger
+from koordlet.audit import Auditor
+from koordlet.metrics import Registries
+from koordlet.resourceexecutor.kernelfiles import KernelFiles
+from koordlet.resourceexecutor.ledger import Ledger, LedgerError
+from koordlet.resourceexecutor.merge import OwnerRule, Wish, merge
+from koordlet.resourceexecutor.order import Change, ordered
+from koordlet.resourceexecutor.settings import Setting, Update, Value
+from koordlet.system.errors import InvalidValue, KernelFileError, ResourceUnsupported
+from koordlet.system.write import TargetGone, WriteError
+
+log = get_logger(__name__)
+
+FORCE_SECONDS = 60.0
+RETRY_SECONDS = 5.0
+DURATION_BUCKETS = tuple(0.01 * 4**power for power in range(8))
+"""Milliseconds (spec 03 §6)."""
+GIVEN_BACK = "GiveBack"
+NOBODY = "nobody"
+
+
+@dataclass
+class PassResult:
+    """What one pass did. `problems`: setting -> why it does not hold what it should."""
+
+    written: list[Change] = field(default_factory=list)
+    waiting: list[Setting] = field(default_factory=list)
+    problems: dict[Setting, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Held:
+    """What the last look found: `asked` led to `shown`, which the kernel may have rounded (None after a refusal)."""
+
+    asked: Value
+    shown: Value | None
+    next_look: float
+    problem: str = ""
+
+
+class Executor:
+    """See the module. `expected` owners must have declared once before anything is given back."""
+
+    def __init__(
+        self,
+        files: KernelFiles,
+        ledger: Ledger,
+        auditor: Auditor,
+        registries: Registries,
+        *,
+        rules: Sequence[OwnerRule] = (),
+        expected: Iterable[str] = (),
+        force_seconds: float = FORCE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._files, self._ledger, self._auditor, self._registries = files, ledger, auditor, registries
+        self._rules, self._force, self._clock = tuple(rules), force_seconds, clock
+        self._silent = set(expected)
+        self._declared: dict[str, dict[Setting, Update]] = {}
+        self._merged: dict[Setting, Wish] | None = None
+        self._held: dict[Setting, _Held] = {}
+        self._problems: dict[Setting, str] = {}
+        self._durations = registries.histogram("resource_update_duration_milliseconds", DURATION_BUCKETS)
+
+    # --- wishes
+
+    def declare(self, owner: str, updates: Iterable[Update]) -> None:
+        """All that `owner` wants from now on; what it wanted before and does not name is given back. A value that the
+        setting can't take is left out, said and counted; the owner's others stand."""
+        wanted = {}
+        for update in updates:
+            try:
+                value = self._files.check(update.setting, update.value)
+            except (InvalidValue, ResourceUnsupported) as error:
+                kind = "unsupported" if isinstance(error, ResourceUnsupported) else "invalid"
+                self._count(owner, update.setting, kind, str(error))
+                continue
+            wanted[update.setting] = replace(update, value=value)
+        self._silent.discard(owner)
+        if self._declared.get(owner) != wanted:
+            self._declared[owner] = wanted
+            self._merged = None
+
+    def withdraw(self, owner: str) -> None:
+        """The owner was switched off."""
+        self.declare(owner, ())
+
+    @property
+    def wishes(self) -> Mapping[Setting, Wish]:
+        """What shall be, and who says so."""
+        if self._merged is None:
+            self._merged = merge(self._declared, self._rules)
+        return self._merged
+
+    @property
+    def problems(self) -> Mapping[Setting, str]:
+        """Settings that the last look found not to hold what they should, and why."""
+        return self._problems
+
+    @property
+    def originals(self) -> Mapping[Setting, Value]:
+        """What touched settings held before."""
+        return self._ledger.originals
+
+    # --- passes
+
+    def apply(self) -> PassResult:
+        """One pass. A ledger that can't be saved holds back what was never touched before, and nothing else."""
+        result, now = PassResult(), self._clock()
+        wishes = self.wishes
+        changes = [change for setting, wish in wishes.items() if (change := self._look(setting, wish, now, result))]
+        if not self._silent:
+            unwanted = [setting for setting in self._ledger.originals if setting not in wishes]
+            changes += [change for setting in unwanted if (change := self._give_back(setting, result))]
+        for change in ordered(self._remembered(changes, result)):
+            self._write(change, wishes.get(change.setting), now, result)
+        self._save()
+        for setting in [setting for setting in self._problems if setting not in wishes]:
+            del self._problems[setting]
+        self._problems.update(result.problems)
+        return result
+
+    def give_everything_back(self) -> PassResult:
+        """What an orderly stop does: every touched setting as it was."""
+        self._declared.clear()
+        self._merged = {}
+        self._silent.clear()
+        return self.apply()
+
+    def _look(self, setting: Setting, wish: Wish, now: float, result: PassResult) -> Change | None:
+        """The change that the setting needs, if any."""
+        asked = wish.update.value
+        held = self._held.get(setting)
+        if held is not None and held.asked == asked and now < held.next_look:
+            if held.problem:
+                result.problems[setting] = held.problem
+            return None
+        try:
+            current = self._files.read(setting)
+        except KernelFileError as error:
+            self._fail(setting, asked, wish.owner, str(error), now, result)
+            return None
+        if current is None:
+            self._held.pop(setting, None)
+            result.waiting.append(setting)
+            return None
+        foreign = held is not None and held.shown is not None and current not in (held.shown, held.asked)
+        if foreign and setting in self._ledger.originals:  # the kubelet's newer word is what to go back to
+            self._ledger.originals[setting] = current
+        if current == asked or (held is not None and held.asked == asked and held.shown == current):
+            self._held[setting] = _Held(asked, current, now + self._force)
+            self._problems.pop(setting, None)
+            if wish.update.neutral is not None:  # a hook had set it already
+                self._ledger.originals.setdefault(setting, wish.update.neutral)
+            return None
+        return Change(setting, current, asked)
+
+    def _give_back(self, setting: Setting, result: PassResult) -> Change | None:
+        """The change back to the original, or None when there is nothing (left) to change."""
+        self._held.pop(setting, None)
+        original = self._ledger.originals[setting]
+        try:
+            current = self._files.read(setting)
+        except KernelFileError as error:
+            result.problems[setting] = str(error)
+            return None
+        if current is None or current == original:
+            del self._ledger.originals[setting]
+            return None
+        return Change(setting, current, original)
+
+    def _remembered(self, changes: list[Change], result: PassResult) -> list[Change]:
+        """The changes whose way back is on disk."""
+        new = {change.setting for change in changes if change.setting not in self._ledger.originals}
+        for change in changes:
+            if change.setting in new:
+                neutral = self.wishes[change.setting].update.neutral
+                self._ledger.originals[change.setting] = change.current if neutral is None else neutral
+        error = self._save()
+        if not error:
+            return changes
+        for setting in new:
+            del self._ledger.originals[setting]
+            result.problems[setting] = error
+        return [change for change in changes if change.setting not in new]
+
+    def _save(self) -> str:
+        try:
+            self._ledger.save()
+        except LedgerError as error:
+            log.once(f"ledger:{error}", "settings are not touched for the first time until they can be remembered",
+                     cause=str(error))  # fmt: skip
+            return str(error)
+        return ""
+
+    def _write(self, change: Change, wish: Wish | None, now: float, result: PassResult) -> None:
+        setting = change.setting
+        started = time.perf_counter()
+        try:
+            self._files.write(setting, change.value)
+            shown = self._files.read(setting)
+        except TargetGone as error:
+            if self._files.gone(setting):
+                self._vanished(setting, wish, result)
+            else:
+                self._refused(change, wish, str(error), now, result)
+            return
+        except (WriteError, KernelFileError) as error:
+            self._time("failed", started)
+            self._refused(change, wish, str(error), now, result)
+            return
+        self._time("success", started)
+        result.written.append(change)
+        self._audit(change, wish)
+        if shown is None:
+            self._vanished(setting, wish, result)
+        elif change.last and wish is None:
+            del self._ledger.originals[setting]
+        elif change.last:
+            self._held[setting] = _Held(change.value, shown, now + self._force)
+            self._problems.pop(setting, None)
+
+    def _vanished(self, setting: Setting, wish: Wish | None, result: PassResult) -> None:
+        if wish is None:
+            self._ledger.originals.pop(setting, None)
+        else:
+            result.waiting.append(setting)
+
+    def _refused(self, change: Change, wish: Wish | None, cause: str, now: float, result: PassResult) -> None:
+        if wish is not None:
+            self._fail(change.setting, wish.update.value, wish.owner, cause, now, result)
+        else:
+            result.problems[change.setting] = cause
+            self._count(NOBODY, change.setting, "failed", cause)
+
+    # --- what is said
+
+    def _audit(self, change: Change, wish: Wish | None) -> None:
+        setting = change.setting
+        about = wish.update.about if wish is not None else None
+        if about is None:
+            about = audit.node() if setting.cgroup_dir is None else audit.group(setting.cgroup_dir)
+        reason = GIVEN_BACK if wish is None else wish.update.reason or "UpdateCgroups"
+        self._auditor.record(
+            3, about, reason, f"update {setting.label} from {change.current} to {change.value}",
+            details={"owner": NOBODY if wish is None else wish.owner},
+        )  # fmt: skip
+
+    def _time(self, status: str, started: float) -> None:
+        self._durations.labels("cgroup", status).observe((time.perf_counter() - started) * 1000)
+
+    def _fail(self, setting: Setting, asked: Value, owner: str, cause: str, now: float, result: PassResult) -> None:
+        """Tried again soon, not at every pass."""
+        result.problems[setting] = cause
+        self._held[setting] = _Held(asked, None, now + RETRY_SECONDS, cause)
+        self._count(owner, setting, "failed", cause)
+
+    def _count(self, owner: str, setting: Setting, kind: str, cause: str) -> None:
+        self._registries.count("resource_update_problems_total", owner, setting.resource, kind)
+        log.once(f"{kind}:{setting.label}:{cause}", "setting not applied", owner=owner, cause=cause)

@@ -1,0 +1,118 @@
+"""Settings as files: read in v1 terms, written in the file's own form. The only place that calls `system.write`.
+
+Each function deals with one setting and says why it can't: `None` from `read` means that file or cgroup is not there
+now (a container that has not started yet or has ended), `KernelFileError` that it can't be used.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from koordlet.resourceexecutor.settings import Setting, Value
+from koordlet.system.cgroup import codecs, registry
+from koordlet.system.cgroup.readers import CgroupFS
+from koordlet.system.cgroup.registry import FileSpec, Kind, NodeRoot
+from koordlet.system.cpuset import CPUListError, CPUSet
+from koordlet.system.errors import InvalidValue, MalformedFile, ResourceUnsupported, UnreadableFile
+from koordlet.system.roots import Roots
+from koordlet.system.write import write_value
+
+UNSET_LINE = {"blkio.cost.weight": "100"}
+"""What a device without a line of its own has; 0 removes a throttle."""
+
+
+class KernelFiles:
+    """Reads and writes settings on this host."""
+
+    def __init__(self, files: CgroupFS, roots: Roots) -> None:
+        self._files, self._roots = files, roots
+
+    def path(self, setting: Setting) -> str:
+        """Absolute path; raises ResourceUnsupported when there is no such file here."""
+        if setting.cgroup_dir is not None:
+            return self._files.path(setting.resource, setting.cgroup_dir)
+        node = registry.NODE_FILES.get(setting.resource)
+        if node is None or node.root is NodeRoot.VIRTUAL:
+            raise ResourceUnsupported(setting.resource, "not a file of the node")
+        root = self._roots.proc / "sys" if node.root is NodeRoot.PROC_SYS else self._roots.sys
+        return os.fspath(root / node.path)
+
+    def check(self, setting: Setting, value: Value) -> Value:
+        """`value` in canonical form. Raises InvalidValue, or ResourceUnsupported when there is no such setting here."""
+        self.path(setting)
+        spec = self._spec(setting)
+        if spec is None:
+            node = registry.NODE_FILES[setting.resource]
+            if node.validator is not None:
+                node.validator.check(setting.resource, str(value))
+            return value
+        if spec.read_only:
+            raise InvalidValue(setting.resource, value, "the file is read only")
+        support = self._files.support(setting.resource, setting.cgroup_dir or "")
+        if not support:
+            raise ResourceUnsupported(setting.label, support.reason)
+        if spec.kind is Kind.CPU_LIST:
+            try:
+                return str(CPUSet.parse(str(value)))
+            except CPUListError as error:
+                raise InvalidValue(setting.resource, value, str(error)) from error
+        if spec.validator is not None:
+            text = codecs.format_blkio(setting.device, value) if setting.device else spec.codec.encode(int(value), "")
+            spec.validator.check(setting.resource, text)
+        return str(value) if setting.device else value
+
+    def read(self, setting: Setting) -> Value | None:
+        """What the kernel holds now. Raises MalformedFile and UnreadableFile."""
+        path = self.path(setting)
+        try:
+            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a kernel file, once
+                text = file.read().decode("ascii", "surrogateescape").strip("\n")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            if error.errno == errno.ENODEV:  # the cgroup was removed between open and read
+                return None
+            raise UnreadableFile(path, error) from error
+        spec = self._spec(setting)
+        if setting.device:
+            return codecs.parse_blkio(text).get(setting.device, UNSET_LINE.get(setting.resource, "0"))
+        if spec is None:
+            return _number(text)
+        try:
+            return str(CPUSet.parse(text)) if spec.kind is Kind.CPU_LIST else spec.codec.decode(text)
+        except ValueError as error:
+            raise MalformedFile(path, text, str(error)) from error
+
+    def write(self, setting: Setting, value: Value) -> None:
+        """One write call. Raises WriteError."""
+        path, spec = self.path(setting), self._spec(setting)
+        if setting.device:
+            text = codecs.format_blkio(setting.device, value)
+        elif spec is None or spec.kind is Kind.CPU_LIST:
+            text = str(value)
+        else:
+            text = spec.codec.encode(int(value), self._current(path))
+        write_value(path, text)
+
+    def gone(self, setting: Setting) -> bool:
+        """Whether the cgroup itself is away, so that nothing is to be put back."""
+        return setting.cgroup_dir is not None and not self._files.exists(setting.cgroup_dir)
+
+    def _spec(self, setting: Setting) -> FileSpec | None:
+        return None if setting.cgroup_dir is None else registry.lookup(setting.resource, self._files.version)
+
+    def _current(self, path: str) -> str:
+        """The other field of `cpu.max` must stay; empty for other files and for one that is gone, which the write will
+        find out."""
+        if not path.endswith("/cpu.max"):
+            return ""
+        try:
+            with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+                return file.read().decode("ascii").strip("\n")
+        except OSError:
+            return ""
+
+
+def _number(text: str) -> Value:
+    return int(text) if text.lstrip("-").isdecimal() else text

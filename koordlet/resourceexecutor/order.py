@@ -1,0 +1,67 @@
+"""In which order a batch of changes is written, so that no step is one the kernel refuses. Pure.
+
+A child must never exceed its parent: a v1 quota above the parent's is EINVAL, a cpuset outside it too, and protection
+beyond the parent's does not count. So what grows is written from the root down, then what shrinks from the leaves up
+(spec 03 §2.3); a CPU set that neither contains the old one nor lies in it grows to the union first. Settings that the
+tree does not bind (shares, burst, wmark ...) are written on the way down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from koordlet.resourceexecutor.settings import Setting, Value
+from koordlet.system.cgroup.codecs import UNLIMITED
+from koordlet.system.cpuset import CPUListError, CPUSet
+
+LIMITS = frozenset({"cpu.cfs_quota_us"})
+"""Bound by the parent; -1 is more than any number."""
+PROTECTIONS = frozenset({"memory.min", "memory.low", "memory.high"})
+"""Bound by the parent; the largest number is unlimited."""
+CPU_SETS = frozenset({"cpuset.cpus"})
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """`setting` holds `current` and shall hold `value`. `last` is False for the union step of a CPU set."""
+
+    setting: Setting
+    current: Value
+    value: Value
+    last: bool = True
+
+
+def ordered(changes: Iterable[Change]) -> list[Change]:
+    """Every change once (a CPU set possibly in two steps), growing ones and unbound ones top-down, then shrinking ones
+    bottom-up."""
+    down: list[Change] = []
+    up: list[Change] = []
+    for change in changes:
+        resource = change.setting.resource
+        if resource in CPU_SETS:
+            union = _union(str(change.current), str(change.value))
+            if union == str(change.value):
+                down.append(change)
+                continue
+            if union != str(change.current):
+                down.append(replace(change, value=union, last=False))
+            up.append(change)
+        elif resource in LIMITS | PROTECTIONS and _size(change.value) < _size(change.current):
+            up.append(change)
+        else:
+            down.append(change)
+    down.sort(key=lambda change: (change.setting.depth, change.setting))
+    up.sort(key=lambda change: (-change.setting.depth, change.setting))
+    return down + up
+
+
+def _size(value: Value) -> float:
+    return float("inf") if value == UNLIMITED else float(value)
+
+
+def _union(current: str, value: str) -> str:
+    try:
+        return str(CPUSet.parse(current) | CPUSet.parse(value))
+    except CPUListError:  # what the kernel shows is not ours to judge: written as asked
+        return value

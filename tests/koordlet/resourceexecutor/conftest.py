@@ -1,0 +1,131 @@
+"""A kernel in memory that refuses what the real one refuses, and an executor over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordlet.metrics import Registries
+from koordlet.resourceexecutor.executor import Executor
+from koordlet.resourceexecutor.ledger import Ledger
+from koordlet.resourceexecutor.settings import Setting, Update, Value
+from koordlet.system.cpuset import CPUSet
+from koordlet.system.write import Refused, TargetGone
+
+QUOTA, CPUS, SHARES = "cpu.cfs_quota_us", "cpuset.cpus", "cpu.shares"
+INFINITE = float("inf")
+
+
+def _size(quota: Value) -> float:
+    return INFINITE if quota == -1 else float(quota)
+
+
+@dataclass
+class ModelKernel:
+    """Quotas bounded by the nearest limited ancestor, CPU sets nested, as cgroup v1 has them."""
+
+    values: dict[Setting, Value] = field(default_factory=dict)
+    log: list[tuple[Setting, Value]] = field(default_factory=list)
+    reads: int = 0
+    broken: dict[Setting, Exception] = field(default_factory=dict)
+
+    def mkdir(self, *directories: str, cpus: str = "0-7") -> None:
+        for directory in directories:
+            self.values[Setting(QUOTA, directory)] = -1
+            self.values[Setting(CPUS, directory)] = cpus
+            self.values[Setting(SHARES, directory)] = 1024
+
+    def rmdir(self, directory: str) -> None:
+        for setting in [setting for setting in self.values if setting.cgroup_dir == directory]:
+            del self.values[setting]
+
+    def check(self, setting: Setting, value: Value) -> Value:
+        return str(CPUSet.parse(str(value))) if setting.resource == CPUS else value
+
+    def read(self, setting: Setting) -> Value | None:
+        self.reads += 1
+        return self.values.get(setting)
+
+    def gone(self, setting: Setting) -> bool:
+        return not any(other.cgroup_dir == setting.cgroup_dir for other in self.values)
+
+    def write(self, setting: Setting, value: Value) -> None:
+        if setting not in self.values:
+            raise TargetGone(setting.label, str(value), 2, "does not exist")
+        if setting in self.broken:
+            raise self.broken[setting]
+        if setting.resource in (QUOTA, CPUS) and not self._nested(setting, value):
+            raise Refused(setting.label, str(value), 22, "value not acceptable here")
+        self.values[setting] = value
+        self.log.append((setting, value))
+
+    def _nested(self, setting: Setting, value: Value) -> bool:
+        parent = setting.cgroup_dir.rpartition("/")[0]
+        above = self.values.get(Setting(setting.resource, parent)) if parent else None
+        below = [
+            held
+            for other, held in self.values.items()
+            if other.resource == setting.resource and other.cgroup_dir.rpartition("/")[0] == setting.cgroup_dir
+        ]
+        if setting.resource == CPUS:
+            mine = CPUSet.parse(str(value))
+            within = above is None or mine <= CPUSet.parse(str(above))
+            return bool(mine) and within and all(CPUSet.parse(str(held)) <= mine for held in below)
+        own = [held for held in below if held != -1]  # a child without a quota of its own has its parent's
+        return (above is None or value == -1 or _size(value) <= _size(above)) and all(
+            _size(held) <= _size(value) for held in own
+        )
+
+
+class Recorder:
+    """An auditor that keeps events."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+
+    def enabled(self, level: int) -> bool:
+        return True
+
+    def record(self, level: int, about: Any, reason: str, message: str = "", *, details: Any = None) -> None:
+        self.events.append((level, about, reason, message, details))
+
+
+@pytest.fixture
+def kernel() -> ModelKernel:
+    model = ModelKernel()
+    model.mkdir("kubepods", "kubepods/besteffort", "kubepods/besteffort/pod1", "kubepods/besteffort/pod1/c1")
+    return model
+
+
+@pytest.fixture
+def auditor() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def registries() -> Registries:
+    made = Registries()
+    made.node = "n"
+    return made
+
+
+@pytest.fixture
+def make(kernel: ModelKernel, auditor: Recorder, registries: Registries) -> Callable[..., Executor]:
+    def executor(ledger: Ledger | None = None, **options: Any) -> Executor:
+        return Executor(kernel, ledger or Ledger(None, "boot"), auditor, Registries(), **options)  # type: ignore[arg-type]
+
+    return executor
+
+
+def wants(values: dict[Setting, Value]) -> Iterable[Update]:
+    return [Update(setting, value) for setting, value in values.items()]
+
+
+def ledger_at(path: Path) -> Ledger:
+    ledger, said = Ledger.load(path, "boot")
+    assert said == ""
+    return ledger

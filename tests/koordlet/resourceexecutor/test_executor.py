@@ -1,0 +1,279 @@
+"""The executor over a model kernel: what is written, in which order, what is given back, what a refusal costs."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordlet.metrics import Registries
+from koordlet.resourceexecutor.executor import Executor
+from koordlet.resourceexecutor.ledger import Ledger, LedgerError
+from koordlet.resourceexecutor.merge import OwnerRule
+from koordlet.resourceexecutor.settings import Setting, Update, Value
+from koordlet.system.cpuset import CPUSet
+from koordlet.system.write import Busy
+
+from .conftest import CPUS, QUOTA, SHARES, ModelKernel, Recorder, ledger_at, wants
+
+POD, CONTAINER = "kubepods/besteffort/pod1", "kubepods/besteffort/pod1/c1"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_growing_writes_parents_first_and_shrinking_children_first(make, kernel) -> None:
+    executor = make()
+    executor.declare("burst", wants({Setting(QUOTA, CONTAINER): 200_000, Setting(QUOTA, POD): 400_000}))
+    assert executor.apply().problems == {}
+    kernel.log.clear()
+    executor.declare("burst", wants({Setting(QUOTA, CONTAINER): 150_000, Setting(QUOTA, POD): 300_000}))
+    executor.apply()
+    assert kernel.log == [(Setting(QUOTA, CONTAINER), 150_000), (Setting(QUOTA, POD), 300_000)]
+    kernel.log.clear()
+    executor.declare("burst", wants({Setting(QUOTA, CONTAINER): 300_000, Setting(QUOTA, POD): 600_000}))
+    executor.apply()
+    assert kernel.log == [(Setting(QUOTA, POD), 600_000), (Setting(QUOTA, CONTAINER), 300_000)]
+
+
+def test_a_cpu_set_moves_over_the_union(make, kernel) -> None:
+    executor = make()
+    tree = ("kubepods/besteffort", POD, CONTAINER)
+    executor.declare("suppress", wants({Setting(CPUS, path): "0-1" for path in tree}))
+    executor.apply()
+    kernel.log.clear()
+    executor.declare("suppress", wants({Setting(CPUS, path): "2,3" for path in tree}))
+    assert executor.apply().problems == {}
+    assert [value for _, value in kernel.log] == ["0-3"] * 3 + ["2-3"] * 3
+    assert [setting.cgroup_dir for setting, _ in kernel.log] == [*tree, *reversed(tree)]
+
+
+def test_an_unchanged_pass_reads_nothing_until_it_is_forced(make, kernel) -> None:
+    clock = Clock()
+    executor = make(clock=clock)
+    executor.declare("hook", wants({Setting(SHARES, POD): 2}))
+    executor.apply()
+    reads = kernel.reads
+    executor.declare("hook", wants({Setting(SHARES, POD): 2}))
+    assert executor.apply().written == []
+    assert kernel.reads == reads
+    kernel.values[Setting(SHARES, POD)] = 512  # somebody else writes
+    clock.now += 61
+    (change,) = executor.apply().written
+    assert (change.current, change.value) == (512, 2)
+
+
+def test_what_nobody_wants_any_more_is_given_back(make, kernel, auditor) -> None:
+    executor = make()
+    before = dict(kernel.values)
+    executor.declare("suppress", wants({Setting(CPUS, path): "0" for path in (POD, CONTAINER)}))
+    executor.declare("hook", wants({Setting(SHARES, POD): 2}))
+    executor.apply()
+    executor.withdraw("suppress")
+    assert executor.apply().problems == {}
+    assert kernel.values == {**before, Setting(SHARES, POD): 2}
+    assert auditor.events[-1][2] == "GiveBack"
+    executor.give_everything_back()
+    assert kernel.values == before
+    assert executor.originals == {}
+
+
+def test_the_kubelets_newer_value_is_what_is_given_back(make, kernel) -> None:
+    clock = Clock()
+    executor = make(clock=clock)
+    executor.declare("hook", wants({Setting(SHARES, POD): 2}))
+    executor.apply()
+    kernel.values[Setting(SHARES, POD)] = 2048
+    clock.now += 61
+    executor.apply()
+    assert kernel.values[Setting(SHARES, POD)] == 2
+    executor.withdraw("hook")
+    executor.apply()
+    assert kernel.values[Setting(SHARES, POD)] == 2048
+
+
+def test_a_neutral_value_is_what_is_given_back_even_if_a_hook_had_set_the_file(make, kernel) -> None:
+    kernel.values[Setting(SHARES, CONTAINER)] = 2
+    executor = make()
+    executor.declare("hook", [Update(Setting(SHARES, CONTAINER), 2, neutral=1024)])
+    assert executor.apply().written == []
+    executor.withdraw("hook")
+    executor.apply()
+    assert kernel.values[Setting(SHARES, CONTAINER)] == 1024
+
+
+def test_a_late_cgroup_gets_its_setting_when_it_appears(make, kernel) -> None:
+    executor = make()
+    late = Setting(SHARES, f"{POD}/c2")
+    executor.declare("hook", wants({late: 2}))
+    assert executor.apply().waiting == [late]
+    kernel.mkdir(f"{POD}/c2")
+    assert [change.setting for change in executor.apply().written] == [late]
+
+
+def test_nothing_is_given_back_for_a_cgroup_that_ended(make, kernel) -> None:
+    executor = make()
+    executor.declare("hook", wants({Setting(SHARES, CONTAINER): 2}))
+    executor.apply()
+    kernel.rmdir(CONTAINER)
+    executor.withdraw("hook")
+    assert executor.apply().problems == {}
+    assert executor.originals == {}
+
+
+def test_a_refusal_costs_only_its_own_setting_and_is_tried_again(make, kernel) -> None:
+    clock = Clock()
+    executor = make(clock=clock)
+    bad = Setting(SHARES, POD)
+    kernel.broken[bad] = Busy(bad.label, "2", errno.EBUSY, "in use")
+    executor.declare("hook", wants({bad: 2, Setting(SHARES, CONTAINER): 2}))
+    result = executor.apply()
+    assert [change.setting for change in result.written] == [Setting(SHARES, CONTAINER)]
+    assert "in use" in result.problems[bad] == executor.problems[bad]
+    del kernel.broken[bad]
+    assert executor.apply().problems == result.problems  # not at every pass
+    clock.now += 6
+    assert executor.apply().problems == {} == executor.problems
+    assert kernel.values[bad] == 2
+
+
+def test_the_owner_that_stands_higher_wins_and_the_other_is_named(make, kernel) -> None:
+    executor = make(rules=(OwnerRule((QUOTA,), ("suppress", "burst"), "what protects others goes first"),))
+    setting = Setting(QUOTA, POD)
+    executor.declare("burst", wants({setting: 300_000}))
+    executor.declare("suppress", wants({setting: 100_000}))
+    executor.apply()
+    assert kernel.values[setting] == 100_000
+    assert (executor.wishes[setting].owner, executor.wishes[setting].overruled) == ("suppress", ("burst",))
+    executor.withdraw("suppress")
+    executor.apply()
+    assert kernel.values[setting] == 300_000
+
+
+def test_after_a_kill_the_next_one_knows_what_to_give_back(make, kernel, tmp_path) -> None:
+    before = dict(kernel.values)
+    first = make(ledger_at(tmp_path / "ledger.json"))
+    first.declare("suppress", wants({Setting(CPUS, POD): "0", Setting(CPUS, CONTAINER): "0"}))
+    first.declare("hook", wants({Setting(SHARES, POD): 2}))
+    first.apply()
+    second = make(ledger_at(tmp_path / "ledger.json"), expected=("suppress", "hook"))
+    second.declare("hook", wants({Setting(SHARES, POD): 2}))
+    second.apply()
+    assert kernel.values[Setting(CPUS, POD)] == "0", "suppress has not spoken yet"
+    second.withdraw("suppress")
+    second.apply()
+    assert kernel.values == {**before, Setting(SHARES, POD): 2}
+    third = make(ledger_at(tmp_path / "ledger.json"))
+    third.give_everything_back()
+    assert kernel.values == before
+
+
+def test_another_boots_ledger_is_void(tmp_path) -> None:
+    path = tmp_path / "ledger.json"
+    Ledger(path, "old", {Setting(SHARES, POD): 1024}).save()
+    assert Ledger.load(path, "new")[0].originals == {}
+
+
+def test_an_unreadable_ledger_is_set_aside_and_said(tmp_path) -> None:
+    path = tmp_path / "ledger.json"
+    path.write_text('{"format": 1, "rows": [')
+    ledger, said = Ledger.load(path, "boot")
+    assert ledger.originals == {} and "ledger.json" in said
+    assert (tmp_path / "ledger.unreadable").exists()
+
+
+def test_what_cannot_be_remembered_is_not_touched(make, kernel, tmp_path) -> None:
+    (tmp_path / "file").touch()
+    ledger = Ledger(tmp_path / "file" / "ledger.json", "boot")  # its folder can't be made
+    with pytest.raises(LedgerError):
+        Ledger(ledger.path, "boot", {Setting(SHARES, POD): 1}).save()
+    executor = make(ledger)
+    executor.declare("hook", wants({Setting(SHARES, POD): 2}))
+    result = executor.apply()
+    assert "ledger.json" in result.problems[Setting(SHARES, POD)]
+    assert kernel.values[Setting(SHARES, POD)] == 1024
+    ledger.path = tmp_path / "ledger.json"
+    executor.apply()
+    assert kernel.values[Setting(SHARES, POD)] == 2
+
+
+def test_an_invalid_value_is_refused_at_once_and_the_others_stand(make, kernel) -> None:
+    executor = make()
+    kernel.check = lambda setting, value: _only_shares(setting, value)
+    executor.declare("hook", wants({Setting(CPUS, POD): "x", Setting(SHARES, POD): 2}))
+    executor.apply()
+    assert list(executor.wishes) == [Setting(SHARES, POD)]
+
+
+def _only_shares(setting: Setting, value: Value) -> Value:
+    from koordlet.system.errors import InvalidValue
+
+    if setting.resource != SHARES:
+        raise InvalidValue(setting.resource, value, "no")
+    return value
+
+
+# --- properties: any sequence of declarations, in any tree
+
+TREE = ("q", "q/a", "q/b", "q/a/x", "q/a/y", "q/b/z")
+cpu_sets = st.sets(st.integers(0, 7), min_size=1).map(lambda cpus: str(CPUSet(cpus)))
+quotas = st.one_of(st.just(-1), st.integers(1_000, 800_000))
+
+
+@st.composite
+def nested(draw: st.DrawFn) -> dict[Setting, Value]:
+    """A state that the kernel accepts as a whole."""
+    wanted: dict[Setting, Value] = {}
+    cpus: dict[str, CPUSet] = {}
+    quota: dict[str, float] = {}
+    for path in TREE:
+        parent = path.rpartition("/")[0]
+        outer = cpus.get(parent, CPUSet(range(8)))
+        inner = draw(st.sets(st.sampled_from(sorted(outer)), min_size=1))
+        cpus[path] = CPUSet(inner)
+        wanted[Setting(CPUS, path)] = str(cpus[path])
+        bound = quota.get(parent, float("inf"))
+        value = draw(quotas)
+        value = -1 if value == -1 else int(min(value, bound))
+        quota[path] = bound if value == -1 else float(value)
+        wanted[Setting(QUOTA, path)] = value
+    return wanted
+
+
+@given(st.lists(nested(), min_size=1, max_size=4))
+def test_every_step_is_one_the_kernel_takes_and_the_end_is_what_was_asked(states: list[dict[Setting, Value]]) -> None:
+    kernel, executor = _fresh()
+    before = dict(kernel.values)
+    for wanted in states:
+        executor.declare("all", wants(wanted))
+        assert executor.apply().problems == {}
+        assert {setting: kernel.values[setting] for setting in wanted} == wanted
+    assert executor.give_everything_back().problems == {}
+    assert kernel.values == before
+
+
+@given(nested(), nested(), st.sets(st.sampled_from(TREE)))
+def test_any_part_can_be_given_back(first, second, kept) -> None:
+    """Whatever was declared in between, what is no longer declared holds its original, if its parents allow it."""
+    kernel, executor = _fresh()
+    before = dict(kernel.values)
+    executor.declare("one", wants(first))
+    executor.apply()
+    executor.declare("one", wants({s: v for s, v in second.items() if s.cgroup_dir in kept and s.resource == SHARES}))
+    executor.declare("one", wants({}))
+    executor.apply()
+    assert kernel.values == before
+
+
+def _fresh() -> tuple[ModelKernel, Executor]:
+    kernel = ModelKernel()
+    kernel.mkdir(*TREE)
+    return kernel, Executor(kernel, Ledger(None, "boot"), Recorder(), Registries())  # type: ignore[arg-type]

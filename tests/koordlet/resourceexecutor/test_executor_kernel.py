@@ -1,0 +1,104 @@
+"""The executor on this machine's cgroups: what it says is in the files, and what was there comes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from koordlet.metrics import Registries
+from koordlet.resourceexecutor.executor import Executor
+from koordlet.resourceexecutor.kernelfiles import KernelFiles
+from koordlet.resourceexecutor.settings import Setting
+from koordlet.system.cgroup import CgroupFS
+from koordlet.system.cgroup.codecs import UNLIMITED
+from koordlet.system.errors import InvalidValue, ResourceUnsupported
+from koordlet.system.host import Host
+
+from .conftest import Recorder, ledger_at, wants
+
+pytestmark = pytest.mark.kernel
+
+
+@pytest.fixture
+def files(kernel_fs: CgroupFS, kernel_host: Host) -> KernelFiles:
+    return KernelFiles(kernel_fs, kernel_host.roots)
+
+
+@pytest.fixture
+def pod(cgroup_child):
+    """A group with one below it."""
+    group = cgroup_child()
+    return group, group.child("container")
+
+
+def executor_over(files: KernelFiles, path) -> Executor:
+    return Executor(files, ledger_at(path), Recorder(), Registries())  # type: ignore[arg-type]
+
+
+def test_shares_quota_and_limits_are_set_and_given_back(files, pod, tmp_path) -> None:
+    dirs = [one.dir for one in pod]
+    wanted = {
+        **{Setting("cpu.shares", path): 512 for path in dirs},
+        Setting("cpu.cfs_quota_us", dirs[0]): 50_000,
+        Setting("cpu.cfs_quota_us", dirs[1]): 25_000,
+        Setting("memory.limit_in_bytes", dirs[1]): (64 << 20) + 1,  # the kernel rounds to pages
+    }
+    before = {setting: files.read(setting) for setting in wanted}
+    executor = executor_over(files, tmp_path / "ledger.json")
+    executor.declare("test", wants(wanted))
+    assert executor.apply().problems == {}
+    assert {s: files.read(s) for s in wanted if s.resource.startswith("cpu.cfs")} == {
+        s: v for s, v in wanted.items() if s.resource.startswith("cpu.cfs")
+    }
+    assert files.read(Setting("memory.limit_in_bytes", dirs[1])) == 64 << 20
+    fresh = executor_over(files, tmp_path / "ledger.json")  # as after kill -9
+    fresh.declare("test", wants({s: v for s, v in wanted.items() if s.cgroup_dir == dirs[0]}))
+    assert fresh.apply().problems == {}
+    assert files.read(Setting("cpu.cfs_quota_us", dirs[1])) == UNLIMITED == before[Setting("cpu.cfs_quota_us", dirs[1])]
+    fresh.give_everything_back()
+    assert {setting: files.read(setting) for setting in wanted} == before
+
+
+def test_a_cpu_set_moves_through_the_tree(files, pod, kernel_host, tmp_path) -> None:
+    first, *_, last = sorted(kernel_host.facts.online_cpus)
+    settings = [Setting("cpuset.cpus", one.dir) for one in pod]
+    before = [files.read(setting) for setting in settings]
+    executor = executor_over(files, tmp_path / "ledger.json")
+    for cpu in (first, last):
+        executor.declare("test", wants({setting: str(cpu) for setting in settings}))
+        assert executor.apply().problems == {}
+        assert [files.read(setting) for setting in settings] == [str(cpu)] * 2
+    executor.give_everything_back()
+    assert [files.read(setting) for setting in settings] == before
+
+
+def test_a_cgroup_that_ends_and_comes_again(files, pod, tmp_path) -> None:
+    group, container = pod
+    setting = Setting("cpu.shares", container.dir)
+    executor = executor_over(files, tmp_path / "ledger.json")
+    executor.declare("test", wants({setting: 2}))
+    executor.apply()
+    container.remove()
+    assert files.read(setting) is None and files.gone(setting)
+    executor.declare("test", wants({setting: 512}))
+    assert executor.apply().waiting == [setting]
+    container.make()
+    executor.apply()
+    found = files.read(setting)
+    assert found is not None and abs(int(found) - 512) <= 26  # a v2 weight is coarser
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "error"),
+    [
+        (Setting("cpu.shares", "x"), 1, InvalidValue),
+        (Setting("cpuset.cpus", "x"), "0-", InvalidValue),
+        (Setting("cpu.stat", "x"), 1, InvalidValue),
+        (Setting("no.such.file", "x"), 1, ResourceUnsupported),
+        (Setting("min_free_kbytes"), 1, InvalidValue),
+        (Setting("no_such_sysctl"), 1, ResourceUnsupported),
+    ],
+    ids=lambda value: getattr(value, "label", str(value)),
+)
+def test_what_cannot_be_set_is_said_before_anything_is_written(files, setting, value, error) -> None:
+    with pytest.raises(error):
+        files.check(setting, value)
