@@ -72,7 +72,7 @@ def test_a_cpu_set_moves_through_the_tree(files, pod, kernel_host, tmp_path) -> 
 
 
 def test_a_cgroup_that_ends_and_comes_again(files, pod, tmp_path) -> None:
-    group, container = pod
+    container = pod[1]
     setting = Setting("cpu.shares", container.dir)
     executor = executor_over(files, tmp_path / "ledger.json")
     executor.declare("test", wants({setting: 2}))
