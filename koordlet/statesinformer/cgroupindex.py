@@ -104,6 +104,10 @@ class CgroupIndex:
         self._owners = owners
         self._version, self._walked_at = workloads.version, now
 
+    def expire(self) -> None:
+        """Walk at the next refresh in any case: a cgroup was made or removed."""
+        self._version = -1
+
     def walk_ids(self) -> frozenset[int]:
         """Ids that exist right now."""
         return frozenset(cgroup_id for _, cgroup_id in self._walk())
