@@ -17,6 +17,7 @@ from koordlet.api.slo import NodeSLO, NodeSLOSpec
 from koordlet.api.sloconfig import HostApplicationSpec
 from koordlet.app.logging import get_logger
 from koordlet.kube import Client, ObjectInformer
+from koordlet.statesinformer.callbacks import Callbacks, StateType
 from koordlet.statesinformer.kubelet import Endpoint, KubeletClient, KubeletError, endpoint_of
 from koordlet.statesinformer.local import discover
 from koordlet.statesinformer.model import PodMeta, Subject, SubjectKind, Workloads, subjects_of
@@ -106,14 +107,26 @@ class KubeStates:
         self._policy = Policy()
         self._kubelet: KubeletClient | None = None
         self.pods: PodsInformer | None = None
-        self.node_slo.add_handler(
-            on_add=lambda _: self.rebuild(), on_update=lambda *_: self.rebuild(), on_delete=lambda _: self.rebuild()
+        self.callbacks = Callbacks(
+            {
+                StateType.NODE_SLO_SPEC: lambda: None if self.node_slo.object is None else self.slo,
+                StateType.ALL_PODS: lambda: True,
+                StateType.NODE_METADATA: lambda: self.node.object,
+            },
+            pods=lambda: self._pods,
+            host_applications=lambda: self.slo.host_applications,
         )
+        self.node_slo.add_handler(
+            on_add=lambda new: self._slo_changed(None, new),
+            on_update=self._slo_changed,
+            on_delete=lambda _: self.rebuild(),
+        )
+        self.node.add_handler(on_add=lambda new: self._node_changed(None, new), on_update=self._node_changed)
 
     def ask(self, kubelet: KubeletClient) -> PodsInformer:
         """Take pods from this kubelet."""
         self._kubelet = kubelet
-        self.pods = PodsInformer(kubelet, lambda: self.driver, on_sync=self.rebuild)
+        self.pods = PodsInformer(kubelet, lambda: self.driver, on_sync=self._pods_synced)
         return self.pods
 
     def endpoint(self) -> Endpoint:
@@ -145,13 +158,31 @@ class KubeStates:
 
     def rebuild(self) -> None:
         """Make the picture anew; keep the old object when nothing changed."""
-        pods = self.pods.pods if self.pods is not None else MappingProxyType({})
+        pods = self._pods
         subjects = kube_subjects(self.driver, pods, self.slo.host_applications)
         known = self.workloads
         if subjects == known.subjects:
             self.workloads = Workloads(known.version, pods, known.subjects)
         else:
             self.workloads = Workloads(known.version + 1, pods, subjects)
+
+    @property
+    def _pods(self) -> MappingProxyType[str, PodMeta]:
+        return self.pods.pods if self.pods is not None else MappingProxyType({})
+
+    def _slo_changed(self, old: NodeSLO | None, new: NodeSLO) -> None:
+        self.rebuild()
+        if old is None or old.spec != new.spec:
+            self.callbacks.trigger(StateType.NODE_SLO_SPEC)
+
+    def _node_changed(self, old: Node | None, new: Node) -> None:
+        before = None if old is None else (old.metadata.labels, old.metadata.annotations)
+        if before != (new.metadata.labels, new.metadata.annotations):
+            self.callbacks.trigger(StateType.NODE_METADATA)
+
+    def _pods_synced(self) -> None:
+        self.rebuild()
+        self.callbacks.trigger(StateType.ALL_PODS)
 
     @property
     def slo(self) -> NodeSLOSpec:
