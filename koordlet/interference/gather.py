@@ -1,0 +1,133 @@
+"""Evidence from the collectors: one `Evidence` a second for all containers and host applications.
+
+Reads only what collectors already hold, and the schedule-latency probe's matrix when somebody waits. Every resource is
+optional: a collector that is not there, or has nothing yet, leaves its resource out, and the others are judged.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koordlet.interference.cpu import CpuWindow, Rows, cpu_evidence, wants_matrix
+from koordlet.interference.model import Evidence, Floats, Resource, ResourceEvidence
+from koordlet.metricsadvisor.advisor import MetricsAdvisor
+from koordlet.metricsadvisor.picture import Picture
+from koordlet.statesinformer.model import Subject, SubjectKind
+
+KINDS = (SubjectKind.CONTAINER, SubjectKind.HOST_APP)
+ROWS_SECONDS = 5.0
+"""How long the map from cgroup ids to containers is trusted while nothing is known to have changed."""
+
+Source = Callable[["Frame"], "ResourceEvidence | None"]
+"""Evidence about one resource for a frame's containers."""
+
+
+class Frame:
+    """The containers of one moment and where they stand in the advisor's picture."""
+
+    def __init__(self, picture: Picture, window: float, before: Frame | None) -> None:
+        self.all: tuple[Subject, ...] = picture.workloads.subjects
+        self.picture, self.window = picture, window
+        cores: Iterable[Floats] = ()
+        if before is not None and before.all is self.all:
+            self.index: NDArray[np.intp] = before.index
+            self.subjects: tuple[Subject, ...] = before.subjects
+            self.keys: tuple[str, ...] = before.keys
+            cores = before.cores
+        else:
+            self.index = np.array([i for i, one in enumerate(self.all) if one.kind in KINDS], dtype=np.intp)
+            self.subjects = tuple(self.all[i] for i in self.index.tolist())
+            self.keys = tuple(subject.key for subject in self.subjects)
+        self.cores: deque[Floats] = deque(cores, maxlen=max(round(window), 1))
+        """Cores used at the last ticks."""
+        if before is None or before.picture is not picture:
+            self.cores.append(picture.use.cores[self.index])
+
+    def column(self, values: Floats) -> Floats:
+        """A column of the picture for these containers."""
+        return values[self.index]
+
+    def by_key(self, values: Mapping[str, float]) -> Floats | None:
+        """Figures by subject key as a column; None if there are none."""
+        return np.array([values.get(key, np.nan) for key in self.keys]) if values else None
+
+    @property
+    def ran(self) -> Floats:
+        """Cores used, mean of the window."""
+        stack = np.array(self.cores)
+        known = ~np.isnan(stack)
+        total: Floats = np.where(known, stack, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+        return total
+
+
+class Gatherer:
+    """Asks the advisor, and whatever `sources` were given, for one window."""
+
+    def __init__(self, advisor: MetricsAdvisor, sources: Mapping[Resource, Source] | None = None) -> None:
+        self._advisor = advisor
+        self._sources = dict(sources or {})
+        self._cpu = CpuWindow()
+        self._frame: Frame | None = None
+        self._rows: tuple[Rows, tuple[Subject, ...], float] | None = None
+
+    def gather(self, now: float, window: float) -> Evidence | None:
+        """The evidence of the last `window` seconds; None before the first picture."""
+        picture = self._advisor.picture
+        if picture is None:
+            return None
+        frame = self._frame = Frame(picture, window, self._frame)
+        found: dict[Resource, ResourceEvidence] = {}
+        cpu = self._cpu_evidence(frame, now)
+        if cpu is not None:
+            found[Resource.CPU] = cpu
+        for resource, source in self._sources.items():
+            evidence = source(frame)
+            if evidence is not None:
+                found[resource] = evidence
+        return Evidence(frame.subjects, window, found, now)
+
+    def _cpu_evidence(self, frame: Frame, now: float) -> ResourceEvidence | None:
+        latest = self._advisor.latency_window.latest
+        if latest is None:
+            return None
+        self._cpu.seconds = frame.window
+        self._cpu.push(latest)
+        sums = self._cpu.sums()
+        if sums is None:
+            return None
+        rows, ran = self._rows_of(frame, now), frame.ran
+        if not len(latest.victim) and wants_matrix(*sums, rows, ran):
+            whole = self._advisor.whole_latency()
+            if whole is not None:
+                self._cpu.push(whole)
+                sums = self._cpu.sums() or sums
+        return cpu_evidence(
+            sums,
+            self._cpu.matrix(),
+            rows,
+            ran,
+            self._advisor.index.owner,
+            frame.keys,
+            throttled_periods=frame.column(frame.picture.use.throttled),
+            pressure=frame.by_key(self._advisor.stalls.get(("cpu", "some"), {})),
+        )
+
+    def _rows_of(self, frame: Frame, now: float) -> Rows:
+        """Cgroup id -> container, made anew when containers change and now and then."""
+        latest = self._advisor.latency_window.latest
+        known = self._rows
+        if known is not None and known[1] is frame.subjects and now - known[2] < ROWS_SECONDS:
+            return known[0]
+        number = {key: row for row, key in enumerate(frame.keys)}
+        ids = [] if latest is None else latest.keys[latest.keys > 0].tolist()
+        rows = []
+        for cgroup_id in ids:
+            subject = self._advisor.index.owner(cgroup_id).subject
+            rows.append(-1 if subject is None else number.get(subject.key, -1))
+        made = Rows(np.array(ids, dtype=np.int64), np.array(rows, dtype=np.intp), len(frame.keys))
+        self._rows = (made, frame.subjects, now)
+        return made
