@@ -33,6 +33,7 @@ from koordlet.metriccache import MetricCache
 from koordlet.metriccache.snapshot import SnapshotError, load, save
 from koordlet.metrics import Registries
 from koordlet.metricsadvisor.advisor import MetricsAdvisor, boot_clock
+from koordlet.metricsadvisor.optional import Intervals, OptionalCollectors
 from koordlet.metricsadvisor.reader import TickReader
 from koordlet.metricsadvisor.views import Views
 from koordlet.options import Options
@@ -43,11 +44,13 @@ from koordlet.statesinformer.nodemetric import MIN_REPORT_SECONDS
 from koordlet.statesinformer.reporter import NodeMetricReporter
 from koordlet.statesinformer.resourceviews import ResourceViews
 from koordlet.statesinformer.states import KubeStates, LocalStates, States
+from koordlet.system import kidled
 from koordlet.system.cgroup import tree
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.errors import CgroupGone
 from koordlet.system.host import Host
 from koordlet.system.naming import detect_driver, kubepods_dir
+from koordlet.system.write import WriteError, write_value
 from koordlet.version import VERSION
 
 log = get_logger(__name__)
@@ -65,6 +68,8 @@ class Daemon:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.gates = FeatureGates(KOORDLET)
+        if options.standalone:  # no manifest chooses then; what only reads and costs nothing is on unless named
+            self.gates.set({"PSICollector": True})
         self.gates.set(options.feature_gates)
         self.host = Host(options.roots())
         self.registries = Registries()
@@ -194,14 +199,15 @@ class Daemon:
             index=CgroupIndex(self._cgroup_ids),
             latency_window=options.sched_latency_window,
             page_cache=options.enable_pagecache_collector,
+            huge_pages=self.gates.enabled("HugePageReport"),
         )
         advisor.read_node_info()
         self.health.check("metrics-advisor", lambda: None if advisor.started else "no first sample yet")
         cadences: tuple[tuple[str, float, Callable[[], object]], ...] = (
             ("collect-node-info", options.collect_node_cpu_info_interval, advisor.read_node_info),
             ("collect-use", options.collect_res_used_interval, advisor.tick),
-            ("collect-pressure", options.psi_collector_interval, advisor.read_pressure),
             ("collect-sched-latency", options.sched_latency_interval, advisor.read_latency),
+            *self._optional(advisor).cadences,
         )
         for name, period, collect in cadences:
             self.runner.add(self._periodic(name, period, collect))
@@ -212,6 +218,36 @@ class Daemon:
 
         self.runner.spawn("first-sample", second_reading, critical=False)
         return advisor
+
+    def _optional(self, advisor: MetricsAdvisor) -> OptionalCollectors:
+        options = self.options
+        return OptionalCollectors(
+            self.host,
+            self.files,
+            advisor,
+            self.cache,
+            self.registries,
+            self.gates,
+            Intervals(
+                use=options.collect_res_used_interval,
+                cpi=options.cpi_collector_interval,
+                cpi_window=options.collect_cpi_timewindow,
+                psi=options.psi_collector_interval,
+                cold_pages=options.coldpage_collector_interval,
+                cold_page_window=options.cold_page_window,
+                resctrl=options.resctrl_collector_interval,
+                storage=options.collect_node_storage_info_interval,
+            ),
+            resctrl_wanted=options.enable_resctrl_collector,
+            enable_kidled=self._enable_kidled,
+        )
+
+    def _enable_kidled(self) -> None:
+        for name, value in kidled.ENABLE.items():
+            try:
+                write_value(self.host.roots.sys / "kernel/mm/kidled" / name, value)
+            except WriteError as error:
+                raise OSError(error.errno, str(error)) from error
 
     def _cgroup_ids(self) -> Iterator[tuple[str, int]]:
         root = self.files.hierarchy("cpu")

@@ -60,6 +60,23 @@ class Options(LoggingOptions):
         "collect-node-cpu-info-interval", "60s", "how often CPU and NUMA layout are read", minimum=1
     )
     psi_collector_interval: Duration = flag("psi-collector-interval", "10s", "how often pressure is read", minimum=1)
+    collect_node_storage_info_interval: Duration = flag(
+        "collect-node-storage-info-interval", "1s", "how often disks and mounts are looked at", minimum=1
+    )
+    cpi_collector_interval: Duration = flag("cpi-collector-interval", "60s", "how often CPI is counted", minimum=1)
+    collect_cpi_timewindow: Duration = flag("collect-cpi-timewindow", "10s", "how long CPI is counted", minimum=1)
+    coldpage_collector_interval: Duration = flag(
+        "coldpage-collector-interval", "5s", "how often cold memory is read", minimum=1
+    )
+    cold_page_window: Duration = flag(
+        "cold-page-window", "5m", "rest that makes page cache cold, where the kernel keeps no ages", minimum=1
+    )
+    resctrl_collector_interval: Duration = flag(
+        "resctrl-collector-interval", "10s", "how often cache occupancy and memory bandwidth are read", minimum=1
+    )
+    enable_resctrl_collector: bool = flag(
+        "enable-resctrl-collector", False, "read LLC occupancy and memory bandwidth (needs gate ResctrlCollector too)"
+    )
     enable_pagecache_collector: bool = flag("enable-pagecache-collector", False, "also keep use with page cache")
     sched_latency_interval: Duration = flag(
         "sched-latency-interval", "1s", "how often the schedule-latency probe is read", minimum=1
@@ -94,6 +111,8 @@ class Options(LoggingOptions):
 
     def check(self, environment_node_name: str) -> None:
         """What one flag alone cannot tell; FlagError says what to do."""
+        if self.collect_cpi_timewindow >= self.cpi_collector_interval:
+            raise FlagError("--collect-cpi-timewindow must be shorter than --cpi-collector-interval")
         try:
             split_address(self.addr)
         except ValueError as error:

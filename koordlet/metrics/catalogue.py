@@ -67,6 +67,10 @@ def _koordinator() -> tuple[Family, ...]:
         Family("node_used_cpu_cores", "CPU used on the node.", unit="cores"),
         Family("node_used_memory_bytes", "Memory used on the node, page cache excluded.", unit="bytes"),
         Family("be_suppress_be_used_cpu_cores", "CPU used below the BestEffort cgroup.", unit="cores"),
+        Family("cpuset_share_pool_cpu_cores", "CPUs that latency-sensitive pods share.", unit="cores"),
+        Family("cpuset_be_share_pool_cpu_cores", "CPUs that BestEffort pods may share.", unit="cores"),
+        Family("cpuset_share_pool_info", "1 for each CPU that latency-sensitive pods share.", ("cpu",)),
+        Family("cpuset_be_share_pool_info", "1 for each CPU that BestEffort pods may share.", ("cpu",)),
         Family(
             "kubelet_request_duration_seconds",
             "Requests to the kubelet.",
@@ -202,8 +206,8 @@ def _ours() -> tuple[Family, ...]:
             unit="bytes",
         ),
         Family("node_memory_cold_bytes", "Page cache at rest on the node.", (), EXTERNAL, unit="bytes"),
-        Family("pod_memory_cold_bytes", "Page cache of the pod at rest.", POD, EXTERNAL, unit="bytes"),
-        Family("container_memory_cold_bytes", "Page cache of the container at rest.", CONTAINER, EXTERNAL, unit="bytes"),
+        Family("pod_memory_cold_bytes", "The pod's page cache at rest.", POD, EXTERNAL, unit="bytes"),
+        Family("container_memory_cold_bytes", "The container's page cache at rest.", CONTAINER, EXTERNAL, unit="bytes"),
         Family(
             "container_psi_stall_seconds_total",
             "Time in which some or all tasks of the container were stalled.",
@@ -279,6 +283,12 @@ def _ours() -> tuple[Family, ...]:
         ),
         Family("node_metric_reports_total", "NodeMetric reports, by outcome.", ("status",), type="counter"),
         Family(
+            "node_topology_reports_total",
+            "NodeResourceTopology rounds that wrote (created, updated), failed to write, or had nothing to say (skipped).",
+            ("status",),
+            type="counter",
+        ),
+        Family(
             "collector_up",
             "1 where an optional collector gives figures; source says from where, reason why not.",
             ("collector", "source", "reason"),
@@ -288,5 +298,54 @@ def _ours() -> tuple[Family, ...]:
     )
 
 
-FAMILIES = (*_koordinator(), *_ours())
+def _interference() -> tuple[Family, ...]:
+    track = (*CONTAINER, "resource", "cause")
+    return (
+        Family(
+            "interference_state",
+            "Trouble of a container: 0 quiet, 1 suspected, 2 interfered, 3 recovering; cause=neighbour or self.",
+            track,
+            EXTERNAL,
+        ),
+        Family("interference_score", "How bad it is; 1 is the threshold.", track, EXTERNAL, unit="ratio"),
+        Family(
+            "interference_lost_ratio",
+            "Part of the time that the container wanted to get on and could not; for cache cycles per instruction.",
+            track,
+            EXTERNAL,
+            unit="ratio",
+        ),
+        Family(
+            "interference_culprit_share",
+            "Part of an interfered container's waiting that a culprit caused; five culprits at most.",
+            (*CONTAINER, "resource", *CULPRIT),
+            EXTERNAL,
+            unit="ratio",
+        ),
+        Family(
+            "interference_containers",
+            "Containers that are suspected, interfered or recovering.",
+            ("resource", "cause", "state"),
+            EXTERNAL,
+        ),
+        Family(
+            "interference_detections_total",
+            "Alarms that began.",
+            ("resource", "cause"),
+            EXTERNAL,
+            "counter",
+        ),
+        Family(
+            "interference_seconds_total",
+            "Time with an alarm on, summed over containers.",
+            ("resource", "cause"),
+            EXTERNAL,
+            "counter",
+            "seconds",
+        ),
+        Family("interference_strategy_error", "1 while NodeSLO's interferenceStrategy is malformed and not in force."),
+    )
+
+
+FAMILIES = (*_koordinator(), *_ours(), *_interference())
 CATALOGUE = {family.name: family for family in FAMILIES}

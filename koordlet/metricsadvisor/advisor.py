@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from koordlet.app.logging import get_logger
 from koordlet.metriccache import Batch, MetricCache, SeriesError
 from koordlet.metrics import Registries
-from koordlet.metricsadvisor.batches import latency_batch, pressure_batch, use_batch
+from koordlet.metricsadvisor.batches import latency_batch, pressure_batch, stall_batch, use_batch
 from koordlet.metricsadvisor.latency import LatencyWindow, SubjectLatency, by_subject
+from koordlet.metricsadvisor.nodefacts import FACT_BASIC, cpu_basic_info, with_huge_pages
 from koordlet.metricsadvisor.picture import Picture, derive
 from koordlet.metricsadvisor.pressure import PressureReading, stall_shares
 from koordlet.metricsadvisor.reader import TickReader
@@ -30,6 +31,8 @@ from koordlet.system.procfs import read_numa_meminfo
 log = get_logger(__name__)
 
 RECLAIM_SECONDS = 30.0
+TTL_TICKS = 20
+"""A reading that is older than so many ticks is no baseline: a mean over a suspend or a long stall is no sample."""
 FACT_CPU, FACT_NUMA = "node_cpu_info", "node_numa_info"
 
 
@@ -53,10 +56,12 @@ class MetricsAdvisor:
         index: CgroupIndex,
         latency_window: float = 10.0,
         page_cache: bool = False,
+        huge_pages: bool = False,
         clock: Callable[[], float] = boot_clock,
     ) -> None:
         self._host, self._reader, self._current, self._cache = host, reader, workloads, cache
         self._registries, self._probes, self._page_cache, self._clock = registries, probes, page_cache, clock
+        self._huge_pages = huge_pages
         self._readings: Readings | None = None
         self._reclaimed_at = clock()
         self.index = index
@@ -85,7 +90,7 @@ class MetricsAdvisor:
         self._readings = new
         for source, cause in self._reader.errors.items():
             self._fail(source, cause)
-        if old is None or new.at <= old.at:
+        if old is None or not 0 < new.at - old.at <= TTL_TICKS * self._cache.tick:
             return
         picture = self.picture = derive(old, new, self.node_of_cpu)
         self._commit("use", lambda: use_batch(picture, page_cache=self._page_cache))
@@ -102,6 +107,7 @@ class MetricsAdvisor:
         self.stalls = stall_shares(self.pressure, reading)
         self.pressure = reading
         self._commit("pressure", lambda: pressure_batch(reading))
+        self._commit("pressure", lambda: stall_batch(reading, self.stalls))
 
     def read_latency(self) -> None:
         """Schedule latency of containers; nothing without a probe."""
@@ -138,6 +144,7 @@ class MetricsAdvisor:
         self._registries.count("collect_node_cpu_info_status", "succeeded")
         self.topology, self.node_of_cpu = topology, {cpu.id: cpu.node for cpu in topology.cpus}
         self._cache.facts.set(FACT_CPU, topology, now)
+        self._cache.facts.set(FACT_BASIC, cpu_basic_info(topology, self._host.roots), now)
         try:
             numa = read_numa_meminfo(self._host.roots)
         except KernelFileError as error:
@@ -145,7 +152,7 @@ class MetricsAdvisor:
             self._fail("node_numa_info", str(error))
             return
         self._registries.count("collect_node_numa_info_status", "succeeded")
-        self._cache.facts.set(FACT_NUMA, numa, now)
+        self._cache.facts.set(FACT_NUMA, with_huge_pages(numa, wanted=self._huge_pages), now)
 
     def _commit(self, collector: str, batch: Callable[[], Batch]) -> None:
         try:

@@ -49,7 +49,7 @@ def use_batch(picture: Picture, *, page_cache: bool) -> Batch:
         columns = {"cpu_usage": picture.use.cores, "memory_usage": picture.use.memory}
         if kind is not SubjectKind.HOST_APP:
             columns["cpu_throttled"] = picture.use.throttled
-        if page_cache:
+        if page_cache and kind is not SubjectKind.HOST_APP:  # theirs is what the kernel charges: hostapps.py
             columns["memory_usage_with_page_cache"] = picture.use.memory_with_page_cache
         for name, column in columns.items():
             _extend(batch, f"{level}_{name}", subjects, rows, column)
@@ -87,6 +87,18 @@ def pressure_batch(reading: PressureReading) -> Batch:
         batch.extend(
             f"{level}_psi_cpu_full_supported", [key for _, key in present], supported[[row for row, _ in present]]
         )
+    return batch
+
+
+def stall_batch(reading: PressureReading, stalls: Mapping[tuple[str, str], Mapping[str, float]]) -> Batch:
+    """Shares of time stalled: (resource, degree) -> subject key -> share, of pods and containers."""
+    batch = Batch(reading.at)
+    levels = {SubjectKind.POD: "pod", SubjectKind.CONTAINER: "container"}
+    kinds = {s.key: f"{levels[s.kind]}_psi_stall" for s in reading.workloads.subjects if s.kind in levels}
+    for (resource, degree), shares in stalls.items():
+        for key, share in shares.items():
+            if key in kinds:
+                batch.add(kinds[key], share, key, WIRE[resource], degree)
     return batch
 
 

@@ -16,6 +16,11 @@ LINES, FIRST_ROW = 31, 14
 DEFAULT_BOUNDARY = 5
 DEFAULT_SCAN_PERIOD_SECONDS = 5
 DEFAULT_USE_HIERARCHY = 1
+ENABLE = {
+    "scan_period_in_seconds": str(DEFAULT_SCAN_PERIOD_SECONDS),
+    "use_hierarchy": str(DEFAULT_USE_HIERARCHY),
+}
+"""What switches the scanner on: file of <sys>/kernel/mm/kidled -> value."""
 _COLD_ROWS = ("cfei", "dfei", "cfui", "dfui")
 
 

@@ -83,12 +83,23 @@ def test_a_clock_that_keeps_time_gives_the_rate() -> None:
     assert made.picture.node.cores == pytest.approx(1.0)
 
 
-def test_a_late_tick_is_a_longer_mean() -> None:
-    """A suspended machine or a stopped process: both clocks go on."""
+@pytest.mark.parametrize("late", [1.5, 19.9])
+def test_a_late_tick_is_a_longer_mean(late: float) -> None:
     machine = Machine()
     made, cache = advisor(machine)
     step(machine, made, 0, 0)
-    assert step(machine, made, 3600, 3600) == pytest.approx(1.0)
+    assert step(machine, made, late, late) == pytest.approx(1.0)
+    assert len(cache.query("container_cpu_usage", 0, 1e9).values) == 1
+
+
+@pytest.mark.parametrize("late", [20.1, 3600])
+def test_a_tick_later_than_twenty_begins_anew(late: float) -> None:
+    """A suspended machine or a stopped process: both clocks go on, and the reading before is no baseline."""
+    machine = Machine()
+    made, cache = advisor(machine)
+    step(machine, made, 0, 0)
+    assert step(machine, made, late, late) is None
+    assert step(machine, made, 1, 1) == pytest.approx(1.0)
     assert len(cache.query("container_cpu_usage", 0, 1e9).values) == 1
 
 

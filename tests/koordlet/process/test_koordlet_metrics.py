@@ -31,14 +31,23 @@ NEEDS_MORE = {
     "koordlet_host_application_resource_usage",  # a NodeSLO
     "koordlet_be_suppress_be_used_cpu_cores",  # the QoS directories, which only a kubelet's node has for certain
     "koordlet_collector_failures_total",  # something that fails
+    "koordlet_container_cpi",  # hardware counters
+    "koordlet_resctrl_llc_occupancy",  # resctrl
+    "koordlet_resctrl_memory_bandwidth",
     "koordlet_resource_update_duration_milliseconds",  # a strategy that writes
     "koordlet_resource_update_problems_total",
 }
-PRESSURE = {"koordlet_container_psi", "koordlet_pod_psi"}
+PRESSURE = {f"koordlet_{level}_{name}" for level in ("container", "pod") for name in ("psi", "psi_stall_seconds_total")}
+COLLECTORS = (
+    "--feature-gates=ColdPageCollector=true,BlkIOReconcile=true",
+    "--cold-page-window=1s",
+    "--coldpage-collector-interval=1s",
+)
 OTHERS = ("koord_periodic_task_", "koordlet_metric_provider_failures", "koord_build_info", "python_", "process_")
 KOORDINATORS_SPELLING = {
     "koordlet_collect_node_cpu_info_status",
     "koordlet_collect_node_numa_info_status",
+    "koordlet_collect_node_local_storage_info_status",
     "koordlet_start_time",
     "koordlet_container_psi",
     "koordlet_pod_psi",
@@ -49,7 +58,7 @@ KOORDINATORS_SPELLING = {
 def served(trees: Callable[..., Any], views: Any, koordlets: Any, tools: Any, cpus: Any) -> Iterator[Any]:
     tree = trees()
     (worker, _), (batch,) = tree.pod(KubeQOS.BURSTABLE, 2), tree.pod(KubeQOS.BESTEFFORT)
-    koordlet = koordlets(views(tree)).wait()
+    koordlet = koordlets(views(tree), *COLLECTORS).wait()
     worker.run(tools.duty(0.02, 0.02), cpus[0])
     batch.run(tools.BURN, cpus[0])
     for name in ("culprit_wait_seconds_total", "wait_seconds_total"):  # the first is read at each scrape, the other not
@@ -57,6 +66,7 @@ def served(trees: Callable[..., Any], views: Any, koordlets: Any, tools: Any, cp
             lambda name=name: koordlet.values(f"koordlet_sched_latency_{name}", container_id=worker.key),
             f"{name} of the worker",
         )
+    tools.until(lambda: koordlet.values("koordlet_container_memory_cold_bytes", container_id=worker.key), "cold bytes")
     yield koordlet, worker, batch
     for container in tree.containers:
         container.end()

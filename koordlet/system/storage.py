@@ -1,0 +1,166 @@
+"""Local disks, partitions, LVM and mount points from sysfs and mountinfo, without launching a command (spec 02 §5.9).
+
+A partition's disk is its parent in sysfs, so NVMe and partition numbers above 15 come out right. LVM shows itself by
+device-mapper: ``dm/uuid`` begins with ``LVM-`` and holds two ids of 32 characters, ``dm/name`` is ``<vg>-<lv>`` with
+every ``-`` of a name doubled; a longer uuid marks a volume that LVM hides. A volume group's disk is what all its
+volumes lie on, so a group without an active volume is not seen, and it has none when there are several. Devices without
+a medium (unbound loops, empty drives) are left out. Source: Documentation/ABI/stable/sysfs-block, lsblk(8), lvm(8).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from koordlet.system.errors import MalformedFile, UnreadableFile
+from koordlet.system.kernel import read_text
+from koordlet.system.mounts import parse_mountinfo
+from koordlet.system.roots import Roots
+
+_LVM, _LVM_UUID_LENGTH = "LVM-", 68
+_NO_DISKS = ("loop", "ram", "sr", "fd", "md", "dm-", "nbd")
+"""Whole devices that lsblk calls by another type than ``disk``."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStorage:
+    """Names are paths below /dev, numbers ``major:minor``."""
+
+    disk_numbers: Mapping[str, str]
+    """disk -> number"""
+    partition_disk: Mapping[str, str]
+    """partition -> disk it is on"""
+    vg_disk: Mapping[str, str]
+    """volume group -> the one disk below it"""
+    lv_vg: Mapping[str, str]
+    """/dev/mapper/... of a logical volume -> its group"""
+    mount_source: Mapping[str, str]
+    """mount point -> source; the mount on top where several share a point"""
+
+    @property
+    def number_disks(self) -> dict[str, str]:
+        """number -> disk"""
+        return {number: disk for disk, number in self.disk_numbers.items()}
+
+    def disk_of(self, device: str) -> str | None:
+        """The one disk below a disk, partition or logical volume; None when there is none, or several."""
+        if device in self.disk_numbers:
+            return device
+        return self.partition_disk.get(device) or self.vg_disk.get(self.lv_vg.get(device, ""))
+
+
+@dataclass(frozen=True, slots=True)
+class BlockDevice:
+    """One directory of /sys/class/block."""
+
+    name: str
+    number: str
+    sectors: int
+    parent: str
+    """the whole disk of a partition, else empty"""
+    slaves: tuple[str, ...] = ()
+    dm_name: str = ""
+    dm_uuid: str = ""
+
+    @property
+    def path(self) -> str:
+        """sysfs writes a slash within a name as ``!``."""
+        return f"/dev/mapper/{self.dm_name}" if self.dm_name else f"/dev/{self.name.replace('!', '/')}"
+
+
+def read_local_storage(roots: Roots) -> LocalStorage:
+    """The machine's, as init sees it mounted. Raises MalformedFile, UnreadableFile."""
+    base = roots.sys / "class/block"
+    try:
+        names = sorted(path.name for path in base.iterdir())
+    except OSError as error:
+        raise UnreadableFile(base, error) from error
+    devices = [device for name in names if (device := _read_device(base / name)) is not None]
+    return local_storage(devices, _mounts(roots))
+
+
+def local_storage(devices: Iterable[BlockDevice], mounts: Iterable[tuple[str, str, str]]) -> LocalStorage:
+    """Pure; `mounts` are (point, source, device number) in the order they were made."""
+    known = {device.name: device for device in devices if device.sectors > 0}
+    volumes = [device for device in known.values() if _is_visible_volume(device)]
+    below: dict[str, set[str]] = {}
+    for device in volumes:
+        below.setdefault(_group_of(device.dm_name), set()).update(_physical(device, known))
+    by_number = {device.number: device.path for device in known.values()}
+    return LocalStorage(
+        disk_numbers={d.path: d.number for d in known.values() if not d.parent and not d.name.startswith(_NO_DISKS)},
+        partition_disk={d.path: known[d.parent].path for d in known.values() if d.parent in known},
+        vg_disk={
+            group: _whole(known[next(iter(parts))], known).path for group, parts in below.items() if len(parts) == 1
+        },
+        lv_vg={device.path: _group_of(device.dm_name) for device in volumes},
+        mount_source={
+            point: by_number.get(number, source) if source == "/dev/root" else source
+            for point, source, number in mounts
+        },
+    )
+
+
+def _is_visible_volume(device: BlockDevice) -> bool:
+    return device.dm_uuid.startswith(_LVM) and len(device.dm_uuid) == _LVM_UUID_LENGTH
+
+
+def _group_of(dm_name: str) -> str:
+    """What stands before the first ``-`` that is not doubled."""
+    return dm_name.replace("--", "\0").partition("-")[0].replace("\0", "-")
+
+
+def _physical(device: BlockDevice, known: Mapping[str, BlockDevice]) -> set[str]:
+    """Names of the devices at the bottom; a volume may lie on others."""
+    found = set()
+    for name in device.slaves:
+        if name in known:
+            found |= _physical(known[name], known) if known[name].dm_uuid.startswith(_LVM) else {name}
+    return found
+
+
+def _whole(device: BlockDevice, known: Mapping[str, BlockDevice]) -> BlockDevice:
+    return known.get(device.parent, device)
+
+
+def _read_device(path: Path) -> BlockDevice | None:
+    """None for one that left in between."""
+    number, size = read_text(path / "dev"), read_text(path / "size")
+    if number is None or size is None:
+        return None
+    if not size.strip().isdecimal():
+        raise MalformedFile(path / "size", size, "expected a number of sectors")
+    is_partition = (path / "partition").exists()
+    try:
+        slaves = tuple(sorted(os.listdir(path / "slaves")))  # noqa: PTH208 - names only
+    except OSError:  # partitions have none
+        slaves = ()
+    return BlockDevice(
+        name=path.name,
+        number=number.strip(),
+        sectors=int(size),
+        parent=path.resolve().parent.name if is_partition else "",
+        slaves=slaves,
+        dm_name=(read_text(path / "dm/name") or "").strip(),
+        dm_uuid=(read_text(path / "dm/uuid") or "").strip(),
+    )
+
+
+def _mounts(roots: Roots) -> list[tuple[str, str, str]]:
+    """Of init's mount namespace, which is the host's, or of our own where that one is closed to us."""
+    for pid in ("1", "self"):
+        path = roots.proc / pid / "mountinfo"
+        text = read_text(path)
+        if text is not None:
+            return [(str(mount.point), mount.source, mount.device) for mount in parse_mountinfo(text, str(path))]
+    return []
+
+
+def storage_fingerprint(roots: Roots) -> tuple[str | None, ...]:
+    """Changes when a device or a mount comes or goes: two small files instead of all of sysfs."""
+    return tuple(
+        read_text(path)
+        for path in (roots.proc / "partitions", roots.proc / "1/mountinfo", roots.proc / "self/mountinfo")
+    )
