@@ -38,6 +38,17 @@ class Options(LoggingOptions):
     run_root_dir: str = flag("run-root-dir", "", "the host's /run; default by agent_mode")
     var_lib_kubelet_dir: str = flag("var-lib-kubelet-dir", "", "the kubelet's directory; default by agent_mode")
 
+    audit_log_dir: str = flag("audit-log-dir", "/var/log/koordlet", "where the audit log is kept")
+    audit_verbose: int = flag("audit-verbose", 3, "audit events up to this level; 0: all of them", minimum=0)
+    audit_max_disk_space_mb: int = flag("audit-max-disk-space-mb", 16, "size of the audit log", minimum=1)
+    audit_max_concurrent_readers: int = flag(
+        "audit-max-concurrent-readers", 4, "clients that can page through the audit log at once", minimum=1
+    )
+    audit_max_events_limit: int = flag("audit-max-events-limit", 2048, "audit events on one page", minimum=1)
+
+    discover_interval: Duration = flag(
+        "discover-interval", "3s", "how often --standalone looks for cgroups, beside what the kernel tells", minimum=0.1
+    )
     kubelet_preferred_address_type: str = flag(
         "kubelet-preferred-address-type", "InternalIP", "type of the node address at which the kubelet is asked"
     )

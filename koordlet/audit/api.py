@@ -158,3 +158,8 @@ def events_handler(
         return web.Response(text=b"".join(event + b"\n" for event in page.events).decode(), headers=headers)
 
     return handle
+
+
+async def no_events(_: web.Request) -> web.Response:
+    """Answers /events while nothing is audited: 200 and nothing."""
+    return web.Response()

@@ -281,6 +281,22 @@ def _ours() -> tuple[Family, ...]:
             ("collector", "cause"),
             type="counter",
         ),
+        Family(
+            "audit_events_total",
+            "Audit events by outcome: written to the log, or dropped because it could not be written.",
+            ("outcome",),
+            type="counter",
+        ),
+        Family("audit_written_bytes_total", "Bytes written to the audit log.", type="counter", unit="bytes"),
+        Family("pleg_events_total", "Pods and containers seen to come and go, by kind.", ("kind",), type="counter"),
+        Family("pleg_overflows_total", "Times the kernel lost events of pod directories.", type="counter"),
+        Family("pleg_directories", "Directories of pods, by how they are followed: watched or polled.", ("how",)),
+        Family(
+            "state_callback_failures_total",
+            "Reactions to changed state that failed.",
+            ("type", "callback"),
+            type="counter",
+        ),
         Family("node_metric_reports_total", "NodeMetric reports, by outcome.", ("status",), type="counter"),
         Family(
             "node_topology_reports_total",

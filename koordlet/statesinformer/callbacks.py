@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from koordlet.api.sloconfig import HostApplicationSpec
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import is_cancelled
+from koordlet.metrics import Registries
 from koordlet.statesinformer.model import PodMeta
 
 log = get_logger(__name__)
@@ -78,6 +79,10 @@ class Callbacks:
         self._workers: list[asyncio.Task[None]] = []
         self.failures: dict[tuple[str, str], int] = {}
         """Runs that raised, by type and name of the callback."""
+
+    def attach(self, registries: Registries) -> None:
+        """Export the failures."""
+        registries.view("state_callback_failures_total", self.failures.items)
 
     def source(self, type: StateType, read: Callable[[], object | None]) -> None:
         """Take the object of a type from here."""

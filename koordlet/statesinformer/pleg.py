@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from koordlet.app.logging import get_logger
+from koordlet.metrics import Registries
 from koordlet.system.cgroup import tree
 from koordlet.system.inotify import DirEvent, Inotify
 from koordlet.system.naming import (
@@ -97,6 +98,12 @@ class Pleg:
     def containers(self) -> dict[str, frozenset[str]]:
         """Directory names of the containers of each pod known, by pod UID."""
         return {known.pod_uid: frozenset(known.containers) for known in self._dirs.values() if known.pod_uid}
+
+    def attach(self, registries: Registries) -> None:
+        """Export the counts."""
+        registries.view("pleg_events_total", lambda: [((kind.value,), count) for kind, count in self.counts.items()])
+        registries.view("pleg_overflows_total", lambda: [((), self.overflows)])
+        registries.view("pleg_directories", lambda: [(("watched",), self.watched), (("polled",), self.unwatched)])
 
     def add_handler(self, handler: Callable[[PodEvent], object]) -> int:
         """Call `handler` for every event from now on; a number for `remove_handler`."""
