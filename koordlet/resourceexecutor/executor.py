@@ -193,7 +193,8 @@ class Executor:
         for change in changes:
             if change.setting in new:
                 neutral = self.wishes[change.setting].update.neutral
-                self._ledger.originals[change.setting] = change.current if neutral is None else neutral
+                unset = change.current == ""  # a v2 CPU set that follows its parent's is its own way back
+                self._ledger.originals[change.setting] = change.current if neutral is None or unset else neutral
         error = self._save()
         if not error:
             return changes

@@ -109,6 +109,18 @@ def test_a_neutral_value_is_what_is_given_back_even_if_a_hook_had_set_the_file(m
     assert kernel.values[Setting(SHARES, CONTAINER)] == 1024
 
 
+def test_a_cpu_set_that_followed_its_parents_follows_it_again(make, kernel) -> None:
+    setting = Setting(CPUS, "v2")
+    kernel.values[setting] = ""
+    kernel._nested = lambda *_: True  # v2 takes any set, and the empty one
+    executor = make()
+    executor.declare("suppress", [Update(setting, "0", neutral="0-7")])
+    executor.apply()
+    executor.withdraw("suppress")
+    executor.apply()
+    assert kernel.values[setting] == ""
+
+
 def test_a_late_cgroup_gets_its_setting_when_it_appears(make, kernel) -> None:
     executor = make()
     late = Setting(SHARES, f"{POD}/c2")

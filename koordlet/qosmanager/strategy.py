@@ -1,0 +1,33 @@
+"""What a strategy is and what it can answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from koordlet.qosmanager.view import NodeView
+from koordlet.resourceexecutor import Update
+
+Rows = Mapping[tuple[str, ...], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`updates`: all that the strategy wants set, by its settings; what it wanted before and leaves out is given back.
+    `figures`: rows of its metric families (label values without `node`). `note`: one sentence for people."""
+
+    updates: tuple[Update, ...] = ()
+    figures: Mapping[str, Rows] = field(default_factory=dict)
+    note: str = ""
+
+
+class Strategy(Protocol):
+    """`name` is the owner's name at the executor, `gate` its feature gate."""
+
+    name: str
+    gate: str
+
+    def decide(self, view: NodeView) -> Decision | None:
+        """The decision of one round; None when something it needs is missing: what was decided before stands."""
+        ...
