@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Protocol
 
 from koordlet.probes import bcc, bpffs
+from koordlet.probes.cgroup_stats import CgroupStats, open_cgroup_stats
 from koordlet.probes.frame import Place, ProbeError
 from koordlet.probes.layout import Sizes
 from koordlet.probes.loader import PROBE, LoadedProbe, load_core
+from koordlet.probes.memstall import MemStallSource, open_mem_stall
 from koordlet.probes.schedstat import FilesUnavailable, PressureSource, SchedstatSource
 from koordlet.probes.snapshot import SchedLatencySnapshot
 from koordlet.probes.status import ProbeStatus
@@ -55,7 +57,7 @@ class Source(Protocol):
 Opener = Callable[[Place], "tuple[Source | None, ProbeStatus]"]
 """Opens one probe at a place; never raises for what a kernel lacks: the status says it."""
 
-OPENERS: Mapping[str, Opener] = {}
+OPENERS: Mapping[str, Opener] = {"mem_stall": open_mem_stall, "cgroup_stats": open_cgroup_stats}
 """Probe -> opener, beside sched_latency; the names are attributes of `ProbeSet`."""
 
 
@@ -65,6 +67,8 @@ class ProbeSet:
 
     status: dict[str, ProbeStatus]
     sched_latency: SchedLatencySource | None = None
+    mem_stall: MemStallSource | None = None
+    cgroup_stats: CgroupStats | None = None
     _release: list[Callable[[], object]] = field(default_factory=list)
 
     @property
@@ -101,7 +105,7 @@ def open_probes(
     place, release = _place(host, pin_dir, mount_bpffs)
     sizes = sizes or Sizes(cpus=place.cpus)
     source, status = _open_sched_latency(place, wanted, sizes)
-    probes = ProbeSet({PROBE: status}, source, release)
+    probes = ProbeSet({PROBE: status}, source, _release=release)
     if wanted == "bcc":
         place = replace(place, refusal="the bcc rung has sched_latency only")
     for name, opener in OPENERS.items():

@@ -1,0 +1,213 @@
+"""cgroup_stats: usage, throttling, memory and pressure of all cgroups in one read of the kernel.
+
+``bpf/cgroup_stats.bpf.c`` walks a hierarchy and writes a row a cgroup into a table that is mapped here: one walk on
+v2, one for each of cpu, cpuacct and memory on v1 where each has a hierarchy of its own. The numbers are those that the
+kernel's files would show at that moment, to the last digit; only the totals of pressure are as of the kernel's last
+averaging (up to 2 s ago), because nothing but reading the files brings them up to date.
+
+Nothing is counted between readings, so nothing is pinned. Bounds: `MAX_ROWS` cgroups a hierarchy; more are `LostRows`.
+Read by `koordlet.metricsadvisor.allgroups`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koordlet.probes import libbpf
+from koordlet.probes.frame import OBJECTS, SETTINGS, Place, ProbeError, as_probe_error, open_core
+from koordlet.probes.status import ProbeStatus
+
+PROBE = "cgroup_stats"
+MAX_ROWS = 8192
+NS_PER_US = 1000
+
+HAS_CPU, HAS_USAGE, HAS_MEMORY, HAS_PRESSURE = 1, 2, 4, 8
+
+ROW = np.dtype(
+    [
+        ("id", np.uint64),
+        ("has", np.uint64),
+        ("cpu_usage_ns", np.uint64),
+        ("nr_periods", np.uint64),
+        ("nr_throttled", np.uint64),
+        ("throttled_ns", np.uint64),
+        ("memory_usage", np.int64),
+        ("cache", np.int64),
+        ("rss", np.int64),
+        ("inactive_anon", np.int64),
+        ("active_anon", np.int64),
+        ("inactive_file", np.int64),
+        ("active_file", np.int64),
+        ("unevictable", np.int64),
+        ("pressure", np.uint64, 6),
+    ]
+)
+"""``struct cgroup_stats_row``"""
+
+_PRESSURE = ("io_some", "io_full", "memory_some", "memory_full", "cpu_some", "cpu_full")
+_CPU = ("nr_periods", "nr_throttled", "throttled_ns")
+_MEMORY = ("cache", "rss", "inactive_file", "active_file", "inactive_anon", "active_anon", "unevictable")
+FIGURES: Final[Mapping[str, tuple[int, str, int]]] = {
+    "cpu_usage_ns": (HAS_USAGE, "cpu_usage_ns", 0),
+    **{name: (HAS_CPU, name, 0) for name in _CPU},
+    "memory_usage": (HAS_MEMORY, "memory_usage", 0),
+    **{f"memory_{name}": (HAS_MEMORY, name, 0) for name in _MEMORY},
+    **{f"{name}_total": (HAS_PRESSURE, "pressure", index) for index, name in enumerate(_PRESSURE)},
+}
+"""Figure -> what a row must have, its field, index within the field."""
+
+_CONTROL = np.dtype([("rows", np.uint64), ("lost", np.uint64)])
+
+Floats = NDArray[np.float64]
+CONTROLLERS: Final = ("cpu", "cpuacct", "memory")
+
+
+class LostRows(ProbeError):
+    """A hierarchy has more cgroups than the table has rows: what is missing can't be told from what is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """All cgroups of one tree, sorted by id."""
+
+    ids: NDArray[np.uint64]
+    rows: NDArray[np.void]
+    """`ROW`, in kernel units."""
+    page_size: int
+    cpu_step: int
+    """ns; what CPU times are rounded down to: the files of v2 show whole microseconds."""
+
+    def find(self, ids: NDArray[np.uint64]) -> NDArray[np.intp]:
+        """Row of each id, -1 where there is none."""
+        if not len(self.ids):
+            return np.full(len(ids), -1, dtype=np.intp)
+        at = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+        return np.where(self.ids[at] == ids, at, -1)
+
+    def columns(self, at: NDArray[np.intp], names: Iterable[str]) -> dict[str, Floats]:
+        """*names* of `FIGURES` for the rows *at* (-1: none) as the files show them, NaN where they show nothing.
+        Names and units are those of `koordlet.system.cgroup.batch.Want`."""
+        rows = self.rows if len(self.rows) else np.zeros(1, dtype=ROW)
+        has = np.where(at >= 0, rows["has"][at], 0).astype(np.uint64)
+        absent = {bit: has & np.uint64(bit) == 0 for bit in (HAS_CPU, HAS_USAGE, HAS_MEMORY, HAS_PRESSURE)}
+        result: dict[str, Floats] = {}
+        for name in names:
+            bit, values = self._figure(name, rows)
+            column = values[at].astype(np.float64)
+            column[absent[bit]] = np.nan
+            result[name] = column
+        return result
+
+    def _figure(self, name: str, rows: NDArray[np.void]) -> tuple[int, NDArray[np.integer[Any]]]:
+        bit, field, index = FIGURES[name]
+        if bit == HAS_PRESSURE:
+            return bit, rows[field][:, index] // NS_PER_US
+        if bit == HAS_MEMORY:
+            return bit, np.maximum(rows[field], 0) * self.page_size
+        times = field.endswith("_ns") and self.cpu_step > 1
+        return bit, rows[field] // self.cpu_step * self.cpu_step if times else rows[field]
+
+
+class CgroupStats:
+    """The loaded iterator. ``read`` gives a `Hierarchy` by root directory; ``roots`` says which is whose."""
+
+    source = "bpf"
+    reused = False
+    conditions = ()
+
+    def __init__(self, roots: Mapping[str, Path], *, unified: bool, cpus: int, page_size: int) -> None:
+        """*roots*: directory of each of `CONTROLLERS`; from there downwards everything is read."""
+        self.roots = {name: os.fspath(root) for name, root in roots.items()}
+        self.unified, self.page_size = unified, page_size
+        self._links: dict[str, int] = {}
+        self._memory_stat = -1
+        try:
+            self._open(cpus)
+            self._memory_stat = os.open(f"{self.roots['memory']}/memory.stat", os.O_RDONLY | os.O_CLOEXEC)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, cpus: int) -> None:
+        """Of the loaded object only links and mappings stay."""
+        with libbpf.Object(OBJECTS / f"{PROBE}.bpf.o") as program:
+            flush_css = libbpf.kernel_has_function("css_rstat_flush")
+            program.set_rodata(SETTINGS, struct.pack("=I??xx", cpus, flush_css, self.unified))
+            program.load()
+            for root in dict.fromkeys(self.roots.values()):
+                start = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    walk = libbpf.cgroup_iter(libbpf.ITER_DESCENDANTS_PRE, start)
+                    self._links[root] = os.dup(program.attach(PROBE, walk))
+                finally:
+                    os.close(start)
+            self._rows = _mapped(program.map_fd("rows"), ROW, MAX_ROWS)
+            self._control = _mapped(program.map_fd("control"), _CONTROL, 1)[0]
+
+    def read(self) -> Mapping[str, Hierarchy]:
+        """Walk every hierarchy. Raises `LostRows`, or `ProbeError` when the kernel ended a walk."""
+        with as_probe_error():
+            # Makes the kernel gather memory figures if enough of them are pending for any file below to show others.
+            os.pread(self._memory_stat, 1, 0)
+            return {root: self._walk(link) for root, link in self._links.items()}
+
+    def programs(self) -> list[libbpf.ProgramStats]:
+        return [libbpf.link_stats(link) for link in list(self._links.values())[:1]]
+
+    def reclaim(self, live: frozenset[int]) -> int:
+        """Nothing is held for a cgroup."""
+        return 0
+
+    def close(self, keep: bool = False) -> None:
+        links, self._links = self._links, {}
+        for fd in links.values():
+            os.close(fd)
+        if self._memory_stat >= 0:
+            os.close(self._memory_stat)
+            self._memory_stat = -1
+
+    def _walk(self, link: int) -> Hierarchy:
+        self._control["rows"] = self._control["lost"] = 0
+        fd = libbpf.iterator(link)
+        try:
+            while os.read(fd, 1):
+                pass
+        finally:
+            os.close(fd)
+        if self._control["lost"]:
+            raise LostRows(f"{PROBE}: {self._control['lost']} cgroups beyond {MAX_ROWS}")
+        found = self._rows[: int(self._control["rows"])]
+        order = np.argsort(found["id"])
+        rows = found[order]
+        return Hierarchy(rows["id"].copy(), rows, self.page_size, NS_PER_US if self.unified else 1)
+
+
+def _mapped(fd: int, dtype: np.dtype[np.void], entries: int) -> NDArray[np.void]:
+    size = -(-dtype.itemsize * entries // mmap.PAGESIZE) * mmap.PAGESIZE
+    return np.frombuffer(mmap.mmap(fd, size), dtype=dtype, count=entries)
+
+
+def open_cgroup_stats(place: Place) -> tuple[CgroupStats | None, ProbeStatus]:
+    """The opener; never raises for what a kernel lacks. Nothing is pinned: a walk leaves nothing behind."""
+    stats, status = open_core(replace(place, pins=None, note=""), _load)
+    return stats, status if stats is not None else replace(status, source="files")
+
+
+def _load(place: Place) -> CgroupStats:
+    facts = place.host.facts
+    roots = {name: facts.cgroup_mounts.hierarchy(name) for name in CONTROLLERS}
+    missing = [name for name, root in roots.items() if root is None]
+    if missing:
+        raise ProbeError(f"{PROBE}: no hierarchy of {', '.join(missing)} is mounted")
+    found = {name: root for name, root in roots.items() if root is not None}
+    with as_probe_error():
+        return CgroupStats(found, unified=place.cgroup_v2, cpus=place.cpus, page_size=facts.page_size)
