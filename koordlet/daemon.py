@@ -32,15 +32,20 @@ from koordlet.kube.credentials import TokenFile
 from koordlet.metriccache import MetricCache
 from koordlet.metriccache.snapshot import SnapshotError, load, save
 from koordlet.metrics import Registries
-from koordlet.metricsadvisor.advisor import MetricsAdvisor, boot_clock
+from koordlet.metricsadvisor.advisor import FACT_CPU, FACT_NUMA, MetricsAdvisor, boot_clock
+from koordlet.metricsadvisor.nodefacts import FACT_BASIC
 from koordlet.metricsadvisor.optional import Intervals, OptionalCollectors
 from koordlet.metricsadvisor.reader import TickReader
 from koordlet.metricsadvisor.views import Views
 from koordlet.options import Options
 from koordlet.probes.openprobes import ProbeSet, open_probes
+from koordlet.statesinformer.callbacks import StateType
 from koordlet.statesinformer.cgroupindex import CgroupIndex
 from koordlet.statesinformer.kubelet import REQUEST_BUCKETS, KubeletClient
 from koordlet.statesinformer.nodemetric import MIN_REPORT_SECONDS
+from koordlet.statesinformer.nrt import TopologyReporter
+from koordlet.statesinformer.nrtstatus import Machine
+from koordlet.statesinformer.pods import PodsInformer
 from koordlet.statesinformer.reporter import NodeMetricReporter
 from koordlet.statesinformer.resourceviews import ResourceViews
 from koordlet.statesinformer.states import KubeStates, LocalStates, States
@@ -150,6 +155,8 @@ class Daemon:
         ResourceViews(states, self.registries)
         if options.enable_node_metric_report:
             self._report(client, states)
+        if options.node_topology_sync_interval > 0:
+            self._topology(client, states, kubelet, pods)
         return states
 
     def _report(self, client: Client, states: KubeStates) -> None:
@@ -166,6 +173,33 @@ class Daemon:
             on_add=lambda _: setattr(task, "period", states.policy.report_seconds),
         )
         self.runner.add(task)
+
+    def _topology(self, client: Client, states: KubeStates, kubelet: KubeletClient, pods: PodsInformer) -> None:
+        options, facts = self.options, self.cache.facts
+
+        def machine() -> Machine | None:
+            found = [facts.get(name) for name in (FACT_CPU, FACT_BASIC, FACT_NUMA)]
+            return None if any(fact is None for fact in found) else Machine(*found)
+
+        reporter = TopologyReporter(
+            client,
+            options.node_name,
+            node=lambda: states.node.object,
+            pods=lambda: pods.pods.values() if pods.answered else None,
+            machine=machine,
+            kubelet=None if options.disable_query_kubelet_config else kubelet.config,
+            kubelet_dir=self.host.roots.var_lib_kubelet,
+            registries=self.registries,
+            on_change=lambda: states.callbacks.trigger(StateType.NODE_TOPOLOGY),
+            write=self.gates.enabled("NodeTopologyReport"),
+            per_cpu=self.gates.enabled("PerCPUMetric"),
+        )
+        states.callbacks.source(StateType.NODE_TOPOLOGY, lambda: reporter.local)
+        self.health.check("node-topology", lambda: reporter.problem)
+        if self.gates.enabled("NodeTopologyReport"):
+            self.health.check(f"informer:{reporter.stored.name}", lambda: reporter.stored.problem)
+            self.runner.add(reporter.stored)
+        self.runner.add(self._periodic("report-node-topology", options.node_topology_sync_interval, reporter.report))
 
     def _kubelet_headers(self, config: Config) -> Callable[[], Awaitable[Mapping[str, str]]]:
         path = self.options.kubelet_token_file

@@ -60,6 +60,12 @@ class Options(LoggingOptions):
         "kubelet-token-file", "", "bearer token for the kubelet; default: the credential for the API server"
     )
     enable_node_metric_report: bool = flag("enable-node-metric-report", True, "report NodeMetric")
+    node_topology_sync_interval: Duration = flag(
+        "node-topology-sync-interval", "3s", "how often NodeResourceTopology is computed; 0 or less: never"
+    )
+    disable_query_kubelet_config: bool = flag(
+        "disable-query-kubelet-config", False, "do not ask the kubelet for its CPU policies (/configz)"
+    )
 
     collect_res_used_interval: Duration = flag(
         "collect-res-used-interval", "1s", "how often use of node, pods and containers is read", minimum=1
@@ -122,6 +128,8 @@ class Options(LoggingOptions):
 
     def check(self, environment_node_name: str) -> None:
         """What one flag alone cannot tell; FlagError says what to do."""
+        if self.kubelet_insecure_tls and not self.disable_query_kubelet_config:
+            raise FlagError("--kubelet-insecure-tls needs --disable-query-kubelet-config: no /configz on that port")
         if self.collect_cpi_timewindow >= self.cpi_collector_interval:
             raise FlagError("--collect-cpi-timewindow must be shorter than --cpi-collector-interval")
         try:

@@ -50,6 +50,8 @@ def _koordlet_rules(node: str) -> list[Object]:
         _rule("", ["nodes/pods", "nodes/configz", "nodes/proxy"], ["get"], [node]),
         _rule("slo.koordinator.sh", ["nodeslos", "nodemetrics"], ["get", "list", "watch"]),
         _rule("slo.koordinator.sh", ["nodemetrics/status"], ["patch"], [node]),
+        _rule("topology.node.k8s.io", ["noderesourcetopologies"], ["get", "list", "watch", "create"]),
+        _rule("topology.node.k8s.io", ["noderesourcetopologies"], ["patch"], [node]),
         _rule("", ["events"], ["create", "patch"]),
     ]
 

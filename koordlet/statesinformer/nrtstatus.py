@@ -60,9 +60,9 @@ class Machine:
     """The CPUs and the memory of this machine, as the metrics advisor found them."""
 
     cpus: CpuTopology
+    basic: wire.CPUBasicInfo
     numa: Mapping[int, NumaMemInfo]
-    l3_mask: str = ""
-    """resctrl's `info/L3/cbm_mask`; empty without."""
+    """Huge pages only where they are to be told apart from memory (gate HugePageReport)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,6 @@ def compute(
     *,
     kubelet: KubeletConfig | None,
     kubelet_state: Mapping[str, Mapping[str, str]],
-    huge_pages: bool = False,
 ) -> TopologyStatus:
     """The status. `kubelet` is None when it is not asked; `kubelet_state` counts under the static policy only.
     Raises TopologyError."""
@@ -114,7 +113,7 @@ def compute(
     pools = split(cpus, everything - kubelets, pinned, withheld)
     return TopologyStatus(
         annotations={
-            wire.CPU_BASIC_INFO.key: wire.CPU_BASIC_INFO.text(_basic_info(machine)),
+            wire.CPU_BASIC_INFO.key: wire.CPU_BASIC_INFO.text(machine.basic),
             wire.CPU_TOPOLOGY.key: wire.cpu_topology_text(cpus),
             wire.CPU_SHARED_POOLS.key: wire.shared_pools_text(pools.ls),
             wire.BE_CPU_SHARED_POOLS.key: wire.shared_pools_text(pools.be),
@@ -125,20 +124,9 @@ def compute(
         },
         numa_reservation=node.metadata.labels.get(names.LABEL_ENABLE_NUMA_RESERVATION, ""),
         policy=topology_policy(kubelet),
-        zones=tuple(_zones(machine, node, huge_pages)),
+        zones=tuple(_zones(machine, node)),
         pools=pools,
         problems=problems,
-    )
-
-
-def _basic_info(machine: Machine) -> wire.CPUBasicInfo:
-    cpus = machine.cpus
-    return wire.CPUBasicInfo(
-        cpu_model=cpus.info.model,
-        hyper_thread_enabled=cpus.smt,
-        turbo_enabled=cpus.turbo,
-        cat_l3_cbm_mask=machine.l3_mask,
-        vendor_id=cpus.info.vendor,
     )
 
 
@@ -181,7 +169,7 @@ def _exclusive(system: SystemQOSResource | None) -> CPUs:
 # --- zones
 
 
-def _zones(machine: Machine, node: Node, huge_pages: bool) -> list[Zone]:
+def _zones(machine: Machine, node: Node) -> list[Zone]:
     of_node = machine.cpus.by_node
     if set(of_node) != set(machine.numa):
         raise TopologyError(f"NUMA nodes with CPUs are {sorted(of_node)}, those with memory {sorted(machine.numa)}")
@@ -189,7 +177,7 @@ def _zones(machine: Machine, node: Node, huge_pages: bool) -> list[Zone]:
     zones = []
     for number, memory in sorted(machine.numa.items()):
         huge = {
-            name: Quantity.of(memory.huge_pages.get(size, 0) * size * 1024 if huge_pages else 0, BINARY_SI)
+            name: Quantity.of(memory.huge_pages.get(size, 0) * size * 1024, BINARY_SI)
             for name, size in HUGE_PAGES.items()
         }
         amounts = {

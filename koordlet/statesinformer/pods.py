@@ -69,6 +69,8 @@ class PodsInformer:
         self._complained: set[str] = set()
         self.pods: MappingProxyType[str, PodMeta] = MappingProxyType({})
         self.synced = False
+        self.answered = False
+        """Whether the kubelet was heard at all, be it with an empty list."""
         self.error = "the kubelet was not asked yet"
         """Why the last round changed nothing; empty after a good one."""
 
@@ -79,6 +81,7 @@ class PodsInformer:
         except KubeletError as error:
             self.error = str(error)
             raise
+        self.answered = True
         if not pods:
             self.error = "the kubelet reports no pods; keeping the ones known"
             return

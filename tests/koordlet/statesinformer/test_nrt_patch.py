@@ -1,0 +1,130 @@
+"""When NodeResourceTopology is written, and exactly what."""
+
+import copy
+import json
+
+import pytest
+
+from koordlet.api import names
+from koordlet.api.core import Node
+from koordlet.api.meta import ObjectMeta
+from koordlet.api.quantity import Quantity
+from koordlet.api.topology import CostInfo, NodeResourceTopology, ResourceInfo, Zone
+from koordlet.statesinformer.nrtpatch import new_object, patch_for
+from koordlet.statesinformer.nrtpools import SharePools
+from koordlet.statesinformer.nrtstatus import OWNED_ANNOTATIONS, TopologyStatus
+
+GPU = "koordinator.sh/gpu"
+NODE = Node(metadata=ObjectMeta(name="n", uid="node-uid"))
+
+
+def resource(name: str, capacity: str, allocatable: str | None = None) -> ResourceInfo:
+    left = Quantity(allocatable or capacity)
+    return ResourceInfo(name=name, capacity=Quantity(capacity), allocatable=left, available=left)
+
+
+def zone(number: int, *resources: ResourceInfo) -> Zone:
+    ours = resources or (resource("cpu", "4", "3500m"), resource("memory", "1Gi"))
+    return Zone(name=f"node-{number}", type="Node", resources=list(ours))
+
+
+def status(zones=2, policy="None", label="", **annotations) -> TopologyStatus:
+    texts = {key: json.dumps({"a": 1, "b": 2}) for key in OWNED_ANNOTATIONS} | annotations
+    return TopologyStatus(texts, label, policy, tuple(zone(i) for i in range(zones)), SharePools([], []))
+
+
+def stored(like: TopologyStatus | None = None) -> NodeResourceTopology:
+    found = copy.deepcopy(new_object(NODE, like or status()))
+    found.metadata.resource_version = "7"
+    return found
+
+
+def test_the_object_belongs_to_the_node():
+    made = new_object(NODE, status(label="true"))
+    (owner,) = made.metadata.owner_references
+    assert (owner.kind, owner.name, owner.uid, owner.controller, owner.block_owner_deletion) == (
+        "Node", "n", "node-uid", True, True,
+    )  # fmt: skip
+    assert made.metadata.labels == {names.LABEL_MANAGED_BY: "Koordinator", names.LABEL_ENABLE_NUMA_RESERVATION: "true"}
+
+
+def test_nothing_to_write():
+    assert patch_for(stored(), status()) == {}
+
+
+KEY = OWNED_ANNOTATIONS[0]
+
+
+def _annotate(found, text):
+    found.metadata.annotations[KEY] = text
+
+
+SAME = {
+    "annotations in another order": lambda found: _annotate(found, '{"b": 2, "a": 1}'),
+    "another annotation": lambda found: found.metadata.annotations.update({"whose": "not ours"}),
+    "another label": lambda found: found.metadata.labels.update({"whose": "not ours"}),
+    "a device in a zone": lambda found: found.zones[0].resources.append(resource(GPU, "100", "50")),
+    "costs of a zone": lambda found: found.zones[0].costs.append(CostInfo(name="node-1", value=20)),
+    "resources in another order": lambda found: found.zones[0].resources.reverse(),
+    "an amount in another form": lambda found: found.zones[0].resources.__setitem__(0, resource("cpu", "4000m", "3.5")),
+}
+
+
+@pytest.mark.parametrize("change", SAME.values(), ids=SAME)
+def test_what_counts_for_no_difference(change):
+    found = stored()
+    change(found)
+    assert patch_for(found, status()) == {}
+
+
+ZONES = "zones"
+DIFFERENT = {
+    "an annotation": (lambda found: _annotate(found, '{"a":2}'), {"annotations"}),
+    "an annotation that is no JSON": (lambda found: _annotate(found, "{"), {"annotations"}),
+    "an annotation missing": (lambda found: found.metadata.annotations.pop(KEY), {"annotations"}),
+    "managed-by": (lambda found: found.metadata.labels.pop(names.LABEL_MANAGED_BY), {"labels"}),
+    "a label too many": (
+        lambda found: found.metadata.labels.update({names.LABEL_ENABLE_NUMA_RESERVATION: "true"}), {"labels"},
+    ),
+    "the policy": (lambda found: found.topology_policies.append("None"), {"topologyPolicies"}),
+    "a zone too many": (lambda found: found.zones.append(zone(2)), {ZONES}),
+    "a zone missing": (lambda found: found.zones.pop(), {ZONES}),
+    "zones in another order": (lambda found: found.zones.reverse(), {ZONES}),
+    "the type of a zone": (lambda found: setattr(found.zones[0], "type", "Socket"), {ZONES}),
+    "capacity, as the original lost it": (
+        lambda found: found.zones[0].resources.__setitem__(0, resource("cpu", "3500m")), {ZONES},
+    ),
+    "a resource missing": (lambda found: found.zones[0].resources.pop(), {ZONES}),
+    "a resource of ours too many": (
+        lambda found: found.zones[0].resources.append(resource("hugepages-2Mi", "0")), {ZONES},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "parts"), DIFFERENT.values(), ids=DIFFERENT)
+def test_what_is_written(change, parts):
+    found = stored()
+    change(found)
+    patch = patch_for(found, status())
+    assert patch["metadata"].pop("resourceVersion") == "7"
+    assert {*patch["metadata"], *patch} - {"metadata"} == parts
+    if "annotations" in parts:
+        assert patch["metadata"]["annotations"] == {KEY: status().annotations[KEY]}
+
+
+def test_a_label_that_is_gone_is_removed():
+    patch = patch_for(stored(status(label="true")), status())
+    assert patch["metadata"]["labels"] == {names.LABEL_ENABLE_NUMA_RESERVATION: None}
+
+
+def test_what_others_keep_in_a_zone_stays_with_its_capacity():
+    found = stored()
+    found.zones[0].resources = [resource(GPU, "100", "50"), resource("cpu", "1")]
+    found.zones[0].costs = [CostInfo(name="node-1", value=20)]
+    found.zones.append(zone(9, resource(GPU, "1")))
+    first, second = patch_for(found, status())["zones"]
+    assert [one["name"] for one in first["resources"]] == ["cpu", GPU, "memory"]
+    assert first["resources"][1] == {"name": GPU, "capacity": "100", "allocatable": "50", "available": "50"}
+    assert first["resources"][0] == {"name": "cpu", "capacity": "4", "allocatable": "3500m", "available": "3500m"}
+    assert first["costs"] == [{"name": "node-1", "value": 20}]
+    assert second["name"] == "node-1"

@@ -1,0 +1,341 @@
+"""The NodeResourceTopology reporter against the embedded API server: written once, kept right, never in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from control.standalone.apiserver import ApiServer
+from koordlet.api import crdgen, names
+from koordlet.api.annotations.topology import CPUBasicInfo
+from koordlet.api.core import Node, Pod
+from koordlet.api.meta import ObjectMeta
+from koordlet.api.quantity import Quantity
+from koordlet.api.topology import NodeResourceTopology
+from koordlet.kube import Client, Config, ConnectionFailed, NotFound
+from koordlet.metrics import Registries
+from koordlet.statesinformer.kubelet import KubeletError
+from koordlet.statesinformer.model import PodMeta
+from koordlet.statesinformer.nrt import TopologyReporter
+from koordlet.statesinformer.nrtstatus import Machine
+from koordlet.system.cputopology import Cpu, CpuTopology
+from koordlet.system.procfs import NumaMemInfo
+
+CPUS = CpuTopology(
+    tuple(Cpu(id=i, core=i, socket=i // 4, node=i // 4, l1=None, l2=None, l3=None) for i in range(8)),
+    smt=False,
+    turbo=False,
+)
+MACHINE = Machine(CPUS, CPUBasicInfo(cpu_model="m"), {n: NumaMemInfo(n, 1 << 30, 0, 0, {}) for n in range(2)})
+GPU = {"name": "koordinator.sh/gpu", "capacity": "100", "allocatable": "50", "available": "50"}
+
+
+async def until(check: Callable[[], Any], seconds: float = 30.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not check():  # noqa: ASYNC110 - what is waited for happens in a server
+            await asyncio.sleep(0.01)
+
+
+def pod(uid: str, status: str, qos: str) -> PodMeta:
+    meta = ObjectMeta(
+        name=uid,
+        namespace="ns",
+        uid=uid,
+        annotations={names.ANNOTATION_RESOURCE_STATUS: status},
+        labels={names.LABEL_QOS_CLASS: qos},
+    )
+    return PodMeta(uid, uid, "ns", qos, "", "Guaranteed", "", (), Pod(metadata=meta))
+
+
+@dataclass
+class World:
+    """What the reporter sees, to be changed by tests."""
+
+    client: Client
+    node: Node | None
+    pods: list[PodMeta] | None = field(default_factory=list)
+    machine: Machine | None = MACHINE
+    kubelet: dict[str, Any] | Exception = field(default_factory=lambda: {"cpuManagerPolicy": "none"})
+    kubelet_dir: Path = Path("/nonexistent")
+    told: int = 0
+    registries: Registries = field(default_factory=Registries)
+    reporter: TopologyReporter = field(init=False)
+
+    def make(self, **how: Any) -> TopologyReporter:
+        async def ask() -> dict[str, Any]:
+            if isinstance(self.kubelet, Exception):
+                raise self.kubelet
+            return self.kubelet
+
+        def tell() -> None:
+            self.told += 1
+
+        self.registries.node = "n"
+        self.reporter = TopologyReporter(
+            self.client, "n", node=lambda: self.node, pods=lambda: self.pods, machine=lambda: self.machine,
+            kubelet=ask, kubelet_dir=self.kubelet_dir, registries=self.registries, on_change=tell, **how,
+        )  # fmt: skip
+        return self.reporter
+
+    async def stored(self) -> NodeResourceTopology:
+        return await self.client.get(NodeResourceTopology, "n")
+
+    async def seen(self, version: str) -> None:
+        """Wait until the reporter's copy is this version."""
+        copy = self.reporter.stored
+        await until(lambda: copy.object is not None and copy.object.metadata.resource_version == version)
+
+    def outcomes(self) -> dict[str, float]:
+        family = [f for f in self.registries.internal.collect() if f.name == "koordlet_node_topology_reports"]
+        return {sample.labels["status"]: sample.value for f in family for sample in f.samples}
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
+    async with ApiServer(tmp_path / "data") as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: ApiServer) -> AsyncIterator[Client]:
+    async with Client(Config.load(str(server.kubeconfig_path))) as made:
+        crd = next(d for d in crdgen.documents().values() if d["spec"]["names"]["kind"] == "NodeResourceTopology")
+        await made.raw("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body=crd)
+
+        async def served() -> bool:
+            try:
+                await made.list(NodeResourceTopology)
+            except NotFound:
+                return False
+            return True
+
+        async with asyncio.timeout(30):
+            while not await served():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        yield made
+
+
+@pytest.fixture
+async def world(client: Client) -> AsyncIterator[World]:
+    node = await client.create(Node(metadata=ObjectMeta(name="n")))
+    world = World(client, node)
+    await world.make().stored.start()
+    await world.reporter.stored.synced.wait()
+    yield world
+    await world.reporter.stored.stop()
+
+
+def annotations(found: NodeResourceTopology) -> dict[str, Any]:
+    return {key: json.loads(text) for key, text in found.metadata.annotations.items()}
+
+
+def ls_pools(found: NodeResourceTopology) -> list[str]:
+    return [pool.get("cpuset", "") for pool in annotations(found)[names.ANNOTATION_CPU_SHARED_POOLS]]
+
+
+def be_pools(found: NodeResourceTopology) -> list[str]:
+    return [pool.get("cpuset", "") for pool in annotations(found)[names.ANNOTATION_BE_CPU_SHARED_POOLS]]
+
+
+async def test_created_once_and_left_alone_while_nothing_changes(world: World) -> None:
+    await world.reporter.report()
+    made = await world.stored()
+    (owner,) = made.metadata.owner_references
+    assert (owner.kind, owner.uid) == ("Node", world.node.metadata.uid)
+    assert made.topology_policies == ["None"]
+    await world.seen(made.metadata.resource_version)
+    for _ in range(10):
+        await world.reporter.report()
+    assert (await world.stored()).metadata.resource_version == made.metadata.resource_version
+    assert world.outcomes() == {"created": 1}
+    assert world.told == 1
+
+
+async def test_pinning_a_pod_takes_its_cpus_from_the_pools(world: World) -> None:
+    """From the LS pool always, from the BE pool only for an LSE pod."""
+    world.pods = [pod("lsr", '{"cpuset":"0"}', "LSR"), pod("bad", "{", "LSE"), pod("bad2", '{"cpuset":"x"}', "LSE")]
+    await world.reporter.report()
+    made = await world.stored()
+    assert (ls_pools(made), be_pools(made)) == (["1-3", "4-7"], ["0-3", "4-7"])
+    await world.seen(made.metadata.resource_version)
+    world.pods = [pod("lse", '{"cpuset":"0,4"}', "LSE")]
+    await world.reporter.report()
+    now = await world.stored()
+    assert (ls_pools(now), be_pools(now)) == (["1-3", "5-7"], ["1-3", "5-7"])
+    assert now.metadata.uid == made.metadata.uid
+    assert world.outcomes() == {"created": 1, "updated": 1}
+    assert world.told == 2
+    sizes = {
+        f.name: f.samples[0].value for f in world.registries.internal.collect() if f.name.startswith("koordlet_cpuset")
+    }
+    assert sizes == {"koordlet_cpuset_share_pool_cpu_cores": 6, "koordlet_cpuset_be_share_pool_cpu_cores": 6}
+
+
+async def test_per_cpu_metrics_are_behind_their_gate(world: World) -> None:
+    per_cpu = World(world.client, world.node)
+    await per_cpu.make(per_cpu=True, write=False).report()
+    for owner, expected in ((world, []), (per_cpu, [str(cpu) for cpu in range(8)])):
+        found = [f for f in owner.registries.internal.collect() if f.name == "koordlet_cpuset_share_pool_info"]
+        assert [sample.labels["cpu"] for f in found for sample in f.samples] == expected
+
+
+async def test_deleted_by_hand_it_comes_back(world: World) -> None:
+    await world.reporter.report()
+    await until(lambda: world.reporter.stored.object is not None)
+    await world.client.delete(NodeResourceTopology, "n")
+    await until(lambda: world.reporter.stored.object is None)
+    await world.reporter.report()
+    assert (await world.stored()).metadata.owner_references
+    assert world.outcomes() == {"created": 2}
+
+
+async def test_a_stale_copy_ends_in_the_truth(world: World) -> None:
+    """The watch is late: deleted, or made anew and changed by others since."""
+    await world.reporter.report()
+    await until(lambda: world.reporter.stored.object is not None)
+    await world.reporter.stored.stop()  # its copy stays what it was
+    await world.client.delete(NodeResourceTopology, "n")
+    world.pods = [pod("lsr", '{"cpuset":"0"}', "LSR")]
+    await world.reporter.report()
+    assert ls_pools(await world.stored()) == ["1-3", "4-7"], "NotFound leads to a new object"
+    zones = [
+        {"name": "node-0", "type": "Node", "resources": [GPU]}, {"name": "zone-x", "type": "Node"},
+    ]  # fmt: skip
+    await world.client.patch(NodeResourceTopology, "n", body={"zones": zones})
+    world.pods = [pod("lsr", '{"cpuset":"7"}', "LSR")]
+    await world.reporter.report()
+    now = await world.stored()
+    assert ls_pools(now) == ["0-3", "4-6"], "Conflict leads to a fresh look"
+    assert [zone.name for zone in now.zones] == ["node-0", "node-1"]
+    assert "koordinator.sh/gpu" in {resource.name for resource in now.zones[0].resources}
+
+
+async def test_others_keep_what_is_theirs(world: World) -> None:
+    await world.reporter.report()
+    made = await world.stored()
+    zones = json.loads(await _raw(world))["zones"]
+    zones[0]["resources"].append(GPU)
+    mine = {"metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}}, "zones": zones}
+    theirs = await world.client.patch(NodeResourceTopology, "n", body=mine)
+    await world.seen(theirs.metadata.resource_version)
+    await world.reporter.report()
+    assert (await world.stored()).metadata.resource_version == theirs.metadata.resource_version, "rewritten for nothing"
+    world.node.metadata.labels[names.LABEL_ENABLE_NUMA_RESERVATION] = "true"
+    world.node.status.capacity, world.node.status.allocatable = _amounts("8"), _amounts("7")
+    await world.reporter.report()
+    now = await world.stored()
+    assert now.metadata.labels["a"] == "b"
+    assert now.metadata.annotations["c"] == "d"
+    cpu = {r.name: r for r in now.zones[0].resources}
+    assert (str(cpu["cpu"].capacity), str(cpu["cpu"].allocatable)) == ("4", "3500m")
+    assert str(cpu["koordinator.sh/gpu"].capacity) == "100"
+    assert now.metadata.labels[names.LABEL_ENABLE_NUMA_RESERVATION] == "true"
+    await world.seen(now.metadata.resource_version)
+    del world.node.metadata.labels[names.LABEL_ENABLE_NUMA_RESERVATION]
+    await world.reporter.report()
+    gone = await world.stored()
+    assert names.LABEL_ENABLE_NUMA_RESERVATION not in gone.metadata.labels
+    assert gone.metadata.uid == made.metadata.uid
+
+
+def _amounts(cpu: str) -> Any:
+    return {"cpu": Quantity(cpu)}
+
+
+async def _raw(world: World) -> str:
+    path = "/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies/n"
+    return (await world.client.raw("GET", path)).decode()
+
+
+UNKNOWN = {
+    "no node": ({"node": None}, "node n is not known"),
+    "no layout": ({"machine": None}, "CPU and NUMA layout"),
+    "no pods yet": ({"pods": None}, "pods are not known"),
+    "kubelet away": ({"kubelet": KubeletError("kubelet /configz: HTTP 500")}, "HTTP 500"),
+    "kubelet talks nonsense": ({"kubelet": {"cpuManagerPolicy": 7}}, "cpuManagerPolicy"),
+}
+
+
+@pytest.mark.parametrize(("change", "problem"), UNKNOWN.values(), ids=UNKNOWN)
+async def test_what_is_not_known_costs_the_round_and_no_more(world: World, change, problem) -> None:
+    whole = {name: getattr(world, name) for name in change}
+    for name, value in change.items():
+        setattr(world, name, value)
+    await world.reporter.report()
+    assert problem in world.reporter.problem
+    assert world.reporter.local is None
+    assert world.outcomes() == {"skipped": 1}
+    for name, value in whole.items():
+        setattr(world, name, value)
+    await world.reporter.report()
+    assert world.reporter.problem is None
+    for name, value in change.items():
+        setattr(world, name, value)
+    await world.reporter.report()
+    assert world.reporter.local is not None, "the last status stays in force"
+
+
+async def test_logging_of_another_kubelet_version_is_not_looked_at(world: World) -> None:
+    """Its type changed in 1.28; any shape will do."""
+    world.kubelet = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0", "logging": {"flushFrequency": ["?"]}}
+    await world.reporter.report()
+    told = annotations(await world.stored())[names.ANNOTATION_CPU_MANAGER_POLICY]
+    assert told == {"policy": "static", "reservedCPUs": "0"}
+
+
+async def test_the_kubelets_state_file(world: World, tmp_path: Path) -> None:
+    (tmp_path / "cpu_manager_state").write_text('{"entries":{"u":{"main":"5-6"}}}')
+    static = World(world.client, world.node, kubelet={"cpuManagerPolicy": "static"}, kubelet_dir=tmp_path)
+    await static.make(write=False).report()
+    assert static.reporter.local is not None
+    assert ls_pools(static.reporter.local) == ["0-3", "4,7"]
+    (tmp_path / "cpu_manager_state").write_text("{")
+    await static.reporter.report()
+    assert "cpu_manager_state" in (static.reporter.problem or "")
+
+
+async def test_the_server_away_the_local_copy_goes_on(server: ApiServer, world: World) -> None:
+    await world.reporter.report()
+    await world.seen((await world.stored()).metadata.resource_version)
+    await server.stop()
+    world.pods = [pod("lsr", '{"cpuset":"0"}', "LSR")]
+    with pytest.raises(ConnectionFailed):
+        await world.reporter.report()
+    assert world.reporter.local is not None
+    assert ls_pools(world.reporter.local) == ["1-3", "4-7"]
+    assert world.told == 2
+    assert world.outcomes() == {"created": 1, "failed": 1}
+
+
+async def test_without_the_gate_only_the_local_copy_is_kept(world: World) -> None:
+    quiet = World(world.client, world.node)
+    await quiet.make(write=False).report()
+    assert quiet.reporter.local is not None
+    with pytest.raises(NotFound):
+        await world.stored()
+
+
+@pytest.mark.kubectl
+async def test_kubectl_shows_it(server: ApiServer, world: World) -> None:
+    world.pods = [pod("lse", '{"cpuset":"2-3"}', "LSE")]
+    await world.reporter.report()
+    process = await asyncio.create_subprocess_exec(
+        str(Path(sys.executable).with_name("kubectl")), f"--kubeconfig={server.kubeconfig_path}",
+        "get", "node-res-topo", "n", "-o", "yaml", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await process.communicate()
+    assert process.returncode == 0, err
+    shown = yaml.safe_load(out)
+    assert shown["metadata"]["labels"] == {names.LABEL_MANAGED_BY: "Koordinator"}
+    assert [zone["name"] for zone in shown["zones"]] == ["node-0", "node-1"]
+    assert shown["zones"][0]["resources"][0] == {"name": "cpu", "capacity": "4", "allocatable": "4", "available": "4"}
+    pools = json.loads(shown["metadata"]["annotations"][names.ANNOTATION_CPU_SHARED_POOLS])
+    assert pools == [{"socket": 0, "node": 0, "cpuset": "0-1"}, {"socket": 1, "node": 1, "cpuset": "4-7"}]

@@ -1,0 +1,376 @@
+"""What NodeResourceTopology says, in the numbers of spec 02 §3.8."""
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordlet.api import names
+from koordlet.api.annotations.topology import CPUBasicInfo, CPUInfo
+from koordlet.api.core import Node, NodeStatus, Pod
+from koordlet.api.cpus import format_cpus, parse_cpus
+from koordlet.api.meta import ObjectMeta
+from koordlet.api.quantity import Quantity
+from koordlet.statesinformer.model import PodMeta
+from koordlet.statesinformer.nrtkubelet import (
+    KubeletConfig,
+    KubeletStateError,
+    kubelet_config,
+    read_cpu_manager_state,
+    topology_policy,
+)
+from koordlet.statesinformer.nrtpools import PinnedPod, pool_cpus, split
+from koordlet.statesinformer.nrtstatus import Machine, TopologyError, compute
+from koordlet.system.cputopology import Cpu, CpuTopology
+from koordlet.system.procfs import NumaMemInfo
+
+MEMORY = 263432804 * 1024
+BASIC = CPUBasicInfo(cpu_model="XYZ CPU @ 2GHz", turbo_enabled=True, cat_l3_cbm_mask="fffff", vendor_id="GenuineIntel")
+
+
+def cpu(number: int, core: int, socket: int, node: int) -> Cpu:
+    return Cpu(id=number, core=core, socket=socket, node=node, l1=None, l2=None, l3=None)
+
+
+def machine(nodes: int = 2, per_node: int = 4, *, memory: int = MEMORY, huge: dict[int, int] | None = None) -> Machine:
+    """Single-threaded cores, a socket for each NUMA node."""
+    cpus = tuple(cpu(i, i, i // per_node, i // per_node) for i in range(nodes * per_node))
+    numa = {node: NumaMemInfo(node, memory, memory, 0, huge or {}) for node in range(nodes)}
+    return Machine(CpuTopology(cpus, smt=False, turbo=True), BASIC, numa)
+
+
+TWELVE = Machine(
+    CpuTopology(tuple(cpu(i, i % 6, i % 2, i % 2) for i in range(12)), smt=True, turbo=False),
+    CPUBasicInfo(),
+    {node: NumaMemInfo(node, MEMORY, 0, 0, {}) for node in range(2)},
+)
+"""Cores (0,6), (2,8), (4,10) on socket 0, the odd ones on socket 1."""
+
+
+def node(annotations: dict[str, object] | None = None, labels: dict[str, str] | None = None, **status) -> Node:
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in (annotations or {}).items()}
+    amounts = {member: {k: Quantity(v) for k, v in given.items()} for member, given in status.items()}
+    return Node(
+        metadata=ObjectMeta(name="n", uid="node-uid", annotations=texts, labels=labels or {}),
+        status=NodeStatus(**amounts),
+    )
+
+
+def pod(uid: str, cpuset: str | None = None, qos: str = "", *, name: str = "", status: str | None = None) -> PodMeta:
+    annotations = {} if cpuset is None else {names.ANNOTATION_RESOURCE_STATUS: json.dumps({"cpuset": cpuset})}
+    if status is not None:
+        annotations = {names.ANNOTATION_RESOURCE_STATUS: status}
+    labels = {names.LABEL_QOS_CLASS: qos} if qos else {}
+    meta = ObjectMeta(name=name or uid, namespace="ns", uid=uid, annotations=annotations, labels=labels)
+    return PodMeta(uid, name or uid, "ns", qos or "LS", "", "Burstable", "", (), Pod(metadata=meta))
+
+
+PINNED = [pod("x1", "4", "LSR"), pod("x2", "3", "LSE"), pod("x3", "5", "LSR")]
+STATIC = KubeletConfig(cpu_manager_policy="static", kube_reserved={"cpu": "2000m"})
+
+
+def say(machine_: Machine, node_: Node, pods=(), kubelet=None, state=None):
+    return compute(machine_, node_, tuple(pods), kubelet=kubelet, kubelet_state=state or {})
+
+
+def annotation(status, key: str):
+    return json.loads(status.annotations[key])
+
+
+def pools(status, key: str = names.ANNOTATION_CPU_SHARED_POOLS) -> list[tuple[int, int, str]]:
+    return [(p["socket"], p["node"], p.get("cpuset", "")) for p in annotation(status, key)]
+
+
+# --- what the node keeps
+
+RESERVATIONS = {
+    "cpu 2": ({"resources": {"cpu": "2"}}, "0,6"),
+    "cpu 2500m": ({"resources": {"cpu": "2500m"}}, "0,2,6"),
+    "cpu -2": ({"resources": {"cpu": "-2"}}, None),
+    "cpu 0": ({"resources": {"cpu": "0"}}, None),
+    "memory only": ({"resources": {"memory": "1Gi"}}, None),
+    "CPUs win over an amount": ({"resources": {"cpu": "10"}, "reservedCPUs": "0-1"}, "0-1"),
+    "not canonical": ({"reservedCPUs": "3,1,2"}, "1-3"),
+    "not a CPU list": ({"reservedCPUs": "-1"}, None),
+    "more than there are": ({"resources": {"cpu": "13"}}, None),
+    "not JSON": ("{", None),
+    "absent": (None, None),
+}
+
+
+@pytest.mark.parametrize(("given", "expected"), RESERVATIONS.values(), ids=RESERVATIONS)
+def test_reservation(given, expected):
+    status = say(TWELVE, node({} if given is None else {names.ANNOTATION_NODE_RESERVATION: given}))
+    assert annotation(status, names.ANNOTATION_NODE_RESERVATION) == ({"reservedCPUs": expected} if expected else {})
+    assert parse_cpus(expected or "").isdisjoint(pool_cpus(status.pools.ls) | pool_cpus(status.pools.be))
+
+
+SYSTEM = {
+    "no annotations at all": ({}, None, "0-3", None),
+    "others only": ({"a": "b"}, {}, "0-3", None),
+    "exclusive by default": ({names.ANNOTATION_SYSTEM_QOS_RESOURCE: {"cpuset": "0-1"}}, {"cpuset": "0-1"}, "2-3", None),
+    "shared": (
+        {names.ANNOTATION_SYSTEM_QOS_RESOURCE: {"cpuset": "0-1", "cpusetExclusive": False}},
+        {"cpuset": "0-1", "cpusetExclusive": False}, "0-3", None,
+    ),
+    "not JSON": ({names.ANNOTATION_SYSTEM_QOS_RESOURCE: "{"}, None, "", "system-qos-resource"),
+    "not a CPU list": ({names.ANNOTATION_SYSTEM_QOS_RESOURCE: {"cpuset": "a"}}, None, "", "cpuset: 'a'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "written", "left", "error"), SYSTEM.values(), ids=SYSTEM)
+def test_system_qos(given, written, left, error):
+    if error:
+        with pytest.raises(TopologyError, match=error):
+            say(machine(1), node(given))
+        return
+    status = say(machine(1), node(given))
+    assert annotation(status, names.ANNOTATION_SYSTEM_QOS_RESOURCE) == written
+    assert pools(status) == pools(status, names.ANNOTATION_BE_CPU_SHARED_POOLS) == [(0, 0, left)]
+
+
+# --- the kubelet
+
+
+def test_static_policy_reserves_cpus():
+    policy = annotation(say(machine(), node(), kubelet=STATIC), names.ANNOTATION_CPU_MANAGER_POLICY)
+    assert policy == {"policy": "static", "reservedCPUs": "0-1"}
+
+
+RESERVED = {
+    "both amounts": ({"kube_reserved": {"cpu": "500m"}, "system_reserved": {"cpu": "600m"}}, "0-1", None),
+    "listed": ({"reserved_system_cpus": "6,7", "kube_reserved": {"cpu": "3"}}, "6-7", None),
+    "nothing": ({"kube_reserved": {"memory": "1Gi"}}, None, "not above 0"),
+    "elsewhere": ({"reserved_system_cpus": "7-9"}, None, "8-9 is not on this machine"),
+    "no list": ({"reserved_system_cpus": "x"}, None, "reservedSystemCPUs: 'x'"),
+    "no quantity": ({"system_reserved": {"cpu": "lots"}}, None, "systemReserved.cpu: .*lots"),
+    "too many": ({"kube_reserved": {"cpu": "9"}}, None, "9 CPUs are asked for"),
+}
+
+
+@pytest.mark.parametrize(("given", "expected", "problem"), RESERVED.values(), ids=RESERVED)
+def test_reserved_by_the_kubelet(given, expected, problem):
+    """An error is told and leaves the set empty."""
+    status = say(machine(), node(), kubelet=KubeletConfig(cpu_manager_policy="static", **given))
+    assert annotation(status, names.ANNOTATION_CPU_MANAGER_POLICY).get("reservedCPUs") == expected
+    if problem is None:
+        assert not status.problems
+    else:
+        assert re.search(problem, status.problems["kubelet"])
+    assert pools(status) == [(0, 0, "0-3"), (1, 1, "4-7")], "the kubelet's CPUs stay in the pools"
+
+
+def test_options_are_told_and_a_kubelet_that_is_not_asked_says_nothing():
+    config = kubelet_config({"cpuManagerPolicy": "none", "cpuManagerPolicyOptions": {"full-pcpus-only": "true"}})
+    told = annotation(say(machine(), node(), kubelet=config), names.ANNOTATION_CPU_MANAGER_POLICY)
+    assert told == {"policy": "none", "options": {"full-pcpus-only": "true"}}
+    assert annotation(say(machine(), node()), names.ANNOTATION_CPU_MANAGER_POLICY) == {}
+
+
+POLICIES = {
+    ("single-numa-node", "container"): "SingleNUMANodeContainerLevel",
+    ("single-numa-node", "pod"): "SingleNUMANodePodLevel",
+    ("restricted", "container"): "RestrictedContainerLevel",
+    ("restricted", "pod"): "RestrictedPodLevel",
+    ("best-effort", "container"): "BestEffortContainerLevel",
+    ("best-effort", "pod"): "BestEffortPodLevel",
+    ("none", "container"): "None",
+    ("", "pod"): "None",
+    ("restricted", "galaxy"): "None",
+    ("of-tomorrow", "pod"): "None",
+}
+
+
+@pytest.mark.parametrize(("given", "expected"), POLICIES.items(), ids=lambda value: "-".join(value) or "empty")
+def test_topology_policy(given, expected):
+    config = KubeletConfig(topology_manager_policy=given[0], topology_manager_scope=given[1])
+    assert topology_policy(config) == expected
+    assert topology_policy(None) == "None"
+
+
+STATE = {"policyName": "static", "defaultCpuSet": "0-2", "entries": {"u": {"main": "3", "side": "4"}}, "checksum": 7}
+FILES = {
+    "missing": (None, {}),
+    "empty": ("", {}),
+    "no entries": ('{"policyName":"none","defaultCpuSet":"","checksum":1}', {}),
+    "entries": (json.dumps(STATE), {"u": {"main": "3", "side": "4"}}),
+    "not JSON": ("{", "cpu_manager_state"),
+    "the old form": ('{"entries":{"abc":"0-1"}}', "entries"),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), FILES.values(), ids=FILES)
+def test_cpu_manager_state(tmp_path, text, expected):
+    if text is not None:
+        (tmp_path / "cpu_manager_state").write_text(text)
+    if isinstance(expected, str):
+        with pytest.raises(KubeletStateError, match=expected):
+            read_cpu_manager_state(tmp_path)
+    else:
+        assert read_cpu_manager_state(tmp_path) == expected
+
+
+def test_a_state_file_that_cannot_be_read(tmp_path):
+    (tmp_path / "cpu_manager_state").mkdir()
+    with pytest.raises(KubeletStateError, match="directory"):
+        read_cpu_manager_state(tmp_path)
+
+
+def test_who_is_pinned_by_the_kubelet():
+    pods = [pod("a"), pod("b", qos="LS"), pod("c", qos="BE"), pod("d", "7", "LSR"), pod("e", qos="LSE")]
+    state = {
+        "b": {"m": "0"}, "c": {"m": "0"}, "d": {"m": "0"},  # LS, BE, managed by koordlet
+        "gone": {"m": "6"}, "a": {"m": "4", "n": "5", "o": "x"}, "e": {"m": "y"},
+    }  # fmt: skip
+    status = say(machine(), node(), pods, KubeletConfig(cpu_manager_policy="static", reserved_system_cpus="0"), state)
+    assert annotation(status, names.ANNOTATION_POD_CPU_ALLOCS) == [
+        {"namespace": "ns", "name": "a", "uid": "a", "cpuset": "4-5", "managedByKubelet": True},
+        {"uid": "gone", "cpuset": "6", "managedByKubelet": True},
+    ]
+    assert pools(status) == [(0, 0, "0-3")], "4-6 are the kubelet's, 7 is koordlet's"
+
+
+def test_without_the_static_policy_its_old_state_counts_for_nothing():
+    status = say(machine(), node(), [pod("a")], KubeletConfig(cpu_manager_policy="none"), {"a": {"m": "0"}})
+    assert status.annotations[names.ANNOTATION_POD_CPU_ALLOCS] == "null"
+    assert pools(status) == [(0, 0, "0-3"), (1, 1, "4-7")]
+
+
+# --- pools
+
+
+def test_pinned_pods_leave_the_pools():
+    """8 CPUs: pods on 4, 3 and 5, the one on 3 is LSE."""
+    status = say(machine(), node(), PINNED, STATIC)
+    assert pools(status) == [(0, 0, "0-2"), (1, 1, "6-7")]
+    assert pools(status, names.ANNOTATION_BE_CPU_SHARED_POOLS) == [(0, 0, "0-2"), (1, 1, "4-7")]
+
+
+RESERVED_NODE = {
+    names.ANNOTATION_NODE_RESERVATION: {"reservedCPUs": "1-2"},
+    names.ANNOTATION_SYSTEM_QOS_RESOURCE: {"cpuset": "7"},
+}
+
+
+def test_reservation_and_system_qos_leave_the_pools():
+    assert pools(say(machine(), node(RESERVED_NODE), PINNED, STATIC)) == [(0, 0, "0"), (1, 1, "6")]
+
+
+def test_what_the_kubelet_pinned_leaves_the_pools():
+    pods = [*PINNED, pod("xxx-y4", name="pod4")]
+    status = say(machine(), node(), pods, STATIC, {"xxx-y4": {"demo": "1"}})
+    assert pools(status)[0] == (0, 0, "0,2")
+    assert status.annotations[names.ANNOTATION_POD_CPU_ALLOCS] == (
+        '[{"namespace":"ns","name":"pod4","uid":"xxx-y4","cpuset":"1","managedByKubelet":true}]'
+    )
+
+
+def test_a_pool_may_run_empty_but_does_not_go():
+    status = say(machine(), node({names.ANNOTATION_NODE_RESERVATION: {"reservedCPUs": "0-3"}}))
+    assert pools(status) == [(0, 0, ""), (1, 1, "4-7")]
+    full = say(machine(), node(), [pod("x", "0-3", "LSE")])
+    assert pools(full) == [(1, 1, "4-7")], "a NUMA node that is wholly pinned has no pool"
+
+
+BAD_PODS = {"no JSON": "{", "no CPU list": '{"cpuset":"x-y"}', "wrong type": '{"cpuset":7}'}
+
+
+@pytest.mark.parametrize("text", BAD_PODS.values(), ids=BAD_PODS)
+def test_a_malformed_pod_costs_only_itself(text):
+    status = say(machine(), node(), [pod("bad", status=text), *PINNED])
+    assert pools(status) == [(0, 0, "0-2"), (1, 1, "6-7")]
+    assert "pod ns/bad" in status.problems["bad"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["LSE", "LSR", ""]), st.frozensets(st.integers(0, 7)))),
+    st.frozensets(st.integers(0, 7)), st.frozensets(st.integers(0, 7)),
+)  # fmt: skip
+def test_pools_are_disjoint_from_what_is_taken(given_pods, kubelets, withheld):
+    cpus = [CPUInfo(id=i, core=i // 2, socket=i // 4, node=i // 2) for i in range(8)]
+    usable = frozenset(range(8)) - kubelets
+    pinned = [PinnedPod(str(i), qos, taken) for i, (qos, taken) in enumerate(given_pods)]
+    made = split(cpus, usable, pinned, withheld)
+    own = frozenset().union(*(one.cpus for one in pinned))
+    exclusive = frozenset().union(*(one.cpus for one in pinned if one.qos == "LSE"))
+    assert pool_cpus(made.ls) == usable - own - withheld
+    assert pool_cpus(made.be) == usable - exclusive - withheld
+    for side in (made.ls, made.be):
+        assert sum(len(parse_cpus(p.cpuset)) for p in side) == len(pool_cpus(side)), "no CPU is in two pools"
+        assert [(p.socket, p.node) for p in side] == sorted((p.socket, p.node) for p in side)
+        assert all(parse_cpus(p.cpuset) <= {c.id for c in cpus if c.node == p.node} for p in side)
+        assert all(p.cpuset == format_cpus(parse_cpus(p.cpuset)) for p in side)
+
+
+# --- machine and zones
+
+
+def test_the_machine():
+    status = say(machine(), node())
+    assert annotation(status, names.ANNOTATION_CPU_BASIC_INFO) == {
+        "cpuModel": "XYZ CPU @ 2GHz", "turboEnabled": True, "catL3CbmMask": "fffff", "vendorID": "GenuineIntel",
+    }  # fmt: skip
+    detail = annotation(status, names.ANNOTATION_CPU_TOPOLOGY)["detail"]
+    assert detail[0] == {"id": 0, "core": 0, "socket": 0, "node": 0}
+    assert [one["id"] for one in detail] == list(range(8))
+
+
+def amounts(status, resource: str, member: str) -> list[int]:
+    return [
+        getattr(one, member).milli_value() for zone in status.zones for one in zone.resources if one.name == resource
+    ]
+
+
+def test_zones():
+    status = say(machine(), node())
+    assert [(zone.name, zone.type) for zone in status.zones] == [("node-0", "Node"), ("node-1", "Node")]
+    names_ = [resource.name for resource in status.zones[0].resources]
+    assert names_ == ["cpu", "hugepages-1Gi", "hugepages-2Mi", "memory"]
+    for member in ("capacity", "allocatable", "available"):
+        assert amounts(status, "memory", member) == [269755191296 * 1000] * 2
+        assert amounts(status, "cpu", member) == [4000] * 2
+        assert amounts(status, "hugepages-2Mi", member) == [0, 0]
+
+
+def test_huge_pages_are_taken_off_memory_when_they_are_reported():
+    huge = {1 << 20: 2, 2048: 10}
+    status = say(machine(huge=huge), node())
+    assert amounts(status, "hugepages-1Gi", "capacity") == [2 * 2**30 * 1000] * 2
+    assert amounts(status, "hugepages-2Mi", "capacity") == [10 * 2**21 * 1000] * 2
+    assert amounts(status, "memory", "capacity") == [(MEMORY - 2 * 2**30 - 10 * 2**21) * 1000] * 2
+
+
+def test_zones_are_in_the_order_of_numbers():
+    assert [zone.name for zone in say(machine(nodes=12), node()).zones] == [f"node-{i}" for i in range(12)]
+
+
+ENABLED = {names.LABEL_ENABLE_NUMA_RESERVATION: "true"}
+NUMA_RESERVATIONS = {  # milli-units: capacity, allocatable of each zone
+    "cpu 8 of which 7 allocatable": (2, 4, "cpu", "8", "7", 4000, 3500),
+    "4000m over 3": (3, 4, "cpu", "12", "8", 4000, 4000 - 1334),
+    "10Gi over 3": (3, 4, "memory", "100Gi", "90Gi", MEMORY * 1000, MEMORY * 1000 - 3579139413334),
+    "everything": (2, 4, "cpu", "100", "0", 4000, 0),
+    "nothing": (2, 4, "cpu", "8", "8", 4000, 4000),
+    "more allocatable than there is": (2, 4, "cpu", "8", "9", 4000, 4000),
+}
+
+
+@pytest.mark.parametrize("case", NUMA_RESERVATIONS.values(), ids=NUMA_RESERVATIONS)
+def test_numa_reservation_keeps_capacity_apart(case):
+    nodes, per_node, resource, capacity, allocatable, whole, left = case
+    given = {"capacity": {resource: capacity}, "allocatable": {resource: allocatable}}
+    status = say(machine(nodes, per_node), node(labels=ENABLED, **given))
+    assert status.numa_reservation == "true"
+    assert amounts(status, resource, "capacity") == [whole] * nodes
+    assert amounts(status, resource, "allocatable") == amounts(status, resource, "available") == [left] * nodes
+    off = say(machine(nodes, per_node), node(labels={names.LABEL_ENABLE_NUMA_RESERVATION: "false"}, **given))
+    assert amounts(off, resource, "allocatable") == [whole] * nodes
+    assert off.numa_reservation == "false"
+
+
+def test_numa_nodes_that_do_not_match():
+    odd = Machine(machine(2).cpus, BASIC, machine(1).numa)
+    with pytest.raises(TopologyError, match=r"with CPUs are \[0, 1\], those with memory \[0\]"):
+        say(odd, node())
