@@ -27,11 +27,16 @@ from koordlet.app.http import Server
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
 from koordlet.app.runner import Runner
-from koordlet.kube import Client, Config
+from koordlet.audit import Auditor, LogAuditor, NullAuditor, node
+from koordlet.audit.api import SWEEP_SECONDS, Readers, events_handler, no_events
+from koordlet.audit.logfile import FLUSH_SECONDS, AuditLog
+from koordlet.interference.assembly import SECONDS, Interference
+from koordlet.kube import Client, Config, EventRecorder
 from koordlet.kube.credentials import TokenFile
 from koordlet.metriccache import MetricCache
 from koordlet.metriccache.snapshot import SnapshotError, load, save
 from koordlet.metrics import Registries
+from koordlet.metrics.registries import Rows
 from koordlet.metricsadvisor.advisor import FACT_CPU, FACT_NUMA, MetricsAdvisor, boot_clock
 from koordlet.metricsadvisor.nodefacts import FACT_BASIC
 from koordlet.metricsadvisor.optional import Intervals, OptionalCollectors
@@ -45,7 +50,9 @@ from koordlet.statesinformer.kubelet import REQUEST_BUCKETS, KubeletClient
 from koordlet.statesinformer.nodemetric import MIN_REPORT_SECONDS
 from koordlet.statesinformer.nrt import TopologyReporter
 from koordlet.statesinformer.nrtstatus import Machine
+from koordlet.statesinformer.pleg import Pleg
 from koordlet.statesinformer.pods import PodsInformer
+from koordlet.statesinformer.prompt import Prompt
 from koordlet.statesinformer.reporter import NodeMetricReporter
 from koordlet.statesinformer.resourceviews import ResourceViews
 from koordlet.statesinformer.states import KubeStates, LocalStates, States
@@ -62,7 +69,6 @@ log = get_logger(__name__)
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SNAPSHOT_MAX_AGE = 1800.0
-DISCOVER_SECONDS = 3.0
 FIRST_SAMPLE_SECONDS = 0.2
 """A rate takes two readings; the second one need not wait for the tick."""
 
@@ -82,12 +88,18 @@ class Daemon:
         self.health, self.runner = Health(), Runner()
         self.cache = MetricCache(tick=options.collect_res_used_interval, max_rows=options.metric_cache_max_series)
         self.files = CgroupFS(self.host, kube_root=self._kube_root())
+        self.auditor: Auditor = NullAuditor()
+        self._routes: list[web.RouteDef] = []
+        self.pleg = Pleg(self.host.facts.cgroup_mounts.hierarchy("cpu") or self.host.roots.cgroup)
+        self._events: EventRecorder | None = None
+        """None without an API server."""
         self._snapshot = Path(options.state_dir) / "metrics.npz"
         self._boot_id = (self.host.roots.proc / "sys/kernel/random/boot_id").read_text().strip()
 
     async def run(self) -> int:
         """Start everything, serve until a signal, stop everything."""
         self._say_conditions()
+        self._audit()
         states: States
         if self.options.standalone:
             states = self._local()
@@ -97,14 +109,19 @@ class Daemon:
         probes = self._probes()
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+            advisor = self._advisor(states, probes)
+            interference = self._interference(states, advisor)
             views = Views(
-                self._advisor(states, probes),
+                advisor,
                 self.cache,
                 self.registries,
                 probes,
                 self.host.facts,
                 open_files=lambda: self.files.cache.stats.open_fds,
+                verdicts=interference.views.briefs,
             )
+            self.pleg.attach(self.registries)
+            self.runner.add(self.pleg)
             self._serve(views)
             self._snapshots()
             log.info("koordlet starts", version=VERSION, node=self.registries.node or self.options.node_name)
@@ -119,7 +136,9 @@ class Daemon:
         states = LocalStates(lambda: tree.walk(root))
         states.refresh()
         self.registries.node = self.options.node_name or os.uname().nodename
-        self.runner.add(self._periodic("discover", DISCOVER_SECONDS, states.refresh))
+        task = self._periodic("discover", self.options.discover_interval, states.refresh)
+        self.pleg.add_handler(self._prompt(task).on_any)
+        self.runner.add(task)
         return states
 
     def _kube(self) -> States:
@@ -147,17 +166,28 @@ class Daemon:
         states.node.add_handler(on_add=lambda node: setattr(self.registries, "node", node.metadata.name))
         self.runner.add_stop("kube client", client.close)
         self.runner.add_stop("kubelet client", kubelet.close)
+        self._events = EventRecorder(client, "koordlet", options.node_name)
+        self.runner.add(self._events)
         for informer in (states.node, states.node_slo, states.node_metric):
             self.health.check(f"informer:{informer.name}", lambda informer=informer: informer.problem)  # type: ignore[misc]
             self.runner.add(informer)
         self.health.check("pods", lambda: pods.error or None)
-        self.runner.add(self._periodic("pods", options.kubelet_sync_interval, states.sync_pods))
+        task = self._periodic("pods", options.kubelet_sync_interval, states.sync_pods)
+        self.pleg.add_handler(self._prompt(task).on_kubelet_pods)
+        self.runner.add(task)
+        states.callbacks.attach(self.registries)
+        self.runner.add(states.callbacks)
         ResourceViews(states, self.registries)
         if options.enable_node_metric_report:
             self._report(client, states)
         if options.node_topology_sync_interval > 0:
             self._topology(client, states, kubelet, pods)
         return states
+
+    def _prompt(self, task: Periodic) -> Prompt:
+        prompt = Prompt(task.trigger)
+        self.runner.add_stop(f"prompt {task.name}", prompt.close)
+        return prompt
 
     def _report(self, client: Client, states: KubeStates) -> None:
         reporter = NodeMetricReporter(
@@ -223,6 +253,8 @@ class Daemon:
 
     def _advisor(self, states: States, probes: ProbeSet) -> MetricsAdvisor:
         options = self.options
+        index = CgroupIndex(self._cgroup_ids)
+        self.pleg.add_handler(lambda _: index.expire())
         advisor = MetricsAdvisor(
             self.host,
             TickReader(self.host, self.files),
@@ -230,7 +262,7 @@ class Daemon:
             self.cache,
             self.registries,
             probes=probes,
-            index=CgroupIndex(self._cgroup_ids),
+            index=index,
             latency_window=options.sched_latency_window,
             page_cache=options.enable_pagecache_collector,
             huge_pages=self.gates.enabled("HugePageReport"),
@@ -283,6 +315,20 @@ class Daemon:
             except WriteError as error:
                 raise OSError(error.errno, str(error)) from error
 
+    def _interference(self, states: States, advisor: MetricsAdvisor) -> Interference:
+        interference = Interference(
+            advisor,
+            self.registries,
+            node_slo=lambda: states.node_slo.object if isinstance(states, KubeStates) else None,
+            auditor=self.auditor,
+            recorder=self._events,
+            clock=boot_clock,
+            wall=SYSTEM_CLOCK.now,
+        )
+        self._routes += interference.views.routes()
+        self.runner.add(self._periodic("interference", SECONDS, interference.watch.step))
+        return interference
+
     def _cgroup_ids(self) -> Iterator[tuple[str, int]]:
         root = self.files.hierarchy("cpu")
         for path in tree.walk(root):
@@ -292,6 +338,36 @@ class Daemon:
                 continue
 
     # --- what is served and kept
+
+    def _audit(self) -> None:
+        options = self.options
+        served = self.gates.enabled("AuditEventsHTTPHandler")
+        if not self.gates.enabled("AuditEvents"):
+            if served:
+                self._routes.append(web.get("/events", no_events))
+            return
+        audited = AuditLog(Path(options.audit_log_dir), options.audit_max_disk_space_mb)
+        self.auditor = LogAuditor(audited, options.audit_verbose)
+        self.health.check("audit", lambda: audited.problem)
+
+        def outcomes() -> Rows:
+            return [(("written",), audited.written), (("dropped",), audited.dropped)]
+
+        self.registries.view("audit_events_total", outcomes)
+        self.registries.view("audit_written_bytes_total", lambda: [((), audited.bytes)])
+        if served:
+            readers = Readers(audited.directory, options.audit_max_concurrent_readers)
+            handler = events_handler(readers, audited.flush, options.audit_max_events_limit)
+            self._routes.append(web.get("/events", handler, allow_head=False))
+            self.runner.add(self._periodic("audit-sweep", SWEEP_SECONDS, readers.sweep))
+
+        async def last_event() -> None:
+            self.auditor.record(3, node(), "KoordletStopped")
+            audited.close()
+
+        self.runner.add_stop("audit log", last_event)
+        self.runner.add(self._periodic("audit-flush", FLUSH_SECONDS, audited.flush, immediate=False))
+        self.auditor.record(3, node(), "KoordletStarted", f"version {VERSION}")
 
     def _serve(self, views: Views) -> None:
         async def top(_: web.Request) -> web.Response:
@@ -308,7 +384,7 @@ class Daemon:
                     "/metrics": both,
                 },
                 health=self.health,
-                routes=[web.get("/top", top)],
+                routes=[web.get("/top", top), *self._routes],
             )
         )
 

@@ -10,6 +10,7 @@ import msgspec
 
 from koordlet.api.base import Struct
 from koordlet.api.fields import doc, written
+from koordlet.api.interference import Brief
 
 
 class Culprit(Struct):
@@ -65,6 +66,9 @@ class TopRow(Struct):
     throttled: Annotated[float | None, doc("Share of CFS periods in which quota ran out, 0 to 1.")] = None
     pressure: Pressure | None = None
     sched: SchedLatency | None = None
+    verdicts: Annotated[list[Brief], doc("What is wrong with it now, the worst first.")] = msgspec.field(
+        default_factory=list
+    )
 
 
 class FeatureState(Struct):

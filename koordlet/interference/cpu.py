@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from koordlet.interference.model import Floats, ResourceEvidence
 from koordlet.metricsadvisor.latency import Blame, OwnerOf, blame
 from koordlet.probes.layout import SPECIAL_KEYS
-from koordlet.probes.snapshot import Ints, SchedLatencySnapshot, diff, quantiles
+from koordlet.probes.snapshot import SchedLatencySnapshot, diff, quantiles
 
 HARDLY = 0.02
 """Seconds a second added to what a container ran: one that hardly runs hardly suffers."""
@@ -29,6 +29,7 @@ SCREEN = 0.03
 THROTTLED_PERIODS = 0.1
 UNTOLD = tuple(SPECIAL_KEYS[name] for name in ("older", "moved", "overflow"))
 IDLE = SPECIAL_KEYS["idle"]
+Ints = NDArray[np.int64]
 PROBES = ("bpf", "bcc")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from koordlet.api.slo import extension_values
 from koordlet.api.sloconfig.interference import DEFAULT, InterferenceConfigError, InterferenceStrategy, effective
 from koordlet.app.logging import get_logger
 
@@ -12,9 +13,10 @@ log = get_logger(__name__)
 
 
 class Policy:
-    """`current()` looks at the extensions again only when they are another object."""
+    """`extensions` gives NodeSLO's as they are (None without a NodeSLO); they are read again only when they are another
+    object. Without the key the defaults are in force."""
 
-    def __init__(self, extensions: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(self, extensions: Callable[[], Mapping[str, Any] | None]) -> None:
         self._extensions = extensions
         self._seen: Mapping[str, Any] | None = None
         self._strategy = DEFAULT
@@ -28,7 +30,7 @@ class Policy:
             return self._strategy
         self._seen = found
         try:
-            self._strategy = effective(found)
+            self._strategy = effective(extension_values(found))
             self.error = ""
         except InterferenceConfigError as error:
             if str(error) != self.error:

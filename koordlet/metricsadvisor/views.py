@@ -7,6 +7,7 @@ from math import isnan
 
 import numpy as np
 
+from koordlet.api.interference import Brief
 from koordlet.api.top import Culprit, FeatureState, Pressure, SchedLatency, Top, TopRow
 from koordlet.metriccache import MetricCache
 from koordlet.metrics import Registries
@@ -49,7 +50,9 @@ class Views:
         facts: HostFacts,
         *,
         open_files: Callable[[], int],
+        verdicts: Callable[[str], list[Brief]] = lambda _: [],
     ) -> None:
+        self._verdicts = verdicts
         self._advisor, self._cache, self._probes, self._facts = advisor, cache, probes, facts
         self._sums: dict[str, SteadySums] = {}
         self._culprit_counters: dict[str, CulpritCounters] = {}
@@ -254,6 +257,7 @@ class Views:
                 throttled=_known(picture.use.throttled[row]),
                 pressure=self._pressure(subject.key),
                 sched=self._sched(subject.key, blamed, 1.0 if window is None else window[1]),
+                verdicts=self._verdicts(subject.key),
             )
 
     def _pressure(self, key: str) -> Pressure | None:
