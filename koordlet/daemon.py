@@ -208,8 +208,8 @@ class Daemon:
         options, facts = self.options, self.cache.facts
 
         def machine() -> Machine | None:
-            found = [facts.get(name) for name in (FACT_CPU, FACT_BASIC, FACT_NUMA)]
-            return None if any(fact is None for fact in found) else Machine(*found)
+            cpus, basic, numa = facts.get(FACT_CPU), facts.get(FACT_BASIC), facts.get(FACT_NUMA)
+            return None if cpus is None or basic is None or numa is None else Machine(cpus, basic, numa)
 
         reporter = TopologyReporter(
             client,
