@@ -103,6 +103,12 @@ def _koordinator() -> tuple[Family, ...]:
             EXTERNAL,
         ),
         Family(
+            "be_suppress_cpu_cores",
+            "Cores that best-effort pods may use: type=cpuset or type=cfsQuota.",
+            ("type",),
+            unit="cores",
+        ),
+        Family(
             "resource_update_duration_milliseconds",
             "Time that writing one kernel setting took.",
             ("type", "status"),

@@ -110,6 +110,17 @@ class Executor:
             self._merged = merge(self._declared, self._rules)
         return self._merged
 
+    def current(self, setting: Setting) -> Value | None:
+        """What the kernel holds, from the last look where that is recent; None when it can't be told."""
+        held = self._held.get(setting)
+        if held is not None and held.shown is not None and self._clock() < held.next_look:
+            return held.shown
+        try:
+            return self._files.read(setting)
+        except KernelFileError as error:
+            self._count(NOBODY, setting, "unreadable", str(error))
+            return None
+
     @property
     def problems(self) -> Mapping[Setting, str]:
         """Settings that the last look found not to hold what they should, and why."""

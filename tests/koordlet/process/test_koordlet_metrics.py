@@ -34,7 +34,8 @@ NEEDS_MORE = {
     "koordlet_container_cpi",  # hardware counters
     "koordlet_resctrl_llc_occupancy",  # resctrl
     "koordlet_resctrl_memory_bandwidth",
-    "koordlet_resource_update_duration_milliseconds",  # a strategy that writes
+    "koordlet_be_suppress_cpu_cores",  # a strategy that writes
+    "koordlet_resource_update_duration_milliseconds",
     "koordlet_resource_update_problems_total",
 }
 PRESSURE = {f"koordlet_{level}_{name}" for level in ("container", "pod") for name in ("psi", "psi_stall_seconds_total")}

@@ -1,0 +1,84 @@
+"""Runs the strategies: one picture a round for all that are due, declarations to the executor, one pass of writes.
+
+A strategy that raises is logged with its cause and counted, keeps what it had declared, and runs again at the next
+round; the others are not delayed. Called once a second by the daemon; `give_back` is its stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from koordlet.app.logging import get_logger
+from koordlet.metrics import Registries
+from koordlet.qosmanager.strategy import Decision, Strategy
+from koordlet.qosmanager.view import NodeView
+from koordlet.resourceexecutor import Executor, PassResult
+
+log = get_logger(__name__)
+
+FAMILIES = ("be_suppress_cpu_cores",)
+"""Families that decisions fill."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    strategy: Strategy
+    interval: float
+    due: float = float("-inf")
+    decided: Decision = field(default_factory=Decision)
+    waiting: bool = True
+    """Whether it could not decide the last time."""
+
+
+class QoSManager:
+    """`strategies` with their intervals in seconds; `look` gives the round's picture, None while there is no node."""
+
+    def __init__(
+        self,
+        strategies: Sequence[tuple[Strategy, float]],
+        look: Callable[[], NodeView | None],
+        executor: Executor,
+        registries: Registries,
+    ) -> None:
+        self._slots = [_Slot(strategy, interval) for strategy, interval in strategies]
+        self._look, self._executor, self._registries = look, executor, registries
+        for family in FAMILIES:
+            registries.view(family, lambda family=family: self._rows(family))
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """What each strategy says of its last decision."""
+        return {
+            slot.strategy.name: "waiting for figures" if slot.waiting else slot.decided.note or "nothing to do"
+            for slot in self._slots
+        }
+
+    def round(self) -> PassResult:
+        """Decide what is due, then make the kernel agree."""
+        view = self._look()
+        if view is not None:
+            for slot in self._slots:
+                if view.now >= slot.due:
+                    slot.due = view.now + slot.interval
+                    self._decide(slot, view)
+        return self._executor.apply()
+
+    def give_back(self) -> PassResult:
+        """Everything as the kubelet had set it."""
+        return self._executor.give_everything_back()
+
+    def _decide(self, slot: _Slot, view: NodeView) -> None:
+        try:
+            decided = slot.strategy.decide(view)
+        except Exception as error:  # one strategy's fault must not stop the others
+            self._registries.count("resource_update_problems_total", slot.strategy.name, "", "raised")
+            log.exception("strategy failed", strategy=slot.strategy.name, error=repr(error))
+            return
+        slot.waiting = decided is None
+        if decided is not None:
+            slot.decided = decided
+            self._executor.declare(slot.strategy.name, decided.updates)
+
+    def _rows(self, family: str) -> Iterable[tuple[tuple[str, ...], float]]:
+        return [row for slot in self._slots for row in slot.decided.figures.get(family, {}).items()]
