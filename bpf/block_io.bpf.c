@@ -1,0 +1,557 @@
+// SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only)
+// Copyright The koordinator-py authors
+//
+// block_io.bpf.c: what each cgroup asks of each disk, how long it waits, and whose requests went before its own.
+//
+// A bio is stamped when it enters the block layer (block_bio_queue, or block_split for a part cut off), after blk-throttle
+// has let it go. block_rq_issue finds the stamp through the request's first bio; everything is counted at
+// block_rq_complete, from the CPU that completes: queue time (arrival to issue), device time (issue to completion), bytes.
+//
+// Who was ahead. A disk is taken for a server that works for one request at a time, each from the completion before it to
+// its own; these slices stand in a ring, slices of one owner that touch are one. From its arrival to the beginning of its
+// own slice a request waited for the owners of the slices in between; where the disk did nothing it waited for nobody
+// ("idle"). The parts sum up to the wait. On a disk that serves many at once a slice is a share of its throughput.
+//
+// Whose a bio is. A task's own, by its cgroup, whatever the kernel charges. Work of kernel threads (write-back, loop,
+// throttled bios let go) and swapping belong to the bio's blkcg, else to the memory cgroup of its first page, else to that
+// kind of thread. On v1 those ids are of other hierarchies, which the tag says; user space translates them.
+//
+// Throttling. A bio held back raises no event, but the first one of a group arms the throttle's timer from its submitter's
+// context (timer_start). From then, as long as the group's or an ancestor's throttle queue holds something whenever one of
+// its bios is let go, the group is held back by its own limit.
+#include "koord.bpf.h"
+#include "slots.h"
+
+#include "block_io.h"
+#include "owners.h"
+
+const volatile struct io_config settings SEC(".rodata.config");
+
+#include "slots.bpf.h"
+
+#include "blame.bpf.h"
+
+#define REQ_OP_MASK 0xff
+#define FIBONACCI 0x9e3779b97f4a7c15ull
+#define REQUEST_PROBES 4
+
+TABLE(stats, struct io_stats);
+TABLE(held, u64);
+TABLE(devices, struct io_device);
+TABLE(bios, struct io_bio);
+TABLE(requests, struct io_request);
+TABLE(cpus, struct io_cpu);
+
+static __always_inline struct io_cpu *this_cpu(u32 *cpu)
+{
+	*cpu = bpf_get_smp_processor_id();
+	return bpf_map_lookup_elem(&cpus, cpu);
+}
+
+// A kernel pointer as a number to hash and to compare: the verifier allows nothing but the distance to another pointer.
+static __always_inline u64 number(const void *pointer)
+{
+	u64 n = (u64)pointer;
+
+	asm volatile("%0 -= %1" : "+r"(n) : "r"(&settings));
+	return n;
+}
+
+static __always_inline struct io_device *device_at(u32 i) { return bpf_map_lookup_elem(&devices, &i); }
+static __always_inline struct io_stats *stats_of(u32 cpu, u32 slot)
+{
+	slot += cpu * (cgroup_mask() + 1 + SPECIALS);
+	return bpf_map_lookup_elem(&stats, &slot);
+}
+
+static __always_inline struct io_bio *bio_at(u64 bio)
+{
+	u32 i = (u32)((bio >> 6) * FIBONACCI >> 40) & settings.bio_mask;
+
+	return bpf_map_lookup_elem(&bios, &i);
+}
+
+// The request's place; with claim, a free one if it has none.
+static __always_inline struct io_request *request_at(u64 request, bool take)
+{
+	u32 hash = (request >> 6) * FIBONACCI >> 40;
+	u32 n;
+
+	for (n = 0; n < REQUEST_PROBES; n++) {
+		u32 i = (hash + n) & settings.request_mask;
+		struct io_request *entry = bpf_map_lookup_elem(&requests, &i);
+
+		if (!entry)
+			break;
+		if (entry->request == request)
+			return entry;
+	}
+	for (n = 0; take && n < REQUEST_PROBES; n++) {
+		u32 i = (hash + n) & settings.request_mask;
+		struct io_request *entry = bpf_map_lookup_elem(&requests, &i);
+
+		if (!entry)
+			break;
+		if (entry->request == 0 && claim(&entry->request, request) == 0) {
+			entry->bio = 0;
+			return entry;
+		}
+	}
+	return NULL;
+}
+
+// The disk's place, DEVICES when all are taken.
+static __always_inline u32 device_at_number(u32 major, u32 minor)
+{
+	u64 tag = ((u64)major << 20 | minor) + 1;
+	u32 n;
+
+	for (n = 0; n < PROBES; n++) {
+		u32 i = (major * 31 + minor + n) % DEVICES;
+		struct io_device *device = device_at(i);
+		u64 seen;
+
+		if (!device)
+			break;
+		seen = READ_ONCE(device->tag);
+		if (seen == 0)
+			seen = claim(&device->tag, tag);
+		if (seen == 0 || seen == tag)
+			return i;
+	}
+	return DEVICES;
+}
+
+static __always_inline u32 device_of(struct gendisk *disk)
+{
+	return device_at_number(disk->major, disk->first_minor);
+}
+
+static __always_inline u64 owner(u32 space, u64 id)
+{
+	return (u64)space << TAG_SPACE_SHIFT | (id & ((1ull << TAG_DEVICE_SHIFT) - 1));
+}
+
+// The pair's slot.
+static __always_inline u32 pair_slot(u64 owner, u32 device, u64 *lost)
+{
+	u64 tag = owner | (u64)device << TAG_DEVICE_SHIFT;
+	u32 hash = tag * FIBONACCI >> 40;
+	u32 n;
+
+	for (n = 0; n < 2 * PROBES; n++) {
+		u32 i = (hash + n) & cgroup_mask();
+		u64 *at = tag_at(i);
+		u64 seen;
+
+		if (!at)
+			break;
+		seen = READ_ONCE(*at);
+		if (seen == 0)
+			seen = claim(at, tag);
+		if (seen == 0 || seen == tag)
+			return i;
+	}
+	(*lost)++;
+	return SPECIAL(SLOT_OVERFLOW);
+}
+
+static __always_inline u64 special_owner(struct task_struct *task)
+{
+	u32 comm = 0;
+
+	bpf_probe_read_kernel(&comm, sizeof(comm), task->comm);
+	return owner(SPACE_SPECIAL, kthread_slot(comm) - SPECIAL(0));
+}
+
+// Of the memory cgroup that a bio's first page is charged to; 0 = none but the root.
+static __always_inline u64 page_owner(struct bio *bio)
+{
+	struct page *page = bio->bi_io_vec->bv_page;
+	unsigned long head, data;
+	struct mem_cgroup *memcg;
+
+	head = BPF_CORE_READ(page, compound_head);
+	if (head & 1)
+		page = (void *)(head - 1);
+	data = BPF_CORE_READ(page, memcg_data);
+	if (!data || data & 3)
+		return 0;
+	memcg = (void *)data;
+	if (!BPF_CORE_READ(memcg, css.parent))
+		return 0;
+	return owner(settings.cgroup_v2 ? SPACE_TASK : SPACE_MEMORY, BPF_CORE_READ(memcg, css.cgroup, kn, id));
+}
+
+static __always_inline u64 blkg_owner(struct blkcg_gq *blkg)
+{
+	return owner(settings.cgroup_v2 ? SPACE_TASK : SPACE_BLKIO, blkg->blkcg->css.cgroup->kn->id);
+}
+
+static __always_inline bool swaps(struct bio *bio)
+{
+	return bio->bi_opf >> bpf_core_enum_value(enum req_flag_bits, __REQ_SWAP) & 1;
+}
+
+static __always_inline u64 bio_owner(struct bio *bio, struct task_struct *task)
+{
+	struct blkcg_gq *blkg = bio->bi_blkg;
+	u32 op = bio->bi_opf & REQ_OP_MASK;
+	u64 id = 0;
+
+	if (!(task->flags & PF_KTHREAD) && task->pid && !swaps(bio))
+		return owner(SPACE_TASK, task_cgroup_id(task));
+	if (blkg && blkg->parent)
+		return blkg_owner(blkg);
+	// The journal's blocks belong to everybody, whoever's page they were first.
+	if (op <= REQ_OP_WRITE && bio->bi_iter.bi_size &&
+	    !(bio->bi_opf >> bpf_core_enum_value(enum req_flag_bits, __REQ_META) & 1))
+		id = page_owner(bio);
+	return id ?: special_owner(task);
+}
+
+struct throtl_service_queue___v617 {
+	unsigned int nr_queued_bps[2];
+	unsigned int nr_queued_iops[2];
+} __attribute__((preserve_access_index));
+
+struct throtl_service_queue___v616 {
+	unsigned int nr_queued[2];
+} __attribute__((preserve_access_index));
+
+static __always_inline u32 queued_in(struct throtl_service_queue *queue)
+{
+	u32 n[4] = {};
+
+	if (bpf_core_field_exists(struct throtl_service_queue___v617, nr_queued_bps)) {
+		struct throtl_service_queue___v617 *q = (void *)queue;
+
+		bpf_core_read(n, 8, &q->nr_queued_bps);
+		bpf_core_read(n + 2, 8, &q->nr_queued_iops);
+	} else {
+		struct throtl_service_queue___v616 *q = (void *)queue;
+
+		bpf_core_read(n, 8, &q->nr_queued);
+	}
+	return n[0] + n[1] + n[2] + n[3];
+}
+
+// Bios that this group's or an ancestor's throttle holds back from the disk.
+OUT_OF_LINE u32 held_back(struct blkcg_gq *blkg)
+{
+	struct request_queue *q = BPF_CORE_READ(blkg, q);
+	struct throtl_service_queue *queue = NULL;
+	u32 i, total = 0;
+
+	for (i = 0; i < 6; i++) {
+		struct throtl_grp *group = NULL;
+
+		// Which of the policies is throttling is no number to rely on: only its groups lead back to the disk's queue.
+		bpf_core_read(&group, sizeof(group), &blkg->pd[i]);
+		if (group && BPF_CORE_READ(group, td, queue) == q) {
+			queue = &group->service_queue;
+			break;
+		}
+	}
+	for (i = 0; queue && i < 6; i++) {
+		struct throtl_service_queue *parent = BPF_CORE_READ(queue, parent_sq);
+
+		if (!parent) // the disk's own
+			break;
+		total += queued_in(queue);
+		queue = parent;
+	}
+	return total;
+}
+
+// A bio of this owner has been let through; was it, and is another one, held back?
+static __always_inline void let_go(struct bio *bio, u64 owner, u64 now)
+{
+	u32 cpu, device, slot, left;
+	struct io_cpu *own = this_cpu(&cpu);
+	struct blkcg_gq *blkg = bio->bi_blkg;
+	struct io_stats *row;
+	u64 *since;
+
+	device = device_of(bio->bi_bdev->bd_disk);
+	if (!own || device == DEVICES)
+		return;
+	left = held_back(blkg);
+	slot = pair_slot(owner, device, &own->slot_lost);
+	since = bpf_map_lookup_elem(&held, &slot);
+	if (!since)
+		return;
+	if (*since && *since < now) {
+		row = stats_of(cpu, slot);
+		if (row) {
+			row->throttled_ns += now - *since;
+			row->throttled_count++;
+		}
+	}
+	*since = left ? now : 0;
+}
+
+static __always_inline int arrived(struct bio *bio)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct io_bio *stamp = bio_at(number(bio));
+	u64 now = bpf_ktime_get_ns();
+
+	if (!stamp)
+		return 0;
+	stamp->bio = number(bio);
+	stamp->arrival_ns = now;
+	stamp->owner = bio_owner(bio, task);
+	if (task->flags & PF_KTHREAD && bio->bi_blkg && bio->bi_blkg->parent)
+		let_go(bio, stamp->owner, now);
+	return 0;
+}
+
+SEC("tp_btf/block_bio_queue")
+int BPF_PROG(block_bio_queue, struct bio *bio)
+{
+	return arrived(bio);
+}
+
+SEC("tp_btf/block_split")
+int BPF_PROG(block_split, struct bio *bio)
+{
+	return arrived(bio);
+}
+
+extern const void throtl_pending_timer_fn __ksym __weak;
+
+// Left out on kernels without blk-throttle.
+SEC("tp_btf/timer_start")
+int BPF_PROG(timer_start, struct timer_list *timer)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct throtl_service_queue *queue;
+	struct throtl_data *data;
+	struct gendisk *disk;
+	u32 cpu, i, device, slot;
+	struct io_cpu *own;
+	u64 *since, id;
+
+	if ((u64)timer->function != (u64)&throtl_pending_timer_fn)
+		return 0;
+	own = this_cpu(&cpu);
+	if (!own || task->flags & PF_KTHREAD || !task->pid)
+		return 0;
+	queue = (void *)timer - bpf_core_field_offset(struct throtl_service_queue, pending_timer);
+	for (i = 0; i < 8; i++) {
+		struct throtl_service_queue *parent = BPF_CORE_READ(queue, parent_sq);
+
+		if (!parent)
+			break;
+		queue = parent;
+	}
+	data = (void *)queue - bpf_core_field_offset(struct throtl_data, service_queue);
+	disk = BPF_CORE_READ(data, queue, disk);
+	device = device_at_number(BPF_CORE_READ(disk, major), BPF_CORE_READ(disk, first_minor));
+	id = task->cgroups->subsys[bpf_core_enum_value(enum cgroup_subsys_id, io_cgrp_id)]->cgroup->kn->id;
+	if (device == DEVICES)
+		return 0;
+	slot = pair_slot(owner(settings.cgroup_v2 ? SPACE_TASK : SPACE_BLKIO, id), device, &own->slot_lost);
+	since = bpf_map_lookup_elem(&held, &slot);
+	if (since && *since == 0)
+		*since = bpf_ktime_get_ns();
+	return 0;
+}
+
+SEC("tp_btf/block_rq_issue")
+int BPF_PROG(block_rq_issue, struct request *rq)
+{
+	u64 now = bpf_ktime_get_ns(), arrival = now, who, id;
+	struct gendisk *disk = rq->q->disk;
+	u32 op = rq->cmd_flags & REQ_OP_MASK;
+	struct bio *bio = rq->bio;
+	struct io_request *entry;
+	struct io_bio *stamp;
+	u32 cpu, device;
+	struct io_cpu *own = this_cpu(&cpu);
+
+	if (!own || !disk || (!bio && op != REQ_OP_FLUSH))
+		return 0; // a command of the driver's own
+	device = device_of(disk);
+	if (device == DEVICES) {
+		own->device_lost++;
+		return 0;
+	}
+	entry = request_at(number(rq), true);
+	if (!entry) {
+		own->request_lost++;
+		return 0;
+	}
+	id = number(bio);
+	stamp = bio_at(id);
+	if (!bio) {
+		who = owner(SPACE_SPECIAL, SLOT_KTHREAD); // a flush of the disk, for whoever asked
+	} else if (stamp && stamp->bio == id) {
+		who = stamp->owner;
+		arrival = stamp->arrival_ns;
+		stamp->bio = 0;
+	} else if (entry->bio == id) { // the disk was busy the first time
+		entry->issue_ns = now;
+		return 0;
+	} else {
+		who = bio_owner(bio, bpf_get_current_task_btf());
+		own->unstamped++;
+	}
+	entry->bio = id;
+	entry->arrival_ns = arrival < now ? arrival : now;
+	entry->issue_ns = now;
+	entry->device = device;
+	entry->slot = pair_slot(who, device, &own->slot_lost);
+	return 0;
+}
+
+// Splits the time from `from` until `end` among those who were served meanwhile, the latest first.
+OUT_OF_LINE int split(struct io_device *device, u32 victim, u64 from, u64 end)
+{
+	u32 head = device->head;
+	u64 idle = 0;
+	u32 i;
+
+	for (i = 0; i < IO_RING && end > from; i++) {
+		struct io_slice *slice = &device->ring[(head - i) & (IO_RING - 1)];
+		u64 start = slice->start_ns, stop = slice->end_ns;
+
+		if (stop == 0 || start > stop)
+			break;
+		if (start >= end) // written since
+			continue;
+		if (start < from)
+			start = from;
+		if (stop < from)
+			stop = from;
+		if (stop < end) {
+			idle += end - stop;
+			end = stop;
+		}
+		if (start < end) {
+			charge(victim, slice->slot, end - start);
+			end = start;
+		}
+	}
+	if (idle)
+		charge(victim, SPECIAL(SLOT_IDLE), idle);
+	if (end > from)
+		charge(victim, SPECIAL(SLOT_OLDER), end - from);
+	return 0;
+}
+
+// From `start` to `now` the disk worked for this slot.
+static __always_inline void served(struct io_device *device, u32 slot, u64 start, u64 now)
+{
+	u32 head = device->head;
+	struct io_slice *latest = &device->ring[head & (IO_RING - 1)];
+
+	if (latest->slot == slot && latest->end_ns >= start && latest->end_ns) {
+		latest->end_ns = now;
+		return;
+	}
+	head = __sync_fetch_and_add(&device->head, 1) + 1;
+	latest = &device->ring[head & (IO_RING - 1)];
+	latest->end_ns = 0;
+	latest->start_ns = start;
+	latest->slot = slot;
+	latest->end_ns = now;
+}
+
+static __always_inline u32 direction_of(u32 op)
+{
+	switch (op) {
+	case REQ_OP_READ:
+		return IO_READ;
+	case REQ_OP_FLUSH:
+		return IO_FLUSH;
+	case REQ_OP_DISCARD:
+	case REQ_OP_SECURE_ERASE:
+		return IO_DISCARD;
+	}
+	return IO_WRITE;
+}
+
+// An empty flush is answered without ever being in service itself.
+static __always_inline void flushed(struct request *rq, struct io_cpu *own, u32 cpu, u64 now)
+{
+	struct bio *bio = rq->bio;
+	u64 id = number(bio), queued, b;
+	struct io_bio *stamp = bio_at(id);
+	struct io_stats *row;
+	u32 device;
+
+	if (!bio || rq->__data_len || !stamp || stamp->bio != id)
+		return;
+	device = device_of(rq->q->disk);
+	if (device == DEVICES)
+		return;
+	row = stats_of(cpu, pair_slot(stamp->owner, device, &own->slot_lost));
+	if (!row)
+		return;
+	stamp->bio = 0;
+	queued = now - stamp->arrival_ns;
+	b = bucket_of(queued);
+	asm volatile("%0 &= 31" : "+r"(b));
+	row->queue_hist[1][b]++;
+	row->ops[IO_FLUSH]++;
+	row->queue_ns[IO_FLUSH] += queued;
+}
+
+SEC("tp_btf/block_rq_complete")
+int BPF_PROG(block_rq_complete, struct request *rq, int error, unsigned int bytes)
+{
+	u64 now = bpf_ktime_get_ns(), arrival, issue, start, b, hist;
+	struct io_request *entry;
+	struct io_device *device;
+	struct io_stats *row;
+	u32 cpu, slot, direction;
+	struct io_cpu *own = this_cpu(&cpu);
+
+	if (!own)
+		return 0;
+	entry = request_at(number(rq), false);
+	if (!entry) {
+		flushed(rq, own, cpu, now);
+		return 0;
+	}
+	slot = entry->slot;
+	direction = direction_of(rq->cmd_flags & REQ_OP_MASK) & 3;
+	row = stats_of(cpu, slot);
+	if (!row)
+		return 0;
+	row->bytes[direction] += bytes;
+	if (bytes < rq->__data_len)
+		return 0; // in part
+	arrival = entry->arrival_ns;
+	issue = entry->issue_ns;
+	device = device_at(entry->device);
+	entry->request = 0;
+	if (!device || issue > now)
+		return 0;
+	hist = direction != IO_READ;
+	b = bucket_of(issue - arrival);
+	asm volatile("%0 &= 31" : "+r"(b));
+	row->queue_hist[hist][b]++;
+	b = bucket_of(now - issue);
+	asm volatile("%0 &= 31" : "+r"(b));
+	row->device_hist[hist][b]++;
+	row->ops[direction]++;
+	row->queue_ns[direction] += issue - arrival;
+	row->device_ns[direction] += now - issue;
+
+	start = __sync_lock_test_and_set(&device->last_ns, now);
+	if (start < issue)
+		start = issue;
+	if (start > now)
+		start = now;
+	if (start > arrival) {
+		row->ahead_ns += start - arrival;
+		split(device, slot, arrival, start);
+	}
+	served(device, slot, start, now);
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
