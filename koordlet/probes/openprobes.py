@@ -76,6 +76,14 @@ class ProbeSet:
         """The loaded probe, for its cost and occupancy; None on the file rungs."""
         return self.sched_latency if isinstance(self.sched_latency, LoadedProbe) else None
 
+    def drop(self, name: str, source: str, reason: str) -> None:
+        """Do without one that is there but not wanted; its numbers come from *source*."""
+        opened: Source | None = getattr(self, name)
+        if opened is not None:
+            opened.close(False)
+            setattr(self, name, None)
+            self.status[name] = ProbeStatus(False, source, reason)
+
     def close(self, keep: bool = False) -> None:
         """``keep``: leave pinned programs counting for the next koordlet; else remove pins and our mount."""
         for name in (PROBE, *OPENERS):
