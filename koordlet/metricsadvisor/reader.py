@@ -1,26 +1,26 @@
 """All reading of a tick, in one pass (design: kernel files are opened once and read with pread).
 
-A file that cannot be read costs its own figures and is said in `errors`; the tick goes on.
+With `AllGroups` the cgroups' figures come out of the kernel in one walk, held to the files by a cgroup a tick; without
+it, or when it fails, each cgroup's files are read. A file that cannot be read costs its own figures and is said in
+`errors`; the tick goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
+from koordlet.metricsadvisor.allgroups import AllGroups, SpotCheck
 from koordlet.metricsadvisor.readings import BestEffortLimits, Readings
+from koordlet.probes.frame import ProbeError
 from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
 from koordlet.system.cgroup.batch import BatchReader, CgroupTable, Want
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.errors import CgroupGone, KernelFileError
 from koordlet.system.host import Host
-from koordlet.system.procfs import (
-    CpuTicks,
-    MemInfo,
-    NumaMemInfo,
-    read_cpu_ticks,
-    read_meminfo,
-    read_numa_meminfo,
-)
+from koordlet.system.nodefiles import NodeFiles
+from koordlet.system.procfs import CpuTicks, MemInfo, NumaMemInfo
 
 USE = Want.CPU_USAGE | Want.CPU_STAT | Want.MEMORY_STAT
 
@@ -28,9 +28,19 @@ USE = Want.CPU_USAGE | Want.CPU_STAT | Want.MEMORY_STAT
 class TickReader:
     """Reads one tick after another; owns no decision."""
 
-    def __init__(self, host: Host, fs: CgroupFS) -> None:
-        self._host, self._fs = host, fs
+    def __init__(
+        self,
+        host: Host,
+        fs: CgroupFS,
+        groups: AllGroups | None = None,
+        distrust: Callable[[str], object] = lambda cause: None,
+    ) -> None:
+        """*distrust* hears once why *groups* is not asked any more."""
+        self._host, self._fs, self._groups = host, fs, groups
         self._batch, self._pressure = BatchReader(fs), BatchReader(fs)
+        self._spot, self._spot_files = SpotCheck(), BatchReader(fs)
+        self._node = NodeFiles(host.roots, fs.cache)
+        self._distrust = distrust
         self.errors: dict[str, str] = {}
         """Why a source gave nothing in the last tick, by source."""
 
@@ -38,7 +48,7 @@ class TickReader:
         """Everything but pressure."""
         self.errors = {}
         self._fs.cache.begin_tick()
-        table = self._batch.read([subject.cgroup_dir for subject in workloads.subjects], USE)
+        table = self._use([subject.cgroup_dir for subject in workloads.subjects])
         for error in table.errors:
             self.errors.setdefault("cgroup", str(error))
         numa = self._numa()
@@ -60,23 +70,41 @@ class TickReader:
         """Pressure of every subject."""
         return self._pressure.read([subject.cgroup_dir for subject in workloads.subjects], Want.PRESSURE)
 
+    def _use(self, dirs: Sequence[str]) -> CgroupTable:
+        if self._groups is None:
+            return self._batch.read(dirs, USE)
+        try:
+            table = self._groups.read(dirs)
+        except ProbeError as error:
+            self.errors["cgroup_stats"] = str(error)
+            return self._batch.read(dirs, USE)
+        if self._spot.wrong(table):
+            self.errors["cgroup_stats"] = cause = f"not believed: {self._spot.cause}"
+            self._groups = None
+            self._distrust(cause)
+            return self._batch.read(dirs, USE)
+        spot = self._spot.next_dir(table)
+        if spot is not None:
+            self._spot.note(table, self._spot_files.read([spot], USE))
+        return table
+
     def _ticks(self) -> CpuTicks | None:
         try:
-            return read_cpu_ticks(self._host.roots)
+            return self._node.cpu_ticks()
         except KernelFileError as error:
             self.errors["stat"] = str(error)
             return None
 
     def _memory(self) -> MemInfo | None:
         try:
-            return read_meminfo(self._host.roots)
+            return self._node.memory()
         except KernelFileError as error:
             self.errors["meminfo"] = str(error)
             return None
 
     def _numa(self) -> Mapping[int, NumaMemInfo]:
         try:
-            return read_numa_meminfo(self._host.roots)
+            return self._node.numa_memory()
         except KernelFileError as error:
             self.errors["numa"] = str(error)
             return {}
@@ -87,12 +115,11 @@ class TickReader:
         """Bytes of all pods by NUMA node. With one node, the common case, that is their sum and needs no file."""
         pods = [row for row, s in enumerate(workloads.subjects) if s.kind is SubjectKind.POD and not table.gone[row]]
         sums = dict.fromkeys(numa, 0.0)
+        if len(numa) == 1:
+            columns = ("memory_inactive_anon", "memory_active_anon", "memory_unevictable")
+            used = np.sum([table.columns[column][pods] for column in columns], axis=0)
+            return {node: float(np.nansum(used)) for node in numa}  # NaN: left during the pass
         for row in pods:
-            if len(numa) == 1:
-                columns = ("memory_inactive_anon", "memory_active_anon", "memory_unevictable")
-                used = sum(float(table.columns[column][row]) for column in columns)
-                sums[next(iter(numa))] += used if used == used else 0.0  # NaN: left during the pass
-                continue
             try:
                 found = self._fs.memory_numa(workloads.subjects[row].cgroup_dir) or {}
             except CgroupGone:

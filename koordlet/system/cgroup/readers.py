@@ -10,6 +10,7 @@ instead; both share one :class:`~koordlet.system.cgroup.cache.ReadCache`.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -150,7 +151,7 @@ class CgroupFS:
     def cpuset(self, cgroup_dir: str) -> CPUSet | None:
         """The CPUs tasks may use: v2 reads the effective set, v1 the configured one."""
         name = "cpuset.cpus.effective" if self.version == 2 else "cpuset.cpus"
-        return self._parsed(name, cgroup_dir, lambda text, path: CPUSet.parse(text))
+        return self._parsed(name, cgroup_dir, lambda text, path: _cpus(text))
 
     # --- memory
 
@@ -223,6 +224,12 @@ class CgroupFS:
             return parse(text, path)
         except ValueError as error:
             raise MalformedFile(path, text, str(error)) from error
+
+
+@functools.lru_cache(maxsize=256)
+def _cpus(text: str) -> CPUSet:
+    """Hundreds of containers share a few sets."""
+    return CPUSet.parse(text)
 
 
 def _join(*parts: str) -> str:
