@@ -14,6 +14,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from aiohttp import web
@@ -40,6 +41,7 @@ from koordlet.metrics.registries import Rows
 from koordlet.metricsadvisor.advisor import FACT_CPU, FACT_NUMA, MetricsAdvisor, boot_clock
 from koordlet.metricsadvisor.nodefacts import FACT_BASIC
 from koordlet.metricsadvisor.optional import Intervals, OptionalCollectors
+from koordlet.metricsadvisor.allgroups import AllGroups
 from koordlet.metricsadvisor.reader import TickReader
 from koordlet.metricsadvisor.views import Views
 from koordlet.options import Options
@@ -257,7 +259,7 @@ class Daemon:
         self.pleg.add_handler(lambda _: index.expire())
         advisor = MetricsAdvisor(
             self.host,
-            TickReader(self.host, self.files),
+            self._reader(probes),
             lambda: states.workloads,
             self.cache,
             self.registries,
@@ -328,6 +330,16 @@ class Daemon:
         self._routes += interference.views.routes()
         self.runner.add(self._periodic("interference", SECONDS, interference.watch.step))
         return interference
+
+    def _reader(self, probes: ProbeSet) -> TickReader:
+        def distrust(cause: str) -> None:
+            probes.status["cgroup_stats"] = replace(probes.status["cgroup_stats"], source="files", reason=cause)
+
+        stats = probes.cgroup_stats if self.options.cgroup_stats == "auto" else None
+        if stats is None:
+            probes.drop("cgroup_stats", "files", "switched off")
+            return TickReader(self.host, self.files)
+        return TickReader(self.host, self.files, AllGroups(stats), distrust)
 
     def _cgroup_ids(self) -> Iterator[tuple[str, int]]:
         root = self.files.hierarchy("cpu")

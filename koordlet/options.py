@@ -106,6 +106,9 @@ class Options(LoggingOptions):
     state_dir: str = flag("state-dir", "/var/run/koordlet", "snapshots of the metric cache")
     snapshot_interval: Duration = flag("snapshot-interval", "1m", "how often the metric cache is saved", minimum=1)
 
+    cgroup_stats: str = flag(
+        "cgroup-stats", "auto", "how cgroups' figures are read: auto (one BPF walk) or files", choices=("auto", "files")
+    )
     probes: str = flag("probes", "auto", "where schedule latency comes from", choices=PROBE_MODES)
     bpf_pin_dir: str = flag("bpf-pin-dir", "/sys/fs/bpf/koordlet", "where BPF maps are pinned; empty: nowhere")
     keep_pins: bool = flag("keep-pins", False, "leave BPF programs pinned and counting at stop, for a quick restart")
