@@ -123,4 +123,3 @@ def test_cgroups_of_a_killed_kubelet_go_with_their_processes(
         assert not (kubelet / "cgroups.json").exists()
     finally:
         downs.remove_cgroups(made)
-    
