@@ -55,6 +55,19 @@ def test_all_thirteen_kinds_are_served(cluster: Cluster):
         assert resource.kind in cluster.run("explain", f"{resource.plural}.{resource.group}").stdout
 
 
+def test_the_nodes_topology_is_reported(cluster: Cluster, eventually: Eventually):
+    """Its CPUs as sysfs has them; the stand-in kubelet aligns nothing and pins nothing."""
+    name = node(cluster)
+    eventually(lambda: not cluster.run("get", "node-res-topo", name, ok=False).returncode)
+    found = cluster.get("node-res-topo", name)
+    assert found["metadata"]["ownerReferences"][0]["uid"] == cluster.get("node", name)["metadata"]["uid"]
+    assert found["zones"][0]["name"] == "node-0"
+    told = {key: json.loads(text) for key, text in found["metadata"]["annotations"].items()}
+    capacity = cluster.get("node", name)["status"]["capacity"]["cpu"]
+    assert len(told["node.koordinator.sh/cpu-topology"]["detail"]) == int(capacity)
+    assert "policy" in told["kubelet.koordinator.sh/cpu-manager-policy"], "koordlet asked the kubelet"
+
+
 SAMPLES: dict[str, dict[str, Any]] = {
     "Reservation": {"spec": {"template": {"spec": {"containers": []}}, "owners": [{"labelSelector": {}}], "ttl": "1h"}},
     "Device": {"spec": {"devices": [{"type": "gpu", "minor": 0, "health": True}]}},

@@ -19,6 +19,9 @@ from koordlet.system.naming import KubeQOS
 pytestmark = pytest.mark.kernel
 
 NEEDS_A_CLUSTER = {
+    "koordlet_cpuset_share_pool_cpu_cores",
+    "koordlet_cpuset_be_share_pool_cpu_cores",
+    "koordlet_node_topology_reports_total",
     "koordlet_kubelet_request_duration_seconds",
     "koordlet_node_resource_allocatable",
     "koordlet_container_resource_requests",
@@ -28,6 +31,8 @@ NEEDS_A_CLUSTER = {
     "koordlet_node_metric_reports_total",
 }
 NEEDS_MORE = {
+    "koordlet_cpuset_share_pool_info",  # gate PerCPUMetric
+    "koordlet_cpuset_be_share_pool_info",
     "koordlet_host_application_resource_usage",  # a NodeSLO
     "koordlet_be_suppress_be_used_cpu_cores",  # the QoS directories, which only a kubelet's node has for certain
     "koordlet_collector_failures_total",  # something that fails

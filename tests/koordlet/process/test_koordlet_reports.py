@@ -34,6 +34,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from koordlet.api import crdgen
+from koordlet.api.cpus import parse_cpus
 from koordlet.api.quantity import Quantity
 from koordlet.system.naming import KubeQOS
 
@@ -42,6 +43,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
 NODE = "own-node"
 TOKEN = "kubelet-token"
 METRIC = f"/apis/slo.koordinator.sh/v1alpha1/nodemetrics/{NODE}"
+TOPOLOGY = f"/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies/{NODE}"
 
 
 class Api:
@@ -202,6 +204,8 @@ class History:
     top_while_away: Any = None
     families: Any = None
     app_dir: str = ""
+    topologies: list[dict[str, Any]] = field(default_factory=list)
+    """NodeResourceTopology before the server went away, and after somebody deleted it."""
 
 
 def _settled(call: Callable[[], Any], tools: Any, what: str) -> Any:
@@ -268,6 +272,7 @@ def _live(tools: Any, tree: Any, view: Any, koordlets: Any, api: Api, kubelet: K
         history.series.append(koordlet.series(after=history.moments[-1]))
 
     note(api.find(METRIC)["metadata"]["uid"])
+    history.topologies.append(_settled(lambda: api.find(TOPOLOGY), tools, "the node's topology"))
     # koordlet sleeps while the server goes on and forgets
     os.kill(koordlet.process.pid, signal.SIGSTOP)
     for number in range(150):
@@ -282,9 +287,11 @@ def _live(tools: Any, tree: Any, view: Any, koordlets: Any, api: Api, kubelet: K
     api.start()
     _settled(api.ready, tools, "the API server again")
     api.call("DELETE", METRIC)
+    api.call("DELETE", TOPOLOGY)
     api.call("POST", METRIC.rpartition("/")[0], _node_metric(30, 60, ["1m", "2m"]))
     api.patch(f"{METRIC}/status", {"status": {"neighbour": {"says": "hello"}}})
     note(api.find(METRIC)["metadata"]["uid"])
+    history.topologies.append(_settled(lambda: api.find(TOPOLOGY), tools, "the node's topology again"))
     history.families = koordlet.families()
     return history
 
@@ -421,6 +428,29 @@ def test_a_changed_policy_is_honoured(history: History) -> None:
     assert cores(usage["p50"]["resources"]) <= cores(usage["p99"]["resources"])
 
 
+def test_the_topology_is_this_machines(history: History) -> None:
+    first, second = history.topologies
+    assert first["metadata"]["uid"] != second["metadata"]["uid"], "deleted by hand, it is made anew"
+    (owner,) = second["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["controller"]) == ("Node", NODE, True)
+    told = {key.partition("/")[2]: json.loads(text) for key, text in second["metadata"]["annotations"].items()}
+    online = parse_cpus(Path("/sys/devices/system/cpu/online").read_text().strip())
+    assert [cpu["id"] for cpu in told["cpu-topology"]["detail"]] == sorted(online)
+    assert frozenset().union(*(parse_cpus(pool["cpuset"]) for pool in told["cpu-shared-pools"])) == online
+    assert second["topologyPolicies"] == ["None"]
+    memory_kib = sum(
+        int(path.read_text().split("MemTotal:")[1].split()[0])
+        for path in Path("/sys/devices/system/node").glob("node*/meminfo")
+    )
+    totals = [
+        Quantity(resource["capacity"]).value()
+        for zone in second["zones"]
+        for resource in zone["resources"]
+        if resource["name"] == "memory"
+    ]
+    assert sum(totals) == memory_kib * 1024
+
+
 def test_what_others_wrote_stays(history: History) -> None:
     assert history.reports[1]["status"]["neighbour"] == {"says": "hello"}
     assert history.reports[1]["metadata"]["labels"] == {"whose": "somebody-else"}
@@ -441,6 +471,9 @@ def test_families_that_need_a_cluster_are_served(history: History) -> None:
     outcomes = rows("koordlet_node_metric_reports")
     assert outcomes[NODE, "succeeded"] >= 2
     assert rows("koordlet_be_suppress_be_used_cpu_cores")
+    assert rows("koordlet_cpuset_share_pool_cpu_cores")[NODE,] == os.sysconf("SC_NPROCESSORS_ONLN")
+    assert rows("koordlet_cpuset_be_share_pool_cpu_cores")[NODE,] == os.sysconf("SC_NPROCESSORS_ONLN")
+    assert rows("koordlet_node_topology_reports")[NODE, "created"] == 2
     codes = {s.labels["code"] for s in history.families["koordlet_kubelet_request_duration_seconds"].samples}
     assert "200" in codes
     assert {"agent"} == {
