@@ -39,9 +39,9 @@ from koordlet.metriccache.snapshot import SnapshotError, load, save
 from koordlet.metrics import Registries
 from koordlet.metrics.registries import Rows
 from koordlet.metricsadvisor.advisor import FACT_CPU, FACT_NUMA, MetricsAdvisor, boot_clock
+from koordlet.metricsadvisor.allgroups import AllGroups
 from koordlet.metricsadvisor.nodefacts import FACT_BASIC
 from koordlet.metricsadvisor.optional import Intervals, OptionalCollectors
-from koordlet.metricsadvisor.allgroups import AllGroups
 from koordlet.metricsadvisor.reader import TickReader
 from koordlet.metricsadvisor.views import Views
 from koordlet.options import Options
