@@ -58,10 +58,22 @@ class CollectPolicy(Struct):
     ] = ""
 
 
+class PredictPolicy(Struct):
+    """How koordlet predicts; not in Koordinator, whose proposal names these fields (spec 02 §11.4)."""
+
+    resource_diff_threshold_percent: Annotated[
+        int | None, doc("Report early once a predicted amount moved by more than this; default 5.", minimum=0)
+    ] = None
+    cold_start_period_seconds: Annotated[
+        int | None, doc("Pods younger than this count with their requests; default: koordlet's flag.", minimum=0)
+    ] = None
+
+
 class NodeMetricSpec(Struct):
     """`spec` of a NodeMetric."""
 
     metric_collect_policy: Annotated[CollectPolicy | None, doc("How koordlet measures and reports.")] = None
+    predict_policy: Annotated[PredictPolicy | None, doc("How koordlet predicts.")] = None
 
 
 class AggregatedUsage(Struct):
@@ -142,6 +154,9 @@ class NodeMetricStatus(Struct):
     ] = None
     prod_peak_metric: Annotated[
         ReclaimableMetric | None, doc("Predicted peak of Prod pods and system, safety margin included.")
+    ] = None
+    extensions: Annotated[
+        dict[str, Any] | None, doc("Summaries of the node, by subject; not in Koordinator.", preserve=True)
     ] = None
 
 

@@ -19,6 +19,8 @@ from koordlet.metriccache.ring import Key, Ring
 
 LONG_SECONDS = 30 * 60.0
 SHORT_SECONDS = 5 * 60.0
+MAX_SECONDS = 12 * 3600.0
+MAX_BYTES = 100 << 20
 SLACK = 1.1
 """A window is read while the next samples come in; a tenth more columns keep its oldest points."""
 
@@ -61,12 +63,24 @@ class Points:
         """Seconds from the first to the last sample; 0 with fewer than two."""
         return float(self.times.max() - self.times.min()) if len(self.times) else 0.0
 
+    def since(self, start: float) -> Points:
+        """Those not older than `start`."""
+        first = int(np.searchsorted(self.times, start))
+        return Points(self.times[first:], self.values[first:])
+
     def aggregate(self, kind: Aggregation) -> float:
         """Reduce; raises AggregationError without samples (`count` gives 0)."""
-        result = aggregate_rows(self.values[np.newaxis, :], [kind])[kind][0]
-        if np.isnan(result):
-            raise AggregationError(f"no samples to take {kind} of")
-        return float(result)
+        return self.aggregates([kind])[kind]
+
+    def aggregates(self, kinds: Sequence[Aggregation]) -> dict[Aggregation, float]:
+        """Several reductions with one sort; raises AggregationError without samples (`count` alone gives 0)."""
+        reduced = {kind: float(row[0]) for kind, row in aggregate_rows(self.values[np.newaxis, :], kinds).items()}
+        if Aggregation.LAST in reduced and len(self.times):  # of pooled series at one instant the first wins
+            reduced[Aggregation.LAST] = float(self.values[np.searchsorted(self.times, self.times[-1])])
+        missing = [kind for kind, value in reduced.items() if np.isnan(value)]
+        if missing:
+            raise AggregationError(f"no samples to take {missing[0]} of")
+        return reduced
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +92,11 @@ class Window:
     values: Floats
     """float32[keys, times], NaN where a series has no sample."""
 
+    def since(self, start: float) -> Window:
+        """Without what is older than `start`."""
+        first = int(np.searchsorted(self.times, start))
+        return Window(self.keys, self.times[first:], self.values[:, first:])
+
     def aggregate(self, kinds: Iterable[Aggregation]) -> dict[Aggregation, dict[Key, float]]:
         """Each reduction by label set; series without samples are left out."""
         rows = aggregate_rows(self.values, kinds)
@@ -88,7 +107,12 @@ class Window:
 
 
 class MetricCache:
-    """All series of the node. Memory is bounded by `max_rows` and the two horizons, and reported by `nbytes`."""
+    """All series of the node.
+
+    A kind keeps what its readers look back: 30 minutes or 5, and more after `retain`, up to `max_seconds`. Memory is
+    bounded by `max_rows` series a kind and by `max_bytes` in all; what does not fit is refused and counted in `lost`
+    (series) or told by `retain` (time).
+    """
 
     def __init__(
         self,
@@ -97,6 +121,8 @@ class MetricCache:
         long_seconds: float = LONG_SECONDS,
         short_seconds: float = SHORT_SECONDS,
         max_rows: int = 16384,
+        max_seconds: float = MAX_SECONDS,
+        max_bytes: int = MAX_BYTES,
     ) -> None:
         self.tick, self.long_seconds, self.short_seconds, self.max_rows = (
             tick,
@@ -104,8 +130,10 @@ class MetricCache:
             short_seconds,
             max_rows,
         )
+        self.max_seconds, self.max_bytes = max_seconds, max_bytes
         self.facts = KeyValue()
         self._rings: dict[str, Ring] = {}
+        self._retained: dict[str, float] = {}
 
     @property
     def nbytes(self) -> int:
@@ -114,7 +142,7 @@ class MetricCache:
 
     @property
     def lost(self) -> int:
-        """Samples refused because a kind had `max_rows` series already."""
+        """Samples refused because a kind had `max_rows` series already, or all together `max_bytes`."""
         return sum(ring.lost for ring in self._rings.values())
 
     @property
@@ -154,7 +182,7 @@ class MetricCache:
     def last(self, kind: str, start: float, end: float, **labels: str) -> float | None:
         """The newest value in the window, None if there is none."""
         points = self.query(kind, start, end, **labels)
-        return float(points.values[-1]) if len(points.values) else None
+        return points.aggregate(Aggregation.LAST) if len(points.values) else None
 
     def drop(self, kind: str, keys: Iterable[Key]) -> None:
         """Forget series at once."""
@@ -165,10 +193,27 @@ class MetricCache:
         found = self._rings.get(name)
         if found is None:
             kind = _kind(name)
-            seconds = self.long_seconds if kind.long else self.short_seconds
-            columns = max(int(seconds * SLACK / self.tick), 2)
-            found = self._rings[name] = Ring(columns=columns, max_rows=self.max_rows if kind.labels else 1)
+            seconds = max(self.long_seconds if kind.long else self.short_seconds, self._retained.get(name, 0.0))
+            max_rows = self.max_rows if kind.labels else 1
+            found = self._rings[name] = Ring(columns=self._columns(seconds), max_rows=max_rows, room=self._room)
         return found
+
+    def retain(self, kind: str, seconds: float) -> float:
+        """Keep this kind's samples for `seconds` from now on, never less than before; how many seconds it will be:
+        fewer if `max_seconds` or `max_bytes` is in the way. What has been overwritten does not come back."""
+        _kind(kind)
+        self._retained[kind] = max(self._retained.get(kind, 0.0), min(seconds, self.max_seconds))
+        ring = self._rings.get(kind)
+        if ring is not None:
+            ring.widen(self._columns(self._retained[kind]))
+            return min(seconds, ring.columns * self.tick / SLACK)
+        return min(seconds, self.max_seconds)
+
+    def _columns(self, seconds: float) -> int:
+        return max(int(seconds * SLACK / self.tick), 2)
+
+    def _room(self, more: int) -> bool:
+        return self.nbytes + more <= self.max_bytes
 
     def _matching(self, kind: Kind, labels: Mapping[str, str]) -> list[Key]:
         unknown = set(labels) - set(kind.labels)

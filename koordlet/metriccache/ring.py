@@ -1,6 +1,7 @@
 """One kind's samples: a row for each label set, a column for each instant, oldest column overwritten first.
 
-Bounds: `rows * columns * 4` bytes, rows growing by doubling up to `max_rows`. A row is given back once all its samples
+Bounds: `rows * columns * 4` bytes, rows growing by doubling up to `max_rows`, and neither rows nor columns without
+`room`. A row is given back once all its samples
 have aged out, so a container that is gone frees its place by itself. Values are float32 (24 bits: 16 bytes on a
 gigabyte); times are float64 seconds of a clock that never steps (CLOCK_BOOTTIME): with the wall clock, a step back
 would make every new sample look late.
@@ -8,7 +9,7 @@ would make every new sample look late.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,11 @@ OUT_OF_ORDER_SECONDS = 60.0
 class Ring:
     """Samples of one kind. Not thread-safe: one loop owns it."""
 
-    def __init__(self, *, columns: int, max_rows: int, rows: int = 4) -> None:
-        self.max_rows = max_rows
+    def __init__(
+        self, *, columns: int, max_rows: int, rows: int = 4, room: Callable[[int], bool] = lambda _: True
+    ) -> None:
+        """`room` is asked whether so many more bytes may be taken."""
+        self.max_rows, self._room = max_rows, room
         self.lost = 0
         """Samples refused because every row was taken."""
         self._times = np.full(columns, np.nan)
@@ -38,6 +42,11 @@ class Ring:
     def nbytes(self) -> int:
         """Bytes held."""
         return int(self._data.nbytes + self._times.nbytes + self._last_seen.nbytes)
+
+    @property
+    def columns(self) -> int:
+        """How many instants are kept."""
+        return len(self._times)
 
     @property
     def keys(self) -> Iterable[Key]:
@@ -96,6 +105,19 @@ class Ring:
             target, source = map(list, zip(*known, strict=True))
             values[target] = self._data[np.ix_(source, columns)]
         return times[inside], values
+
+    def widen(self, columns: int) -> bool:
+        """Keep this many instants; False if there is no room. Never fewer than before."""
+        rows, old = self._data.shape
+        if columns <= old:
+            return True
+        if not self._room((columns - old) * (4 * rows + 8)):
+            return False
+        order = self._order()
+        data, times = np.full((rows, columns), np.nan, dtype=np.float32), np.full(columns, np.nan)
+        data[:, : len(order)], times[: len(order)] = self._data[:, order], self._times[order]
+        self._data, self._times, self._head = data, times, len(order) - 1
+        return True
 
     def drop(self, keys: Iterable[Key]) -> None:
         """Forget these series now, without waiting for them to age out."""
@@ -162,7 +184,7 @@ class Ring:
     def _grow(self) -> bool:
         old = self._data.shape[0]
         new = min(max(old * 2, 1), self.max_rows)
-        if new == old:
+        if new == old or not self._room((new - old) * (4 * len(self._times) + 8)):
             return False
         grown = np.full((new, len(self._times)), np.nan, dtype=np.float32)
         grown[:old] = self._data

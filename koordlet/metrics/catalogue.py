@@ -320,6 +320,60 @@ def _ours() -> tuple[Family, ...]:
     )
 
 
+def _prediction() -> tuple[Family, ...]:
+    predictor = ("predictor", "resource", "unit")
+    return (
+        Family(
+            "node_metric_numa_node_usage",
+            "nodeUsage of a NUMA node in the last NodeMetric report: cores or bytes.",
+            ("numa_node_id", "resource", "unit"),
+        ),
+        Family(
+            "node_metric_numa_system_usage",
+            "systemUsage of a NUMA node in the last NodeMetric report: cores or bytes.",
+            ("numa_node_id", "resource", "unit"),
+        ),
+        Family(
+            "node_metric_early_reports_total",
+            "NodeMetric reports made before their time because the prediction moved or the last one was old.",
+            ("reason",),
+            type="counter",
+        ),
+        Family(
+            "node_predicted_resource_reclaimable",
+            "What of the requests of Prod pods can be lent, by predictor: cores or bytes.",
+            predictor,
+        ),
+        Family(
+            "node_predicted_resource_peak", "Peak of Prod pods and system, by predictor: cores or bytes.", predictor
+        ),
+        Family(
+            "node_priority_resource_reclaimable",
+            "prodReclaimable of the last NodeMetric report: cores or bytes.",
+            ("priority", "resource", "unit"),
+            EXTERNAL,
+        ),
+        Family(
+            "node_resource_priority_reclaimable_status",
+            "0 if the last prediction of what can be lent succeeded, else 1.",
+            ("priority",),
+            EXTERNAL,
+        ),
+        Family("prediction_models", "Models of pods, priority classes, node and system."),
+        Family(
+            "prediction_peak_error_ratio",
+            "Peak of the node as predicted an hour ago over the greatest sample since, less 1, by way of computing it.",
+            ("model", "resource"),
+        ),
+        Family(
+            "prediction_peak_exceeded_total",
+            "Hours in which the node used more than the peak predicted at their beginning.",
+            ("model", "resource"),
+            type="counter",
+        ),
+    )
+
+
 def _interference() -> tuple[Family, ...]:
     track = (*CONTAINER, "resource", "cause")
     return (
@@ -369,5 +423,5 @@ def _interference() -> tuple[Family, ...]:
     )
 
 
-FAMILIES = (*_koordinator(), *_ours(), *_interference())
+FAMILIES = (*_koordinator(), *_ours(), *_prediction(), *_interference())
 CATALOGUE = {family.name: family for family in FAMILIES}

@@ -1,138 +1,178 @@
-"""NodeMetric.status from the metric cache: pure, one read of each series (spec 02 §7.3).
-
-CPU is `trunc(cores * 1000)` milli, memory `trunc(bytes)`. An aggregated entry is `{}` while its CPU samples span less
-than half of its window, so that consumers do not take a fresh start for an idle node.
-"""
+"""NodeMetric.status from the metric cache: pure, one read of each series (spec 02 §7.3; windows: `usage.py`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from koordlet.api.nodemetric import (
-    AVG,
-    P50,
-    P90,
-    P95,
-    P99,
-    USAGE_WITH_HOT_PAGE_CACHE,
-    USAGE_WITH_PAGE_CACHE,
     USAGE_WITHOUT_PAGE_CACHE,
-    AggregatedUsage,
     CollectPolicy,
     HostApplicationMetricInfo,
     NodeMetricInfo,
     NodeMetricStatus,
     NUMAUsage,
     PodMetricInfo,
+    PredictPolicy,
     ReclaimableMetric,
     ResourceMap,
 )
 from koordlet.api.quantity import BINARY_SI, Quantity
 from koordlet.api.wire import Duration, Time, to_builtins
 from koordlet.metriccache import Aggregation, MetricCache
+from koordlet.metriccache.facts import FACT_GPU
 from koordlet.metriccache.ring import Key
+from koordlet.statesinformer.forecast import Amount, Forecast
 from koordlet.statesinformer.model import PodMeta, Subject, SubjectKind, Workloads
+from koordlet.statesinformer.usage import GpuSeries, Usage, amounts, memory_kind
 
-WIRE_KEYS = {
-    AVG: Aggregation.AVG,
-    P50: Aggregation.P50,
-    P90: Aggregation.P90,
-    P95: Aggregation.P95,
-    P99: Aggregation.P99,
-}
 MIN_AGGREGATE_SECONDS = 60
 MIN_REPORT_SECONDS = 30
-COVERED_SHARE = 0.5
+AVG = Aggregation.AVG
+GPU_STALE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`spec.metricCollectPolicy` over its defaults, with koordlet's floors applied (spec 02 §7.1)."""
+    """NodeMetric's spec over its defaults, with koordlet's floors applied (spec 02 §7.1, §11.4)."""
 
     aggregate_seconds: int = 300
     report_seconds: int = 60
     durations: tuple[Duration, ...] = (Duration("5m"), Duration("10m"), Duration("30m"))
     memory: str = USAGE_WITHOUT_PAGE_CACHE
+    diff_percent: int = 5
+    """a prediction that moved by more is reported early"""
+    cold_start_seconds: int | None = None
+    """None: as koordlet's flag says"""
 
     @classmethod
-    def of(cls, spec: CollectPolicy | None) -> Policy:
+    def of(cls, spec: CollectPolicy | None, predict: PredictPolicy | None = None) -> Policy:
         """Absent fields take the default; a non-positive window counts as absent."""
-        default = cls()
-        if spec is None:
-            return default
+        default, spec, predict = cls(), spec or CollectPolicy(), predict or PredictPolicy()
         given = spec.node_aggregate_policy.durations if spec.node_aggregate_policy else []
+        percent = predict.resource_diff_threshold_percent
         return cls(
             aggregate_seconds=max(spec.aggregate_duration_seconds or default.aggregate_seconds, MIN_AGGREGATE_SECONDS),
             report_seconds=max(spec.report_interval_seconds or default.report_seconds, MIN_REPORT_SECONDS),
             durations=tuple(d for d in given if d.seconds > 0) or default.durations,
             memory=spec.node_memory_collect_policy or default.memory,
+            diff_percent=default.diff_percent if percent is None else percent,
+            cold_start_seconds=predict.cold_start_period_seconds,
         )
 
-
-def memory_kind(level: str, policy: str, available: Iterable[str]) -> str:
-    """The memory series of `level` (node, pod, host_application) under a policy.
-
-    A policy whose collector does not run falls back to plain usage: reporting nothing would hide the node.
-    """
-    kind = {
-        USAGE_WITH_PAGE_CACHE: f"{level}_memory_usage_with_page_cache",
-        USAGE_WITH_HOT_PAGE_CACHE: f"{level}_memory_with_hot_page_usage",
-    }.get(policy, f"{level}_memory_usage")
-    return kind if kind in available else f"{level}_memory_usage"
+    @property
+    def longest(self) -> float:
+        """Seconds that the longest window looks back."""
+        return max(float(self.aggregate_seconds), *(duration.seconds for duration in self.durations))
 
 
-def amounts(cores: float, memory_bytes: float) -> ResourceMap:
-    """cpu and memory as the wire has them."""
-    return ResourceMap(
-        resources={"cpu": Quantity.milli(int(cores * 1000)), "memory": Quantity.of(int(memory_bytes), BINARY_SI)}
-    )
+@dataclass(frozen=True, slots=True)
+class Extensions:
+    """What others add to a report: the interference detector, for one. Each gives None where it has nothing."""
+
+    of_pod: Callable[[str], dict[str, Any] | None] = lambda _: None
+    """by pod UID: `status.podsMetric[].extensions`"""
+    of_node: Callable[[], dict[str, Any] | None] = lambda: None
+    """`status.extensions`"""
+
+
+def retain(cache: MetricCache, policy: Policy) -> float:
+    """Have the cache look back as far as the policy does; the seconds that the longest window will really have."""
+    windows = ("node", "sys")
+    kept = [cache.retain(f"{level}_{name}_usage", policy.longest) for level in windows for name in ("cpu", "memory")]
+    for kind in ("node_memory_usage_with_page_cache", "node_memory_with_hot_page_usage"):
+        kept.append(cache.retain(kind, policy.longest))
+    for kind in _AVERAGED:
+        cache.retain(kind, policy.aggregate_seconds)
+    return min(kept)
+
+
+_AVERAGED = (
+    *(f"{level}_numa_{name}_usage" for level in ("node", "sys") for name in ("cpu", "memory")),
+    *(f"{level}_cpu_usage" for level in ("pod", "host_application")),
+    *(f"{level}_memory_usage" for level in ("pod", "host_application")),
+    *(f"{level}_memory_usage_with_page_cache" for level in ("pod", "host_application")),
+    *(f"{level}_memory_with_hot_page_usage" for level in ("pod", "host_application")),
+)
+"""Series that are only averaged over `aggregateDurationSeconds`."""
 
 
 def build_status(
-    cache: MetricCache, workloads: Workloads, policy: Policy, *, now: float, update_time: Time
+    cache: MetricCache,
+    workloads: Workloads,
+    policy: Policy,
+    *,
+    now: float,
+    update_time: Time,
+    forecast: Callable[[Sequence[PodMeta], int | None], Forecast] = lambda *_: Forecast(),
+    extensions: Extensions = Extensions(),
 ) -> NodeMetricStatus:
     """The status for windows that end at `now` (the cache's clock)."""
-    start = now - policy.aggregate_seconds
-    memory = memory_kind("node", policy.memory, cache.rings)
+    start, earliest = now - policy.aggregate_seconds, now - policy.longest
+    gpus = cache.facts.get(FACT_GPU, newer_than=now - GPU_STALE_SECONDS) or ()
+    node = Usage.read(
+        cache,
+        "node_cpu_usage",
+        memory_kind(cache, "node", policy.memory, start),
+        earliest,
+        now,
+        GpuSeries(cache, "node", gpus, earliest, now),
+    )
+    system = Usage.read(cache, "sys_cpu_usage", "sys_memory_usage", earliest, now)
+    measured = measured_pods(cache, workloads.pods, policy, start, now)
+    foreseen = forecast([pod for pod, _ in measured], policy.cold_start_seconds)
+    devices = GpuSeries(cache, "pod", gpus, start, now).by_owner(start, [AVG])[AVG]
     return NodeMetricStatus(
         update_time=update_time,
         node_metric=NodeMetricInfo(
-            node_usage=_average(cache, "node_cpu_usage", memory, start, now),
-            aggregated_node_usages=[_aggregated(cache, "node_cpu_usage", memory, d, now) for d in policy.durations],
-            system_usage=_average(cache, "sys_cpu_usage", "sys_memory_usage", start, now),
-            aggregated_system_usages=[
-                _aggregated(cache, "sys_cpu_usage", "sys_memory_usage", d, now) for d in policy.durations
-            ],
+            node_usage=node.average(policy.aggregate_seconds),
+            aggregated_node_usages=[node.aggregated(duration) for duration in policy.durations],
+            system_usage=system.average(policy.aggregate_seconds),
+            aggregated_system_usages=[system.aggregated(duration) for duration in policy.durations],
             numa_usages=_numa(cache, start, now),
         ),
-        pods_metric=_pods(cache, workloads.pods, policy, start, now),
+        pods_metric=[
+            PodMetricInfo(
+                name=pod.name,
+                namespace=pod.namespace,
+                pod_usage=msgspec.structs.replace(usage, devices=devices.get((pod.uid,), [])),
+                priority=pod.priority_class,
+                qos=pod.qos,
+                extensions=extensions.of_pod(pod.uid),
+            )
+            for pod, usage in measured
+        ],
         host_application_metric=_host_apps(cache, workloads.subjects, policy, start, now),
-        prod_reclaimable_metric=ReclaimableMetric(),
+        prod_reclaimable_metric=ReclaimableMetric(resource=_predicted(foreseen.reclaimable)),
+        prod_peak_metric=None if foreseen.peak is None else ReclaimableMetric(resource=_predicted(foreseen.peak)),
+        extensions=extensions.of_node(),
     )
 
 
-def _average(cache: MetricCache, cpu: str, memory: str, start: float, end: float) -> ResourceMap:
-    cores, used = (cache.query(kind, start, end).values for kind in (cpu, memory))
-    if not len(cores) or not len(used):
+def measured_pods(
+    cache: MetricCache, pods: Mapping[str, PodMeta], policy: Policy, start: float, end: float
+) -> list[tuple[PodMeta, ResourceMap]]:
+    """Pods with a sample of CPU and of memory in the window, by namespace and name, and their average use."""
+    cpu, memory = _means(cache, "pod", [(uid,) for uid in pods], policy, start, end)
+    return [
+        (pod, amounts(cpu[key], memory[key]))
+        for pod in sorted(pods.values(), key=lambda pod: (pod.namespace, pod.name))
+        if (key := (pod.uid,)) in cpu and key in memory
+    ]
+
+
+def _predicted(amount: Amount | None) -> ResourceMap:
+    if amount is None:
         return ResourceMap()
-    return amounts(float(cores.mean(dtype=float)), float(used.mean(dtype=float)))
-
-
-def _aggregated(cache: MetricCache, cpu: str, memory: str, duration: Duration, end: float) -> AggregatedUsage:
-    start = end - duration.seconds
-    cores, used = cache.query(cpu, start, end), cache.query(memory, start, end)
-    if cores.covered < COVERED_SHARE * duration.seconds or not len(used.values):
-        return AggregatedUsage(usage={key: ResourceMap() for key in WIRE_KEYS}, duration=duration)
-    usage = {key: amounts(cores.aggregate(kind), used.aggregate(kind)) for key, kind in WIRE_KEYS.items()}
-    return AggregatedUsage(usage=usage, duration=duration)
+    return ResourceMap(resources={"cpu": Quantity.milli(amount.cpu), "memory": Quantity.of(amount.memory, BINARY_SI)})
 
 
 def _numa(cache: MetricCache, start: float, end: float) -> list[NUMAUsage]:
     def means(kind: str) -> dict[Key, float]:
-        return cache.window(kind, start, end).aggregate([Aggregation.AVG])[Aggregation.AVG]
+        return cache.window(kind, start, end).aggregate([AVG])[AVG]
 
     cpu, memory = means("node_numa_cpu_usage"), means("node_numa_memory_usage")
     system_cpu, system_memory = means("sys_numa_cpu_usage"), means("sys_numa_memory_usage")
@@ -145,24 +185,6 @@ def _numa(cache: MetricCache, start: float, end: float) -> list[NUMAUsage]:
             else ResourceMap(),
         )
         for key in sorted(cpu.keys() & memory.keys(), key=lambda key: int(key[0]))
-    ]
-
-
-def _pods(
-    cache: MetricCache, pods: Mapping[str, PodMeta], policy: Policy, start: float, end: float
-) -> list[PodMetricInfo]:
-    keys: list[Key] = [(uid,) for uid in pods]
-    cpu, memory = _means(cache, "pod", keys, policy, start, end)
-    return [
-        PodMetricInfo(
-            name=pod.name,
-            namespace=pod.namespace,
-            pod_usage=amounts(cpu[key], memory[key]),
-            priority=pod.priority_class,
-            qos=pod.qos,
-        )
-        for pod in sorted(pods.values(), key=lambda pod: (pod.namespace, pod.name))
-        if (key := (pod.uid,)) in cpu and key in memory
     ]
 
 
@@ -183,8 +205,8 @@ def _host_apps(
 def _means(
     cache: MetricCache, level: str, keys: Sequence[Key], policy: Policy, start: float, end: float
 ) -> tuple[dict[Key, float], dict[Key, float]]:
-    kinds = (f"{level}_cpu_usage", memory_kind(level, policy.memory, cache.rings))
-    cpu, memory = (cache.window(kind, start, end, keys).aggregate([Aggregation.AVG])[Aggregation.AVG] for kind in kinds)
+    kinds = (f"{level}_cpu_usage", memory_kind(cache, level, policy.memory, start))
+    cpu, memory = (cache.window(kind, start, end, keys).aggregate([AVG])[AVG] for kind in kinds)
     return cpu, memory
 
 

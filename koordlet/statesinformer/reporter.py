@@ -1,28 +1,41 @@
-"""Writes NodeMetric.status (spec 02 §7.2).
+"""Writes NodeMetric.status (spec 02 §7.2, §11.4).
 
 The manager creates the object and writes its spec; without an object nothing is reported. The status goes out as one
 merge patch that names every field of ours, so nothing of another writer is lost and there is nothing to conflict with.
 A failed write is counted and tried again with fresh figures after the next interval.
+
+Between reports `check` looks at the prediction: one that moved by more than the threshold goes out at once. No report
+is ever left out because little changed, and however long the interval is, one goes out before consumers take the last
+for stale (they do after 180 s).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 
 from koordlet.api.nodemetric import NodeMetric, NodeMetricStatus
+from koordlet.api.priority import PROD
 from koordlet.api.wire import Time
 from koordlet.app.logging import get_logger
 from koordlet.kube import Client, NotFound
 from koordlet.metriccache import MetricCache
 from koordlet.metrics import Registries
-from koordlet.statesinformer.nodemetric import build_status, status_patch
+from koordlet.statesinformer.forecast import Amount, Forecast, Forecaster
+from koordlet.statesinformer.model import PodMeta
+from koordlet.statesinformer.nodemetric import Extensions, Policy, build_status, measured_pods, retain, status_patch
 from koordlet.statesinformer.states import KubeStates
 
 log = get_logger(__name__)
 
+CHECK_SECONDS = 20.0
+MAX_AGE_SECONDS = 150.0
+"""A report older than this is renewed whatever the interval; consumers take one of 180 s for stale."""
+UNITS = {"cpu": "core", "memory": "byte"}
+
 
 class NodeMetricReporter:
-    """`report` is one round."""
+    """`report` is one round, `check` looks whether one is due before its time."""
 
     def __init__(
         self,
@@ -33,28 +46,69 @@ class NodeMetricReporter:
         *,
         clock: Callable[[], float],
         wall: Callable[[], float],
+        forecast: Forecaster | None = None,
+        extensions: Extensions | None = None,
+        mirror: bool = False,
     ) -> None:
+        """`mirror`: also export what was reported as gauges (gate NodeMetricPromMetrics)."""
         self._client, self._states, self._cache, self._registries = client, states, cache, registries
-        self._clock, self._wall = clock, wall
+        self._clock, self._wall, self._forecaster = clock, wall, forecast
+        self.extensions = extensions or Extensions()
         self.last: NodeMetricStatus | None = None
-        registries.view("node_metric_node_usage", lambda: self._usage("node_usage"))
-        registries.view("node_metric_system_usage", lambda: self._usage("system_usage"))
+        """What was written last."""
+        self._writing = asyncio.Lock()
+        self._foreseen = Forecast.none("no report was made yet")
+        self._written: Forecast | None = None
+        self._tried_at = clock()
+        self._retained: Policy | None = None
+        if mirror:
+            for member in ("node_usage", "system_usage"):
+                registries.view(f"node_metric_{member}", lambda member=member: self._usage(member))
+                registries.view(f"node_metric_numa_{member}", lambda member=member: self._numa(member))
+        if forecast is not None:
+            registries.view("node_priority_resource_reclaimable", self._reclaimable)
+            registries.view("node_resource_priority_reclaimable_status", self._reclaimable_status)
 
     async def report(self) -> None:
         """Build and write; raises what the API server said, after counting it."""
+        async with self._writing:
+            await self._report()
+
+    async def check(self) -> None:
+        """Report now if the prediction moved by more than the policy's threshold, or the last report is old."""
+        if self._writing.locked() or self._states.node_metric.object is None or self.last is None:
+            return
+        now = self._clock()
+        if now - self._tried_at >= MAX_AGE_SECONDS:
+            reason = "age"
+        elif self._written is not None and self._predict_now(now).moved(
+            self._written, self._states.policy.diff_percent
+        ):
+            reason = "prediction"
+        else:
+            return
+        self._registries.count("node_metric_early_reports_total", reason)
+        await self.report()
+
+    async def _report(self) -> None:
         if self._states.node_metric.object is None:
             log.once(
                 "no NodeMetric", "NodeMetric is not reported: the object does not exist", node=self._states.node_name
             )
             self._registries.count("node_metric_reports_total", "skipped")
             return
+        policy = self._states.policy
+        self._retain(policy)
         status = build_status(
             self._cache,
             self._states.workloads,
-            self._states.policy,
+            policy,
             now=self._clock(),
             update_time=Time.from_unix(self._wall()),
+            forecast=self._forecast,
+            extensions=self.extensions,
         )
+        self._tried_at, self._written = self._clock(), None
         try:
             await self._client.patch(
                 NodeMetric,
@@ -69,12 +123,53 @@ class NodeMetricReporter:
         except Exception:
             self._registries.count("node_metric_reports_total", "failed")
             raise
-        self.last = status
+        self.last, self._written = status, self._foreseen
         self._registries.count("node_metric_reports_total", "succeeded")
+
+    def _retain(self, policy: Policy) -> None:
+        if policy == self._retained:
+            return
+        self._retained = policy
+        seconds = retain(self._cache, policy)
+        if seconds < policy.longest:
+            log.warning(
+                "the metric cache does not look back as far as NodeMetric wants", wanted=policy.longest, kept=seconds
+            )
+
+    def _forecast(self, pods: Sequence[PodMeta], cold_start: int | None) -> Forecast:
+        if self._forecaster is None:
+            return Forecast()
+        self._foreseen = self._forecaster(pods, cold_start)
+        if self._foreseen.problem:
+            log.once(f"forecast:{self._foreseen.problem}", "no prediction for Prod", reason=self._foreseen.problem)
+        return self._foreseen
+
+    def _predict_now(self, now: float) -> Forecast:
+        policy = self._states.policy
+        measured = measured_pods(self._cache, self._states.workloads.pods, policy, now - policy.aggregate_seconds, now)
+        return self._forecast([pod for pod, _ in measured], policy.cold_start_seconds)
+
+    # --- gauges
+
+    def _reclaimable(self) -> list[tuple[tuple[str, str, str], float]]:
+        amount = self._foreseen.reclaimable or Amount()
+        return [((PROD, "cpu", "core"), amount.cpu / 1000), ((PROD, "memory", "byte"), float(amount.memory))]
+
+    def _reclaimable_status(self) -> list[tuple[tuple[str], float]]:
+        return [((PROD,), 0.0 if self._foreseen.reclaimable is not None else 1.0)]
 
     def _usage(self, member: str) -> list[tuple[tuple[str, str], float]]:
         if self.last is None or self.last.node_metric is None:
             return []
         resources = getattr(self.last.node_metric, member).resources
-        units = {"cpu": "core", "memory": "byte"}
-        return [((name, units[name]), float(amount)) for name, amount in resources.items() if name in units]
+        return [((name, UNITS[name]), float(amount)) for name, amount in resources.items() if name in UNITS]
+
+    def _numa(self, member: str) -> list[tuple[tuple[str, str, str], float]]:
+        if self.last is None or self.last.node_metric is None:
+            return []
+        return [
+            ((str(node.numa_node_id), name, UNITS[name]), float(amount))
+            for node in self.last.node_metric.numa_usages
+            for name, amount in getattr(node, member).resources.items()
+            if name in UNITS
+        ]

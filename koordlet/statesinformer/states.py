@@ -194,4 +194,4 @@ class KubeStates:
     def policy(self) -> Policy:
         """How NodeMetric wants to be filled; the default while there is no object."""
         found = self.node_metric.object
-        return self._policy if found is None else Policy.of(found.spec.metric_collect_policy)
+        return self._policy if found is None else Policy.of(found.spec.metric_collect_policy, found.spec.predict_policy)

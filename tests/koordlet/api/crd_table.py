@@ -165,6 +165,9 @@ KINDS = {
         spec.metricCollectPolicy.nodeAggregatePolicy.durations dur[]
         spec.metricCollectPolicy.nodeMemoryCollectPolicy str \
             <usageWithHotPageCache|usageWithoutPageCache|usageWithPageCache>
+        spec.predictPolicy obj
+        spec.predictPolicy.resourceDiffThresholdPercent int 0..
+        spec.predictPolicy.coldStartPeriodSeconds int 0..
         status obj
         status.updateTime time
         status.nodeMetric obj
@@ -196,6 +199,7 @@ KINDS = {
         status.prodReclaimableMetric.resource USAGE
         status.prodPeakMetric obj
         status.prodPeakMetric.resource USAGE
+        status.extensions keep
     """,
     "NodeSLO": """
         spec obj

@@ -29,6 +29,16 @@ NEEDS_A_CLUSTER = {
     "koordlet_node_metric_node_usage",
     "koordlet_node_metric_system_usage",
     "koordlet_node_metric_reports_total",
+    "koordlet_node_metric_numa_node_usage",
+    "koordlet_node_metric_numa_system_usage",
+    "koordlet_node_metric_early_reports_total",
+    "koordlet_node_predicted_resource_reclaimable",
+    "koordlet_node_predicted_resource_peak",
+    "koordlet_node_priority_resource_reclaimable",
+    "koordlet_node_resource_priority_reclaimable_status",
+    "koordlet_prediction_models",
+    "koordlet_prediction_peak_error_ratio",
+    "koordlet_prediction_peak_exceeded_total",
 }
 NEEDS_MORE = {
     "koordlet_cpuset_share_pool_info",  # gate PerCPUMetric

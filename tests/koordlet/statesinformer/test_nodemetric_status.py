@@ -9,7 +9,8 @@ from koordlet.api.nodemetric import CollectPolicy, NodeAggregatePolicy
 from koordlet.api.wire import Duration, Time, to_builtins
 from koordlet.metriccache import Batch, MetricCache
 from koordlet.statesinformer.model import PodMeta, Subject, SubjectKind, Workloads
-from koordlet.statesinformer.nodemetric import Policy, amounts, build_status, status_patch
+from koordlet.statesinformer.nodemetric import Policy, build_status, status_patch
+from koordlet.statesinformer.usage import amounts
 
 NOW = 10_000.0
 UPDATED = Time.parse("2026-07-01T00:00:00Z")

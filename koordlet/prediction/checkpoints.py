@@ -1,0 +1,164 @@
+"""One file a model, so that a restart forgets nothing (spec 02 §8.4). Koordinator's format, to the letter.
+
+A weight is written as ten-thousandths of the greatest one, rounded half up; the file is written beside its place,
+synced and renamed, so that a crash leaves the old one or the new one. The directory is koordlet's own: plain files in
+it that are of no use are removed at the start.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from koordlet.api.base import Struct
+from koordlet.api.fields import written
+from koordlet.api.wire import Time, WireError, decode, encode
+from koordlet.prediction.histogram import YEAR_ONE, Histograms
+from koordlet.prediction.models import Models
+
+SCALE = 10_000
+PARTIAL = ".tmp"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used; the message names the file and what is wrong."""
+
+
+class HistogramCheckpoint(Struct):
+    """One histogram on disk."""
+
+    reference_timestamp: Time | None = None
+    """None: the year 1"""
+    bucket_weights: dict[str, int] = msgspec.field(default_factory=dict)
+    """bucket -> share of the greatest weight, in ten-thousandths"""
+    total_weight: float = 0.0
+
+
+class ModelCheckpoint(Struct):
+    """One file."""
+
+    uid: str = msgspec.field(name="UID", default="")
+    cpu: HistogramCheckpoint | None = msgspec.field(name="CPU", default=None)
+    memory: HistogramCheckpoint | None = msgspec.field(name="Memory", default=None)
+    last_updated: Time = written(lambda: Time.from_unix(0.0), name="LastUpdated")
+
+
+def pack(histograms: Histograms, row: int) -> HistogramCheckpoint:
+    """A row as it is written."""
+    weights = histograms.weights[row]
+    greatest = float(weights.max())
+    shares = np.floor(weights * SCALE / greatest + 0.5).astype(int) if greatest > 0 else np.zeros(len(weights), int)
+    reference = float(histograms.reference[row])
+    return HistogramCheckpoint(
+        reference_timestamp=None if reference == YEAR_ONE else Time.from_unix(reference),
+        bucket_weights={str(bucket): int(shares[bucket]) for bucket in np.flatnonzero(shares)},
+        total_weight=float(histograms.total[row]),
+    )
+
+
+def unpack(stored: HistogramCheckpoint | None, histograms: Histograms, row: int) -> None:
+    """Fill an empty row; raises CheckpointError and leaves it empty if the histogram cannot be used."""
+    if stored is None:
+        raise CheckpointError("there is no histogram")
+    if not 0 <= stored.total_weight < float("inf"):
+        raise CheckpointError(f"totalWeight is {stored.total_weight}")
+    weights = np.zeros(len(histograms.buckets))
+    for name, share in stored.bucket_weights.items():
+        bucket = int(name) if name.isascii() and name.isdigit() and len(name) < 10 else -1
+        if not 0 <= bucket < len(weights) or share < 0:
+            raise CheckpointError(f"bucketWeights[{name}] is {share}; there are {len(weights)} buckets")
+        weights[bucket] += share
+    total = weights.sum()
+    if total > 0:
+        histograms.weights[row] = weights * (stored.total_weight / total)
+        histograms.total[row] = stored.total_weight
+        reference = stored.reference_timestamp
+        histograms.reference[row] = YEAR_ONE if reference is None else reference.unix
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file of the directory: what it holds, or why it is of no use."""
+
+    path: Path
+    checkpoint: ModelCheckpoint | None
+    problem: str = ""
+
+
+class CheckpointDirectory:
+    """Files by key in one directory, which is made at the first write."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, models: Models, key: str, now: float) -> None:
+        """Save a model; `now` is Unix time. Raises OSError (a full disk) and leaves the old file in place."""
+        target, row = self._file(key), models.stamps[key].row
+        body = encode(
+            ModelCheckpoint(
+                uid=key, cpu=pack(models.cpu, row), memory=pack(models.memory, row), last_updated=Time.from_unix(now)
+            )
+        )
+        self.path.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f"{key}{PARTIAL}")
+        try:
+            with partial.open("wb") as out:
+                out.write(body)
+                out.flush()
+                os.fsync(out.fileno())
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def remove(self, key: str) -> None:
+        """Remove a model's file if there is one. Raises OSError."""
+        self._file(key).unlink(missing_ok=True)
+
+    def _file(self, key: str) -> Path:
+        if Path(key).name != key or key.endswith(PARTIAL):  # a UID comes from outside
+            raise CheckpointError(f"{key!r} cannot be the name of a file")
+        return self.path / key
+
+    def files(self) -> Iterator[Found]:
+        """Every plain file; one that was left half written, or cannot be read as a checkpoint, with the reason."""
+        if not self.path.is_dir():
+            return
+        for path in sorted(self.path.iterdir()):
+            if path.is_symlink() or not path.is_file():
+                continue
+            if path.name.endswith(PARTIAL):
+                yield Found(path, None, "left half written")
+                continue
+            try:
+                yield Found(path, decode(path.read_bytes(), ModelCheckpoint, where=str(path)))
+            except (WireError, OSError) as error:
+                yield Found(path, None, str(error))
+
+    def restore(
+        self, models: Models, wanted: Callable[[str], bool], note: Callable[[str, str], None], *, ahead: float
+    ) -> int:
+        """Make models of the files whose names are `wanted` keys and remove all others; the number of models.
+
+        `note(path, problem)` hears of every file that is removed and of every histogram that stays empty. `ahead` is
+        what Unix time is ahead of the stamps' clock. Raises OSError.
+        """
+        count = 0
+        for found in self.files():
+            key, stored = found.path.name, found.checkpoint
+            if stored is None or not wanted(key):
+                note(str(found.path), found.problem or "nothing on this node has that name")
+                found.path.unlink(missing_ok=True)
+                continue
+            row = models.make(key, stored.last_updated.unix - ahead)
+            for kind, part, histograms in (("CPU", stored.cpu, models.cpu), ("Memory", stored.memory, models.memory)):
+                try:
+                    unpack(part, histograms, row)
+                except CheckpointError as error:
+                    note(f"{found.path}: {kind}", str(error))
+            count += 1
+        return count

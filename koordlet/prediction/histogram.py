@@ -1,0 +1,171 @@
+"""Decaying histograms, many at once: a matrix row each, buckets that grow exponentially (spec 02 §8.3). Pure.
+
+A sample of weight w at time t counts w * 2^((t - reference) / half-life): instead of shrinking all that is old, what is
+new weighs more. The reference moves on, and everything is scaled down, before those numbers grow out of a float64.
+Times are Unix seconds; the reference begins at the year 1 and later is a multiple of the half-life counted from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, log
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+YEAR_ONE = -62_135_596_800.0
+"""0001-01-01T00:00:00Z in Unix seconds."""
+EPSILON = 1e-4
+"""A bucket that weighs less is empty."""
+MAX_HALF_LIVES = 100
+"""How far ahead of the reference a sample may be before the reference moves on."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buckets:
+    """Where buckets begin: bucket b holds starts[b] <= v < starts[b + 1], the last one everything above."""
+
+    starts: Floats
+
+    @classmethod
+    def exponential(cls, *, maximum: float, first: float, ratio: float) -> Self:
+        """Each bucket `ratio` times as wide as the one before; the last one begins at `maximum` or above."""
+        count = ceil(log(maximum * (ratio - 1) / first + 1, ratio)) + 1
+        return cls(np.array([first * (ratio**b - 1) / (ratio - 1) for b in range(count)]))
+
+    @classmethod
+    def linear(cls, *, count: int, width: float) -> Self:
+        """Buckets of equal width."""
+        return cls(np.arange(count, dtype=np.float64) * width)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def ends(self) -> Floats:
+        """Upper bounds, which percentiles are told as; for the last bucket, which has none, its start."""
+        return np.append(self.starts[1:], self.starts[-1])
+
+    @property
+    def centres(self) -> Floats:
+        """One value to stand for each bucket."""
+        return (self.starts + self.ends) / 2
+
+    def find(self, values: Floats) -> Rows:
+        """The bucket of each value; what is below zero falls into the first."""
+        found: Rows = np.clip(np.searchsorted(self.starts, values, side="right") - 1, 0, None)
+        return found
+
+
+class Histograms:
+    """`weights` float64[rows, buckets], `total` and `reference` float64[rows]; a row is one histogram."""
+
+    def __init__(self, buckets: Buckets, half_life: float, rows: int = 16) -> None:
+        if half_life <= 0:
+            raise ValueError(f"the half-life must be positive, not {half_life} s")
+        self.buckets, self.half_life = buckets, half_life
+        self.weights = np.zeros((rows, len(buckets)))
+        self.total = np.zeros(rows)
+        self.reference = np.full(rows, YEAR_ONE)
+        self._ends = buckets.ends
+
+    def grow(self, rows: int) -> None:
+        """Have this many rows at least; new ones are empty."""
+        more = rows - len(self.total)
+        if more > 0:
+            self.weights = np.vstack([self.weights, np.zeros((more, len(self.buckets)))])
+            self.total = np.append(self.total, np.zeros(more))
+            self.reference = np.append(self.reference, np.full(more, YEAR_ONE))
+
+    def clear(self, row: int) -> None:
+        """Empty one row."""
+        self.weights[row], self.total[row], self.reference[row] = 0.0, 0.0, YEAR_ONE
+
+    def add(self, rows: Rows, values: Floats, at: float, weight: float = 1.0) -> None:
+        """One sample for each of `rows`, which must differ, at one moment."""
+        self._advance(rows, at)
+        scaled = self._scaled(rows, at, weight)
+        self.weights[rows, self.buckets.find(values)] += scaled
+        self.total[rows] += scaled
+
+    def subtract(self, rows: Rows, values: Floats, at: float, weight: float = 1.0) -> None:
+        """Take samples back that were added at `at`; what falls below EPSILON is nothing."""
+        self._advance(rows, at)
+        scaled = self._scaled(rows, at, weight)
+        cells = rows, self.buckets.find(values)
+        self.weights[cells] = _clamped(self.weights[cells] - scaled)
+        self.total[rows] = _clamped(self.total[rows] - scaled)
+
+    def merge(self, row: int, other: Histograms, other_row: int) -> None:
+        """Add another histogram's samples; ValueError if its buckets or half-life differ."""
+        if other.half_life != self.half_life or not np.array_equal(other.buckets.starts, self.buckets.starts):
+            raise ValueError("histograms with other buckets or another half-life cannot be merged")
+        reference = max(self.reference[row], other.reference[other_row])
+        self._move(np.array([row]), np.array([reference]))
+        factor = _power(other.reference[other_row] - reference, self.half_life)
+        self.weights[row] += other.weights[other_row] * factor
+        self.total[row] += other.total[other_row] * factor
+
+    def percentiles(self, rows: Rows, shares: Sequence[float]) -> Floats:
+        """float64[rows, shares]: the upper bound of the bucket in which each share (0..1) of the weight is reached;
+        0 for an empty histogram. Buckets outside the first and the last that are not empty do not count."""
+        weights = self.weights[rows]
+        filled = weights >= EPSILON
+        last = len(self.buckets) - 1
+        low = filled.argmax(axis=1)
+        high = last - filled[:, ::-1].argmax(axis=1)
+        reached = np.cumsum(np.where(np.arange(last + 1) < low[:, np.newaxis], 0.0, weights), axis=1)
+        wanted = np.outer(self.total[rows], shares)
+        bucket = np.stack([(reached < want[:, np.newaxis]).sum(axis=1) for want in wanted.T], axis=1)
+        bucket = np.clip(bucket, low[:, np.newaxis], high[:, np.newaxis])
+        values: Floats = np.where(_any(filled)[:, np.newaxis], self._ends[bucket], 0.0)
+        return values
+
+    def moments(self, rows: Rows) -> tuple[Floats, Floats]:
+        """Mean and standard deviation, each bucket taken as its centre; 0 for an empty histogram."""
+        weights, centres = self.weights[rows], self.buckets.centres
+        total = weights.sum(axis=1)
+        total = np.where(total < EPSILON, np.inf, total)
+        mean = weights @ centres / total
+        variance = weights @ np.square(centres) / total - np.square(mean)
+        return mean, np.sqrt(np.maximum(variance, 0.0))
+
+    def only_zeros(self, rows: Rows) -> NDArray[np.bool_]:
+        """Whether no sample reached the second bucket."""
+        return ~_any(self.weights[rows, 1:] >= EPSILON)
+
+    def _scaled(self, rows: Rows, at: float, weight: float) -> Floats:
+        scaled: Floats = weight * np.exp2((at - self.reference[rows]) / self.half_life)
+        return scaled
+
+    def _advance(self, rows: Rows, at: float) -> None:
+        late = rows[at > self.reference[rows] + MAX_HALF_LIVES * self.half_life]
+        if len(late):
+            steps = np.floor((at - YEAR_ONE) / self.half_life + 0.5)
+            self._move(late, np.full(len(late), YEAR_ONE + steps * self.half_life))
+
+    def _move(self, rows: Rows, reference: Floats) -> None:
+        factor = _power(self.reference[rows] - reference, self.half_life)
+        self.weights[rows] *= factor[:, np.newaxis]
+        self.total[rows] *= factor
+        self.reference[rows] = reference
+
+
+def _power(seconds: Any, half_life: float) -> Any:
+    """2 to the whole number of half-lives."""
+    return np.exp2(np.round(seconds / half_life))
+
+
+def _any(cells: Any) -> NDArray[np.bool_]:
+    """Of each row, whether one of its cells is true."""
+    found: NDArray[np.bool_] = cells.any(axis=1)
+    return found
+
+
+def _clamped(weights: Floats) -> Floats:
+    return np.where(weights < EPSILON, 0.0, weights)
