@@ -1,0 +1,175 @@
+"""Callbacks on changed state: one slot a type, serial within it, types side by side."""
+
+import asyncio
+
+import pytest
+
+from koordlet.api.core import Node
+from koordlet.api.meta import ObjectMeta
+from koordlet.api.slo import NodeSLO, NodeSLOSpec
+from koordlet.api.sloconfig import HostApplicationSpec
+from koordlet.kube import Client, Config
+from koordlet.statesinformer.callbacks import CallbackError, Callbacks, StateType, Target
+from koordlet.statesinformer.states import KubeStates
+
+SLO, PODS = StateType.NODE_SLO_SPEC, StateType.ALL_PODS
+APPS = [HostApplicationSpec(name="nginx")]
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def callbacks():
+    made = Callbacks({SLO: lambda: "slo", PODS: lambda: True}, pods=dict, host_applications=lambda: APPS)
+    yield made
+    await made.stop()
+
+
+async def test_a_burst_of_triggers_is_one_run(callbacks: Callbacks):
+    seen: list[tuple[StateType, object, Target]] = []
+    callbacks.register(SLO, "a", "", lambda *arguments: seen.append(arguments))
+    for _ in range(5):
+        callbacks.trigger(SLO)  # before the start: not lost
+    await callbacks.start()
+    await settle()
+    assert seen == [(SLO, "slo", Target({}, tuple(APPS)))]
+
+
+async def test_a_trigger_during_a_run_is_another_run_with_the_newest_state(callbacks: Callbacks):
+    state, seen, go = ["old"], [], asyncio.Event()
+    callbacks.source(SLO, lambda: state[0])
+
+    async def slow(_, found: object, __) -> None:
+        seen.append(found)
+        await go.wait()
+
+    callbacks.register(SLO, "slow", "", slow)
+    await callbacks.start()
+    callbacks.trigger(SLO)
+    await settle()
+    for state[0] in ("middle", "new"):
+        callbacks.trigger(SLO)
+    go.set()
+    await settle()
+    assert seen == ["old", "new"]
+
+
+async def test_one_type_is_serial_in_order_and_does_not_hold_up_another(callbacks: Callbacks):
+    order, go = [], asyncio.Event()
+
+    async def first(*_: object) -> None:
+        order.append("first begins")
+        await go.wait()
+        order.append("first ends")
+
+    callbacks.register(SLO, "first", "", first)
+    callbacks.register(SLO, "second", "", lambda *_: order.append("second"))
+    callbacks.register(PODS, "pods", "", lambda *_: order.append("pods"))
+    await callbacks.start()
+    callbacks.trigger(SLO)
+    callbacks.trigger(PODS)
+    await settle()
+    assert order == ["first begins", "pods"]
+    go.set()
+    await settle()
+    assert order[2:] == ["first ends", "second"]
+
+
+async def test_a_callback_that_raises_costs_only_itself(callbacks: Callbacks):
+    seen = []
+
+    def bad(*_: object) -> None:
+        raise RuntimeError("no")
+
+    async def cancelled(*_: object) -> None:
+        other = asyncio.create_task(asyncio.sleep(60))
+        other.cancel()
+        await other
+
+    callbacks.register(SLO, "bad", "", bad)
+    callbacks.register(SLO, "cancelled", "", cancelled)
+    callbacks.register(SLO, "good", "", lambda *_: seen.append(1))
+    await callbacks.start()
+    for runs in (1, 2):
+        callbacks.trigger(SLO)
+        await settle()
+        assert len(seen) == runs
+    assert callbacks.failures == {("NodeSLOSpec", "bad"): 2, ("NodeSLOSpec", "cancelled"): 2}
+
+
+async def test_what_is_not_there_is_not_told(callbacks: Callbacks):
+    seen = []
+    callbacks.source(SLO, lambda: None)
+    for type in (SLO, StateType.NODE_TOPOLOGY):
+        callbacks.register(type, "a", "", lambda *_: seen.append(1))
+        callbacks.trigger(type)
+    await callbacks.start()
+    await settle()
+    assert seen == []
+
+
+def test_a_name_is_taken_once_a_type():
+    callbacks = Callbacks({}, pods=dict, host_applications=lambda: ())
+    callbacks.register(SLO, "a", "", lambda *_: None)
+    callbacks.register(PODS, "a", "", lambda *_: None)
+    with pytest.raises(CallbackError, match="callback a of NodeSLOSpec"):
+        callbacks.register(SLO, "a", "", lambda *_: None)
+    with pytest.raises(CallbackError, match="no state type"):
+        callbacks.register("Moon", "a", "", lambda *_: None)  # type: ignore[arg-type]
+
+
+# --- what triggers them
+
+
+@pytest.fixture
+async def states():
+    client = Client(Config("http://127.0.0.1:1"))
+    yield KubeStates(client, "n1", found_driver=lambda: None)
+    await client.close()
+
+
+def triggered(states: KubeStates) -> set[StateType]:
+    """Which mailboxes are full; empties them."""
+    found = {type for type, mailbox in states.callbacks._mailboxes.items() if mailbox.is_set()}
+    for mailbox in states.callbacks._mailboxes.values():
+        mailbox.clear()
+    return found
+
+
+def node(**labels: str) -> Node:
+    return Node(metadata=ObjectMeta(name="n1", labels=labels))
+
+
+def slo(version: str, *apps: str) -> NodeSLO:
+    spec = NodeSLOSpec(host_applications=[HostApplicationSpec(name=name) for name in apps])
+    return NodeSLO(metadata=ObjectMeta(name="n1", resource_version=version), spec=spec)
+
+
+async def test_node_metadata(states: KubeStates):
+    (handler,) = states.node._handlers
+    handler.on_add(node(a="1"))
+    assert triggered(states) == {StateType.NODE_METADATA}
+    handler.on_update(node(a="1"), node(a="1"))
+    assert triggered(states) == set()
+    handler.on_update(node(a="1"), node(a="2"))
+    assert triggered(states) == {StateType.NODE_METADATA}
+
+
+async def test_node_slo(states: KubeStates):
+    (handler,) = states.node_slo._handlers
+    handler.on_add(slo("1", "a"))
+    assert triggered(states) == {SLO}
+    handler.on_update(slo("1", "a"), slo("2", "a"))
+    assert triggered(states) == set()
+    handler.on_update(slo("2", "a"), slo("3", "a", "b"))
+    assert triggered(states) == {SLO}
+
+
+async def test_every_answer_of_the_kubelet_is_told(states: KubeStates):
+    pods = states.ask(None)  # type: ignore[arg-type]  # nothing is asked here
+    for _ in range(2):
+        pods.replace([])
+        assert triggered(states) == {PODS}

@@ -1,0 +1,342 @@
+"""Pods and containers seen by their directories: on an ordinary file system, and on the kernel's cgroups."""
+
+import asyncio
+import errno
+import itertools
+import os
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from koordlet.statesinformer import pleg as pleg_module
+from koordlet.statesinformer.pleg import Pleg, PodEvent, PodEventKind
+from koordlet.system.inotify import DirEvent, Inotify
+from koordlet.system.naming import CgroupDriver, KubeQOS, container_name, kubepods_dir, pod_dir, qos_dir
+
+ADDED, DELETED = PodEventKind.POD_ADDED, PodEventKind.POD_DELETED
+CONTAINER, CONTAINER_GONE = PodEventKind.CONTAINER_ADDED, PodEventKind.CONTAINER_DELETED
+UID = "1f0c9a7e-0000-4000-8000-000000000001"
+DRIVERS = tuple(CgroupDriver)
+_serial = itertools.count()
+
+
+def remove_tree(root: Path) -> None:
+    """Directories only: the files of a cgroup go with it."""
+    for directory, _, _ in os.walk(root, topdown=False):
+        for _ in range(250):
+            try:
+                Path(directory).rmdir()
+                break
+            except FileNotFoundError:
+                break
+            except OSError:
+                time.sleep(0.02)
+
+
+@pytest.fixture(params=["plain", pytest.param("cgroup", marks=pytest.mark.kernel)])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """An empty cpu hierarchy."""
+    if request.param == "plain":
+        yield tmp_path
+        return
+    mount = request.getfixturevalue("kernel_host").facts.cgroup_mounts.hierarchy("cpu")
+    made = mount / f"koord-test-{os.getpid()}-pleg-{next(_serial)}"
+    made.mkdir()
+    yield made
+    remove_tree(made)
+
+
+class Watched:
+    """A running Pleg and what it told."""
+
+    def __init__(self, pleg: Pleg) -> None:
+        self.pleg, self.told = pleg, []
+        pleg.add_handler(self.told.append)
+
+    async def until(self, done: Callable[[], object], what: str = "events") -> None:
+        end = time.monotonic() + 60
+        while not done():
+            assert time.monotonic() < end, f"{what} did not come: {self.told}"
+            await asyncio.sleep(0.005)
+
+    async def tells(self, *expected: tuple[str, ...]) -> None:
+        """Exactly these, in this order, since the last call."""
+        await self.until(lambda: len(self.told) >= len(expected))
+        assert self.told == [PodEvent(PodEventKind(kind), *names) for kind, *names in expected]
+        self.told.clear()
+
+
+@pytest.fixture
+async def watch(root: Path) -> AsyncIterator[Callable[..., object]]:
+    made: list[Pleg] = []
+
+    async def start(**how: object) -> Watched:
+        made.append(Pleg(root, **how))
+        watched = Watched(made[-1])
+        await made[-1].start()
+        return watched
+
+    yield start
+    for one in made:
+        await one.stop()
+
+
+def make_kubepods(root: Path, driver: CgroupDriver) -> None:
+    (root / kubepods_dir(driver)).mkdir()
+    for qos in (KubeQOS.BURSTABLE, KubeQOS.BESTEFFORT):
+        (root / qos_dir(driver, qos)).mkdir()
+
+
+NAMES = [(driver, qos) for driver in DRIVERS for qos in KubeQOS]
+
+
+@pytest.mark.parametrize(("driver", "qos"), NAMES, ids=[f"{d.value}-{q.value}" for d, q in NAMES])
+async def test_pods_and_containers_come_and_go(root, watch, driver, qos):
+    make_kubepods(root, driver)
+    watched = await watch()
+    assert (watched.pleg.watched, watched.pleg.unwatched) == (4, 0)
+    pod = root / pod_dir(driver, qos, UID)
+    container = pod / container_name(driver, "containerd://abc")
+    pod.mkdir()
+    await watched.tells((ADDED, UID))
+    container.mkdir()
+    await watched.tells((CONTAINER, UID, "abc"))
+    (container / "inner").mkdir()  # a container's own affair
+    (container / "inner").rmdir()
+    container.rmdir()
+    await watched.tells((CONTAINER_GONE, UID, "abc"))
+    pod.rmdir()
+    await watched.tells((DELETED, UID))
+    assert watched.pleg.watched == 4
+    assert dict(watched.pleg.counts) == dict.fromkeys(PodEventKind, 1)
+
+
+async def test_what_is_made_between_a_directory_and_its_watch_is_seen(root, watch):
+    watched = await watch()
+    container = root / pod_dir(CgroupDriver.CGROUPFS, KubeQOS.BURSTABLE, UID) / "abc"
+    container.mkdir(parents=True)  # kubepods, QoS class, pod and container before the loop turns once
+    await watched.tells((ADDED, UID), (CONTAINER, UID, "abc"))
+
+
+async def test_what_exists_at_start_is_told_and_watched(root, watch):
+    pod = root / pod_dir(CgroupDriver.SYSTEMD, KubeQOS.BESTEFFORT, UID)
+    (pod / "cri-containerd-abc.scope").mkdir(parents=True)
+    watched = await watch()
+    await watched.tells((ADDED, UID), (CONTAINER, UID, "abc"))
+    (pod / "cri-containerd-def.scope").mkdir()
+    await watched.tells((CONTAINER, UID, "def"))
+    (pod / "cri-containerd-abc.scope").rmdir()
+    await watched.tells((CONTAINER_GONE, UID, "abc"))
+
+
+async def test_kubepods_that_is_made_again_is_followed_again(root, watch):
+    make_kubepods(root, CgroupDriver.CGROUPFS)
+    watched = await watch()
+    remove_tree(root / "kubepods")
+    await watched.until(lambda: watched.pleg.watched == 1)
+    (root / pod_dir(CgroupDriver.CGROUPFS, KubeQOS.BURSTABLE, UID)).mkdir(parents=True)
+    await watched.tells((ADDED, UID))
+
+
+OTHERS = ["12345", "kubepods", "kubepods-pod12345", "kubepods-pod.slice", "burst", "pod12345.slice"]
+
+
+async def test_other_names_are_passed_over(root, watch):
+    make_kubepods(root, CgroupDriver.SYSTEMD)
+    watched = await watch()
+    for name in OTHERS:
+        (root / "kubepods.slice" / name).mkdir()
+    (root / "system.slice").mkdir()
+    (root / "kubepods.slice/kubepods-pod12345.slice").mkdir()
+    (root / "kubepods.slice/kubepods-pod12345.slice/init.scope").mkdir()
+    await watched.tells((ADDED, "12345"))
+    assert watched.pleg.watched == 5
+
+
+async def test_a_pod_made_anew_under_its_name_is_watched_anew(root, watch):
+    make_kubepods(root, CgroupDriver.CGROUPFS)
+    watched = await watch()
+    pod = root / pod_dir(CgroupDriver.CGROUPFS, KubeQOS.GUARANTEED, UID)
+    pod.mkdir()
+    await watched.tells((ADDED, UID))
+    pod.rmdir()
+    pod.mkdir()  # both before the loop turns
+    await watched.tells((DELETED, UID), (ADDED, UID))
+    (pod / "abc").mkdir()
+    await watched.tells((CONTAINER, UID, "abc"))
+
+
+async def test_handlers_come_and_go_and_one_that_fails_is_alone(root, watch):
+    watched = await watch()
+
+    def bad(_: PodEvent) -> None:
+        raise RuntimeError("no")
+
+    late: list[PodEvent] = []
+    bad_number, number = watched.pleg.add_handler(bad), watched.pleg.add_handler(late.append)
+    pod = root / pod_dir(CgroupDriver.CGROUPFS, KubeQOS.BESTEFFORT, UID)
+    pod.mkdir(parents=True)
+    await watched.tells((ADDED, UID))
+    assert len(late) == 1
+    assert watched.pleg.handler_failures == 1
+    watched.pleg.remove_handler(number)
+    watched.pleg.remove_handler(bad_number)
+    watched.pleg.remove_handler(99)
+    pod.rmdir()
+    await watched.tells((DELETED, UID))
+    assert len(late) == 1
+
+
+def here(root: Path) -> dict[str, frozenset[str]]:
+    """Pods with the directory names of their containers, as the tree says."""
+    found = {}
+    for driver in DRIVERS:
+        for qos in KubeQOS:
+            top = root / qos_dir(driver, qos)
+            for pod in top.glob("*pod*") if top.exists() else []:
+                if pod.name not in ("kubepods.slice", "kubepods") and "-pod" in f"-{pod.name}":
+                    uid = pod.name.removesuffix(".slice").rpartition("pod")[2].replace("_", "-")
+                    found[uid] = frozenset(entry.name for entry in pod.iterdir() if entry.is_dir())
+    return found
+
+
+@pytest.mark.parametrize("driver", DRIVERS, ids=lambda one: one.value)
+async def test_in_a_crowd_the_last_word_is_right(root, watch, driver):
+    """200 pods come, and go, and come again while the loop turns now and then."""
+    watched = await watch()
+    make_kubepods(root, driver)
+    dice = random.Random(7)
+    pods = [root / pod_dir(driver, dice.choice(list(KubeQOS)), f"uid-{number}") for number in range(200)]
+    for turn in range(600):
+        pod = dice.choice(pods) if turn >= len(pods) else pods[turn]
+        container = pod / container_name(driver, f"containerd://{dice.randrange(3)}")
+        if not pod.exists():
+            pod.mkdir()
+        elif container.exists():
+            container.rmdir()
+        elif dice.random() < 0.6:
+            container.mkdir()
+        elif not here_of(pod):
+            pod.rmdir()
+        if dice.random() < 0.1:
+            await asyncio.sleep(0)
+    expected = here(root)
+    await watched.until(lambda: watched.pleg.containers == expected, "the final state")
+    told: dict[str, set[str]] = {}
+    for event in watched.told:  # what the handlers heard adds up to the same, and alternates
+        match event.kind:
+            case PodEventKind.POD_ADDED:
+                assert told.setdefault(event.pod_uid, set()) == set()
+            case PodEventKind.POD_DELETED:
+                assert told.pop(event.pod_uid) == set()
+            case PodEventKind.CONTAINER_ADDED:
+                assert event.container_id not in told[event.pod_uid]
+                told[event.pod_uid].add(event.container_id)
+            case PodEventKind.CONTAINER_DELETED:
+                told[event.pod_uid].remove(event.container_id)
+    assert {uid: len(ids) for uid, ids in told.items()} == {uid: len(names) for uid, names in expected.items()}
+    assert watched.pleg.unwatched == 0
+
+
+def here_of(pod: Path) -> list[Path]:
+    return [entry for entry in pod.iterdir() if entry.is_dir()]
+
+
+# --- when the kernel does not help
+
+
+class Deaf(Inotify):
+    """Loses what comes while `deaf` is set, and says so once after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deaf = False
+
+    def read(self) -> list[DirEvent]:
+        events = super().read()
+        if self.deaf:
+            self.deaf = False
+            return [DirEvent(-1, overflow=True)]
+        return events
+
+
+async def test_after_an_overflow_everything_is_read_anew(root, watch):
+    make_kubepods(root, CgroupDriver.CGROUPFS)
+    kept, gone, anew = (root / pod_dir(CgroupDriver.CGROUPFS, KubeQOS.BURSTABLE, uid) for uid in ("k", "g", "a"))
+    for pod in (kept, gone, anew):
+        (pod / "c1").mkdir(parents=True)
+    instance = Deaf()
+    watched = await watch(open_inotify=lambda: instance)
+    watched.told.clear()
+    instance.deaf = True
+    for path in (gone / "c1", gone, anew / "c1", anew):
+        path.rmdir()
+    anew.mkdir()  # another directory than the one that is watched
+    (kept / "c2").mkdir()
+    await watched.until(lambda: watched.pleg.overflows == 1)
+    await watched.until(lambda: watched.pleg.containers == {"k": {"c1", "c2"}, "a": set()})
+    watched.told.clear()
+    (anew / "c9").mkdir()
+    await watched.tells((CONTAINER, "a", "c9"))
+    assert watched.pleg.unwatched == 0
+
+
+class Full(Inotify):
+    """Refuses new watches while `limit` is reached."""
+
+    limit = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used: set[int] = set()
+
+    def add(self, directory: Path | str) -> int:
+        if len(self.used) >= self.limit:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
+        watch = super().add(directory)
+        self.used.add(watch)
+        return watch
+
+
+@pytest.mark.parametrize("limit", [0, 2, 5])
+async def test_without_enough_watches_directories_are_polled(root, watch, monkeypatch, limit):
+    monkeypatch.setattr(pleg_module, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(Full, "limit", limit)
+    watched = await watch(open_inotify=Full)
+    pod = root / pod_dir(CgroupDriver.SYSTEMD, KubeQOS.BURSTABLE, UID)
+    (pod / "cri-containerd-abc.scope").mkdir(parents=True)
+    await watched.until(lambda: watched.pleg.containers == {UID: {"cri-containerd-abc.scope"}})
+    monkeypatch.setattr(Full, "limit", 100)
+    await watched.until(lambda: watched.pleg.unwatched == 0, "watches once there is room")
+    remove_tree(root / "kubepods.slice")
+    await watched.until(lambda: not watched.pleg.containers)
+
+
+async def test_without_inotify_directories_are_polled(root, watch, monkeypatch):
+    monkeypatch.setattr(pleg_module, "POLL_SECONDS", 0.02)
+
+    def refused() -> Inotify:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    watched = await watch(open_inotify=refused)
+    pod = root / pod_dir(CgroupDriver.CGROUPFS, KubeQOS.GUARANTEED, UID)
+    pod.mkdir(parents=True)
+    await watched.tells((ADDED, UID))
+    pod.rmdir()
+    await watched.tells((DELETED, UID))
+    assert (watched.pleg.watched, watched.pleg.unwatched) == (0, 2)
+
+
+async def test_a_root_that_is_not_there_yet(tmp_path, monkeypatch):
+    monkeypatch.setattr(pleg_module, "POLL_SECONDS", 0.02)
+    pleg = Pleg(tmp_path / "later")
+    watched = Watched(pleg)
+    await pleg.start()
+    (tmp_path / "later" / pod_dir(CgroupDriver.CGROUPFS, KubeQOS.BURSTABLE, UID)).mkdir(parents=True)
+    await watched.tells((ADDED, UID))
+    await watched.until(lambda: pleg.unwatched == 0)
+    await pleg.stop()
+    await pleg.stop()

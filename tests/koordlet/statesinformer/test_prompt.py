@@ -1,0 +1,107 @@
+"""Pod events bring the next look forward, within limits."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from koordlet.app.clock import FakeClock
+from koordlet.app.periodic import Periodic
+from koordlet.statesinformer.cgroupindex import CgroupIndex
+from koordlet.statesinformer.model import Workloads
+from koordlet.statesinformer.pleg import Pleg, PodEvent, PodEventKind
+from koordlet.statesinformer.prompt import Prompt
+
+POD, CONTAINER = PodEvent(PodEventKind.POD_ADDED, "uid"), PodEvent(PodEventKind.CONTAINER_ADDED, "uid", "abc")
+GONE = PodEvent(PodEventKind.POD_DELETED, "uid")
+
+
+async def until(done) -> None:
+    end = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.005)
+
+
+async def test_ten_at_once_then_five_a_second():
+    clock, calls = FakeClock(), []
+    prompt = Prompt(lambda: calls.append(clock.monotonic()), clock=clock)
+    for _ in range(100):
+        prompt.on_kubelet_pods(POD)
+    assert len(calls) == 10, "more are dropped, not saved up"
+    for _ in range(100):
+        await clock.advance(0.1)
+        for _ in range(3):
+            prompt.on_kubelet_pods(POD)
+    assert len(calls) == pytest.approx(60, abs=1)
+
+
+async def test_an_early_run_restarts_the_period():
+    clock, runs = FakeClock(), []
+    task = Periodic("pods", 10.0, lambda: runs.append(clock.monotonic()), clock=clock)
+    prompt = Prompt(task.trigger, clock=clock)
+    await task.start()
+    await clock.advance(4.0)
+    prompt.on_kubelet_pods(POD)
+    await clock.advance(9.9)
+    assert runs == [0.0, 4.0]
+    await clock.advance(0.2)
+    assert runs == [0.0, 4.0, 14.0]
+    await task.stop()
+
+
+async def test_containers_are_asked_for_when_the_kubelet_knows_them():
+    calls = []
+    prompt = Prompt(lambda: calls.append(time.monotonic()), delay=0.05)
+    began = time.monotonic()
+    prompt.on_kubelet_pods(CONTAINER)
+    prompt.on_kubelet_pods(CONTAINER)  # may be too young for the first look: there is a second one
+    assert calls == []
+    await until(lambda: len(calls) == 2)
+    assert calls[0] >= began + 0.04
+    assert calls[1] >= calls[0] + 0.04
+    await prompt.close()
+
+
+async def test_nothing_is_asked_after_the_end():
+    calls = []
+    prompt = Prompt(lambda: calls.append(1), delay=0.01)
+    prompt.later()
+    await prompt.close()
+    await prompt.close()
+    await asyncio.sleep(0.03)
+    assert calls == []
+
+
+@pytest.mark.parametrize("event", [POD, CONTAINER, GONE], ids=lambda event: event.kind.value)
+def test_the_tree_is_read_again_after_any_event(event):
+    calls = []
+    Prompt(lambda: calls.append(1)).on_any(event)
+    assert calls == [1]
+
+
+def test_what_is_gone_needs_no_answer_of_the_kubelet():
+    calls = []
+    Prompt(lambda: calls.append(1)).on_kubelet_pods(GONE)
+    assert calls == []
+
+
+async def test_an_index_knows_a_new_cgroup_at_its_next_refresh(tmp_path: Path):
+    """Without events it would take an unknown id and two seconds since the last walk."""
+
+    def walk():
+        return [(str(path.relative_to(tmp_path)), path.stat().st_ino) for path in sorted(tmp_path.rglob("*/"))]
+
+    index, workloads = CgroupIndex(walk), Workloads()
+    pleg = Pleg(tmp_path)
+    pleg.add_handler(lambda _: index.expire())
+    await pleg.start()
+    index.refresh(workloads, now=1.0)
+    container = tmp_path / "kubepods/podu1/abc"
+    container.mkdir(parents=True)
+    await until(lambda: pleg.counts[PodEventKind.CONTAINER_ADDED])
+    index.refresh(workloads, now=1.1)
+    owner = index.owner(container.stat().st_ino)
+    assert (owner.kind, owner.pod_uid) == ("pod", "u1"), "the pod's, until the container is known by name"
+    await pleg.stop()
