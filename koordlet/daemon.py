@@ -39,6 +39,7 @@ from koordlet.metriccache.snapshot import SnapshotError, load, save
 from koordlet.metrics import Registries
 from koordlet.metrics.registries import Rows
 from koordlet.metricsadvisor.advisor import FACT_CPU, FACT_NUMA, MetricsAdvisor, boot_clock
+from koordlet.metricsadvisor.capacity import attach_capacity
 from koordlet.metricsadvisor.allgroups import AllGroups
 from koordlet.metricsadvisor.nodefacts import FACT_BASIC
 from koordlet.metricsadvisor.optional import Intervals, OptionalCollectors
@@ -122,6 +123,7 @@ class Daemon:
                 open_files=lambda: self.files.cache.stats.open_fds,
                 verdicts=interference.views.briefs,
             )
+            attach_capacity(self.registries, advisor)
             self.pleg.attach(self.registries)
             self.runner.add(self.pleg)
             self._serve(views)

@@ -211,6 +211,8 @@ def _ours() -> tuple[Family, ...]:
             EXTERNAL,
             unit="bytes",
         ),
+        Family("node_capacity_cpu_cores", "CPUs of the node that are online.", (), EXTERNAL, unit="cores"),
+        Family("node_capacity_memory_bytes", "Memory of the node.", (), EXTERNAL, unit="bytes"),
         Family("node_memory_cold_bytes", "Page cache at rest on the node.", (), EXTERNAL, unit="bytes"),
         Family("pod_memory_cold_bytes", "The pod's page cache at rest.", POD, EXTERNAL, unit="bytes"),
         Family("container_memory_cold_bytes", "The container's page cache at rest.", CONTAINER, EXTERNAL, unit="bytes"),
