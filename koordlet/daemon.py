@@ -39,8 +39,8 @@ from koordlet.metriccache.snapshot import SnapshotError, load, save
 from koordlet.metrics import Registries
 from koordlet.metrics.registries import Rows
 from koordlet.metricsadvisor.advisor import FACT_CPU, FACT_NUMA, MetricsAdvisor, boot_clock
-from koordlet.metricsadvisor.capacity import attach_capacity
 from koordlet.metricsadvisor.allgroups import AllGroups
+from koordlet.metricsadvisor.capacity import attach_capacity
 from koordlet.metricsadvisor.nodefacts import FACT_BASIC
 from koordlet.metricsadvisor.optional import Intervals, OptionalCollectors
 from koordlet.metricsadvisor.reader import TickReader
