@@ -46,6 +46,9 @@ from koordlet.metricsadvisor.optional import Intervals, OptionalCollectors
 from koordlet.metricsadvisor.reader import TickReader
 from koordlet.metricsadvisor.views import Views
 from koordlet.options import Options
+from koordlet.prediction.checkpoints import CheckpointDirectory
+from koordlet.prediction.models import Models, PeakModel
+from koordlet.prediction.service import SETTLE_TICKS, UPKEEP_SECONDS, NodeView, PredictionService, Settings
 from koordlet.probes.openprobes import ProbeSet, open_probes
 from koordlet.statesinformer.callbacks import StateType
 from koordlet.statesinformer.cgroupindex import CgroupIndex
@@ -56,7 +59,7 @@ from koordlet.statesinformer.nrtstatus import Machine
 from koordlet.statesinformer.pleg import Pleg
 from koordlet.statesinformer.pods import PodsInformer
 from koordlet.statesinformer.prompt import Prompt
-from koordlet.statesinformer.reporter import NodeMetricReporter
+from koordlet.statesinformer.reporter import CHECK_SECONDS, NodeMetricReporter
 from koordlet.statesinformer.resourceviews import ResourceViews
 from koordlet.statesinformer.states import KubeStates, LocalStates, States
 from koordlet.system import kidled
@@ -89,13 +92,20 @@ class Daemon:
         self.registries = Registries()
         self.registries.view("start_time", lambda started=time.time(): [((), started)])
         self.health, self.runner = Health(), Runner()
-        self.cache = MetricCache(tick=options.collect_res_used_interval, max_rows=options.metric_cache_max_series)
+        self.cache = MetricCache(
+            tick=options.collect_res_used_interval,
+            max_rows=options.metric_cache_max_series,
+            max_seconds=options.tsdb_retention_duration,
+            max_bytes=options.tsdb_max_bytes,
+        )
         self.files = CgroupFS(self.host, kube_root=self._kube_root())
         self.auditor: Auditor = NullAuditor()
         self._routes: list[web.RouteDef] = []
         self.pleg = Pleg(self.host.facts.cgroup_mounts.hierarchy("cpu") or self.host.roots.cgroup)
         self._events: EventRecorder | None = None
         """None without an API server."""
+        self.reporter: NodeMetricReporter | None = None
+        """None where nothing is reported; its `extensions` are what others add to NodeMetric."""
         self._snapshot = Path(options.state_dir) / "metrics.npz"
         self._boot_id = (self.host.roots.proc / "sys/kernel/random/boot_id").read_text().strip()
 
@@ -194,8 +204,16 @@ class Daemon:
         return prompt
 
     def _report(self, client: Client, states: KubeStates) -> None:
-        reporter = NodeMetricReporter(
-            client, states, self.cache, self.registries, clock=boot_clock, wall=SYSTEM_CLOCK.now
+        prediction = self._predict(states)
+        reporter = self.reporter = NodeMetricReporter(
+            client,
+            states,
+            self.cache,
+            self.registries,
+            clock=boot_clock,
+            wall=SYSTEM_CLOCK.now,
+            forecast=prediction.forecast,
+            mirror=self.gates.enabled("NodeMetricPromMetrics"),
         )
 
         async def report() -> None:
@@ -207,6 +225,49 @@ class Daemon:
             on_add=lambda _: setattr(task, "period", states.policy.report_seconds),
         )
         self.runner.add(task)
+        self.runner.add(self._periodic("check-prediction", CHECK_SECONDS, reporter.check, immediate=False))
+
+    def _predict(self, states: KubeStates) -> PredictionService:
+        options = self.options
+        service = PredictionService(
+            self.cache,
+            NodeView(
+                workloads=lambda: states.workloads if states.pods is not None and states.pods.synced else None,
+                node=lambda: states.node.object,
+                memory_policy=lambda: states.policy.memory,
+            ),
+            Models(
+                cpu_half_life=options.prediction_cpu_histogram_decay_halflife,
+                memory_half_life=options.prediction_memory_histogram_decay_halflife,
+                peak=PeakModel(options.prediction_peak_model),
+                sigmas=options.prediction_sigmas,
+            ),
+            CheckpointDirectory(Path(options.prediction_checkpoint_filepath)),
+            Settings(
+                training_interval=options.prediction_training_interval,
+                cold_start=options.prediction_cold_start_duration,
+                margin=options.prediction_safety_margin_percent,
+                expiration=options.prediction_model_expiration_duration,
+                checkpoint_interval=options.prediction_model_checkpoint_interval,
+                checkpoints_per_step=options.prediction_model_checkpoint_max_per_step,
+                settle=SETTLE_TICKS * options.collect_res_used_interval,
+            ),
+            self.registries,
+            clock=boot_clock,
+            wall=SYSTEM_CLOCK.now,
+        )
+
+        def learn() -> None:
+            service.train()
+            if service.trained:  # until then it looks often whether the first figures of pods are there
+                training.period = options.prediction_training_interval
+
+        training = self._periodic("train-prediction", 1.0, learn)
+        self.runner.add_stop("prediction checkpoints", service.checkpoint_all)
+        self.runner.add(training)
+        for name, step in (("expire", service.collect_garbage), ("checkpoint", service.checkpoint)):
+            self.runner.add(self._periodic(f"{name}-prediction", UPKEEP_SECONDS, step, immediate=False))
+        return service
 
     def _topology(self, client: Client, states: KubeStates, kubelet: KubeletClient, pods: PodsInformer) -> None:
         options, facts = self.options, self.cache.facts

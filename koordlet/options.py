@@ -14,6 +14,7 @@ from koordlet.app.http import split_address
 from koordlet.app.logging import LoggingOptions
 from koordlet.system.roots import Roots
 
+PEAK_MODELS = ("histogram", "nsigma", "max")
 PROBE_MODES = ("auto", "core", "bcc", "off")
 
 
@@ -102,7 +103,48 @@ class Options(LoggingOptions):
         "sched-latency-window", "10s", "window of the latency percentiles and culprits in /top", minimum=1
     )
 
+    prediction_checkpoint_filepath: str = flag(
+        "prediction-checkpoint-filepath", "/prediction-checkpoints", "directory of its own for what predictions learned"
+    )
+    prediction_cold_start_duration: Duration = flag(
+        "prediction-cold-start-duration", "24h", "a younger pod counts with its requests", minimum=0
+    )
+    prediction_safety_margin_percent: int = flag(
+        "prediction-safety-margin-percent", 10, "added to every predicted peak", minimum=0
+    )
+    prediction_cpu_histogram_decay_halflife: Duration = flag(
+        "prediction-cpu-histogram-decay-halflife", "12h", "time in which a CPU sample loses half its weight", minimum=1
+    )
+    prediction_memory_histogram_decay_halflife: Duration = flag(
+        "prediction-memory-histogram-decay-halflife", "24h", "the same for a memory sample", minimum=1
+    )
+    prediction_training_interval: Duration = flag(
+        "prediction-training-interval", "1m", "how often predictions learn", minimum=1
+    )
+    prediction_model_expiration_duration: Duration = flag(
+        "prediction-model-expiration-duration", "30m", "a model that learned nothing for so long is dropped", minimum=1
+    )
+    prediction_model_checkpoint_interval: Duration = flag(
+        "prediction-model-checkpoint-interval", "10m", "how often a model is saved", minimum=1
+    )
+    prediction_model_checkpoint_max_per_step: int = flag(
+        "prediction-model-checkpoint-max-per-step", 12, "models saved in one minute", minimum=1
+    )
+    prediction_peak_model: str = flag(
+        "prediction-peak-model",
+        "histogram",
+        "how a peak is computed: p95/p98, mean + N sigma, or the greater",
+        choices=PEAK_MODELS,
+    )
+    prediction_sigmas: float = flag(
+        "prediction-sigmas", 3.0, "standard deviations above the mean (peak models nsigma and max)", minimum=0
+    )
+
     metric_cache_max_series: int = flag("metric-cache-max-series", 16384, "series kept of one kind", minimum=16)
+    tsdb_retention_duration: Duration = flag(
+        "tsdb-retention-duration", "12h", "the longest window NodeMetric may ask the metric cache for", minimum=60
+    )
+    tsdb_max_bytes: int = flag("tsdb-max-bytes", 104857600, "memory of the metric cache, in bytes", minimum=1 << 20)
     state_dir: str = flag("state-dir", "/var/run/koordlet", "snapshots of the metric cache")
     snapshot_interval: Duration = flag("snapshot-interval", "1m", "how often the metric cache is saved", minimum=1)
 

@@ -25,6 +25,11 @@ from koordlet.statesinformer.model import PodMeta, Workloads
 
 log = get_logger(__name__)
 
+UPKEEP_SECONDS = 60.0
+"""How often models expire and are written."""
+SETTLE_TICKS = 5
+"""Readings after which every pod that was known before them has figures."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -36,6 +41,8 @@ class Settings:
     expiration: float = 30 * 60.0
     checkpoint_interval: float = 600.0
     checkpoints_per_step: int = 12
+    settle: float = 0.0
+    """from when pods are known to the first step: without figures of pods, all use would be called the system's"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,7 @@ class PredictionService:
         """Whether a training step has learned something since the start."""
         self.predictions: Mapping[str, Prediction] = {}
         """By predictor, of the last forecast; empty if it failed."""
-        self._restored = False
+        self._known_at: float | None = None
         registries.view("node_predicted_resource_reclaimable", lambda: self._rows("reclaimable"))
         registries.view("node_predicted_resource_peak", lambda: self._rows("peak"))
         registries.view("prediction_models", lambda: [((), float(len(self.models.stamps)))])
@@ -84,10 +91,12 @@ class PredictionService:
         workloads = self._what.workloads()
         if workloads is None:
             return
-        if not self._restored:
-            self._restored = True
-            self._restore(workloads.pods)
         now = self._clock()
+        if self._known_at is None:
+            self._known_at = now
+            self._restore(workloads.pods)
+        if now < self._known_at + self._settings.settle:
+            return
         start = now - self._settings.training_interval
         found = lesson(self._cache, workloads.pods, self._what.memory_policy(), start, now)
         if found is None:
