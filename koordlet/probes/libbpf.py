@@ -26,6 +26,7 @@ LOG_LINES = 200
 """Of one call; the verifier can write megabytes and its verdict stands at the end."""
 
 _BTF_KIND_TYPEDEF = 8
+_BTF_KIND_TYPEDEF = 8
 _BTF_KIND_FUNC = 12
 _BPF_STATS_RUN_TIME = 0
 _DEBUG = 2
@@ -119,6 +120,12 @@ class _LinkInfo(ctypes.Structure):
     )
 
 
+class _BtfType(ctypes.Structure):
+    """struct btf_type"""
+
+    _fields_ = (("name_off", ctypes.c_uint32), ("info", ctypes.c_uint32), ("type", ctypes.c_uint32))
+
+
 class _IterOptions(ctypes.Structure):
     """struct bpf_iter_attach_opts"""
 
@@ -168,6 +175,7 @@ _POINTER_RESULTS = {
     "bpf_program__attach": (ctypes.c_void_p,),
     "bpf_program__attach_iter": (ctypes.c_void_p, ctypes.c_void_p),
     "btf__load_vmlinux_btf": (),
+    "btf__type_by_id": (ctypes.c_void_p, ctypes.c_uint32),
 }
 _INT_RESULTS = {
     "bpf_object__load": (ctypes.c_void_p,),
@@ -355,6 +363,21 @@ def kernel_has_function(name: str) -> bool:
 def kernel_has_tracepoint(name: str) -> bool:
     """As `kernel_has_function` for what ``tp_btf`` can attach to."""
     return _kernel_knows(f"btf_trace_{name}", _BTF_KIND_TYPEDEF)
+
+
+def tracepoint_arguments(name: str) -> int:
+    """How many arguments the running kernel's tracepoint hands over, 0 when there is no such tracepoint."""
+    btf = _call("read the kernel's BTF", "btf__load_vmlinux_btf")
+    try:
+        found = _library().btf__find_by_name_kind(btf, f"btf_trace_{name}".encode(), _BTF_KIND_TYPEDEF)
+        if found <= 0:
+            return 0
+        for _ in range(2):  # typedef -> pointer -> prototype
+            found = ctypes.cast(_library().btf__type_by_id(btf, found), ctypes.POINTER(_BtfType)).contents.type
+        prototype = ctypes.cast(_library().btf__type_by_id(btf, found), ctypes.POINTER(_BtfType)).contents
+        return int(prototype.info & 0xFFFF) - 1  # less the one that tracing itself takes
+    finally:
+        _library().btf__free(btf)
 
 
 def _kernel_knows(name: str, kind: int) -> bool:

@@ -27,6 +27,7 @@ from koordlet.probes.frame import Place, ProbeError
 from koordlet.probes.layout import Sizes
 from koordlet.probes.loader import PROBE, LoadedProbe, load_core
 from koordlet.probes.memstall import MemStallSource, open_mem_stall
+from koordlet.probes.oom import OomSource, open_oom
 from koordlet.probes.schedstat import FilesUnavailable, PressureSource, SchedstatSource
 from koordlet.probes.snapshot import SchedLatencySnapshot
 from koordlet.probes.status import ProbeStatus
@@ -57,7 +58,7 @@ class Source(Protocol):
 Opener = Callable[[Place], "tuple[Source | None, ProbeStatus]"]
 """Opens one probe at a place; never raises for what a kernel lacks: the status says it."""
 
-OPENERS: Mapping[str, Opener] = {"mem_stall": open_mem_stall, "cgroup_stats": open_cgroup_stats}
+OPENERS: Mapping[str, Opener] = {"mem_stall": open_mem_stall, "oom": open_oom, "cgroup_stats": open_cgroup_stats}
 """Probe -> opener, beside sched_latency; the names are attributes of `ProbeSet`."""
 
 
@@ -68,6 +69,7 @@ class ProbeSet:
     status: dict[str, ProbeStatus]
     sched_latency: SchedLatencySource | None = None
     mem_stall: MemStallSource | None = None
+    oom: OomSource | None = None
     cgroup_stats: CgroupStats | None = None
     _release: list[Callable[[], object]] = field(default_factory=list)
 

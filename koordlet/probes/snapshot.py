@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from koordlet.probes.layout import BUCKETS, FIRST_BUCKET_BITS
-
-Ints = npt.NDArray[np.int64]
+from koordlet.probes.mapped import Ints
+from koordlet.probes.rows import align, align_pairs, subtract
 
 BOUNDS_NS: Ints = np.left_shift(np.int64(1), FIRST_BUCKET_BITS + np.arange(BUCKETS - 1, dtype=np.int64))
 """Upper bounds of all buckets but the last, which has none."""
@@ -112,49 +112,17 @@ def diff(old: SchedLatencySnapshot, new: SchedLatencySnapshot, *, matrix: bool =
     A key that *old* doesn't have counts from zero, and so does one whose counters ran back (its id was reused, or
     the probe was loaded anew). Keys that *new* doesn't have are gone. Maxima stay those of *new*.
     """
-    rows = _subtract(old, new, _ROWS, _align(old.keys, new.keys))
+    rows = subtract(_columns(old, _ROWS), _columns(new, _ROWS), align(old.keys, new.keys))
     pairs = {name: getattr(new, name)[:0] for name in ("victim", "culprit", *_MATRIX)}
     if matrix:
-        pairs = _subtract(old, new, _MATRIX, _align_pairs(old, new))
+        at = align_pairs((old.victim, old.culprit), (new.victim, new.culprit))
+        pairs = subtract(_columns(old, _MATRIX), _columns(new, _MATRIX), at)
     lost = {f.name: max(0, getattr(new.lost, f.name) - getattr(old.lost, f.name)) for f in fields(Lost)}
     return replace(new, **rows, **pairs, lost=Lost(**lost))  # type: ignore[arg-type]
 
 
-def _align(old: Ints, new: Ints) -> Ints:
-    """For each of *new* the index of the same number in *old* (sorted, unique), or -1."""
-    if not len(old):
-        return np.full(len(new), -1, dtype=np.int64)
-    at = np.minimum(np.searchsorted(old, new), len(old) - 1)
-    return np.where(old[at] == new, at, -1).astype(np.int64)
-
-
-def _align_pairs(old: SchedLatencySnapshot, new: SchedLatencySnapshot) -> Ints:
-    """As `_align` for the entries of the matrix, which are sorted by victim, then culprit."""
-    keys = np.unique(np.concatenate([old.victim, old.culprit, new.victim, new.culprit]))
-
-    def codes(side: SchedLatencySnapshot) -> Ints:
-        return np.searchsorted(keys, side.victim) * len(keys) + np.searchsorted(keys, side.culprit)
-
-    return _align(codes(old), codes(new))
-
-
-def _subtract(
-    old: SchedLatencySnapshot, new: SchedLatencySnapshot, names: tuple[str, ...], at: Ints
-) -> dict[str, Ints]:
-    known = at >= 0
-    deltas = {}
-    for name in names:
-        delta = getattr(new, name).copy()
-        delta[known] -= getattr(old, name)[at[known]]
-        deltas[name] = delta
-    ran_back = np.zeros(len(at), dtype=bool)
-    for delta in deltas.values():
-        ran_back |= (delta < 0).any(axis=tuple(range(1, delta.ndim)))
-    return {name: np.where(_like(ran_back, delta), getattr(new, name), delta) for name, delta in deltas.items()}
-
-
-def _like(mask: npt.NDArray[np.bool_], array: Ints) -> npt.NDArray[np.bool_]:
-    return mask.reshape(-1, *(1,) * (array.ndim - 1))
+def _columns(side: SchedLatencySnapshot, names: tuple[str, ...]) -> dict[str, Ints]:
+    return {name: getattr(side, name) for name in names}
 
 
 def quantiles(hist: npt.ArrayLike, q: float) -> npt.NDArray[np.float64]:

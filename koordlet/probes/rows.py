@@ -1,0 +1,50 @@
+"""Windows of cumulative columns: which row of an older reading is the same thing, and what came since. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from koordlet.probes.mapped import Ints
+
+
+def align(old: Ints, new: Ints) -> Ints:
+    """For each of *new* the index of the same number in *old* (sorted, unique), or -1."""
+    if not len(old):
+        return np.full(len(new), -1, dtype=np.int64)
+    at = np.minimum(np.searchsorted(old, new), len(old) - 1)
+    return np.where(old[at] == new, at, -1).astype(np.int64)
+
+
+def align_pairs(old: tuple[Ints, Ints], new: tuple[Ints, Ints]) -> Ints:
+    """As `align` for rows named by two numbers, sorted by the first, then the second."""
+    keys = np.unique(np.concatenate([*old, *new]))
+
+    def codes(side: tuple[Ints, Ints]) -> Ints:
+        return np.searchsorted(keys, side[0]) * len(keys) + np.searchsorted(keys, side[1])
+
+    return align(codes(old), codes(new))
+
+
+def subtract(old: Mapping[str, Ints], new: Mapping[str, Ints], at: Ints) -> dict[str, Ints]:
+    """*new* less *old*, column by column; *at* as `align` gives it.
+
+    A row that *old* doesn't have counts from zero, and so does one of which any column ran back: its key was reused, or
+    the probe was loaded anew.
+    """
+    known = at >= 0
+    deltas = {}
+    for name, column in new.items():
+        delta = column.copy()
+        delta[known] -= old[name][at[known]]
+        deltas[name] = delta
+    ran_back = np.zeros(len(at), dtype=bool)
+    for delta in deltas.values():
+        ran_back |= (delta < 0).any(axis=tuple(range(1, delta.ndim)))
+    return {name: np.where(_like(ran_back, delta), new[name], delta) for name, delta in deltas.items()}
+
+
+def _like(mask: npt.NDArray[np.bool_], array: Ints) -> npt.NDArray[np.bool_]:
+    return mask.reshape(-1, *(1,) * (array.ndim - 1))
