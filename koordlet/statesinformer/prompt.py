@@ -1,8 +1,8 @@
 """Looking again at once, but not too often: pod events bring a periodic task forward (spec 02 §3.4).
 
 A new pod's directory is there before the kubelet's next answer is due, so it is asked right away. A new container's id
-appears in the answer only after the kubelet has looked itself, so that waits a moment. Over the limit nothing is
-brought forward: the period covers it.
+appears in the answer only after the kubelet has looked itself, so that waits a moment. Over the limit the kubelet is
+not asked earlier than it would be anyway; the cgroup tree, which costs only us, is read a moment later.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ class Prompt:
         self._timer: asyncio.TimerHandle | None = None
         self._again = False
 
-    def now(self) -> None:
-        """Trigger, unless the limit is reached."""
-        if self._bucket.try_take():
+    def now(self) -> bool:
+        """Trigger; False when the limit is reached."""
+        allowed = self._bucket.try_take()
+        if allowed:
             self._trigger()
+        return allowed
 
     def later(self) -> None:
         """Trigger in a moment; calls before then collapse into it, and one more follows for them."""
@@ -57,8 +59,9 @@ class Prompt:
             self.later()
 
     def on_any(self, _: PodEvent) -> None:
-        """For a task that reads the cgroup tree."""
-        self.now()
+        """For a task that reads the cgroup tree, which must not miss the last of many events."""
+        if not self.now():
+            self.later()
 
     def _due(self) -> None:
         self._timer = None

@@ -46,6 +46,9 @@ NEEDS_MORE = {
     "koordlet_host_application_resource_usage",  # a NodeSLO
     "koordlet_be_suppress_be_used_cpu_cores",  # the QoS directories, which only a kubelet's node has for certain
     "koordlet_collector_failures_total",  # something that fails
+    "koordlet_audit_events_total",  # gate AuditEvents
+    "koordlet_audit_written_bytes_total",  # the same
+    "koordlet_state_callback_failures_total",  # a callback that fails
     "koordlet_container_cpi",  # hardware counters
     "koordlet_resctrl_llc_occupancy",  # resctrl
     "koordlet_resctrl_memory_bandwidth",

@@ -74,6 +74,17 @@ async def test_nothing_is_asked_after_the_end():
     assert calls == []
 
 
+async def test_the_last_of_many_events_is_not_missed():
+    clock, calls = FakeClock(), []
+    prompt = Prompt(lambda: calls.append(1), delay=0.01, clock=clock)
+    for _ in range(50):
+        prompt.on_any(GONE)
+    assert len(calls) == 10
+    await clock.advance(1.0)
+    await until(lambda: len(calls) > 10)
+    await prompt.close()
+
+
 @pytest.mark.parametrize("event", [POD, CONTAINER, GONE], ids=lambda event: event.kind.value)
 def test_the_tree_is_read_again_after_any_event(event):
     calls = []
