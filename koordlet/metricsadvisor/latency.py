@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from koordlet.probes.layout import BUCKETS, key_name
-from koordlet.probes.snapshot import Ints, SchedLatencySnapshot, diff, quantiles
+from koordlet.probes.mapped import Ints
+from koordlet.probes.snapshot import SchedLatencySnapshot, diff, quantiles
 from koordlet.statesinformer.cgroupindex import Owner
 from koordlet.statesinformer.model import Subject
 
@@ -42,6 +44,19 @@ class Blame:
     owner: Owner
     seconds: float
     count: int
+
+
+class Matrix(Protocol):
+    """Whom somebody waited for: `wait_ns[i]` of waiting of `victim[i]` in `wait_count[i]` waits is `culprit[i]`'s."""
+
+    @property
+    def victim(self) -> Ints: ...
+    @property
+    def culprit(self) -> Ints: ...
+    @property
+    def wait_ns(self) -> Ints: ...
+    @property
+    def wait_count(self) -> Ints: ...
 
 
 class LatencyWindow:
@@ -83,7 +98,7 @@ class LatencyWindow:
         return diff(old, new, matrix=matrix), (new.time_ns - old.time_ns) / 1e9
 
 
-def _group(keys: Ints, owner: OwnerOf) -> tuple[list[Subject], Ints]:
+def group(keys: Ints, owner: OwnerOf) -> tuple[list[Subject], Ints]:
     """Subjects among the keys, and for each key its subject's number or -1."""
     numbers: dict[str, int] = {}
     subjects: list[Subject] = []
@@ -99,7 +114,7 @@ def _group(keys: Ints, owner: OwnerOf) -> tuple[list[Subject], Ints]:
     return subjects, rows
 
 
-def _sum(values: Ints, rows: Ints, count: int) -> Ints:
+def sum_rows(values: Ints, rows: Ints, count: int) -> Ints:
     out = np.zeros((count, *values.shape[1:]), dtype=np.int64)
     known = rows >= 0
     np.add.at(out, rows[known], values[known])
@@ -108,9 +123,9 @@ def _sum(values: Ints, rows: Ints, count: int) -> Ints:
 
 def by_subject(window: SchedLatencySnapshot, seconds: float, owner: OwnerOf) -> dict[str, SubjectLatency]:
     """Figures by subject key."""
-    subjects, rows = _group(window.keys, owner)
-    hist = _sum(window.hist, rows, len(subjects)) if window.hist.size else np.zeros((len(subjects), BUCKETS))
-    wait, throttled = (_sum(column, rows, len(subjects)) / 1e9 for column in (window.sum_ns, window.throttled_ns))
+    subjects, rows = group(window.keys, owner)
+    hist = sum_rows(window.hist, rows, len(subjects)) if window.hist.size else np.zeros((len(subjects), BUCKETS))
+    wait, throttled = (sum_rows(column, rows, len(subjects)) / 1e9 for column in (window.sum_ns, window.throttled_ns))
     p50, p99 = ((quantiles(hist, q) / 1e9).tolist() for q in (0.5, 0.99))
     counts = hist.sum(axis=1).tolist()
     return {
@@ -136,9 +151,9 @@ def culprit_owner(key: int, owner: OwnerOf) -> Owner:
 
 
 def blame(
-    snapshot: SchedLatencySnapshot, owner: OwnerOf, *, only: Iterable[str] | None = None, spread: bool = True
+    snapshot: Matrix, owner: OwnerOf, *, only: Iterable[str] | None = None, spread: bool = True
 ) -> dict[str, list[Blame]]:
-    """By victim's subject key: who held the CPU while it waited, longest first.
+    """By victim's subject key: who held the CPU (or the disk) while it waited, longest first.
 
     A container's own other tasks count as the container itself. `only` limits the victims. Waiting whose runner is not
     remembered is spread over the victim's known culprits: who ran lately, ran then.
