@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,12 +116,11 @@ def cpu_evidence(
     rows: Rows,
     ran: Floats,
     owner: OwnerOf,
-    keys: Sequence[str],
     *,
     throttled_periods: Floats,
     pressure: Floats | None,
 ) -> ResourceEvidence:
-    """Symptoms of `rows.count` containers; `ran` in cores, `keys` their subject keys."""
+    """Symptoms of `rows.count` containers; `ran` in cores."""
     window, seconds = sums
     at = rows.of(window.keys)
     waited, quota = (rows.sum(at, column) / 1e9 / seconds for column in (window.sum_ns, window.throttled_ns))
@@ -131,7 +130,7 @@ def cpu_evidence(
     if window.source in PROBES:
         if matrix is not None:
             own_share, nobody = _shares(matrix[0], rows)
-            named, culprits = True, _culprits(*matrix, seconds, owner, keys)
+            named, culprits = True, _culprits(*matrix, seconds, owner, rows)
     else:  # one sum for everything
         stopped = np.nan_to_num(throttled_periods) > THROTTLED_PERIODS
         quota = np.where(stopped, waited, 0.0)
@@ -165,16 +164,17 @@ def _shares(matrix: SchedLatencySnapshot, rows: Rows) -> tuple[Floats, Floats]:
 
 
 def _culprits(
-    matrix: SchedLatencySnapshot, seconds: float, window: float, owner: OwnerOf, keys: Sequence[str]
+    matrix: SchedLatencySnapshot, seconds: float, window: float, owner: OwnerOf, rows: Rows
 ) -> Callable[[int], Sequence[Blame]]:
     """Blames of one container, on demand, scaled to the window of the sums."""
-    found: dict[str, list[Blame]] = {}
+    victims = rows.of(matrix.victim)
+    scale = window / seconds
 
     def of(row: int) -> Sequence[Blame]:
-        if not found:
-            found.update(blame(matrix, owner, only=keys))
-        scale = window / seconds
-        return [Blame(one.owner, one.seconds * scale, one.count) for one in found.get(keys[row], [])]
+        mine = np.flatnonzero(victims == row)
+        columns = {name: getattr(matrix, name)[mine] for name in ("victim", "culprit", "wait_ns", "wait_count")}
+        found = blame(replace(matrix, **columns), owner)
+        return [Blame(one.owner, one.seconds * scale, one.count) for blames in found.values() for one in blames]
 
     return of
 

@@ -48,6 +48,8 @@ USUAL_QUANTILE = 0.95
 USUAL_SECONDS = 5.0
 """How often `usual` is worked out anew; it moves slowly."""
 CULPRITS = 5
+FRESH = 24
+"""Verdicts whose culprits and words are made anew in one step."""
 SUPPORT = (("wait p99", "seconds", "latency"), ("stalled", "share", "pressure"))
 _FIRST_ROWS = 64
 
@@ -99,6 +101,7 @@ class Detector:
         self._began = np.zeros((0, len(RESOURCES), len(CAUSES)))
         self._last: dict[tuple[str, int, int], Verdict] = {}
         self._at: float | None = None
+        self._step = 0
         self._usual_at = -np.inf
         self.symptoms: Floats = np.full((0, len(RESOURCES), len(CAUSES)), np.nan)
         """The symptoms of the last step, row i for container i of its evidence."""
@@ -133,8 +136,12 @@ class Detector:
         after = self._state[rows]
         changed = {tuple(at) for at in np.argwhere(before != after).tolist()}
         verdicts, changes = [], []
-        for row, resource, cause in np.argwhere((after != State.QUIET) | (before != State.QUIET)).tolist():
-            verdict = self._verdict(evidence, row, resource, cause, now, limits)
+        told = np.argwhere((after != State.QUIET) | (before != State.QUIET)).tolist()
+        self._step += 1
+        turns = -(-len(told) // FRESH)  # in a storm every verdict's words are renewed in turn
+        for number, (row, resource, cause) in enumerate(told):
+            fresh = (number + self._step) % turns == 0 or (row, resource, cause) in changed
+            verdict = self._verdict(evidence, row, resource, cause, now, limits, fresh=fresh)
             if verdict.state is not State.QUIET:
                 verdicts.append(verdict)
             if (row, resource, cause) in changed:
@@ -228,13 +235,15 @@ class Detector:
 
     # --- in words
 
-    def _verdict(self, evidence: Evidence, row: int, resource: int, cause: int, now: float, limits: Limits) -> Verdict:
+    def _verdict(
+        self, evidence: Evidence, row: int, resource: int, cause: int, now: float, limits: Limits, *, fresh: bool
+    ) -> Verdict:
         subject, at = evidence.subjects[row], self._rows[row]
         state, score = State(int(self._state[at, resource, cause])), float(self.scores[row, resource, cause])
         key = (subject.key, resource, cause)
         last = self._last.get(key)
         found = evidence.resources.get(RESOURCES[resource])
-        if last is not None and (found is None or score < 1.0):  # the blame stays with whom it was found on
+        if last is not None and (not fresh or found is None or score < 1.0):  # the blame stays where it was found
             lost = float(np.nan_to_num(self.symptoms[row, resource, cause]))
             verdict = replace(
                 last, state=state, score=score, lost=lost, since=float(self._since[at, resource, cause]), at=now

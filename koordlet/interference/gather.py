@@ -100,18 +100,18 @@ class Gatherer:
         if sums is None:
             return None
         rows, ran = self._rows_of(frame, now), frame.ran
-        if not len(latest.victim) and wants_matrix(*sums, rows, ran):
+        noticed = wants_matrix(*sums, rows, ran)
+        if noticed and not len(latest.victim):
             whole = self._advisor.whole_latency()
             if whole is not None:
                 self._cpu.push(whole)
                 sums = self._cpu.sums() or sums
         return cpu_evidence(
             sums,
-            self._cpu.matrix(),
+            self._cpu.matrix() if noticed else None,
             rows,
             ran,
             self._advisor.index.owner,
-            frame.keys,
             throttled_periods=frame.column(frame.picture.use.throttled),
             pressure=frame.by_key(self._advisor.stalls.get(("cpu", "some"), {})),
         )

@@ -1,7 +1,8 @@
-"""Extension plug-ins: ConfigMap keys that become `NodeSLO.spec.extensions` (spec 01 §6.5.9). None is built in.
+"""Extension plug-ins: ConfigMap keys that become `NodeSLO.spec.extensions` (spec 01 §6.5.9).
 
-A plug-in folds the ConfigMap into a configuration of its own when it changes, and says per node which key has
-which value. A plug-in that fails is skipped and reported; the others and all foreign keys stay.
+One is built in: `interference.PLUGIN`. A plug-in folds the ConfigMap into a configuration of its own when it changes,
+and says per node which key has which value. A plug-in that fails is skipped and reported; the others and all foreign
+keys stay.
 """
 
 from __future__ import annotations

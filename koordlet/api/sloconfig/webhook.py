@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from koordlet.api.meta import SelectorError
-from koordlet.api.sloconfig import colocation, defaults, documents
+from koordlet.api.sloconfig import colocation, defaults, documents, interference
 from koordlet.api.sloconfig.bounds import Bound, broken, field_at
 from koordlet.api.sloconfig.colocation import ColocationConfig, ColocationStrategy
 from koordlet.api.sloconfig.merge import NodeEntry, selects
@@ -169,6 +169,7 @@ RULES: Final[dict[str, Rule]] = {
             Bound("pageCacheLimitEnabled", 0, 1),
         ),
     ),
+    interference.CONFIG_KEY: Rule(interference.InterferenceConfig, interference.DEFAULT, interference.BOUNDS),
 }
 """The keys that are checked, in order; the other three keys of the ConfigMap are not."""
 
@@ -267,6 +268,8 @@ def _check_numbers(rule: Rule, cluster: msgspec.Struct | None, entries: list[Nod
         strategies.append((_label(index, entry) + ".", entry, overlay(base, entry)))
     for where, given, merged in strategies:
         problems = broken(given, rule.bounds)
+        if isinstance(given, interference.InterferenceStrategy):
+            problems = interference.problems(given)
         for lower, upper in rule.pairs:
             low, high = field_at(merged, lower), field_at(merged, upper)
             if isinstance(low, int) and isinstance(high, int) and high <= low:

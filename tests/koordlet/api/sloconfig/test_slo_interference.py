@@ -1,0 +1,109 @@
+"""interferenceStrategy: defaults, what NodeSLO says over them, the ConfigMap's key, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from koordlet.api.slo import NodeSLO, extension_values
+from koordlet.api.sloconfig.extensions import ExtensionError, extensions_for_node, merge_extensions
+from koordlet.api.sloconfig.interference import (
+    CONFIG_KEY,
+    DEFAULT,
+    EXTENSION_KEY,
+    PLUGIN,
+    RESOURCES,
+    InterferenceConfigError,
+    effective,
+    problems,
+)
+from koordlet.api.sloconfig.webhook import PARAM_INVALID, PARSE_FAILED, validate
+from koordlet.api.wire import decode, encode
+
+
+def config(cluster=None, *nodes):
+    return {CONFIG_KEY: json.dumps({"clusterStrategy": cluster, "nodeStrategies": list(nodes)})}
+
+
+def test_the_defaults_are_whole_and_within_their_bounds():
+    assert not problems(DEFAULT)
+    assert DEFAULT.enable is True
+    assert all(getattr(DEFAULT, name).factor_percent for name in RESOURCES)
+    assert effective({}) is DEFAULT
+
+
+def test_what_nodeslo_leaves_out_keeps_its_default():
+    found = effective({EXTENSION_KEY: {"minDurationSeconds": 9, "cpu": {"lostPercent": 50}, "event": False}})
+    assert (found.min_duration_seconds, found.event, found.enable) == (9, False, True)
+    assert (found.cpu.lost_percent, found.cpu.factor_percent) == (50, DEFAULT.cpu.factor_percent)
+    assert found.memory == DEFAULT.memory
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        pytest.param({"minDurationSeconds": "soon"}, "minDurationSeconds", id="type"),
+        pytest.param({"cpu": {"lostPercent": 101}}, "cpu.lostPercent", id="percent"),
+        pytest.param({"io": {"factorPercent": 90}}, "io.factorPercent", id="factor"),
+        pytest.param({"leavePercent": 100}, "leavePercent", id="no-hysteresis"),
+        pytest.param({"windowSeconds": 0}, "windowSeconds", id="no-window"),
+        pytest.param({"victimQOSClasses": ["LS", "XX"]}, "victimQOSClasses", id="class"),
+        pytest.param([], "interferenceStrategy", id="no-object"),
+    ],
+)
+def test_a_malformed_strategy_names_its_field(given, says):
+    with pytest.raises(InterferenceConfigError, match=says):
+        effective({EXTENSION_KEY: given})
+
+
+def test_the_configmap_reaches_nodeslo_cluster_wide_and_by_node():
+    data = config(
+        {"minDurationSeconds": 6},
+        {"name": "gpu", "nodeSelector": {"matchLabels": {"pool": "gpu"}}, "cpu": {"lostPercent": 40}},
+    )
+    merged, errors = merge_extensions([PLUGIN], {"other": 1}, data)
+    assert not errors
+    assert merged["other"] == 1
+    plain, errors = extensions_for_node([PLUGIN], {}, merged, {"foreign": {"a": 1}})
+    assert not errors
+    gpu, _ = extensions_for_node([PLUGIN], {"pool": "gpu"}, merged, {})
+    assert plain["foreign"] == {"a": 1}
+    assert effective(plain).min_duration_seconds == 6
+    assert effective(plain).cpu == DEFAULT.cpu
+    assert effective(gpu).cpu.lost_percent == 40
+    assert effective(gpu).min_duration_seconds == 6
+    slo = NodeSLO()
+    slo.spec.extensions = {"Object": plain}
+    again = decode(encode(slo), NodeSLO)
+    assert effective(extension_values(again.spec.extensions)).min_duration_seconds == 6
+
+
+def test_without_the_key_nodeslo_says_nothing():
+    merged, _ = merge_extensions([PLUGIN], {}, config({"enable": False}))
+    merged, errors = merge_extensions([PLUGIN], merged, {})
+    assert not errors
+    values, _ = extensions_for_node([PLUGIN], {}, merged, {EXTENSION_KEY: {"enable": False}, "foreign": 1})
+    assert values == {"foreign": 1}
+
+
+@pytest.mark.parametrize(
+    "text", ["{", '{"clusterStrategy": {"cpu": {"lostPercent": 300}}}', '{"nodeStrategies": [{"leavePercent": 0}]}']
+)
+def test_a_malformed_key_keeps_the_last_good_one(text):
+    merged, _ = merge_extensions([PLUGIN], {}, config({"minDurationSeconds": 6}))
+    again, errors = merge_extensions([PLUGIN], merged, {CONFIG_KEY: text})
+    assert errors[PLUGIN.name].startswith(CONFIG_KEY)
+    assert again == merged
+    with pytest.raises(ExtensionError, match=CONFIG_KEY):
+        PLUGIN.merge({}, {CONFIG_KEY: text})
+
+
+def test_the_webhook_judges_the_key_too():
+    assert validate(config({"cpu": {"lostPercent": 30}})) is None
+    assert validate({CONFIG_KEY: "{"}).reason == PARSE_FAILED
+    wrong = validate(config({"cpu": {"lostPercent": 101}, "victimQOSClasses": ["no"]}))
+    assert wrong.reason == PARAM_INVALID
+    assert set(wrong.message) == {"clusterStrategy.cpu.lostPercent", "clusterStrategy.victimQOSClasses"}
+    entry = {"name": "a", "nodeSelector": {"matchLabels": {"a": "b"}}, "windowSeconds": 0}
+    assert set(validate(config(None, entry)).message) == {"nodeStrategies[a].windowSeconds"}

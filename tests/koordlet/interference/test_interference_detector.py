@@ -1,0 +1,247 @@
+"""The decision as tables and as laws."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koordlet.api.sloconfig.interference import DEFAULT
+from koordlet.interference.advice import ACTIONS
+from koordlet.interference.detector import Detector
+from koordlet.interference.model import Cause, Resource, State
+
+DURATION = DEFAULT.min_duration_seconds
+LEAVE = DEFAULT.leave_percent / 100
+LIMIT = DEFAULT.cpu.lost_percent / 100
+
+
+def strategy(**changes):
+    return msgspec.structs.replace(DEFAULT, **changes)
+
+
+def run(make, losses, *, own=None, strategy=DEFAULT, subject=None):
+    """States (neighbour, self) of one container's CPU after each second."""
+    node, detector = make.node(subject or make.container("web")), Detector()
+    seen = []
+    for second, loss in enumerate(losses):
+        evidence = node.evidence([loss], [own[second] if own else 0.0])
+        detector.step(evidence, float(second), strategy)
+        seen.append(tuple(State(int(one)) for one in detector.states()[0, 0]))
+    return seen
+
+
+def alarm(state: State) -> bool:
+    return state in (State.INTERFERED, State.RECOVERING)
+
+
+def test_states_follow_the_picture(make):
+    high, low = LIMIT * 2, 0.0
+    states = [one for one, _ in run(make, [low, high, high, high, high, high, low, low, low, low, low, low])]
+    q, s, i, r = State.QUIET, State.SUSPECTED, State.INTERFERED, State.RECOVERING
+    assert states == [q, s, s, s, s, i, r, r, r, r, q, q]
+
+
+def test_between_the_thresholds_nothing_begins_and_nothing_ends(make):
+    between = LIMIT * (1 + LEAVE) / 2
+    assert {one for one, _ in run(make, [between] * 30)} == {State.QUIET}
+    states = [one for one, _ in run(make, [LIMIT * 2] * 6 + [between] * 30)]
+    assert states[-1] is State.INTERFERED
+
+
+def test_a_short_burst_is_only_a_suspicion(make):
+    states = [one for one, _ in run(make, [0.0, 0.9, 0.9, 0.9, 0.0, 0.0])]
+    assert not any(alarm(one) for one in states)
+
+
+def test_own_quota_is_own_trouble(make):
+    states = run(make, [0.0] * 10, own=[0.7] * 10)
+    assert states[-1] == (State.QUIET, State.INTERFERED)
+
+
+@pytest.mark.parametrize(
+    ("qos", "hurt"), [("LSE", True), ("LSR", True), ("LS", True), ("BE", False), ("SYSTEM", False)]
+)
+def test_victims_are_of_the_strategys_classes(make, qos, hurt):
+    states = run(make, [0.9] * 10, subject=make.container("web", qos=qos))
+    assert alarm(states[-1][0]) is hurt
+
+
+def test_a_resource_that_is_off_is_not_judged(make):
+    off = strategy(cpu=msgspec.structs.replace(DEFAULT.cpu, enable=False))
+    assert run(make, [0.9] * 10, strategy=off)[-1] == (State.QUIET, State.QUIET)
+
+
+def test_several_times_the_usual_is_trouble_below_the_absolute_limit(make):
+    least = DEFAULT.cpu.min_lost_percent / 100
+    learning = [0.01] * 120
+    above = least * 1.5
+    assert above < LIMIT
+    assert run(make, learning + [above] * 10)[-1][0] is State.INTERFERED
+    assert run(make, [above] * 10)[-1][0] is State.QUIET  # nothing learnt yet
+    usual_is_high = [above / 2] * 120
+    assert run(make, usual_is_high + [above] * 10)[-1][0] is State.QUIET  # twice the usual is not three times
+
+
+def test_what_is_usual_is_not_learnt_from_trouble(make):
+    node, detector = make.node(make.container("web")), Detector()
+    for second in range(120):
+        detector.step(node.evidence([0.01]), float(second), DEFAULT)
+    before = detector.usual()[0, 0]
+    for second in range(120, 1000):
+        detector.step(node.evidence([0.5]), float(second), DEFAULT)
+    assert detector.usual()[0, 0] == pytest.approx(before, rel=0.02)
+    assert 0.01 / 1.26 <= before <= 0.01 * 1.26
+
+
+def test_the_verdict_names_who_and_how_much(make):
+    web, batch, other = make.container("web"), make.container("batch", qos="BE"), make.container("other")
+    node, detector = make.node(web, batch, other), Detector()
+    blames = {0: [make.because_of(batch, 2.0), make.because_of(other, 1.0), make.because_of(web, 1.0)]}
+    for second in range(10):
+        outcome = detector.step(node.evidence([0.5, 0.0, 0.0], [0.1, 0.0, 0.0], blames=blames), float(second), DEFAULT)
+    (verdict,) = outcome.verdicts
+    assert (verdict.victim, verdict.resource, verdict.cause) == (web, Resource.CPU, Cause.NEIGHBOUR)
+    assert [(one.owner.name, one.share) for one in verdict.culprits] == [("batch", 0.5), ("other", 0.25)]
+    assert verdict.culprits[0].seconds == pytest.approx(2.0 / 3.0)
+    assert verdict.action == "suppress-best-effort"
+    assert verdict.severity == "high"
+    assert verdict.score == pytest.approx(0.5 / LIMIT)
+    assert verdict.signals[0].now == 0.5
+
+
+@pytest.mark.parametrize(
+    ("culprit", "action"),
+    [
+        pytest.param("be", "suppress-best-effort", id="best-effort"),
+        pytest.param("ls", "limit-culprit", id="another-service"),
+        pytest.param("sibling", "split-own-pod", id="same-pod"),
+        pytest.param("kernel", "look-at-kernel-work", id="kernel"),
+        pytest.param("none", "move-victim", id="nobody"),
+    ],
+)
+def test_advice_fits_the_culprit(make, culprit, action):
+    web = make.container("web", pod="shop")
+    who = {
+        "be": [make.because_of(make.container("batch", qos="BE"), 1.0)],
+        "ls": [make.because_of(make.container("api"), 1.0)],
+        "sibling": [make.because_of(make.container("proxy", pod="shop"), 1.0)],
+        "kernel": [make.because_of_kernel("ksoftirqd", 1.0)],
+        "none": [],
+    }[culprit]
+    node, detector = make.node(web), Detector()
+    for second in range(8):
+        outcome = detector.step(node.evidence([0.5], blames={0: who}), float(second), DEFAULT)
+    assert outcome.verdicts[0].action == action
+    assert action in ACTIONS
+
+
+def test_the_blame_outlives_the_trouble_until_the_alarm_ends(make):
+    web, batch = make.container("web"), make.container("batch", qos="BE")
+    node, detector = make.node(web, batch), Detector()
+    for second in range(8):
+        detector.step(node.evidence([0.5, 0.0], blames={0: [make.because_of(batch, 1.0)]}), float(second), DEFAULT)
+    outcome = detector.step(node.evidence([0.0, 0.0], blames={}), 8.0, DEFAULT)
+    (verdict,) = outcome.verdicts
+    assert verdict.state is State.RECOVERING
+    assert verdict.culprits[0].owner.name == "batch"
+
+
+def test_a_new_container_in_an_old_ones_place_starts_anew(make):
+    old, new = make.container("old"), make.container("new")
+    detector = Detector()
+    for second in range(10):
+        detector.step(make.node(old).evidence([0.5]), float(second), DEFAULT)
+    outcome = detector.step(make.node(new).evidence([0.0]), 10.0, DEFAULT)
+    assert not outcome.verdicts
+    assert np.isnan(detector.usual()).all()
+
+
+def test_without_evidence_an_alarm_ends(make):
+    node, detector = make.node(make.container("web")), Detector()
+    for second in range(10):
+        detector.step(node.evidence([0.5]), float(second), DEFAULT)
+    for second in range(10, 20):
+        outcome = detector.step(node.evidence([float("nan")], [float("nan")]), float(second), DEFAULT)
+    assert not outcome.verdicts
+
+
+def test_in_a_storm_every_verdict_keeps_its_culprit(make):
+    batch = make.container("batch", qos="BE")
+    node, detector = make.node(*(make.container(f"web{i}") for i in range(200))), Detector()
+    blames = {row: [make.because_of(batch, 1.0)] for row in range(200)}
+    for second in range(12):
+        outcome = detector.step(node.evidence([0.5] * 200, blames=blames), float(second), DEFAULT)
+    assert len(outcome.verdicts) == 200
+    assert {one.culprits[0].owner.name for one in outcome.verdicts} == {"batch"}
+    assert {one.state for one in outcome.verdicts} == {State.INTERFERED}
+
+
+# --- laws
+
+losses = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=80)
+
+
+@settings(deadline=None, max_examples=40)
+@given(losses)
+def test_an_alarm_lasts_at_least_the_minimum_duration_and_so_does_the_peace(make, values):
+    states = [alarm(one) for one, _ in run(make, values)]
+    flips = [second for second in range(1, len(states)) if states[second] != states[second - 1]]
+    starts = [0, *flips]
+    assert all(later - earlier >= DURATION for earlier, later in zip(starts, flips, strict=False))
+
+
+@settings(deadline=None, max_examples=40)
+@given(losses)
+def test_the_same_evidence_gives_the_same_states(make, values):
+    assert run(make, values) == run(make, values)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.floats(0.0, DEFAULT.cpu.min_lost_percent / 100 * 0.99), min_size=1, max_size=200))
+def test_quiet_evidence_never_alarms(make, values):
+    assert {one for one, _ in run(make, values, own=values)} == {State.QUIET}
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.floats(0.001, 1.0), min_size=70, max_size=120), st.integers(-3, 3))
+def test_only_the_ratio_to_the_usual_counts_where_no_limit_is_absolute(make, values, power):
+    """The relative rule alone: all symptoms times a bucket's ratio to any power give the same states."""
+    relative = strategy(cpu=msgspec.structs.replace(DEFAULT.cpu, lost_percent=0, min_lost_percent=0))
+    scale = 1.25**power
+    assert run(make, values, strategy=relative) == run(make, [v * scale for v in values], strategy=relative)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.floats(0.0, 1e6), min_size=0, max_size=12), st.floats(0.0, 10.0))
+def test_shares_sum_to_one_at_most(make, seconds, own):
+    web = make.container("web")
+    blames = [make.because_of(make.container(f"n{i}", qos="BE"), value) for i, value in enumerate(seconds)]
+    blames.append(make.because_of(web, own))
+    node, detector = make.node(web), Detector()
+    outcome = detector.step(node.evidence([0.9], blames={0: blames}), 0.0, DEFAULT)
+    (verdict,) = outcome.verdicts
+    assert sum(one.share for one in verdict.culprits) <= 1.0 + 1e-9
+    assert all(one.share >= 0 for one in verdict.culprits)
+    assert web.key not in {one.owner.subject.key for one in verdict.culprits}
+    assert 0.0 <= verdict.confidence <= 1.0
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.permutations(list(range(6))), min_size=1, max_size=8), st.data())
+def test_a_containers_verdict_does_not_depend_on_its_place(make, orders, data):
+    """Containers come, go and change places; each one's states are those it has alone."""
+    names = [f"c{i}" for i in range(6)]
+    loss = {name: data.draw(st.lists(st.floats(0, 1), min_size=len(orders), max_size=len(orders))) for name in names}
+    subjects = {name: make.container(name) for name in names}
+    together, alone = Detector(), {name: Detector() for name in names}
+    for second, order in enumerate(orders):
+        present = tuple(subjects[names[i]] for i in order)
+        node = make.node(*present)
+        together.step(node.evidence([loss[one.name][second] for one in present]), float(second), DEFAULT)
+        for row, one in enumerate(present):
+            own = alone[one.name]
+            own.step(make.node(one).evidence([loss[one.name][second]]), float(second), DEFAULT)
+            assert together.states()[row].tolist() == own.states()[0].tolist()
