@@ -10,7 +10,7 @@ from dataclasses import dataclass
 FACT_GPU = "GPU"
 """tuple[GpuInfo, ...]"""
 FACT_COLD_MEMORY = "cold_memory_started"
-"""bool: whether the cold-memory collector writes its series"""
+"""str, not empty: where the cold-memory collector has its figures from; stored with each round that gave some"""
 
 
 @dataclass(frozen=True, slots=True)

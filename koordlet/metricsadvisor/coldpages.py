@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 from koordlet.app.logging import get_logger
 from koordlet.metriccache import Batch, MetricCache, SeriesError
+from koordlet.metriccache.facts import FACT_COLD_MEMORY
 from koordlet.metrics import Registries
 from koordlet.metricsadvisor.advisor import boot_clock
 from koordlet.metricsadvisor.conditions import Conditions
@@ -38,7 +39,6 @@ from koordlet.system.workingset import WorkingSet, node_working_set, parse_worki
 log = get_logger(__name__)
 
 NAME = "cold_memory"
-FACT_STARTED = "cold_memory_started"
 KIDLED, MEMORY_STAT = "kidled", "memory.stat"
 PARTS = 6
 """A window is kept as the minima of so many parts of it, so its length varies by one part."""
@@ -167,7 +167,7 @@ class ColdPageCollector:
             self._fail("series", str(error))
             return
         self.started = True
-        self._cache.facts.set(FACT_STARTED, self.source, at)
+        self._cache.facts.set(FACT_COLD_MEMORY, self.source, at)
         self._conditions.up(NAME, self.source)
 
     def _working_sets(self) -> tuple[dict[Identity, WorkingSet], dict[Identity, Subject]]:

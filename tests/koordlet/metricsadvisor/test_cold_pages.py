@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.metriccache import MetricCache
+from koordlet.metriccache.facts import FACT_COLD_MEMORY
 from koordlet.metrics import Registries
 from koordlet.metricsadvisor.coldpages import (
-    FACT_STARTED,
     KIDLED,
     MEMORY_STAT,
     NODE,
@@ -180,12 +180,12 @@ def test_lists_give_figures_after_a_window_on_both_versions(machine: Machine) ->
     machine.collector.read()
     assert "watching" in machine.conditions.states["cold_memory"].reason
     assert not machine.collector.started
-    assert machine.cache.facts.get(FACT_STARTED) is None
+    assert machine.cache.facts.get(FACT_COLD_MEMORY) is None
     for _ in range(13):
         machine.now += 5
         machine.collector.read()
     assert machine.collector.started
-    assert machine.cache.facts.get(FACT_STARTED, newer_than=machine.now) == MEMORY_STAT
+    assert machine.cache.facts.get(FACT_COLD_MEMORY, newer_than=machine.now) == MEMORY_STAT
     assert machine.conditions.states["cold_memory"].source == MEMORY_STAT
     assert machine.last("node_memory_cold_page_size") == 90 * 1024
     assert machine.last("node_memory_with_hot_page_usage") == (600 - 90) * 1024
@@ -206,7 +206,7 @@ def test_kidled_is_asked_where_it_is(tmp_path: Path) -> None:
     machine.collector.read()
     machine.collector.read()
     assert machine.switched == 1
-    assert machine.cache.facts.get(FACT_STARTED) == KIDLED
+    assert machine.cache.facts.get(FACT_COLD_MEMORY) == KIDLED
     assert machine.last("node_memory_with_hot_page_usage") == 600 * 1024 - 100
     assert machine.last("container_memory_cold_page_size", container_id="containerd://1") == 50
     assert machine.last("container_memory_with_hot_page_usage", container_id="containerd://1") == 1280
