@@ -11,7 +11,6 @@ Read by `koordlet.metricsadvisor.allgroups`.
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 from collections.abc import Iterable, Mapping
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 
 from koordlet.probes import libbpf
 from koordlet.probes.frame import OBJECTS, SETTINGS, Place, ProbeError, as_probe_error, open_core
+from koordlet.probes.mapped import map_array
 from koordlet.probes.status import ProbeStatus
 
 PROBE = "cgroup_stats"
@@ -124,24 +124,27 @@ class CgroupStats:
     reused = False
     conditions = ()
 
-    def __init__(self, roots: Mapping[str, Path], *, unified: bool, cpus: int, page_size: int) -> None:
+    def __init__(
+        self, roots: Mapping[str, Path], *, unified: bool, cpus: int, page_size: int, rows: int = MAX_ROWS
+    ) -> None:
         """*roots*: directory of each of `CONTROLLERS`; from there downwards everything is read."""
         self.roots = {name: os.fspath(root) for name, root in roots.items()}
         self.unified, self.page_size = unified, page_size
         self._links: dict[str, int] = {}
         self._memory_stat = -1
         try:
-            self._open(cpus)
+            self._open(cpus, rows)
             self._memory_stat = os.open(f"{self.roots['memory']}/memory.stat", os.O_RDONLY | os.O_CLOEXEC)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, cpus: int) -> None:
+    def _open(self, cpus: int, rows: int) -> None:
         """Of the loaded object only links and mappings stay."""
         with libbpf.Object(OBJECTS / f"{PROBE}.bpf.o") as program:
             flush_css = libbpf.kernel_has_function("css_rstat_flush")
             program.set_rodata(SETTINGS, struct.pack("=I??xx", cpus, flush_css, self.unified))
+            program.set_map_size("rows", rows)
             program.load()
             for root in dict.fromkeys(self.roots.values()):
                 start = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -150,8 +153,8 @@ class CgroupStats:
                     self._links[root] = os.dup(program.attach(PROBE, walk))
                 finally:
                     os.close(start)
-            self._rows = _mapped(program.map_fd("rows"), ROW, MAX_ROWS)
-            self._control = _mapped(program.map_fd("control"), _CONTROL, 1)[0]
+            self._rows = map_array(program.map_fd("rows"), "rows", ROW, rows)
+            self._control = map_array(program.map_fd("control"), "control", _CONTROL, 1)[0]
 
     def read(self) -> Mapping[str, Hierarchy]:
         """Walk every hierarchy. Raises `LostRows`, or `ProbeError` when the kernel ended a walk."""
@@ -184,16 +187,11 @@ class CgroupStats:
         finally:
             os.close(fd)
         if self._control["lost"]:
-            raise LostRows(f"{PROBE}: {self._control['lost']} cgroups beyond {MAX_ROWS}")
+            raise LostRows(f"{PROBE}: {self._control['lost']} cgroups beyond {len(self._rows)}")
         found = self._rows[: int(self._control["rows"])]
         order = np.argsort(found["id"])
         rows = found[order]
         return Hierarchy(rows["id"].copy(), rows, self.page_size, NS_PER_US if self.unified else 1)
-
-
-def _mapped(fd: int, dtype: np.dtype[np.void], entries: int) -> NDArray[np.void]:
-    size = -(-dtype.itemsize * entries // mmap.PAGESIZE) * mmap.PAGESIZE
-    return np.frombuffer(mmap.mmap(fd, size), dtype=dtype, count=entries)
 
 
 def open_cgroup_stats(place: Place) -> tuple[CgroupStats | None, ProbeStatus]:

@@ -1,0 +1,247 @@
+"""The walk of all cgroups against the kernel's own files, on v1 and v2."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from koordlet.metricsadvisor.allgroups import AllGroups
+from koordlet.metricsadvisor.reader import USE, TickReader
+from koordlet.probes.cgroup_stats import CONTROLLERS, FIGURES, CgroupStats, LostRows, open_cgroup_stats
+from koordlet.probes.frame import Place
+from koordlet.probes.openprobes import possible_cpus
+from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
+from koordlet.system.cgroup import BatchReader, CgroupFS, Want, cgroup_id, tree
+from koordlet.system.host import Host
+
+pytestmark = pytest.mark.kernel
+PATIENCE = 60.0
+WANT = USE | Want.MEMORY_USAGE
+TOTALS = tuple(name for name in FIGURES if name.endswith("_total"))
+
+MIXED = """
+import ctypes, mmap, sys
+kept = bytearray(12 << 20)
+locked = mmap.mmap(-1, 2 << 20)
+locked.write(b"x" * (2 << 20))
+address = ctypes.addressof(ctypes.c_char.from_buffer(locked))
+if ctypes.CDLL(None, use_errno=True).mlock(ctypes.c_void_p(address), ctypes.c_size_t(2 << 20)):
+    sys.exit("mlock refused")
+with open(PATH, "wb") as file:
+    file.write(b"y" * (6 << 20))
+for _ in range(3):
+    open(PATH, "rb").read()
+print(flush=True)
+while True:
+    pass
+"""
+"""Anonymous and locked memory, page cache, CPU."""
+
+
+@pytest.fixture
+def stats(kernel_host: Host) -> Iterator[CgroupStats]:
+    found, status = open_cgroup_stats(Place(kernel_host, possible_cpus(kernel_host), None))
+    assert found is not None, status.reason
+    assert (status.loaded, status.source, status.pinned) == (True, "bpf", False)
+    yield found
+    found.close()
+
+
+def until(done: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + PATIENCE
+    while not (found := done()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+    return found
+
+
+def walked(stats: CgroupStats, fs: CgroupFS, cgroup_dir: str) -> dict[str, float]:
+    """Every figure of one directory, out of one walk."""
+    seen = stats.read()
+    row: dict[str, float] = {}
+    for controller in CONTROLLERS:
+        root = stats.roots[controller]
+        at = seen[root].find(np.array([cgroup_id(f"{root}/{cgroup_dir}")], dtype=np.uint64))
+        found = seen[root].columns(at, FIGURES)
+        row.update({name: float(values[0]) for name, values in found.items() if not np.isnan(values[0])})
+    return row
+
+
+def from_files(fs: CgroupFS, cgroup_dir: str, want: Want = WANT) -> dict[str, float]:
+    table = BatchReader(fs).read([cgroup_dir], want)
+    assert not table.errors
+    return {name: float(values[0]) for name, values in table.columns.items()}
+
+
+def test_every_figure_is_the_files_to_the_last_digit(
+    stats: CgroupStats, kernel_fs: CgroupFS, group: Callable[[str], Any], tmp_path: Path
+) -> None:
+    busy = group("walked")
+    busy.quota(5000, 20000)
+    busy.run(MIXED.replace("PATH", repr(f"{tmp_path}/cache")))
+    assert busy.processes[0].stdout.readline() == "\n"
+    directory = busy.cgroup.dir
+    until(lambda: from_files(kernel_fs, directory)["nr_throttled"] > 3, "never throttled")
+    busy.settle()
+
+    def quiet() -> tuple[dict[str, float], dict[str, float]] | None:
+        """Walk, files, walk, with nothing between the walks."""
+        before, files, after = (
+            walked(stats, kernel_fs, directory),
+            from_files(kernel_fs, directory),
+            walked(stats, kernel_fs, directory),
+        )
+        figures = {name: before[name] for name in files}
+        return (figures, files) if figures == {name: after[name] for name in files} else None
+
+    figures, files = until(quiet, "the stopped group never came to rest")
+    assert figures == files
+    for name in ("cpu_usage_ns", "nr_periods", "throttled_ns", "memory_usage"):
+        assert files[name] > 0, name
+    assert files["memory_rss"] >= 12 << 20
+    assert files["memory_unevictable"] >= 2 << 20
+    assert files["memory_cache"] >= 6 << 20
+    assert files["memory_cache"] != files["memory_rss"]
+    assert files["memory_inactive_file"] + files["memory_active_file"] >= 6 << 20
+
+
+def test_counters_of_a_running_group_lie_between_two_readings_of_its_files(
+    stats: CgroupStats, kernel_fs: CgroupFS, group: Callable[[str], Any]
+) -> None:
+    busy = group("runs")
+    busy.run()
+    names = ("cpu_usage_ns", "nr_periods", "nr_throttled", "throttled_ns")
+    for _ in range(20):
+        before = from_files(kernel_fs, busy.cgroup.dir)
+        now = walked(stats, kernel_fs, busy.cgroup.dir)
+        after = from_files(kernel_fs, busy.cgroup.dir)
+        for name in names:
+            assert before[name] <= now[name] <= after[name], name
+
+
+def test_all_cgroups_are_there_and_no_others(stats: CgroupStats, cgroup_child: Callable[[str], Any]) -> None:
+    parent = cgroup_child("family")
+    made = [parent, *(parent.child(f"c{number}") for number in range(20))]
+    seen = stats.read()
+    for root in set(stats.roots.values()):
+        ids = {cgroup_id(f"{root}/{one.dir}") for one in made}
+        assert ids <= set(seen[root].ids.tolist())
+        assert set(seen[root].ids.tolist()) <= ids | {cgroup_id(f"{root}/{path}") for path in tree.walk(root)}
+    ended = made[-1]
+    gone = {cgroup_id(f"{root}/{ended.dir}") for root in stats.roots.values()}
+    ended.remove()
+    assert not gone & {one for hierarchy in stats.read().values() for one in hierarchy.ids.tolist()}
+
+
+def test_totals_of_pressure_are_those_of_the_last_averaging(
+    stats: CgroupStats, kernel_fs: CgroupFS, group: Callable[[str], Any]
+) -> None:
+    """On v2, reading a file makes the kernel average, and then the walk shows the same; v1's groups have none."""
+    busy = group("presses")
+    busy.quota(5000, 20000)
+    busy.run()
+    directory = busy.cgroup.dir
+    until(lambda: from_files(kernel_fs, directory)["nr_throttled"] > 3, "never throttled")
+    if not stats.unified:
+        assert not set(TOTALS) & set(walked(stats, kernel_fs, directory))
+        return
+    busy.settle()
+
+    def totals() -> Mapping[str, float] | None:
+        read = from_files(kernel_fs, directory, Want.PRESSURE)
+        shown = walked(stats, kernel_fs, directory)
+        again = from_files(kernel_fs, directory, Want.PRESSURE)
+        same = all(read[name] == again[name] for name in TOTALS)
+        return {name: shown[name] - read[name] for name in TOTALS} if same and read["cpu_some_total"] > 0 else None
+
+    assert set(until(totals, "pressure never came to rest").values()) == {0.0}
+
+
+def test_a_group_that_goes_and_one_that_comes_again(stats: CgroupStats, cgroup_child: Callable[[str], Any]) -> None:
+    one, other = cgroup_child("stays"), cgroup_child("goes")
+    groups = AllGroups(stats)
+    dirs = [one.dir, other.dir]
+    first = groups.read(dirs)
+    assert not first.gone.any()
+    assert first.cgroup_id.tolist() == [cgroup_id(child.path("cpu")) for child in (one, other)]
+    other.remove()
+    other.make()
+    again = groups.read(dirs)
+    assert again.recreated.tolist() == [False, True]
+    assert again.cgroup_id[1] == cgroup_id(other.path("cpu")) != first.cgroup_id[1]
+    other.remove()
+    last = groups.read(dirs)
+    assert last.gone.tolist() == [False, True]
+    assert np.isnan(last.columns["cpu_usage_ns"]).tolist() == [False, True]
+    other.make()
+    assert not groups.read(dirs).gone.any()
+
+
+def test_a_full_table_is_said_and_the_files_are_read(
+    stats: CgroupStats, kernel_host: Host, kernel_fs: CgroupFS, cgroup_child: Callable[[str], Any]
+) -> None:
+    child = cgroup_child("one-too-many")
+    roots = {name: Path(root) for name, root in stats.roots.items()}
+    small = CgroupStats(roots, unified=stats.unified, cpus=possible_cpus(kernel_host), page_size=4096, rows=1)
+    try:
+        with pytest.raises(LostRows, match="beyond 1"):
+            small.read()
+        reader = TickReader(kernel_host, kernel_fs, AllGroups(small))
+        subject = Subject(SubjectKind.GROUP, child.dir, child.dir, child.dir)
+        readings = reader.read(Workloads(1, MappingProxyType({}), (subject,)), 1.0)
+        assert "beyond 1" in reader.errors["cgroup_stats"]
+        assert readings.column("cpu_usage_ns")[0] >= 0
+    finally:
+        small.close()
+
+
+def test_the_tick_is_the_same_from_the_walk_and_from_the_files(
+    stats: CgroupStats, kernel_host: Host, kernel_fs: CgroupFS, group: Callable[[str], Any]
+) -> None:
+    busy = group("ticks")
+    busy.run("kept = bytearray(4 << 20)\nprint(flush=True)\nwhile True: pass")
+    assert busy.processes[0].stdout.readline() == "\n"
+    busy.settle()
+    subject = Subject(SubjectKind.POD, "uid", busy.cgroup.dir, "pod")
+    workloads = Workloads(1, MappingProxyType({}), (subject, replace(subject, key="none", cgroup_dir="not/there")))
+    walk, plain = TickReader(kernel_host, kernel_fs, AllGroups(stats)), TickReader(kernel_host, kernel_fs)
+
+    def equal() -> bool:
+        tables = [reader.read(workloads, 1.0).table for reader in (walk, plain)]
+        assert [table.gone.tolist() for table in tables] == [[False, True]] * 2
+        assert tables[0].cgroup_id.tolist() == tables[1].cgroup_id.tolist()
+        assert tables[0].columns.keys() == tables[1].columns.keys()
+        return all(
+            np.array_equal(values, tables[1].columns[name], equal_nan=True)
+            for name, values in tables[0].columns.items()
+        )
+
+    until(equal, "walk and files differ for good")
+    assert not walk.errors
+
+
+def test_a_kernel_that_can_not_is_a_condition(kernel_host: Host, tmp_path: Path) -> None:
+    mounts = kernel_host.facts.cgroup_mounts
+    without = replace(mounts, version=1, v1=MappingProxyType({"cpu": tmp_path, "cpuacct": tmp_path}))
+    host = Host(kernel_host.roots, replace(kernel_host.facts, cgroup_mounts=without))
+    found, status = open_cgroup_stats(Place(host, 1, None))
+    assert found is None
+    assert (status.loaded, status.source) == (False, "files")
+    assert "memory" in status.reason
+    plain = dict.fromkeys(CONTROLLERS, tmp_path)
+    host = Host(
+        kernel_host.roots, replace(kernel_host.facts, cgroup_mounts=replace(without, v1=MappingProxyType(plain)))
+    )
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    found, status = open_cgroup_stats(Place(host, 1, None))
+    assert found is None
+    assert "attach" in status.reason
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
