@@ -107,7 +107,7 @@ class CPUSuppress:
             return None
         updates = self._everywhere(view, chosen, free=unsuppressed(view) if view.kubelet_static else chosen)
         rows: dict[str, Rows] = {"be_suppress_cpu_cores": {("cpuset",): float(len(chosen))}}
-        return Decision(tuple(updates), rows, f"{milli}m for best effort: CPUs {chosen}")
+        return Decision(tuple(updates), figures=rows, note=f"{milli}m for best effort: CPUs {chosen}")
 
     def _by_quota(self, view: NodeView, milli: int) -> Decision | None:
         setting = Setting(QUOTA, view.best_effort_dir)
@@ -117,7 +117,7 @@ class CPUSuppress:
         quota = next_quota(view, milli, int(held))
         update = Update(setting, quota, "suppressBECPU", neutral=UNLIMITED)
         rows: dict[str, Rows] = {"be_suppress_cpu_cores": {("cfsQuota",): quota / CFS_PERIOD_US}}
-        return Decision((update, *self._free(view)), rows, f"{milli}m for best effort: quota {quota} us")
+        return Decision((update, *self._free(view)), figures=rows, note=f"{milli}m for best effort: quota {quota} us")
 
     def _free(self, view: NodeView) -> Iterator[Update]:
         """Everything but what LSE pods and the system have for themselves; nothing to say where that is everything."""

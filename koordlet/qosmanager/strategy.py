@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from koordlet.qosmanager.eviction import Task
 from koordlet.qosmanager.view import NodeView
 from koordlet.resourceexecutor import Update
 
@@ -15,9 +16,11 @@ Rows = Mapping[tuple[str, ...], float]
 @dataclass(frozen=True, slots=True)
 class Decision:
     """`updates`: all that the strategy wants set, by its settings; what it wanted before and leaves out is given back.
-    `figures`: rows of its metric families (label values without `node`). `note`: one sentence for people."""
+    `evictions`: what must be released and who may go. `figures`: rows of its metric families (label values without
+    `node`). `note`: one sentence for people."""
 
     updates: tuple[Update, ...] = ()
+    evictions: tuple[Task, ...] = ()
     figures: Mapping[str, Rows] = field(default_factory=dict)
     note: str = ""
 

@@ -30,6 +30,19 @@ Current = Callable[[Setting], Value | None]
 
 
 @dataclass(frozen=True, slots=True)
+class Average:
+    """A series over a window that ends now."""
+
+    mean: float
+    last: float
+    count: int
+
+
+Averages = Callable[[str, tuple[str, ...], float], Average | None]
+"""(kind, labels, seconds) -> the series' average; None without samples."""
+
+
+@dataclass(frozen=True, slots=True)
 class PodView:
     """A pod and what it used last."""
 
@@ -83,6 +96,7 @@ class NodeView:
     node: Node | None
     pods: tuple[PodView, ...]
     current: Current
+    average: Averages = lambda kind, labels, seconds: None
     best_effort_dir: str = ""
     host_apps: tuple[HostAppView, ...] = ()
     cpu: int | None = None
