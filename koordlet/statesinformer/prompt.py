@@ -65,7 +65,6 @@ class Prompt:
 
     def _due(self) -> None:
         self._timer = None
-        self.now()
-        if self._again:
+        if not self.now() or self._again:
             self._again = False
             self.later()

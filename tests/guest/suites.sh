@@ -20,6 +20,7 @@ suite kernel \
   tests/koordlet/system/test_kernel_cgroups.py \
   tests/koordlet/system/test_host.py \
   tests/koordlet/system/cgroup/test_discover.py \
+  tests/koordlet/statesinformer/test_pleg.py \
   tests/koordlet/process/test_koordlet_figures.py
 KOORD_TEST_PROBES=bcc suite bcc tests/koordlet/probes/test_sched_latency_kernel.py
 echo "guest: done $(cut -d. -f1 /proc/uptime) s after boot"
