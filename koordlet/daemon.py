@@ -53,7 +53,7 @@ from koordlet.probes.openprobes import ProbeSet, open_probes
 from koordlet.statesinformer.callbacks import StateType
 from koordlet.statesinformer.cgroupindex import CgroupIndex
 from koordlet.statesinformer.kubelet import REQUEST_BUCKETS, KubeletClient
-from koordlet.statesinformer.nodemetric import MIN_REPORT_SECONDS
+from koordlet.statesinformer.nodemetric import MIN_REPORT_SECONDS, Extensions
 from koordlet.statesinformer.nrt import TopologyReporter
 from koordlet.statesinformer.nrtstatus import Machine
 from koordlet.statesinformer.pleg import Pleg
@@ -390,6 +390,9 @@ class Daemon:
             clock=boot_clock,
             wall=SYSTEM_CLOCK.now,
         )
+        if self.reporter is not None:
+            said = interference.views
+            self.reporter.extensions = Extensions(of_pod=said.pod_extension, of_node=said.node_extension)
         self._routes += interference.views.routes()
         self.runner.add(self._periodic("interference", SECONDS, interference.watch.step))
         return interference

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from aiohttp import web
@@ -104,7 +104,7 @@ class InterferenceViews:
         """The node in short."""
         return say.summary(self._watch.active)
 
-    def pod_extension(self, pod_uid: str) -> Mapping[str, Any] | None:
+    def pod_extension(self, pod_uid: str) -> dict[str, Any] | None:
         """`{"interference": [...]}` for NodeMetric's entry of a pod; None when nothing is wrong with it."""
         if self._watch.policy.current().node_metric is False:
             return None
@@ -113,6 +113,21 @@ class InterferenceViews:
             return None
         briefs = [one for container in pod.containers for one in self.briefs(container.id)]
         return {EXTENSION_KEY: [to_builtins(one) for one in briefs[:BRIEFS]]} if briefs else None
+
+    def node_extension(self) -> dict[str, Any]:
+        """The node's summary for NodeMetric, with every count in it: it goes out as a merge patch, which removes only
+        what it names."""
+        if self._watch.policy.current().node_metric is False:
+            return {EXTENSION_KEY: None}
+        said = self.node()
+        zero = {resource.value: 0 for resource in RESOURCES}
+        return {
+            EXTENSION_KEY: {
+                "interfered": {**zero, **said.interfered},
+                "selfInflicted": {**zero, **said.self_inflicted},
+                "worstCulprits": [to_builtins(one) for one in said.worst_culprits],
+            }
+        }
 
     # --- pages
 
