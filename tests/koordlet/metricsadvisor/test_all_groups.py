@@ -1,0 +1,152 @@
+"""The walk's rows as a tick's table, without a kernel; and how it is found out when the rows are wrong."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordlet.metricsadvisor.allgroups import MISTAKES, AllGroups, SpotCheck
+from koordlet.probes.cgroup_stats import FIGURES, HAS_CPU, HAS_MEMORY, HAS_USAGE, ROW, Hierarchy
+from koordlet.system.cgroup import cgroup_id
+from koordlet.system.cgroup.batch import CgroupTable
+
+U64 = st.integers(0, 2**63 - 1)
+
+
+class Rows:
+    """Stands in for the loaded iterator: a row for each directory below its roots, at every reading."""
+
+    unified, page_size = False, 4096
+
+    def __init__(self, *roots: Path) -> None:
+        self.roots = dict(zip(("cpu", "cpuacct", "memory"), map(str, roots), strict=True))
+        self.usage = 0
+
+    def read(self) -> Mapping[str, Hierarchy]:
+        self.usage += 1000
+        return {root: self._walk(Path(root)) for root in self.roots.values()}
+
+    def _walk(self, root: Path) -> Hierarchy:
+        rows = np.zeros(len(list(root.iterdir())), dtype=ROW)
+        for row, path in zip(rows, root.iterdir(), strict=True):
+            row["id"], row["has"] = cgroup_id(path), HAS_CPU | HAS_USAGE | HAS_MEMORY
+            row["cpu_usage_ns"], row["nr_periods"], row["rss"] = self.usage, 5, 2
+        rows.sort(order="id")
+        return Hierarchy(rows["id"].copy(), rows, self.page_size, 1)
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Rows:
+    for controller in ("cpu", "cpuacct", "memory"):
+        for name in ("a", "b", "other"):
+            (tmp_path / controller / name).mkdir(parents=True)
+    return Rows(*(tmp_path / controller for controller in ("cpu", "cpuacct", "memory")))
+
+
+def test_rows_come_in_the_order_asked_each_from_its_own_hierarchy(rows: Rows) -> None:
+    table = AllGroups(rows).read(["b", "nowhere", "a"])
+    root = rows.roots["cpu"]
+    assert table.cgroup_id.tolist() == [cgroup_id(f"{root}/b"), 0, cgroup_id(f"{root}/a")]
+    assert table.gone.tolist() == [False, True, False]
+    assert table.columns["cpu_usage_ns"][[0, 2]].tolist() == [1000.0, 1000.0]
+    assert table.columns["memory_rss"][[0, 2]].tolist() == [8192.0, 8192.0]
+    assert np.isnan([column[1] for column in table.columns.values()]).all()
+
+
+def test_a_group_that_only_memory_knows(rows: Rows) -> None:
+    for controller in ("cpu", "cpuacct"):
+        Path(rows.roots[controller], "a").rmdir()
+    table = AllGroups(rows).read(["a"])
+    assert (table.cgroup_id[0], table.gone[0], table.columns["memory_rss"][0]) == (0, False, 8192.0)
+    assert np.isnan(table.columns["cpu_usage_ns"][0])
+
+
+def test_another_list_of_directories_keeps_what_is_known(rows: Rows) -> None:
+    groups = AllGroups(rows)
+    groups.read(["a", "b"])
+    before = cgroup_id(f"{rows.roots['cpu']}/a")
+    for controller in rows.roots.values():
+        Path(controller, "a").rename(Path(controller, "moved"))
+        Path(controller, "a").mkdir()
+    for controller in rows.roots.values():
+        Path(controller, "moved").rmdir()
+    table = groups.read(["other", "a"])
+    assert table.recreated.tolist() == [False, True]
+    assert table.cgroup_id[1] == cgroup_id(f"{rows.roots['cpu']}/a") != before
+
+
+def test_columns_are_the_rows_in_the_units_of_the_files() -> None:
+    rows = np.zeros(2, dtype=ROW)
+    rows["id"], rows["has"] = (7, 9), (HAS_USAGE | HAS_CPU, HAS_MEMORY)
+    rows["cpu_usage_ns"], rows["throttled_ns"], rows["inactive_anon"] = 123_456, 999, -3
+    rows["cache"] = 5
+    hierarchy = Hierarchy(rows["id"].copy(), rows, 4096, 1000)
+    assert hierarchy.find(np.array([9, 8, 7, 0], dtype=np.uint64)).tolist() == [1, -1, 0, -1]
+    found = hierarchy.columns(np.array([0, 1, -1]), FIGURES)
+    expected = {
+        "cpu_usage_ns": [123_000.0, np.nan, np.nan],  # whole microseconds, as in v2's cpu.stat
+        "throttled_ns": [0.0, np.nan, np.nan],
+        "memory_cache": [np.nan, 20480.0, np.nan],
+        "memory_inactive_anon": [np.nan, 0.0, np.nan],  # the kernel shows no negative sums either
+        "io_some_total": [np.nan] * 3,
+    }
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+@given(st.lists(U64, unique=True, max_size=20), st.lists(U64, max_size=20))
+def test_find_is_a_look_up(there: list[int], wanted: list[int]) -> None:
+    rows = np.zeros(len(there), dtype=ROW)
+    rows["id"] = sorted(there)
+    hierarchy = Hierarchy(rows["id"].copy(), rows, 4096, 1)
+    places = {one: at for at, one in enumerate(sorted(there))}
+    found = hierarchy.find(np.array(wanted, dtype=np.uint64))
+    assert found.tolist() == [places.get(one, -1) for one in wanted]
+
+
+def one_row(**columns: float) -> CgroupTable:
+    return CgroupTable(
+        ("a",), np.array([4], dtype=np.uint64), np.array([False]), np.array([False]),
+        {name: np.array([value], dtype=float) for name, value in columns.items()},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "read", "after", "right"),
+    [
+        pytest.param("memory_rss", 8, 8, 8, True, id="same"),
+        pytest.param("memory_rss", 8, 4, 8, False, id="another value in the file"),
+        pytest.param("memory_rss", 8, 4, 9, True, id="in motion: nothing can be told"),
+        pytest.param("cpu_usage_ns", 8, 9, 12, True, id="counter between the walks"),
+        pytest.param("cpu_usage_ns", 8, 7, 12, False, id="counter before both"),
+        pytest.param("cpu_usage_ns", 8, 13, 12, False, id="counter after both"),
+        pytest.param("nr_periods", float("nan"), 4, 9, True, id="no controller then"),
+    ],
+)
+def test_spot_check(name: str, before: float, read: float, after: float, right: bool) -> None:
+    check, verdicts = SpotCheck(), []
+    for _ in range(MISTAKES):
+        table = one_row(**{name: before})
+        assert check.next_dir(table) == "a"
+        check.note(table, one_row(**{name: read}))
+        verdicts.append(check.wrong(one_row(**{name: after})))
+    assert verdicts == [False] * (MISTAKES - 1) + [not right]
+    assert bool(check.cause) is not right
+
+
+def test_spot_check_forgives_what_does_not_repeat() -> None:
+    check = SpotCheck()
+    for turn in range(4 * MISTAKES):
+        check.next_dir(one_row(memory_rss=8))
+        check.note(one_row(memory_rss=8), one_row(memory_rss=4 if turn % 2 else 8))
+        assert not check.wrong(one_row(memory_rss=8))
+
+
+def test_spot_check_of_nothing() -> None:
+    nothing = CgroupTable((), np.zeros(0, np.uint64), np.zeros(0, bool), np.zeros(0, bool), {})
+    check = SpotCheck()
+    assert check.next_dir(nothing) is None
+    assert not check.wrong(nothing)
