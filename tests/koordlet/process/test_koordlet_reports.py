@@ -291,6 +291,8 @@ def _live(tools: Any, tree: Any, view: Any, koordlets: Any, api: Api, kubelet: K
     api.call("POST", METRIC.rpartition("/")[0], _node_metric(30, 60, ["1m", "2m"]))
     api.patch(f"{METRIC}/status", {"status": {"neighbour": {"says": "hello"}}})
     note(api.find(METRIC)["metadata"]["uid"])
+    assert api.find(TOPOLOGY) is None, "told without knowing the kubelet's policy"
+    kubelet.silent = False
     history.topologies.append(_settled(lambda: api.find(TOPOLOGY), tools, "the node's topology again"))
     history.families = koordlet.families()
     return history
