@@ -121,11 +121,22 @@ class KubeletClient:
         began = monotonic()
         try:
             async with self._session.get(url, headers=headers) as response:
-                body = await response.content.read(MAX_BYTES)
-                if self._duration is not None:
-                    self._duration.labels("get", path, str(response.status)).observe(monotonic() - began)
+                try:
+                    body = await _whole(response, url)
+                finally:
+                    if self._duration is not None:
+                        self._duration.labels("get", path, str(response.status)).observe(monotonic() - began)
                 if response.status != 200:
                     raise KubeletError(f"kubelet {url}: HTTP {response.status}: {body[:200].decode(errors='replace')}")
                 return body
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise KubeletError(f"kubelet {url}: {error or type(error).__name__}") from error
+
+
+async def _whole(response: aiohttp.ClientResponse, url: str) -> bytes:
+    body = bytearray()
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) > MAX_BYTES:
+            raise KubeletError(f"kubelet {url}: the answer is longer than {MAX_BYTES} bytes")
+    return bytes(body)

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from koordlet.api.core import DaemonEndpoint, Node, NodeAddress, NodeDaemonEndpoints, NodeStatus
 from koordlet.api.meta import ObjectMeta
 from koordlet.api.sloconfig import CgroupPath, HostApplicationSpec
+from koordlet.statesinformer import kubelet as kubelet_module
 from koordlet.statesinformer.kubelet import Endpoint, KubeletClient, KubeletError, endpoint_of
 from koordlet.statesinformer.model import SubjectKind
 from koordlet.statesinformer.pods import PodsInformer
@@ -137,6 +138,22 @@ async def test_a_malformed_pod_costs_only_itself(kubelet: Kubelet, client: Kubel
     odd["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "lots"
     kubelet.answer = {"items": [pod("a", "uid-a"), odd, {"metadata": 7}, pod("b", "uid-b")]}
     assert [found.metadata.name for found in await client.pods()] == ["a", "b"]
+
+
+async def test_a_long_list_is_read_to_its_end(kubelet: Kubelet, client: KubeletClient):
+    """Megabytes come in many pieces."""
+    long = [pod(f"pod-{number}", f"uid-{number}") for number in range(250)]
+    for one in long:
+        one["metadata"]["annotations"] = {"note": "x" * 10_000}
+    kubelet.answer = {"items": long}
+    assert len(await client.pods()) == 250
+
+
+async def test_an_endless_answer_is_refused(kubelet: Kubelet, client: KubeletClient, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kubelet_module, "MAX_BYTES", 1000)
+    kubelet.answer = {"items": [pod(f"pod-{number}", f"uid-{number}") for number in range(10)]}
+    with pytest.raises(KubeletError, match="longer than 1000 bytes"):
+        await client.pods()
 
 
 async def test_refused_without_the_right_token(kubelet: Kubelet):
