@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from urllib.parse import quote
 
 import aiohttp
 
 from control.ctl.errors import CtlError
+from koordlet.api.interference import PodExplained
 from koordlet.api.top import Top
 from koordlet.api.wire import WireError, decode
 
@@ -48,6 +50,25 @@ async def fetch_top(url: str, session: aiohttp.ClientSession | None = None) -> T
         raise KoordletUnreachable(f"{url}/top answers HTTP {status}: is it a koordlet?", HINT)
     try:
         return decode(body, Top, where=f"{url}/top")
+    except WireError as error:
+        raise KoordletUnreachable(f"{error}: is it a koordlet?", HINT) from error
+
+
+async def fetch_explanation(
+    url: str, namespace: str, pod: str, session: aiohttp.ClientSession | None = None
+) -> PodExplained:
+    """`/interference` of one pod; raises KoordletUnreachable, or CtlError when the pod is not on that node."""
+    path = f"/interference?pod={quote(f'{namespace}/{pod}', safe='')}"
+    status, body = await _get(url, path, session)
+    if status == 404 and b"on this node" in body:
+        raise CtlError(
+            f"no pod {namespace}/{pod} is known to the koordlet at {url}",
+            "Is it on another node? Give that node's koordlet with --koordlet-url, the namespace with -n.",
+        )
+    if status != 200:
+        raise KoordletUnreachable(f"{url}/interference answers HTTP {status}: is it a koordlet of this release?", HINT)
+    try:
+        return decode(body, PodExplained, where=f"{url}/interference")
     except WireError as error:
         raise KoordletUnreachable(f"{error}: is it a koordlet?", HINT) from error
 

@@ -12,7 +12,8 @@ from rich.console import Console
 
 from control.ctl.down import down as take_down
 from control.ctl.errors import CtlError
-from control.ctl.koordletclient import DEFAULT_URL, fetch_top
+from control.ctl.explain import exit_status, page
+from control.ctl.koordletclient import DEFAULT_URL, fetch_explanation, fetch_top
 from control.ctl.parts import Layout
 from control.ctl.progress import Progress
 from control.ctl.state import Settings
@@ -21,8 +22,10 @@ from control.ctl.status import gather as gather_status
 from control.ctl.status import show as show_status
 from control.ctl.toptable import SORTS, node_lines, select, table
 from control.ctl.up import up as bring_up
+from koordlet.api.interference import PodExplained
 from koordlet.api.top import Top
 from koordlet.api.wire import encode
+from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.version import VERSION
 
 STATE_DIR = Path("/var/lib/koord")
@@ -160,6 +163,40 @@ def top(
         TopApp(
             lambda: fetch_top(url), url, interval=interval, sort=sort, namespace=namespace, wide=output == "wide"
         ).run()
+
+
+@cli.group()
+def explain() -> None:
+    """Say why something is slow."""
+
+
+@explain.command("pod")
+@click.argument("name")
+@click.option("-n", "--namespace", default="default", show_default=True, help="The pod's namespace.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
+@click.option("--exit-code", is_flag=True, help="End with 3 while a neighbour hurts the pod, 4 while it hurts itself.")
+@click.option("--koordlet-url", envvar="KOORDLET_URL", help=f"koordlet to ask.  [default: that of `up`, {DEFAULT_URL}]")
+@state_dir_option
+def explain_pod(
+    name: str, namespace: str, output: str, exit_code: bool, koordlet_url: str | None, state_dir: Path
+) -> None:
+    """Show what hurts a pod, since when, how much, because of whom, and what to do.
+
+    Covers the last quarter of an hour. Exit status 1 when koordlet or the pod is not found.
+    """
+    said = asyncio.run(fetch_explanation(koordlet_url or _koordlet_url(state_dir), namespace, name))
+    if output == "json":
+        click.echo(encode(said))
+    else:
+        print_explanation(said, Console(highlight=False))
+    if exit_code:
+        raise SystemExit(exit_status(said))
+
+
+def print_explanation(said: PodExplained, console: Console) -> None:
+    """The page, never cut at the width of the terminal."""
+    for line in page(said, SYSTEM_CLOCK.now()):
+        console.print(line, soft_wrap=True)
 
 
 def _koordlet_url(state_dir: Path) -> str:

@@ -59,6 +59,15 @@ def worst_cell(row: TopRow) -> str:
     return text.ABSENT if culprit is None else f"{culprit_name(row, culprit)} ({text.percent(culprit.share)}%)"
 
 
+def verdict_cell(row: TopRow) -> str:
+    """`cpu 2.3x` while a neighbour hurts it, `cpu self` while it hurts itself; the worst resource of each."""
+    cells: dict[str, str] = {}
+    for one in row.verdicts:
+        said = f"{one.score:.1f}x" if one.cause == "neighbour" else SELF
+        cells.setdefault(one.cause, f"{one.resource} {said}")
+    return ", ".join(cells.values()) or text.ABSENT
+
+
 def name_cell(row: TopRow) -> str:
     """The container's name, or what a group outside Kubernetes goes by."""
     return row.name or row.id or text.ABSENT
@@ -91,6 +100,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("QUOTA-WAIT%", _sched("throttled", text.percent), wide=True),
     Column("WAITS", lambda row: text.ABSENT if row.sched is None else str(row.sched.count), wide=True),
     Column("WORST CULPRIT", worst_cell, figure=False),
+    Column("INTERFERENCE", verdict_cell, figure=False),
     Column("ID", lambda row: row.id or text.ABSENT, figure=False, wide=True),
 )
 

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from control.ctl import toptable
+from koordlet.api.interference import Brief
 from koordlet.api.top import Culprit, FeatureState, Pressure, SchedLatency, Top, TopRow
 
 
@@ -40,7 +41,7 @@ def test_cells_of_a_container() -> None:
     assert cells(WEB) == {
         "NAMESPACE": "default", "POD": "web", "CONTAINER": "serve", "QOS": "LS", "CPU": "200m", "MEM": "64Mi",
         "PSI-CPU%": "31", "PSI-MEM%": "0", "PSI-IO%": "<0.1", "P50": "1.20ms", "P99": "4.30ms", "WAIT%": "46",
-        "THROTTLED%": "0", "WORST CULPRIT": "batch-0/burn (87%)",
+        "THROTTLED%": "0", "WORST CULPRIT": "batch-0/burn (87%)", "INTERFERENCE": "-",
     }  # fmt: skip
 
 
@@ -145,5 +146,12 @@ def test_the_table_prints_a_line_a_row() -> None:
     Console(file=out, width=300).print(toptable.table([WEB, SSHD]))
     lines = out.getvalue().splitlines()
     assert lines[0].split()[:3] == ["NAMESPACE", "POD", "CONTAINER"]
-    assert lines[1].split()[-2:] == ["batch-0/burn", "(87%)"]
+    assert lines[1].split()[-3:] == ["batch-0/burn", "(87%)", "-"]
     assert len(lines) == 3
+
+
+def test_the_verdict_cell_tells_a_neighbour_from_itself() -> None:
+    neighbour = Brief(resource="cpu", cause="neighbour", score=2.34)
+    lesser, own = Brief(resource="io", cause="neighbour", score=1.1), Brief(resource="cpu", cause="self", score=3.0)
+    row = TopRow(verdicts=[own, neighbour, lesser])
+    assert toptable.verdict_cell(row) == "cpu self, cpu 2.3x"

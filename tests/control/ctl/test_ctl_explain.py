@@ -1,0 +1,174 @@
+"""The page of `koordctl explain pod`: its sentence, its charts, its exit status; and the command against a koordlet."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control.ctl.errors import CtlError
+from control.ctl.explain import BLOCKS, EXIT_NEIGHBOUR, EXIT_SELF, bar, exit_status, headline, page, sparkline
+from control.ctl.main import cli
+from koordlet.api.interference import (
+    Blamed,
+    ChangeSaid,
+    ContainerExplained,
+    PodExplained,
+    SeriesSaid,
+    SignalSaid,
+    VerdictSaid,
+)
+from koordlet.api.wire import encode
+
+NOW = 1_000_000.0
+BATCH = Blamed(kind="container", namespace="demo", pod="batch-0", name="burn", qos="BE", share=0.6, seconds=0.2)
+SOFTIRQ = Blamed(kind="kernel", name="ksoftirqd", share=0.1, seconds=0.03)
+
+
+def verdict(**changes) -> VerdictSaid:
+    given = {
+        "container": "serve",
+        "resource": "cpu",
+        "cause": "neighbour",
+        "state": "interfered",
+        "score": 2.1,
+        "lost": 0.43,
+        "began": NOW - 34,
+        "at": NOW,
+        "window": 3.0,
+        "source": "bpf",
+        "confidence": 0.95,
+        "severity": "medium",
+        "action": "suppress-best-effort",
+        "advice": "Give best-effort pods less.",
+        "signals": [SignalSaid(name="lost to others", unit="share", now=0.43, usual=0.02, limit=0.2)],
+        "culprits": [BATCH, SOFTIRQ],
+    }
+    return VerdictSaid(**{**given, **changes})
+
+
+def own(**changes) -> VerdictSaid:
+    return verdict(cause="self", culprits=[], parts={"quota": 0.6}, advice="Raise limits.cpu.", **changes)
+
+
+def pod(*verdicts: VerdictSaid, changes=(), **given) -> PodExplained:
+    container = ContainerExplained(
+        name="serve",
+        id="containerd://x",
+        series=[SeriesSaid(resource="cpu", cause="neighbour", usual=0.02, state="quiet", values=[0.0, 0.1, 0.9])],
+        verdicts=list(verdicts),
+        changes=list(changes),
+    )
+    facts = {"namespace": "demo", "pod": "web", "qos": "LS", "judged": True, "enabled": True, "step": 5.0}
+    return PodExplained(**{**facts, "containers": [container], "sources": {"cpu": "bpf"}, **given})
+
+
+def words(said: PodExplained) -> str:
+    return "\n".join(line.plain for line in page(said, NOW))
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence", "status"),
+    [
+        pytest.param(pod(), "Nothing hurt it", 0, id="quiet"),
+        pytest.param(
+            pod(verdict()), "Hurt now: it loses 43 % of its time waiting for a CPU. Because of: demo/batch-0/burn (BE)",
+            EXIT_NEIGHBOUR, id="neighbour",
+        ),
+        pytest.param(pod(own()), "Nobody else hurts it. By its own doing it loses 43 %", EXIT_SELF, id="self"),
+        pytest.param(pod(own(), verdict()), "Hurt now", EXIT_NEIGHBOUR, id="both"),
+        pytest.param(pod(verdict(state="suspected")), "Nothing hurt it", 0, id="suspicion"),
+        pytest.param(
+            pod(changes=[ChangeSaid(at=NOW - 60, before="suspected", verdict=verdict())]),
+            "Nothing hurts it now; it was hurt before", 0, id="past",
+        ),
+        pytest.param(pod(judged=False, qos="BE"), "QoS class BE are not judged", 0, id="not-judged"),
+        pytest.param(pod(enabled=False), "switched off", 0, id="off"),
+        pytest.param(pod(containers=[]), "no container", 0, id="no-container"),
+    ],
+)  # fmt: skip
+def test_the_headline_says_it_all(said, sentence, status):
+    assert headline(said).startswith(sentence) or sentence in headline(said)
+    assert exit_status(said) == status
+    assert headline(said) in words(said)
+
+
+def test_the_page_names_culprits_figures_and_advice():
+    text = words(pod(verdict(), changes=[ChangeSaid(at=NOW - 30, before="suspected", verdict=verdict())]))
+    for expected in (
+        "demo/batch-0/burn (BE)",
+        "60 % of its waiting",
+        "kernel: ksoftirqd",
+        "lost to others 43 %, usually 2 % (21.5 times); trouble from 20 %",
+        "next: Give best-effort pods less.",
+        "for 34s",
+        "confidence 95 %",
+        "what happened",
+    ):
+        assert expected in text
+
+
+def test_a_sparkline_is_as_high_as_its_values():
+    assert sparkline([0.0, 0.5, 1.0]) == BLOCKS[0] + BLOCKS[4] + BLOCKS[7]
+    assert sparkline([-1.0, 1.0]) == " " + BLOCKS[7]
+    assert sparkline([]) == ""
+
+
+@given(st.lists(st.floats(-1.0, 1.0), max_size=400), st.integers(1, 80))
+def test_a_sparkline_fits_and_loses_no_peak(values, width):
+    line = sparkline(values, width=width)
+    assert len(line) <= max(width, 1)
+    if values and max(values) >= 0:
+        assert max(BLOCKS.find(mark) for mark in line) == min(int(max(values) * 8), 7)
+
+
+@given(st.floats(-1.0, 2.0))
+def test_a_bar_keeps_its_width(share):
+    assert len(bar(share, 10)) == 10
+
+
+@pytest.fixture
+def koordlet() -> Iterator[str]:
+    """A server that knows pod demo/web only."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            wanted = parse_qs(urlsplit(self.path).query).get("pod")
+            body = encode(pod(verdict())) if wanted == ["demo/web"] else b"no pod on this node\n"
+            self.send_response(200 if wanted == ["demo/web"] else 404)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_command_prints_the_page_and_the_json(koordlet):
+    ask = ["explain", "pod", "web", "-n", "demo", "--koordlet-url", koordlet]
+    shown = CliRunner().invoke(cli, ask)
+    assert shown.exit_code == 0
+    assert "Hurt now" in shown.output
+    assert CliRunner().invoke(cli, [*ask, "--exit-code"]).exit_code == EXIT_NEIGHBOUR
+    answer = json.loads(CliRunner().invoke(cli, [*ask, "-o", "json"]).output)
+    assert answer["containers"][0]["verdicts"][0]["culprits"][0]["pod"] == "batch-0"
+
+
+def test_a_pod_of_another_node_is_explained_as_such(koordlet):
+    found = CliRunner().invoke(cli, ["explain", "pod", "gone", "-n", "demo", "--koordlet-url", koordlet])
+    assert isinstance(found.exception, CtlError)
+    assert "no pod demo/gone" in str(found.exception)
