@@ -109,6 +109,18 @@ def _koordinator() -> tuple[Family, ...]:
             unit="cores",
         ),
         Family(
+            "container_scaled_cfs_burst_us",
+            "CFS burst that CPU burst gave the container.",
+            ("pod_namespace", "pod_name", "container_id", "container_name"),
+            unit="microseconds",
+        ),
+        Family(
+            "container_scaled_cfs_quota_us",
+            "CFS quota that CPU burst raised for the container.",
+            ("pod_namespace", "pod_name", "container_id", "container_name"),
+            unit="microseconds",
+        ),
+        Family(
             "resource_update_duration_milliseconds",
             "Time that writing one kernel setting took.",
             ("type", "status"),

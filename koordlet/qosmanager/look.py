@@ -6,8 +6,8 @@ from collections.abc import Callable
 from math import isnan
 
 from koordlet.metricsadvisor.picture import Picture
-from koordlet.qosmanager.view import Current, HostAppView, NodeView, PodView
-from koordlet.statesinformer.model import SubjectKind
+from koordlet.qosmanager.view import Averages, ContainerView, Current, HostAppView, NodeView, PodView
+from koordlet.statesinformer.model import PodMeta, SubjectKind
 from koordlet.statesinformer.states import KubeStates
 from koordlet.system.cputopology import CpuTopology
 from koordlet.system.naming import KubeQOS, qos_dir
@@ -22,6 +22,7 @@ def look(
     topology: CpuTopology | None,
     current: Current,
     *,
+    average: Averages,
     now: float,
     collect_interval: float,
     kubelet_static: bool = False,
@@ -38,15 +39,16 @@ def look(
         now=now,
         slo=states.slo,
         node=node,
-        pods=tuple(PodView.of(meta, *used(SubjectKind.POD, uid)) for uid, meta in states.workloads.pods.items()),
+        pods=tuple(_pod(meta, used) for meta in states.workloads.pods.values()),
         current=current,
+        average=average,
         best_effort_dir=best_effort,
         host_apps=tuple(
             HostAppView(
                 subject.name,
                 subject.qos,
                 subject.cgroup_dir.startswith(f"{best_effort}/"),
-                *used(SubjectKind.HOST_APP, subject.key),
+                *used(SubjectKind.HOST_APP, subject.key)[:2],
             )
             for subject in states.workloads.subjects
             if subject.kind is SubjectKind.HOST_APP
@@ -58,14 +60,29 @@ def look(
     )
 
 
-def _used(picture: Picture | None) -> Callable[[SubjectKind, str], tuple[int | None, int | None]]:
-    """(milli-cores, bytes) by kind and key."""
-    found: dict[tuple[SubjectKind, str], tuple[int | None, int | None]] = {}
+Used = tuple[int | None, int | None, float | None]
+"""Milli-cores, bytes, share of throttled periods."""
+UsedBy = Callable[[SubjectKind, str], Used]
+
+
+def _pod(meta: PodMeta, used: UsedBy) -> PodView:
+    cpu, memory, _ = used(SubjectKind.POD, meta.uid)
+    containers = []
+    for container in meta.containers:
+        own, _, throttled = used(SubjectKind.CONTAINER, container.id)
+        containers.append(ContainerView(container, own, throttled))
+    return PodView.of(meta, cpu, memory, tuple(containers))
+
+
+def _used(picture: Picture | None) -> UsedBy:
+    found: dict[tuple[SubjectKind, str], Used] = {}
     if picture is not None:
-        columns = zip(picture.workloads.subjects, picture.use.cores.tolist(), picture.use.memory.tolist(), strict=True)
-        for subject, cores, memory in columns:
-            found[subject.kind, subject.key] = (_whole(cores * 1000), _whole(memory))
-    return lambda kind, key: found.get((kind, key), (None, None))
+        use = picture.use
+        columns = (use.cores.tolist(), use.memory.tolist(), use.throttled.tolist())
+        for subject, cores, memory, throttled in zip(picture.workloads.subjects, *columns, strict=True):
+            ratio = None if isnan(throttled) else throttled
+            found[subject.kind, subject.key] = (_whole(cores * 1000), _whole(memory), ratio)
+    return lambda kind, key: found.get((kind, key), (None, None, None))
 
 
 def _whole(value: float) -> int | None:

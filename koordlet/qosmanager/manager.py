@@ -17,7 +17,7 @@ from koordlet.resourceexecutor import Executor, PassResult
 
 log = get_logger(__name__)
 
-FAMILIES = ("be_suppress_cpu_cores",)
+FAMILIES = ("be_suppress_cpu_cores", "container_scaled_cfs_burst_us", "container_scaled_cfs_quota_us")
 """Families that decisions fill."""
 
 

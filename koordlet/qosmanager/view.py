@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import ceil
 
 from koordlet.api import names
 from koordlet.api.annotations.node import RESERVATION, system_qos_resource
 from koordlet.api.annotations.scheduling import RESOURCE_STATUS
-from koordlet.api.core import Node, Pod
+from koordlet.api.core import Container, Node, Pod
 from koordlet.api.qos import BE, LSE, LSR, raw_qos_class
 from koordlet.api.slo import NodeSLOSpec
 from koordlet.api.wire import WireError
 from koordlet.app.logging import get_logger
 from koordlet.resourceexecutor import Setting, Value
-from koordlet.statesinformer.model import PodMeta
+from koordlet.statesinformer.model import ContainerMeta, PodMeta
+from koordlet.system.cgroup.codecs import UNLIMITED, milli_to_quota
 from koordlet.system.cpuset import CPUListError, CPUSet
 from koordlet.system.cputopology import CpuTopology
 
@@ -43,6 +45,15 @@ Averages = Callable[[str, tuple[str, ...], float], Average | None]
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerView:
+    """A container with an id and what it did last; `throttled` is the share of its periods."""
+
+    meta: ContainerMeta
+    cpu: int | None = None
+    throttled: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PodView:
     """A pod and what it used last."""
 
@@ -53,12 +64,16 @@ class PodView:
     """What the label says, empty without one (spec 03 §0)."""
     cpuset: CPUSet = field(default_factory=CPUSet)
     """CPUs that the scheduler pinned it to (`resource-status`); empty for none."""
+    containers: tuple[ContainerView, ...] = ()
 
     @classmethod
-    def of(cls, meta: PodMeta, cpu: int | None, memory: int | None) -> PodView:
+    def of(
+        cls, meta: PodMeta, cpu: int | None, memory: int | None, containers: tuple[ContainerView, ...] = ()
+    ) -> PodView:
         """A pod that came from the kubelet. A malformed annotation is said once and counts as absent."""
         pod = meta.pod
-        return cls(meta, cpu, memory, "" if pod is None else raw_qos_class(pod), _pinned(pod))
+        qos = "" if pod is None else raw_qos_class(pod)
+        return cls(meta, cpu, memory, qos, _pinned(pod), containers or tuple(map(ContainerView, meta.containers)))
 
     @property
     def active(self) -> bool:
@@ -105,6 +120,15 @@ class NodeView:
     topology: CpuTopology | None = None
     kubelet_static: bool = False
     """Whether the kubelet's CPU manager pins containers itself."""
+
+    normalization: float = 1.0
+    """How much faster than the cluster's normal this node's CPUs are, 1 for as fast."""
+
+    def quota_of(self, container: Container) -> int:
+        """Microseconds of quota that belong to the container's limit on this node; UNLIMITED without one."""
+        limit = container.resources.limits.get("cpu")
+        quota = UNLIMITED if limit is None else milli_to_quota(limit.milli_value())
+        return ceil(quota / self.normalization) if quota > 0 and self.normalization > 1 else quota
 
     def capacity(self, resource: str) -> int:
         """Milli-cores for cpu, else whole units; 0 while unknown."""

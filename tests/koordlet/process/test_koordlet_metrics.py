@@ -53,6 +53,8 @@ NEEDS_MORE = {
     "koordlet_resctrl_llc_occupancy",  # resctrl
     "koordlet_resctrl_memory_bandwidth",
     "koordlet_be_suppress_cpu_cores",  # a strategy that writes
+    "koordlet_container_scaled_cfs_burst_us",
+    "koordlet_container_scaled_cfs_quota_us",
     "koordlet_resource_update_duration_milliseconds",
     "koordlet_resource_update_problems_total",
 }

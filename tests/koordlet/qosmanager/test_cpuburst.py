@@ -1,0 +1,213 @@
+"""CPU burst: the worked examples of spec 03 §3.4, and bounds that must hold for any load."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordlet.api.sloconfig.node import CPUBurstConfig, CPUBurstStrategy
+from koordlet.qosmanager.cpuburst import CPUBurst, Limiter, NodeState, Tokens, next_quota, node_state, pod_config
+from koordlet.qosmanager.view import Average, ContainerView, PodView
+from koordlet.resourceexecutor import Setting
+
+from .conftest import flat, make_pod, make_view
+
+AUTO = CPUBurstConfig(policy="auto", cpu_burst_percent=1000, cfs_quota_burst_percent=300)
+POD_DIR = "kubepods/burstable/poduid-web"
+IDLE = {"node_cpu_usage": Average(1.0, 1.0, 5)}
+
+
+def web(limits=("2",), *, throttled=None, cpu=None, qos="LS", **given):
+    specs = [
+        {"name": f"c{number}", **({"resources": {"limits": {"cpu": limit}}} if limit else {})}
+        for number, limit in enumerate(limits)
+    ]
+    found = make_pod("web", qos=qos, containers=len(limits), spec={"containers": specs}, **given)
+    containers = tuple(ContainerView(meta, cpu, throttled) for meta in found.meta.containers)
+    return PodView.of(found.meta, 1_000, None, containers)
+
+
+def burst_view(pod, *, series=IDLE, held=(), burst=None, **given):
+    strategy = {"policy": "auto", **(burst or {})}
+    return make_view(
+        pods=(pod,), slo={"cpuBurstStrategy": strategy}, held=dict(held),
+        average=lambda kind, labels, seconds: series.get(kind), **given,
+    )  # fmt: skip
+
+
+def decided(view, **options):
+    strategy = CPUBurst(interval=1.0, random=Random(1), **options)
+    return {
+        (update.setting.resource, update.setting.cgroup_dir): update.value for update in strategy.decide(view).updates
+    }
+
+
+# --- quotas
+
+
+def test_a_throttled_container_climbs_to_its_ceiling() -> None:
+    quota, seen = 200_000, []
+    for _ in range(7):
+        quota = next_quota(quota, 200_000, AUTO, NodeState.IDLE, 0.1, allowed=True)
+        seen.append(quota)
+    assert seen == [240_000, 288_000, 345_600, 414_720, 497_664, 597_196, 600_000]
+
+
+@pytest.mark.parametrize(
+    ("state", "throttled", "allowed", "expected"),
+    [
+        (NodeState.IDLE, 0.1, True, 480_000),
+        (NodeState.IDLE, 0.0, True, 400_000),
+        (NodeState.IDLE, None, True, 400_000),
+        (NodeState.IDLE, 0.1, False, 320_000),
+        (NodeState.COOLING, 0.1, True, 400_000),
+        (NodeState.UNKNOWN, 0.1, True, 400_000),
+        (NodeState.COOLING, 0.1, False, 320_000),
+        (NodeState.OVERLOAD, 0.1, True, 320_000),
+        (NodeState.OVERLOAD, 0.0, True, 320_000),
+    ],
+)
+def test_next_quota_from_400000(state, throttled, allowed, expected) -> None:
+    assert next_quota(400_000, 200_000, AUTO, state, throttled, allowed) == expected
+
+
+def test_down_ends_at_the_limit_and_other_policies_reset() -> None:
+    assert next_quota(202_000, 200_000, AUTO, NodeState.OVERLOAD, 0.0, True) == 200_000
+    only = CPUBurstConfig(policy="cpuBurstOnly", cfs_quota_burst_percent=300)
+    assert next_quota(400_000, 200_000, only, NodeState.IDLE, 0.1, True) == 200_000
+
+
+@given(
+    st.integers(1_000, 10**7), st.integers(1_000, 10**6), st.integers(0, 1000), st.sampled_from(list(NodeState)),
+    st.one_of(st.none(), st.floats(0, 1)), st.booleans(),
+)  # fmt: skip
+def test_a_quota_is_never_below_the_limit_nor_above_the_ceiling(current, base, percent, state, throttled, ok) -> None:
+    config = CPUBurstConfig(policy="auto", cfs_quota_burst_percent=percent)
+    found = next_quota(current, base, config, state, throttled, ok)
+    assert base <= found <= max(base, base * percent // 100)
+
+
+# --- tokens
+
+
+@pytest.mark.parametrize(
+    ("capacity", "amount", "percent", "expected"),
+    [(5000, 5000, 150, 4500), (5000, 50, 200, -950), (500, 50, 200, -500), (5000, 500, 40, 1100),
+     (5000, 4500, 40, 5000), (5000, 700, 60, 700), (5000, 700, 99, 700)],
+)  # fmt: skip
+def test_tokens_after_ten_seconds(capacity, amount, percent, expected) -> None:
+    tokens = Tokens(capacity, amount, 0.0)
+    assert tokens.spend(10.0, percent) is (expected > 0)
+    assert tokens.amount == expected
+
+
+def test_parts_of_a_second_are_not_lost() -> None:
+    tokens = Tokens(5000, 1000, 0.0)
+    for tenth in range(1, 101):
+        tokens.spend(tenth / 10, 150)
+    assert tokens.amount == 500
+
+
+@pytest.mark.parametrize(
+    ("period", "percent", "allowed"), [(-1, 300, True), (None, 300, True), (100, 99, False), (0, 300, False)]
+)
+def test_who_is_limited(period, percent, allowed) -> None:
+    config = CPUBurstConfig(cfs_quota_burst_period_seconds=period, cfs_quota_burst_percent=percent)
+    assert Limiter(Random(1)).allows("c", config, 0.0, 100) is allowed
+
+
+def test_a_container_that_is_gone_is_forgotten() -> None:
+    limiter = Limiter(Random(1))
+    config = CPUBurstConfig(cfs_quota_burst_period_seconds=100, cfs_quota_burst_percent=150)
+    limiter.allows("c", config, 0.0, 100)
+    limiter.forget(200.0)
+    assert limiter._tokens
+    limiter.forget(201.0)
+    assert not limiter._tokens and not limiter._kept_until
+
+
+# --- the node
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [(3.5, NodeState.IDLE), (3.6, NodeState.COOLING), (4.0, NodeState.OVERLOAD), (None, NodeState.UNKNOWN)],
+)
+def test_node_state_of_eight_cores_at_half(node, expected) -> None:
+    series = {} if node is None else {"node_cpu_usage": Average(node, node, 5)}
+    assert node_state(burst_view(web(), series=series), 50, 5.0) is expected
+
+
+def test_pods_with_their_own_cpus_and_best_effort_ones_are_not_of_the_share_pool() -> None:
+    lsr = make_pod("lsr", qos="LSR", kube="Guaranteed", spec={
+        "containers": [{"name": "c0", "resources": {"requests": {"cpu": "4"}}}],
+    })  # fmt: skip
+    used = {"node_cpu_usage": Average(6.0, 6.0, 5), "pod_cpu_usage": Average(3.0, 3.0, 5)}
+    view = make_view(pods=(lsr,), average=lambda kind, labels, seconds: used.get(kind))
+    assert node_state(view, 50, 5.0) is NodeState.OVERLOAD  # (6 - 3) of (8 - 4)
+    assert node_state(make_view(pods=(lsr,), topology=flat(4), average=view.average), 50, 5.0) is NodeState.OVERLOAD
+
+
+# --- decisions
+
+
+def test_the_pod_grows_with_its_container() -> None:
+    view = burst_view(web(("2", "2"), throttled=0.5), held={Setting("cpu.cfs_quota_us", f"{POD_DIR}/web-c0"): 200_000})
+    found = decided(view)
+    assert found["cpu.cfs_quota_us", f"{POD_DIR}/web-c0"] == 240_000
+    assert found["cpu.cfs_quota_us", POD_DIR] == 480_000
+    assert found["cpu.cfs_burst_us", f"{POD_DIR}/web-c0"] == 200_000, "mainline takes no more than the quota"
+    assert found["cpu.cfs_burst_us", POD_DIR] == 400_000
+
+
+def test_a_kernel_that_takes_more_gets_the_whole_burst() -> None:
+    found = decided(burst_view(web(("2",))), beyond_quota=True)
+    assert found == {("cpu.cfs_burst_us", f"{POD_DIR}/web-c0"): 2_000_000, ("cpu.cfs_burst_us", POD_DIR): 2_000_000}
+
+
+def test_a_pod_with_an_unlimited_container_has_no_quota_to_grow() -> None:
+    found = decided(burst_view(web(("2", ""), throttled=0.5)))
+    assert ("cpu.cfs_quota_us", f"{POD_DIR}/web-c0") in found
+    assert ("cpu.cfs_quota_us", POD_DIR) not in found and ("cpu.cfs_burst_us", POD_DIR) not in found
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        web(qos="LSR", throttled=0.5),
+        web(qos="LSE", throttled=0.5),
+        web(qos="BE", throttled=0.5),
+        web(throttled=0.5, phase="Succeeded"),
+        web(throttled=0.5, annotations={"koordinator.sh/cpuBurst": '{"policy":"none"}'}),
+    ],
+    ids=["LSR", "LSE", "BE", "finished", "annotation"],
+)
+def test_who_gets_nothing(pod) -> None:
+    assert decided(burst_view(pod)) == {}
+
+
+def test_policy_none_wants_nothing_so_that_everything_is_given_back() -> None:
+    assert decided(burst_view(web(throttled=0.5), burst={"policy": "none"})) == {}
+
+
+def test_a_pinned_pod_keeps_its_quota() -> None:
+    pinned = web(throttled=0.5, qos="", cpuset="0-1")
+    found = decided(burst_view(pinned))
+    assert not any(resource == "cpu.cfs_quota_us" for resource, _ in found)
+
+
+def test_normalization_sets_the_base() -> None:
+    found = decided(burst_view(web(throttled=0.5), normalization=1.25))
+    assert found["cpu.cfs_quota_us", f"{POD_DIR}/web-c0"] == 192_000  # 160000 * 1.2
+    assert found["cpu.cfs_burst_us", f"{POD_DIR}/web-c0"] == 160_000
+
+
+def test_the_annotation_lies_over_the_nodes_configuration() -> None:
+    strategy = CPUBurstStrategy(policy="auto", cpu_burst_percent=1000)
+    own = web(annotations={"koordinator.sh/cpuBurst": '{"cpuBurstPercent":50}'})
+    assert pod_config(own, strategy) == CPUBurstConfig(policy="auto", cpu_burst_percent=50)
+    odd = web(annotations={"koordinator.sh/cpuBurst": "{"})
+    assert pod_config(odd, strategy).cpu_burst_percent == 1000
