@@ -22,11 +22,13 @@ from pathlib import Path
 from typing import Protocol
 
 from koordlet.probes import bcc, bpffs
+from koordlet.probes.blockio import BlockIOSource, open_block_io
 from koordlet.probes.cgroup_stats import CgroupStats, open_cgroup_stats
 from koordlet.probes.frame import Place, ProbeError
 from koordlet.probes.layout import Sizes
 from koordlet.probes.loader import PROBE, LoadedProbe, load_core
 from koordlet.probes.memstall import MemStallSource, open_mem_stall
+from koordlet.probes.netstall import NetStallSource, open_net_stall
 from koordlet.probes.oom import OomSource, open_oom
 from koordlet.probes.schedstat import FilesUnavailable, PressureSource, SchedstatSource
 from koordlet.probes.snapshot import SchedLatencySnapshot
@@ -58,7 +60,13 @@ class Source(Protocol):
 Opener = Callable[[Place], "tuple[Source | None, ProbeStatus]"]
 """Opens one probe at a place; never raises for what a kernel lacks: the status says it."""
 
-OPENERS: Mapping[str, Opener] = {"mem_stall": open_mem_stall, "oom": open_oom, "cgroup_stats": open_cgroup_stats}
+OPENERS: Mapping[str, Opener] = {
+    "mem_stall": open_mem_stall,
+    "oom": open_oom,
+    "block_io": open_block_io,
+    "net_stall": open_net_stall,
+    "cgroup_stats": open_cgroup_stats,
+}
 """Probe -> opener, beside sched_latency; the names are attributes of `ProbeSet`."""
 
 
@@ -70,6 +78,8 @@ class ProbeSet:
     sched_latency: SchedLatencySource | None = None
     mem_stall: MemStallSource | None = None
     oom: OomSource | None = None
+    block_io: BlockIOSource | None = None
+    net_stall: NetStallSource | None = None
     cgroup_stats: CgroupStats | None = None
     _release: list[Callable[[], object]] = field(default_factory=list)
 

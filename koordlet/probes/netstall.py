@@ -1,0 +1,202 @@
+"""net_stall: segments sent again, CPU time taken by network softirqs, and received data that nobody reads, by cgroup.
+Loads and reads the probe.
+
+What is measured, whose a socket is, and the limits: docs/probes.md. Without BPF `netfiles.NetFiles` tells retransmits.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from koordlet.probes import libbpf
+from koordlet.probes.blame import BlameTable, merge
+from koordlet.probes.frame import Attached, Build, Place, ProbeError, as_probe_error, load, open_core
+from koordlet.probes.layout import BUCKETS, SPECIALS, TAG
+from koordlet.probes.libbpf import ProgramStats
+from koordlet.probes.mapped import map_array, sum_by
+from koordlet.probes.netfiles import NetFiles
+from koordlet.probes.netsnapshot import SUMMED, NetLost, NetStallSnapshot
+from koordlet.probes.owners import OwnerIds
+from koordlet.probes.slots import Slots
+from koordlet.probes.status import ProbeStatus
+
+PROBE = "net_stall"
+VERSION = 1
+
+NET_STATS = np.dtype(
+    [
+        ("softirq_hist", "u8", BUCKETS),
+        ("softirq_ns", "u8"),
+        ("softirq_count", "u8"),
+        ("caused_ns", "u8"),
+        ("retransmits", "u8"),
+        ("full", "u8"),
+        ("backlog_sum", "u8"),
+        ("backlog_count", "u8"),
+        ("backlog_max", "u8"),
+        ("reserved", "u8", 6),
+    ]
+)
+NET_CPU = np.dtype(
+    [
+        ("slot_lost", "u8"),
+        ("start_ns", "u8"),
+        ("mark_ns", "u8"),
+        ("owner", "u8"),
+        ("owner_slot", "u4"),
+        ("victim", "u4"),
+        ("reserved", "u8", 3),
+    ]
+)
+
+REQUIRED = ("softirq_entry", "softirq_exit", "tcp_retransmit_skb")
+OPTIONAL = {
+    "netif_receive_skb": "no receivers of softirq time",
+    "tcp_probe": "no backlog, and softirq time by pod only",
+    "tcp_retransmit_synack": "no retransmits of SYN-ACKs",
+    "sock_rcvqueue_full": "no full queues of raw sockets",
+    "udp_fail_queue_rcv_skb": "no full queues of UDP sockets",
+}
+"""Program (and tracepoint) -> what is missing without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetSizes:
+    """How large the tables are; all but ``cpus`` powers of two. Kernel memory is
+    ``cpus*(320*(owners+16) + 24*matrix + 64) + 8*owners``."""
+
+    cpus: int
+    owners: int = 1024
+    matrix: int = 4096
+
+    @classmethod
+    def of(cls, cpus: int) -> NetSizes:
+        """Under 1 MB on two CPUs, 24 MB on 64."""
+        return cls(cpus) if cpus <= 16 else cls(cpus, matrix=2048)
+
+    def entries(self) -> dict[str, int]:
+        return {
+            "tags": self.owners,
+            "stats": self.cpus * (self.owners + SPECIALS),
+            "matrix": self.cpus * self.matrix,
+            "blame_lost": self.cpus,
+            "cpus": self.cpus,
+        }
+
+    def settings(self, cgroup_v2: bool) -> bytes:
+        """``struct net_config``"""
+        return struct.pack("=4I", cgroup_v2, self.owners - 1, self.matrix - 1, 0)
+
+
+class NetStallSource(Protocol):
+    """The probe, or the files that stand in for it."""
+
+    @property
+    def source(self) -> str: ...
+
+    def read(self) -> NetStallSnapshot: ...
+
+    def reclaim(self, live: frozenset[int]) -> int:
+        """Give back what dead cgroups hold; *live* are all cgroup ids that exist. Returns how many were freed."""
+
+    def close(self, keep: bool) -> None: ...
+
+
+class NetStall:
+    """The loaded probe."""
+
+    source = "bpf"
+
+    def __init__(self, attached: Attached, sizes: NetSizes, ids: OwnerIds, conditions: Sequence[str] = ()) -> None:
+        entries, maps = sizes.entries(), attached.maps
+        try:
+            self._tags = map_array(maps["tags"], "tags", TAG, entries["tags"])
+            stats = map_array(maps["stats"], "stats", NET_STATS, entries["stats"])
+            self._stats = stats.reshape(sizes.cpus, sizes.owners + SPECIALS)
+            self._cpus = map_array(maps["cpus"], "cpus", NET_CPU, sizes.cpus)
+            self._blame = BlameTable(maps, sizes.cpus, sizes.matrix)
+        except BaseException:
+            attached.close(keep=True)
+            raise
+        attached.release_maps()
+        self._attached, self._ids, self.sizes = attached, ids, sizes
+        self.conditions, self.reused = tuple(conditions), attached.reused
+        self._slots = Slots(self._tags)
+
+    def read(self) -> NetStallSnapshot:
+        entries = self._blame.entries()  # before the tags, so that every slot in it has one
+        tags = self._slots.keys()
+        keys = self._ids.translate(tags)
+        live = np.flatnonzero(tags)
+        stats = self._stats[:, live]
+        sums = {name: stats[name].sum(axis=0).astype(np.int64) for name in SUMMED}
+        counted = np.any([column.reshape(len(live), -1).any(axis=1) for column in sums.values()], axis=0)
+        rows, group = np.unique(keys[live[counted]], return_inverse=True)
+        maxima = np.zeros(len(rows), dtype=np.int64)
+        np.maximum.at(maxima, group, stats["backlog_max"][:, counted].max(axis=0).astype(np.int64))
+        blames = merge(entries, np.where(tags == 0, 0, keys))
+        matrix, ns = self._blame.lost()
+        return NetStallSnapshot(
+            source=self.source,
+            time_ns=time.monotonic_ns(),
+            keys=rows,
+            **{name: sum_by(group, column[counted], len(rows)) for name, column in sums.items()},
+            backlog_max=maxima,
+            victim=blames.victim,
+            culprit=blames.culprit,
+            wait_ns=blames.wait_ns,
+            wait_count=blames.wait_count,
+            lost=NetLost(matrix, ns, int(self._cpus["slot_lost"].sum())),
+        )
+
+    def reclaim(self, live: frozenset[int]) -> int:
+        slots = self._slots.dead(self._ids.alive(self._tags[self._tags != 0].astype(np.int64), live))
+        if len(slots):
+            self._ids.forget(self._tags[slots].astype(np.int64))
+            self._blame.forget(slots)
+            self._stats[:, slots] = 0
+            self._slots.free(slots)
+        return len(slots)
+
+    def programs(self) -> list[ProgramStats]:
+        return self._attached.programs()
+
+    def close(self, keep: bool) -> None:
+        self._attached.close(keep)
+
+
+def load_core(place: Place, sizes: NetSizes | None = None) -> NetStall:
+    """The probe. Raises `ProbeError`."""
+    ids = OwnerIds.of(place.host)
+    if ids is None:
+        raise ProbeError("no cgroup hierarchy is mounted")
+    with as_probe_error():
+        skip = tuple(name for name in OPTIONAL if not libbpf.kernel_has_tracepoint(name))
+        sizes = sizes or NetSizes.of(place.cpus)
+        build = Build(
+            probe=PROBE,
+            programs=tuple(name for name in (*REQUIRED, *OPTIONAL) if name not in skip),
+            entries=sizes.entries(),
+            settings=sizes.settings(place.cgroup_v2),
+            skip=skip,
+            shape=VERSION,
+        )
+        return NetStall(load(build, place.pins), sizes, ids, [OPTIONAL[name] for name in skip])
+
+
+def open_net_stall(place: Place) -> tuple[NetStallSource | None, ProbeStatus]:
+    """The probe, else the kernel's files, else nothing."""
+    probe, status = open_core(place, load_core)
+    if probe is not None:
+        return probe, status
+    try:
+        files = NetFiles.of(place.host)
+    except ProbeError as error:
+        return None, replace(status, reason=f"{status.reason}; {error}")
+    return files, replace(status, source=files.source)

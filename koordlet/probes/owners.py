@@ -1,0 +1,145 @@
+"""Whose ids a tag holds, and what they are in the hierarchy that names containers: reads what ``bpf/owners.h`` says.
+
+A probe can't always ask the running task whose work something is. Write-back belongs to a memory cgroup, a loop
+device's work to a blkio cgroup, a socket to a group of the unified tree or to a network namespace; on cgroup v1 these
+are ids of other trees. All trees of a container have the same path, so an id is looked up as a path in its own tree and
+as an inode under the same path in the naming one (its closest ancestor that exists there). A network namespace is the
+closest directory that holds all cgroups with a process in it: a pod, or a container that is alone in its pod; the
+namespace of the host is the root.
+
+Trees are walked when an unknown id turns up, at most every `min_interval` seconds. An id that nobody knows stays as it
+is, a number beyond all cgroup ids. Bounded by the tags of the probe's table. Used by `blockio` and `netstall`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from koordlet.probes.mapped import Ints
+from koordlet.probes.schedstat import walk_cgroups
+from koordlet.system.host import Host
+
+SPACE_SHIFT = 60
+TASK, BLKIO, MEMORY, SPECIAL, UNIFIED, NETNS = range(6)
+"""``enum owner_space``"""
+ID_MASK = (1 << SPACE_SHIFT) - 1
+ASKED = 3
+"""Processes of a cgroup that are asked for its network namespace."""
+
+
+def tag(space: int, number: int) -> int:
+    """What the kernel side writes, without a device."""
+    return space << SPACE_SHIFT | number
+
+
+class OwnerIds:
+    """`translate(tags)`. *named* is the tree that names containers, *trees* the others by space."""
+
+    def __init__(
+        self,
+        named: Path,
+        trees: Mapping[int, Path],
+        proc: Path,
+        *,
+        min_interval: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._named, self._trees, self._proc = named, dict(trees), proc
+        self._min_interval, self._clock = min_interval, clock
+        self._known: dict[int, int] = {}
+        self._walked: dict[int, float] = {}
+
+    @classmethod
+    def of(cls, host: Host) -> OwnerIds | None:
+        """None where no cgroup hierarchy is mounted."""
+        mounts = host.facts.cgroup_mounts
+        named = mounts.hierarchy("cpu") or mounts.unified
+        if named is None:
+            return None
+        trees = {}
+        if mounts.version != 2:
+            found = {BLKIO: mounts.v1.get("blkio"), MEMORY: mounts.v1.get("memory"), UNIFIED: mounts.unified}
+            trees = {space: root for space, root in found.items() if root is not None}
+        return cls(named, trees, host.roots.proc)
+
+    def translate(self, tags: Ints, *, walk: bool = False) -> Ints:
+        """Keys as `layout` has them: cgroup ids, or negative numbers. *walk*: look again at ids that nobody knew."""
+        spaces, numbers = tags >> SPACE_SHIFT, tags & ID_MASK
+        keys = np.where(tags < 0, tags, np.where(spaces == SPECIAL, -1 - numbers, np.where(spaces == TASK, numbers, 0)))
+        foreign = np.flatnonzero(keys == 0)
+        wanted = {int(tags[i]) for i in foreign}
+        for space in {one >> SPACE_SHIFT for one in wanted if one not in self._known}:
+            now = self._clock()
+            if walk or now - self._walked.get(space, -self._min_interval) >= self._min_interval:
+                self._walked[space] = now
+                unknown = {one & ID_MASK for one in wanted if one >> SPACE_SHIFT == space and one not in self._known}
+                found = self._namespaces(unknown) if space == NETNS else self._paths(space, unknown)
+                self._known.update((tag(space, number), key) for number, key in found.items())
+        for i in foreign:
+            keys[i] = self._known.get(int(tags[i]), int(tags[i]))
+        if len(self._known) > 2 * len(wanted) + 1024:
+            self._known = {one: key for one, key in self._known.items() if one in wanted}
+        return keys
+
+    def alive(self, tags: Ints, live: frozenset[int]) -> frozenset[int]:
+        """Those of *tags* whose cgroup is one of *live*, or that are no cgroup."""
+        keys = self.translate(tags, walk=True)
+        return frozenset(int(one) for one, key in zip(tags, keys, strict=True) if key < 0 or int(key) in live)
+
+    def forget(self, tags: Ints) -> None:
+        """Ids may be given out again."""
+        for one in tags.tolist():
+            self._known.pop(one, None)
+
+    def _paths(self, space: int, unknown: set[int]) -> dict[int, int]:
+        root = self._trees.get(space)
+        if root is None:
+            return {}
+        return {
+            number: self._closest(directory.relative_to(root))
+            for number, directory in walk_cgroups(root)
+            if number in unknown
+        }
+
+    def _closest(self, path: Path) -> int:
+        for one in (path, *path.parents):
+            try:
+                return (self._named / one).stat().st_ino
+            except FileNotFoundError:
+                continue
+        return self._named.stat().st_ino
+
+    def _namespaces(self, unknown: set[int]) -> dict[int, int]:
+        found: dict[int, Path] = {}
+        for _, directory in walk_cgroups(self._named):
+            namespace = self._namespace_of(directory)
+            if namespace in unknown:
+                path = directory.relative_to(self._named)
+                before = found.get(namespace)
+                found[namespace] = path if before is None else Path(os.path.commonpath([before, path]))
+        for process in ("1", "self"):  # koordlet runs in the host's namespace
+            host = self._inode(process)
+            if host:
+                found[host] = Path()
+                break
+        return {number: self._closest(path) for number, path in found.items() if number in unknown}
+
+    def _namespace_of(self, directory: Path) -> int:
+        """Of the first process of a cgroup that may be asked; 0 when there is none."""
+        try:
+            with (directory / "cgroup.procs").open(encoding="ascii") as file:
+                pids = [file.readline().strip() for _ in range(ASKED)]
+        except OSError:  # the cgroup left
+            return 0
+        return next(filter(None, (self._inode(pid) for pid in pids if pid)), 0)
+
+    def _inode(self, pid: str) -> int:
+        try:
+            return (self._proc / pid / "ns/net").stat().st_ino
+        except OSError:  # it left, or is not for us to see
+            return 0
