@@ -88,6 +88,7 @@ def _koordlet(layout: Layout, settings: Settings) -> list[str]:
         f"--node-name={settings.node_name}",
         f"--addr=127.0.0.1:{settings.koordlet_port}",
         f"--state-dir={layout.root / 'koordlet'}",
+        f"--prediction-checkpoint-filepath={layout.root / 'koordlet/predictions'}",
         f"--bpf-pin-dir={settings.bpf_pin_dir}",
         f"--probes={settings.probes}",
     )

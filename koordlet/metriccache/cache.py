@@ -202,12 +202,12 @@ class MetricCache:
         """Keep this kind's samples for `seconds` from now on, never less than before; how many seconds it will be:
         fewer if `max_seconds` or `max_bytes` is in the way. What has been overwritten does not come back."""
         _kind(kind)
-        self._retained[kind] = max(self._retained.get(kind, 0.0), min(seconds, self.max_seconds))
+        seconds = min(seconds, self.max_seconds)
+        self._retained[kind] = max(self._retained.get(kind, 0.0), seconds)
         ring = self._rings.get(kind)
-        if ring is not None:
-            ring.widen(self._columns(self._retained[kind]))
-            return min(seconds, ring.columns * self.tick / SLACK)
-        return min(seconds, self.max_seconds)
+        if ring is not None and not ring.widen(self._columns(seconds)):
+            return ring.columns * self.tick / SLACK
+        return seconds
 
     def _columns(self, seconds: float) -> int:
         return max(int(seconds * SLACK / self.tick), 2)

@@ -120,7 +120,7 @@ class CheckpointDirectory:
         self._file(key).unlink(missing_ok=True)
 
     def _file(self, key: str) -> Path:
-        if Path(key).name != key or key.endswith(PARTIAL):  # a UID comes from outside
+        if "/" in key or key in ("", ".", "..") or key.endswith(PARTIAL):  # a UID comes from outside
             raise CheckpointError(f"{key!r} cannot be the name of a file")
         return self.path / key
 

@@ -103,9 +103,11 @@ class Models:
         self._free.append(row)
 
     def peaks(self, keys: Iterable[str], peak: PeakModel | None = None) -> dict[str, Amount]:
-        """The peak of each of `keys` that has a model, by the chosen way of computing it."""
+        """The peak of each of `keys` that has learned CPU and memory, by the chosen way of computing it."""
         known = [key for key in keys if key in self.stamps]
         rows = self._rows(known)
+        learned = (self.cpu.total[rows] > 0) & (self.memory.total[rows] > 0)
+        known, rows = [key for key, yes in zip(known, learned.tolist(), strict=True) if yes], rows[learned]
         cores = self._peaks(self.cpu, rows, CPU_SHARE, peak or self.peak)
         memory = self._peaks(self.memory, rows, MEMORY_SHARE, peak or self.peak)
         return {

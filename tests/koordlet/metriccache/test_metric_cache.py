@@ -1,5 +1,6 @@
 """The cache: batches are all or nothing, labels are checked, snapshots survive or are refused."""
 
+import numpy as np
 import pytest
 
 from koordlet.metriccache import Aggregation, AggregationError, Batch, MetricCache, SeriesError
@@ -81,6 +82,58 @@ def test_facts_have_an_age():
     assert cache.facts.get("node_cpu_info", newer_than=50) == {"cpus": 2}
     assert cache.facts.get("node_cpu_info", newer_than=101) is None
     assert cache.facts.get("GPU") is None
+
+
+def test_of_pooled_series_at_one_instant_the_first_is_the_last():
+    assert filled().query("pod_cpu_usage", 0, 9).aggregate(Aggregation.LAST) == 18
+    assert filled().last("pod_cpu_usage", 0, 9) == 18
+
+
+def test_the_time_range_of_pooled_series_is_that_of_all():
+    cache = MetricCache()
+    for at, uid in ((0, "early"), (7, "late")):
+        batch = Batch(at)
+        batch.add("pod_cpu_usage", 1.0, uid)
+        cache.commit(batch)
+    assert cache.query("pod_cpu_usage", 0, 10).covered == 7
+
+
+def test_several_reductions_at_once():
+    points = filled().query("pod_cpu_usage", 0, 9, pod_uid="uid-1")
+    assert points.aggregates([Aggregation.AVG, Aggregation.P90]) == {Aggregation.AVG: 9, Aggregation.P90: 16}
+    with pytest.raises(AggregationError):
+        points.since(10).aggregates([Aggregation.COUNT, Aggregation.P50])
+
+
+def test_a_kind_is_kept_for_longer_once_somebody_looks_back_further():
+    cache = MetricCache(tick=1.0, short_seconds=10, max_seconds=50)
+    for at in range(5):
+        batch = Batch(at)
+        batch.add("pod_cpu_usage", at, "uid")
+        cache.commit(batch)
+    assert cache.retain("pod_cpu_usage", 30) == pytest.approx(30)
+    assert cache.retain("pod_cpu_usage", 5) == pytest.approx(5), "never less than before, and no more than asked"
+    assert cache.retain("node_numa_cpu_usage", 1000) == 50
+    for at in range(5, 40):
+        batch = Batch(at)
+        batch.add("pod_cpu_usage", at, "uid")
+        cache.commit(batch)
+    assert list(cache.query("pod_cpu_usage", 9, 100).values) == list(range(9, 40))
+    assert cache.retain("pod_cpu_usage", 49) == pytest.approx(49)
+    assert list(cache.query("pod_cpu_usage", 9, 100).values) == list(range(9, 40)), "widening loses nothing"
+
+
+def test_memory_is_bounded_in_all():
+    cache = MetricCache(max_bytes=200_000)
+    keys = [(f"uid-{number}",) for number in range(500)]
+    batch = Batch(0)
+    batch.extend("pod_cpu_usage", keys, np.ones(500))
+    cache.commit(batch)
+    assert cache.nbytes <= 200_000
+    assert cache.lost > 0
+    kept = len(cache.window("pod_cpu_usage", 0, 0).keys)
+    assert kept + cache.lost == 500
+    assert cache.retain("pod_cpu_usage", 3600) < 3600, "nor does time take more"
 
 
 def test_snapshot_round_trip(tmp_path):

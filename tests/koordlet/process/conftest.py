@@ -265,6 +265,7 @@ class View:
             f"--sys-fs-root-dir={self.sys_fs}",
             f"--bpf-pin-dir={self.sys_fs / 'bpf/koordlet'}",
             f"--state-dir={self.state}",
+            f"--prediction-checkpoint-filepath={self.state / 'predictions'}",
         ]
 
     def enter(self, command: list[str], user: int | None = None) -> list[str]:

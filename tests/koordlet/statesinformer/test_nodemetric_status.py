@@ -1,15 +1,18 @@
 """NodeMetric.status: the worked examples of spec 02 §7.3 and §13."""
 
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
 
-from koordlet.api.nodemetric import CollectPolicy, NodeAggregatePolicy
+from koordlet.api.nodemetric import CollectPolicy, NodeAggregatePolicy, PredictPolicy
 from koordlet.api.wire import Duration, Time, to_builtins
 from koordlet.metriccache import Batch, MetricCache
+from koordlet.metriccache.facts import FACT_COLD_MEMORY, FACT_GPU, GpuInfo
+from koordlet.statesinformer.forecast import Amount, Forecast
 from koordlet.statesinformer.model import PodMeta, Subject, SubjectKind, Workloads
-from koordlet.statesinformer.nodemetric import Policy, build_status, status_patch
+from koordlet.statesinformer.nodemetric import Extensions, Policy, build_status, retain, status_patch
 from koordlet.statesinformer.usage import amounts
 
 NOW = 10_000.0
@@ -33,8 +36,12 @@ def record(cache: MetricCache, at: float, **samples: float) -> None:
     cache.commit(batch)
 
 
-def status(cache: MetricCache, *pods: PodMeta, policy: Policy | None = None, subjects: tuple[Subject, ...] = ()):
-    built = build_status(cache, workloads(*pods, subjects=subjects), policy or Policy(), now=NOW, update_time=UPDATED)
+def status(
+    cache: MetricCache, *pods: PodMeta, policy: Policy | None = None, subjects: tuple[Subject, ...] = (), **more: Any
+):
+    built = build_status(
+        cache, workloads(*pods, subjects=subjects), policy or Policy(), now=NOW, update_time=UPDATED, **more
+    )
     return to_builtins(built)
 
 
@@ -141,6 +148,131 @@ def test_memory_policy_picks_the_series_and_falls_back_when_its_collector_is_off
     assert status(cache, policy=policy)["nodeMetric"]["nodeUsage"]["resources"]["memory"] == "2Ki"
 
 
+HOT = {
+    "collector runs": (NOW - 5, NOW - 5, "4Ki"),
+    "collector stopped long ago": (NOW - 400, NOW - 5, "2Ki"),
+    "collector never ran": (None, NOW - 5, "2Ki"),
+    "collector runs and has written nothing lately": (NOW - 5, NOW - 400, "2Ki"),
+}
+
+
+@pytest.mark.parametrize(("started", "written", "expected"), HOT.values(), ids=HOT)
+def test_memory_with_hot_pages_needs_its_collector(started, written, expected):
+    """At node, pod and host application alike."""
+    cache = MetricCache()
+    if started is not None:
+        cache.facts.set(FACT_COLD_MEMORY, "kidled", started)
+    record(
+        cache, written, node_memory_with_hot_page_usage=4096, pod_memory_with_hot_page_usage__a=4096,
+        host_application_memory_with_hot_page_usage__nginx=4096,
+    )  # fmt: skip
+    record(
+        cache, NOW, node_cpu_usage=1, node_memory_usage=2048, pod_cpu_usage__a=1, pod_memory_usage__a=2048,
+        host_application_cpu_usage__nginx=1, host_application_memory_usage__nginx=2048,
+    )  # fmt: skip
+    app = Subject(SubjectKind.HOST_APP, "nginx", "host/nginx", "nginx")
+    got = status(cache, pod("a"), policy=Policy(memory="usageWithHotPageCache"), subjects=(app,))
+    used = (got["nodeMetric"]["nodeUsage"], got["podsMetric"][0]["podUsage"], got["hostApplicationMetric"][0]["usage"])
+    assert [usage["resources"]["memory"] for usage in used] == [expected] * 3
+
+
+GPUS = {"plain": (100, 30, 80, (80, 30, 30)), "ratio": (200, 50, 0, (0, 50, 25)), "big": (8000, 800, 1, (1, 800, 10))}
+
+
+@pytest.mark.parametrize(("total", "used", "busy", "expected"), GPUS.values(), ids=GPUS)
+def test_gpus(total, used, busy, expected):
+    cache = MetricCache()
+    cache.facts.set(FACT_GPU, (GpuInfo(0, "uuid-0", total), GpuInfo(1, "uuid-1", total)), NOW)
+    for at in (NOW - 200, NOW):
+        record(cache, at, node_cpu_usage=1, node_memory_usage=1024, pod_cpu_usage__a=1, pod_memory_usage__a=1024)
+        batch = Batch(at)
+        for kind, value in (("gpu_core_usage", busy), ("gpu_memory_usage", used)):
+            batch.add(f"node_{kind}", value, "0", "uuid-0")
+            batch.add(f"pod_{kind}", value, "a", "0", "uuid-0")
+        cache.commit(batch)
+    got = status(cache, pod("a"))
+    resources = {
+        f"koordinator.sh/{name}": str(value)
+        for name, value in zip(("gpu-core", "gpu-memory", "gpu-memory-ratio"), expected, strict=True)
+    }
+    device = {"type": "gpu", "id": "uuid-0", "minor": 0, "health": False, "resources": resources}
+    node = got["nodeMetric"]
+    assert node["nodeUsage"]["devices"] == [device]
+    assert node["aggregatedNodeUsages"][0]["usage"]["p99"]["devices"] == [device]
+    assert got["podsMetric"][0]["podUsage"]["devices"] == [device]
+    assert "devices" not in node["systemUsage"]
+
+
+def test_what_is_told_of_gpus_must_be_fresh():
+    cache = MetricCache()
+    cache.facts.set(FACT_GPU, (GpuInfo(0, "uuid-0", 100),), NOW - 301)
+    batch = Batch(NOW)
+    batch.add("node_gpu_core_usage", 1, "0", "uuid-0")
+    batch.add("node_gpu_memory_usage", 1, "0", "uuid-0")
+    batch.add("node_cpu_usage", 1)
+    batch.add("node_memory_usage", 1)
+    cache.commit(batch)
+    assert "devices" not in status(cache)["nodeMetric"]["nodeUsage"]
+
+
+def test_predictions_and_extensions():
+    cache = MetricCache()
+    record(cache, NOW, pod_cpu_usage__a=1, pod_memory_usage__a=1 << 30)
+    asked = []
+
+    def forecast(pods, cold_start):
+        asked.append(([pod.uid for pod in pods], cold_start))
+        return Forecast(Amount(1450, 1261646644), Amount(2050, 2496449740))
+
+    got = status(
+        cache, pod("a"), pod("no figures"), policy=Policy(cold_start_seconds=7), forecast=forecast,
+        extensions=Extensions(of_pod=lambda uid: {"about": uid}, of_node=lambda: {"calm": True}),
+    )  # fmt: skip
+    assert asked == [(["a"], 7)], "only pods that have figures"
+    assert got["prodReclaimableMetric"] == {"resource": {"resources": {"cpu": "1450m", "memory": "1261646644"}}}
+    assert got["prodPeakMetric"] == {"resource": {"resources": {"cpu": "2050m", "memory": "2496449740"}}}
+    assert got["podsMetric"][0]["extensions"] == {"about": "a"}
+    assert got["extensions"] == {"calm": True}
+
+
+def test_a_failed_prediction_is_present_but_empty_and_without_peak():
+    got = status(MetricCache(), forecast=lambda *_: Forecast.none("no node"))
+    assert got["prodReclaimableMetric"] == {"resource": {}}
+    assert "prodPeakMetric" not in got
+
+
+def test_each_series_of_the_node_is_read_once(monkeypatch):
+    cache = MetricCache()
+    record(cache, NOW, node_cpu_usage=1, node_memory_usage=1, sys_cpu_usage=1, sys_memory_usage=1)
+    read, query = [], MetricCache.query
+    monkeypatch.setattr(
+        MetricCache, "query", lambda self, kind, *a, **k: (read.append(kind), query(self, kind, *a, **k))[1]
+    )
+    status(cache)
+    assert sorted(read) == ["node_cpu_usage", "node_memory_usage", "sys_cpu_usage", "sys_memory_usage"]
+
+
+def test_longer_windows_are_kept_once_asked_for():
+    """Two hours of one sample in ten seconds: half an hour is all that was kept before, more afterwards."""
+    policy = Policy(durations=(Duration("2h"),))
+    filled = {}
+    for asked in (False, True):
+        cache = MetricCache(tick=10.0)
+        if asked:
+            assert retain(cache, policy) == 7200
+        for back in range(4000, -1, -10):
+            record(cache, NOW - back, node_cpu_usage=1, node_memory_usage=1024)
+        entry = status(cache, policy=policy)["nodeMetric"]["aggregatedNodeUsages"][0]
+        filled[asked] = bool(entry["usage"]["avg"])
+    assert filled == {False: False, True: True}
+
+
+def test_a_window_that_memory_does_not_allow_is_told():
+    cache = MetricCache(max_seconds=3600)
+    record(cache, NOW, node_cpu_usage=1)
+    assert retain(cache, Policy(durations=(Duration("5m"), Duration("2h")))) == 3600
+
+
 POLICIES = {
     "absent": (None, (300, 60, 3)),
     "empty": (CollectPolicy(), (300, 60, 3)),
@@ -160,6 +292,12 @@ POLICIES = {
 def test_policy_defaults_and_floors(spec, expected):
     got = Policy.of(spec)
     assert (got.aggregate_seconds, got.report_seconds, len(got.durations)) == expected
+
+
+def test_policy_of_predictions():
+    assert (Policy.of(None).diff_percent, Policy.of(None).cold_start_seconds) == (5, None)
+    given = Policy.of(None, PredictPolicy(resource_diff_threshold_percent=0, cold_start_period_seconds=60))
+    assert (given.diff_percent, given.cold_start_seconds) == (0, 60)
 
 
 def test_the_patch_names_what_is_absent_now():

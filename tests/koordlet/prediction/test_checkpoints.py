@@ -1,0 +1,217 @@
+"""Checkpoints: the worked examples of spec 02 §8.4, round trips, and files and disks that are not as they should be."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordlet.api.wire import Time, decode, encode
+from koordlet.prediction.checkpoints import (
+    CheckpointDirectory,
+    CheckpointError,
+    HistogramCheckpoint,
+    ModelCheckpoint,
+    pack,
+    unpack,
+)
+from koordlet.prediction.histogram import Buckets, Histograms
+from koordlet.prediction.models import CPU_BUCKETS, Models
+
+NOW = 1_782_864_000.0  # 2026-07-01T00:00:00Z
+HALF = 12 * 3600.0
+ROW = np.array([0])
+
+
+def with_weights(weights: dict[int, float]) -> Histograms:
+    made = Histograms(Buckets.linear(count=10, width=1.0), HALF, rows=1)
+    for bucket, weight in weights.items():
+        made.add(ROW, np.array([float(bucket)]), NOW, weight)
+    return made
+
+
+PACKED = {
+    "as they are": ({1: 1, 2: 10000, 3: 50}, {"1": 1, "2": 10000, "3": 50}, 10051),
+    "too small to tell": ({1: 1, 2: 100000}, {"2": 10000}, 100001),
+    "half up": ({1: 0.5, 2: 10000}, {"1": 1, "2": 10000}, 10000.5),
+    "nothing": ({}, {}, 0),
+}
+
+
+@pytest.mark.parametrize(("weights", "shares", "total"), PACKED.values(), ids=PACKED)
+def test_weights_are_written_as_shares_of_the_greatest(weights, shares, total):
+    packed = pack(with_weights(weights), 0)
+    assert packed.bucket_weights == shares
+    assert packed.total_weight == pytest.approx(total)
+
+
+def test_shares_are_read_as_parts_of_the_total():
+    histograms = with_weights({})
+    unpack(HistogramCheckpoint(bucket_weights={"0": 1, "1": 2}, total_weight=6.0), histograms, 0)
+    assert histograms.weights[0, :3].tolist() == [2.0, 4.0, 0.0]
+
+
+def test_a_file_to_the_letter(tmp_path):
+    models = Models()
+    models.train(["__node-sys__"], np.array([0.5]), np.array([float(1 << 30)]), NOW, 0)
+    CheckpointDirectory(tmp_path).write(models, "__node-sys__", NOW + 600)
+    assert (tmp_path / "__node-sys__").read_text() == (
+        '{"UID":"__node-sys__",'
+        '"CPU":{"referenceTimestamp":"2026-07-01T00:00:00Z","bucketWeights":{"14":10000},"totalWeight":1},'
+        '"Memory":{"referenceTimestamp":"2026-07-01T00:00:00Z","bucketWeights":{"49":10000},"totalWeight":1},'
+        '"LastUpdated":"2026-07-01T00:10:00Z"}'
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["__node-sys__"]
+
+
+BAD = {
+    "no histogram": (None, "no histogram"),
+    "negative total": ({"totalWeight": -1}, "totalWeight"),
+    "bucket below": ({"totalWeight": 1, "bucketWeights": {"-1": 1}}, r"bucketWeights\[-1\]"),
+    "bucket above": ({"totalWeight": 1, "bucketWeights": {"10": 1}}, r"bucketWeights\[10\]"),
+    "bucket without a number": ({"totalWeight": 1, "bucketWeights": {"x": 1}}, r"bucketWeights\[x\]"),
+    "negative weight": ({"totalWeight": 1, "bucketWeights": {"1": -1}}, r"bucketWeights\[1\]"),
+}
+
+
+@pytest.mark.parametrize(("body", "message"), BAD.values(), ids=BAD)
+def test_a_bad_histogram_is_refused(body, message):
+    histograms = with_weights({})
+    stored = None if body is None else decode(json.dumps(body), HistogramCheckpoint)
+    with pytest.raises(CheckpointError, match=message):
+        unpack(stored, histograms, 0)
+    assert not histograms.weights.any()
+
+
+def test_weights_without_sum_are_nothing():
+    histograms = with_weights({})
+    unpack(HistogramCheckpoint(bucket_weights={"1": 0}, total_weight=5.0), histograms, 0)
+    assert histograms.total[0] == 0
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 2000), st.floats(0.01, 10), st.floats(0, 200 * HALF)), max_size=30),
+    st.lists(st.floats(0.01, 1), min_size=1, max_size=5),
+)
+def test_a_round_trip_keeps_weights_within_a_ten_thousandth(samples, shares):
+    histograms, copy = Histograms(CPU_BUCKETS, HALF, rows=1), Histograms(CPU_BUCKETS, HALF, rows=1)
+    for value, weight, ahead in sorted(samples, key=lambda sample: sample[2]):
+        histograms.add(ROW, np.array([value]), NOW + ahead, weight)
+    stored = decode(encode(pack(histograms, 0)), HistogramCheckpoint)
+    unpack(stored, copy, 0)
+    greatest = histograms.weights.max()
+    # The total is spread over what was rounded, so each of the buckets may add half a ten-thousandth to every other.
+    assert copy.weights == pytest.approx(histograms.weights, abs=greatest * (1 + len(samples)) / 10_000)
+    if greatest:
+        assert copy.total == pytest.approx(histograms.total)
+    # Where the weight before a bucket is far from the share that is asked for, the percentile is the same.
+    reached = np.cumsum(histograms.weights[0])
+    for share in shares:
+        if np.abs(reached - share * histograms.total[0]).min() > greatest * (1 + len(samples)) ** 2 / 10_000:
+            assert copy.percentiles(ROW, [share]) == histograms.percentiles(ROW, [share])
+
+
+def filled(directory: CheckpointDirectory) -> Models:
+    models = Models()
+    for minute in range(30):
+        models.train(["uid", "__node__"], np.array([0.5, 2.0]), np.array([1e9, 8e9]), NOW + 60 * minute, 60.0 * minute)
+    for key in models.stamps:
+        directory.write(models, key, NOW + 1800)
+    return models
+
+
+def restored(directory: CheckpointDirectory, *wanted: str) -> tuple[Models, dict[str, str]]:
+    models, notes = Models(), {}
+    directory.restore(models, set(wanted).__contains__, notes.__setitem__, ahead=NOW)
+    return models, {key.rpartition("/")[2]: value for key, value in notes.items()}
+
+
+def test_a_restart_gives_the_same_peaks(tmp_path):
+    directory = CheckpointDirectory(tmp_path / "made" / "as needed")
+    before = filled(directory)
+    after, notes = restored(directory, "uid", "__node__")
+    assert after.peaks(before.stamps) == before.peaks(before.stamps)
+    assert not notes
+    assert after.stamps["uid"].updated == 1800, "as the file says, on the clock of stamps"
+    assert after.stamps["uid"].checkpointed == -np.inf
+
+
+def test_what_is_of_no_use_is_removed(tmp_path):
+    directory = CheckpointDirectory(tmp_path)
+    filled(directory)
+    (tmp_path / "uid.tmp").write_text("half")
+    (tmp_path / "corrupt").write_text('{"UID":')
+    (tmp_path / "a directory").mkdir()
+    (tmp_path / "a link").symlink_to(tmp_path / "uid")
+    models, notes = restored(directory, "uid", "corrupt")
+    assert list(models.stamps) == ["uid"]
+    assert notes["__node__"] == "nothing on this node has that name"
+    assert notes["uid.tmp"] == "left half written"
+    assert notes.keys() == {"__node__", "uid.tmp", "corrupt"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a directory", "a link", "uid"]
+
+
+def test_a_file_with_one_bad_histogram_gives_the_other(tmp_path):
+    directory = CheckpointDirectory(tmp_path)
+    before = filled(directory)
+    file = tmp_path / "uid"
+    file.write_text(file.read_text().replace('"totalWeight"', '"totalWeight":-1,"x"', 1))
+    models, notes = restored(directory, "uid", "__node__")
+    row, old = models.stamps["uid"].row, before.stamps["uid"].row
+    assert models.memory.percentiles(np.array([row]), [0.98]) == before.memory.percentiles(np.array([old]), [0.98])
+    assert models.cpu.total[row] == 0
+    assert models.peaks(["uid"]) == {}, "a peak of nothing would lend everything"
+    assert notes == {"uid: CPU": "totalWeight is -1.0"}
+
+
+def test_the_name_of_the_file_is_the_key(tmp_path):
+    filled(CheckpointDirectory(tmp_path))
+    (tmp_path / "uid").rename(tmp_path / "other")
+    models, _ = restored(CheckpointDirectory(tmp_path), "other")
+    assert list(models.stamps) == ["other"]
+
+
+def test_a_missing_directory_is_an_empty_start(tmp_path):
+    models, notes = restored(CheckpointDirectory(tmp_path / "none"), "uid")
+    assert not models.stamps
+    assert not notes
+
+
+@pytest.mark.parametrize("key", ["../uid", "a/b", "..", "", "x.tmp"])
+def test_a_key_that_is_no_file_name_is_refused(tmp_path, key):
+    models = Models()
+    models.train([key], np.array([1.0]), np.array([1.0]), NOW, 0)
+    with pytest.raises(CheckpointError, match="name of a file"):
+        CheckpointDirectory(tmp_path / "inner").write(models, key, NOW)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
+    directory = CheckpointDirectory(tmp_path)
+    models = filled(directory)
+    before = (tmp_path / "uid").read_bytes()
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    models.train(["uid"], np.array([9.0]), np.array([9e9]), NOW + 9000, 9000.0)
+    with pytest.raises(OSError, match="No space"):
+        directory.write(models, "uid", NOW)
+    assert (tmp_path / "uid").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["__node__", "uid"]
+
+
+def test_koordinators_own_file_is_read():
+    text = (
+        '{"UID":"u","CPU":{"referenceTimestamp":null,"bucketWeights":{"12":10000,"13":37},"totalWeight":812.5},'
+        '"Memory":null,"LastUpdated":"2026-07-01T00:10:00Z"}'
+    )
+    stored = decode(text, ModelCheckpoint)
+    assert stored.cpu is not None
+    assert stored.cpu.bucket_weights == {"12": 10000, "13": 37}
+    assert stored.memory is None
+    assert stored.last_updated == Time.parse("2026-07-01T00:10:00Z")
