@@ -26,7 +26,6 @@ LOG_LINES = 200
 """Of one call; the verifier can write megabytes and its verdict stands at the end."""
 
 _BTF_KIND_TYPEDEF = 8
-_BTF_KIND_TYPEDEF = 8
 _BTF_KIND_FUNC = 12
 _BPF_STATS_RUN_TIME = 0
 _DEBUG = 2
