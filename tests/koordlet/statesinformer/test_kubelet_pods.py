@@ -1,6 +1,8 @@
 """Pods from a kubelet over real TLS: what is kept when it is away, restarting or talking nonsense."""
 
+import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,12 +13,15 @@ from prometheus_client import CollectorRegistry, Histogram
 from koordlet.api.core import DaemonEndpoint, Node, NodeAddress, NodeDaemonEndpoints, NodeStatus
 from koordlet.api.meta import ObjectMeta
 from koordlet.api.sloconfig import CgroupPath, HostApplicationSpec
+from koordlet.app.periodic import Periodic
 from koordlet.statesinformer import kubelet as kubelet_module
 from koordlet.statesinformer.kubelet import Endpoint, KubeletClient, KubeletError, endpoint_of
 from koordlet.statesinformer.model import SubjectKind
+from koordlet.statesinformer.pleg import Pleg
 from koordlet.statesinformer.pods import PodsInformer
+from koordlet.statesinformer.prompt import Prompt
 from koordlet.statesinformer.states import kube_subjects
-from koordlet.system.naming import CgroupDriver
+from koordlet.system.naming import CgroupDriver, KubeQOS, pod_dir
 
 TOKEN = "s3cret"
 HASH = "f" * 64
@@ -98,6 +103,35 @@ async def test_pods_get_qos_cgroups_and_their_containers(client: KubeletClient):
         ("main", f"{base}/cri-containerd-{HASH}.scope"),
     ]
     assert (informer.synced, informer.error) == (True, "")
+
+
+async def test_the_directory_of_a_new_pod_has_the_kubelet_asked_at_once(kubelet, client, tmp_path: Path):
+    """Between two rounds an hour apart."""
+    kubelet.answer = {"items": [pod("a", "uid-a")]}
+    informer = PodsInformer(client, lambda: CgroupDriver.SYSTEMD)
+    task, pleg = Periodic("pods", 3600.0, informer.sync), Pleg(tmp_path)
+    prompt = Prompt(task.trigger, delay=0.01)
+    pleg.add_handler(prompt.on_kubelet_pods)
+    await task.start()
+    await pleg.start()
+    await until(lambda: informer.synced)
+    kubelet.answer = {"items": [pod("a", "uid-a"), pod("new", "uid-new", container_id="")]}
+    directory = tmp_path / pod_dir(CgroupDriver.SYSTEMD, KubeQOS.BURSTABLE, "uid-new")
+    directory.mkdir(parents=True)
+    await until(lambda: "uid-new" in informer.pods)
+    kubelet.answer = {"items": [pod("a", "uid-a"), pod("new", "uid-new")]}
+    (directory / "cri-containerd-abc.scope").mkdir()
+    await until(lambda: informer.pods["uid-new"].containers[-1].name == "main")
+    for service in (pleg, task):
+        await service.stop()
+    await prompt.close()
+
+
+async def until(done) -> None:
+    end = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.005)
 
 
 BAD = {
