@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -240,7 +241,7 @@ def test_figures_end_with_their_source(machine: Machine) -> None:
 
 # --- the real kernel
 
-SIZE = 48 << 20
+SIZE = 16 << 20
 READ = """
 import os, sys
 with open(sys.argv[1], 'rb', buffering=0) as f:
@@ -251,14 +252,27 @@ with open(sys.argv[1], 'rb', buffering=0) as f:
 """
 
 
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system with a page cache of its own kind; temporary directories may be tmpfs."""
+    image, point = tmp_path / "image", tmp_path / "disk"
+    point.mkdir()
+    with image.open("wb") as file:
+        file.truncate(2 * SIZE)
+    subprocess.run(["mkfs.ext2", "-q", str(image)], check=True)
+    subprocess.run(["mount", "-o", "loop", str(image), str(point)], check=True)
+    yield point
+    subprocess.run(["umount", str(point)], check=True)
+
+
 @pytest.mark.kernel
 def test_a_file_read_once_grows_cold_and_read_again_warms(
-    kernel_fs: Any, kernel_host: Any, cgroup_child: Callable[..., Any], spawn: Any, tmp_path: Path
+    kernel_fs: Any, kernel_host: Any, disk: Path, cgroup_child: Callable[..., Any], spawn: Any
 ) -> None:
     """Within 5 % of the file's size, by the page cache that the kernel charged the reader's cgroup."""
     child = cgroup_child()
     subject = replace(MAIN, key=child.dir, cgroup_dir=child.dir)
-    path = tmp_path / "data"
+    path = disk / "data"
     with path.open("wb") as file:
         file.write(os.urandom(1 << 20) * (SIZE >> 20))
         file.flush()
