@@ -37,6 +37,10 @@ lint:  ## ruff, mypy, import contracts
 bench: setup-test  ## every benchmark: a line `name value unit budget ok|over` each, JSON under build/bench/
 	@$(PY) scripts/bench.py $(BENCH)
 
+.PHONY: soak
+soak: setup-test  ## koordlet with everything on, on a full node, for DURATION=1h; plot in docs/soak.svg
+	@$(PY) tests/scale/soak.py $(if $(DURATION),--duration $(DURATION))
+
 .PHONY: bpf
 bpf:  ## the BPF objects
 	@$(MAKE) --no-print-directory -C bpf
@@ -44,6 +48,10 @@ bpf:  ## the BPF objects
 .PHONY: crds
 crds:  ## rewrite deploy/crds from the structs
 	@$(PY) -m koordlet.api.crdgen --out deploy/crds
+
+.PHONY: dashboards
+dashboards:  ## rewrite deploy/grafana and the panels in docs/grafana.md
+	@$(PY) -m scripts.grafana
 
 .PHONY: pins
 pins:  ## renew requirements/*.txt

@@ -18,7 +18,9 @@ import tempfile
 import time
 import urllib.request
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -38,9 +40,9 @@ class Pods:
         mounts = host.facts.cgroup_mounts
         wanted = ("cpu", "cpuacct", "cpuset", "memory")
         self.v2 = mounts.version == 2
-        self.roots = (
-            {"": mounts.unified} if self.v2 else {name: mounts.v1[name] for name in wanted if name in mounts.v1}
-        )
+        self.roots = {name: mounts.v1[name] for name in wanted if name in mounts.v1}
+        if mounts.version == 2 and mounts.unified is not None:
+            self.roots = {"": mounts.unified}
         self.parent = f"koord-bench-{os.getpid()}"
         self.made: list[Path] = []
         self.children: list[int] = []
@@ -53,8 +55,13 @@ class Pods:
             self.containers += below
 
     def make(self) -> None:
+        self.make_dirs(self.dirs)
+        for path in self.containers:
+            self.children.append(self.sleeper(path))
+
+    def make_dirs(self, paths: list[str]) -> None:
         for root in dict.fromkeys(self.roots.values()):
-            for path in self.dirs:
+            for path in paths:
                 directory = root / self.parent / path
                 directory.mkdir()
                 self.made.append(directory)
@@ -63,10 +70,8 @@ class Pods:
                 elif root == self.roots.get("cpuset"):
                     for name in ("cpuset.cpus", "cpuset.mems"):
                         (directory / name).write_text((directory.parent / name).read_text())
-        for path in self.containers:
-            self.children.append(self._sleeper(path))
 
-    def _sleeper(self, path: str) -> int:
+    def sleeper(self, path: str) -> int:
         pid = os.fork()
         if pid == 0:
             ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: die with the benchmark
@@ -104,12 +109,13 @@ def resident_mb(pid: int) -> float:
     return int(line.split()[1]) / 1024
 
 
-def top() -> dict:
+def top() -> dict[str, Any]:
     with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/top", timeout=5) as response:
-        return json.load(response)
+        found: dict[str, Any] = json.load(response)
+        return found
 
 
-def wait_for_rows(process: subprocess.Popen, count: int, seconds: float = 60.0) -> float:
+def wait_for_rows(process: subprocess.Popen[bytes], count: int, seconds: float = 60.0) -> float:
     """Seconds until /top shows a sample of every container."""
     began = time.monotonic()
     while time.monotonic() - began < seconds:
@@ -124,6 +130,18 @@ def wait_for_rows(process: subprocess.Popen, count: int, seconds: float = 60.0) 
     raise SystemExit("koordlet never showed all containers")
 
 
+def start(pods: Pods, scratch: Path, pins: Path, more: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    """koordlet over these pods only, its state below *scratch*; its log goes to build/."""
+    command = [
+        sys.executable, "-m", "koordlet", "--standalone", f"--addr=127.0.0.1:{PORT}",
+        f"--cgroup-root-dir={scratch}/cgroup", f"--state-dir={scratch}/state",
+        f"--bpf-pin-dir={pins}", "--node-name=bench", *more,
+    ]  # fmt: skip
+    script = " && ".join([*pods.view(scratch / "cgroup"), "exec " + " ".join(command)])
+    with (ROOT / "build/bench-koordlet.log").open("w") as log:
+        return subprocess.Popen(["unshare", "-m", "sh", "-c", script], cwd=ROOT, stderr=log)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pods", type=int, default=110)
@@ -134,14 +152,7 @@ def main() -> int:
         pods.make()
         koordlet = None
         try:
-            command = [
-                sys.executable, "-m", "koordlet", "--standalone", f"--addr=127.0.0.1:{PORT}",
-                f"--cgroup-root-dir={scratch}/cgroup", f"--state-dir={scratch}/state",
-                f"--bpf-pin-dir=/sys/fs/bpf/koordlet-bench-{os.getpid()}", "--node-name=bench",
-            ]  # fmt: skip
-            script = " && ".join([*pods.view(Path(scratch) / "cgroup"), "exec " + " ".join(command)])
-            log = (ROOT / "build/bench-koordlet.log").open("w")
-            koordlet = subprocess.Popen(["unshare", "-m", "sh", "-c", script], cwd=ROOT, stderr=log)
+            koordlet = start(pods, Path(scratch), Path(f"/sys/fs/bpf/koordlet-bench-{os.getpid()}"))
             first = wait_for_rows(koordlet, len(pods.containers))
             time.sleep(5)
             used, began = cpu_seconds(koordlet.pid), time.monotonic()

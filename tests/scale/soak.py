@@ -1,0 +1,263 @@
+"""`make soak`: the real koordlet with everything on, on a full node, for an hour: is it cheap, small and flat?
+
+Run: `python tests/scale/soak.py [--duration 1h] [--pods 110]`, as root. The node is that of `bench_koordlet.py`, and a
+pod is replaced every half minute, so that what a dead container held would show. Every few seconds: CPU, resident
+memory, descriptors and threads from /proc, and how full the probes' tables are, read from their pinned maps; /metrics
+and /top are fetched as often as a Prometheus and a curious person would. Progress is printed; in the end figures go to
+build/bench/soak.json, all samples to build/bench/soak-samples.json and a plot to --svg.
+
+Flat: the growth over the second half, by the median of the slopes between all pairs of samples (Theil and Sen), stays
+within the noise: twice the samples' scatter about that line, and at least `FLOOR`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from koordlet.probes import libbpf
+from koordlet.system.host import Host
+from koordlet.system.roots import Roots
+from tests.scale import bench_koordlet
+from tests.scale.bench_koordlet import CPU_BUDGET, MEMORY_BUDGET, PORT, START_BUDGET, Pods
+from tests.scale.figures import ROOT, Figure, report
+from tests.scale.svgplot import Panel, chart
+
+SAMPLE, WARM_UP, SCRAPE, CHURN, PROGRESS = 5.0, 30.0, 15.0, 30.0, 60.0
+FLOOR = {"resident_mb": 1.0, "open_files": 16.0}
+"""Growth that says nothing: one allocation arena; descriptors of one pod come and go."""
+GATES = "PSICollector=true,CPICollector=true,ColdPageCollector=true,ResctrlCollector=true,HugePageReport=true"
+EVERYTHING = (
+    f"--feature-gates={GATES}",
+    "--enable-pagecache-collector=true",
+    "--enable-resctrl-collector=true",
+)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Everything read at one time."""
+
+    seconds: float
+    cpu_percent: float
+    """of a core, since the sample before"""
+    resident_mb: float
+    open_files: int
+    threads: int
+    slots: int
+    """of cgroups in the fullest probe's table"""
+
+
+class ChangingPods(Pods):
+    """`Pods` of which one is replaced at a time."""
+
+    def replace_one(self, turn: int) -> None:
+        pods = [path for path in self.dirs if path.rpartition("/")[2].startswith("pod")]
+        old = pods[turn % len(pods)]
+        gone = [path for path in self.containers if path.startswith(f"{old}/")]
+        for path in gone:
+            pid = self.children.pop(self.containers.index(path))
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            self.containers.remove(path)
+        for path in [*gone, old]:
+            for root in dict.fromkeys(self.roots.values()):
+                self._remove(root / self.parent / path)
+            self.dirs.remove(path)
+        new = f"{old.rpartition('/')[0]}/pod{uuid.uuid4()}"
+        below = [f"{new}/{uuid.uuid4().hex}{uuid.uuid4().hex}" for _ in gone]
+        self.dirs += [new, *below]
+        self.make_dirs([new, *below])
+        for path in below:
+            self.containers.append(path)
+            self.children.append(self.sleeper(path))
+
+    def _remove(self, directory: Path) -> None:
+        """A killed process leaves its group a moment after it was reaped."""
+        for _ in range(200):
+            with suppress(OSError):
+                directory.rmdir()
+                break
+            time.sleep(0.01)
+        self.made.remove(directory)
+
+
+def seconds_of(text: str) -> float:
+    """`1h`, `90m`, `600s`, `600`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([hms]?)", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration such as 1h, 10m or 600s")
+    return float(found[1]) * {"h": 3600, "m": 60, "s": 1, "": 1}[found[2]]
+
+
+def table_fill(pins: Path) -> int:
+    """Used slots of the fullest table of cgroups among all pinned probes."""
+    used = 0
+    for path in pins.glob("*/*/tags"):
+        fd = libbpf.open_pinned(path)
+        try:
+            size = libbpf.map_info(fd).max_entries * 8
+            tags = np.frombuffer(mmap.mmap(fd, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE), np.uint64, size // 8)
+        finally:
+            os.close(fd)
+        used = max(used, int(np.count_nonzero(tags)))
+    return used
+
+
+def theil_sen(times: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
+    """(growth over the whole span, scatter about the line: 1.4826 times the median distance)."""
+    x, y = np.asarray(times, dtype=float), np.asarray(values, dtype=float)
+    one, other = np.triu_indices(len(x), 1)
+    slope = float(np.median((y[other] - y[one]) / (x[other] - x[one])))
+    rest = y - slope * x
+    return slope * float(x[-1] - x[0]), 1.4826 * float(np.median(np.abs(rest - np.median(rest))))
+
+
+def flat(name: str, samples: Sequence[Sample]) -> tuple[float, float]:
+    """(growth over the second half, how much may be noise)."""
+    half = samples[len(samples) // 2 :]
+    growth, scatter = theil_sen([one.seconds for one in half], [float(getattr(one, name)) for one in half])
+    return growth, max(2 * scatter, FLOOR[name])
+
+
+class Soak:
+    """One run over a started koordlet."""
+
+    def __init__(self, koordlet: subprocess.Popen[bytes], pods: ChangingPods, pins: Path) -> None:
+        self._koordlet, self._pods, self._pins = koordlet, pods, pins
+        self.samples: list[Sample] = []
+
+    def run(self, duration: float) -> None:
+        """Sample until *duration* is over; raises SystemExit when koordlet ended."""
+        began = last = time.monotonic()
+        used = bench_koordlet.cpu_seconds(self._koordlet.pid)
+        due = {"scrape": began + SCRAPE, "churn": began + CHURN, "progress": began + PROGRESS}
+        turn = 0
+        while (now := time.monotonic()) - began < duration:
+            time.sleep(max(last + SAMPLE - now, 0.0))
+            if self._koordlet.poll() is not None:
+                raise SystemExit(f"koordlet ended with status {self._koordlet.returncode}")
+            now, spent = time.monotonic(), bench_koordlet.cpu_seconds(self._koordlet.pid)
+            self.samples.append(self._sample(now - began, (spent - used) / (now - last) * 100))
+            last, used = now, spent
+            if now >= due["scrape"]:
+                due["scrape"] += SCRAPE
+                self._fetch("/metrics")
+            if now >= due["churn"]:
+                due["churn"] += CHURN
+                self._pods.replace_one(turn)
+                self._fetch("/top")
+                turn += 1
+            if now >= due["progress"]:
+                due["progress"] += PROGRESS
+                one = self.samples[-1]
+                print(
+                    f"# {one.seconds / 60:5.1f} min: {np.mean([s.cpu_percent for s in self.samples]):.2f} % of a core, "
+                    f"{one.resident_mb:.1f} MB, {one.open_files} files, {one.slots} slots",
+                    flush=True,
+                )
+
+    def _sample(self, seconds: float, cpu: float) -> Sample:
+        proc = Path(f"/proc/{self._koordlet.pid}")
+        return Sample(
+            seconds=round(seconds, 2),
+            cpu_percent=round(cpu, 3),
+            resident_mb=round(bench_koordlet.resident_mb(self._koordlet.pid), 3),
+            open_files=len(list((proc / "fd").iterdir())),
+            threads=len(list((proc / "task").iterdir())),
+            slots=table_fill(proc / "root" / self._pins.relative_to("/")),
+        )
+
+    @staticmethod
+    def _fetch(path: str) -> None:
+        with urllib.request.urlopen(f"http://127.0.0.1:{PORT}{path}", timeout=30) as response:
+            response.read()
+
+
+def figures(samples: Sequence[Sample], first: float) -> list[Figure]:
+    warm = [one for one in samples if one.seconds >= WARM_UP] or list(samples)
+    grown, noise = flat("resident_mb", warm)
+    files, files_noise = flat("open_files", warm)
+    return [
+        Figure("soak_minutes", samples[-1].seconds / 60, "min"),
+        Figure("soak_first_sample", first, "s", START_BUDGET),
+        Figure("soak_cpu", float(np.mean([one.cpu_percent for one in warm])), "% of a core", CPU_BUDGET),
+        Figure("soak_resident_max", max(one.resident_mb for one in samples), "MB", MEMORY_BUDGET),
+        Figure("soak_resident_growth_second_half", grown, "MB", noise),
+        Figure("soak_open_files_growth_second_half", files, "descriptors", files_noise),
+        Figure("soak_open_files_max", max(one.open_files for one in samples), "descriptors"),
+        Figure("soak_threads_max", max(one.threads for one in samples), "threads"),
+        Figure("soak_probe_slots_max", max(one.slots for one in samples), "slots"),
+    ]
+
+
+def plot(samples: Sequence[Sample], pods: int, probes: str) -> str:
+    note = (
+        f"{pods} pods x 2 containers, one replaced every {CHURN:.0f} s; 1 s ticks; probes: {probes}; "
+        f"kernel {platform.release().partition('-')[0]}, {os.cpu_count()} CPUs; a sample every {SAMPLE:.0f} s"
+    )
+    return chart(
+        f"koordlet for {samples[-1].seconds / 60:.0f} minutes, everything on",
+        note,
+        [one.seconds / 60 for one in samples],
+        [
+            Panel("CPU, % of one core", [one.cpu_percent for one in samples], CPU_BUDGET),
+            Panel("resident memory, MB", [one.resident_mb for one in samples], MEMORY_BUDGET),
+            Panel("open descriptors", [one.open_files for one in samples]),
+            Panel("slots in use in the fullest probe", [one.slots for one in samples]),
+        ],
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--duration", type=seconds_of, default=3600.0)
+    parser.add_argument("--pods", type=int, default=110)
+    parser.add_argument("--svg", type=Path, default=ROOT / "docs/soak.svg")
+    options = parser.parse_args()
+    host = Host(Roots.host())
+    pods = ChangingPods(host, options.pods)
+    pins = Path(f"/sys/fs/bpf/koordlet-soak-{os.getpid()}")
+    with tempfile.TemporaryDirectory(prefix="koord-soak-") as scratch:
+        pods.make()
+        koordlet = None
+        try:
+            koordlet = bench_koordlet.start(pods, Path(scratch), pins, EVERYTHING)
+            first = bench_koordlet.wait_for_rows(koordlet, len(pods.containers))
+            probes = ", ".join(f"{probe['name']} {probe['source']}" for probe in bench_koordlet.top()["probes"])
+            print(f"# {options.pods} pods x 2 containers; {probes}; {options.duration / 60:.0f} min", flush=True)
+            soak = Soak(koordlet, pods, pins)
+            soak.run(options.duration)
+        finally:
+            if koordlet is not None:
+                koordlet.terminate()
+                koordlet.wait(30)
+            pods.remove()
+    target = ROOT / "build/bench/soak-samples.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps([asdict(one) for one in soak.samples], indent=0) + "\n")
+    options.svg.write_text(plot(soak.samples, options.pods, probes))
+    return report("soak", figures(soak.samples, first))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
