@@ -74,6 +74,8 @@ class Executor:
         self._files, self._ledger, self._auditor, self._registries = files, ledger, auditor, registries
         self._rules, self._force, self._clock = tuple(rules), force_seconds, clock
         self._silent = set(expected)
+        self._given: dict[str, tuple[Update, ...]] = {}
+        """As declared; `_declared` is what of it can be set."""
         self._declared: dict[str, dict[Setting, Update]] = {}
         self._merged: dict[Setting, Wish] | None = None
         self._held: dict[Setting, _Held] = {}
@@ -85,8 +87,12 @@ class Executor:
     def declare(self, owner: str, updates: Iterable[Update]) -> None:
         """All that `owner` wants from now on; what it wanted before and does not name is given back. A value that the
         setting can't take is left out, said and counted; the owner's others stand."""
+        given = tuple(updates)
+        if self._given.get(owner) == given:
+            return
+        self._given[owner] = given
         wanted = {}
-        for update in updates:
+        for update in given:
             try:
                 value = self._files.check(update.setting, update.value)
             except (InvalidValue, ResourceUnsupported) as error:
@@ -151,6 +157,7 @@ class Executor:
 
     def give_everything_back(self) -> PassResult:
         """What an orderly stop does: every touched setting as it was."""
+        self._given.clear()
         self._declared.clear()
         self._merged = {}
         self._silent.clear()
@@ -167,7 +174,10 @@ class Executor:
         try:
             current = self._files.read(setting)
         except KernelFileError as error:
-            self._fail(setting, asked, wish.owner, str(error), now, result)
+            self._fail(setting, asked, wish.owner, str(error), now + RETRY_SECONDS, result)
+            return None
+        if current is None and not self._files.gone(setting):
+            self._fail(setting, asked, wish.owner, "this kernel has no such file", now + self._force, result)
             return None
         if current is None:
             self._held.pop(setting, None)
@@ -258,7 +268,7 @@ class Executor:
 
     def _refused(self, change: Change, wish: Wish | None, cause: str, now: float, result: PassResult) -> None:
         if wish is not None:
-            self._fail(change.setting, wish.update.value, wish.owner, cause, now, result)
+            self._fail(change.setting, wish.update.value, wish.owner, cause, now + RETRY_SECONDS, result)
         else:
             result.problems[change.setting] = cause
             self._count(NOBODY, change.setting, "failed", cause)
@@ -279,12 +289,12 @@ class Executor:
     def _time(self, status: str, started: float) -> None:
         self._durations.labels("cgroup", status).observe((time.perf_counter() - started) * 1000)
 
-    def _fail(self, setting: Setting, asked: Value, owner: str, cause: str, now: float, result: PassResult) -> None:
-        """Tried again soon, not at every pass."""
+    def _fail(self, setting: Setting, asked: Value, owner: str, cause: str, again: float, result: PassResult) -> None:
+        """Tried again later, not at every pass."""
         result.problems[setting] = cause
-        self._held[setting] = _Held(asked, None, now + RETRY_SECONDS, cause)
+        self._held[setting] = _Held(asked, None, again, cause)
         self._count(owner, setting, "failed", cause)
 
     def _count(self, owner: str, setting: Setting, kind: str, cause: str) -> None:
         self._registries.count("resource_update_problems_total", owner, setting.resource, kind)
-        log.once(f"{kind}:{setting.label}:{cause}", "setting not applied", owner=owner, cause=cause)
+        log.once(f"{kind}:{setting.resource}:{cause}", "setting not applied", owner=owner, cause=cause)

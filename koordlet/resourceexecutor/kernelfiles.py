@@ -12,7 +12,7 @@ import os
 from koordlet.resourceexecutor.settings import Setting, Value
 from koordlet.system.cgroup import codecs, registry
 from koordlet.system.cgroup.readers import CgroupFS
-from koordlet.system.cgroup.registry import FileSpec, Kind, NodeRoot
+from koordlet.system.cgroup.registry import FileSpec, Kind, NodeRoot, Support
 from koordlet.system.cpuset import CPUListError, CPUSet
 from koordlet.system.errors import InvalidValue, MalformedFile, ResourceUnsupported, UnreadableFile
 from koordlet.system.roots import Roots
@@ -49,9 +49,10 @@ class KernelFiles:
             return value
         if spec.read_only:
             raise InvalidValue(setting.resource, value, "the file is read only")
-        support = self._files.support(setting.resource, setting.cgroup_dir or "")
-        if not support:
-            raise ResourceUnsupported(setting.label, support.reason)
+        if spec.support is not Support.DIRECTORY:  # that one is told when the directory is there
+            support = self._files.support(setting.resource, setting.cgroup_dir or "")
+            if not support:
+                raise ResourceUnsupported(setting.label, support.reason)
         if spec.kind is Kind.CPU_LIST:
             try:
                 return str(CPUSet.parse(str(value)))
