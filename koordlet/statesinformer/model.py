@@ -7,6 +7,7 @@ picture comes from (a kubelet or the cgroup tree alone) does not matter to its r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -70,6 +71,8 @@ class PodMeta:
     containers: tuple[ContainerMeta, ...]
     pod: Pod | None = None
     """None when the pod was found by its cgroup alone."""
+    task_ids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Thread ids by container id, with `--enable-pod-taskids`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ id of an unknown runtime, say) is reported once and costs only itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from koordlet.api.core import ContainerStatus, Pod, pod_qos_class
@@ -19,6 +20,8 @@ from koordlet.statesinformer.model import ContainerMeta, PodMeta
 from koordlet.system.naming import CgroupDriver, KubeQOS, NamingError, container_name, pod_dir
 
 log = get_logger(__name__)
+
+TaskIds = Callable[[PodMeta, CgroupDriver], Mapping[str, tuple[int, ...]]]
 
 
 def describe(pod: Pod, driver: CgroupDriver) -> PodMeta:
@@ -64,8 +67,10 @@ class PodsInformer:
         driver: Callable[[], CgroupDriver],
         *,
         on_sync: Callable[[], None] = lambda: None,
+        task_ids: TaskIds | None = None,
     ) -> None:
-        self._kubelet, self._driver, self._on_sync = kubelet, driver, on_sync
+        """`task_ids` reads the threads of a pod's containers; None leaves them out."""
+        self._kubelet, self._driver, self._on_sync, self._task_ids = kubelet, driver, on_sync, task_ids
         self._complained: set[str] = set()
         self.pods: MappingProxyType[str, PodMeta] = MappingProxyType({})
         self.synced = False
@@ -96,7 +101,8 @@ class PodsInformer:
             try:
                 if not uid:
                     raise NamingError("metadata.uid is empty")
-                found[uid] = describe(pod, driver)
+                meta = describe(pod, driver)
+                found[uid] = meta if self._task_ids is None else replace(meta, task_ids=self._task_ids(meta, driver))
                 self._complained.discard(uid)
             except (NamingError, ValueError) as error:
                 if uid not in self._complained:
