@@ -53,6 +53,7 @@ from koordlet.probes.openprobes import ProbeSet, open_probes
 from koordlet.statesinformer.callbacks import StateType
 from koordlet.statesinformer.cgroupindex import CgroupIndex
 from koordlet.statesinformer.kubelet import REQUEST_BUCKETS, KubeletClient
+from koordlet.statesinformer.model import PodMeta
 from koordlet.statesinformer.nodemetric import MIN_REPORT_SECONDS, Extensions
 from koordlet.statesinformer.nrt import TopologyReporter
 from koordlet.statesinformer.nrtstatus import Machine
@@ -62,12 +63,13 @@ from koordlet.statesinformer.prompt import Prompt
 from koordlet.statesinformer.reporter import CHECK_SECONDS, NodeMetricReporter
 from koordlet.statesinformer.resourceviews import ResourceViews
 from koordlet.statesinformer.states import KubeStates, LocalStates, States
+from koordlet.statesinformer.taskids import task_ids
 from koordlet.system import kidled
 from koordlet.system.cgroup import tree
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.errors import CgroupGone
 from koordlet.system.host import Host
-from koordlet.system.naming import detect_driver, kubepods_dir
+from koordlet.system.naming import CgroupDriver, detect_driver, kubepods_dir
 from koordlet.system.write import WriteError, write_value
 from koordlet.version import VERSION
 
@@ -101,7 +103,7 @@ class Daemon:
         self.files = CgroupFS(self.host, kube_root=self._kube_root())
         self.auditor: Auditor = NullAuditor()
         self._routes: list[web.RouteDef] = []
-        self.pleg = Pleg(self.host.facts.cgroup_mounts.hierarchy("cpu") or self.host.roots.cgroup)
+        self.pleg = Pleg(Path(self.files.hierarchy("cpu")))
         self._events: EventRecorder | None = None
         """None without an API server."""
         self.reporter: NodeMetricReporter | None = None
@@ -176,7 +178,7 @@ class Daemon:
         kubelet = KubeletClient(
             states.endpoint, self._kubelet_headers(config), timeout=options.kubelet_sync_timeout, duration=duration
         )
-        pods = states.ask(kubelet)
+        pods = states.ask(kubelet, self._task_ids if options.enable_pod_taskids else None)
         states.node.add_handler(on_add=lambda node: setattr(self.registries, "node", node.metadata.name))
         self.runner.add_stop("kube client", client.close)
         self.runner.add_stop("kubelet client", kubelet.close)
@@ -197,6 +199,10 @@ class Daemon:
         if options.node_topology_sync_interval > 0:
             self._topology(client, states, kubelet, pods)
         return states
+
+    def _task_ids(self, meta: PodMeta, driver: CgroupDriver) -> Mapping[str, tuple[int, ...]]:
+        cpuset = self.files.hierarchy("cpuset")
+        return task_ids(meta, driver, lambda directory: tree.children(cpuset, directory), self.files.tasks)
 
     def _prompt(self, task: Periodic) -> Prompt:
         prompt = Prompt(task.trigger)

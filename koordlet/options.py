@@ -60,6 +60,7 @@ class Options(LoggingOptions):
     kubelet_token_file: str = flag(
         "kubelet-token-file", "", "bearer token for the kubelet; default: the credential for the API server"
     )
+    enable_pod_taskids: bool = flag("enable-pod-taskids", False, "also keep the threads of every container")
     enable_node_metric_report: bool = flag("enable-node-metric-report", True, "report NodeMetric")
     node_topology_sync_interval: Duration = flag(
         "node-topology-sync-interval", "3s", "how often NodeResourceTopology is computed; 0 or less: never"
