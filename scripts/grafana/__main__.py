@@ -1,0 +1,55 @@
+"""Write deploy/grafana/*.json, and the list of panels in docs/grafana.md: `python -m scripts.grafana [--check]`.
+
+With --check nothing is written; the exit status is 1 when a file is not what it would be.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from scripts.grafana.frame import Dashboard, dashboard_json
+from scripts.grafana.health import HEALTH_DASHBOARD
+from scripts.grafana.interference import INTERFERENCE_DASHBOARD
+from scripts.grafana.node import NODE_DASHBOARD
+from scripts.grafana.pod import POD_DASHBOARD
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = (NODE_DASHBOARD, POD_DASHBOARD, INTERFERENCE_DASHBOARD, HEALTH_DASHBOARD)
+MARK = "<!-- generated from scripts/grafana: the panels -->"
+
+
+def described(page: Dashboard) -> str:
+    """A section of docs/grafana.md."""
+    lines = [f"## {page.title}", "", page.says, "", f"`deploy/grafana/{page.uid}.json`", ""]
+    for row in page.rows:
+        lines += [f"### {row.title}", "", "| panel | says |", "| --- | --- |"]
+        lines += [f"| {panel.title} | {panel.says} |" for panel in row.panels]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def files(root: Path) -> dict[Path, str]:
+    """Every file with what it should hold."""
+    made = {
+        root / "deploy/grafana" / f"{page.uid}.json": json.dumps(dashboard_json(page), indent=1) + "\n"
+        for page in PAGES
+    }
+    page = root / "docs/grafana.md"
+    head, _, _ = page.read_text().partition(MARK)
+    made[page] = f"{head}{MARK}\n\n" + "\n".join(described(one) for one in PAGES).rstrip() + "\n"
+    return made
+
+
+def main(arguments: list[str]) -> int:
+    stale = {path: text for path, text in files(ROOT).items() if not path.exists() or path.read_text() != text}
+    for path, text in stale.items():
+        print(path.relative_to(ROOT))
+        if "--check" not in arguments:
+            path.write_text(text)
+    return 1 if stale and "--check" in arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

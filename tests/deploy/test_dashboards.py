@@ -1,0 +1,134 @@
+"""The dashboards as files: what Grafana needs for an import, and nothing asked for that koordlet does not export."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from koordlet.app.periodic import TaskMetrics
+from koordlet.kube.metrics import ClientMetrics, InformerMetrics
+from koordlet.metrics.catalogue import FAMILIES
+
+ROOT = Path(__file__).resolve().parents[2]
+DASHBOARDS = sorted((ROOT / "deploy/grafana").glob("*.json"))
+RULES = ROOT / "deploy/prometheus/koordlet.rules.yaml"
+OF_THE_PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds", "up"}
+NAME = re.compile(r"\b((?:koord|koordlet|process)_[a-z0-9_]+|up)\b(?:\{([^}]*)\})?")
+LABEL = re.compile(r"([a-z_]+)\s*(?:=~|!~|!=|=)")
+
+
+def load(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def panels(path: Path) -> list[dict[str, Any]]:
+    return [panel for panel in load(path)["panels"] if panel["type"] != "row"]
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """Where from, and the expression."""
+    for path in DASHBOARDS:
+        for panel in panels(path):
+            for target in panel["targets"]:
+                yield f"{path.stem}: {panel['title']}", target["expr"]
+        for variable in load(path)["templating"]["list"]:
+            if variable["type"] == "query":
+                yield f"{path.stem}: ${variable['name']}", variable["query"]["query"]
+    for group in yaml.safe_load(RULES.read_text())["groups"]:
+        for rule in group["rules"]:
+            yield f"rule {rule.get('record') or rule['alert']}", rule["expr"]
+
+
+def exported() -> dict[str, set[str] | None]:
+    """Sample name -> its labels; None where they are not ours to know."""
+    found: dict[str, set[str] | None] = dict.fromkeys(OF_THE_PROCESS)
+    found["koordlet_metric_provider_failures_total"] = {"family"}
+    for family in FAMILIES:
+        suffixes = ("_bucket", "_sum", "_count") if family.type == "histogram" else ("",)
+        for suffix in suffixes:
+            found[family.full_name + suffix] = {*family.all_labels, *(("le",) if suffix == "_bucket" else ())}
+    registry = CollectorRegistry()
+    for metrics in (TaskMetrics, InformerMetrics, ClientMetrics):
+        metrics(registry)
+    for metric in registry.collect():
+        names = {
+            "counter": [f"{metric.name}_total"],
+            "histogram": [f"{metric.name}{suffix}" for suffix in ("_bucket", "_sum", "_count")],
+        }.get(metric.type, [metric.name])
+        found.update(dict.fromkeys(names))
+    return found
+
+
+def test_there_are_dashboards() -> None:
+    assert [path.stem for path in DASHBOARDS] == [
+        "koordlet-health", "koordlet-interference", "koordlet-node", "koordlet-pod",
+    ]  # fmt: skip
+
+
+def test_the_files_are_what_their_sources_make() -> None:
+    """`make dashboards` was run."""
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.grafana", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("expr", [pytest.param(expr, id=where) for where, expr in queries()])
+def test_only_what_koordlet_exports_is_asked_for(expr: str) -> None:
+    """Names are in the catalogue, and so are the labels that they are selected by."""
+    known = exported()
+    named = NAME.findall(re.sub(r'"[^"]*"', '""', expr))
+    assert named, "asks for nothing"
+    for name, selector in named:
+        assert name in known, f"{name} is exported by nobody"
+        labels = known[name]
+        if labels is not None:
+            assert set(LABEL.findall(selector)) <= labels | {"job", "instance"}, f"{name} has no such label"
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_grafana_can_import_it(path: Path) -> None:
+    page = load(path)
+    assert page["id"] is None
+    assert page["uid"] == path.stem
+    assert page["schemaVersion"] >= 36
+    assert {"title", "tags", "templating", "time", "refresh", "annotations", "links", "panels"} <= page.keys()
+    names = [variable["name"] for variable in page["templating"]["list"]]
+    assert names[:2] == ["datasource", "node"]
+    used = set(re.findall(r"\$\{?([a-z]\w*)", json.dumps(page)))
+    assert used <= {*names, "__rate_interval", "__all"} - {""}
+    for variable in page["templating"]["list"][1:]:
+        assert variable["datasource"]["uid"] == "${datasource}"
+        assert (variable["includeAll"], variable["allValue"]) == (True, ".*")
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_panels_are_whole_and_do_not_overlap(path: Path) -> None:
+    everything = load(path)["panels"]
+    assert len({panel["id"] for panel in everything}) == len(everything)
+    taken: set[tuple[int, int]] = set()
+    for panel in everything:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        across, down = range(place["x"], place["x"] + place["w"]), range(place["y"], place["y"] + place["h"])
+        cells = {(x, y) for x in across for y in down}
+        assert not cells & taken, panel["title"]
+        taken |= cells
+    for panel in panels(path):
+        assert panel["description"]
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        assert [target["refId"] for target in panel["targets"]] == list("ABCDEF")[: len(panel["targets"])]
+        assert all(target["expr"].count("(") == target["expr"].count(")") for target in panel["targets"])
+    titles = [panel["title"] for panel in panels(path)]
+    assert len(set(titles)) == len(titles)
