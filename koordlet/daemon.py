@@ -337,6 +337,8 @@ class Daemon:
             latency_window=options.sched_latency_window,
             page_cache=options.enable_pagecache_collector,
             huge_pages=self.gates.enabled("HugePageReport"),
+            outdated=options.collect_sys_metric_outdated_interval,
+            pods_known=lambda: not isinstance(states, KubeStates) or (states.pods is not None and states.pods.answered),
         )
         advisor.read_node_info()
         self.health.check("metrics-advisor", lambda: None if advisor.started else "no first sample yet")

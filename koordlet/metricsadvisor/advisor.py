@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from koordlet.app.logging import get_logger
 from koordlet.metriccache import Batch, MetricCache, SeriesError
@@ -57,11 +58,13 @@ class MetricsAdvisor:
         latency_window: float = 10.0,
         page_cache: bool = False,
         huge_pages: bool = False,
+        outdated: float = 10.0,
+        pods_known: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = boot_clock,
     ) -> None:
         self._host, self._reader, self._current, self._cache = host, reader, workloads, cache
         self._registries, self._probes, self._page_cache, self._clock = registries, probes, page_cache, clock
-        self._huge_pages = huge_pages
+        self._huge_pages, self._outdated, self._pods_known = huge_pages, outdated, pods_known
         self._readings: Readings | None = None
         self._reclaimed_at = clock()
         self.index = index
@@ -92,7 +95,10 @@ class MetricsAdvisor:
             self._fail(source, cause)
         if old is None or not 0 < new.at - old.at <= TTL_TICKS * self._cache.tick:
             return
-        picture = self.picture = derive(old, new, self.node_of_cpu)
+        picture = derive(old, new, self.node_of_cpu)
+        if new.at - old.at > self._outdated or not self._pods_known():  # then nobody knows what is left for the system
+            picture = replace(picture, system=None, system_numa={})
+        self.picture = picture
         self._commit("use", lambda: use_batch(picture, page_cache=self._page_cache))
 
     def read_pressure(self) -> None:
