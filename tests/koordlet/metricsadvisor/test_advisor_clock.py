@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ class Machine:
         )
 
 
-def advisor(machine: Machine) -> tuple[MetricsAdvisor, MetricCache]:
+def advisor(machine: Machine, **how: Any) -> tuple[MetricsAdvisor, MetricCache]:
     cache = MetricCache()
     made = MetricsAdvisor(
         Host(Roots.host()),
@@ -61,6 +62,7 @@ def advisor(machine: Machine) -> tuple[MetricsAdvisor, MetricCache]:
         probes=ProbeSet({}),
         index=CgroupIndex(lambda: ()),
         clock=lambda: machine.clock,
+        **how,
     )
     return made, cache
 
@@ -101,6 +103,19 @@ def test_a_tick_later_than_twenty_begins_anew(late: float) -> None:
     assert step(machine, made, late, late) is None
     assert step(machine, made, 1, 1) == pytest.approx(1.0)
     assert len(cache.query("container_cpu_usage", 0, 1e9).values) == 1
+
+
+@pytest.mark.parametrize(("late", "known", "expected"), [(9.9, True, True), (10.1, True, False), (1, False, False)])
+def test_system_use_takes_fresh_inputs_and_known_pods(late: float, known: bool, expected: bool) -> None:
+    """Older than 10 s, or before the kubelet was heard: node samples go on, system samples stop."""
+    machine = Machine()
+    made, cache = advisor(machine, pods_known=lambda: known)
+    step(machine, made, 0, 0)
+    step(machine, made, late, late)
+    assert len(cache.query("node_cpu_usage", 0, 1e9).values) == 1
+    assert len(cache.query("sys_cpu_usage", 0, 1e9).values) == expected
+    assert made.picture is not None
+    assert (made.picture.system is not None) == expected
 
 
 def test_a_clock_that_stands_still_or_runs_back_gives_no_sample() -> None:
