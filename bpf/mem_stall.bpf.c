@@ -67,7 +67,8 @@ static __always_inline void begin(struct task_struct *task, u32 kind, u64 limit)
 	row->tag = tag;
 }
 
-OUT_OF_LINE int count_limit(u32 slot, u64 limit, u64 ns)
+// Global, so that the verifier follows it once and not from every program.
+__noinline int count_limit(u32 slot, u64 limit, u64 ns)
 {
 	u64 key = limit << 16 | (slot + 1);
 	u32 hash = (u32)(key ^ key >> 29) * 0x9e3779b1u;
@@ -97,31 +98,27 @@ OUT_OF_LINE int count_limit(u32 slot, u64 limit, u64 ns)
 	return 0;
 }
 
-static __always_inline struct stall_stats *stats_of(struct task_struct *task, u32 *slot)
+static __always_inline u32 counted_slot(struct task_struct *task)
 {
 	struct stall_lost *lost;
+	u32 slot = slot_of(task, task->pid, NULL);
 
-	*slot = slot_of(task, task->pid, NULL);
-	if (*slot == SPECIAL(SLOT_OVERFLOW)) {
+	if (slot == SPECIAL(SLOT_OVERFLOW)) {
 		lost = lost_row();
 		if (lost)
 			__sync_fetch_and_add(&lost->slots, 1);
 	}
-	return bpf_map_lookup_elem(&stats, slot);
+	return slot;
 }
 
-// Ends what this task began; pages: how many it got for it.
-OUT_OF_LINE int end(struct task_struct *task, struct stalled_task *row, u64 pages)
+// Global as count_limit.
+__noinline int count_stall(u32 slot, u32 kind, u64 ns, u64 pages)
 {
-	u64 ns = bpf_ktime_get_ns() - row->start_ns;
-	u32 kind = row->kind, slot;
+	struct stall_stats *mine = bpf_map_lookup_elem(&stats, &slot);
 	u64 b = bucket_of(ns);
 	struct stall_kind_stats *stat;
-	struct stall_stats *mine;
 
-	row->tag = 0;
-	mine = stats_of(task, &slot);
-	if (!mine || kind >= STALLS || (s64)ns < 0)
+	if (!mine || kind >= STALLS)
 		return 0;
 	// b < BUCKETS as it is; the mask keeps it in the struct for verifiers that lose the bound in a spill (v6.1).
 	asm volatile("%0 &= 31" : "+r"(b));
@@ -131,10 +128,27 @@ OUT_OF_LINE int end(struct task_struct *task, struct stalled_task *row, u64 page
 	__sync_fetch_and_add(&stat->sum_ns, ns);
 	if (ns > stat->max_ns)
 		stat->max_ns = ns;
-	if (kind > STALL_ANCESTOR)
+	if (kind == STALL_DIRECT)
+		__sync_fetch_and_add(&mine->direct_pages, pages);
+	else if (kind <= STALL_ANCESTOR)
+		__sync_fetch_and_add(&mine->limit_pages, pages);
+	return 0;
+}
+
+// Ends what this task began; pages: how many it got for it.
+OUT_OF_LINE int end(struct task_struct *task, struct stalled_task *row, u64 pages)
+{
+	u64 ns = bpf_ktime_get_ns() - row->start_ns;
+	u32 kind = row->kind;
+	u32 slot;
+
+	row->tag = 0;
+	if ((s64)ns < 0)
 		return 0;
-	__sync_fetch_and_add(kind == STALL_DIRECT ? &mine->direct_pages : &mine->limit_pages, pages);
-	count_limit(slot, row->limit, ns);
+	slot = counted_slot(task);
+	count_stall(slot, kind, ns, pages);
+	if (kind <= STALL_ANCESTOR)
+		count_limit(slot, row->limit, ns);
 	return 0;
 }
 
@@ -221,8 +235,8 @@ int BPF_PROG(compaction_end, struct compact_control *cc)
 SEC("tp_btf/mm_vmscan_wakeup_kswapd")
 int BPF_PROG(wakeup_kswapd)
 {
-	u32 slot;
-	struct stall_stats *mine = stats_of(bpf_get_current_task_btf(), &slot);
+	u32 slot = counted_slot(bpf_get_current_task_btf());
+	struct stall_stats *mine = bpf_map_lookup_elem(&stats, &slot);
 
 	if (mine)
 		__sync_fetch_and_add(&mine->wakeups, 1);

@@ -41,7 +41,9 @@ from koordlet.metrics.registries import Rows
 from koordlet.metricsadvisor.advisor import FACT_CPU, FACT_NUMA, MetricsAdvisor, boot_clock
 from koordlet.metricsadvisor.allgroups import AllGroups
 from koordlet.metricsadvisor.capacity import attach_capacity
+from koordlet.metricsadvisor.memstall import MemStallCollector
 from koordlet.metricsadvisor.nodefacts import FACT_BASIC
+from koordlet.metricsadvisor.oom import OomCollector
 from koordlet.metricsadvisor.optional import Intervals, OptionalCollectors
 from koordlet.metricsadvisor.reader import TickReader
 from koordlet.metricsadvisor.views import Views
@@ -53,7 +55,7 @@ from koordlet.probes.openprobes import ProbeSet, open_probes
 from koordlet.statesinformer.callbacks import StateType
 from koordlet.statesinformer.cgroupindex import CgroupIndex
 from koordlet.statesinformer.kubelet import REQUEST_BUCKETS, KubeletClient
-from koordlet.statesinformer.model import PodMeta
+from koordlet.statesinformer.model import PodMeta, Workloads
 from koordlet.statesinformer.nodemetric import MIN_REPORT_SECONDS, Extensions
 from koordlet.statesinformer.nrt import TopologyReporter
 from koordlet.statesinformer.nrtstatus import Machine
@@ -65,7 +67,7 @@ from koordlet.statesinformer.resourceviews import ResourceViews
 from koordlet.statesinformer.states import KubeStates, LocalStates, States
 from koordlet.statesinformer.taskids import task_ids
 from koordlet.system import kidled
-from koordlet.system.cgroup import tree
+from koordlet.system.cgroup import cgroup_id, tree
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.errors import CgroupGone
 from koordlet.system.host import Host
@@ -108,6 +110,8 @@ class Daemon:
         """None without an API server."""
         self.reporter: NodeMetricReporter | None = None
         """None where nothing is reported; its `extensions` are what others add to NodeMetric."""
+        self.mem_stall: MemStallCollector | None = None
+        self.oom: OomCollector | None = None
         self._snapshot = Path(options.state_dir) / "metrics.npz"
         self._boot_id = (self.host.roots.proc / "sys/kernel/random/boot_id").read_text().strip()
 
@@ -347,6 +351,7 @@ class Daemon:
             ("collect-use", options.collect_res_used_interval, advisor.tick),
             ("collect-sched-latency", options.sched_latency_interval, advisor.read_latency),
             *self._optional(advisor).cadences,
+            *self._memory(advisor, probes),
         )
         for name, period, collect in cadences:
             self.runner.add(self._periodic(name, period, collect))
@@ -380,6 +385,33 @@ class Daemon:
             resctrl_wanted=options.enable_resctrl_collector,
             enable_kidled=self._enable_kidled,
         )
+
+    def _memory(self, advisor: MetricsAdvisor, probes: ProbeSet) -> list[tuple[str, float, Callable[[], object]]]:
+        """Collectors of memory stalls and out-of-memory kills, and how often they run."""
+        options, root = self.options, self.files.hierarchy("memory")
+        same = root == self.files.hierarchy("cpu")
+        limits = advisor.index if same else CgroupIndex(lambda: self._ids_below(root))
+
+        def workloads() -> Workloads:
+            return advisor.workloads
+
+        self.mem_stall = MemStallCollector(
+            probes.mem_stall,
+            workloads,
+            self.cache,
+            self.registries,
+            index=advisor.index,
+            limits=limits,
+            clock=boot_clock,
+            window=options.mem_stall_window,
+        )
+        self.oom = OomCollector(
+            probes.oom, workloads, self.registries, index=advisor.index, limits=limits, clock=boot_clock
+        )
+        return [
+            ("collect-mem-stall", options.mem_stall_interval, self.mem_stall.read),
+            ("collect-oom", options.oom_interval, self.oom.read),
+        ]
 
     def _enable_kidled(self) -> None:
         for name, value in kidled.ENABLE.items():
@@ -421,6 +453,13 @@ class Daemon:
             try:
                 yield path, self.files.cgroup_id(path)
             except CgroupGone:
+                continue
+
+    def _ids_below(self, root: str) -> Iterator[tuple[str, int]]:
+        for path in tree.walk(root):
+            try:
+                yield path, cgroup_id(Path(root, path))
+            except FileNotFoundError:
                 continue
 
     # --- what is served and kept

@@ -140,6 +140,13 @@ class Options(LoggingOptions):
     prediction_sigmas: float = flag(
         "prediction-sigmas", 3.0, "standard deviations above the mean (peak models nsigma and max)", minimum=0
     )
+    mem_stall_interval: Duration = flag(
+        "mem-stall-interval", "1s", "how often the memory-stall probe is read", minimum=1
+    )
+    mem_stall_window: Duration = flag(
+        "mem-stall-window", "10s", "window of memory stalls, their percentiles and culprits", minimum=1
+    )
+    oom_interval: Duration = flag("oom-interval", "1s", "how often out-of-memory kills are looked for", minimum=1)
 
     metric_cache_max_series: int = flag("metric-cache-max-series", 16384, "series kept of one kind", minimum=16)
     tsdb_retention_duration: Duration = flag(

@@ -87,6 +87,8 @@ def _kinds() -> tuple[Kind, ...]:
         Kind("container_sched_throttled", CONTAINER, SECONDS_PER_SECOND),
         Kind("container_sched_latency_p50", CONTAINER, SECONDS),
         Kind("container_sched_latency_p99", CONTAINER, SECONDS),
+        Kind("container_mem_stall", CONTAINER, SECONDS_PER_SECOND),
+        Kind("container_mem_stall_p99", CONTAINER, SECONDS),
         Kind("container_psi_stall", (*CONTAINER, "psi_resource", "psi_degree"), SECONDS_PER_SECOND),
         Kind("pod_psi_stall", (*POD, "psi_resource", "psi_degree"), SECONDS_PER_SECOND),
     )

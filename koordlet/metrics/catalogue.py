@@ -283,6 +283,48 @@ def _ours() -> tuple[Family, ...]:
             type="counter",
         ),
         Family(
+            "mem_stall_seconds",
+            "Time that one task was held up for want of memory, all kinds of stall together.",
+            (*CONTAINER, "qos"),
+            EXTERNAL,
+            "histogram",
+            "seconds",
+        ),
+        Family(
+            "mem_stall_kind_seconds_total",
+            "Time that tasks were held up for want of memory: kind=direct, own_limit, ancestor (reclaim), compaction, "
+            "refault, swapin, throttle, other.",
+            (*CONTAINER, "qos", "kind"),
+            EXTERNAL,
+            "counter",
+            "seconds",
+        ),
+        Family(
+            "mem_stall_culprit_share",
+            "Share of the pressure that made the container reclaim, by whose allocations pressed; of the last window.",
+            (*CONTAINER, "qos", *CULPRIT),
+            EXTERNAL,
+            unit="ratio",
+        ),
+        Family(
+            "mem_stall_lost_total",
+            "Stalls that did not fit a map, by map.",
+            ("map",),
+            type="counter",
+        ),
+        Family(
+            "oom_kills_total",
+            "Tasks of the container killed for want of memory: scope=limit (a memory cgroup's), node, unknown.",
+            (*CONTAINER, "qos", "scope"),
+            EXTERNAL,
+            "counter",
+        ),
+        Family(
+            "oom_events_missed_total",
+            "Kills forgotten by the kernel's ring before they were read.",
+            type="counter",
+        ),
+        Family(
             "probe_up",
             "1 where a probe is loaded and feeds metrics; source says from where.",
             ("probe", "source", "reason"),
@@ -373,6 +415,7 @@ def _prediction() -> tuple[Family, ...]:
             ("priority",),
             EXTERNAL,
         ),
+        Family("prediction_training_steps_total", "Times that predictions learned something.", type="counter"),
         Family("prediction_models", "Models of pods, priority classes, node and system."),
         Family(
             "prediction_peak_error_ratio",

@@ -131,7 +131,7 @@ class MetricsAdvisor:
             self._commit("latency", lambda: latency_batch(now, self.latencies))
         if now - self._reclaimed_at >= RECLAIM_SECONDS:
             self._reclaimed_at = now
-            source.reclaim(self.index.walk_ids())
+            self._probes.reclaim(self.index.walk_ids())
 
     def whole_latency(self) -> SchedLatencySnapshot | None:
         """A fresh snapshot with culprits; None without a probe."""

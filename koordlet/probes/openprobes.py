@@ -96,6 +96,13 @@ class ProbeSet:
             setattr(self, name, None)
             self.status[name] = ProbeStatus(False, source, reason)
 
+    def reclaim(self, live: frozenset[int]) -> None:
+        """Give back what dead cgroups hold in every probe's tables; *live* are all cgroup ids that exist."""
+        for name in (PROBE, *OPENERS):
+            reclaim = getattr(getattr(self, name), "reclaim", None)
+            if reclaim is not None:
+                reclaim(live)
+
     def close(self, keep: bool = False) -> None:
         """``keep``: leave pinned programs counting for the next koordlet; else remove pins and our mount."""
         for name in (PROBE, *OPENERS):

@@ -37,6 +37,7 @@ NEEDS_A_CLUSTER = {
     "koordlet_node_priority_resource_reclaimable",
     "koordlet_node_resource_priority_reclaimable_status",
     "koordlet_prediction_models",
+    "koordlet_prediction_training_steps_total",
     "koordlet_prediction_peak_error_ratio",
     "koordlet_prediction_peak_exceeded_total",
 }
@@ -49,6 +50,10 @@ NEEDS_MORE = {
     "koordlet_audit_events_total",  # gate AuditEvents
     "koordlet_audit_written_bytes_total",  # the same
     "koordlet_state_callback_failures_total",  # a callback that fails
+    "koordlet_mem_stall_seconds",  # a container that is short of memory
+    "koordlet_mem_stall_kind_seconds_total",
+    "koordlet_mem_stall_culprit_share",
+    "koordlet_oom_kills_total",
     "koordlet_container_cpi",  # hardware counters
     "koordlet_resctrl_llc_occupancy",  # resctrl
     "koordlet_resctrl_memory_bandwidth",
