@@ -119,8 +119,9 @@ def cpu_evidence(
     *,
     throttled_periods: Floats,
     pressure: Floats | None,
+    guess: Callable[[int], Sequence[Blame]],
 ) -> ResourceEvidence:
-    """Symptoms of `rows.count` containers; `ran` in cores."""
+    """Symptoms of `rows.count` containers; `ran` in cores; `guess` names culprits where nothing was seen."""
     window, seconds = sums
     at = rows.of(window.keys)
     waited, quota = (rows.sum(at, column) / 1e9 / seconds for column in (window.sum_ns, window.throttled_ns))
@@ -135,6 +136,7 @@ def cpu_evidence(
         stopped = np.nan_to_num(throttled_periods) > THROTTLED_PERIODS
         quota = np.where(stopped, waited, 0.0)
         waited = np.where(stopped, 0.0, waited)
+        culprits = guess
     threads = waited * own_share
     others = waited * np.maximum(1.0 - own_share - nobody, 0.0)
     # One scale for both causes: everything that it wanted and did not get counts as wanted.

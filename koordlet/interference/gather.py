@@ -15,12 +15,16 @@ from numpy.typing import NDArray
 from koordlet.interference.cpu import CpuWindow, Rows, cpu_evidence, wants_matrix
 from koordlet.interference.model import Evidence, Floats, Resource, ResourceEvidence
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
+from koordlet.metricsadvisor.latency import Blame
 from koordlet.metricsadvisor.picture import Picture
-from koordlet.statesinformer.model import Subject, SubjectKind
+from koordlet.statesinformer.cgroupindex import owner_of
+from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
 
 KINDS = (SubjectKind.CONTAINER, SubjectKind.HOST_APP)
 ROWS_SECONDS = 5.0
 """How long the map from cgroup ids to containers is trusted while nothing is known to have changed."""
+
+GUESSES = 5
 
 Source = Callable[["Frame"], "ResourceEvidence | None"]
 """Evidence about one resource for a frame's containers."""
@@ -46,10 +50,26 @@ class Frame:
         """Cores used at the last ticks."""
         if before is None or before.picture is not picture:
             self.cores.append(picture.use.cores[self.index])
+        self.pressure: Mapping[str, Floats] = {}
+        """Share of time stalled (PSI some) by resource: cpu, memory, io; absent without pressure."""
 
     def column(self, values: Floats) -> Floats:
         """A column of the picture for these containers."""
         return values[self.index]
+
+    @property
+    def memory_full(self) -> Floats:
+        """Memory with page cache over the container's limit; NaN without a limit."""
+        used = self.column(self.picture.use.memory_with_page_cache)
+        limits = np.array([_memory_limit(self.picture.workloads, subject) for subject in self.subjects])
+        full: Floats = used / limits
+        return full
+
+    def users(self, row: int) -> list[Blame]:
+        """The other containers by CPU used: a guess at who is to blame where nothing tells."""
+        ran = self.ran * self.window
+        order = np.argsort(-ran, kind="stable")[: GUESSES + 1].tolist()
+        return [Blame(owner_of(self.subjects[i]), float(ran[i]), 0) for i in order if i != row and ran[i] > 0]
 
     def by_key(self, values: Mapping[str, float]) -> Floats | None:
         """Figures by subject key as a column; None if there are none."""
@@ -62,6 +82,18 @@ class Frame:
         known = ~np.isnan(stack)
         total: Floats = np.where(known, stack, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
         return total
+
+
+def _memory_limit(workloads: Workloads, subject: Subject) -> float:
+    """Bytes; NaN where the pod says nothing."""
+    meta = workloads.pods.get(subject.pod_uid)
+    if meta is None or meta.pod is None:
+        return np.nan
+    for container in (*meta.pod.spec.containers, *meta.pod.spec.init_containers):
+        if container.name == subject.name:
+            limit = container.resources.limits.get("memory")
+            return np.nan if limit is None else float(limit)
+    return np.nan
 
 
 class Gatherer:
@@ -80,6 +112,11 @@ class Gatherer:
         if picture is None:
             return None
         frame = self._frame = Frame(picture, window, self._frame)
+        frame.pressure = {
+            resource: column
+            for resource in ("cpu", "memory", "io")
+            if (column := frame.by_key(self._advisor.stalls.get((resource, "some"), {}))) is not None
+        }
         found: dict[Resource, ResourceEvidence] = {}
         cpu = self._cpu_evidence(frame, now)
         if cpu is not None:
@@ -113,7 +150,8 @@ class Gatherer:
             ran,
             self._advisor.index.owner,
             throttled_periods=frame.column(frame.picture.use.throttled),
-            pressure=frame.by_key(self._advisor.stalls.get(("cpu", "some"), {})),
+            pressure=frame.pressure.get("cpu"),
+            guess=frame.users,
         )
 
     def _rows_of(self, frame: Frame, now: float) -> Rows:

@@ -1,0 +1,127 @@
+"""Evidence about memory, disks, the network and the cache, from the windows that collectors keep. Pure.
+
+Each function takes what a collector says of the containers by subject key and gives the two symptoms of `model`: what
+others held up and what the container did to itself, by the collector's own account of who was ahead. A collector whose
+window is empty says that nobody was held up, which is evidence too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from koordlet.interference.cpu import lost_share
+from koordlet.interference.gather import Frame, Source
+from koordlet.interference.model import Floats, ResourceEvidence
+from koordlet.metricsadvisor.latency import Blame
+from koordlet.metricsadvisor.memstall import SubjectMemStall
+from koordlet.statesinformer.model import Subject
+
+FULL = 0.97
+"""Share of its memory limit from which on a container is taken to press against it, where no probe tells."""
+AFTERWARDS = ("refault", "swapin", "other")
+"""Kinds of memory stall that follow from an earlier reclaim, whoever caused that."""
+
+
+def own_share(subject: Subject, blames: Sequence[Blame]) -> float | None:
+    """Part of the blame that is the subject's own; None without any blame."""
+    total = sum(one.seconds for one in blames)
+    if total <= 0:
+        return None
+    mine = sum(one.seconds for one in blames if one.owner.subject is not None and one.owner.subject.key == subject.key)
+    return mine / total
+
+
+def _evidence(
+    frame: Frame,
+    source: str,
+    others: Floats,
+    own: Floats,
+    parts: Mapping[str, Floats],
+    latency: Floats | None,
+    resource: str,
+    blames: Callable[[str], Sequence[Blame]],
+) -> ResourceEvidence:
+    ran, keys = frame.ran, frame.keys
+    return ResourceEvidence(
+        source=source,
+        others=lost_share(others, ran),
+        own=lost_share(own, ran),
+        parts=parts,
+        latency=latency,
+        pressure=frame.pressure.get(resource),
+        culprits=lambda row: blames(keys[row]),
+        named=source == "bpf",
+    )
+
+
+def split_memory(subject: Subject, stall: SubjectMemStall) -> tuple[float, float]:
+    """(by others, by itself), seconds a second.
+
+    At its own limit it is its own doing, and so is its share of the pressure on the node. Waiting for pages that were
+    evicted follows the reclaim that evicted them: it is shared out as that was. Compaction is nobody's in particular.
+    """
+    seconds = dict(stall.seconds)
+    own = seconds.pop("own_limit", 0.0)
+    throttled = seconds.pop("throttle", 0.0)
+    shared = seconds.pop("direct", 0.0) + seconds.pop("ancestor", 0.0)
+    mine = own_share(subject, stall.culprits)
+    # `culprits` covers all reclaim, own limit included: what is left of its own share after that is of the node's.
+    if mine is not None and shared > 0:
+        mine_of_shared = min(max(mine * (own + shared) - own, 0.0), shared)
+    else:
+        mine_of_shared = 0.0
+    reclaim = own + shared
+    ratio = (own + mine_of_shared) / reclaim if reclaim > 0 else 0.0
+    after = sum(seconds.pop(kind, 0.0) for kind in AFTERWARDS)
+    by_itself = own + mine_of_shared + throttled + after * ratio
+    by_others = shared - mine_of_shared + after * (1.0 - ratio) + sum(seconds.values())
+    return by_others, by_itself
+
+
+def memory(window: Callable[[], Mapping[str, SubjectMemStall] | None], source: Callable[[], str]) -> Source:
+    """`MemStallCollector.window`; None where there is no collector."""
+
+    def of(frame: Frame) -> ResourceEvidence | None:
+        found = window()
+        if found is None:
+            return None
+        name = source()
+        others, own, p99 = np.zeros(len(frame.keys)), np.zeros(len(frame.keys)), np.full(len(frame.keys), np.nan)
+        for row, subject in enumerate(frame.subjects):
+            stall = found.get(subject.key)
+            if stall is None:
+                continue
+            others[row], own[row] = split_memory(subject, stall)
+            if stall.p99 is not None:
+                p99[row] = stall.p99
+        if name != "bpf":  # one sum: a container that fills its limit is held up by that
+            full = frame.memory_full >= FULL
+            others, own = np.where(full, 0.0, others), np.where(full, others + own, own)
+        return _evidence(
+            frame, name, others, own, {"limit": own}, p99, "memory",
+            lambda key: found[key].culprits if key in found else (),
+        )  # fmt: skip
+
+    return of
+
+
+def cache(window: Callable[[], Mapping[str, float]]) -> Source:
+    """`CpiCollector.window`: cycles per instruction, compared only with what is usual for the container. Whose doing it
+    is can't be seen; who used most CPU meanwhile is guessed."""
+
+    def of(frame: Frame) -> ResourceEvidence | None:
+        found = window()
+        if not found:
+            return None
+        cpi = np.array([found.get(key, np.nan) for key in frame.keys])
+        return ResourceEvidence(source="counters", others=cpi, own=np.full(len(cpi), np.nan), culprits=frame.users)
+
+    return of
+
+
+def figures(window: Mapping[str, Any], keys: Sequence[str], name: str) -> Floats:
+    """A member of a collector's figures as a column; 0 where the collector says nothing of a container."""
+    return np.array([getattr(window[key], name) if key in window else 0.0 for key in keys], dtype=float)

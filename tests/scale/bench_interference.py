@@ -1,0 +1,358 @@
+"""Does the detector tell who hurts whom? Randomised trials with real processes, judged by the kernel's own counters.
+
+Run: `make bench-interference [SEED=n] [TRIALS=40]`, as root. Every trial makes new pods in cgroups of its own, watched
+by one real koordlet process through a private view (tests/koordlet/process). The scenarios are drawn from the seed:
+
+    quiet       the victim alone on its CPU; a best-effort burner on the other CPU is innocent
+    self-quota  the victim's own quota stops it
+    self-threads  the victim's own threads are in each other's way
+    cpu         one neighbour on the victim's CPU
+    cpu-two     two neighbours, one of which takes clearly more
+    memory, io, softirq   where koordlet has a probe for them: see `labs`
+
+A judge beside koordlet reads the victim's run delay (`/proc/<pid>/schedstat`). A quiet trial in which it lost time all
+the same was *disturbed* by a stranger on this machine; one with a neighbour in which it lost nothing was *harmless*:
+both are repeated with the next draw and counted. The judge's limits are fixed and know nothing of koordlet's answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from koordlet.api.interference import PodExplained, VerdictSaid
+from koordlet.api.wire import decode
+from koordlet.system.host import Host
+from koordlet.system.naming import CgroupDriver, KubeQOS
+from koordlet.system.roots import Roots
+from tests.koordlet.process import conftest as lab
+from tests.scale.figures import ROOT, Figure, report
+
+NOTHING, SELF, NEIGHBOUR = "nothing", "self", "neighbour"
+WARM = (2.0, 4.0)
+"""Seconds that the victim runs before anything is done to it."""
+PATIENCE = 10.0
+"""Seconds to wait for an alarm; also how long a trial without a neighbour is watched."""
+DISTURBED, HARMFUL = 0.12, 0.20
+"""Share of its wanted time that a victim lost by its own run delay: from DISTURBED on a quiet trial was not quiet, and
+below HARMFUL a neighbour did no harm."""
+JUDGED_SECONDS = 4.0
+REPEATS = 5
+HEAVY = 100
+ALARMS = ("interfered", "recovering")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One draw."""
+
+    kind: str
+    busy: float
+    """Seconds of work of the victim in one go."""
+    idle: float
+    warm: float
+    quota: float
+    share: float
+    """Of its time that the lesser of two neighbours works."""
+    weight: int
+    """Processes of the main neighbour."""
+
+    @classmethod
+    def draw(cls, kind: str, rng: random.Random) -> Scenario:
+        busy = rng.uniform(0.002, 0.008)
+        return cls(
+            kind=kind,
+            busy=busy,
+            idle=busy * rng.uniform(1.0, 4.0),
+            warm=rng.uniform(*WARM),
+            quota=rng.uniform(0.1, 0.4),
+            share=rng.uniform(0.1, 0.3),
+            weight=rng.choice((1, 1, 2)),
+        )
+
+
+@dataclass
+class Trial:
+    """What happened."""
+
+    scenario: Scenario
+    truth: str
+    said: str = NOTHING
+    seconds: float | None = None
+    """From the neighbour's start to the alarm."""
+    culprit_right: bool | None = None
+    worst: str = ""
+    lost: float = 0.0
+    """By the judge."""
+    resource: str = ""
+    notes: list[str] = field(default_factory=list)
+
+
+class Judge:
+    """Reads what processes ran and waited, five times a second."""
+
+    def __init__(self) -> None:
+        self._pids: list[int] = []
+        self._seen: list[tuple[float, float, float]] = []
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Judge:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def follow(self, *pids: int) -> None:
+        self._pids += pids
+
+    def _watch(self) -> None:
+        while not self._end.wait(0.2):
+            ran = waited = 0.0
+            try:
+                for pid in self._pids:
+                    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+                        one = path.read_text().split()
+                        ran, waited = ran + int(one[0]) / 1e9, waited + int(one[1]) / 1e9
+            except OSError:  # it ended
+                continue
+            self._seen.append((time.monotonic(), ran, waited))
+
+    def worst(self, since: float) -> float:
+        """The largest share of wanted time lost over any JUDGED_SECONDS that begin after `since`."""
+        rows = [row for row in self._seen if row[0] >= since]
+        worst = 0.0
+        for first in rows:
+            last = next((row for row in rows if row[0] >= first[0] + JUDGED_SECONDS), None)
+            if last is not None:
+                ran, waited = last[1] - first[1], last[2] - first[2]
+                worst = max(worst, waited / max(ran + waited, 1e-9))
+        return worst
+
+
+class Stage:
+    """One koordlet, one tree of pods, for all trials."""
+
+    def __init__(self, scratch: Path, cpus: tuple[int, int]) -> None:
+        self.cpus = cpus
+        self.tree = lab.PodTree(Host(Roots.host()), CgroupDriver.CGROUPFS, HEAVY)
+        self.view = lab.View(self.tree, scratch)
+        self.koordlet = lab.Koordlet(self.view)
+
+    def pod(self, qos: KubeQOS) -> Any:
+        (container,) = self.tree.pod(qos)
+        return container
+
+    def known(self, *containers: Any) -> None:
+        """Wait until koordlet watches them."""
+        for one in containers:
+            lab.until(lambda one=one: self.explained(one) is not None, "koordlet to see the pods", 30.0)
+
+    def explained(self, container: Any) -> PodExplained | None:
+        body = self.koordlet.answer(f"/interference?pod=/{container.pod_uid}")
+        return None if body is None else decode(body, PodExplained)
+
+    def alarms(self, container: Any) -> list[VerdictSaid]:
+        said = self.explained(container)
+        return [] if said is None else [v for c in said.containers for v in c.verdicts if v.state in ALARMS]
+
+    def remove(self, *pods: tuple[Any, KubeQOS]) -> None:
+        for container, qos in pods:
+            self.tree.remove_pod(container.pod_uid, qos)
+
+    def close(self) -> None:
+        self.koordlet.kill()
+        self.tree.remove()
+        self.view.close()
+
+
+def verdict_of(alarms: list[VerdictSaid]) -> str:
+    causes = {verdict.cause for verdict in alarms}
+    return NEIGHBOUR if "neighbour" in causes else SELF if "self" in causes else NOTHING
+
+
+def run_cpu(stage: Stage, scenario: Scenario, trial: Trial) -> None:
+    """All kinds that need nothing but CPUs."""
+    mine, other = stage.cpus
+    victim, first, second = stage.pod(KubeQOS.BURSTABLE), stage.pod(KubeQOS.BESTEFFORT), stage.pod(KubeQOS.BURSTABLE)
+    pods = ((victim, KubeQOS.BURSTABLE), (first, KubeQOS.BESTEFFORT), (second, KubeQOS.BURSTABLE))
+    try:
+        with Judge() as judge:
+            if scenario.kind == "self-quota":
+                victim.quota(scenario.quota)
+                judge.follow(victim.run(lab.BURN, mine))
+            elif scenario.kind == "self-threads":
+                judge.follow(*(victim.run(lab.BURN, mine) for _ in range(2 + scenario.weight)))
+            else:
+                judge.follow(victim.run(lab.duty(scenario.busy, scenario.idle), mine))
+            stage.known(victim, first, second)
+            time.sleep(scenario.warm)
+            began = time.monotonic()
+            if trial.truth == NEIGHBOUR:
+                for _ in range(scenario.weight):
+                    first.run(lab.BURN, mine)
+                if scenario.kind == "cpu-two":
+                    busy = 0.01
+                    second.run(lab.duty(busy, busy * (1 / scenario.share - 1)), mine)
+            else:
+                first.run(lab.BURN, other)
+            watch(stage, trial, victim, began, {first.pod_uid})
+            time.sleep(max(began + JUDGED_SECONDS + 1.0 - time.monotonic(), 0.0))
+            trial.lost = judge.worst(began)
+    finally:
+        stage.remove(*pods)
+
+
+def watch(stage: Stage, trial: Trial, victim: Any, began: float, guilty: set[str]) -> None:
+    """Ask koordlet until it says what is expected or time is up; quiet and own trouble are watched to the end."""
+    while time.monotonic() < began + PATIENCE:
+        alarms = stage.alarms(victim)
+        said = verdict_of(alarms)
+        if said == NEIGHBOUR or trial.said == NOTHING:
+            trial.said = said
+        if said == NEIGHBOUR:
+            (worst, *_) = sorted((v for v in alarms if v.cause == "neighbour"), key=lambda v: -v.score)
+            trial.seconds, trial.resource = time.monotonic() - began, worst.resource
+            if worst.culprits:
+                culprit = worst.culprits[0]
+                trial.worst = culprit.label
+                trial.culprit_right = culprit.pod in guilty or culprit.kind in guilty
+            else:
+                trial.culprit_right = False
+            return
+        time.sleep(0.2)
+
+
+RUNS: dict[str, tuple[str, Callable[[Stage, Scenario, Trial], None]]] = {
+    "quiet": (NOTHING, run_cpu),
+    "self-quota": (SELF, run_cpu),
+    "self-threads": (SELF, run_cpu),
+    "cpu": (NEIGHBOUR, run_cpu),
+    "cpu-two": (NEIGHBOUR, run_cpu),
+}
+MIX = ("quiet", "cpu", "self-quota", "cpu-two", "quiet", "cpu", "self-threads", "cpu-two")
+"""How often each kind comes, before what else koordlet has a probe for is added."""
+
+
+def perform(stage: Stage, kind: str, rng: random.Random, repeats: Counter[str]) -> Trial:
+    """One trial that counts; what did not count is counted apart."""
+    truth, run = RUNS[kind]
+    for _ in range(REPEATS):
+        trial = Trial(Scenario.draw(kind, rng), truth)
+        run(stage, trial.scenario, trial)
+        if kind == "quiet" and trial.lost >= DISTURBED:
+            repeats["disturbed"] += 1
+        elif truth == NEIGHBOUR and kind.startswith("cpu") and trial.lost < HARMFUL:
+            repeats["harmless"] += 1
+        else:
+            break
+    return trial
+
+
+def figures(trials: list[Trial]) -> list[Figure]:
+    hurt = [one for one in trials if one.truth == NEIGHBOUR]
+    calm = [one for one in trials if one.truth != NEIGHBOUR]
+    own = [one for one in trials if one.truth == SELF]
+    found = [one for one in hurt if one.said == NEIGHBOUR]
+    times = sorted(one.seconds for one in found if one.seconds is not None)
+    percent = 100.0
+    return [
+        Figure("interference_trials", len(trials), "trials"),
+        Figure("interference_detected", percent * len(found) / max(len(hurt), 1), "%", 95.0, at_least=True),
+        Figure(
+            "interference_false_alarms",
+            percent * sum(one.said == NEIGHBOUR for one in calm) / max(len(calm), 1), "%", 2.0,
+        ),
+        Figure(
+            "interference_culprit_right",
+            percent * sum(bool(one.culprit_right) for one in found) / max(len(found), 1), "%", 95.0, at_least=True,
+        ),
+        Figure("interference_self_told", percent * sum(o.said == SELF for o in own) / max(len(own), 1), "%"),
+        Figure("interference_detection_median", times[len(times) // 2] if times else 0.0, "s"),
+        Figure("interference_detection_worst", times[-1] if times else 0.0, "s", 10.0),
+    ]  # fmt: skip
+
+
+def matrix(trials: list[Trial]) -> str:
+    """Kinds against what was said."""
+    said = (NOTHING, SELF, NEIGHBOUR)
+    counts = Counter((one.scenario.kind, one.said) for one in trials)
+    lines = [f"# {'scenario':<14}{'':>2}" + "".join(f"{name:>12}" for name in said)]
+    for kind in RUNS:
+        if any(counts[kind, name] for name in said):
+            lines.append(f"# {kind:<14}{'':>2}" + "".join(f"{counts[kind, name] or '.':>12}" for name in said))
+    return "\n".join(lines)
+
+
+def schedule(rng: random.Random, trials: int, kinds: tuple[str, ...]) -> list[str]:
+    """That many kinds, all of them about as often as the mix says, in random order."""
+    drawn = (list(kinds) * (trials // len(kinds) + 1))[:trials]
+    rng.shuffle(drawn)
+    return drawn
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--trials", type=int, default=40)
+    parser.add_argument("--only", default="", help="kinds, with commas")
+    options = parser.parse_args()
+    rng = random.Random(options.seed)
+    usable = sorted(os.sched_getaffinity(0))
+    repeats: Counter[str] = Counter()
+    trials: list[Trial] = []
+    with tempfile.TemporaryDirectory(prefix="koord-interference-") as scratch:
+        stage = Stage(Path(scratch), (usable[-1], usable[0]))
+        try:
+            stage.koordlet.wait()
+            wanted = tuple(kind for kind in options.only.split(",") if kind)
+            plan = schedule(rng, options.trials, wanted or MIX)
+            print(f"# seed {options.seed}, {len(plan)} trials: {dict(sorted(Counter(plan).items()))}", flush=True)
+            for number, kind in enumerate(plan, 1):
+                trial = perform(stage, kind, random.Random(f"{options.seed}/{number}"), repeats)
+                trials.append(trial)
+                took = "" if trial.seconds is None else f" after {trial.seconds:.1f} s"
+                named = (
+                    "" if trial.culprit_right is None else f", culprit {'right' if trial.culprit_right else 'WRONG'}"
+                )
+                good = "ok " if trial.said == trial.truth else "BAD"
+                print(
+                    f"# {number:>3}/{len(plan)} {good} {kind:<13} said {trial.said} {trial.resource}{took}{named}"
+                    f" (lost {trial.lost * 100:.0f} %)",
+                    flush=True,
+                )
+        finally:
+            stage.close()
+    print(matrix(trials))
+    print(f"# repeated: {repeats['disturbed']} disturbed by strangers, {repeats['harmless']} harmless", flush=True)
+    target = ROOT / "build/bench/interference_trials.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {
+            **one.scenario.__dict__, "truth": one.truth, "said": one.said, "seconds": one.seconds, "lost": one.lost,
+            "resource": one.resource, "culprit": one.worst, "culprit_right": one.culprit_right,
+        }
+        for one in trials
+    ]  # fmt: skip
+    document = {"seed": options.seed, "repeated": dict(repeats), "trials": rows}
+    target.write_text(json.dumps(document, indent=1) + "\n")
+    return report("interference", figures(trials))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
