@@ -32,8 +32,6 @@ log = get_logger(__name__)
 NAME = "cpi"
 MIN_CYCLES_PER_SECOND = 1e7
 """A hundredth of a slow core: below it a CPI is that of wake-ups and idle loops."""
-BETWEEN_YIELDS = 8
-"""Containers opened before the loop gets a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ class CpiCollector:
             opened = await self._open(stack)
             if opened:
                 await self._sleep(self._seconds)
-            figures = self._collect(opened)
+            figures = await self._collect(opened)
         self.figures = {figure.subject.key: figure for figure in figures}
         self.window = {key: cpi for key, figure in self.figures.items() if (cpi := figure.cpi) is not None}
         self._conditions.up(NAME, "perf_event")
@@ -106,9 +104,8 @@ class CpiCollector:
         cpus = tuple(self._cpus())
         running = [s for s in self._workloads().subjects if s.kind is SubjectKind.CONTAINER and s.running]
         opened: list[tuple[Subject, CgroupCounters, float]] = []
-        for number, subject in enumerate(running):
-            if number % BETWEEN_YIELDS == BETWEEN_YIELDS - 1:
-                await asyncio.sleep(0)
+        for subject in running:
+            await asyncio.sleep(0)  # the kernel may take milliseconds to open and to close a group
             try:
                 counters = CgroupCounters(self._perf_dir(subject.cgroup_dir), cpus, self._events)
             except PerfUnavailable as error:
@@ -124,16 +121,20 @@ class CpiCollector:
                 opened.append((subject, counters, self._clock()))
         return opened
 
-    def _collect(self, opened: Iterable[tuple[Subject, CgroupCounters, float]]) -> list[CpiFigure]:
+    async def _collect(self, opened: Iterable[tuple[Subject, CgroupCounters, float]]) -> list[CpiFigure]:
         figures = []
         for subject, counters, since in opened:
             try:
                 counts = counters.read()
+                seconds = self._clock() - since
             except OSError as error:
                 self._fail("perf", str(error))
                 continue
+            finally:
+                counters.close()
             cycles, instructions = (counts[event.name] for event in self._events)
-            figures.append(CpiFigure(subject, cycles, instructions, self._clock() - since))
+            figures.append(CpiFigure(subject, cycles, instructions, seconds))
+            await asyncio.sleep(0)
         return figures
 
     def _batch(self) -> Batch:

@@ -31,7 +31,9 @@ class WorkingSet:
 
 def parse_working_set(text: str, version: int, page_size: int, path: str = "memory.stat") -> WorkingSet:
     """Raises :class:`MalformedFile` without the LRU lines; counters that a kernel lacks are 0."""
-    pairs = parse_key_values(text)
+    words = text.split()
+    regular = len(words) == 2 * (text.count("\n") + 1)  # two words a line, as every kernel has it
+    pairs = dict(zip(words[::2], words[1::2], strict=True)) if regular else parse_key_values(text)
     prefix, mapped = ("", "file_mapped") if version == 2 else ("total_", "mapped_file")
 
     def counter(*names: str) -> int:

@@ -54,7 +54,8 @@ class _Counter:
         return dict(zip(("cycles", "instructions"), self._answer, strict=True))
 
     def close(self) -> None:
-        self._owner.open.remove(self._directory)
+        if self._directory in self._owner.open:
+            self._owner.open.remove(self._directory)
 
 
 @pytest.fixture
