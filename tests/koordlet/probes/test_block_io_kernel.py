@@ -1,0 +1,304 @@
+"""block_io on the real kernel, held against the generator's own latency log, the disk's counters in /sys and what the
+kernel charges to the cgroup.
+
+Each test has a loop device of its own, on a file in the test's folder, and everything that is compared is read while
+nothing runs. Tolerances: bytes and requests exact; times at least the disk's own (which begin a little later) and at
+most the generator's (which end later), throttled time within 15 % + 60 ms of what the log leaves over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from koordlet.probes import SPECIAL_KEYS, bpffs
+from koordlet.probes.blockio import PROBE, BlockIO, IoSizes, load_core
+from koordlet.probes.frame import Place
+from koordlet.probes.iosnapshot import READ, WRITE, BlockIOSnapshot, diff
+from koordlet.probes.openprobes import possible_cpus
+from koordlet.system.host import Host
+
+pytestmark = pytest.mark.kernel
+
+MS, MIB = 1_000_000, 1 << 20
+MOUNT_POINT = Path("/sys/fs/bpf")
+
+GENERATOR = """
+import json, mmap, os, sys, threading, time
+path, mode, size, count, threads = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
+log = []
+def work(number):
+    buffer = mmap.mmap(-1, size)
+    buffer.write(b"x" * size)
+    disk = os.open(path, os.O_RDWR | os.O_DIRECT)
+    for i in range(count):
+        at = (number * count + i) * size % (48 << 20)
+        begin = time.monotonic_ns()
+        done = os.preadv(disk, [buffer], at) if mode == "read" else os.pwritev(disk, [buffer], at)
+        log.append(time.monotonic_ns() - begin)
+        assert done == size
+    os.close(disk)
+workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+for worker in workers: worker.start()
+for worker in workers: worker.join()
+print(json.dumps(log), flush=True)
+"""
+"""Reads or writes past the page cache and logs how long each took."""
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A loop device."""
+
+    path: Path
+
+    @property
+    def number(self) -> str:
+        return (Path("/sys/block") / self.path.name / "dev").read_text().strip()
+
+    @property
+    def key(self) -> int:
+        major, minor = map(int, self.number.split(":"))
+        return major << 20 | minor
+
+    def stat(self) -> dict[str, int]:
+        """Requests, bytes and milliseconds by the disk's own account (Documentation/block/stat.rst)."""
+        cells = list(map(int, (Path("/sys/block") / self.path.name / "stat").read_text().split()))
+        names = {"reads": 0, "read_bytes": 2, "read_ms": 3, "writes": 4, "write_bytes": 6, "write_ms": 7}
+        return {name: cells[at] * (512 if name.endswith("bytes") else 1) for name, at in names.items()}
+
+
+@dataclass(frozen=True)
+class Io:
+    """A window of the probe for one cgroup on one disk; zeros where it did nothing."""
+
+    window: BlockIOSnapshot
+    row: int | None
+
+    def of(self, column: str) -> Any:
+        return np.zeros(4, dtype=int) if self.row is None else getattr(self.window, column)[self.row]
+
+    @property
+    def service_ns(self) -> int:
+        return int(self.of("queue_ns").sum() + self.of("device_ns").sum())
+
+    def charged(self, victim: int, culprit: int) -> int:
+        return int(self.window.wait_ns[(self.window.victim == victim) & (self.window.culprit == culprit)].sum())
+
+
+def select(window: BlockIOSnapshot, key: int, disk: Disk) -> Io:
+    rows = np.flatnonzero((window.keys == key) & (window.device == disk.key))
+    return Io(window, int(rows[0]) if len(rows) else None)
+
+
+@pytest.fixture(scope="module")
+def probe(kernel_host: Host) -> Iterator[BlockIO]:
+    loaded = load_core(Place(kernel_host, possible_cpus(kernel_host), None))
+    assert not loaded.conditions
+    yield loaded
+    loaded.close(keep=False)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    if not Path("/dev/loop0").exists():
+        subprocess.run(["modprobe", "loop"], check=True)
+    backing = tmp_path / "disk"
+    with backing.open("wb") as file:
+        file.truncate(64 * MIB)
+    found = subprocess.run(["losetup", "--find", "--show", backing], check=True, capture_output=True, text=True)
+    disk = Disk(Path(found.stdout.strip()))
+    yield disk
+    subprocess.run(["losetup", "--detach", disk.path], check=True)
+
+
+Generate = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def generate(spawn: Callable[..., subprocess.Popen[str]]) -> Generate:
+    def start(group: Any, path: Path, mode: str, size: int, count: int, threads: int = 1) -> subprocess.Popen[str]:
+        numbers = [str(size), str(count), str(threads)]
+        return spawn([sys.executable, "-S", "-E", "-c", GENERATOR, str(path), mode, *numbers], group.cgroup)
+
+    return start
+
+
+def log_of(process: subprocess.Popen[str]) -> list[int]:
+    """Nanoseconds of each operation, when it is done."""
+    assert process.stdout is not None
+    log = json.loads(process.stdout.readline())
+    process.wait(timeout=60)
+    return list(map(int, log))
+
+
+def kernel_bytes(group: Any, disk: Disk) -> dict[str, int]:
+    """What the kernel charges to the cgroup: blkio.throttle.io_service_bytes or io.stat."""
+    if group.version == 2:
+        text = (group.cgroup.path("io") / "io.stat").read_text()
+        line = next((one for one in text.splitlines() if one.startswith(f"{disk.number} ")), "")
+        pairs = dict(pair.split("=") for pair in line.split()[1:])
+        return {"Read": int(pairs.get("rbytes", 0)), "Write": int(pairs.get("wbytes", 0))}
+    text = (group.cgroup.path("blkio") / "blkio.throttle.io_service_bytes").read_text()
+    rows = [line.split() for line in text.splitlines() if line.startswith(f"{disk.number} ")]
+    return {row[1]: int(row[2]) for row in rows}
+
+
+def limit(group: Any, disk: Disk, mode: str, rate: int) -> None:
+    """Bytes a second."""
+    if group.version == 2:
+        group.cgroup.write("io", "io.max", f"{disk.number} {mode[0]}bps={rate}")
+    else:
+        group.cgroup.write("blkio", f"blkio.throttle.{mode}_bps_device", f"{disk.number} {rate}")
+
+
+@pytest.mark.parametrize("mode", ["read", "write"])
+def test_direct_io_is_the_generators_and_the_disks(
+    probe: BlockIO, disk: Disk, group: Callable[[str], Any], generate: Generate, mode: str
+) -> None:
+    mine = group("io")
+    limit(mine, disk, mode, 1 << 40)  # v1 charges only where there is a limit
+    before, stat, charged = probe.read(), disk.stat(), kernel_bytes(mine, disk)
+    log = log_of(generate(mine, disk.path, mode, 64 << 10, 300))
+    seen = select(diff(before, probe.read()), mine.id, disk)
+    after = disk.stat()
+    direction, name = (READ, "Read") if mode == "read" else (WRITE, "Write")
+    assert seen.of("ops")[direction] == 300 == after[f"{mode}s"] - stat[f"{mode}s"]
+    size = seen.of("bytes")[direction]
+    assert size == 300 * (64 << 10) == after[f"{mode}_bytes"] - stat[f"{mode}_bytes"]
+    assert kernel_bytes(mine, disk).get(name, 0) - charged.get(name, 0) == size
+    # The disk's clock starts when the request is made, ours when the bio arrives, the generator's before its call.
+    assert (after[f"{mode}_ms"] - stat[f"{mode}_ms"]) * MS <= seen.service_ns + 2 * MS
+    assert seen.service_ns <= sum(log)
+    assert seen.service_ns >= 0.3 * sum(log) or sum(log) < 100 * MS
+    hist = seen.of("device_hist")
+    assert hist[0 if mode == "read" else 1].sum() == hist.sum() == 300
+    assert seen.of("throttled_ns") == 0
+    lost = seen.window.lost
+    assert (lost.slot_lost, lost.device_lost, lost.request_lost) == (0, 0, 0)
+
+
+def test_everything_waited_is_charged_to_somebody(
+    probe: BlockIO, disk: Disk, group: Callable[[str], Any], generate: Generate
+) -> None:
+    mine = group("io")
+    before = probe.read()
+    log_of(generate(mine, disk.path, "write", 16 << 10, 100, 4))
+    window = diff(before, probe.read())
+    waited = int(window.ahead_ns[window.keys == mine.id].sum())
+    assert waited > 0
+    assert int(window.wait_ns[window.victim == mine.id].sum()) == pytest.approx(waited, abs=MS)
+
+
+def test_own_throttling_is_told_from_waiting_for_others(
+    probe: BlockIO, disk: Disk, group: Callable[[str], Any], generate: Generate
+) -> None:
+    mine = group("limited")
+    limit(mine, disk, "write", MIB)
+    before = probe.read()
+    log = log_of(generate(mine, disk.path, "write", 64 << 10, 24))
+    seen = select(diff(before, probe.read()), mine.id, disk)
+    assert seen.of("ops")[WRITE] == 24
+    assert sum(log) > 800 * MS, "the limit did not bite"
+    held_back = sum(log) - seen.service_ns
+    assert int(seen.of("throttled_ns")) == pytest.approx(held_back, rel=0.15, abs=60 * MS)
+    assert seen.of("ahead_ns") < 0.3 * sum(log)
+
+
+def test_deep_throttling_is_counted_while_anything_is_held_back(
+    probe: BlockIO, disk: Disk, group: Callable[[str], Any], generate: Generate
+) -> None:
+    """Four writers at once share one limit: something of theirs is held back all the time but the first moment."""
+    mine = group("limited")
+    limit(mine, disk, "write", MIB)
+    before, began = probe.read(), time.monotonic_ns()
+    log = log_of(generate(mine, disk.path, "write", 64 << 10, 6, 4))
+    elapsed = time.monotonic_ns() - began
+    throttled = int(select(diff(before, probe.read()), mine.id, disk).of("throttled_ns"))
+    assert throttled <= elapsed
+    # Each of the four was held back for about as long as one would be: their logs are four times the time.
+    assert throttled >= 0.7 * (sum(log) / 4 - 100 * MS)
+
+
+def test_written_back_pages_are_their_writers(
+    probe: BlockIO, disk: Disk, group: Callable[[str], Any], spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    mine = group("buffered")
+    place = tmp_path / "mounted"
+    place.mkdir()
+    with ExitStack() as undo:
+        subprocess.run(["mkfs.ext4", "-q", "-F", disk.path], check=True)
+        subprocess.run(["mount", disk.path, place], check=True)
+        undo.callback(subprocess.run, ["umount", place], check=True)
+        before = probe.read()
+        code = "import sys; f = open(sys.argv[1], 'wb'); f.write(b'x' * (4 << 20)); f.close(); print(flush=True)"
+        writer = spawn([sys.executable, "-S", "-E", "-c", code, str(place / "file")], mine.cgroup)
+        assert writer.stdout is not None and writer.stdout.readline() == "\n"
+        os.sync()
+        window = diff(before, probe.read())
+    seen = select(window, mine.id, disk)
+    assert 4 * MIB <= seen.of("bytes")[WRITE] <= 4.5 * MIB
+    # The journal is nobody's: the kernel's own threads write it.
+    others = (window.device == disk.key) & (window.keys != mine.id) & (window.keys > 0)
+    assert window.bytes[others][:, WRITE].sum() < MIB
+
+
+def test_the_heavier_of_two_writers_is_the_lighters_culprit(
+    probe: BlockIO, disk: Disk, group: Callable[[str], Any], generate: Generate
+) -> None:
+    light, heavy, medium = group("light"), group("heavy"), group("medium")
+    end = time.monotonic() + 30
+    start = probe.read()
+    while True:
+        busy = [generate(heavy, disk.path, "write", MIB, 60, 3), generate(medium, disk.path, "write", 16 << 10, 60)]
+        log_of(generate(light, disk.path, "read", 4096, 400))
+        for process in busy:
+            log_of(process)
+        seen = select(diff(start, probe.read()), light.id, disk)
+        by_heavy, by_medium = (seen.charged(light.id, other.id) for other in (heavy, medium))
+        if by_heavy > 2 * MS or time.monotonic() > end:
+            break
+    assert by_heavy > 2 * MS
+    assert by_heavy > 2 * by_medium
+    blamed = {int(key) for key in seen.window.culprit[seen.window.victim == light.id] if key > 0}
+    assert blamed <= {light.id, heavy.id, medium.id}
+
+
+def test_counts_survive_a_restart_and_dead_groups_are_forgotten(
+    kernel_host: Host, disk: Disk, group: Callable[[str], Any], generate: Generate
+) -> None:
+    mine = group("io")
+    pins = MOUNT_POINT / f"koordlet-test-{os.getpid()}-blockio"
+    bpffs.ensure(pins, MOUNT_POINT, may_mount=True)
+    place = Place(kernel_host, possible_cpus(kernel_host), pins)
+    first = load_core(place, IoSizes(place.cpus, pairs=256, matrix=512))
+    try:
+        log_of(generate(mine, disk.path, "write", 4096, 20))
+        assert select(first.read(), mine.id, disk).of("ops")[WRITE] == 20
+        first.close(keep=True)
+        log_of(generate(mine, disk.path, "write", 4096, 10))
+    finally:
+        second = load_core(place, IoSizes(place.cpus, pairs=256, matrix=512))
+    assert second.reused
+    assert select(second.read(), mine.id, disk).of("ops")[WRITE] == 30
+    live = frozenset(int(key) for key in second.read().keys if key not in (mine.id, *SPECIAL_KEYS.values()))
+    assert second.reclaim(live) == 0, "freed at first suspicion"
+    assert second.reclaim(live) > 0
+    assert mine.id not in second.read().keys
+    assert mine.id not in second.read().victim
+    second.close(keep=False)
+    bpffs.remove_empty(pins / PROBE, MOUNT_POINT)
+    bpffs.remove_empty(pins, MOUNT_POINT)
+    bpffs.unmount_if_ours(MOUNT_POINT)
+    assert not pins.exists()
