@@ -108,6 +108,13 @@ def _koordinator() -> tuple[Family, ...]:
             ("type",),
             unit="cores",
         ),
+        Family("pod_eviction", "Evictions of pods.", ("reason",), type="counter"),
+        Family(
+            "pod_eviction_detail",
+            "Evictions of the last five minutes by pod.",
+            ("pod_namespace", "pod_name", "reason"),
+            type="counter",
+        ),
         Family(
             "container_scaled_cfs_burst_us",
             "CFS burst that CPU burst gave the container.",

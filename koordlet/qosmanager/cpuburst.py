@@ -19,7 +19,7 @@ from koordlet.api.wire import WireError, overlay
 from koordlet.app.logging import get_logger
 from koordlet.audit import pod as about_pod
 from koordlet.qosmanager.eviction import sum_requests
-from koordlet.qosmanager.strategy import Decision, Rows
+from koordlet.qosmanager.strategy import Decision, Rows, Strategy
 from koordlet.qosmanager.view import ContainerView, NodeView, PodView
 from koordlet.resourceexecutor import Setting, Update
 from koordlet.system.cgroup.codecs import CFS_PERIOD_US
@@ -135,7 +135,7 @@ def static_burst(container: Container, config: CPUBurstConfig) -> int:
     return int(limit.milli_value() / 1000 * (config.cpu_burst_percent or 0) / 100 * CFS_PERIOD_US)
 
 
-class CPUBurst:
+class CPUBurst(Strategy):
     """`beyond_quota`: whether the kernel takes a burst above the quota (Anolis does, mainline refuses)."""
 
     name = "cpuburst"

@@ -11,7 +11,7 @@ from koordlet.api.names import RESOURCE_BATCH_CPU
 from koordlet.api.sloconfig.threshold import EVICT_BY_ALLOCATABLE, ResourceThresholdStrategy
 from koordlet.qosmanager import requested
 from koordlet.qosmanager.eviction import CPU, REQUESTED, USED, Task, best_effort_victim, by_priority, evictable
-from koordlet.qosmanager.strategy import Decision
+from koordlet.qosmanager.strategy import Decision, Strategy
 from koordlet.qosmanager.view import NodeView, PodView
 
 BE, ALLOCATABLE, USAGE = "BECPUEvict", "CPUAllocatableEvict", "CPUEvict"
@@ -44,7 +44,7 @@ def short(request: float, limit: float, lower: int, upper: int) -> int:
     return int(request * (upper / 100 - satisfied))
 
 
-class CPUEvict:
+class CPUEvict(Strategy):
     """`features`: those whose gates are on. `cool_seconds` between two rounds that evicted, and after the start."""
 
     name = "cpuevict"

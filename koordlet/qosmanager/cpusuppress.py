@@ -13,7 +13,7 @@ from math import ceil
 
 from koordlet.api.sloconfig.threshold import CFS_QUOTA_POLICY
 from koordlet.qosmanager.cpupick import pick
-from koordlet.qosmanager.strategy import Decision, Rows
+from koordlet.qosmanager.strategy import Decision, Rows, Strategy
 from koordlet.qosmanager.view import NodeView, exclusive, pinned_elsewhere
 from koordlet.resourceexecutor import Setting, Update
 from koordlet.system.cgroup.codecs import CFS_PERIOD_US, UNLIMITED
@@ -76,7 +76,7 @@ def unsuppressed(view: NodeView) -> CPUSet:
     return view.topology.online - pinned_elsewhere(view.pods, "LSE") - view.reserved_cpus
 
 
-class CPUSuppress:
+class CPUSuppress(Strategy):
     """The strategy. Gate BECPUSuppress; with BECPUManager the hooks place best-effort containers themselves."""
 
     name = "cpusuppress"

@@ -7,10 +7,11 @@ round; the others are not delayed. Called once a second by the daemon; `give_bac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from koordlet.app.logging import get_logger
 from koordlet.metrics import Registries
+from koordlet.qosmanager.evictor import Evictor
 from koordlet.qosmanager.strategy import Decision, Strategy
 from koordlet.qosmanager.view import NodeView
 from koordlet.resourceexecutor import Executor, PassResult
@@ -39,10 +40,11 @@ class QoSManager:
         strategies: Sequence[tuple[Strategy, float]],
         look: Callable[[], NodeView | None],
         executor: Executor,
+        evictor: Evictor,
         registries: Registries,
     ) -> None:
         self._slots = [_Slot(strategy, interval) for strategy, interval in strategies]
-        self._look, self._executor, self._registries = look, executor, registries
+        self._look, self._executor, self._evictor, self._registries = look, executor, evictor, registries
         for family in FAMILIES:
             registries.view(family, lambda family=family: self._rows(family))
 
@@ -54,29 +56,35 @@ class QoSManager:
             for slot in self._slots
         }
 
-    def round(self) -> PassResult:
-        """Decide what is due, then make the kernel agree."""
+    async def round(self) -> PassResult:
+        """Decide what is due, make the kernel agree, then evict."""
         view = self._look()
-        if view is not None:
-            for slot in self._slots:
-                if view.now >= slot.due:
-                    slot.due = view.now + slot.interval
-                    self._decide(slot, view)
-        return self._executor.apply()
+        due = [] if view is None else [slot for slot in self._slots if view.now >= slot.due]
+        for slot in due:
+            self._decide(slot, view)  # type: ignore[arg-type]
+        result = self._executor.apply()
+        for slot in due:
+            if slot.decided.evictions and await self._evictor.work(slot.decided.evictions):
+                slot.strategy.evicted(view.now)  # type: ignore[union-attr]
+        return result
 
     def give_back(self) -> PassResult:
         """Everything as the kubelet had set it."""
         return self._executor.give_everything_back()
 
     def _decide(self, slot: _Slot, view: NodeView) -> None:
+        slot.due = view.now + slot.interval
         try:
             decided = slot.strategy.decide(view)
         except Exception as error:  # one strategy's fault must not stop the others
             self._registries.count("resource_update_problems_total", slot.strategy.name, "", "raised")
             log.exception("strategy failed", strategy=slot.strategy.name, error=repr(error))
+            slot.decided = replace(slot.decided, evictions=())
             return
         slot.waiting = decided is None
-        if decided is not None:
+        if decided is None:  # settings stand, victims of another moment do not
+            slot.decided = replace(slot.decided, evictions=())
+        else:
             slot.decided = decided
             self._executor.declare(slot.strategy.name, decided.updates)
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from koordlet.api.sloconfig.threshold import ResourceThresholdStrategy
 from koordlet.qosmanager import requested
 from koordlet.qosmanager.eviction import MEMORY, USED, Task, best_effort_victim, by_priority, evictable
-from koordlet.qosmanager.strategy import Decision
+from koordlet.qosmanager.strategy import Decision, Strategy
 from koordlet.qosmanager.view import NodeView, PodView
 
 BE, ALLOCATABLE, USAGE = "BEMemoryEvict", "MemoryAllocatableEvict", "MemoryEvict"
@@ -15,7 +15,7 @@ FEATURES = (BE, ALLOCATABLE, USAGE)
 COOL_SECONDS = 4.0
 
 
-class MemoryEvict:
+class MemoryEvict(Strategy):
     """`features`: those whose gates are on. `cool_seconds` after a round that evicted."""
 
     name = "memoryevict"

@@ -21,7 +21,7 @@ from koordlet.api.wire import WireError
 from koordlet.app.logging import get_logger
 from koordlet.audit import About
 from koordlet.audit import pod as about_pod
-from koordlet.qosmanager.strategy import Decision
+from koordlet.qosmanager.strategy import Decision, Strategy
 from koordlet.qosmanager.view import NodeView, PodView
 from koordlet.resourceexecutor import Setting, Update, Value
 from koordlet.system.cgroup.codecs import UNLIMITED
@@ -148,7 +148,7 @@ def static(config: MemoryQOS, *, watermarks: bool) -> dict[str, int]:
     return {file: value for file in files if (value := getattr(config, STATIC[file])) is not None}
 
 
-class MemoryQOSReconcile:
+class MemoryQOSReconcile(Strategy):
     """The strategy. `directories`: Kubernetes QoS class -> cgroup directory, Guaranteed's being that of all pods."""
 
     name = "memoryqos"

@@ -34,3 +34,6 @@ class Strategy(Protocol):
     def decide(self, view: NodeView) -> Decision | None:
         """The decision of one round; None when something it needs is missing: what was decided before stands."""
         ...
+
+    def evicted(self, now: float) -> None:
+        """Somebody of the last decision was evicted; strategies that evict cool down."""

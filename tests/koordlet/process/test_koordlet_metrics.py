@@ -57,6 +57,8 @@ NEEDS_MORE = {
     "koordlet_container_cpi",  # hardware counters
     "koordlet_resctrl_llc_occupancy",  # resctrl
     "koordlet_resctrl_memory_bandwidth",
+    "koordlet_pod_eviction",  # a node in need
+    "koordlet_pod_eviction_detail",
     "koordlet_be_suppress_cpu_cores",  # a strategy that writes
     "koordlet_container_scaled_cfs_burst_us",
     "koordlet_container_scaled_cfs_quota_us",

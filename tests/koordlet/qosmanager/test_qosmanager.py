@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from koordlet.metrics import Registries
+from koordlet.qosmanager.eviction import Task
 from koordlet.qosmanager.manager import QoSManager
 from koordlet.qosmanager.strategy import Decision
 from koordlet.resourceexecutor import PassResult, Setting, Update
@@ -29,10 +30,23 @@ class Executor:
 
 
 @dataclass
+class Evictor:
+    worked: list[Any] = field(default_factory=list)
+
+    async def work(self, tasks: Any) -> int:
+        self.worked.append(tasks)
+        return len(tasks)
+
+
+@dataclass
 class Scripted:
     name: str
     answers: list[Any]
     gate: str = ""
+    cooled: list[float] = field(default_factory=list)
+
+    def evicted(self, now: float) -> None:
+        self.cooled.append(now)
 
     def decide(self, view: Any) -> Decision | None:
         answer = self.answers.pop(0)
@@ -49,46 +63,59 @@ def manager_of(*strategies: Scripted, interval: float = 1.0):
     def look() -> Any:
         return clock["view"] and replace(clock["view"], now=clock["now"])
 
-    made = QoSManager([(one, interval) for one in strategies], look, executor, registries)  # type: ignore[arg-type]
+    evictor = Evictor()
+    made = QoSManager([(one, interval) for one in strategies], look, executor, evictor, registries)  # type: ignore[arg-type]
+    clock["evictor"] = evictor
     return made, executor, registries, clock
 
 
-def test_a_decision_is_declared_and_stands_while_the_strategy_waits() -> None:
+async def test_a_decision_is_declared_and_stands_while_the_strategy_waits() -> None:
     update = Update(SHARES, 2)
     manager, executor, _, clock = manager_of(Scripted("a", [Decision((update,), note="two"), None]))
-    manager.round()
+    await manager.round()
     assert (executor.declared, manager.notes) == ({"a": (update,)}, {"a": "two"})
     clock["now"] = 1.0
-    manager.round()
+    await manager.round()
     assert (executor.declared, manager.notes) == ({"a": (update,)}, {"a": "waiting for figures"})
 
 
-def test_one_that_raises_is_counted_and_the_others_go_on() -> None:
+async def test_one_that_raises_is_counted_and_the_others_go_on() -> None:
     good = Scripted("good", [Decision(), Decision()])
     manager, executor, registries, clock = manager_of(Scripted("bad", [ValueError("no"), Decision()]), good)
-    manager.round()
+    await manager.round()
     assert set(executor.declared) == {"good"}
     labels = {"node": "n", "owner": "bad", "resource": "", "kind": "raised"}
     assert registries.internal.get_sample_value("koordlet_resource_update_problems_total", labels) == 1
     clock["now"] = 1.0
-    manager.round()
+    await manager.round()
     assert set(executor.declared) == {"good", "bad"}
 
 
-def test_each_strategy_has_its_interval_and_writes_go_on_without_a_node() -> None:
+async def test_each_strategy_has_its_interval_and_writes_go_on_without_a_node() -> None:
     strategy = Scripted("slow", [Decision()])
     manager, executor, _, clock = manager_of(strategy, interval=10.0)
     for now in (0.0, 5.0):
         clock["now"] = now
-        manager.round()
+        await manager.round()
     clock["view"] = None
-    manager.round()
+    await manager.round()
     assert strategy.answers == [] and executor.passes == 3
 
 
-def test_figures_are_served() -> None:
+async def test_figures_are_served() -> None:
     decided = Decision(figures={"be_suppress_cpu_cores": {("cpuset",): 3.0}})
     manager, _, registries, _ = manager_of(Scripted("a", [decided]))
-    manager.round()
+    await manager.round()
     found = registries.internal.get_sample_value("koordlet_be_suppress_cpu_cores", {"node": "n", "type": "cpuset"})
     assert found == 3.0
+
+
+async def test_victims_of_a_decision_go_and_the_strategy_cools_down() -> None:
+    task = Task("F", "podUsed", {"cpu": 1}, (), {})
+    strategy = Scripted("evict", [Decision(evictions=(task,)), None, Decision()])
+    manager, _, _, clock = manager_of(strategy)
+    for now in (0.0, 1.0, 2.0):
+        clock["now"] = now
+        await manager.round()
+    assert clock["evictor"].worked == [(task,)]
+    assert strategy.cooled == [0.0]
