@@ -31,7 +31,7 @@ from koordlet.app.runner import Runner
 from koordlet.audit import Auditor, LogAuditor, NullAuditor, node
 from koordlet.audit.api import SWEEP_SECONDS, Readers, events_handler, no_events
 from koordlet.audit.logfile import FLUSH_SECONDS, AuditLog
-from koordlet.interference.assembly import SECONDS, Interference
+from koordlet.interference.assembly import SECONDS, Interference, evidence_from
 from koordlet.kube import Client, Config, EventRecorder
 from koordlet.kube.credentials import TokenFile
 from koordlet.metriccache import MetricCache
@@ -41,6 +41,7 @@ from koordlet.metrics.registries import Rows
 from koordlet.metricsadvisor.advisor import FACT_CPU, FACT_NUMA, MetricsAdvisor, boot_clock
 from koordlet.metricsadvisor.allgroups import AllGroups
 from koordlet.metricsadvisor.capacity import attach_capacity
+from koordlet.metricsadvisor.cpi import CpiCollector
 from koordlet.metricsadvisor.memstall import MemStallCollector
 from koordlet.metricsadvisor.nodefacts import FACT_BASIC
 from koordlet.metricsadvisor.oom import OomCollector
@@ -110,7 +111,10 @@ class Daemon:
         """None without an API server."""
         self.reporter: NodeMetricReporter | None = None
         """None where nothing is reported; its `extensions` are what others add to NodeMetric."""
+        self.optional: OptionalCollectors | None = None
+        """Collectors by gate and flag, once the advisor is made."""
         self.mem_stall: MemStallCollector | None = None
+        self.cpi: CpiCollector | None = None
         self.oom: OomCollector | None = None
         self._snapshot = Path(options.state_dir) / "metrics.npz"
         self._boot_id = (self.host.roots.proc / "sys/kernel/random/boot_id").read_text().strip()
@@ -344,13 +348,16 @@ class Daemon:
             outdated=options.collect_sys_metric_outdated_interval,
             pods_known=lambda: not isinstance(states, KubeStates) or (states.pods is not None and states.pods.answered),
         )
+        optional = self._optional(advisor)
+        self.cpi = optional.cpi
         advisor.read_node_info()
         self.health.check("metrics-advisor", lambda: None if advisor.started else "no first sample yet")
+        self.optional = self._optional(advisor)
         cadences: tuple[tuple[str, float, Callable[[], object]], ...] = (
             ("collect-node-info", options.collect_node_cpu_info_interval, advisor.read_node_info),
             ("collect-use", options.collect_res_used_interval, advisor.tick),
             ("collect-sched-latency", options.sched_latency_interval, advisor.read_latency),
-            *self._optional(advisor).cadences,
+            *self.optional.cadences,
             *self._memory(advisor, probes),
         )
         for name, period, collect in cadences:
@@ -424,6 +431,7 @@ class Daemon:
         interference = Interference(
             advisor,
             self.registries,
+            evidence=evidence_from(mem_stall=self.mem_stall, cpi=self.cpi),
             node_slo=lambda: states.node_slo.object if isinstance(states, KubeStates) else None,
             auditor=self.auditor,
             recorder=self._events,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,13 @@ from koordlet.metriccache import MetricCache
 from koordlet.metrics import Registries
 from koordlet.metricsadvisor.advisor import FACT_NUMA, MetricsAdvisor
 from koordlet.metricsadvisor.batches import stall_batch
+from koordlet.metricsadvisor.conditions import Conditions
 from koordlet.metricsadvisor.hostapps import SERIES, HostAppMemory
 from koordlet.metricsadvisor.nodefacts import FACT_BASIC, cpu_basic_info, with_huge_pages
 from koordlet.metricsadvisor.optional import Intervals, OptionalCollectors
 from koordlet.metricsadvisor.pressure import PressureReading
 from koordlet.metricsadvisor.reader import TickReader
+from koordlet.metricsadvisor.stallviews import StallViews
 from koordlet.metricsadvisor.storageinfo import FACT_STORAGE, StorageInfoCollector
 from koordlet.options import Options
 from koordlet.probes.openprobes import ProbeSet
@@ -263,4 +265,29 @@ def test_stalled_shares_are_kept_by_level() -> None:
     assert batch.samples == {
         "pod_psi_stall": ([("uid-1", "mem", "some")], [0.002]),
         "container_psi_stall": ([("containerd://1", "mem", "some")], [0.001]),
+    }
+
+
+def test_stalled_time_is_the_kernels_own_counter() -> None:
+    """Microseconds of `total` as seconds, by level; nothing where a file has no such line."""
+    subjects = (POD, MAIN, QOS)
+    off = np.zeros(3, dtype=bool)
+    columns = {
+        "memory_some_total": np.array([1_500_000.0, 250_000.0, 9e9]),
+        "memory_full_total": np.array([500_000.0, np.nan, 9e9]),
+    }
+    table = CgroupTable(tuple(s.cgroup_dir for s in subjects), np.arange(1, 4, dtype=np.uint64), off, off, columns)
+    reading = PressureReading(50.0, Workloads(1, MappingProxyType({}), subjects), table)
+    registries = Registries()
+    registries.node = "n"
+    StallViews(SimpleNamespace(pressure=reading), registries, Conditions(registries))  # type: ignore[arg-type]
+    found = {
+        (sample.name, sample.labels["psi_resource_type"], sample.labels["psi_degree"]): sample.value
+        for family in registries.external.collect()
+        for sample in family.samples
+    }
+    assert found == {
+        ("koordlet_container_psi_stall_seconds_total", "mem", "some"): 0.25,
+        ("koordlet_pod_psi_stall_seconds_total", "mem", "some"): 1.5,
+        ("koordlet_pod_psi_stall_seconds_total", "mem", "full"): 0.5,
     }
