@@ -41,7 +41,6 @@ from koordlet.metrics.registries import Rows
 from koordlet.metricsadvisor.advisor import FACT_CPU, FACT_NUMA, MetricsAdvisor, boot_clock
 from koordlet.metricsadvisor.allgroups import AllGroups
 from koordlet.metricsadvisor.capacity import attach_capacity
-from koordlet.metricsadvisor.cpi import CpiCollector
 from koordlet.metricsadvisor.memstall import MemStallCollector
 from koordlet.metricsadvisor.nodefacts import FACT_BASIC
 from koordlet.metricsadvisor.oom import OomCollector
@@ -114,7 +113,6 @@ class Daemon:
         self.optional: OptionalCollectors | None = None
         """Collectors by gate and flag, once the advisor is made."""
         self.mem_stall: MemStallCollector | None = None
-        self.cpi: CpiCollector | None = None
         self.oom: OomCollector | None = None
         self._snapshot = Path(options.state_dir) / "metrics.npz"
         self._boot_id = (self.host.roots.proc / "sys/kernel/random/boot_id").read_text().strip()
@@ -348,8 +346,6 @@ class Daemon:
             outdated=options.collect_sys_metric_outdated_interval,
             pods_known=lambda: not isinstance(states, KubeStates) or (states.pods is not None and states.pods.answered),
         )
-        optional = self._optional(advisor)
-        self.cpi = optional.cpi
         advisor.read_node_info()
         self.health.check("metrics-advisor", lambda: None if advisor.started else "no first sample yet")
         self.optional = self._optional(advisor)
@@ -431,7 +427,7 @@ class Daemon:
         interference = Interference(
             advisor,
             self.registries,
-            evidence=evidence_from(mem_stall=self.mem_stall, cpi=self.cpi),
+            evidence=evidence_from(mem_stall=self.mem_stall, cpi=self.optional.cpi if self.optional else None),
             node_slo=lambda: states.node_slo.object if isinstance(states, KubeStates) else None,
             auditor=self.auditor,
             recorder=self._events,

@@ -33,9 +33,13 @@ Ints = NDArray[np.int64]
 PROBES = ("bpf", "bcc")
 
 
-def lost_share(held_up: Floats, ran: Floats) -> Floats:
-    """Part of the time wanted that was lost, 0..1; both in seconds a second."""
-    share: Floats = held_up / (held_up + np.nan_to_num(ran) + HARDLY)
+def lost_share(held_up: Floats, rest: Floats) -> Floats:
+    """Part of the time wanted that was lost, 0..1; `rest` is what else it wanted, got or not, in seconds a second too.
+
+    Time of tasks, not of the wall: where ten own tasks wait while a stranger has the CPU for a moment, ten wait for it,
+    but they would have waited for each other otherwise, and that is in `rest`.
+    """
+    share: Floats = held_up / (held_up + np.nan_to_num(rest) + HARDLY)
     return share
 
 
@@ -139,12 +143,11 @@ def cpu_evidence(
         culprits = guess
     threads = waited * own_share
     others = waited * np.maximum(1.0 - own_share - nobody, 0.0)
-    # One scale for both causes: everything that it wanted and did not get counts as wanted.
-    ran_or_other = np.nan_to_num(ran)
+    own = threads + quota  # both causes are parts of one whole: all that it wanted
     return ResourceEvidence(
         source=window.source,
-        others=lost_share(others, ran_or_other),
-        own=lost_share(threads + quota, ran_or_other),
+        others=lost_share(others, ran + own),
+        own=lost_share(own, ran + others),
         parts={"quota": quota, "threads": threads},
         latency=_p99(window, rows, at),
         pressure=pressure,

@@ -99,9 +99,9 @@ def _memory_limit(workloads: Workloads, subject: Subject) -> float:
 class Gatherer:
     """Asks the advisor, and whatever `sources` were given, for one window."""
 
-    def __init__(self, advisor: MetricsAdvisor, sources: Mapping[Resource, Source] | None = None) -> None:
+    def __init__(self, advisor: MetricsAdvisor, sources: Mapping[Resource, Source]) -> None:
         self._advisor = advisor
-        self._sources = dict(sources or {})
+        self._sources = sources
         self._cpu = CpuWindow()
         self._frame: Frame | None = None
         self._rows: tuple[Rows, tuple[Subject, ...], float] | None = None

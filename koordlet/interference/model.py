@@ -2,7 +2,8 @@
 
 **Symptom.** For every container and resource there are two numbers over the evidence window: the part of the time that
 its tasks wanted to get on and could not because of *others*, and the same because of *itself* (own quota, own limit,
-own threads in each other's way): `held_up / (held_up + ran)`, 0..1, so that a container's size and load cancel out.
+own threads in each other's way): each over all the time that its tasks wanted, got or not, so that both sum to 1 at
+most and a container's size and load cancel out.
 The cache's symptom is cycles per instruction, which has no upper end. NaN means that nothing is known.
 """
 

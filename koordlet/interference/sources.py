@@ -8,15 +8,16 @@ window is empty says that nobody was held up, which is evidence too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from koordlet.interference.cpu import lost_share
 from koordlet.interference.gather import Frame, Source
 from koordlet.interference.model import Floats, ResourceEvidence
+from koordlet.metricsadvisor.blockio import SubjectBlockIO
 from koordlet.metricsadvisor.latency import Blame
 from koordlet.metricsadvisor.memstall import SubjectMemStall
+from koordlet.metricsadvisor.netstall import SubjectNetStall
 from koordlet.statesinformer.model import Subject
 
 FULL = 0.97
@@ -47,8 +48,8 @@ def _evidence(
     ran, keys = frame.ran, frame.keys
     return ResourceEvidence(
         source=source,
-        others=lost_share(others, ran),
-        own=lost_share(own, ran),
+        others=lost_share(others, ran + own),
+        own=lost_share(own, ran + others),
         parts=parts,
         latency=latency,
         pressure=frame.pressure.get(resource),
@@ -108,6 +109,80 @@ def memory(window: Callable[[], Mapping[str, SubjectMemStall] | None], source: C
     return of
 
 
+def io(window: Callable[[], Mapping[str, SubjectBlockIO] | None]) -> Source:
+    """`BlockIOCollector.window`; None where no probe counts.
+
+    What a container wanted is its requests' whole time: waiting behind others and behind itself, and being served. Held
+    back by its own limit is its own doing.
+    """
+
+    def of(frame: Frame) -> ResourceEvidence | None:
+        found = window()
+        if found is None:
+            return None
+        size = len(frame.keys)
+        others, threads, throttled, served = (np.zeros(size) for _ in range(4))
+        p99 = np.full(size, np.nan)
+        for row, subject in enumerate(frame.subjects):
+            one = found.get(subject.key)
+            if one is None:
+                continue
+            mine, theirs = _shares(subject, one.culprits)
+            others[row], threads[row] = one.wait * theirs, one.wait * mine
+            throttled[row], served[row] = one.throttled, one.device
+            if one.queue_p99 is not None:
+                p99[row] = one.queue_p99
+        got_on = frame.ran + served
+        return ResourceEvidence(
+            source="bpf",
+            others=lost_share(others, got_on + threads + throttled),
+            own=lost_share(throttled, got_on + threads + others),
+            parts={"throttle": throttled},
+            latency=p99,
+            pressure=frame.pressure.get("io"),
+            culprits=lambda row: found[frame.keys[row]].culprits if frame.keys[row] in found else (),
+            named=True,
+        )
+
+    return of
+
+
+def network(window: Callable[[], Mapping[str, SubjectNetStall] | None]) -> Source:
+    """`NetStallCollector.window`: CPU time that packets of others took from it; None where no probe counts. Packets of
+    its own are its work, not its trouble."""
+
+    def of(frame: Frame) -> ResourceEvidence | None:
+        found = window()
+        if found is None:
+            return None
+        others, p99 = np.zeros(len(frame.keys)), np.full(len(frame.keys), np.nan)
+        for row, subject in enumerate(frame.subjects):
+            one = found.get(subject.key)
+            if one is not None:
+                others[row] = one.softirq * _shares(subject, one.culprits)[1]
+                p99[row] = np.nan if one.softirq_p99 is None else one.softirq_p99
+        return ResourceEvidence(
+            source="bpf",
+            others=lost_share(others, frame.ran),
+            own=np.zeros(len(others)),
+            latency=p99,
+            culprits=lambda row: found[frame.keys[row]].culprits if frame.keys[row] in found else (),
+            named=True,
+        )
+
+    return of
+
+
+def _shares(subject: Subject, blames: Sequence[Blame]) -> tuple[float, float]:
+    """(its own part, others' part) of the blame; an idle disk is nobody's."""
+    total = sum(one.seconds for one in blames)
+    if total <= 0:
+        return 0.0, 0.0
+    mine = own_share(subject, blames) or 0.0
+    idle = sum(one.seconds for one in blames if one.owner.kind in ("idle", "unknown")) / total
+    return mine, max(1.0 - mine - idle, 0.0)
+
+
 def cache(window: Callable[[], Mapping[str, float]]) -> Source:
     """`CpiCollector.window`: cycles per instruction, compared only with what is usual for the container. Whose doing it
     is can't be seen; who used most CPU meanwhile is guessed."""
@@ -120,8 +195,3 @@ def cache(window: Callable[[], Mapping[str, float]]) -> Source:
         return ResourceEvidence(source="counters", others=cpi, own=np.full(len(cpi), np.nan), culprits=frame.users)
 
     return of
-
-
-def figures(window: Mapping[str, Any], keys: Sequence[str], name: str) -> Floats:
-    """A member of a collector's figures as a column; 0 where the collector says nothing of a container."""
-    return np.array([getattr(window[key], name) if key in window else 0.0 for key in keys], dtype=float)
