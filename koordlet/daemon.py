@@ -89,8 +89,7 @@ class Daemon:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.gates = FeatureGates(KOORDLET)
-        if options.standalone:  # no manifest chooses then; what only reads and costs nothing is on unless named
-            self.gates.set({"PSICollector": True})
+        self.gates.set({"PSICollector": True})  # on unless named: docs/decisions.md
         self.gates.set(options.feature_gates)
         self.host = Host(options.roots())
         self.registries = Registries()

@@ -91,7 +91,7 @@ def _koordlet(layout: Layout, settings: Settings) -> list[str]:
         f"--prediction-checkpoint-filepath={layout.root / 'koordlet/predictions'}",
         f"--bpf-pin-dir={settings.bpf_pin_dir}",
         f"--probes={settings.probes}",
-        "--feature-gates=PSICollector=true,CPICollector=true,ColdPageCollector=true",
+        "--feature-gates=CPICollector=true,ColdPageCollector=true",
     )
 
 
