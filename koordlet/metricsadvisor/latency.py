@@ -7,9 +7,9 @@ figures come from the last `window` seconds because one tick of a quiet containe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -156,10 +156,13 @@ def blame(
     """By victim's subject key: who held the CPU (or the disk) while it waited, longest first.
 
     A container's own other tasks count as the container itself. `only` limits the victims. Waiting whose runner is not
-    remembered is spread over the victim's known culprits: who ran lately, ran then.
+    remembered is spread over the victim's known culprits: who ran lately, ran then; without `spread`, which counters
+    want because shares change, it stays with culprits of kind unknown.
     """
     wanted = None if only is None else set(only)
-    sums: dict[str, dict[tuple[str, str], tuple[Owner, int, int]]] = {}
+    sums: dict[str, dict[str, list[Any]]] = {}
+    victims: dict[int, str | None] = {}  # a full node has a pair for every two containers: look each up once
+    culprits: dict[int, tuple[str, Owner]] = {}
     rows = zip(
         snapshot.victim.tolist(),
         snapshot.culprit.tolist(),
@@ -170,20 +173,27 @@ def blame(
     for victim, culprit, wait_ns, count in rows:
         if wait_ns <= 0:
             continue
-        subject = owner(victim).subject if victim > 0 else None
-        if subject is None or (wanted is not None and subject.key not in wanted):
+        if victim not in victims:
+            subject = owner(victim).subject if victim > 0 else None
+            victims[victim] = subject.key if subject and (wanted is None or subject.key in wanted) else None
+        name = victims[victim]
+        if name is None:
             continue
-        who = culprit_owner(culprit, owner)
-        mine = sums.setdefault(subject.key, {})
-        key = (who.kind, who.subject.key if who.subject is not None else who.label)
-        _, ns, waits = mine.get(key, (who, 0, 0))
-        mine[key] = (who, ns + wait_ns, waits + count)
-    return {victim: _longest_first(found) for victim, found in sums.items()}
+        if culprit not in culprits:
+            who = culprit_owner(culprit, owner)
+            culprits[culprit] = f"{who.kind} {who.subject.key if who.subject is not None else who.label}", who
+        key, who = culprits[culprit]
+        part = sums.setdefault(name, {}).setdefault(key, [who, 0, 0])
+        part[1] += wait_ns
+        part[2] += count
+    return {victim: _longest_first(found.values(), spread) for victim, found in sums.items()}
 
 
-def _longest_first(found: dict[tuple[str, str], tuple[Owner, int, int]]) -> list[Blame]:
-    known = {key: row for key, row in found.items() if row[0].kind != "unknown"}
-    seen = sum(ns for _, ns, _ in known.values())
-    scale = sum(ns for _, ns, _ in found.values()) / seen if seen else 1.0
-    blames = [Blame(who, ns / 1e9 * scale, waits) for who, ns, waits in (known or found).values()]
-    return sorted(blames, key=lambda one: (-one.seconds, one.owner.label))
+def _longest_first(found: Collection[Sequence[Any]], spread: bool) -> list[Blame]:
+    """*found*: owner, ns and waits of each culprit; equal ones stay in the matrix' order."""
+    known = [row for row in found if row[0].kind != "unknown"] if spread else found
+    seen = sum(ns for _, ns, _ in known)
+    scale = sum(ns for _, ns, _ in found) / seen / 1e9 if seen else 1e-9
+    blames = [Blame(who, ns * scale, waits) for who, ns, waits in known or found]
+    blames.sort(key=lambda one: -one.seconds)
+    return blames
