@@ -142,6 +142,19 @@ def start(pods: Pods, scratch: Path, pins: Path, more: Sequence[str] = ()) -> su
         return subprocess.Popen(["unshare", "-m", "sh", "-c", script], cwd=ROOT, stderr=log)
 
 
+def stop(koordlet: subprocess.Popen[bytes] | None) -> None:
+    """An orderly end, or any end: the groups must go in any case."""
+    if koordlet is None:
+        return
+    koordlet.terminate()
+    try:
+        koordlet.wait(60)
+    except subprocess.TimeoutExpired:
+        print("# koordlet did not stop within a minute and was killed", flush=True)
+        koordlet.kill()
+        koordlet.wait()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pods", type=int, default=110)
@@ -161,9 +174,7 @@ def main() -> int:
             resident = resident_mb(koordlet.pid)
             source = ",".join(probe["source"] for probe in top()["probes"])
         finally:
-            if koordlet is not None:
-                koordlet.terminate()
-                koordlet.wait(20)
+            stop(koordlet)
             pods.remove()
     containers = len(pods.containers)
     print(f"# {options.pods} pods x 2 containers, probes from {source}, {options.seconds:.0f} s", flush=True)

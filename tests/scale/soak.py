@@ -248,9 +248,7 @@ def main() -> int:
             soak = Soak(koordlet, pods, pins)
             soak.run(options.duration)
         finally:
-            if koordlet is not None:
-                koordlet.terminate()
-                koordlet.wait(30)
+            bench_koordlet.stop(koordlet)
             pods.remove()
     target = ROOT / "build/bench/soak-samples.json"
     target.parent.mkdir(parents=True, exist_ok=True)
