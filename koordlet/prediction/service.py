@@ -71,7 +71,7 @@ class PredictionService:
         wall: Callable[[], float],
     ) -> None:
         self._cache, self._what, self._directory, self._settings = cache, what, directory, settings
-        self._clock, self._wall = clock, wall
+        self._registries, self._clock, self._wall = registries, clock, wall
         self.models, self.validation = models, Validation()
         self.trained = False
         """Whether a training step has learned something since the start."""
@@ -104,6 +104,7 @@ class PredictionService:
         self._validate(found, now)
         self.models.train(found.keys, found.cores, found.memory, self._wall(), now)
         self.trained = True
+        self._registries.count("prediction_training_steps_total")
 
     def _validate(self, found: Lesson, now: float) -> None:
         if NODE in found.keys:

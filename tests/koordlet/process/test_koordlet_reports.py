@@ -3,7 +3,7 @@
 One history for all tests, because a report takes thirty seconds at least: an API server process and a kubelet (TLS in
 this process, so that it can misbehave), a first report; then koordlet sleeps through changes that the server no longer
 remembers, the server is killed and started again on its port, the NodeMetric is made anew with another policy, the
-kubelet falls silent; and a second report.
+kubelet falls silent; and a second report. At the end koordlet is stopped and started once more.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
 
 NODE = "own-node"
 TOKEN = "kubelet-token"
+TICKS_AWAY = 5
+QUICK = (
+    "--kubelet-sync-interval=1s", "--prediction-training-interval=5s", "--feature-gates=NodeMetricPromMetrics=true",
+)  # fmt: skip
 METRIC = f"/apis/slo.koordinator.sh/v1alpha1/nodemetrics/{NODE}"
 TOPOLOGY = f"/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies/{NODE}"
 
@@ -154,7 +158,10 @@ def _pod(container: Any, name: str, qos: str, kube_qos: KubeQOS, **labels: str) 
             "uid": container.pod_uid,
             "labels": {"koordinator.sh/qosClass": qos, **labels},
         },
-        "spec": {"nodeName": NODE, "containers": [{"name": "main", "image": "none"}]},
+        "spec": {
+            "nodeName": NODE,
+            "containers": [{"name": "main", "image": "none", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}],
+        },
         "status": {"phase": "Running", "qosClass": kube_qos.value, "containerStatuses": [status]},
     }
 
@@ -194,6 +201,12 @@ class History:
     batch: Any
     witness: Any
     koordlet: Any
+    asleep: tuple[float, float] = (0.0, 0.0)
+    """CLOCK_BOOTTIME between which koordlet was stopped."""
+    away: tuple[float, float] = (0.0, 0.0)
+    """CLOCK_BOOTTIME between which TICKS_AWAY ticks came to an end, server and kubelet being away."""
+    checkpoints: list[dict[str, Any]] = field(default_factory=list)
+    """What predictions had learned at each of the two ends, by file."""
     series: list[Any] = field(default_factory=list)
     """Snapshots of the metric cache after each report."""
     reports: list[dict[str, Any]] = field(default_factory=list)
@@ -254,7 +267,7 @@ def _live(tools: Any, tree: Any, view: Any, koordlets: Any, api: Api, kubelet: K
     (view.scratch / "token").write_text(TOKEN)
     history.koordlet = koordlet = koordlets(
         view, f"--kubeconfig={api.kubeconfig}", f"--kubelet-token-file={view.scratch / 'token'}",
-        "--kubelet-sync-interval=1s", standalone=False,
+        *QUICK, standalone=False,
     )  # fmt: skip
     koordlet.wait()
 
@@ -262,7 +275,7 @@ def _live(tools: Any, tree: Any, view: Any, koordlets: Any, api: Api, kubelet: K
         def found() -> Any:
             metric = api.find(METRIC)
             fresh = metric is not None and metric["metadata"]["uid"] == uid
-            return fresh and metric.get("status", {}).get("updateTime") and metric
+            return fresh and metric.get("status", {}).get("prodPeakMetric") and metric
 
         return found
 
@@ -275,15 +288,21 @@ def _live(tools: Any, tree: Any, view: Any, koordlets: Any, api: Api, kubelet: K
     history.topologies.append(_settled(lambda: api.find(TOPOLOGY), tools, "the node's topology"))
     # koordlet sleeps while the server goes on and forgets
     os.kill(koordlet.process.pid, signal.SIGSTOP)
+    _settled(lambda: _state(koordlet.process.pid) == "T", tools, "koordlet asleep")
+    fell_asleep = tools.boot_time()
     for number in range(150):
         api.patch(f"/api/v1/nodes/{NODE}", {"metadata": {"annotations": {"number": str(number)}}})
     time.sleep(7.0)  # the server trims its history every five seconds
     api.kill()
-    os.kill(koordlet.process.pid, signal.SIGCONT)
     kubelet.silent = True
+    history.asleep = (fell_asleep, tools.boot_time())
+    os.kill(koordlet.process.pid, signal.SIGCONT)
     _settled(lambda: b"informer" in _ready(koordlet) and b"pods" in _ready(koordlet), tools, "conditions in /readyz")
     history.ready_while_away = _ready(koordlet).decode()
     history.top_while_away = koordlet.top()
+    since, ticks = tools.boot_time(), _ticks(koordlet)
+    _settled(lambda: _ticks(koordlet) >= ticks + TICKS_AWAY, tools, "ticks while everything is away")
+    history.away = (since, tools.boot_time())
     api.start()
     _settled(api.ready, tools, "the API server again")
     api.call("DELETE", METRIC)
@@ -295,7 +314,35 @@ def _live(tools: Any, tree: Any, view: Any, koordlets: Any, api: Api, kubelet: K
     kubelet.silent = False
     history.topologies.append(_settled(lambda: api.find(TOPOLOGY), tools, "the node's topology again"))
     history.families = koordlet.families()
+    _learn_on(tools, koordlets, view, api, kubelet, history)
     return history
+
+
+def _learn_on(tools: Any, koordlets: Any, view: Any, api: Api, kubelet: Kubelet, history: History) -> None:
+    """koordlet ends and a new one takes over what it had learned."""
+
+    def learned() -> dict[str, Any]:
+        return {path.name: json.loads(path.read_text()) for path in (view.state / "predictions").iterdir()}
+
+    assert history.koordlet.terminate() == 0
+    history.checkpoints.append(learned())
+    kubelet.silent = False
+    again = koordlets(
+        view, f"--kubeconfig={api.kubeconfig}", f"--kubelet-token-file={view.scratch / 'token'}",
+        *QUICK, standalone=False,
+    ).wait()  # fmt: skip
+    _settled(lambda: again.values("koordlet_prediction_training_steps_total"), tools, "a training step")
+    assert again.terminate() == 0
+    history.checkpoints.append(learned())
+
+
+def _ticks(koordlet: Any) -> float:
+    found: float = koordlet.value("koord_periodic_task_runs_total", task="collect-use")
+    return found
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _ready(koordlet: Any) -> bytes:
@@ -383,7 +430,7 @@ def test_pods_are_described_and_malformed_ones_cost_only_themselves(history: His
 def test_a_host_application_of_the_node_slo_is_reported(history: History) -> None:
     (app,) = history.reports[0]["status"]["hostApplicationMetric"]
     assert (app["name"], app["qos"], app["priority"]) == ("agent", "LS", "koord-prod")
-    assert memory(app["usage"]["resources"]) > 1 << 20
+    assert memory(app["usage"]["resources"]) > 1 << 17  # what it touched since it was moved there
 
 
 def test_system_usage_is_what_pods_and_applications_leave(history: History) -> None:
@@ -403,16 +450,23 @@ def test_a_young_window_is_empty(history: History) -> None:
 
 
 def test_collecting_goes_on_while_server_and_kubelet_are_away(history: History) -> None:
-    """Both are named in /readyz; pods and figures stay; there is a sample for every second koordlet was awake."""
+    """Both are named in /readyz; pods and figures stay; every tick left its sample; no figure spans koordlet's sleep
+    as if it had lasted a tick."""
     assert "informer" in history.ready_while_away
     assert "pods" in history.ready_while_away
     names = {row.get("pod") for row in history.top_while_away["rows"]}
     assert {"web", "job"} <= names
     times, values = history.series[1].samples["node_cpu_usage",]
-    gaps = sorted(times[1:] - times[:-1])
-    assert gaps[-1] > 5, "koordlet did not sleep"
-    assert gaps[-2] < 5, "samples are missing while the API server was away"
-    assert values.max() <= (os.cpu_count() or 1) + 0.1
+
+    def samples(span: tuple[float, float]) -> int:
+        return int(((times >= span[0]) & (times <= span[1])).sum())
+
+    assert samples(history.away) >= TICKS_AWAY - 1, "samples are missing while the API server was away"
+    assert samples(history.asleep) == 0, "koordlet did not sleep"
+    after = int((times <= history.asleep[1]).sum())
+    begun, ended = float(times[after - 1]), float(times[after])
+    kernel = history.witness.delta("node", begun, ended) / (ended - begun)
+    assert values[after] <= 1.5 * kernel + 0.5, "the sleep was taken for a tick"
 
 
 def test_reports_go_on_after_the_server_came_back(history: History) -> None:
@@ -453,6 +507,32 @@ def test_the_topology_is_this_machines(history: History) -> None:
     assert sum(totals) == memory_kib * 1024
 
 
+def test_prod_is_predicted(history: History) -> None:
+    """Not more can be lent than the one Prod pod requested; the peak covers what it and the system used."""
+    for report in history.reports:
+        status = report["status"]
+        lent, peak = (status[f"prod{name}Metric"]["resource"]["resources"] for name in ("Reclaimable", "Peak"))
+        system = status["nodeMetric"]["systemUsage"]["resources"]
+        assert cores(lent) <= 1
+        assert memory(lent) <= 1 << 30
+        assert cores(peak) >= 0.9 * cores(pods_of(report)["web"]["podUsage"]["resources"])
+        assert memory(peak) >= 0.9 * memory(system)
+
+
+def test_predictions_survive_a_restart(history: History) -> None:
+    """The second koordlet went on from the weights that the first one had left: every model weighs more than before."""
+    first, second = history.checkpoints
+    uids = {history.worker.pod_uid, history.batch.pod_uid}
+    classes = {f"__node-{name}__" for name in ("koord-prod", "koord-mid", "koord-batch", "koord-free", "", "sys")}
+    assert first.keys() == second.keys() == uids | classes | {"__node__"}
+    for key, model in first.items():
+        for kind in ("CPU", "Memory"):
+            assert second[key][kind]["totalWeight"] > model[kind]["totalWeight"] > 0
+            assert second[key][kind]["bucketWeights"].keys() >= {
+                bucket for bucket, share in model[kind]["bucketWeights"].items() if share > 100
+            }
+
+
 def test_what_others_wrote_stays(history: History) -> None:
     assert history.reports[1]["status"]["neighbour"] == {"says": "hello"}
     assert history.reports[1]["metadata"]["labels"] == {"whose": "somebody-else"}
@@ -470,6 +550,10 @@ def test_families_that_need_a_cluster_are_served(history: History) -> None:
     assert rows("koordlet_node_resource_allocatable")[NODE, "kubernetes.io/batch-cpu", "integer"] == 1500
     usage = history.reports[1]["status"]["nodeMetric"]["nodeUsage"]["resources"]
     assert rows("koordlet_node_metric_node_usage")[NODE, "cpu", "core"] == pytest.approx(cores(usage))
+    predictors = {labels[1] for labels in rows("koordlet_node_predicted_resource_peak")}
+    assert predictors == {"podReclaimablePredictor", "priorityReclaimablePredictor", "minPredictor"}
+    assert rows("koordlet_node_resource_priority_reclaimable_status") == {(NODE, "koord-prod"): 0}
+    assert rows("koordlet_prediction_models")[NODE,] == 9
     outcomes = rows("koordlet_node_metric_reports")
     assert outcomes[NODE, "succeeded"] >= 2
     assert rows("koordlet_be_suppress_be_used_cpu_cores")
