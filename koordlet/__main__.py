@@ -9,6 +9,7 @@ from types import FrameType
 
 from koordlet.app.flags import FlagError, parse
 from koordlet.app.gates import GateError
+from koordlet.app.heap import bound_heap
 from koordlet.app.logging import setup
 from koordlet.app.runner import run
 from koordlet.daemon import Daemon
@@ -27,6 +28,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 def main() -> int:
     """Exit status: 0 after an orderly stop, 1 if a part failed, 2 for a command line that can't be used."""
     signal.signal(signal.SIGTERM, _interrupt)  # until the loop takes signals: what was pinned meanwhile is unpinned
+    bound_heap()
     options = parse(Options, sys.argv[1:], prog="koordlet", description="Watches this node and reports NodeMetric.")
     try:
         setup(options.v, json=options.logging_format == "json")

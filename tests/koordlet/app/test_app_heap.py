@@ -1,0 +1,38 @@
+"""Freed blocks leave the process, also after larger ones were freed before."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+from koordlet.app.heap import bound_heap
+import ctypes
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+def block(size):
+    at = libc.malloc(ctypes.c_size_t(size))
+    ctypes.memset(at, 1, size)
+    return ctypes.c_void_p(at)
+assert bound_heap() or BOUND == 0
+libc.free(block(24 << 20))  # would raise glibc's threshold to 24 MiB
+begin = resident()
+pairs = [(block(1 << 20), block(64)) for _ in range(16)]  # the small ones hold the heap's end
+for large, _ in pairs:
+    libc.free(large)
+print(resident() - begin)
+"""
+
+
+def left(bound: bool) -> int:
+    """Bytes still resident after 16 MiB were freed."""
+    program = PROGRAM.replace("BOUND", str(int(bound)))
+    if not bound:
+        program = program.replace("bound_heap() or", "")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+def test_freed_blocks_leave() -> None:
+    assert left(bound=True) < 2 << 20
+    assert left(bound=False) > 8 << 20  # what it is good for
