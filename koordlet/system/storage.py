@@ -10,6 +10,7 @@ a medium (unbound loops, empty drives) are left out. Source: Documentation/ABI/s
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,19 +149,43 @@ def _read_device(path: Path) -> BlockDevice | None:
     )
 
 
-def _mounts(roots: Roots) -> list[tuple[str, str, str]]:
+def _mountinfo(roots: Roots) -> tuple[Path, ...]:
     """Of init's mount namespace, which is the host's, or of our own where that one is closed to us."""
-    for pid in ("1", "self"):
-        path = roots.proc / pid / "mountinfo"
+    return tuple(roots.proc / pid / "mountinfo" for pid in ("1", "self"))
+
+
+def _mounts(roots: Roots) -> list[tuple[str, str, str]]:
+    for path in _mountinfo(roots):
         text = read_text(path)
         if text is not None:
             return [(str(mount.point), mount.source, mount.device) for mount in parse_mountinfo(text, str(path))]
     return []
 
 
-def storage_fingerprint(roots: Roots) -> tuple[str | None, ...]:
-    """Changes when a device or a mount comes or goes: two small files instead of all of sysfs."""
-    return tuple(
-        read_text(path)
-        for path in (roots.proc / "partitions", roots.proc / "1/mountinfo", roots.proc / "self/mountinfo")
-    )
+class StorageWatch:
+    """Tells whether a device or a mount came or went, without reading the long list of mounts: an open mountinfo is
+    ready for poll(2) with POLLPRI after every change (proc_pid_mounts(5)). Holds one descriptor until closed."""
+
+    def __init__(self, roots: Roots) -> None:
+        self._partitions = roots.proc / "partitions"
+        self._last: str | None = None
+        self._poll, self._fd = select.poll(), -1
+        for path in _mountinfo(roots):
+            try:
+                self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:  # then mounts are found by the reader's own regular rounds
+                continue
+            self._poll.register(self._fd, select.POLLPRI)
+            break
+
+    def changed(self) -> bool:
+        """Since the last call; a first call may say either."""
+        last, self._last = self._last, read_text(self._partitions)
+        mounted = bool(self._poll.poll(0))
+        return mounted or last != self._last
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._poll.unregister(self._fd)
+            os.close(self._fd)
+            self._fd = -1

@@ -241,6 +241,7 @@ def test_storage_is_read_anew_only_when_something_changed(tmp_path: Path) -> Non
     collector.read()
     assert machine.cache.facts.get(FACT_STORAGE, newer_than=machine.now) is first, "fresh, but not read again"
     (init / "mountinfo").write_text("20 1 254:0 / / rw - ext4 /dev/vda rw\n")
+    (machine.roots.proc / "partitions").write_text("major minor  #blocks  name\n")
     collector.read()
     assert machine.cache.facts.get(FACT_STORAGE).mount_source == {"/": "/dev/vda"}
     second = collector.latest
@@ -249,6 +250,7 @@ def test_storage_is_read_anew_only_when_something_changed(tmp_path: Path) -> Non
     assert collector.latest is not second, "once a minute anyway"
     rows = dict(machine.registries._counts["collect_node_local_storage_info_status"])
     assert rows == {("failed",): 1, ("succeeded",): 4}
+    collector.close()
 
 
 # --- stalled time (§5.13)

@@ -14,7 +14,7 @@ import pytest
 
 from koordlet.system.errors import MalformedFile, UnreadableFile
 from koordlet.system.roots import Roots
-from koordlet.system.storage import LocalStorage, read_local_storage, storage_fingerprint
+from koordlet.system.storage import LocalStorage, StorageWatch, read_local_storage
 
 VG, OTHER = "A" * 32, "B" * 32
 
@@ -201,18 +201,21 @@ def volume(stack: ExitStack, part: str) -> str | None:
 def test_real_devices(loop: str, tmp_path: Path) -> None:
     """A partition beyond the fifteenth on a loop device; a volume on it where the kernel has device-mapper; a mount."""
     roots = Roots.host()
-    before = storage_fingerprint(roots)
+    watch = StorageWatch(roots)
+    watch.changed()
     point = tmp_path / "mounted here"
     point.mkdir()
     part = f"{loop}p{PART}"
     with ExitStack() as stack:
         partition(loop, ADD)
         stack.callback(partition, loop, REMOVE)
+        stack.callback(watch.close)
+        assert watch.changed(), "a device came"
         lv = volume(stack, part)
         command("mkfs.ext2", "-q", lv or part)
         command("mount", lv or part, str(point))
         stack.callback(command, "umount", str(point))
-        assert storage_fingerprint(roots) != before
+        assert watch.changed(), "a mount came"
         found = read_local_storage(roots)
         listed = command(
             "lsblk", "--noheadings", "--list", "--bytes", "--output", "NAME,TYPE,MAJ:MIN,SIZE"
