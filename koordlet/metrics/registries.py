@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, PlatformCollector, ProcessCollector
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -37,6 +37,8 @@ class Registries:
         self.node = ""
         """Name of the Node object; empty until it was seen."""
         self._counts: dict[str, dict[tuple[str, ...], float]] = {}
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):  # koordlet's own cost, read at a scrape
+            collector(registry=self.internal)
         self._broken = Counter(
             "koordlet_metric_provider_failures_total",
             "Scrapes in which a family could not be produced.",
