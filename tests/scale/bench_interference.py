@@ -6,9 +6,11 @@ by one real koordlet process through a private view (tests/koordlet/process). Th
     quiet       the victim alone on its CPU; a best-effort burner on the other CPU is innocent
     self-quota  the victim's own quota stops it
     self-threads  the victim's own threads are in each other's way
+    self-memory   the victim reads more than its own memory limit holds
     cpu         one neighbour on the victim's CPU
     cpu-two     two neighbours, one of which takes clearly more
-    memory, io, softirq   where koordlet has a probe for them: see `labs`
+    memory      a neighbour fills the limit that both are under with page cache
+    io          a neighbour floods the victim's disk, a loop device
 
 A judge beside koordlet reads the victim's run delay (`/proc/<pid>/schedstat`). A quiet trial in which it lost time all
 the same was *disturbed* by a stranger on this machine; one with a neighbour in which it lost nothing was *harmless*:
@@ -21,6 +23,7 @@ import argparse
 import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import threading
@@ -149,7 +152,7 @@ class Stage:
     """One koordlet, one tree of pods, for all trials."""
 
     def __init__(self, scratch: Path, cpus: tuple[int, int]) -> None:
-        self.cpus = cpus
+        self.cpus, self.scratch, self._loop = cpus, scratch, ""
         self.tree = lab.PodTree(Host(Roots.host()), CgroupDriver.CGROUPFS, HEAVY)
         self.view = lab.View(self.tree, scratch)
         self.koordlet = lab.Koordlet(self.view)
@@ -175,10 +178,47 @@ class Stage:
         for container, qos in pods:
             self.tree.remove_pod(container.pod_uid, qos)
 
+    def limit(self, group: Path, mebibytes: int | None) -> None:
+        """A memory limit on a group; None takes it away."""
+        if self.tree.v2:
+            (group / "memory.max").write_text("max" if mebibytes is None else str(mebibytes << 20))
+        else:
+            (group / "memory.limit_in_bytes").write_text("-1" if mebibytes is None else str(mebibytes << 20))
+
+    def sparse(self) -> Path:
+        """A file of holes, which fills the page cache without a disk."""
+        path = self.scratch / "sparse"
+        if not path.exists():
+            with path.open("wb") as file:
+                file.truncate(2 << 30)
+        return path
+
+    def disk(self) -> str:
+        """A loop device of our own."""
+        if not self._loop:
+            path = self.scratch / "disk"
+            with path.open("wb") as file:
+                for _ in range(256):
+                    file.write(os.urandom(1 << 20))
+            command = ["losetup", "--find", "--show", "--direct-io=on", str(path)]
+            self._loop = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        return self._loop
+
+    def sources(self) -> dict[str, str]:
+        """What koordlet judges by."""
+        probe = self.pod(KubeQOS.BURSTABLE)
+        try:
+            self.known(probe)
+            return lab.until(lambda: found.sources if (found := self.explained(probe)) else None, "evidence", 30.0)
+        finally:
+            self.remove((probe, KubeQOS.BURSTABLE))
+
     def close(self) -> None:
         self.koordlet.kill()
         self.tree.remove()
         self.view.close()
+        if self._loop:
+            subprocess.run(["losetup", "--detach", self._loop], check=True)
 
 
 def verdict_of(alarms: list[VerdictSaid]) -> str:
@@ -238,15 +278,87 @@ def watch(stage: Stage, trial: Trial, victim: Any, began: float, guilty: set[str
         time.sleep(0.2)
 
 
+def run_memory(stage: Stage, scenario: Scenario, trial: Trial) -> None:
+    """The victim takes memory and gives it back; page cache of a sparse file makes the limit short without any disk."""
+    mine, other = stage.cpus
+    victim, neighbour = stage.pod(KubeQOS.BURSTABLE), stage.pod(KubeQOS.BESTEFFORT)
+    sparse = stage.sparse()
+    above = stage.tree.path("memory", "kubepods")
+    try:
+        if scenario.kind == "self-memory":
+            stage.limit(victim.path("memory"), 48)
+            victim.run(stream(sparse, 0.0), mine)
+        else:
+            victim.run(take_and_give(scenario.idle), mine)
+        stage.known(victim, neighbour)
+        time.sleep(scenario.warm)
+        began = time.monotonic()
+        if scenario.kind == "memory":
+            stage.limit(above, 192)
+            neighbour.run(stream(sparse, 0.0), other)
+        watch(stage, trial, victim, began, {neighbour.pod_uid})
+    finally:
+        stage.remove((victim, KubeQOS.BURSTABLE), (neighbour, KubeQOS.BESTEFFORT))
+        stage.limit(above, None)
+
+
+def run_io(stage: Stage, scenario: Scenario, trial: Trial) -> None:
+    """Both read a loop device past the page cache; the neighbour in large pieces and many at once."""
+    mine, other = stage.cpus
+    victim, neighbour = stage.pod(KubeQOS.BURSTABLE), stage.pod(KubeQOS.BESTEFFORT)
+    disk = stage.disk()
+    try:
+        victim.run(direct_reads(disk, 4096, scenario.idle / 4), mine)
+        stage.known(victim, neighbour)
+        time.sleep(scenario.warm)
+        began = time.monotonic()
+        for _ in range(3):
+            neighbour.run(direct_reads(disk, 4 << 20, 0.0), other)
+        watch(stage, trial, victim, began, {neighbour.pod_uid})
+    finally:
+        stage.remove((victim, KubeQOS.BURSTABLE), (neighbour, KubeQOS.BESTEFFORT))
+
+
+def stream(path: Path, pause: float) -> str:
+    """Read a file from end to end, again and again."""
+    return (
+        f"fd = os.open({str(path)!r}, os.O_RDONLY)\nwhile True:\n if not os.read(fd, 1 << 20): os.lseek(fd, 0, 0)\n"
+        f" time.sleep({pause})\n"
+    )
+
+
+def take_and_give(idle: float) -> str:
+    """Map 8 MiB, touch it, unmap it, rest."""
+    return (
+        "import mmap\nwhile True:\n area = mmap.mmap(-1, 8 << 20)\n"
+        " for at in range(0, 8 << 20, 4096): area[at] = 1\n"
+        f" area.close()\n time.sleep({idle})\n"
+    )
+
+
+def direct_reads(disk: str, size: int, idle: float) -> str:
+    """Read pieces at random places past the page cache."""
+    return (
+        f"import mmap, random\nfd = os.open({disk!r}, os.O_RDONLY | os.O_DIRECT)\narea = mmap.mmap(-1, {size})\n"
+        f"end = os.lseek(fd, 0, 2) // {size}\nwhile True:\n os.preadv(fd, [area], random.randrange(end) * {size})\n"
+        f" time.sleep({idle})\n"
+    )
+
+
 RUNS: dict[str, tuple[str, Callable[[Stage, Scenario, Trial], None]]] = {
     "quiet": (NOTHING, run_cpu),
     "self-quota": (SELF, run_cpu),
     "self-threads": (SELF, run_cpu),
+    "self-memory": (SELF, run_memory),
     "cpu": (NEIGHBOUR, run_cpu),
     "cpu-two": (NEIGHBOUR, run_cpu),
+    "memory": (NEIGHBOUR, run_memory),
+    "io": (NEIGHBOUR, run_io),
 }
-MIX = ("quiet", "cpu", "self-quota", "cpu-two", "quiet", "cpu", "self-threads", "cpu-two")
-"""How often each kind comes, before what else koordlet has a probe for is added."""
+NEEDS = {"memory": "memory", "self-memory": "memory", "io": "io"}
+"""Kind -> the resource that koordlet must have evidence of by a probe."""
+MIX = ("quiet", "cpu", "self-quota", "cpu-two", "quiet", "memory", "cpu", "self-threads", "io", "self-memory")
+"""How often each kind comes; kinds that koordlet has no probe for here fall away."""
 
 
 def perform(stage: Stage, kind: str, rng: random.Random, repeats: Counter[str]) -> Trial:
@@ -321,7 +433,12 @@ def main() -> int:
         try:
             stage.koordlet.wait()
             wanted = tuple(kind for kind in options.only.split(",") if kind)
-            plan = schedule(rng, options.trials, wanted or MIX)
+            sources = stage.sources()
+            kinds = tuple(k for k in wanted or MIX if k not in NEEDS or sources.get(NEEDS[k]) == "bpf")
+            left_out = sorted(set(wanted or MIX) - set(kinds))
+            if left_out:
+                print(f"# no probe here for: {', '.join(left_out)} ({sources})", flush=True)
+            plan = schedule(rng, options.trials, kinds)
             print(f"# seed {options.seed}, {len(plan)} trials: {dict(sorted(Counter(plan).items()))}", flush=True)
             for number, kind in enumerate(plan, 1):
                 trial = perform(stage, kind, random.Random(f"{options.seed}/{number}"), repeats)
