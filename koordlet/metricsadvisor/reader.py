@@ -41,6 +41,7 @@ class TickReader:
         self._spot, self._spot_files = SpotCheck(), BatchReader(fs)
         self._node = NodeFiles(host.roots, fs.cache)
         self._distrust = distrust
+        self._subjects: tuple[Subject, ...] = ()
         self.errors: dict[str, str] = {}
         """Why a source gave nothing in the last tick, by source."""
 
@@ -48,6 +49,7 @@ class TickReader:
         """Everything but pressure."""
         self.errors = {}
         self._fs.cache.begin_tick()
+        self._forget_what_left(workloads.subjects)
         table = self._use([subject.cgroup_dir for subject in workloads.subjects])
         for error in table.errors:
             self.errors.setdefault("cgroup", str(error))
@@ -65,6 +67,14 @@ class TickReader:
         )
         self._fs.cache.end_tick()
         return readings
+
+    def _forget_what_left(self, subjects: tuple[Subject, ...]) -> None:
+        """Descriptors of a removed cgroup hold its memory in the kernel, so they don't wait until they are idle."""
+        if subjects is not self._subjects:
+            left = {s.cgroup_dir for s in self._subjects}.difference(s.cgroup_dir for s in subjects)
+            if left:
+                self._fs.forget(left)
+            self._subjects = subjects
 
     def read_pressure(self, workloads: Workloads) -> CgroupTable:
         """Pressure of every subject."""

@@ -97,10 +97,10 @@ class ReadCache:
         id list of its first read until nobody has read the list for a second."""
         return self._first_read(path, keep=False)
 
-    def forget(self, directory: str) -> None:
-        """Close everything at or below *directory* (no trailing slash), e.g. of a container known to be gone."""
-        prefix = directory + "/"
-        for path in [path for path in self._entries if path.startswith(prefix)]:
+    def forget(self, *directories: str) -> None:
+        """Close everything at or below these (no trailing slash), e.g. of containers known to be gone."""
+        prefixes = tuple(f"{directory}/" for directory in directories)
+        for path in [path for path in self._entries if path.startswith(prefixes)]:
             self._drop(path)
 
     def paths(self) -> list[str]:

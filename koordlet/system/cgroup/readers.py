@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from koordlet.system import kidled
@@ -54,6 +54,11 @@ class CgroupFS:
             return self._fallback
         found = self.mounts.v1.get(subsystem)
         return f"{self._fallback}/{subsystem}" if found is None else os.fspath(found)
+
+    def forget(self, cgroup_dirs: Iterable[str]) -> None:
+        """Close what is open of these directories and of those below."""
+        roots = {self._fallback, *(os.fspath(root) for root in (*self.mounts.v1.values(), self.mounts.unified) if root)}
+        self.cache.forget(*(f"{root}/{cgroup_dir}" for cgroup_dir in cgroup_dirs for root in roots))
 
     def path(self, resource: str, cgroup_dir: str) -> str:
         """Absolute path of a resource's file; raises ResourceUnsupported when this version has none."""

@@ -203,3 +203,17 @@ def test_net_cls_is_a_directory_on_v2(make_tree):
 def test_unregistered_resource(make_tree):
     with pytest.raises(ResourceUnsupported, match="not registered for cgroup v2"):
         make_tree(2).fs().idle_pages(POD)
+
+
+def test_what_is_forgotten_is_closed_in_every_hierarchy(tree):
+    tree.fill(POD)
+    tree.fill(f"{POD}/abc")
+    tree.fill("kubepods/burstable/pod12")
+    fs = tree.fs()
+    for where in (POD, f"{POD}/abc", "kubepods/burstable/pod12"):
+        fs.cpu_usage(where)
+        fs.memory_stat(where)
+    fs.forget([POD, "not/there"])
+    assert {path.rpartition("/")[0].rpartition("/")[2] for path in fs.cache.paths()} == {"pod12"}
+    assert fs.cpu_usage(POD) == 1_000_000_000
+    fs.cache.close()
