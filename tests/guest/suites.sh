@@ -17,6 +17,7 @@ echo "guest: $(uname -r), $(stat -fc %T /sys/fs/cgroup)"
 suite kernel \
   tests/koordlet/probes/test_sched_latency_kernel.py \
   tests/koordlet/probes/test_probe_lifecycle_kernel.py \
+  tests/koordlet/probes/test_cgroup_stats_kernel.py \
   tests/koordlet/system/test_kernel_cgroups.py \
   tests/koordlet/system/test_host.py \
   tests/koordlet/system/cgroup/test_discover.py \
