@@ -369,7 +369,7 @@ def _ours() -> tuple[Family, ...]:
         Family("node_metric_reports_total", "NodeMetric reports, by outcome.", ("status",), type="counter"),
         Family(
             "node_topology_reports_total",
-            "NodeResourceTopology rounds that wrote (created, updated), failed to write, or had nothing to say (skipped).",
+            "Rounds of NodeResourceTopology that wrote (created, updated), failed to, or had nothing to say (skipped).",
             ("status",),
             type="counter",
         ),
