@@ -188,9 +188,9 @@ def without_device(tags: Ints) -> Ints:
     return owners
 
 
-def load_core(place: Place, sizes: IoSizes | None = None) -> BlockIO:
+def load_core(place: Place, sizes: IoSizes | None = None, ids: OwnerIds | None = None) -> BlockIO:
     """The probe. Raises `ProbeError`."""
-    ids = OwnerIds.of(place.host)
+    ids = ids or OwnerIds.of(place.host)
     if ids is None:
         raise ProbeError("no cgroup hierarchy is mounted")
     conditions = []

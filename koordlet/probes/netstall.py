@@ -130,6 +130,7 @@ class NetStall:
         self._slots = Slots(self._tags)
 
     def read(self) -> NetStallSnapshot:
+        self._vacate()
         entries = self._blame.entries()  # before the tags, so that every slot in it has one
         tags = self._slots.keys()
         keys = self._ids.translate(tags)
@@ -155,6 +156,14 @@ class NetStall:
             lost=NetLost(matrix, ns, int(self._cpus["slot_lost"].sum())),
         )
 
+    def _vacate(self) -> None:
+        """A namespace's number may be another pod's by now: what was counted is not for the new one."""
+        gone = self._ids.moved_out()
+        if gone:
+            slots = np.flatnonzero(np.isin(self._tags, np.array(gone, dtype=np.uint64)))
+            self._blame.forget(slots)
+            self._stats[:, slots] = 0
+
     def reclaim(self, live: frozenset[int]) -> int:
         slots = self._slots.dead(self._ids.alive(self._tags[self._tags != 0].astype(np.int64), live))
         if len(slots):
@@ -171,9 +180,9 @@ class NetStall:
         self._attached.close(keep)
 
 
-def load_core(place: Place, sizes: NetSizes | None = None) -> NetStall:
+def load_core(place: Place, sizes: NetSizes | None = None, ids: OwnerIds | None = None) -> NetStall:
     """The probe. Raises `ProbeError`."""
-    ids = OwnerIds.of(place.host)
+    ids = ids or OwnerIds.of(place.host)
     if ids is None:
         raise ProbeError("no cgroup hierarchy is mounted")
     with as_probe_error():

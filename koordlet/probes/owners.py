@@ -46,16 +46,17 @@ class OwnerIds:
         trees: Mapping[int, Path],
         proc: Path,
         *,
-        min_interval: float = 5.0,
+        min_interval: float = 2.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._named, self._trees, self._proc = named, dict(trees), proc
         self._min_interval, self._clock = min_interval, clock
         self._known: dict[int, int] = {}
         self._walked: dict[int, float] = {}
+        self._holders: dict[int, Path] = {}
 
     @classmethod
-    def of(cls, host: Host) -> OwnerIds | None:
+    def of(cls, host: Host, min_interval: float = 2.0) -> OwnerIds | None:
         """None where no cgroup hierarchy is mounted."""
         mounts = host.facts.cgroup_mounts
         named = mounts.hierarchy("cpu") or mounts.unified
@@ -65,7 +66,7 @@ class OwnerIds:
         if mounts.version != 2:
             found = {BLKIO: mounts.v1.get("blkio"), MEMORY: mounts.v1.get("memory"), UNIFIED: mounts.unified}
             trees = {space: root for space, root in found.items() if root is not None}
-        return cls(named, trees, host.roots.proc)
+        return cls(named, trees, host.roots.proc, min_interval=min_interval)
 
     def translate(self, tags: Ints, *, walk: bool = False) -> Ints:
         """Keys as `layout` has them: cgroup ids, or negative numbers. *walk*: look again at ids that nobody knew."""
@@ -90,6 +91,21 @@ class OwnerIds:
         """Those of *tags* whose cgroup is one of *live*, or that are no cgroup."""
         keys = self.translate(tags, walk=True)
         return frozenset(int(one) for one, key in zip(tags, keys, strict=True) if key < 0 or int(key) in live)
+
+    def moved_out(self) -> list[int]:
+        """Tags of network namespaces whose cgroup is gone since the last call; forgotten, because the kernel gives the
+        numbers of namespaces out again at once (ids of cgroups come back after 2^31 others)."""
+        gone = []
+        for number, directory in list(self._holders.items()):
+            try:
+                same = directory.stat().st_ino == self._known.get(tag(NETNS, number))
+            except FileNotFoundError:
+                same = False
+            if not same:
+                del self._holders[number]
+                self._known.pop(tag(NETNS, number), None)
+                gone.append(tag(NETNS, number))
+        return gone
 
     def forget(self, tags: Ints) -> None:
         """Ids may be given out again."""
@@ -127,7 +143,9 @@ class OwnerIds:
             if host:
                 found[host] = Path()
                 break
-        return {number: self._closest(path) for number, path in found.items() if number in unknown}
+        wanted = {number: path for number, path in found.items() if number in unknown}
+        self._holders.update((number, self._named / path) for number, path in wanted.items())
+        return {number: self._closest(path) for number, path in wanted.items()}
 
     def _namespace_of(self, directory: Path) -> int:
         """Of the first process of a cgroup that may be asked; 0 when there is none."""

@@ -27,6 +27,7 @@ from koordlet.probes.blockio import PROBE, BlockIO, IoSizes, load_core
 from koordlet.probes.frame import Place
 from koordlet.probes.iosnapshot import READ, WRITE, BlockIOSnapshot, diff
 from koordlet.probes.openprobes import possible_cpus
+from koordlet.probes.owners import OwnerIds
 from koordlet.system.host import Host
 
 pytestmark = pytest.mark.kernel
@@ -104,7 +105,8 @@ def select(window: BlockIOSnapshot, key: int, disk: Disk) -> Io:
 
 @pytest.fixture(scope="module")
 def probe(kernel_host: Host) -> Iterator[BlockIO]:
-    loaded = load_core(Place(kernel_host, possible_cpus(kernel_host), None))
+    place = Place(kernel_host, possible_cpus(kernel_host), None)
+    loaded = load_core(place, ids=OwnerIds.of(kernel_host, min_interval=0))
     assert not loaded.conditions
     yield loaded
     loaded.close(keep=False)
