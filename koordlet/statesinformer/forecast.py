@@ -36,6 +36,10 @@ class Amount:
         return Amount(self.cpu * (100 + percent) // 100, self.memory * (100 + percent) // 100)
 
 
+TRIFLE = Amount(50, 32 << 20)
+"""A move of so little is no news, whatever share of next to nothing it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """For Prod pods: how much of what they requested can be lent, and their peak with the system's."""
@@ -51,7 +55,8 @@ class Forecast:
         return cls(problem=problem)
 
     def moved(self, earlier: Forecast, percent: float) -> bool:
-        """Whether any amount differs from `earlier` by more than `percent` of it, or came or went."""
+        """Whether any amount differs from `earlier` by more than `percent` of it and by more than a trifle, or came or
+        went."""
         return any(
             _moved(new, old, percent)
             for new, old in ((self.reclaimable, earlier.reclaimable), (self.peak, earlier.peak))
@@ -61,8 +66,8 @@ class Forecast:
 def _moved(new: Amount | None, old: Amount | None, percent: float) -> bool:
     if new is None or old is None:
         return new is not old
-    pairs = ((new.cpu, old.cpu), (new.memory, old.memory))
-    return any(abs(now - before) * 100 > percent * before for now, before in pairs)
+    pairs = ((new.cpu, old.cpu, TRIFLE.cpu), (new.memory, old.memory, TRIFLE.memory))
+    return any(abs(now - before) > max(percent * before / 100, least) for now, before, least in pairs)
 
 
 Forecaster = Callable[[Sequence[PodMeta], int | None], Forecast]

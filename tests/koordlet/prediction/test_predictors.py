@@ -158,19 +158,21 @@ def test_never_more_is_lent_than_requested_or_there(pods, data, have, percent):
 
 
 MOVES = {
-    "the same": (Forecast(Amount(100, 100), Amount(100, 100)), False),
-    "five percent": (Forecast(Amount(105, 100), Amount(95, 100)), False),
-    "more": (Forecast(Amount(106, 100), Amount(100, 100)), True),
-    "less memory at the peak": (Forecast(Amount(100, 100), Amount(100, 94)), True),
+    "the same": (Forecast(Amount(2000, GI), Amount(2000, GI)), False),
+    "five percent": (Forecast(Amount(2100, GI), Amount(1900, GI)), False),
+    "more": (Forecast(Amount(2101, GI), Amount(2000, GI)), True),
+    "less memory at the peak": (Forecast(Amount(2000, GI), Amount(2000, GI * 94 // 100)), True),
     "gone": (Forecast.none("no node"), True),
 }
 
 
 @pytest.mark.parametrize(("now", "expected"), MOVES.values(), ids=MOVES)
 def test_what_counts_as_moved(now, expected):
-    assert now.moved(Forecast(Amount(100, 100), Amount(100, 100)), 5) is expected
+    assert now.moved(Forecast(Amount(2000, GI), Amount(2000, GI)), 5) is expected
 
 
-def test_from_nothing_anything_is_a_move():
-    assert Forecast(Amount(1, 0), Amount()).moved(Forecast(Amount(), Amount()), 5)
-    assert not Forecast(Amount(), Amount()).moved(Forecast(Amount(), Amount()), 5)
+def test_a_trifle_is_no_move():
+    nothing = Forecast(Amount(), Amount())
+    assert not Forecast(Amount(50, 32 * MI), Amount()).moved(nothing, 5)
+    assert Forecast(Amount(51, 0), Amount()).moved(nothing, 5)
+    assert Forecast(Amount(), Amount(0, 33 * MI)).moved(nothing, 5)
