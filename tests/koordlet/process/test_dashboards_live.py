@@ -1,0 +1,252 @@
+"""Every query of every dashboard and rule, executed by a real Prometheus that scrapes a real koordlet with a cluster.
+
+koordlet has an API server process and a kubelet, so that what needs a cluster is there too. A query must be understood,
+and must have data unless what feeds it is named in `MAY_BE_EMPTY`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from koordlet.api import crdgen
+from koordlet.system.naming import KubeQOS
+from tests.koordlet.process.test_koordlet_reports import METRIC, NODE, TOKEN, TOPOLOGY, Api, Kubelet
+
+pytestmark = [pytest.mark.kernel, pytest.mark.runtime]
+
+ROOT = Path(__file__).resolve().parents[3]
+DASHBOARDS = sorted((ROOT / "deploy/grafana").glob("*.json"))
+RULES = ROOT / "deploy/prometheus/koordlet.rules.yaml"
+GATES = "PSICollector,NodeMetricPromMetrics,ColdPageCollector,CPICollector"
+VARIABLES = {
+    "$__rate_interval": "20s",
+    "$node": ".*",
+    "$namespace": ".*",
+    "$pod": ".*",
+}
+MAY_BE_EMPTY = {
+    # faults, of which there are none
+    "koordlet_collector_failures_total": "counts failures",
+    "koordlet_metric_provider_failures_total": "counts failures",
+    "koordlet_state_callback_failures_total": "counts failures",
+    "koordlet_resource_update_problems_total": "counts failures",
+    "koord_informer_watch_errors_total": "counts failures",
+    "koord_periodic_task_failures_total": "counts failures",
+    "koordlet_oom_kills_total": "counts kills",
+    # states that take trouble
+    "koordlet_interference_state": "nothing was in trouble for long enough",
+    "koordlet_interference_score": "nothing was in trouble for long enough",
+    "koordlet_interference_lost_ratio": "nothing was in trouble for long enough",
+    "koordlet_interference_culprit_share": "nothing was in trouble for long enough",
+    "koordlet_interference_detections_total": "nothing was in trouble for long enough",
+    "koordlet_interference_seconds_total": "nothing was in trouble for long enough",
+    # what this machine or this koordlet lacks
+    "koordlet_container_cpi": "hardware counters",
+    "koordlet_container_psi": "PSI by cgroup, which needs cgroup v2 beside v1",
+    "koordlet_container_psi_stall_seconds_total": "PSI by cgroup, which needs cgroup v2 beside v1",
+    "koordlet_pod_psi": "PSI by cgroup, which needs cgroup v2 beside v1",
+    "koordlet_pod_psi_stall_seconds_total": "PSI by cgroup, which needs cgroup v2 beside v1",
+    "koordlet_node_memory_cold_bytes": "kidled, or five minutes of watching",
+    "koordlet_container_memory_cold_bytes": "kidled, or five minutes of watching",
+    "koordlet_be_suppress_cpu_cores": "a strategy that suppresses",
+    "koordlet_audit_events_total": "gate AuditEvents",
+}
+
+
+def substituted(expr: str) -> str:
+    """What Grafana sends once variables are chosen."""
+    found = re.fullmatch(r"label_values\((.*), (\w+)\)", expr)
+    if found:
+        expr = f"group by ({found[2]}) ({found[1]})"
+    for name, value in VARIABLES.items():
+        expr = expr.replace(name, value)
+    assert "$" not in expr, expr
+    return expr
+
+
+def queries() -> list[Any]:
+    """Where from, and the expression."""
+    found = []
+    for path in DASHBOARDS:
+        page = json.loads(path.read_text())
+        for panel in page["panels"]:
+            for target in panel.get("targets", ()):
+                found.append(pytest.param(target["expr"], id=f"{path.stem}-{panel['title']}-{target['refId']}"))
+        for one in page["templating"]["list"]:
+            if one["type"] == "query":
+                found.append(pytest.param(one["query"]["query"], id=f"{path.stem}-${one['name']}"))
+    return found
+
+
+def rules(kind: str) -> list[Any]:
+    """Rules of a kind: record or alert."""
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"] if kind in rule]
+
+
+@dataclass
+class Prometheus:
+    """A server that scrapes one koordlet."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def get(self, path: str, **parameters: str) -> Any:
+        url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        try:
+            with urllib.request.urlopen(url, timeout=60) as response:
+                return json.load(response)["data"]
+        except urllib.error.HTTPError as error:
+            pytest.fail(f"{parameters}: {error.read().decode()}")
+        except OSError:
+            assert self.process.poll() is None, self.log.read_text()
+            return None
+
+    def ask(self, expr: str) -> Any:
+        """The result's series; None while the server is not up."""
+        found = self.get("query", query=expr)
+        return None if found is None else found["result"]
+
+
+def _pod(container: Any, name: str, qos: str, kube_qos: KubeQOS, **resources: str) -> dict[str, Any]:
+    status = {"name": "main", "containerID": f"containerd://{container.hash}", "state": {"running": {}}, "ready": True}
+    asked = {"requests": resources, "limits": resources}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": container.pod_uid,
+            "labels": {"koordinator.sh/qosClass": qos},
+        },
+        "spec": {"nodeName": NODE, "containers": [{"name": "main", "image": "none", "resources": asked}]},
+        "status": {"phase": "Running", "qosClass": kube_qos.value, "containerStatuses": [status]},
+    }
+
+
+def _populate(api: Api, kubelet: Kubelet, tools: Any) -> None:
+    for crd in crdgen.documents().values():
+        api.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+    for path in (METRIC, TOPOLOGY):
+        tools.until(lambda path=path: api.find(path.rpartition("/")[0]), "the custom kinds")
+    api.call("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+    status = {
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet.port}},
+        "allocatable": {"cpu": "2", "kubernetes.io/batch-cpu": "1500", "kubernetes.io/batch-memory": "1Gi"},
+    }
+    api.patch(f"/api/v1/nodes/{NODE}/status", {"status": status})
+    metric = {"metadata": {"name": NODE}, "spec": {"metricCollectPolicy": {"reportIntervalSeconds": 30}}}
+    kind = {"apiVersion": "slo.koordinator.sh/v1alpha1", "kind": "NodeMetric"}
+    api.call("POST", METRIC.rpartition("/")[0], {**kind, **metric})
+
+
+@pytest.fixture(scope="module")
+def prometheus(
+    tools: Any, trees: Any, views: Any, koordlets: Any, cpus: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Prometheus]:
+    tree = trees()
+    (web,), (job,) = tree.pod(KubeQOS.BURSTABLE), tree.pod(KubeQOS.BESTEFFORT)
+    directory = tmp_path_factory.mktemp("dashboards")
+    api, kubelet = Api(directory / "api", tools.free_port()), Kubelet(directory)
+    made: list[Prometheus] = []
+    try:
+        api.start()
+        tools.until(api.ready, "the API server")
+        _populate(api, kubelet, tools)
+        batch = {"kubernetes.io/batch-cpu": "1000", "kubernetes.io/batch-memory": "256Mi"}
+        kubelet.pods = [
+            _pod(web, "web", "LS", KubeQOS.BURSTABLE, cpu="1"),
+            _pod(job, "job", "BE", KubeQOS.BESTEFFORT, **batch),
+        ]
+        web.run(tools.duty(0.02, 0.02), cpus[0])
+        job.run(tools.BURN, cpus[0])
+        web.quota(0.4)
+        view = views(tree)
+        (view.scratch / "token").write_text(TOKEN)
+        koordlet = koordlets(
+            view, f"--kubeconfig={api.kubeconfig}", f"--kubelet-token-file={view.scratch / 'token'}",
+            f"--feature-gates={','.join(f'{gate}=true' for gate in GATES.split(','))}",
+            "--kubelet-sync-interval=1s", "--prediction-training-interval=5s", standalone=False,
+        )  # fmt: skip
+        koordlet.wait()
+        made.append(_scraping(koordlet.port, tools.free_port(), directory))
+        reported = 'koordlet_node_metric_reports_total{status="succeeded"} > 0'
+        tools.until(lambda: made[0].ask(reported), f"a report (log: {koordlet.log_path})")
+        yield made[0]
+    finally:
+        for one in made:
+            one.process.terminate()
+            one.process.wait(30)
+        kubelet.close()
+        api.kill()
+        for container in tree.containers:
+            container.end()
+
+
+def _scraping(target: int, port: int, directory: Path) -> Prometheus:
+    config = directory / "prometheus.yml"
+    config.write_text(
+        f"global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{directory / 'rules.yaml'}']\n"
+        f"scrape_configs:\n- job_name: koordlet\n  static_configs: [{{targets: ['127.0.0.1:{target}']}}]\n"
+    )
+    (directory / "rules.yaml").write_text(RULES.read_text().replace("interval: 30s", "interval: 1s"))
+    command = [
+        "prometheus", f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]  # fmt: skip
+    with (directory / "prometheus.log").open("wb") as log:
+        return Prometheus(port, subprocess.Popen(command, stdout=log, stderr=log), directory / "prometheus.log")
+
+
+def _reasons(expr: str) -> set[str]:
+    names = set(re.findall(r"\b[a-z]+_[a-z0-9_]+\b", expr))
+    return {MAY_BE_EMPTY[name] for name in names & MAY_BE_EMPTY.keys()}
+
+
+@pytest.mark.parametrize("expr", queries())
+def test_query(prometheus: Prometheus, tools: Any, expr: str) -> None:
+    asked = substituted(expr)
+    if _reasons(expr):
+        assert prometheus.ask(asked) is not None, "is understood"
+    else:
+        tools.until(lambda: prometheus.ask(asked), f"data for {asked}")
+
+
+def test_every_exception_is_needed_by_a_query() -> None:
+    asked = " ".join([param.values[0] for param in queries()] + [rule["expr"] for rule in rules("alert")])
+    assert {name for name in MAY_BE_EMPTY if not re.search(rf"\b{name}\b", asked)} == set()
+
+
+@pytest.mark.parametrize("rule", [pytest.param(rule, id=rule["record"]) for rule in rules("record")])
+def test_recorded(prometheus: Prometheus, tools: Any, rule: dict[str, str]) -> None:
+    tools.until(lambda: prometheus.ask(rule["record"]), "a recorded sample")
+
+
+def test_rules_are_evaluated_and_only_true_alerts_are_raised(prometheus: Prometheus, tools: Any) -> None:
+    """A healthy koordlet on a machine that may lack features: nothing but that is complained of."""
+
+    def evaluated() -> Callable[[], Any] | Any:
+        found = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
+        return found if all(rule["health"] != "unknown" for rule in found) else None
+
+    found = tools.until(evaluated, "every rule evaluated")
+    assert {rule["name"]: rule.get("lastError") for rule in found if rule["health"] != "ok"} == {}
+    assert {rule["name"] for rule in found} == {
+        rule.get("record") or rule["alert"] for kind in ("record", "alert") for rule in rules(kind)
+    }
+    excused = {"KoordletProbeDown", "KoordletExpensive", "KoordletInterferencePersistent", "KoordletObservationsLost"}
+    raised = {alert["labels"]["alertname"] for alert in prometheus.get("alerts")["alerts"]}
+    assert raised <= excused
