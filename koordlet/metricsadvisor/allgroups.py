@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from koordlet.probes.cgroup_stats import CgroupStats, Hierarchy
+from koordlet.probes.cgroup_stats import Hierarchy
 from koordlet.system.cgroup import tree
 from koordlet.system.cgroup.batch import CgroupTable
 from koordlet.system.cgroup.files import MemoryStat
@@ -34,10 +35,19 @@ MISTAKES = 3
 """Findings in a row after which the iterator is not believed any more."""
 
 
+class Walks(Protocol):
+    """`koordlet.probes.cgroup_stats.CgroupStats`, as far as a tick needs it."""
+
+    @property
+    def roots(self) -> Mapping[str, str]: ...
+
+    def read(self) -> Mapping[str, Hierarchy]: ...
+
+
 class AllGroups:
     """Reads a tick's table with one walk a hierarchy; bounded by the directories of the last tick."""
 
-    def __init__(self, stats: CgroupStats) -> None:
+    def __init__(self, stats: Walks) -> None:
         self._stats = stats
         self._roots = tuple(dict.fromkeys(stats.roots.values()))
         self._dirs: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ import pytest
 
 from koordlet.metricsadvisor.allgroups import AllGroups
 from koordlet.metricsadvisor.reader import USE, TickReader
-from koordlet.probes.cgroup_stats import CONTROLLERS, FIGURES, CgroupStats, LostRows, open_cgroup_stats
+from koordlet.probes.cgroup_stats import CONTROLLERS, FIGURES, CgroupStats, Hierarchy, LostRows, open_cgroup_stats
 from koordlet.probes.frame import Place
 from koordlet.probes.openprobes import possible_cpus
 from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
@@ -63,7 +63,7 @@ def until(done: Callable[[], Any], what: str) -> Any:
     return found
 
 
-def walked(stats: CgroupStats, fs: CgroupFS, cgroup_dir: str) -> dict[str, float]:
+def walked(stats: CgroupStats, cgroup_dir: str) -> dict[str, float]:
     """Every figure of one directory, out of one walk."""
     seen = stats.read()
     row: dict[str, float] = {}
@@ -95,9 +95,9 @@ def test_every_figure_is_the_files_to_the_last_digit(
     def quiet() -> tuple[dict[str, float], dict[str, float]] | None:
         """Walk, files, walk, with nothing between the walks."""
         before, files, after = (
-            walked(stats, kernel_fs, directory),
+            walked(stats, directory),
             from_files(kernel_fs, directory),
-            walked(stats, kernel_fs, directory),
+            walked(stats, directory),
         )
         figures = {name: before[name] for name in files}
         return (figures, files) if figures == {name: after[name] for name in files} else None
@@ -122,7 +122,7 @@ def test_counters_of_a_running_group_lie_between_two_readings_of_its_files(
     names = ("cpu_usage_ns", "nr_periods", "nr_throttled", "throttled_ns")
     for _ in range(20):
         before = from_files(kernel_fs, busy.cgroup.dir)
-        now = walked(stats, kernel_fs, busy.cgroup.dir)
+        now = walked(stats, busy.cgroup.dir)
         after = from_files(kernel_fs, busy.cgroup.dir)
         for name in names:
             assert before[name] <= now[name] <= after[name], name
@@ -152,13 +152,13 @@ def test_totals_of_pressure_are_those_of_the_last_averaging(
     directory = busy.cgroup.dir
     until(lambda: from_files(kernel_fs, directory)["nr_throttled"] > 3, "never throttled")
     if not stats.unified:
-        assert not set(TOTALS) & set(walked(stats, kernel_fs, directory))
+        assert not set(TOTALS) & set(walked(stats, directory))
         return
     busy.settle()
 
     def totals() -> Mapping[str, float] | None:
         read = from_files(kernel_fs, directory, Want.PRESSURE)
-        shown = walked(stats, kernel_fs, directory)
+        shown = walked(stats, directory)
         again = from_files(kernel_fs, directory, Want.PRESSURE)
         same = all(read[name] == again[name] for name in TOTALS)
         return {name: shown[name] - read[name] for name in TOTALS} if same and read["cpu_some_total"] > 0 else None
@@ -227,6 +227,43 @@ def test_the_tick_is_the_same_from_the_walk_and_from_the_files(
 
     until(equal, "walk and files differ for good")
     assert not walk.errors
+
+
+class OneTooMany:
+    """A kernel whose structures mean something else: one page too many in every group."""
+
+    def __init__(self, stats: CgroupStats) -> None:
+        self._stats, self.roots = stats, stats.roots
+
+    def read(self) -> Mapping[str, Hierarchy]:
+        seen = self._stats.read()
+        for hierarchy in seen.values():
+            hierarchy.rows["rss"] += 1
+        return seen
+
+
+def test_wrong_figures_are_found_out_and_the_files_take_over(
+    stats: CgroupStats, kernel_host: Host, kernel_fs: CgroupFS, group: Callable[[str], Any]
+) -> None:
+    quiet = group("quiet")
+    quiet.run("print(flush=True)\nwhile True: pass")
+    assert quiet.processes[0].stdout.readline() == "\n"
+    quiet.settle()
+    subject = Subject(SubjectKind.GROUP, quiet.cgroup.dir, quiet.cgroup.dir, quiet.cgroup.dir)
+    workloads = Workloads(1, MappingProxyType({}), (subject,))
+    causes: list[str] = []
+    reader = TickReader(kernel_host, kernel_fs, AllGroups(OneTooMany(stats)), causes.append)
+    until(lambda: reader.read(workloads, 1.0) and causes, "never found out")
+    assert quiet.cgroup.dir in causes[0]
+    assert "memory_rss" in causes[0]
+    assert causes[0] in reader.errors["cgroup_stats"]
+
+    def right() -> bool:
+        shown = reader.read(workloads, 1.0).column("memory_rss")[0]
+        return float(shown) == from_files(kernel_fs, quiet.cgroup.dir)["memory_rss"]
+
+    until(right, "not from the files")
+    assert len(causes) == 1
 
 
 def test_a_kernel_that_can_not_is_a_condition(kernel_host: Host, tmp_path: Path) -> None:
