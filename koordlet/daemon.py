@@ -40,8 +40,10 @@ from koordlet.metrics import Registries
 from koordlet.metrics.registries import Rows
 from koordlet.metricsadvisor.advisor import FACT_CPU, FACT_NUMA, MetricsAdvisor, boot_clock
 from koordlet.metricsadvisor.allgroups import AllGroups
+from koordlet.metricsadvisor.blockio import BlockIOCollector
 from koordlet.metricsadvisor.capacity import attach_capacity
 from koordlet.metricsadvisor.memstall import MemStallCollector
+from koordlet.metricsadvisor.netstall import NetStallCollector
 from koordlet.metricsadvisor.nodefacts import FACT_BASIC
 from koordlet.metricsadvisor.oom import OomCollector
 from koordlet.metricsadvisor.optional import Intervals, OptionalCollectors
@@ -113,6 +115,8 @@ class Daemon:
         """Collectors by gate and flag, once the advisor is made."""
         self.mem_stall: MemStallCollector | None = None
         self.oom: OomCollector | None = None
+        self.block_io: BlockIOCollector | None = None
+        self.net_stall: NetStallCollector | None = None
         self._snapshot = Path(options.state_dir) / "metrics.npz"
         self._boot_id = (self.host.roots.proc / "sys/kernel/random/boot_id").read_text().strip()
 
@@ -354,6 +358,7 @@ class Daemon:
             ("collect-sched-latency", options.sched_latency_interval, advisor.read_latency),
             *self.optional.cadences,
             *self._memory(advisor, probes),
+            *self._io(advisor, probes),
         )
         for name, period, collect in cadences:
             self.runner.add(self._periodic(name, period, collect))
@@ -415,6 +420,37 @@ class Daemon:
             ("collect-oom", options.oom_interval, self.oom.read),
         ]
 
+    def _io(self, advisor: MetricsAdvisor, probes: ProbeSet) -> list[tuple[str, float, Callable[[], object]]]:
+        """Collectors of block I/O and network stalls, and how often they run."""
+        options = self.options
+
+        def workloads() -> Workloads:
+            return advisor.workloads
+
+        self.block_io = BlockIOCollector(
+            probes.block_io,
+            workloads,
+            self.cache,
+            self.registries,
+            index=advisor.index,
+            sys=self.host.roots.sys,
+            clock=boot_clock,
+            window=options.block_io_window,
+        )
+        self.net_stall = NetStallCollector(
+            probes.net_stall,
+            workloads,
+            self.cache,
+            self.registries,
+            index=advisor.index,
+            clock=boot_clock,
+            window=options.net_stall_window,
+        )
+        return [
+            ("collect-block-io", options.block_io_interval, self.block_io.read),
+            ("collect-net-stall", options.net_stall_interval, self.net_stall.read),
+        ]
+
     def _enable_kidled(self) -> None:
         for name, value in kidled.ENABLE.items():
             try:
@@ -426,7 +462,12 @@ class Daemon:
         interference = Interference(
             advisor,
             self.registries,
-            evidence=evidence_from(mem_stall=self.mem_stall, cpi=self.optional.cpi if self.optional else None),
+            evidence=evidence_from(
+                mem_stall=self.mem_stall,
+                block_io=self.block_io,
+                net_stall=self.net_stall,
+                cpi=self.optional.cpi if self.optional else None,
+            ),
             node_slo=lambda: states.node_slo.object if isinstance(states, KubeStates) else None,
             auditor=self.auditor,
             recorder=self._events,

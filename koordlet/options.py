@@ -147,6 +147,14 @@ class Options(LoggingOptions):
         "mem-stall-window", "10s", "window of memory stalls, their percentiles and culprits", minimum=1
     )
     oom_interval: Duration = flag("oom-interval", "1s", "how often out-of-memory kills are looked for", minimum=1)
+    block_io_interval: Duration = flag("block-io-interval", "2s", "how often the block-I/O probe is read", minimum=1)
+    block_io_window: Duration = flag(
+        "block-io-window", "10s", "window of block-I/O rates, percentiles and culprits", minimum=1
+    )
+    net_stall_interval: Duration = flag(
+        "net-stall-interval", "2s", "how often the network-stall probe is read", minimum=1
+    )
+    net_stall_window: Duration = flag("net-stall-window", "10s", "window of network stalls and culprits", minimum=1)
 
     metric_cache_max_series: int = flag("metric-cache-max-series", 16384, "series kept of one kind", minimum=16)
     tsdb_retention_duration: Duration = flag(

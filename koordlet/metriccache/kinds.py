@@ -89,6 +89,13 @@ def _kinds() -> tuple[Kind, ...]:
         Kind("container_sched_latency_p99", CONTAINER, SECONDS),
         Kind("container_mem_stall", CONTAINER, SECONDS_PER_SECOND),
         Kind("container_mem_stall_p99", CONTAINER, SECONDS),
+        Kind("container_block_io_read", CONTAINER, "bytes/second"),
+        Kind("container_block_io_write", CONTAINER, "bytes/second"),
+        Kind("container_block_io_wait", CONTAINER, SECONDS_PER_SECOND),
+        Kind("container_block_io_throttled", CONTAINER, SECONDS_PER_SECOND),
+        Kind("container_block_io_p99", CONTAINER, SECONDS),
+        Kind("container_net_retransmits", CONTAINER, "segments/second"),
+        Kind("container_net_softirq", CONTAINER, SECONDS_PER_SECOND),
         Kind("container_psi_stall", (*CONTAINER, "psi_resource", "psi_degree"), SECONDS_PER_SECOND),
         Kind("pod_psi_stall", (*POD, "psi_resource", "psi_degree"), SECONDS_PER_SECOND),
     )

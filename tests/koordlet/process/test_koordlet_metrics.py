@@ -54,6 +54,18 @@ NEEDS_MORE = {
     "koordlet_mem_stall_kind_seconds_total",
     "koordlet_mem_stall_culprit_share",
     "koordlet_oom_kills_total",
+    "koordlet_block_io_bytes_total",  # a container that does I/O
+    "koordlet_block_io_operations_total",
+    "koordlet_block_io_seconds",
+    "koordlet_block_io_wait_seconds_total",
+    "koordlet_block_io_throttled_seconds_total",
+    "koordlet_block_io_culprit_wait_seconds_total",
+    "koordlet_net_retransmits_total",  # a container with connections
+    "koordlet_net_receive_queue_full_total",
+    "koordlet_net_softirq_seconds_total",
+    "koordlet_net_softirq_caused_seconds_total",
+    "koordlet_net_softirq_culprit_seconds_total",
+    "koordlet_net_backlog_bytes",
     "koordlet_container_cpi",  # hardware counters
     "koordlet_resctrl_llc_occupancy",  # resctrl
     "koordlet_resctrl_memory_bandwidth",
