@@ -99,13 +99,15 @@ def test_pods_in_a_churn_leave_nothing_behind(shared: Any, tree: Any, tools: Any
         made = [tree.pod(KubeQOS.BESTEFFORT, 2) for _ in range(4)]
         for containers in made:
             containers[0].run("time.sleep(100)")
-        if _ in (3, 7):  # long enough to be found: the tree is walked every three seconds
+        if _ in (3, 7):  # long enough for a first figure
             tools.until(lambda made=made: shared.row(made[-1][0]).get("cpu") is not None, "a pod of the churn in /top")
         for containers in made:
             tree.remove_pod(containers[0].pod_uid, KubeQOS.BESTEFFORT)
     tools.until(lambda: held()["rows"] <= before["rows"], "the pods to go")
+    # files of what stays may be opened only now (a spot check reads one cgroup a tick); those of 32 pods would show
+    slack = {"descriptors": 12, "files": 12, "rows": 0, "containers": 0}
     tools.until(
-        lambda: all(value <= before[name] + 2 for name, value in held().items()),
+        lambda: all(value <= before[name] + slack[name] for name, value in held().items()),
         f"{before} again, at last {held()}",
         30,
     )
