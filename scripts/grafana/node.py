@@ -238,5 +238,40 @@ NODE_DASHBOARD = Dashboard(
                 ),
             ],
         ),
+        Row(
+            "Short of memory",
+            [
+                heat(
+                    "Memory stalls",
+                    "How long single tasks were held up for want of memory: reclaim, compaction, refaults, swap-in, "
+                    "throttling.",
+                    "koordlet_mem_stall_seconds",
+                    N,
+                ),
+                Panel(
+                    "Time held up by kind",
+                    "Seconds a second that tasks were held up for want of memory: own_limit is the container's own "
+                    "doing, direct the node's.",
+                    [Query(sum_by("kind", rate("koordlet_mem_stall_kind_seconds_total", N)), "{{kind}}")],
+                    stack=True,
+                ),
+                Panel(
+                    "Time held up by QoS class",
+                    "The same by class.",
+                    [Query(sum_by("qos", rate("koordlet_mem_stall_kind_seconds_total", N)), _QOS)],
+                    stack=True,
+                ),
+                Panel(
+                    "Killed for want of memory",
+                    "Tasks killed in the last hour, by whose limit was reached.",
+                    [
+                        Query(
+                            sum_by("pod_namespace, pod_name, scope", f"increase(koordlet_oom_kills_total{N}[1h])"),
+                            f"{POD} {{{{scope}}}}",
+                        )
+                    ],
+                ),
+            ],
+        ),
     ],
 )  # fmt: skip

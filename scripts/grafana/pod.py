@@ -171,6 +171,40 @@ POD_DASHBOARD = Dashboard(
             ],
         ),
         Row(
+            "Short of memory",
+            [
+                percentiles(
+                    "Memory stalls",
+                    "Median and 99th percentile of the time that one task was held up for want of memory.",
+                    "koordlet_mem_stall_seconds", P, BY_CONTAINER, CONTAINER,
+                ),
+                Panel(
+                    "Time held up for want of memory",
+                    "Seconds a second by kind: own_limit and throttle are the container's own doing; direct, "
+                    "compaction, refault and swapin come from the node's shortage.",
+                    [
+                        Query(
+                            sum_by(f"{BY_CONTAINER}, kind", rate("koordlet_mem_stall_kind_seconds_total", P)),
+                            f"{{{{kind}}}} {CONTAINER}",
+                        )
+                    ],
+                    stack=True,
+                ),
+                Panel(
+                    "Whose allocations press",
+                    "Share of the pressure under which the chosen pods reclaimed, by whose allocations pressed.",
+                    [
+                        Query(
+                            f"sum by ({BY_CONTAINER}, culprit_kind, culprit_namespace, culprit_pod, culprit) "
+                            f"(koordlet_mem_stall_culprit_share{P})",
+                            f"{CONTAINER}: {_CULPRIT}",
+                        )
+                    ],
+                    unit="percentunit", stack=True, width=24,
+                ),
+            ],
+        ),
+        Row(
             "Verdicts",
             [
                 Panel(

@@ -45,6 +45,9 @@ MAY_BE_EMPTY = {
     "koord_informer_watch_errors_total": "counts failures",
     "koord_periodic_task_failures_total": "counts failures",
     "koordlet_oom_kills_total": "counts kills",
+    "koordlet_mem_stall_seconds_bucket": "a container that is short of memory",
+    "koordlet_mem_stall_kind_seconds_total": "a container that is short of memory",
+    "koordlet_mem_stall_culprit_share": "a container that is short of memory",
     # states that take trouble
     "koordlet_interference_state": "nothing was in trouble for long enough",
     "koordlet_interference_score": "nothing was in trouble for long enough",
