@@ -42,7 +42,8 @@ from tests.scale.bench_koordlet import CPU_BUDGET, MEMORY_BUDGET, PORT, START_BU
 from tests.scale.figures import ROOT, Figure, report
 from tests.scale.svgplot import Panel, chart
 
-SAMPLE, WARM_UP, SCRAPE, CHURN, PROGRESS = 5.0, 30.0, 15.0, 30.0, 60.0
+SAMPLE, WARM_UP, SCRAPE, CHURN, PROGRESS = 5.0, 90.0, 15.0, 30.0, 60.0
+FETCH = 10.0
 FLOOR = {"resident_mb": 1.0, "open_files": 16.0}
 """Growth that says nothing: one allocation arena; descriptors of one pod come and go."""
 GATES = "PSICollector=true,CPICollector=true,ColdPageCollector=true,ResctrlCollector=true,HugePageReport=true"
@@ -145,6 +146,8 @@ class Soak:
     def __init__(self, koordlet: subprocess.Popen[bytes], pods: ChangingPods, pins: Path) -> None:
         self._koordlet, self._pods, self._pins = koordlet, pods, pins
         self.samples: list[Sample] = []
+        self.failed = 0
+        """fetches that were not answered in time"""
 
     def run(self, duration: float) -> None:
         """Sample until *duration* is over; raises SystemExit when koordlet ended."""
@@ -187,13 +190,17 @@ class Soak:
             slots=table_fill(proc / "root" / self._pins.relative_to("/")),
         )
 
-    @staticmethod
-    def _fetch(path: str) -> None:
-        with urllib.request.urlopen(f"http://127.0.0.1:{PORT}{path}", timeout=30) as response:
-            response.read()
+    def _fetch(self, path: str) -> None:
+        """As a Prometheus would, which gives up and comes again."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{PORT}{path}", timeout=FETCH) as response:
+                response.read()
+        except OSError as error:
+            self.failed += 1
+            print(f"# {path}: {error}", flush=True)
 
 
-def figures(samples: Sequence[Sample], first: float) -> list[Figure]:
+def figures(samples: Sequence[Sample], first: float, failed: int) -> list[Figure]:
     warm = [one for one in samples if one.seconds >= WARM_UP] or list(samples)
     grown, noise = flat("resident_mb", warm)
     files, files_noise = flat("open_files", warm)
@@ -206,6 +213,7 @@ def figures(samples: Sequence[Sample], first: float) -> list[Figure]:
         Figure("soak_open_files_growth_second_half", files, "descriptors", files_noise),
         Figure("soak_open_files_max", max(one.open_files for one in samples), "descriptors"),
         Figure("soak_threads_max", max(one.threads for one in samples), "threads"),
+        Figure("soak_failed_fetches", failed, "fetches", 0),
         Figure("soak_probe_slots_max", max(one.slots for one in samples), "slots"),
     ]
 
@@ -254,7 +262,7 @@ def main() -> int:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps([asdict(one) for one in soak.samples], indent=0) + "\n")
     options.svg.write_text(plot(soak.samples, options.pods, probes))
-    return report("soak", figures(soak.samples, first))
+    return report("soak", figures(soak.samples, first, soak.failed))
 
 
 if __name__ == "__main__":
