@@ -204,3 +204,35 @@ def test_koordlet_reports_every_node_that_has_a_nodemetric(cluster: Cluster, eve
 
     usage = eventually(fresh, 120)["nodeMetric"]["nodeUsage"]["resources"]
     assert set(usage) >= {"cpu", "memory"}
+
+
+SERVICE = "while :; do i=0; while [ $i -lt 3000 ]; do i=$((i + 1)); done; sleep 0.002; done"
+BURN = "while :; do :; done"
+
+
+def test_a_victim_is_told_of_its_neighbour(cluster: Cluster, eventually: Eventually):
+    """An Event on the pod, and a line in NodeMetric. Who else uses the machine is not ours to say, so no name here."""
+    victim = pod(cluster, "victim", f"exec taskset -c 0 sh -c '{SERVICE}'")
+    victim["metadata"]["labels"]["koordinator.sh/qosClass"] = "LS"
+    burners = [pod(cluster, f"burner-{i}", f"exec taskset -c 0 sh -c '{BURN}'") for i in range(2)]
+    cluster.apply(victim, *burners)
+    try:
+        cluster.run("wait", "--for=condition=Ready", "pods", "-l", "app in (victim,burner-0,burner-1)", "--timeout=90s")
+        selector = "--field-selector=involvedObject.name=victim,reason=InterferenceDetected"
+        event = eventually(lambda: cluster.get("events", selector)["items"], 120)[0]
+        assert event["type"] == "Warning"
+        assert event["source"]["component"] == "koordlet"
+        assert "waiting for a CPU" in event["message"]
+        assert event["involvedObject"]["fieldPath"] == "spec.containers{main}"
+
+        def told() -> Any:
+            status = cluster.get("nodemetric", node(cluster)).get("status", {})
+            mine = [p for p in status.get("podsMetric", []) if p["name"] == "victim"]
+            said = [one for p in mine for one in p.get("extensions", {}).get("interference", [])]
+            return (status["extensions"]["interference"], said) if said else None
+
+        summary, said = eventually(told, 180)
+        assert {"container", "resource", "cause", "state", "culprit", "confidence"} <= set(said[0])
+        assert set(summary) == {"interfered", "selfInflicted", "worstCulprits"}
+    finally:
+        cluster.run("delete", "pods", "victim", "burner-0", "burner-1", "--ignore-not-found", "--wait", "--timeout=60s")

@@ -30,7 +30,13 @@ def test_the_demo_shows_what_it_should_and_leaves_nothing(tmp_path: Path):
     )  # fmt: skip
     said = f"{done.stdout}\n{done.stderr}"
     assert done.returncode == 0, said
-    for shown in ("kubectl get nodemetric", "koordctl top --once", "demo       web", "Look further"):
+    for shown in (
+        "kubectl get nodemetric",
+        "koordctl top --once",
+        "koordctl explain pod web",
+        "demo       web",
+        "Look further",
+    ):
         assert shown in said, said
     assert not folder.exists()
     assert cgroup_dirs() == before

@@ -54,7 +54,8 @@ DISTURBED, HARMFUL = 0.12, 0.20
 below HARMFUL a neighbour did no harm."""
 JUDGED_SECONDS = 4.0
 REPEATS = 5
-HEAVY = 100
+HEAVY = {1: 256, 2: 100}
+"""Weight of all our groups together, by cgroup version: the most there is."""
 ALARMS = ("interfered", "recovering")
 
 
@@ -101,7 +102,8 @@ class Trial:
     lost: float = 0.0
     """By the judge."""
     resource: str = ""
-    notes: list[str] = field(default_factory=list)
+    seen: dict[str, float] = field(default_factory=dict)
+    """`resource cause` -> koordlet's largest symptom of the trial."""
 
 
 class Judge:
@@ -153,7 +155,8 @@ class Stage:
 
     def __init__(self, scratch: Path, cpus: tuple[int, int]) -> None:
         self.cpus, self.scratch, self._loop = cpus, scratch, ""
-        self.tree = lab.PodTree(Host(Roots.host()), CgroupDriver.CGROUPFS, HEAVY)
+        host = Host(Roots.host())
+        self.tree = lab.PodTree(host, CgroupDriver.CGROUPFS, HEAVY[host.facts.cgroup_version])
         self.view = lab.View(self.tree, scratch)
         self.koordlet = lab.Koordlet(self.view)
 
@@ -169,10 +172,6 @@ class Stage:
     def explained(self, container: Any) -> PodExplained | None:
         body = self.koordlet.answer(f"/interference?pod=/{container.pod_uid}")
         return None if body is None else decode(body, PodExplained)
-
-    def alarms(self, container: Any) -> list[VerdictSaid]:
-        said = self.explained(container)
-        return [] if said is None else [v for c in said.containers for v in c.verdicts if v.state in ALARMS]
 
     def remove(self, *pods: tuple[Any, KubeQOS]) -> None:
         for container, qos in pods:
@@ -261,7 +260,10 @@ def run_cpu(stage: Stage, scenario: Scenario, trial: Trial) -> None:
 def watch(stage: Stage, trial: Trial, victim: Any, began: float, guilty: set[str]) -> None:
     """Ask koordlet until it says what is expected or time is up; quiet and own trouble are watched to the end."""
     while time.monotonic() < began + PATIENCE:
-        alarms = stage.alarms(victim)
+        told = stage.explained(victim)
+        alarms = [] if told is None else [v for c in told.containers for v in c.verdicts if v.state in ALARMS]
+        for series in told.containers[0].series if told is not None and told.containers else ():
+            trial.seen[f"{series.resource} {series.cause}"] = round(max(series.values), 3)
         said = verdict_of(alarms)
         if said == NEIGHBOUR or trial.said == NOTHING:
             trial.said = said
@@ -285,18 +287,20 @@ def run_memory(stage: Stage, scenario: Scenario, trial: Trial) -> None:
     sparse = stage.sparse()
     above = stage.tree.path("memory", "kubepods")
     try:
-        if scenario.kind == "self-memory":
-            stage.limit(victim.path("memory"), 48)
-            victim.run(stream(sparse, 0.0), mine)
-        else:
-            victim.run(take_and_give(scenario.idle), mine)
-        stage.known(victim, neighbour)
-        time.sleep(scenario.warm)
-        began = time.monotonic()
-        if scenario.kind == "memory":
-            stage.limit(above, 192)
-            neighbour.run(stream(sparse, 0.0), other)
-        watch(stage, trial, victim, began, {neighbour.pod_uid})
+        with Judge() as judge:
+            if scenario.kind == "self-memory":
+                stage.limit(victim.path("memory"), 48)
+                judge.follow(victim.run(stream(sparse, 0.0), mine))
+            else:
+                judge.follow(victim.run(take_and_give(scenario.idle), mine))
+            stage.known(victim, neighbour)
+            time.sleep(scenario.warm)
+            began = time.monotonic()
+            if scenario.kind == "memory":
+                stage.limit(above, 192)
+                neighbour.run(stream(sparse, 0.0), other)
+            watch(stage, trial, victim, began, {neighbour.pod_uid})
+            trial.lost = judge.worst(began - JUDGED_SECONDS)
     finally:
         stage.remove((victim, KubeQOS.BURSTABLE), (neighbour, KubeQOS.BESTEFFORT))
         stage.limit(above, None)
@@ -308,13 +312,15 @@ def run_io(stage: Stage, scenario: Scenario, trial: Trial) -> None:
     victim, neighbour = stage.pod(KubeQOS.BURSTABLE), stage.pod(KubeQOS.BESTEFFORT)
     disk = stage.disk()
     try:
-        victim.run(direct_reads(disk, 4096, scenario.idle / 4), mine)
-        stage.known(victim, neighbour)
-        time.sleep(scenario.warm)
-        began = time.monotonic()
-        for _ in range(3):
-            neighbour.run(direct_reads(disk, 4 << 20, 0.0), other)
-        watch(stage, trial, victim, began, {neighbour.pod_uid})
+        with Judge() as judge:
+            judge.follow(victim.run(direct_reads(disk, 4096, scenario.idle / 4), mine))
+            stage.known(victim, neighbour)
+            time.sleep(scenario.warm)
+            began = time.monotonic()
+            for _ in range(3):
+                neighbour.run(direct_reads(disk, 4 << 20, 0.0), other)
+            watch(stage, trial, victim, began, {neighbour.pod_uid})
+            trial.lost = judge.worst(began - JUDGED_SECONDS)
     finally:
         stage.remove((victim, KubeQOS.BURSTABLE), (neighbour, KubeQOS.BESTEFFORT))
 
@@ -355,25 +361,27 @@ RUNS: dict[str, tuple[str, Callable[[Stage, Scenario, Trial], None]]] = {
     "memory": (NEIGHBOUR, run_memory),
     "io": (NEIGHBOUR, run_io),
 }
+UNDISTURBED = ("quiet", "memory", "self-memory", "io")
+"""Kinds in which nobody of ours is on the victim's CPU: what it lost there, a stranger took."""
 NEEDS = {"memory": "memory", "self-memory": "memory", "io": "io"}
 """Kind -> the resource that koordlet must have evidence of by a probe."""
 MIX = ("quiet", "cpu", "self-quota", "cpu-two", "quiet", "memory", "cpu", "self-threads", "io", "self-memory")
 """How often each kind comes; kinds that koordlet has no probe for here fall away."""
 
 
-def perform(stage: Stage, kind: str, rng: random.Random, repeats: Counter[str]) -> Trial:
-    """One trial that counts; what did not count is counted apart."""
+def perform(stage: Stage, kind: str, rng: random.Random, repeats: Counter[str]) -> Trial | None:
+    """One trial that counts; what did not count is counted apart. None where the machine allowed none."""
     truth, run = RUNS[kind]
     for _ in range(REPEATS):
         trial = Trial(Scenario.draw(kind, rng), truth)
         run(stage, trial.scenario, trial)
-        if kind == "quiet" and trial.lost >= DISTURBED:
+        if kind in UNDISTURBED and trial.lost >= DISTURBED:
             repeats["disturbed"] += 1
         elif truth == NEIGHBOUR and kind.startswith("cpu") and trial.lost < HARMFUL:
             repeats["harmless"] += 1
         else:
-            break
-    return trial
+            return trial
+    return None
 
 
 def figures(trials: list[Trial]) -> list[Figure]:
@@ -428,6 +436,7 @@ def main() -> int:
     usable = sorted(os.sched_getaffinity(0))
     repeats: Counter[str] = Counter()
     trials: list[Trial] = []
+    undecided = 0
     with tempfile.TemporaryDirectory(prefix="koord-interference-") as scratch:
         stage = Stage(Path(scratch), (usable[-1], usable[0]))
         try:
@@ -442,6 +451,13 @@ def main() -> int:
             print(f"# seed {options.seed}, {len(plan)} trials: {dict(sorted(Counter(plan).items()))}", flush=True)
             for number, kind in enumerate(plan, 1):
                 trial = perform(stage, kind, random.Random(f"{options.seed}/{number}"), repeats)
+                if trial is None:
+                    undecided += 1
+                    print(
+                        f"# {number:>3}/{len(plan)} --  {kind:<13} could not be judged: strangers in the way",
+                        flush=True,
+                    )
+                    continue
                 trials.append(trial)
                 took = "" if trial.seconds is None else f" after {trial.seconds:.1f} s"
                 named = (
@@ -456,17 +472,18 @@ def main() -> int:
         finally:
             stage.close()
     print(matrix(trials))
-    print(f"# repeated: {repeats['disturbed']} disturbed by strangers, {repeats['harmless']} harmless", flush=True)
+    print(f"# repeated: {repeats['disturbed']} disturbed by strangers, {repeats['harmless']} harmless")
+    print(f"# left out after {REPEATS} draws each: {undecided}", flush=True)
     target = ROOT / "build/bench/interference_trials.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     rows = [
         {
             **one.scenario.__dict__, "truth": one.truth, "said": one.said, "seconds": one.seconds, "lost": one.lost,
-            "resource": one.resource, "culprit": one.worst, "culprit_right": one.culprit_right,
+            "resource": one.resource, "seen": one.seen, "culprit": one.worst, "culprit_right": one.culprit_right,
         }
         for one in trials
     ]  # fmt: skip
-    document = {"seed": options.seed, "repeated": dict(repeats), "trials": rows}
+    document = {"seed": options.seed, "repeated": dict(repeats), "undecided": undecided, "trials": rows}
     target.write_text(json.dumps(document, indent=1) + "\n")
     return report("interference", figures(trials))
 

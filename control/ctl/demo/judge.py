@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from control.ctl import text
 from control.ctl.demo.kernelfiles import Use
+from control.ctl.explain import active, headline
 from control.ctl.toptable import culprit_name, worst
+from koordlet.api.interference import PodExplained
 from koordlet.api.nodemetric import ResourceMap
 from koordlet.api.top import Top, TopRow
 
@@ -91,3 +93,19 @@ def throttling_told_apart(top: Top, pod: str) -> Verdict:
     )
     ok = row.throttled > 0.5 and row.sched.throttled > row.sched.wait
     return Verdict(ok, said if ok else said + _busy(top))
+
+
+def interference_explained(said: PodExplained, culprits: Iterable[str]) -> Verdict:
+    """Does koordlet say that a neighbour hurts the pod, and that one of the pods `culprits` is the worst?"""
+    found = active(said, "neighbour")
+    if not found:
+        return Verdict(False, f"koordlet says of {said.pod}: {headline(said)}")
+    _, verdict = found[0]
+    worst = verdict.culprits[0] if verdict.culprits else None
+    named = worst is not None and worst.pod in set(culprits)
+    return Verdict(named, f"{said.pod}: {headline(said)}")
+
+
+def own_doing_explained(said: PodExplained) -> Verdict:
+    """Does koordlet say that the pod is in its own way?"""
+    return Verdict(bool(active(said, "self")), f"{said.pod}: {headline(said)}")

@@ -13,12 +13,13 @@ from control.ctl.demo import judge, workload
 from control.ctl.demo.judge import Verdict
 from control.ctl.demo.kernelfiles import Sampler, average, find_pod
 from control.ctl.errors import CtlError
-from control.ctl.koordletclient import KoordletUnreachable, fetch_top
-from control.ctl.main import print_picture
+from control.ctl.koordletclient import KoordletUnreachable, fetch_explanation, fetch_top
+from control.ctl.main import print_explanation, print_picture
 from control.ctl.parts import Layout
 from control.ctl.progress import Progress
 from control.ctl.state import Settings
 from control.ctl.up import up
+from koordlet.api.interference import PodExplained
 from koordlet.api.nodemetric import NodeMetric
 from koordlet.api.top import Top
 from koordlet.api.wire import Time
@@ -56,6 +57,7 @@ class Scenario:
         self.show_processes()
         self.show_top()
         self.show_metrics()
+        self.show_explanation()
 
     def stop(self) -> None:
         if self.sampler is not None:
@@ -185,6 +187,34 @@ class Scenario:
         for verdict in verdicts:
             self._judge(verdict)
 
+    def show_explanation(self) -> None:
+        self._title("What hurts web, and what to do about it")
+        url = self.settings.koordlet_url
+
+        def explained() -> tuple[PodExplained, list[Verdict]]:
+            web, meter = (
+                asyncio.run(fetch_explanation(url, workload.NAMESPACE, pod))
+                for pod in (workload.VICTIM, workload.METER)
+            )
+            return web, [judge.interference_explained(web, workload.BATCH), judge.own_doing_explained(meter)]
+
+        deadline = time.monotonic() + TOP_SECONDS
+        while True:
+            try:
+                said, verdicts = explained()
+            except KoordletUnreachable:
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                if all(verdict.ok for verdict in verdicts) or time.monotonic() > deadline:
+                    break
+            time.sleep(1.0)
+        self.progress.say(f"$ koordctl explain pod {workload.VICTIM} -n {workload.NAMESPACE} --koordlet-url={url}")
+        print_explanation(said, self.progress.console)
+        self.progress.say()
+        for verdict in verdicts:
+            self._judge(verdict)
+
     async def _report(self, note: Callable[[str], None]) -> tuple[NodeMetric, float]:
         """The first report whose window lies within what was sampled, and when (monotonic) it was seen."""
         needed = self._watched_from + AGGREGATE_SECONDS + 1
@@ -216,6 +246,7 @@ class Scenario:
             f"  export KUBECONFIG={self.layout.admin_kubeconfig} PATH={self.kubectl.path.parent}:$PATH",
             "  kubectl get pods -A -w; kubectl describe node; kubectl -n demo logs web; kubectl get nodemetric -o yaml",
             f"  koordctl top --koordlet-url={url}",
+            f"  koordctl explain pod {workload.METER} -n {workload.NAMESPACE} --koordlet-url={url}",
             f"  koordctl status --state-dir={self.state_dir}",
             f"  curl -s {url}/metrics | grep koordlet_sched_latency",
             f"  tail -f {self.state_dir}/logs/koordlet.log",

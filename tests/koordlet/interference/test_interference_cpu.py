@@ -1,0 +1,142 @@
+"""Evidence about the CPU: worked examples, and that its parts never make more than the whole."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koordlet.interference.cpu import HARDLY, CpuWindow, Rows, cpu_evidence, wants_matrix
+from koordlet.probes.layout import BUCKETS, SPECIAL_KEYS
+from koordlet.probes.snapshot import Lost, SchedLatencySnapshot
+from koordlet.statesinformer.cgroupindex import Owner, owner_of
+
+WEB, BATCH, INNER = 100, 200, 101
+"""Cgroup ids; INNER is a group that web made inside itself."""
+
+
+def snapshot(seconds, *, waited=None, throttled=None, matrix=(), source="bpf"):
+    """Totals at a moment: seconds by key; the matrix as (victim, culprit, seconds)."""
+    keys = np.array([WEB, INNER, BATCH])
+    total = np.array([(waited or {}).get(key, 0.0) for key in keys.tolist()])
+    quota = np.array([(throttled or {}).get(key, 0.0) for key in keys.tolist()])
+    hist = np.zeros((3, BUCKETS), dtype=np.int64)
+    hist[:, 5] = (total * 100).astype(np.int64)
+    none = np.zeros(3, dtype=np.int64)
+    ordered = sorted(matrix)
+    return SchedLatencySnapshot(
+        source=source,
+        time_ns=int(seconds * 1e9),
+        keys=keys,
+        wakeup_hist=hist,
+        preempt_hist=np.zeros_like(hist),
+        wakeup_sum_ns=(total * 1e9).astype(np.int64),
+        preempt_sum_ns=none,
+        wakeup_max_ns=none,
+        preempt_max_ns=none,
+        throttled_ns=(quota * 1e9).astype(np.int64),
+        throttled_count=none,
+        victim=np.array([v for v, _, _ in ordered], dtype=np.int64),
+        culprit=np.array([c for _, c, _ in ordered], dtype=np.int64),
+        wait_ns=np.array([int(s * 1e9) for _, _, s in ordered], dtype=np.int64),
+        wait_count=np.array([1 for _ in ordered], dtype=np.int64),
+        lost=Lost(),
+    )
+
+
+ROWS = Rows(np.array([WEB, INNER, BATCH]), np.array([0, 0, 1]), 2)
+
+
+def evidence(make, last, *, ran=(0.4, 1.0), periods=(0.0, 0.0), first=None, guess=lambda _: ()):
+    web, batch = make.container("web"), make.container("batch", qos="BE")
+    owners = {WEB: owner_of(web), INNER: owner_of(web), BATCH: owner_of(batch)}
+    window = CpuWindow(2.0)
+    empty = [(v, c, 0.0) for v, c, _ in zip(last.victim, last.culprit, last.wait_ns, strict=True)]
+    window.push(first or snapshot(1.0, source=last.source, matrix=empty))
+    window.push(last)
+    return cpu_evidence(
+        window.sums(),
+        window.matrix(),
+        ROWS,
+        np.array(ran),
+        lambda key: owners.get(key) or Owner("gone", str(key)),
+        throttled_periods=np.array(periods),
+        pressure=None,
+        guess=guess,
+    )
+
+
+def test_a_neighbours_time_own_threads_and_quota_are_three_things(make):
+    matrix = [(WEB, BATCH, 0.6), (WEB, WEB, 0.1), (INNER, WEB, 0.1), (WEB, SPECIAL_KEYS["idle"], 0.2)]
+    found = evidence(make, snapshot(3.0, waited={WEB: 0.9, INNER: 0.1}, throttled={WEB: 0.4}, matrix=matrix))
+    others, threads, quota = 0.3, 0.1, 0.2  # a second, of 2 s
+    wanted = 0.4 + others + threads + quota + HARDLY
+    assert found.others[0] == pytest.approx(others / wanted)
+    assert found.own[0] == pytest.approx((threads + quota) / wanted)
+    assert {name: column[0] for name, column in found.parts.items()} == pytest.approx(
+        {"quota": quota, "threads": threads}
+    )
+    named = {one.owner.name: one.seconds for one in found.culprits(0)}
+    assert named == pytest.approx({"batch": 0.6, "web": 0.2, "idle": 0.2})
+    assert found.named
+    assert not found.culprits(1)
+
+
+def test_a_runner_nobody_remembers_is_spread_over_the_known_ones(make):
+    matrix = [(WEB, BATCH, 0.3), (WEB, WEB, 0.1), (WEB, SPECIAL_KEYS["older"], 0.4)]
+    found = evidence(make, snapshot(3.0, waited={WEB: 0.8}, matrix=matrix))
+    assert found.parts["threads"][0] == pytest.approx(0.4 * 0.25)
+
+
+@pytest.mark.parametrize(("throttled", "whose"), [(0.5, "own"), (0.0, "others")])
+def test_one_sum_for_everything_goes_by_the_periods(make, throttled, whose):
+    """schedstat: what waits for its quota is not told from what waits for others."""
+    found = evidence(
+        make, snapshot(3.0, waited={WEB: 1.0}, source="schedstat"), periods=(throttled, 0.0), guess=lambda row: [row]
+    )
+    assert getattr(found, whose)[0] == pytest.approx(0.5 / (0.4 + 0.5 + HARDLY))
+    assert getattr(found, "own" if whose == "others" else "others")[0] == 0.0
+    assert not found.named
+    assert found.latency is None
+    assert found.culprits(0) == [0]
+
+
+def test_the_matrix_is_asked_for_only_when_somebody_waits():
+    window, ran = CpuWindow(2.0), np.array([0.5, 1.0])
+    window.push(snapshot(1.0))
+    window.push(snapshot(3.0, waited={WEB: 0.005}))
+    assert not wants_matrix(*window.sums(), ROWS, ran)
+    window.push(snapshot(4.0, waited={WEB: 0.4}))
+    assert wants_matrix(*window.sums(), ROWS, ran)
+    files = tuple(dataclasses.replace(one, source="schedstat") for one in (window.sums()[0],))
+    assert not wants_matrix(files[0], 2.0, ROWS, ran)
+
+
+def test_the_window_slides_and_starts_anew_with_another_source():
+    window = CpuWindow(2.0)
+    assert window.sums() is None
+    for second in range(10):
+        window.push(snapshot(float(second), waited={WEB: second * 0.1}))
+    found, seconds = window.sums()
+    assert seconds == 2.0
+    assert found.sum_ns.sum() == pytest.approx(0.2e9)
+    window.push(snapshot(11.0, source="schedstat"))
+    assert window.sums() is None
+    assert window.matrix() is None
+
+
+seconds = st.floats(0.0, 50.0)
+
+
+@settings(deadline=None, max_examples=60)
+@given(seconds, seconds, seconds, seconds, st.floats(0.0, 8.0))
+def test_parts_never_make_more_than_the_whole(make, by_others, by_own, by_idle, quota, ran):
+    matrix = [(WEB, BATCH, by_others), (WEB, WEB, by_own), (WEB, SPECIAL_KEYS["idle"], by_idle)]
+    waited = by_others + by_own + by_idle
+    found = evidence(make, snapshot(3.0, waited={WEB: waited}, throttled={WEB: quota}, matrix=matrix), ran=(ran, 0.0))
+    assert 0.0 <= found.others[0] <= 1.0
+    assert 0.0 <= found.own[0] <= 1.0
+    assert found.others[0] + found.own[0] <= 1.0 + 1e-9

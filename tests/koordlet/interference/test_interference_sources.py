@@ -1,0 +1,127 @@
+"""Memory, disk, network and cache: who held up whom, as tables."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordlet.interference import sources
+from koordlet.interference.cpu import HARDLY
+from koordlet.metricsadvisor.blockio import SubjectBlockIO
+from koordlet.metricsadvisor.memstall import SubjectMemStall
+from koordlet.metricsadvisor.netstall import SubjectNetStall
+from koordlet.probes.memstall import KINDS
+
+
+def frame(make, *, ran=(0.5, 0.5), full=(np.nan, np.nan)):
+    web, batch = make.container("web"), make.container("batch", qos="BE")
+    return SimpleNamespace(
+        subjects=(web, batch),
+        keys=(web.key, batch.key),
+        ran=np.array(ran),
+        memory_full=np.array(full),
+        pressure={},
+        users=lambda row: [make.because_of(batch, 1.0)],
+    )
+
+
+def stall(make, blames=(), **seconds):
+    names = {"web": make.container("web"), "batch": make.container("batch", qos="BE")}
+    return SubjectMemStall(
+        seconds=seconds, p99=0.01, culprits=tuple(make.because_of(names[name], value) for name, value in blames)
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "blames", "others", "own"),
+    [
+        pytest.param({"own_limit": 0.4}, [("web", 0.4)], 0.0, 0.4, id="own-limit"),
+        pytest.param({"ancestor": 0.4}, [("batch", 0.3), ("web", 0.1)], 0.3, 0.1, id="a-limit-shared"),
+        pytest.param({"direct": 0.4}, [("batch", 0.4)], 0.4, 0.0, id="the-node-is-short"),
+        pytest.param({"throttle": 0.2}, [], 0.0, 0.2, id="memory-high"),
+        pytest.param({"own_limit": 0.2, "refault": 0.6}, [("web", 0.2)], 0.0, 0.8, id="refaults-after-own-limit"),
+        pytest.param(
+            {"ancestor": 0.2, "swapin": 0.6}, [("batch", 0.1), ("web", 0.1)], 0.4, 0.4, id="swap-after-a-shared-limit"
+        ),
+        pytest.param({"compaction": 0.1}, [], 0.1, 0.0, id="compaction"),
+    ],
+)
+def test_memory_is_split(make, seconds, blames, others, own):
+    found = sources.split_memory(make.container("web"), stall(make, blames, **seconds))
+    assert found == pytest.approx((others, own))
+
+
+@given(st.dictionaries(st.sampled_from(KINDS), st.floats(0.0, 10.0)), st.floats(0.0, 5.0), st.floats(0.0, 5.0))
+def test_splitting_memory_loses_and_invents_nothing(make, seconds, mine, theirs):
+    given_ = stall(make, [("web", mine), ("batch", theirs)], **seconds)
+    others, own = sources.split_memory(make.container("web"), given_)
+    assert others + own == pytest.approx(given_.total)
+    assert others >= -1e-9
+    assert own >= -1e-9
+
+
+def test_memory_by_the_probe_names_who_pressed(make):
+    one = frame(make)
+    window = {one.keys[0]: stall(make, [("batch", 0.5)], ancestor=0.5)}
+    found = sources.memory(lambda: window, lambda: "bpf")(one)
+    assert found.others.tolist() == pytest.approx([0.5 / (0.5 + 0.5 + HARDLY), 0.0])
+    assert found.culprits(0)[0].owner.name == "batch"
+    assert found.named
+    assert sources.memory(lambda: None, lambda: "")(one) is None
+
+
+@pytest.mark.parametrize(("full", "own"), [(0.99, True), (0.5, False), (np.nan, False)])
+def test_memory_by_pressure_alone_looks_at_the_limit(make, full, own):
+    one = frame(make, full=(full, np.nan))
+    found = sources.memory(lambda: {one.keys[0]: stall(make, other=0.5)}, lambda: "pressure")(one)
+    assert bool(found.own[0] > 0) is own
+    assert bool(found.others[0] > 0) is not own
+
+
+def disk(make, *, wait=0.0, device=0.0, throttled=0.0, blames=()):
+    names = {"web": make.container("web"), "batch": make.container("batch", qos="BE")}
+    culprits = tuple(make.because_of(names[name], value) for name, value in blames)
+    return SubjectBlockIO(
+        0, 0, 0, 0, 0, queue=wait, device=device, wait=wait, throttled=throttled, queue_p50=None, queue_p99=0.02,
+        device_p50=None, device_p99=None, count=1, culprits=culprits,
+    )  # fmt: skip
+
+
+def test_a_disk_that_works_for_others_is_their_doing(make):
+    one = frame(make, ran=(0.1, 0.1))
+    window = {one.keys[0]: disk(make, wait=0.6, device=0.1, blames=[("batch", 0.4), ("web", 0.2)])}
+    found = sources.io(lambda: window)(one)
+    assert found.others[0] == pytest.approx(0.4 / (0.4 + 0.2 + 0.1 + 0.1 + HARDLY))
+    assert found.own[0] == 0.0
+    assert found.latency[0] == 0.02
+    assert sources.io(lambda: None)(one) is None
+
+
+def test_a_limit_on_its_own_io_is_its_own_doing(make):
+    one = frame(make, ran=(0.1, 0.1))
+    found = sources.io(lambda: {one.keys[0]: disk(make, throttled=0.9, device=0.05)})(one)
+    assert found.own[0] == pytest.approx(0.9 / (0.9 + 0.05 + 0.1 + HARDLY))
+    assert found.others[0] == 0.0
+
+
+def test_packets_of_others_are_their_doing_and_own_ones_are_work(make):
+    one = frame(make)
+    batch, web = make.because_of(make.container("batch"), 0.3), make.because_of(make.container("web"), 0.1)
+    window = {one.keys[0]: SubjectNetStall(0, 0.4, 0.001, 0, None, 0, (batch, web))}
+    found = sources.network(lambda: window)(one)
+    assert found.others[0] == pytest.approx(0.3 / (0.3 + 0.5 + HARDLY))
+    assert found.own[0] == 0.0
+
+
+def test_the_cache_is_judged_by_cpi_and_its_culprits_are_guessed(make):
+    one = frame(make)
+    found = sources.cache(lambda: {one.keys[0]: 2.5})(one)
+    assert found.others[0] == 2.5
+    assert np.isnan(found.others[1])
+    assert not found.named
+    assert found.culprits(0)[0].owner.name == "batch"
+    assert sources.cache(dict)(one) is None
