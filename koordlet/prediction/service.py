@@ -18,7 +18,7 @@ from koordlet.metrics import Registries
 from koordlet.prediction.checkpoints import CheckpointDirectory, CheckpointError
 from koordlet.prediction.models import CLASS_KEYS, NODE, SYSTEM, Models
 from koordlet.prediction.predictors import Prediction, PredictionError, allocatable, forecast, predict, view
-from koordlet.prediction.training import Lesson, lesson
+from koordlet.prediction.training import LEARNED, Lesson, lesson
 from koordlet.prediction.validation import Validation
 from koordlet.statesinformer.forecast import Amount, Forecast
 from koordlet.statesinformer.model import PodMeta, Workloads
@@ -78,6 +78,8 @@ class PredictionService:
         self.predictions: Mapping[str, Prediction] = {}
         """By predictor, of the last forecast; empty if it failed."""
         self._known_at: float | None = None
+        for kind in LEARNED:
+            cache.retain(kind, settings.training_interval)
         registries.view("node_predicted_resource_reclaimable", lambda: self._rows("reclaimable"))
         registries.view("node_predicted_resource_peak", lambda: self._rows("peak"))
         registries.view("prediction_models", lambda: [((), float(len(self.models.stamps)))])

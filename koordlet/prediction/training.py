@@ -16,6 +16,12 @@ from koordlet.statesinformer.model import PodMeta
 from koordlet.statesinformer.usage import memory_kind
 
 P90 = Aggregation.P90
+LEARNED = tuple(
+    f"{level}_{name}"
+    for level in ("node", "pod")
+    for name in ("cpu_usage", "memory_usage", "memory_usage_with_page_cache", "memory_with_hot_page_usage")
+)
+"""Series that must reach back one training interval."""
 
 
 @dataclass(frozen=True, slots=True)

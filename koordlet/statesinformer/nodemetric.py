@@ -81,21 +81,29 @@ class Extensions:
 
 def retain(cache: MetricCache, policy: Policy) -> float:
     """Have the cache look back as far as the policy does; the seconds that the longest window will really have."""
-    windows = ("node", "sys")
-    kept = [cache.retain(f"{level}_{name}_usage", policy.longest) for level in windows for name in ("cpu", "memory")]
-    for kind in ("node_memory_usage_with_page_cache", "node_memory_with_hot_page_usage"):
-        kept.append(cache.retain(kind, policy.longest))
     for kind in _AVERAGED:
         cache.retain(kind, policy.aggregate_seconds)
-    return min(kept)
+    return min(cache.retain(kind, policy.longest) for kind in _AGGREGATED)
 
 
+_AGGREGATED = (
+    "node_cpu_usage",
+    "node_memory_usage",
+    "node_memory_usage_with_page_cache",
+    "node_memory_with_hot_page_usage",
+    "node_gpu_core_usage",
+    "node_gpu_memory_usage",
+    "sys_cpu_usage",
+    "sys_memory_usage",
+)
+"""Series that every configured window is taken of."""
 _AVERAGED = (
     *(f"{level}_numa_{name}_usage" for level in ("node", "sys") for name in ("cpu", "memory")),
     *(f"{level}_cpu_usage" for level in ("pod", "host_application")),
     *(f"{level}_memory_usage" for level in ("pod", "host_application")),
     *(f"{level}_memory_usage_with_page_cache" for level in ("pod", "host_application")),
     *(f"{level}_memory_with_hot_page_usage" for level in ("pod", "host_application")),
+    *(f"pod_gpu_{name}_usage" for name in ("core", "memory")),
 )
 """Series that are only averaged over `aggregateDurationSeconds`."""
 
