@@ -1,0 +1,187 @@
+"""From cgroup ids to containers: kinds, limits of one's own, and who pressed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordlet.metriccache import MetricCache
+from koordlet.metrics import Registries
+from koordlet.metricsadvisor.memstall import MemStallCollector, by_subject, pressure_shares
+from koordlet.probes.layout import SPECIAL_KEYS
+from koordlet.probes.memstall import KINDS, MemStallSnapshot, sums_only
+from koordlet.statesinformer.cgroupindex import CgroupIndex, Owner, owner_of
+from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
+
+WEB = Subject(SubjectKind.CONTAINER, "containerd://web", "k/web", "web", qos="LS", namespace="prod", pod_name="web-0")
+JOB = Subject(SubjectKind.CONTAINER, "containerd://job", "k/job", "job", qos="BE", namespace="batch", pod_name="job-0")
+SSH = Owner("system", "ssh.service")
+OWNERS = {10: owner_of(WEB), 11: owner_of(WEB), 20: owner_of(JOB), 30: SSH}
+WEBS_LIMIT, KUBEPODS = 110, 100
+LIMITS = {WEBS_LIMIT: owner_of(WEB), KUBEPODS: Owner("qos", "kubepods")}
+
+
+def owner(cgroup_id: int) -> Owner:
+    return OWNERS.get(cgroup_id, Owner("gone", f"cgroup {cgroup_id}"))
+
+
+def limit(cgroup_id: int) -> Owner:
+    return LIMITS.get(cgroup_id, Owner("gone", f"cgroup {cgroup_id}"))
+
+
+def window(
+    stalls: dict[int, dict[str, int]],
+    reclaims: dict[tuple[int, int], tuple[int, int]] | None = None,
+    wakeups: dict[int, int] | None = None,
+    second: float = 1.0,
+) -> MemStallSnapshot:
+    """*stalls*: key -> kind -> ms, in stalls of 1 ms; *reclaims*: (task, limit) -> (ms, count)."""
+    base = sums_only(dict.fromkeys({*stalls, *(wakeups or {})}, 0))
+    sums, hist = base.sum_ns.copy(), base.hist.copy()
+    for row, key in enumerate(base.keys.tolist()):
+        for kind, ms in stalls.get(key, {}).items():
+            sums[row, KINDS.index(kind)] = ms * 1_000_000
+            hist[row, KINDS.index(kind), 10] = ms  # bucket 10 holds 0.52 to 1.05 ms
+    pairs = sorted(reclaims or {})
+    return replace(
+        base,
+        source="bpf",
+        time_ns=int(second * 1e9),
+        sum_ns=sums,
+        hist=hist,
+        wakeups=np.array([(wakeups or {}).get(key, 0) for key in base.keys.tolist()], dtype=np.int64),
+        task=np.array([pair[0] for pair in pairs], dtype=np.int64),
+        limit=np.array([pair[1] for pair in pairs], dtype=np.int64),
+        limit_ns=np.array([(reclaims or {})[pair][0] * 1_000_000 for pair in pairs], dtype=np.int64),
+        limit_count=np.array([(reclaims or {})[pair][1] for pair in pairs], dtype=np.int64),
+    )
+
+
+def test_kinds_are_summed_over_a_containers_own_groups() -> None:
+    got = by_subject(
+        window({10: {"direct": 30, "refault": 10}, 11: {"direct": 20}, 30: {"direct": 9}}), 2.0, owner, limit
+    )
+    assert got.keys() == {WEB.key}, "who is no subject has no figures of its own"
+    web = got[WEB.key]
+    assert web.seconds == pytest.approx({"direct": 0.025, "refault": 0.005})
+    assert (web.counts, web.count) == ({"direct": 50, "refault": 10}, 60)
+    assert web.total == pytest.approx(0.03) and web.own == 0
+    assert web.p50 is not None and 0.0005 < web.p50 <= web.p99 < 0.0011
+
+
+def test_a_limit_within_the_container_is_its_own() -> None:
+    stalls = {11: {"own_limit": 5, "ancestor": 40}}
+    reclaims = {(11, WEBS_LIMIT): (30, 3), (11, 11): (5, 1), (11, KUBEPODS): (10, 1)}
+    got = by_subject(window(stalls, reclaims), 1.0, owner, lambda at: OWNERS.get(at) or limit(at))[WEB.key]
+    assert got.seconds == pytest.approx({"own_limit": 0.035, "ancestor": 0.010})
+
+
+def test_pressure_on_the_node_is_shared_by_how_often_each_pressed() -> None:
+    seen = window({10: {"direct": 90}}, {(10, 0): (90, 2), (20, 0): (10, 4)}, {20: 2, SPECIAL_KEYS["kworker"]: 1})
+    shares = pressure_shares(seen, owner, limit)
+    assert [(one.owner.label, one.count) for one in shares[WEB.key]] == [
+        ("batch/job-0/job", 6),
+        ("prod/web-0/web", 2),
+        ("kworker", 1),
+    ]
+    assert [one.seconds for one in shares[WEB.key]] == pytest.approx([0.060, 0.020, 0.010])
+
+
+def test_at_its_own_limit_nobody_else_is_to_blame() -> None:
+    shares = pressure_shares(window({10: {}}, {(10, WEBS_LIMIT): (50, 5), (20, 0): (1, 9)}), owner, limit)
+    assert [(one.owner.label, one.seconds) for one in shares[WEB.key]] == [("prod/web-0/web", 0.05)]
+
+
+def test_a_common_limit_is_shared_by_those_below_it_only() -> None:
+    shares = pressure_shares(
+        window({}, {(10, KUBEPODS): (40, 1), (20, KUBEPODS): (1, 3), (30, 0): (5, 99)}), owner, limit
+    )
+    assert [(one.owner.label, one.seconds) for one in shares[WEB.key]] == [
+        ("batch/job-0/job", pytest.approx(0.030)),
+        ("prod/web-0/web", pytest.approx(0.010)),
+    ]
+
+
+entries = st.dictionaries(
+    st.tuples(st.sampled_from([10, 11, 20, 30, 40]), st.sampled_from([0, WEBS_LIMIT, KUBEPODS])),
+    st.tuples(st.integers(1, 10_000), st.integers(1, 100)),
+)
+
+
+@given(entries, st.dictionaries(st.sampled_from([10, 20, 30, -3]), st.integers(1, 50)))
+def test_shares_add_up_to_the_reclaiming_time(reclaims, wakeups) -> None:
+    shares = pressure_shares(window({}, reclaims, wakeups), owner, limit)
+    for subject, ids in ((WEB, (10, 11)), (JOB, (20,))):
+        expected = sum(ms for (task, _), (ms, _) in reclaims.items() if task in ids) / 1e3
+        assert sum(one.seconds for one in shares.get(subject.key, [])) == pytest.approx(expected)
+
+
+class Readings:
+    """A source that says what it is given."""
+
+    source = "bpf"
+
+    def __init__(self, *snapshots: MemStallSnapshot) -> None:
+        self.left = list(snapshots)
+
+    def read(self) -> MemStallSnapshot:
+        return self.left.pop(0)
+
+    def reclaim(self, live: frozenset[int]) -> int:
+        return 0
+
+    def close(self, keep: bool) -> None:
+        """Nothing is held."""
+
+
+def collector(registries: Registries, *snapshots: MemStallSnapshot) -> MemStallCollector:
+    index = CgroupIndex(lambda: [("k/web", 10), ("k/web/own", 11), ("k/job", 20)])
+    return MemStallCollector(
+        Readings(*snapshots),
+        lambda: Workloads(1, subjects=(WEB, JOB)),
+        MetricCache(tick=1.0),
+        registries,
+        index=index,
+        limits=index,
+        clock=lambda: 100.0,
+    )
+
+
+def test_a_window_and_what_is_exported() -> None:
+    registries = Registries()
+    registries.node = "n"
+    first, second = (
+        window({10: {"direct": 100}}, second=1.0),
+        window({10: {"direct": 150}, 20: {"own_limit": 20}}, {(10, 0): (150, 3), (20, 20): (20, 2)}, second=3.0),
+    )
+    memory = collector(registries, first, second)
+    memory.read()
+    assert memory.window == {}
+    memory.read()
+    assert memory.window[WEB.key].seconds == pytest.approx({"direct": 0.025})
+    assert memory.window[JOB.key].own == pytest.approx(0.010)
+    rows = {
+        (sample.name, sample.labels["container_name"], sample.labels.get("kind", sample.labels.get("culprit", ""))): (
+            sample.value
+        )
+        for family in registries.external.collect()
+        for sample in family.samples
+        if "mem_stall" in sample.name and "bucket" not in sample.name
+    }
+    assert rows[("koordlet_mem_stall_kind_seconds_total", "web", "direct")] == pytest.approx(0.150)
+    assert rows[("koordlet_mem_stall_seconds_sum", "job", "")] == pytest.approx(0.020)
+    assert rows[("koordlet_mem_stall_seconds_count", "job", "")] == 20
+    assert rows[("koordlet_mem_stall_culprit_share", "job", "job")] == 1.0
+
+
+def test_without_a_source_nothing_happens() -> None:
+    index = CgroupIndex(list)
+    memory = MemStallCollector(
+        None, lambda: Workloads(1), MetricCache(tick=1.0), Registries(), index=index, limits=index, clock=float
+    )
+    memory.read()
+    assert memory.window == {} and memory.latest is None

@@ -1,0 +1,122 @@
+"""Kills by name: told once, kept, counted, and the forgotten ones counted, too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from koordlet.metrics import Registries
+from koordlet.metricsadvisor import oom as collector_module
+from koordlet.metricsadvisor.oom import OomCollector
+from koordlet.probes.oom import OomKill, OomSnapshot
+from koordlet.statesinformer.cgroupindex import CgroupIndex
+from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
+
+WEB = Subject(SubjectKind.CONTAINER, "containerd://web", "k/web", "web", qos="LS", namespace="prod", pod_name="web-0")
+
+
+def kill(number: int, **changes: object) -> OomKill:
+    fields: dict[str, object] = {
+        "number": number,
+        "at": 90.0,
+        "scope": "limit",
+        "victim_pid": 7,
+        "victim_comm": "java",
+        "victim_cgroup": 10,
+        "victim_path": "k/web",
+        "trigger_pid": 8,
+        "trigger_comm": "curl",
+        "trigger_cgroup": 10,
+        "limit_cgroup": 10,
+        "limit_path": "k/web",
+        "limit_pages": 100,
+        "usage_pages": 100,
+        "anon_pages": 80,
+        "file_pages": 5,
+        "shmem_pages": 1,
+        "score_adj": 0,
+    }
+    return OomKill(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+class Ring:
+    def __init__(self) -> None:
+        self.kills: list[OomKill] = []
+
+    def read(self) -> OomSnapshot:
+        counts = np.array([len(self.kills)], dtype=np.int64)
+        none = np.zeros(1, dtype=np.int64)
+        killed = {"unknown": none, "limit": counts, "node": none}
+        return OomSnapshot(len(self.kills), np.array([10]), killed, counts, tuple(self.kills))
+
+    def reclaim(self, live: frozenset[int]) -> int:
+        return 0
+
+    def close(self, keep: bool) -> None:
+        """Nothing is held."""
+
+
+class Lines:
+    def __init__(self) -> None:
+        self.said: list[dict[str, object]] = []
+
+    def warning(self, message: str, **fields: object) -> None:
+        self.said.append(fields)
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
+    found = Lines()
+    monkeypatch.setattr(collector_module, "log", found)
+    return found
+
+
+def made(ring: Ring, registries: Registries, subjects: Sequence[Subject] = (WEB,)) -> OomCollector:
+    index = CgroupIndex(lambda: [("k/web", 10), ("k", 9)])
+    workloads = Workloads(1, subjects=tuple(subjects))
+    return OomCollector(ring, lambda: workloads, registries, index=index, limits=index, clock=lambda: 100.0)
+
+
+def test_each_kill_is_told_once_with_names(lines: Lines) -> None:
+    ring, registries = Ring(), Registries()
+    registries.node = "n"
+    collector = made(ring, registries)
+    collector.read()
+    ring.kills = [kill(1), kill(2, limit_cgroup=9, limit_path="/k"), kill(3, limit_cgroup=0, scope="node")]
+    collector.read()
+    collector.read()
+    assert [one["victim"] for one in lines.said] == ["prod/web-0/web"] * 3
+    assert [one["scope"] for one in lines.said] == ["limit", "limit", "node"]
+    assert lines.said[0]["age"] == 10.0 and lines.said[0]["resident_pages"] == 86
+    assert [event.own for event in collector.of(WEB.key)] == [True, False, False]
+    assert collector.missed == 0
+    [sample] = [
+        sample
+        for family in registries.external.collect()
+        for sample in family.samples
+        if sample.name == "koordlet_oom_kills_total"
+    ]
+    assert (sample.labels["container_name"], sample.labels["scope"], sample.value) == ("web", "limit", 3)
+
+
+def test_what_the_ring_forgot_is_counted(lines: Lines) -> None:
+    ring = Ring()
+    collector = made(ring, Registries())
+    ring.kills = [kill(3), kill(4)]
+    collector.read()
+    assert (collector.missed, len(collector.events)) == (2, 2)
+    ring.kills = [kill(9)]
+    collector.read()
+    assert collector.missed == 6
+
+
+def test_a_cgroup_that_is_gone_has_the_kernels_name_for_it(lines: Lines) -> None:
+    ring = Ring()
+    collector = made(ring, Registries())
+    ring.kills = [kill(1, victim_cgroup=77, victim_path="podabc/def", trigger_cgroup=0)]
+    collector.read()
+    [event] = collector.events
+    assert (event.victim.kind, event.victim.label) == ("gone", "podabc/def")
+    assert event.trigger is None and lines.said[0]["trigger"] == "kernel"

@@ -1,0 +1,270 @@
+"""mem_stall and oom on the real kernel, held to PSI, to the counters of the memory controller and to what was killed.
+
+Groups are small, so that a second or two of reclaim is enough; PSI's totals are brought up to date by the kernel every
+two seconds, so a reading waits until it stands still.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from koordlet.probes import openprobes
+from koordlet.probes.frame import Place
+from koordlet.probes.memstall import KINDS, MemStall, MemStallSnapshot, diff
+from koordlet.probes.memstall import load_core as load_mem_stall
+from koordlet.probes.oom import Oom
+from koordlet.probes.oom import load_core as load_oom
+from koordlet.system.cgroup import cgroup_id
+from koordlet.system.host import Host
+
+pytestmark = pytest.mark.kernel
+
+MIB = 1 << 20
+LIMIT = 24 * MIB
+PSI_PERIOD = 2.0
+CYCLE = """
+import mmap, os, sys
+os.sched_setaffinity(0, {0})
+memory = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.madvise(mmap.MADV_NOHUGEPAGE)
+for _ in range(int(sys.argv[1])):
+    for begin in range(0, len(memory), 1 << 20):
+        for i in range(begin, begin + (1 << 20), 4096):
+            memory[i] = 1
+        memory.madvise(mmap.MADV_FREE, begin, 1 << 20)
+"""
+"""Goes over more memory than its limit and lets go of all behind it: the kernel frees that when it must, and only then.
+Needs neither disk nor swap. On one CPU, because PSI weighs the CPUs of a group by how busy they were."""
+
+HOG = """
+import os, sys
+open("/proc/self/oom_score_adj", "w").write("1000")
+held = bytearray(16 << 20)
+for i in range(0, len(held), 4096):
+    held[i] = 1
+print(flush=True)
+sys.stdin.read()
+"""
+"""Holds most of the limit, and is to be killed first."""
+
+ALLOCATOR = "held = bytearray(24 << 20)\nfor i in range(0, len(held), 4096):\n    held[i] = 1\nprint(len(held))"
+
+
+@pytest.fixture
+def place(kernel_host: Host, pin_dir: Path) -> Place:
+    return Place(kernel_host, openprobes.possible_cpus(kernel_host), pin_dir)
+
+
+@pytest.fixture
+def stalls(place: Place) -> Iterator[MemStall]:
+    probe = load_mem_stall(place)
+    yield probe
+    probe.close(keep=False)
+
+
+@pytest.fixture
+def kills(place: Place) -> Iterator[Oom]:
+    probe = load_oom(place)
+    yield probe
+    probe.close(keep=False)
+
+
+def limit(group: Any, size: int) -> None:
+    group.write("memory", "memory.max" if (group.path("memory") / "memory.max").exists() else MAX_V1, size)
+
+
+MAX_V1 = "memory.limit_in_bytes"
+
+
+RunIn = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def run_in() -> Iterator[RunIn]:
+    """``run_in(group, code, *arguments)``: Python in *group* from its first instruction on, so that all its memory is
+    charged there. Killed at the end of the test."""
+    running: list[subprocess.Popen[str]] = []
+
+    def run(group: Any, code: str, *arguments: str) -> subprocess.Popen[str]:
+        paths = [os.fspath(path) for path in group.paths]
+        join = f"import os\nfor path in {paths!r}:\n    open(path + '/cgroup.procs', 'w').write(str(os.getpid()))\n"
+        command = [sys.executable, "-S", "-E", "-c", join + code, *arguments]
+        running.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        return running[-1]
+
+    yield run
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def pressure_total(host: Host, group: Any) -> float:
+    """Seconds in which some task of the group was stalled, once the kernel has added up the last of it."""
+    unified = host.facts.cgroup_mounts.unified
+    assert unified is not None
+
+    def total() -> int:
+        text = (unified / group.dir / "memory.pressure").read_text()
+        return int(text.splitlines()[0].rpartition("total=")[2])
+
+    before, now = -1, total()
+    while now != before:
+        time.sleep(PSI_PERIOD + 0.2)
+        before, now = now, total()
+    return now / 1e6
+
+
+def by_kind(window: MemStallSnapshot, key: int) -> dict[str, tuple[int, float]]:
+    """Kind -> (count, seconds) of those that occurred."""
+    row = window.row(key)
+    if row is None:
+        return {}
+    counts, sums = window.hist[row].sum(axis=1).tolist(), (window.sum_ns[row] / 1e9).tolist()
+    return {kind: (counts[i], sums[i]) for i, kind in enumerate(KINDS) if sums[i]}
+
+
+@pytest.mark.parametrize("whose", ["own_limit", "ancestor"])
+def test_reclaim_at_a_limit_is_what_psi_says(
+    kernel_host: Host,
+    stalls: MemStall,
+    cgroup_child: Callable[[str], Any],
+    run_in: RunIn,
+    whose: str,
+) -> None:
+    limited = cgroup_child("limited")
+    group = limited if whose == "own_limit" else limited.child("inner")
+    limit(limited, LIMIT)
+    before = stalls.read()
+    reader = run_in(group, CYCLE, "2")
+    assert reader.wait(60) == 0
+    stalled = pressure_total(kernel_host, group)
+    window = diff(before, stalls.read())
+    key = cgroup_id(group.path("cpu"))
+    kinds = by_kind(window, key)
+    count, seconds = kinds[whose]
+    assert count >= 32
+    assert {"own_limit", "ancestor"} & kinds.keys() == {whose}
+    # One task: the time in which some task was stalled is the task's. PSI and the probe read other clocks at each end
+    # of a stall, and entering one takes the scheduler's lock, which is outside the probe's part.
+    assert sum(second for _, second in kinds.values()) == pytest.approx(stalled, rel=0.1, abs=0.01 + count * 5e-6)
+    [entry] = np.flatnonzero(window.task == key)
+    assert window.limit[entry] == cgroup_id(limited.path("memory"))
+    assert window.limit_count[entry] == count
+    assert window.limit_ns[entry] == pytest.approx(seconds * 1e9, rel=1e-6)
+    # Two rounds of 64 MiB through 24: what doesn't fit had to go each time.
+    row = window.row(key)
+    assert window.limit_pages[row] * os.sysconf("SC_PAGESIZE") >= 2 * (64 * MIB - LIMIT)
+
+
+def test_the_counters_of_the_memory_controller_agree(
+    stalls: MemStall, cgroup_child: Callable[[str], Any], run_in: RunIn
+) -> None:
+    group = cgroup_child("limited")
+    limit(group, LIMIT)
+    before = stalls.read()
+    assert run_in(group, CYCLE, "2").wait(60) == 0
+    window = diff(before, stalls.read())
+    count, _ = by_kind(window, cgroup_id(group.path("cpu")))["own_limit"]
+    memory, pages = group.path("memory"), int(window.limit_pages[window.row(cgroup_id(group.path("cpu")))])
+    assert pages >= 32 * count // 2, "a reclaim asks for 32 pages and gets most of them"
+    if (memory / "memory.failcnt").exists():
+        assert count <= int((memory / "memory.failcnt").read_text()), "no reclaim without a charge that failed"
+        stat = dict(line.split() for line in (memory / "memory.stat").read_text().splitlines())
+        assert pages <= int(stat["pgpgout"]), "what is reclaimed is uncharged"
+    else:
+        events = dict(line.split() for line in (memory / "memory.events").read_text().splitlines())
+        assert count == pytest.approx(int(events["max"]), rel=0.05)
+        stat = dict(line.split() for line in (memory / "memory.stat").read_text().splitlines())
+        assert pages == pytest.approx(int(stat["pgsteal_direct"]), rel=0.05)
+
+
+def test_pins_outlive_a_killed_loader(place: Place, cgroup_child: Callable[[str], Any], run_in: RunIn) -> None:
+    loader = """
+import sys, time
+from pathlib import Path
+from koordlet.probes.frame import Place
+from koordlet.probes import memstall, oom
+from koordlet.system.host import Host
+from koordlet.system.roots import Roots
+place = Place(Host(Roots.host()), int(sys.argv[2]), Path(sys.argv[1]))
+probes = memstall.load_core(place), oom.load_core(place)
+print("loaded", flush=True)
+time.sleep(600)
+"""
+    command = [sys.executable, "-c", loader, os.fspath(place.pins or ""), str(place.cpus)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "loaded\n"
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    group = cgroup_child("unwatched")  # nobody is there, the programs count on
+    limit(group, LIMIT)
+    assert run_in(group, CYCLE, "1").wait(60) == 0
+    assert run_in(group, ALLOCATOR.replace("24 <<", "64 <<")).wait(60) == -signal.SIGKILL
+    stalls, kills = load_mem_stall(place), load_oom(place)
+    try:
+        assert stalls.reused and kills.reused
+        assert "own_limit" in by_kind(stalls.read(), cgroup_id(group.path("cpu")))
+        assert [kill.victim_cgroup for kill in kills.read().kills] == [cgroup_id(group.path("cpu"))]
+    finally:
+        stalls.close(keep=False)
+        kills.close(keep=False)
+
+
+def test_a_kill_names_victim_limit_and_trigger(kills: Oom, cgroup_child: Callable[[str], Any], run_in: RunIn) -> None:
+    limited = cgroup_child("limited")
+    quiet, busy = limited.child("quiet"), limited.child("busy")
+    limit(limited, 32 * MIB)
+    before = kills.read().total
+    hog = run_in(quiet, HOG)
+    assert hog.stdout is not None
+    assert hog.stdout.readline() == "\n"
+    allocator = run_in(busy, ALLOCATOR)
+    output, _ = allocator.communicate(timeout=60)
+    assert hog.wait(60) == -signal.SIGKILL
+    assert (allocator.returncode, output.strip()) == (0, str(24 << 20)), "the hog's pages were enough"
+    snapshot = kills.read()
+    [kill] = snapshot.since(before)
+    assert (kill.victim_pid, kill.victim_cgroup) == (hog.pid, cgroup_id(quiet.path("cpu")))
+    assert (kill.trigger_pid, kill.trigger_cgroup) == (allocator.pid, cgroup_id(busy.path("cpu")))
+    assert (kill.scope, kill.limit_cgroup) == ("limit", cgroup_id(limited.path("memory")))
+    assert kill.victim_path == f"{limited.dir}/quiet" and kill.limit_path == limited.dir
+    assert kill.limit_pages == 32 * MIB // os.sysconf("SC_PAGESIZE")
+    assert kill.usage_pages <= kill.limit_pages
+    # Counters of resident pages are kept by CPU and approximate: within a few hundred pages.
+    assert 16 * MIB // os.sysconf("SC_PAGESIZE") - 512 <= kill.resident_pages <= kill.limit_pages + 4096
+    assert kill.score_adj == 1000
+    assert kill.victim_comm == Path(sys.executable).resolve().name[:15] or kill.victim_comm.startswith("python")
+    assert abs(time.clock_gettime(time.CLOCK_BOOTTIME) - kill.at) < 120
+    row = snapshot.keys.tolist().index(kill.victim_cgroup)
+    assert snapshot.killed["limit"][row] == 1
+    assert snapshot.triggered[snapshot.keys.tolist().index(kill.trigger_cgroup)] == 1
+    events = (quiet.path("memory") / "memory.oom_control").exists()
+    told = "memory.oom_control" if events else "memory.events"
+    assert "oom_kill 1" in (quiet.path("memory") / told).read_text().splitlines()
+
+
+def test_dead_groups_are_given_back(stalls: MemStall, cgroup_child: Callable[[str], Any], run_in: RunIn) -> None:
+    group = cgroup_child("passing")
+    limit(group, LIMIT)
+    assert run_in(group, CYCLE, "1").wait(60) == 0
+    key = cgroup_id(group.path("cpu"))
+    snapshot = stalls.read()
+    assert snapshot.row(key) is not None and key in snapshot.task
+    live = frozenset(snapshot.keys.tolist()) - {key}
+    assert stalls.reclaim(live) == 0, "once may be a mistake"
+    assert stalls.reclaim(live) == 1
+    after = stalls.read()
+    assert after.row(key) is None and key not in after.task
