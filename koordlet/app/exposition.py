@@ -1,0 +1,103 @@
+"""The Prometheus text format, fast for large families.
+
+`prometheus_client` makes an object and a dict of every sample and formats each label of each line anew; a full node's
+7 MB take it half a second, in which nothing else runs. A `Table` keeps rows as they came and writes a row's labels
+once, however many buckets it has. `page` gives, byte for byte, what `generate_latest` would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.samples import Sample
+from prometheus_client.utils import floatToGoString
+
+_MEMO = 4096
+"""Formatted values remembered within a page: most buckets of a family are equal."""
+
+
+class Table(Metric):
+    """A family whose rows are what `add_metric` of *empty*'s class takes; samples are made only if somebody asks."""
+
+    def __init__(self, empty: Metric, labels: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        # Not Metric's own: it would make `samples` a list.
+        self.name, self.documentation, self.unit, self.type = empty.name, empty.documentation, empty.unit, empty.type
+        self._empty, self._labels, self._rows = empty, tuple(labels), list(rows)
+
+    @property
+    def samples(self) -> list[Sample]:  # type: ignore[override]
+        if self._rows and not self._empty.samples:
+            for row in self._rows:
+                self._empty.add_metric(*row)  # type: ignore[attr-defined]
+        return self._empty.samples
+
+    def lines(self, text_of: Callable[[float], str]) -> Iterator[str]:
+        """Lines without their ends."""
+        order = sorted(range(len(self._labels)), key=self._labels.__getitem__)
+        name = f"{self.name}_total" if self.type == "counter" else self.name
+        help_text = self.documentation.replace("\\", r"\\").replace("\n", r"\n")
+        yield f"# HELP {name} {help_text}"
+        yield f"# TYPE {name} {'untyped' if self.type == 'unknown' else self.type}"
+        if self.type == "histogram":
+            yield from self._histogram(order, text_of)
+            return
+        for values, value in self._rows:
+            labels = ",".join(self._label(at, values) for at in order)
+            yield f"{name}{{{labels}}} {text_of(value)}" if labels else f"{name} {text_of(value)}"
+
+    def _histogram(self, order: Sequence[int], text_of: Callable[[float], str]) -> Iterator[str]:
+        before = [at for at in order if self._labels[at] < "le"]
+        after = [at for at in order if self._labels[at] > "le"]
+        for values, buckets, total in self._rows:
+            front = "".join(f"{self._label(at, values)}," for at in before)
+            back = "".join(f",{self._label(at, values)}" for at in after)
+            start = f'{self.name}_bucket{{{front}le="'
+            for bound, count in buckets:
+                yield f'{start}{bound}"{back}}} {text_of(count)}'
+            labels = f"{front}{back[1:]}" if back else front[:-1]
+            labels = f"{{{labels}}}" if labels else ""
+            if float(buckets[0][0]) >= 0:
+                yield f"{self.name}_count{labels} {text_of(buckets[-1][1])}"
+                yield f"{self.name}_sum{labels} {text_of(total)}"
+
+    def _label(self, at: int, values: Sequence[str]) -> str:
+        value = values[at]
+        if "\\" in value or "\n" in value or '"' in value:
+            value = value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+        return f'{self._labels[at]}="{value}"'
+
+
+class _One:
+    """A registry of one family, for those that are no tables."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._metric
+
+
+def page(registries: Iterable[CollectorRegistry]) -> bytes:
+    """All families of *registries* in the text format, version 0.0.4."""
+    memo: dict[float, str] = {}
+
+    def text_of(value: float) -> str:
+        text = memo.get(value)
+        if text is None:
+            text = str(floatToGoString(value))  # type: ignore[no-untyped-call]
+            if len(memo) < _MEMO and value:  # 0.0 and -0.0 are one key
+                memo[value] = text
+        return text
+
+    parts: list[bytes] = []
+    for registry in registries:
+        for metric in registry.collect():
+            if isinstance(metric, Table):
+                parts.append("\n".join([*metric.lines(text_of), ""]).encode())
+            else:
+                parts.append(generate_latest(_One(metric)))
+    return b"".join(parts)
