@@ -14,8 +14,9 @@ from pathlib import Path
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from koordlet.app.exposition import page
 from koordlet.app.health import Health, Result
 from koordlet.app.logging import describe, get_logger
 
@@ -139,7 +140,7 @@ def _metrics_page(
 ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def handler(request: web.Request) -> web.StreamResponse:
         try:
-            body = b"".join(generate_latest(registry) for registry in registries)
+            body = page(registries)
         except Exception as error:
             log.exception("Metrics page failed", path=request.path, err=error)
             return web.Response(status=500, text=f"cannot collect metrics: {describe(error)}\n")

@@ -18,6 +18,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from koordlet.app.exposition import Table
 from koordlet.app.logging import get_logger
 from koordlet.metrics.catalogue import CATALOGUE, EXTERNAL, Family
 
@@ -84,15 +85,14 @@ class _View(Collector):
     def collect(self) -> Iterator[Metric]:
         if self._family.node_label and not self._owner.node:
             return
-        metric = self._empty()
         prefix = [self._owner.node] if self._family.node_label else []
         try:
-            for row in self._provider():
-                metric.add_metric([*prefix, *row[0]], *row[1:])  # type: ignore[attr-defined]
+            rows = (([*prefix, *row[0]], *row[1:]) for row in self._provider())
+            table = Table(self._empty(), self._family.all_labels, rows)
         except Exception as error:  # noqa: BLE001 - one family's fault must not cost the others; counted and logged
             self._owner.failed(self._family, error)
             return
-        yield metric
+        yield table
 
     def _empty(self) -> Metric:
         family = self._family
