@@ -64,7 +64,13 @@ HEALTH_DASHBOARD = Dashboard(
                     "Observations lost",
                     "Observations of probes that fitted no map, and samples that fitted no ring of the cache.",
                     [
-                        Query(sum_by("node, map", rate("koordlet_sched_latency_lost_total", N)), "{{node}} {{map}}"),
+                        *(
+                            Query(
+                                sum_by("node, map", rate(f"koordlet_{probe}_lost_total", N)),
+                                f"{{{{node}}}} {probe} {{{{map}}}}",
+                            )
+                            for probe in ("sched_latency", "mem_stall", "block_io", "net_stall")
+                        ),
                         Query(
                             sum_by("node", rate("koordlet_metric_cache_lost_samples_total", N)), "{{node}} samples"
                         ),

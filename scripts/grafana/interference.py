@@ -23,6 +23,12 @@ _CULPRIT = "{{culprit_kind}} {{culprit_namespace}}/{{culprit_pod}} {{culprit}}"
 _TRACK = f"{BY_CONTAINER}, resource, cause"
 _OF_TRACK = f"{CONTAINER} {{{{resource}}}} {{{{cause}}}}"
 
+
+def _culprits(title: str, says: str, family: str) -> Panel:
+    """The ten worst, stacked."""
+    return Panel(title, says, [Query(f"topk(10, sum by ({_CULPRITS}) (rate({family}{P}{R})))", _CULPRIT)], stack=True)
+
+
 INTERFERENCE_DASHBOARD = Dashboard(
     uid="koordlet-interference",
     title="koordlet / Interference",
@@ -121,17 +127,10 @@ INTERFERENCE_DASHBOARD = Dashboard(
         Row(
             "Who waits for whom",
             [
-                Panel(
+                _culprits(
                     "Culprits of CPU waiting",
-                    "Seconds a second that the chosen pods waited while the culprit held the CPU, stacked.",
-                    [
-                        Query(
-                            f"topk(10, sum by ({_CULPRITS}) "
-                            f"(rate(koordlet_sched_latency_culprit_wait_seconds_total{P}{R})))",
-                            _CULPRIT,
-                        )
-                    ],
-                    stack=True,
+                    "Seconds a second that the chosen pods waited while the culprit held the CPU.",
+                    "koordlet_sched_latency_culprit_wait_seconds_total",
                 ),
                 Panel(
                     "Victims",
@@ -143,6 +142,16 @@ INTERFERENCE_DASHBOARD = Dashboard(
                         )
                     ],
                     stack=True,
+                ),
+                _culprits(
+                    "Culprits of disk waiting",
+                    "Seconds a second that requests of the chosen pods waited while the disk worked for the culprit.",
+                    "koordlet_block_io_culprit_wait_seconds_total",
+                ),
+                _culprits(
+                    "Culprits of softirq time",
+                    "Seconds a second that network softirqs took from the chosen pods for the culprit's packets.",
+                    "koordlet_net_softirq_culprit_seconds_total",
                 ),
                 Panel(
                     "Pairs",

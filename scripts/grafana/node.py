@@ -17,6 +17,7 @@ from scripts.grafana.parts import (
 )
 
 _QOS = "{{qos}}"
+_DEVICE_STAGE = '{node=~"$node",stage="device"}'
 
 
 def _stalls(resource: str, title: str) -> Panel:
@@ -270,6 +271,62 @@ NODE_DASHBOARD = Dashboard(
                             f"{POD} {{{{scope}}}}",
                         )
                     ],
+                ),
+            ],
+        ),
+        Row(
+            "Block I/O",
+            [
+                Panel(
+                    "Bytes by device",
+                    "Bytes a second read, written and discarded, by device.",
+                    [
+                        Query(
+                            sum_by("device, direction", rate("koordlet_block_io_bytes_total", N)),
+                            "{{device}} {{direction}}",
+                        )
+                    ],
+                    unit="Bps",
+                ),
+                percentiles(
+                    "Latency by stage",
+                    "Median and 99th percentile of requests: waiting in the queue, and in the device.",
+                    "koordlet_block_io_seconds", N, "stage", "{{stage}}",
+                ),
+                heat("Device latency", "How long the devices took.", "koordlet_block_io_seconds", _DEVICE_STAGE),
+                Panel(
+                    "Who keeps the disks from others",
+                    "Seconds a second that others' requests waited while the disk worked for this one; the worst ten.",
+                    [
+                        Query(
+                            f"topk(10, sum by (culprit_kind, culprit_namespace, culprit_pod, culprit) "
+                            f"(rate(koordlet_block_io_culprit_wait_seconds_total{N}{R})))",
+                            "{{culprit_kind}} {{culprit_namespace}}/{{culprit_pod}} {{culprit}}",
+                        )
+                    ],
+                    stack=True,
+                ),
+            ],
+        ),
+        Row(
+            "Network",
+            [
+                Panel(
+                    "Time of network softirqs",
+                    "Seconds a second that softirqs took from each class, and that each class' own packets caused.",
+                    [
+                        Query(sum_by("qos", rate("koordlet_net_softirq_seconds_total", N)), f"taken from {_QOS}"),
+                        Query(sum_by("qos", rate("koordlet_net_softirq_caused_seconds_total", N)), f"caused by {_QOS}"),
+                    ],
+                ),
+                Panel(
+                    "Sent again, and dropped",
+                    "TCP segments sent again, and packets dropped because nobody read the socket.",
+                    [
+                        Query(sum_by("qos", rate("koordlet_net_retransmits_total", N)), f"sent again {_QOS}"),
+                        Query(sum_by("qos", rate("koordlet_net_receive_queue_full_total", N)), f"queue full {_QOS}"),
+                    ],
+                    unit="pps",
                 ),
             ],
         ),

@@ -205,6 +205,86 @@ POD_DASHBOARD = Dashboard(
             ],
         ),
         Row(
+            "Block I/O and network",
+            [
+                Panel(
+                    "Block I/O",
+                    "Bytes a second, by container and direction.",
+                    [
+                        Query(
+                            sum_by(f"{BY_CONTAINER}, direction", rate("koordlet_block_io_bytes_total", P)),
+                            f"{{{{direction}}}} {CONTAINER}",
+                        )
+                    ],
+                    unit="Bps",
+                ),
+                percentiles(
+                    "Block I/O latency",
+                    "Median and 99th percentile of requests by stage: queue, device.",
+                    "koordlet_block_io_seconds", P, f"{BY_CONTAINER}, stage", f"{{{{stage}}}} {CONTAINER}",
+                ),
+                Panel(
+                    "Waiting for the disk",
+                    "Seconds a second that requests waited for the disk, and were held back by the container's own "
+                    "limit.",
+                    [
+                        Query(
+                            sum_by(BY_CONTAINER, rate("koordlet_block_io_wait_seconds_total", P)),
+                            f"waited {CONTAINER}",
+                        ),
+                        Query(
+                            sum_by(BY_CONTAINER, rate("koordlet_block_io_throttled_seconds_total", P)),
+                            f"throttled {CONTAINER}",
+                        ),
+                    ],
+                ),
+                Panel(
+                    "Whose I/O was ahead",
+                    "Seconds a second that the chosen pods' requests waited while the disk worked for the culprit.",
+                    [
+                        Query(
+                            f"topk(10, sum by (culprit_kind, culprit_namespace, culprit_pod, culprit) "
+                            f"(rate(koordlet_block_io_culprit_wait_seconds_total{P}{R})))",
+                            _CULPRIT,
+                        )
+                    ],
+                    stack=True,
+                ),
+                Panel(
+                    "Network trouble",
+                    "Segments sent again, and packets dropped because the container did not read.",
+                    [
+                        Query(
+                            sum_by(BY_CONTAINER, rate("koordlet_net_retransmits_total", P)), f"sent again {CONTAINER}"
+                        ),
+                        Query(
+                            sum_by(BY_CONTAINER, rate("koordlet_net_receive_queue_full_total", P)),
+                            f"queue full {CONTAINER}",
+                        ),
+                    ],
+                    unit="pps", width=8,
+                ),
+                Panel(
+                    "Received and not read",
+                    "Bytes that wait in sockets until the container reads them.",
+                    [Query(sum_by(BY_CONTAINER, f"koordlet_net_backlog_bytes{P}"), CONTAINER)],
+                    unit="bytes", width=8,
+                ),
+                Panel(
+                    "Time taken by network softirqs",
+                    "Seconds a second that softirqs took from the chosen pods for the culprit's packets.",
+                    [
+                        Query(
+                            f"topk(10, sum by (culprit_kind, culprit_namespace, culprit_pod, culprit) "
+                            f"(rate(koordlet_net_softirq_culprit_seconds_total{P}{R})))",
+                            _CULPRIT,
+                        )
+                    ],
+                    stack=True, width=8,
+                ),
+            ],
+        ),
+        Row(
             "Verdicts",
             [
                 Panel(
