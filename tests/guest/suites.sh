@@ -17,6 +17,8 @@ echo "guest: $(uname -r), $(stat -fc %T /sys/fs/cgroup)"
 suite kernel \
   tests/koordlet/probes/test_sched_latency_kernel.py \
   tests/koordlet/probes/test_probe_lifecycle_kernel.py \
+  tests/koordlet/probes/test_mem_stall_kernel.py \
+  tests/koordlet/probes/guest_mem_stall.py \
   tests/koordlet/probes/test_cgroup_stats_kernel.py \
   tests/koordlet/system/test_kernel_cgroups.py \
   tests/koordlet/system/test_host.py \

@@ -62,9 +62,6 @@ NEEDS_MORE = {
     "koordlet_block_io_culprit_wait_seconds_total",
     "koordlet_net_retransmits_total",  # a container with connections
     "koordlet_net_receive_queue_full_total",
-    "koordlet_net_softirq_seconds_total",
-    "koordlet_net_softirq_caused_seconds_total",
-    "koordlet_net_softirq_culprit_seconds_total",
     "koordlet_net_backlog_bytes",
     "koordlet_container_cpi",  # hardware counters
     "koordlet_resctrl_llc_occupancy",  # resctrl
@@ -76,6 +73,11 @@ NEEDS_MORE = {
     "koordlet_container_scaled_cfs_quota_us",
     "koordlet_resource_update_duration_milliseconds",
     "koordlet_resource_update_problems_total",
+}
+SOMETIMES = {  # somebody else's packet may interrupt the container
+    "koordlet_net_softirq_seconds_total",
+    "koordlet_net_softirq_caused_seconds_total",
+    "koordlet_net_softirq_culprit_seconds_total",
 }
 PRESSURE = {f"koordlet_{level}_{name}" for level in ("container", "pod") for name in ("psi", "psi_stall_seconds_total")}
 COLLECTORS = (
@@ -127,6 +129,8 @@ def test_family_is_served_as_the_catalogue_says(served: Any, family: Any) -> Non
         needs = needs | PRESSURE
     if family.full_name in needs:
         assert found is None or not found.samples
+        return
+    if family.full_name in SOMETIMES and (found is None or not found.samples):
         return
     assert found is not None, "not served"
     assert found.samples, "served empty"

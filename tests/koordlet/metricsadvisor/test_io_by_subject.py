@@ -1,0 +1,125 @@
+"""Block I/O and network stalls by subject, and the window they come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordlet.metricsadvisor import blockio, netstall
+from koordlet.metricsadvisor.window import Window
+from koordlet.probes import SPECIAL_KEYS
+from koordlet.probes.blockfiles import counts_only
+from koordlet.probes.layout import BUCKETS
+from koordlet.probes.netfiles import retransmits_only
+from koordlet.statesinformer.cgroupindex import Owner, owner_of
+from koordlet.statesinformer.model import Subject, SubjectKind
+
+ONE, TWO = (Subject(SubjectKind.CONTAINER, f"c://{name}", f"kubepods/{name}", name) for name in ("one", "two"))
+OWNERS = {1: owner_of(ONE), 2: owner_of(TWO), 3: owner_of(ONE)}
+
+
+def owner(cgroup_id: int) -> Owner:
+    return OWNERS.get(cgroup_id) or Owner("gone", str(cgroup_id))
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
+
+
+def test_all_groups_and_disks_of_a_container_are_one_subject() -> None:
+    rows = {(1, 5): 100, (1, 6): 20, (2, 5): 7, (3, 5): 3, (9, 5): 1000, (-3, 5): 50}
+    window = counts_only({row: [[size, 2 * size, 0, 0], [1, 2, 0, 1]] for row, size in rows.items()})
+    found = blockio.by_subject(window, 10.0, owner)
+    assert set(found) == {"c://one", "c://two"}
+    one = found["c://one"]
+    assert (one.read_bytes, one.write_bytes) == pytest.approx((12.3, 24.6))
+    assert (one.read_ops, one.write_ops, one.flush_ops) == pytest.approx((0.3, 0.6, 0.3))
+    assert one.count == 12
+    assert one.device_p99 is None and one.queue_p50 is None, "the files tell no times"
+
+
+def test_waiting_is_split_into_own_limit_neighbours_and_self() -> None:
+    second = 10**9
+    plain = counts_only({(1, 5): [[1, 0, 0, 0], [1, 0, 0, 0]], (2, 5): [[1, 0, 0, 0], [1, 0, 0, 0]]})
+    hist = np.zeros((2, 2, BUCKETS), dtype=np.int64)
+    hist[0, 1, 10] = 5
+    window = replace(
+        plain,
+        source="bpf",
+        device_hist=hist,
+        ahead_ns=ints(4 * second, 0),
+        throttled_ns=ints(2 * second, 0),
+        throttled_count=ints(3, 0),
+        victim=ints(1, 1, 1),
+        culprit=ints(SPECIAL_KEYS["idle"], 1, 2),
+        wait_ns=ints(second // 2, second, 5 * second // 2),
+        wait_count=ints(1, 2, 3),
+    )
+    one = blockio.by_subject(window, 10.0, owner)["c://one"]
+    assert one.wait == pytest.approx(0.4)
+    assert one.throttled == pytest.approx(0.2)
+    assert [(blame.owner.label, blame.seconds) for blame in one.culprits] == [("two", 2.5), ("one", 1.0), ("idle", 0.5)]
+    assert one.device_p50 is not None and 2**19 <= one.device_p50 * 1e9 <= 2**20
+
+
+def test_network_figures_by_subject() -> None:
+    window = replace(
+        retransmits_only({1: 30, 2: 0, 3: 20}),
+        source="bpf",
+        softirq_ns=ints(10**9, 0, 0),
+        backlog_sum=ints(900, 0, 300),
+        backlog_count=ints(3, 0, 1),
+        victim=ints(1),
+        culprit=ints(2),
+        wait_ns=ints(10**9),
+        wait_count=ints(7),
+    )
+    found = netstall.by_subject(window, 10.0, owner)
+    assert set(found) == {"c://one"}, "nothing happened to the other"
+    one = found["c://one"]
+    assert (one.retransmits, one.softirq, one.backlog) == pytest.approx((5.0, 0.1, 300.0))
+    assert one.softirq_p99 is None
+    assert [(blame.owner.label, blame.seconds) for blame in one.culprits] == [("two", 1.0)]
+
+
+def test_a_pod_as_a_whole_has_no_container_labels() -> None:
+    pod = Subject(
+        SubjectKind.POD, "uid", "kubepods/pod", "web", qos="LS", pod_uid="uid", pod_name="web", namespace="shop"
+    )
+    assert netstall.net_labels(pod) == ("uid", "web", "shop", "", "", "LS")
+
+
+@dataclass(frozen=True)
+class Reading:
+    time_ns: int
+    source: str = "bpf"
+
+
+@given(st.lists(st.integers(1, 4_000), min_size=1, max_size=60), st.floats(1, 20))
+def test_a_window_is_as_long_as_asked_for_and_a_quarter_more(steps: list[int], seconds: float) -> None:
+    window: Window[Reading] = Window(seconds)
+    times = (np.cumsum(steps) * 1_000_000).tolist()
+    for number, at in enumerate(times):
+        window.push(Reading(at))
+        span = window.span()
+        if number == 0:
+            assert span is None
+            continue
+        assert span is not None
+        old, new, length = span
+        assert new.time_ns == at and length == pytest.approx((at - old.time_ns) / 1e9)
+        assert old.time_ns == times[0] or length >= seconds
+        # The step after the anchor may be longer than a quarter: then that step is the error.
+        assert length <= 1.25 * seconds + 2 * max(steps) / 1e3
+
+
+def test_another_source_starts_anew() -> None:
+    window: Window[Reading] = Window(10)
+    for at in (1, 2, 3):
+        window.push(Reading(at * 10**9))
+    window.push(Reading(4 * 10**9, "files"))
+    assert window.span() is None
