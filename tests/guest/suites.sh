@@ -20,6 +20,8 @@ suite kernel \
   tests/koordlet/probes/test_mem_stall_kernel.py \
   tests/koordlet/probes/guest_mem_stall.py \
   tests/koordlet/probes/test_cgroup_stats_kernel.py \
+  tests/koordlet/probes/test_block_io_kernel.py \
+  tests/koordlet/probes/test_net_stall_kernel.py \
   tests/koordlet/system/test_kernel_cgroups.py \
   tests/koordlet/system/test_host.py \
   tests/koordlet/system/cgroup/test_discover.py \

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -132,7 +131,7 @@ def trees(tmp_path: Path) -> tuple[OwnerIds, Path]:
         real = tmp_path / "ns" / namespace
         real.parent.mkdir(exist_ok=True)
         real.touch()
-        os.symlink(real, tmp_path / "proc" / pid / "ns/net")
+        (tmp_path / "proc" / pid / "ns/net").symlink_to(real)
     (tmp_path / "cpu/pod/one/cgroup.procs").write_text("11\n")
     (tmp_path / "cpu/pod/two/cgroup.procs").write_text("12\n")
     (tmp_path / "cpu/lone").mkdir()
