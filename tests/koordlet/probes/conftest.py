@@ -15,12 +15,19 @@ from typing import Any
 
 import pytest
 
-from koordlet.probes import ProbeSet, Sizes, bpffs, open_probes
+from koordlet.probes import ProbeSet, Sizes, bpffs, open_probes, openprobes
+from koordlet.probes.frame import Place
+from koordlet.probes.memstall import MemStall
+from koordlet.probes.memstall import load_core as load_mem_stall
+from koordlet.probes.oom import Oom
+from koordlet.probes.oom import load_core as load_oom
 from koordlet.probes.openprobes import possible_cpus
 from koordlet.system.cgroup import cgroup_id
 from koordlet.system.host import Host
 
 MOUNT_POINT = Path("/sys/fs/bpf")
+PSI_PERIOD = 2.0
+"""How often the kernel adds up, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -154,3 +161,61 @@ def probes(kernel_host: Host, wanted: str, sizes: Sizes) -> Iterator[ProbeSet]:
         assert opened.programs is not None, opened.status
         yield opened
         opened.close()
+
+
+@pytest.fixture
+def place(kernel_host: Host, pin_dir: Path) -> Place:
+    return Place(kernel_host, openprobes.possible_cpus(kernel_host), pin_dir)
+
+
+@pytest.fixture
+def stalls(place: Place) -> Iterator[MemStall]:
+    probe = load_mem_stall(place)
+    yield probe
+    probe.close(keep=False)
+
+
+@pytest.fixture
+def kills(place: Place) -> Iterator[Oom]:
+    probe = load_oom(place)
+    yield probe
+    probe.close(keep=False)
+
+
+@pytest.fixture
+def run_in() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """``run_in(group, code, *arguments)``: Python in *group* from its first instruction on, so that all its memory is
+    charged there. Killed at the end of the test."""
+    running: list[subprocess.Popen[str]] = []
+
+    def run(group: Any, code: str, *arguments: str) -> subprocess.Popen[str]:
+        paths = [os.fspath(path) for path in group.paths]
+        join = f"import os\nfor path in {paths!r}:\n    open(path + '/cgroup.procs', 'w').write(str(os.getpid()))\n"
+        command = [sys.executable, "-S", "-E", "-c", join + code, *arguments]
+        running.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        return running[-1]
+
+    yield run
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def pressure_total(kernel_host: Host) -> Callable[[Any], float]:
+    """Seconds in which some task of a group was stalled for memory, once the kernel has added up the last of it."""
+    unified = kernel_host.facts.cgroup_mounts.unified
+    assert unified is not None
+
+    def total(group: Any) -> int:
+        text = (unified / group.dir / "memory.pressure").read_text()
+        return int(text.splitlines()[0].rpartition("total=")[2])
+
+    def settled(group: Any) -> float:
+        before, now = -1, total(group)
+        while now != before:
+            time.sleep(PSI_PERIOD + 0.2)
+            before, now = now, total(group)
+        return now / 1e6
+
+    return settled

@@ -11,27 +11,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from koordlet.probes import openprobes
 from koordlet.probes.frame import Place
 from koordlet.probes.memstall import KINDS, MemStall, MemStallSnapshot, diff
 from koordlet.probes.memstall import load_core as load_mem_stall
 from koordlet.probes.oom import Oom
 from koordlet.probes.oom import load_core as load_oom
 from koordlet.system.cgroup import cgroup_id
-from koordlet.system.host import Host
 
 pytestmark = pytest.mark.kernel
 
 MIB = 1 << 20
 LIMIT = 24 * MIB
-PSI_PERIOD = 2.0
 CYCLE = """
 import mmap, os, sys
 os.sched_setaffinity(0, {0})
@@ -60,68 +57,11 @@ sys.stdin.read()
 ALLOCATOR = "held = bytearray(24 << 20)\nfor i in range(0, len(held), 4096):\n    held[i] = 1\nprint(len(held))"
 
 
-@pytest.fixture
-def place(kernel_host: Host, pin_dir: Path) -> Place:
-    return Place(kernel_host, openprobes.possible_cpus(kernel_host), pin_dir)
-
-
-@pytest.fixture
-def stalls(place: Place) -> Iterator[MemStall]:
-    probe = load_mem_stall(place)
-    yield probe
-    probe.close(keep=False)
-
-
-@pytest.fixture
-def kills(place: Place) -> Iterator[Oom]:
-    probe = load_oom(place)
-    yield probe
-    probe.close(keep=False)
-
-
 def limit(group: Any, size: int) -> None:
     group.write("memory", "memory.max" if (group.path("memory") / "memory.max").exists() else MAX_V1, size)
 
 
 MAX_V1 = "memory.limit_in_bytes"
-
-
-RunIn = Callable[..., "subprocess.Popen[str]"]
-
-
-@pytest.fixture
-def run_in() -> Iterator[RunIn]:
-    """``run_in(group, code, *arguments)``: Python in *group* from its first instruction on, so that all its memory is
-    charged there. Killed at the end of the test."""
-    running: list[subprocess.Popen[str]] = []
-
-    def run(group: Any, code: str, *arguments: str) -> subprocess.Popen[str]:
-        paths = [os.fspath(path) for path in group.paths]
-        join = f"import os\nfor path in {paths!r}:\n    open(path + '/cgroup.procs', 'w').write(str(os.getpid()))\n"
-        command = [sys.executable, "-S", "-E", "-c", join + code, *arguments]
-        running.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-        return running[-1]
-
-    yield run
-    for process in running:
-        process.kill()
-        process.communicate()
-
-
-def pressure_total(host: Host, group: Any) -> float:
-    """Seconds in which some task of the group was stalled, once the kernel has added up the last of it."""
-    unified = host.facts.cgroup_mounts.unified
-    assert unified is not None
-
-    def total() -> int:
-        text = (unified / group.dir / "memory.pressure").read_text()
-        return int(text.splitlines()[0].rpartition("total=")[2])
-
-    before, now = -1, total()
-    while now != before:
-        time.sleep(PSI_PERIOD + 0.2)
-        before, now = now, total()
-    return now / 1e6
 
 
 def by_kind(window: MemStallSnapshot, key: int) -> dict[str, tuple[int, float]]:
@@ -135,10 +75,10 @@ def by_kind(window: MemStallSnapshot, key: int) -> dict[str, tuple[int, float]]:
 
 @pytest.mark.parametrize("whose", ["own_limit", "ancestor"])
 def test_reclaim_at_a_limit_is_what_psi_says(
-    kernel_host: Host,
     stalls: MemStall,
     cgroup_child: Callable[[str], Any],
-    run_in: RunIn,
+    run_in: Callable[..., Any],
+    pressure_total: Callable[[Any], float],
     whose: str,
 ) -> None:
     limited = cgroup_child("limited")
@@ -147,7 +87,7 @@ def test_reclaim_at_a_limit_is_what_psi_says(
     before = stalls.read()
     reader = run_in(group, CYCLE, "2")
     assert reader.wait(60) == 0
-    stalled = pressure_total(kernel_host, group)
+    stalled = pressure_total(group)
     window = diff(before, stalls.read())
     key = cgroup_id(group.path("cpu"))
     kinds = by_kind(window, key)
@@ -167,7 +107,7 @@ def test_reclaim_at_a_limit_is_what_psi_says(
 
 
 def test_the_counters_of_the_memory_controller_agree(
-    stalls: MemStall, cgroup_child: Callable[[str], Any], run_in: RunIn
+    stalls: MemStall, cgroup_child: Callable[[str], Any], run_in: Callable[..., Any]
 ) -> None:
     group = cgroup_child("limited")
     limit(group, LIMIT)
@@ -188,7 +128,9 @@ def test_the_counters_of_the_memory_controller_agree(
         assert pages == pytest.approx(int(stat["pgsteal_direct"]), rel=0.05)
 
 
-def test_pins_outlive_a_killed_loader(place: Place, cgroup_child: Callable[[str], Any], run_in: RunIn) -> None:
+def test_pins_outlive_a_killed_loader(
+    place: Place, cgroup_child: Callable[[str], Any], run_in: Callable[..., Any]
+) -> None:
     loader = """
 import sys, time
 from pathlib import Path
@@ -223,7 +165,9 @@ time.sleep(600)
         kills.close(keep=False)
 
 
-def test_a_kill_names_victim_limit_and_trigger(kills: Oom, cgroup_child: Callable[[str], Any], run_in: RunIn) -> None:
+def test_a_kill_names_victim_limit_and_trigger(
+    kills: Oom, cgroup_child: Callable[[str], Any], run_in: Callable[..., Any]
+) -> None:
     limited = cgroup_child("limited")
     quiet, busy = limited.child("quiet"), limited.child("busy")
     limit(limited, 32 * MIB)
@@ -256,7 +200,9 @@ def test_a_kill_names_victim_limit_and_trigger(kills: Oom, cgroup_child: Callabl
     assert "oom_kill 1" in (quiet.path("memory") / told).read_text().splitlines()
 
 
-def test_dead_groups_are_given_back(stalls: MemStall, cgroup_child: Callable[[str], Any], run_in: RunIn) -> None:
+def test_dead_groups_are_given_back(
+    stalls: MemStall, cgroup_child: Callable[[str], Any], run_in: Callable[..., Any]
+) -> None:
     group = cgroup_child("passing")
     limit(group, LIMIT)
     assert run_in(group, CYCLE, "1").wait(60) == 0
