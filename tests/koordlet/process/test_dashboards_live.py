@@ -22,7 +22,7 @@ import yaml
 
 from koordlet.api import crdgen
 from koordlet.system.naming import KubeQOS
-from tests.koordlet.process.test_koordlet_reports import METRIC, NODE, TOKEN, TOPOLOGY, Api, Kubelet
+from tests.koordlet.process.cluster import METRIC, NODE, TOKEN, TOPOLOGY, Api, Kubelet
 
 pytestmark = [pytest.mark.kernel, pytest.mark.runtime]
 
@@ -31,7 +31,7 @@ DASHBOARDS = sorted((ROOT / "deploy/grafana").glob("*.json"))
 RULES = ROOT / "deploy/prometheus/koordlet.rules.yaml"
 GATES = "PSICollector,NodeMetricPromMetrics,ColdPageCollector,CPICollector"
 VARIABLES = {
-    "$__rate_interval": "20s",
+    "$__rate_interval": "1m",
     "$node": ".*",
     "$namespace": ".*",
     "$pod": ".*",
@@ -226,10 +226,10 @@ def prometheus(
 def _scraping(target: int, port: int, directory: Path) -> Prometheus:
     config = directory / "prometheus.yml"
     config.write_text(
-        f"global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{directory / 'rules.yaml'}']\n"
+        f"global: {{scrape_interval: 5s, evaluation_interval: 5s}}\nrule_files: ['{directory / 'rules.yaml'}']\n"
         f"scrape_configs:\n- job_name: koordlet\n  static_configs: [{{targets: ['127.0.0.1:{target}']}}]\n"
     )
-    (directory / "rules.yaml").write_text(RULES.read_text().replace("interval: 30s", "interval: 1s"))
+    (directory / "rules.yaml").write_text(RULES.read_text().replace("interval: 30s", "interval: 5s"))
     command = [
         "prometheus", f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",

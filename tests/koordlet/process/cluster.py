@@ -1,0 +1,126 @@
+"""An API server process and a kubelet for tests of a koordlet process with a cluster."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import ssl
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+NODE = "own-node"
+TOKEN = "kubelet-token"
+METRIC = f"/apis/slo.koordinator.sh/v1alpha1/nodemetrics/{NODE}"
+TOPOLOGY = f"/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies/{NODE}"
+
+
+class Api:
+    """An API server process that can be killed and started again, and a client of it."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        self.directory, self.port = directory, port
+        self.process: subprocess.Popen[bytes] | None = None
+        self.kubeconfig = directory / "admin.kubeconfig"
+
+    def start(self) -> None:
+        with (self.directory.parent / "apiserver.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable, "-m", "control.standalone.apiserver", f"--data-dir={self.directory}",
+                    f"--secure-port={self.port}", "--watch-history=1s", "--watch-history-events=100",
+                ],
+                stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(60)
+
+    def ready(self) -> bool:
+        try:
+            return self.kubeconfig.exists() and self.call("GET", "/readyz") is not None
+        except OSError:
+            return False
+
+    def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+        config = yaml.safe_load(self.kubeconfig.read_text())
+        ca = base64.b64decode(config["clusters"][0]["cluster"]["certificate-authority-data"]).decode()
+        headers = {"Authorization": f"Bearer {config['users'][0]['user']['token']}", "Content-Type": kind}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"https://127.0.0.1:{self.port}{path}", data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=30, context=ssl.create_default_context(cadata=ca)) as response:
+            text = response.read().decode()
+        return json.loads(text) if text.startswith("{") else text
+
+    def patch(self, path: str, body: Any) -> Any:
+        return self.call("PATCH", path, body, "application/merge-patch+json")
+
+    def find(self, path: str) -> Any:
+        try:
+            return self.call("GET", path)
+        except urllib.error.HTTPError as error:
+            assert error.code == 404, error
+            return None
+
+
+class Kubelet:
+    """/pods and /configz over TLS; `silent` hangs up."""
+
+    def __init__(self, directory: Path) -> None:
+        self.pods: list[Any] = []
+        self.silent = False
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if outer.silent or self.headers.get("Authorization") != f"Bearer {TOKEN}":
+                    self.close_connection = True
+                    return
+                answer = {"kubeletconfig": {"cgroupDriver": "cgroupfs"}}
+                pods = {"kind": "PodList", "apiVersion": "v1", "items": outer.pods}
+                body = json.dumps(pods if self.path.startswith("/pods") else answer).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(*_certificate(directory))
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.socket = tls.wrap_socket(self.server.socket, server_side=True, do_handshake_on_connect=False)
+        self.port = self.server.server_address[1]
+        self.thread = threading.Thread(target=self.server.serve_forever)
+        self.thread.start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+def _certificate(directory: Path) -> tuple[Path, Path]:
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kubelet")])
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(days=1))
+    pem = serialization.Encoding.PEM
+    (directory / "tls.crt").write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(pem))
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (directory / "tls.key").write_bytes(private)
+    return directory / "tls.crt", directory / "tls.key"
