@@ -172,7 +172,12 @@ def _populate(api: Api, kubelet: Kubelet, tools: Any) -> None:
     status = {
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet.port}},
-        "allocatable": {"cpu": "2", "kubernetes.io/batch-cpu": "1500", "kubernetes.io/batch-memory": "1Gi"},
+        "allocatable": {
+            "cpu": "2",
+            "memory": "4Gi",
+            "kubernetes.io/batch-cpu": "1500",
+            "kubernetes.io/batch-memory": "1Gi",
+        },
     }
     api.patch(f"/api/v1/nodes/{NODE}/status", {"status": status})
     metric = {"metadata": {"name": NODE}, "spec": {"metricCollectPolicy": {"reportIntervalSeconds": 30}}}
