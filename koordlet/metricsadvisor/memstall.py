@@ -36,6 +36,9 @@ NAME = "mem_stall"
 ANCHORS = 4
 OWN, ANCESTOR = KINDS.index("own_limit"), KINDS.index("ancestor")
 SHOWN = (SubjectKind.CONTAINER, SubjectKind.HOST_APP)
+PARTIES = 10
+OTHERS = Owner("other", "")
+"""Who pressed on the same thing beside the `PARTIES` that did most."""
 OwnerOf = Callable[[int], Owner]
 
 
@@ -119,16 +122,15 @@ def pressure_shares(window: MemStallSnapshot, owner: OwnerOf, limit: OwnerOf) ->
     for key, count in zip(window.keys.tolist(), window.wakeups.tolist(), strict=True):
         if count > 0:
             press(NODE, culprit_owner(key, owner), count)
+    parties_of = {at: _most(found) for at, found in pressed.items()}
     shares: dict[str, dict[tuple[str, str], Blame]] = {}
     for task, at, ns, _ in entries:
         who = owner(task) if task > 0 else None
         if ns <= 0 or who is None or who.subject is None:
             continue
         its = limit(at).subject if at != NODE else None
-        if its is not None and its.key == who.subject.key:
-            parties = {_name(who): (who, 1)}
-        else:
-            parties = pressed[at]
+        own = its is not None and its.key == who.subject.key
+        parties = {_name(who): (who, 1)} if own else parties_of[at]
         total = sum(count for _, count in parties.values())
         mine = shares.setdefault(who.subject.key, {})
         for name, (culprit, count) in parties.items():
@@ -142,6 +144,13 @@ def pressure_shares(window: MemStallSnapshot, owner: OwnerOf, limit: OwnerOf) ->
         victim: sorted(found.values(), key=lambda one: (-one.seconds, one.owner.label))
         for victim, found in shares.items()
     }
+
+
+def _most(found: dict[tuple[str, str], tuple[Owner, int]]) -> dict[tuple[str, str], tuple[Owner, int]]:
+    """The `PARTIES` that pressed most, and all others as one: a full node must not cost its square."""
+    ranked = sorted(found.items(), key=lambda item: -item[1][1])
+    rest = sum(count for _, (_, count) in ranked[PARTIES:])
+    return dict(ranked[:PARTIES]) | ({_name(OTHERS): (OTHERS, rest)} if rest else {})
 
 
 def _name(who: Owner) -> tuple[str, str]:

@@ -106,6 +106,17 @@ def test_a_common_limit_is_shared_by_those_below_it_only() -> None:
     ]
 
 
+def test_many_parties_are_the_ten_largest_and_the_rest() -> None:
+    shares = pressure_shares(window({}, {(10, 0): (100, 1)}, {1000 + i: i + 1 for i in range(20)}), owner, limit)[
+        WEB.key
+    ]
+    assert len(shares) == 11
+    assert [one.owner.name for one in shares if one.owner.kind == "gone"] == [f"cgroup {1019 - i}" for i in range(10)]
+    [others] = [one for one in shares if one.owner.kind == "other"]
+    assert others.count == sum(range(1, 11)) + 1
+    assert sum(one.seconds for one in shares) == pytest.approx(0.1)
+
+
 entries = st.dictionaries(
     st.tuples(st.sampled_from([10, 11, 20, 30, 40]), st.sampled_from([0, WEBS_LIMIT, KUBEPODS])),
     st.tuples(st.integers(1, 10_000), st.integers(1, 100)),
