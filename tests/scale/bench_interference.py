@@ -371,7 +371,7 @@ RUNS: dict[str, tuple[str, Callable[[Stage, Scenario, Trial], None]]] = {
     "io": (NEIGHBOUR, run_io),
 }
 UNDISTURBED = ("quiet",)
-"""Kinds in which nothing of ours, the kernel's threads included, uses the victim's CPU: what is lost, a stranger took."""
+"""Kinds in which nothing of ours, kernel threads included, is on the victim's CPU: what it lost, a stranger took."""
 NEEDS = {"memory": "memory", "self-memory": "memory", "io": "io"}
 """Kind -> the resource that koordlet must have evidence of by a probe."""
 MIX = ("quiet", "cpu", "self-quota", "cpu-two", "quiet", "memory", "cpu", "self-threads", "io", "self-memory")
