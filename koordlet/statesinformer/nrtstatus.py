@@ -38,16 +38,6 @@ ZONE_TYPE: Final = "Node"
 HUGE_PAGES: Final = {"hugepages-1Gi": 1 << 20, "hugepages-2Mi": 2 << 10}
 """Resource -> page size in KiB."""
 OWNED_RESOURCES: Final = frozenset({"cpu", "memory", *HUGE_PAGES})
-OWNED_ANNOTATIONS: Final = (
-    names.ANNOTATION_CPU_BASIC_INFO,
-    names.ANNOTATION_CPU_TOPOLOGY,
-    names.ANNOTATION_CPU_SHARED_POOLS,
-    names.ANNOTATION_BE_CPU_SHARED_POOLS,
-    names.ANNOTATION_CPU_MANAGER_POLICY,
-    names.ANNOTATION_POD_CPU_ALLOCS,
-    names.ANNOTATION_NODE_RESERVATION,
-    names.ANNOTATION_SYSTEM_QOS_RESOURCE,
-)
 _SYSTEM_QOS: Final[Annotation[SystemQOSResource]] = Annotation(names.ANNOTATION_SYSTEM_QOS_RESOURCE, SystemQOSResource)
 
 

@@ -12,9 +12,10 @@ from koordlet.api.quantity import Quantity
 from koordlet.api.topology import CostInfo, NodeResourceTopology, ResourceInfo, Zone
 from koordlet.statesinformer.nrtpatch import new_object, patch_for
 from koordlet.statesinformer.nrtpools import SharePools
-from koordlet.statesinformer.nrtstatus import OWNED_ANNOTATIONS, TopologyStatus
+from koordlet.statesinformer.nrtstatus import TopologyStatus
 
 GPU = "koordinator.sh/gpu"
+KEYS = (names.ANNOTATION_CPU_TOPOLOGY, names.ANNOTATION_CPU_SHARED_POOLS)
 NODE = Node(metadata=ObjectMeta(name="n", uid="node-uid"))
 
 
@@ -29,7 +30,7 @@ def zone(number: int, *resources: ResourceInfo) -> Zone:
 
 
 def status(zones=2, policy="None", label="", **annotations) -> TopologyStatus:
-    texts = {key: json.dumps({"a": 1, "b": 2}) for key in OWNED_ANNOTATIONS} | annotations
+    texts = {key: json.dumps({"a": 1, "b": 2}) for key in KEYS} | annotations
     return TopologyStatus(texts, label, policy, tuple(zone(i) for i in range(zones)), SharePools([], []))
 
 
@@ -52,7 +53,7 @@ def test_nothing_to_write():
     assert patch_for(stored(), status()) == {}
 
 
-KEY = OWNED_ANNOTATIONS[0]
+KEY = KEYS[0]
 
 
 def _annotate(found, text):
