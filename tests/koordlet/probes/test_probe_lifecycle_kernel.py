@@ -216,11 +216,13 @@ def test_run_statistics_count_every_run(probes: ProbeSet, group: Callable[[str],
 
 
 def test_the_loader_is_small(kernel_host: Host, pin_dir: Path, wanted: str, sizes: Sizes) -> None:
-    """Nothing of the object, the BTF or a compiler stays mapped; and no descriptor beyond the links'."""
+    """Nothing of the objects, the BTF or a compiler stays; descriptors are links', mappings' and cgroup walks' only."""
     before = open_files()
     probes = open_probes(kernel_host, wanted, pin_dir, sizes=sizes)
-    links_and_mappings, walks_mappings_and_memory = 3 + 4, 3 + 2 + 1
-    assert len(open_files() - before) <= links_and_mappings + walks_mappings_and_memory
+    entries = [Path("/proc/self/fd", fd) for fd in open_files() - before]
+    held = [str(entry.readlink()) for entry in entries if entry.is_symlink()]
+    assert not {"anon_inode:bpf-prog", "anon_inode:btf"} & set(held)
+    assert len(held) <= 12 * len(probes.status)
     assert "libLLVM" not in Path("/proc/self/maps").read_text()
     probes.close()
     assert open_files() == before
