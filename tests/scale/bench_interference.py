@@ -58,8 +58,8 @@ HARDLY = 0.02
 REPEATS = 5
 LIMIT = 128
 """MiB that all pods may have together while memory is short."""
-HEAVY = {1: 256, 2: 100}
-"""Weight of all our groups together, by cgroup version: the most there is."""
+HEAVY = 16
+"""Weight of all our pods together, and of koordlet, against one stranger's: they are hardly felt, and not starved."""
 ALARMS = ("interfered", "recovering")
 
 
@@ -160,9 +160,14 @@ class Stage:
     def __init__(self, scratch: Path, cpus: tuple[int, int]) -> None:
         self.cpus, self.scratch, self._loop = cpus, scratch, ""
         host = Host(Roots.host())
-        self.tree = lab.PodTree(host, CgroupDriver.CGROUPFS, HEAVY[host.facts.cgroup_version])
+        self.tree = lab.PodTree(host, CgroupDriver.CGROUPFS, HEAVY)
         self.view = lab.View(self.tree, scratch)
         self.koordlet = lab.Koordlet(self.view)
+        self._own = self.tree.roots["" if self.tree.v2 else "cpu"] / f"{self.tree.top}-koordlet"
+        self._own.mkdir()
+        name, weight = ("cpu.weight", 100 * HEAVY) if self.tree.v2 else ("cpu.shares", 1024 * HEAVY)
+        (self._own / name).write_text(str(weight))
+        (self._own / "cgroup.procs").write_text(str(self.koordlet.process.pid))
 
     def pod(self, qos: KubeQOS) -> Any:
         (container,) = self.tree.pod(qos)
@@ -218,6 +223,7 @@ class Stage:
 
     def close(self) -> None:
         self.koordlet.kill()
+        self._own.rmdir()
         self.tree.remove()
         self.view.close()
         if self._loop:
@@ -253,7 +259,7 @@ def run_cpu(stage: Stage, scenario: Scenario, trial: Trial) -> None:
                     busy = 0.01
                     second.run(lab.duty(busy, busy * (1 / scenario.share - 1)), mine)
             else:
-                first.run(lab.BURN, other)
+                first.run(lab.duty(0.02, 0.02), other)
             watch(stage, trial, victim, began, {first.pod_uid})
             time.sleep(max(began + JUDGED_SECONDS + 1.0 - time.monotonic(), 0.0))
             trial.lost = judge.worst(began)

@@ -68,6 +68,8 @@ NEEDS_MORE = {
     "koordlet_resctrl_memory_bandwidth",
     "koordlet_pod_eviction",  # a node in need
     "koordlet_pod_eviction_detail",
+    "koordlet_settings",  # an API server
+    "koordlet_setting_problems",
     "koordlet_be_suppress_cpu_cores",  # a strategy that writes
     "koordlet_container_scaled_cfs_burst_us",
     "koordlet_container_scaled_cfs_quota_us",
@@ -109,6 +111,9 @@ def served(trees: Callable[..., Any], views: Any, koordlets: Any, tools: Any, cp
             f"{name} of the worker",
         )
     tools.until(lambda: koordlet.values("koordlet_container_memory_cold_bytes", container_id=worker.key), "cold bytes")
+    tools.until(
+        lambda: koordlet.values("koordlet_interference_culprit_share", container_id=worker.key), "who hurts the worker"
+    )
     yield koordlet, worker, batch
     for container in tree.containers:
         container.end()
