@@ -71,16 +71,17 @@ def test_a_subset_of_the_right_size(question):
 
 @given(questions())
 def test_packed(question):
-    """What is taken from a machine breaks at most one free core, and no more than the single CPUs need."""
+    """What is taken from a machine breaks at most one free core, after the single CPUs near it."""
     cpus, available, count = question
     taken = take_by_topology(cpus, available, count)
     cores = {cpu.core: {other.id for other in cpus if other.core == cpu.core} for cpu in cpus}
     free = [ids for ids in cores.values() if ids <= available]
     broken = [ids for ids in free if ids & taken and not ids <= taken]
     assert len(broken) <= 1
-    if broken:  # a whole core was broken only when no other single CPU was left
+    for core in broken:  # only when its NUMA node had no other single CPU left
+        node = next(cpu.node for cpu in cpus if cpu.id in core)
         singles = available - frozenset().union(*free)
-        assert singles <= taken
+        assert {cpu.id for cpu in cpus if cpu.node == node} & singles <= taken
 
 
 @given(questions())
