@@ -172,6 +172,28 @@ class Options(LoggingOptions):
     keep_pins: bool = flag("keep-pins", False, "leave BPF programs pinned and counting at stop, for a quick restart")
     mount_bpffs: bool = flag("mount-bpffs", True, "mount a BPF file system if there is none")
 
+    reconcile_interval_seconds: int = flag(
+        "reconcile-interval-seconds", 1, "how often QoS strategies decide; 0 switches them off", minimum=0
+    )
+    cpu_suppress_interval_seconds: int = flag(
+        "cpu-suppress-interval-seconds", 1, "how often CPU suppress decides; 0 switches it off", minimum=0
+    )
+    cpu_evict_interval_seconds: int = flag(
+        "cpu-evict-interval-seconds", 1, "how often CPU evictions are decided; 0 switches them off", minimum=0
+    )
+    memory_evict_interval_seconds: int = flag(
+        "memory-evict-interval-seconds", 1, "how often memory evictions are decided; 0 switches them off", minimum=0
+    )
+    cpu_evict_cool_time_seconds: int = flag(
+        "cpu-evict-cool-time-seconds", 20, "pause after a CPU eviction, and after the start", minimum=0
+    )
+    memory_evict_cool_time_seconds: int = flag(
+        "memory-evict-cool-time-seconds", 4, "pause after a memory eviction", minimum=0
+    )
+    resource_force_update_seconds: int = flag(
+        "resource-force-update-seconds", 60, "how often a setting that should hold is looked at again", minimum=1
+    )
+
     def roots(self) -> Roots:
         """The kernel's file systems, by agent_mode and then by flag. `--standalone` runs on the host itself."""
         base = Roots.host() if self.standalone else Roots.from_env()

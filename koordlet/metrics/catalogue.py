@@ -108,6 +108,8 @@ def _koordinator() -> tuple[Family, ...]:
             ("type",),
             unit="cores",
         ),
+        Family("settings", "Kernel settings that an owner wants and has.", ("owner",)),
+        Family("setting_problems", "Kernel settings that do not hold what they should."),
         Family("pod_eviction", "Evictions of pods.", ("reason",), type="counter"),
         Family(
             "pod_eviction_detail",

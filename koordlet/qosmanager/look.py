@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import isnan
 
+from koordlet.metriccache import MetricCache
+from koordlet.metriccache.kinds import BY_NAME
 from koordlet.metricsadvisor.picture import Picture
-from koordlet.qosmanager.view import Averages, ContainerView, Current, HostAppView, NodeView, PodView
+from koordlet.qosmanager.view import (
+    BEST_EFFORT,
+    Average,
+    Averages,
+    ContainerView,
+    Current,
+    HostAppView,
+    NodeView,
+    PodView,
+)
 from koordlet.statesinformer.model import PodMeta, SubjectKind
 from koordlet.statesinformer.states import KubeStates
 from koordlet.system.cputopology import CpuTopology
-from koordlet.system.naming import KubeQOS, qos_dir
+from koordlet.system.naming import KubeQOS, kubepods_dir, qos_dir
 
 FRESH_INTERVALS = 2
 """A figure older than this many collection intervals is no figure (spec 03 §3.1)."""
@@ -34,7 +45,7 @@ def look(
     if picture is not None and now - picture.at > FRESH_INTERVALS * collect_interval:
         picture = None
     used = _used(picture)
-    best_effort = qos_dir(states.driver, KubeQOS.BESTEFFORT)
+    dirs = {qos.value: qos_dir(states.driver, qos) or kubepods_dir(states.driver) for qos in KubeQOS}
     return NodeView(
         now=now,
         slo=states.slo,
@@ -42,12 +53,12 @@ def look(
         pods=tuple(_pod(meta, used) for meta in states.workloads.pods.values()),
         current=current,
         average=average,
-        best_effort_dir=best_effort,
+        qos_dirs=dirs,
         host_apps=tuple(
             HostAppView(
                 subject.name,
                 subject.qos,
-                subject.cgroup_dir.startswith(f"{best_effort}/"),
+                subject.cgroup_dir.startswith(f"{dirs[BEST_EFFORT]}/"),
                 *used(SubjectKind.HOST_APP, subject.key)[:2],
             )
             for subject in states.workloads.subjects
@@ -58,6 +69,19 @@ def look(
         topology=topology,
         kubelet_static=kubelet_static,
     )
+
+
+def averages(cache: MetricCache, clock: Callable[[], float]) -> Averages:
+    """Series of the metric cache over windows that end now."""
+
+    def average(kind: str, labels: tuple[str, ...], seconds: float) -> Average | None:
+        end = clock()
+        points = cache.query(kind, end - seconds, end, **dict(zip(BY_NAME[kind].labels, labels, strict=True)))
+        if not len(points.values):
+            return None
+        return Average(float(points.values.mean()), float(points.values[-1]), len(points.values))
+
+    return average
 
 
 Used = tuple[int | None, int | None, float | None]

@@ -149,13 +149,10 @@ def static(config: MemoryQOS, *, watermarks: bool) -> dict[str, int]:
 
 
 class MemoryQOSReconcile(Strategy):
-    """The strategy. `directories`: Kubernetes QoS class -> cgroup directory, Guaranteed's being that of all pods."""
+    """The strategy."""
 
     name = "memoryqos"
     gate = "CgroupReconcile"
-
-    def __init__(self, directories: Mapping[str, str]) -> None:
-        self._directories = directories
 
     def decide(self, view: NodeView) -> Decision | None:
         """See the module."""
@@ -163,7 +160,7 @@ class MemoryQOSReconcile(Strategy):
         if strategy is None:
             return None
         updates: list[Update] = []
-        sums: dict[str, dict[str, int]] = {kube: {} for kube in self._directories}
+        sums: dict[str, dict[str, int]] = {kube: {} for kube in view.qos_dirs}
         for pod in view.pods:
             config = config_of(pod, strategy) if pod.active else None
             if config is None or pod.meta.pod is None:
@@ -179,7 +176,7 @@ class MemoryQOSReconcile(Strategy):
             told = [amounts[file] for kube, amounts in sums.items() if file in amounts]
             if told and "Guaranteed" in sums:
                 sums["Guaranteed"][file] = sum(told)
-        for kube, directory in self._directories.items():
+        for kube, directory in view.qos_dirs.items():
             given = _memory(strategy, KUBE_CLASSES[kube])
             fixed = static(given, watermarks=False) if given is not None and given.enable else {}
             updates += _updates(directory, {**sums[kube], **fixed}, None)

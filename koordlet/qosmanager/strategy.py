@@ -37,3 +37,4 @@ class Strategy(Protocol):
 
     def evicted(self, now: float) -> None:
         """Somebody of the last decision was evicted; strategies that evict cool down."""
+        return

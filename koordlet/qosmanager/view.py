@@ -112,7 +112,8 @@ class NodeView:
     pods: tuple[PodView, ...]
     current: Current
     average: Averages = lambda kind, labels, seconds: None
-    best_effort_dir: str = ""
+    qos_dirs: Mapping[str, str] = field(default_factory=dict)
+    """Kubernetes QoS class -> cgroup directory; Guaranteed's is that of all pods."""
     host_apps: tuple[HostAppView, ...] = ()
     cpu: int | None = None
     """Milli-cores that the node used last."""
@@ -123,6 +124,11 @@ class NodeView:
 
     normalization: float = 1.0
     """How much faster than the cluster's normal this node's CPUs are, 1 for as fast."""
+
+    @property
+    def best_effort_dir(self) -> str:
+        """Empty while the kubelet's directories are unknown."""
+        return self.qos_dirs.get(BEST_EFFORT, "")
 
     def quota_of(self, container: Container) -> int:
         """Microseconds of quota that belong to the container's limit on this node; UNLIMITED without one."""

@@ -90,7 +90,7 @@ def make_view(**given: Any) -> NodeView:
         "node": make_node(),
         "pods": (),
         "current": held.get,
-        "best_effort_dir": "kubepods/besteffort",
+        "qos_dirs": {"BestEffort": "kubepods/besteffort"},
         "topology": flat(8),
     }
     return NodeView(**{**defaults, **given})

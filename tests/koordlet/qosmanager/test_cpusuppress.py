@@ -178,7 +178,7 @@ def test_switched_off_best_effort_still_keeps_off_exclusive_cpus() -> None:
     assert all(path.count("/") < 3 for _, path in of_manager)
 
 
-@pytest.mark.parametrize("missing", [{"cpu": None}, {"topology": None}, {"best_effort_dir": ""}])
+@pytest.mark.parametrize("missing", [{"cpu": None}, {"topology": None}, {"qos_dirs": {}}])
 def test_what_was_decided_stands_while_something_is_missing(missing) -> None:
     assert CPUSuppress().decide(be_node(slo=on(), **missing)) is None
 

@@ -25,9 +25,9 @@ def pod_of(qos="LS", kube="Burstable", request="1Gi", limit="2Gi", name="p", **g
 
 
 def decided(*pods, classes=None):
-    view = make_view(pods=pods, node=make_node(memory="4Gi"), slo={"resourceQOSStrategy": classes or {}})
+    view = make_view(pods=pods, qos_dirs=DIRS, node=make_node(memory="4Gi"), slo={"resourceQOSStrategy": classes or {}})
     found = {}
-    for update in MemoryQOSReconcile(DIRS).decide(view).updates:
+    for update in MemoryQOSReconcile().decide(view).updates:
         found.setdefault(update.setting.cgroup_dir, {})[update.setting.resource] = update.value
     return found
 

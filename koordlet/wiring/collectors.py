@@ -1,0 +1,202 @@
+"""What measures: probes, the advisor and the collectors beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from koordlet.app.logging import get_logger
+from koordlet.metricsadvisor.advisor import MetricsAdvisor, boot_clock
+from koordlet.metricsadvisor.allgroups import AllGroups
+from koordlet.metricsadvisor.blockio import BlockIOCollector
+from koordlet.metricsadvisor.memstall import MemStallCollector
+from koordlet.metricsadvisor.netstall import NetStallCollector
+from koordlet.metricsadvisor.oom import OomCollector
+from koordlet.metricsadvisor.optional import Intervals, OptionalCollectors
+from koordlet.metricsadvisor.reader import TickReader
+from koordlet.probes.openprobes import ProbeSet, open_probes
+from koordlet.statesinformer.cgroupindex import CgroupIndex
+from koordlet.statesinformer.model import Workloads
+from koordlet.statesinformer.states import KubeStates, States
+from koordlet.system import kidled
+from koordlet.system.write import WriteError, write_value
+from koordlet.wiring.context import Context
+
+log = get_logger(__name__)
+
+FIRST_SAMPLE_SECONDS = 0.2
+"""A rate takes two readings; the second one need not wait for the tick."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collectors:
+    """What others read figures from."""
+
+    advisor: MetricsAdvisor
+    optional: OptionalCollectors
+    mem_stall: MemStallCollector
+    oom: OomCollector
+    block_io: BlockIOCollector
+    net_stall: NetStallCollector
+
+
+def open_all(context: Context) -> ProbeSet:
+    """Load what the kernel takes; say what became of each."""
+
+    options = context.options
+    probes = open_probes(
+        context.host,
+        options.probes,
+        Path(options.bpf_pin_dir) if options.bpf_pin_dir else None,
+        mount_bpffs=options.mount_bpffs,
+    )
+    for name, status in probes.status.items():
+        log.info("probe", name=name, loaded=status.loaded, source=status.source, reason=status.reason)
+    return probes
+
+
+def collectors(context: Context, states: States, probes: ProbeSet) -> Collectors:
+    """All collectors, each with its periodic task."""
+    advisor = _advisor(context, states, probes)
+    optional = _optional(context, advisor)
+    made = Collectors(advisor, optional, *_memory(context, advisor, probes), *_io(context, advisor, probes))
+    options = context.options
+    cadences: tuple[tuple[str, float, Callable[[], object]], ...] = (
+        ("collect-node-info", options.collect_node_cpu_info_interval, advisor.read_node_info),
+        ("collect-use", options.collect_res_used_interval, advisor.tick),
+        ("collect-sched-latency", options.sched_latency_interval, advisor.read_latency),
+        *optional.cadences,
+        ("collect-mem-stall", options.mem_stall_interval, made.mem_stall.read),
+        ("collect-oom", options.oom_interval, made.oom.read),
+        ("collect-block-io", options.block_io_interval, made.block_io.read),
+        ("collect-net-stall", options.net_stall_interval, made.net_stall.read),
+    )
+    for name, period, collect in cadences:
+        context.runner.add(context.periodic(name, period, collect))
+
+    async def second_reading() -> None:
+        await asyncio.sleep(FIRST_SAMPLE_SECONDS)
+        advisor.tick()
+
+    context.runner.spawn("first-sample", second_reading, critical=False)
+    return made
+
+
+def _advisor(context: Context, states: States, probes: ProbeSet) -> MetricsAdvisor:
+    options = context.options
+    index = CgroupIndex(context.cgroup_ids)
+    context.pleg.add_handler(lambda _: index.expire())
+    advisor = MetricsAdvisor(
+        context.host,
+        _reader(context, probes),
+        lambda: states.workloads,
+        context.cache,
+        context.registries,
+        probes=probes,
+        index=index,
+        latency_window=options.sched_latency_window,
+        page_cache=options.enable_pagecache_collector,
+        huge_pages=context.gates.enabled("HugePageReport"),
+        outdated=options.collect_sys_metric_outdated_interval,
+        pods_known=lambda: not isinstance(states, KubeStates) or (states.pods is not None and states.pods.answered),
+    )
+    advisor.read_node_info()
+    context.health.check("metrics-advisor", lambda: None if advisor.started else "no first sample yet")
+    return advisor
+
+
+def _reader(context: Context, probes: ProbeSet) -> TickReader:
+    def distrust(cause: str) -> None:
+        probes.status["cgroup_stats"] = replace(probes.status["cgroup_stats"], source="files", reason=cause)
+
+    stats = probes.cgroup_stats if context.options.cgroup_stats == "auto" else None
+    if stats is None:
+        probes.drop("cgroup_stats", "files", "switched off")
+        return TickReader(context.host, context.files)
+    return TickReader(context.host, context.files, AllGroups(stats), distrust)
+
+
+def _optional(context: Context, advisor: MetricsAdvisor) -> OptionalCollectors:
+    options = context.options
+    return OptionalCollectors(
+        context.host,
+        context.files,
+        advisor,
+        context.cache,
+        context.registries,
+        context.gates,
+        Intervals(
+            use=options.collect_res_used_interval,
+            cpi=options.cpi_collector_interval,
+            cpi_window=options.collect_cpi_timewindow,
+            psi=options.psi_collector_interval,
+            cold_pages=options.coldpage_collector_interval,
+            cold_page_window=options.cold_page_window,
+            resctrl=options.resctrl_collector_interval,
+            storage=options.collect_node_storage_info_interval,
+        ),
+        resctrl_wanted=options.enable_resctrl_collector,
+        enable_kidled=lambda: _enable_kidled(context.host.roots.sys),
+    )
+
+
+def _memory(context: Context, advisor: MetricsAdvisor, probes: ProbeSet) -> tuple[MemStallCollector, OomCollector]:
+    options, root = context.options, context.files.hierarchy("memory")
+    same = root == context.files.hierarchy("cpu")
+    limits = advisor.index if same else CgroupIndex(lambda: context.ids_below(root))
+    if not same:
+        context.pleg.add_handler(lambda _: limits.expire())
+
+    def workloads() -> Workloads:
+        return advisor.workloads
+
+    mem_stall = MemStallCollector(
+        probes.mem_stall,
+        workloads,
+        context.cache,
+        context.registries,
+        index=advisor.index,
+        limits=limits,
+        clock=boot_clock,
+        window=options.mem_stall_window,
+    )
+    oom = OomCollector(probes.oom, workloads, context.registries, index=advisor.index, limits=limits, clock=boot_clock)
+    return mem_stall, oom
+
+
+def _io(context: Context, advisor: MetricsAdvisor, probes: ProbeSet) -> tuple[BlockIOCollector, NetStallCollector]:
+    options = context.options
+
+    def workloads() -> Workloads:
+        return advisor.workloads
+
+    block_io = BlockIOCollector(
+        probes.block_io,
+        workloads,
+        context.cache,
+        context.registries,
+        index=advisor.index,
+        sys=context.host.roots.sys,
+        clock=boot_clock,
+        window=options.block_io_window,
+    )
+    net_stall = NetStallCollector(
+        probes.net_stall,
+        workloads,
+        context.cache,
+        context.registries,
+        index=advisor.index,
+        clock=boot_clock,
+        window=options.net_stall_window,
+    )
+    return block_io, net_stall
+
+
+def _enable_kidled(sys: Path) -> None:
+    for name, value in kidled.ENABLE.items():
+        try:
+            write_value(sys / "kernel/mm/kidled" / name, value)
+        except WriteError as error:
+            raise OSError(error.errno, str(error)) from error

@@ -1,0 +1,95 @@
+"""What every part of the wiring needs: options, the host, registries, the runner."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from aiohttp import web
+
+from koordlet.api.gates import KOORDLET
+from koordlet.app.gates import FeatureGates
+from koordlet.app.health import Health
+from koordlet.app.logging import get_logger
+from koordlet.app.periodic import Periodic
+from koordlet.app.runner import Runner
+from koordlet.audit import Auditor, NullAuditor
+from koordlet.metriccache import MetricCache
+from koordlet.metrics import Registries
+from koordlet.options import Options
+from koordlet.statesinformer.pleg import Pleg
+from koordlet.statesinformer.prompt import Prompt
+from koordlet.system.cgroup import cgroup_id, tree
+from koordlet.system.cgroup.readers import CgroupFS
+from koordlet.system.errors import CgroupGone
+from koordlet.system.host import Host
+from koordlet.system.naming import detect_driver, kubepods_dir
+
+log = get_logger(__name__)
+
+
+class Context:
+    """Made first; parts add to `runner`, `health` and `routes`."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.gates = FeatureGates(KOORDLET)
+        self.gates.set({"PSICollector": True})  # on unless named: docs/decisions.md
+        self.gates.set(options.feature_gates)
+        self.host = Host(options.roots())
+        self.registries = Registries()
+        self.registries.view("start_time", lambda started=time.time(): [((), started)])
+        self.health, self.runner = Health(), Runner()
+        self.cache = MetricCache(
+            tick=options.collect_res_used_interval,
+            max_rows=options.metric_cache_max_series,
+            max_seconds=options.tsdb_retention_duration,
+            max_bytes=options.tsdb_max_bytes,
+        )
+        self.files = CgroupFS(self.host, kube_root=_kube_root(self.host))
+        self.pleg = Pleg(Path(self.files.hierarchy("cpu")))
+        self.auditor: Auditor = NullAuditor()
+        self.routes: list[web.RouteDef] = []
+        """Pages beside metrics and health."""
+        self.boot_id = (self.host.roots.proc / "sys/kernel/random/boot_id").read_text().strip()
+        for feature, reason in self.host.facts.reasons().items():
+            log.info("host lacks a feature", feature=feature, reason=reason)
+
+    @property
+    def node_name(self) -> str:
+        """The Node object's once it is known."""
+        return self.registries.node or self.options.node_name
+
+    def periodic(self, name: str, period: float, fn: Callable[[], object], *, immediate: bool = True) -> Periodic:
+        """A task with its metrics; the caller adds it to the runner."""
+        return Periodic(name, period, fn, immediate=immediate, registry=self.registries.internal)
+
+    def prompt(self, task: Periodic) -> Prompt:
+        """Triggers `task` when pods come and go."""
+        prompt = Prompt(task.trigger)
+        self.runner.add_stop(f"prompt {task.name}", prompt.close)
+        return prompt
+
+    def cgroup_ids(self) -> Iterator[tuple[str, int]]:
+        """(directory, id) of every cgroup of the cpu hierarchy, parents first."""
+        root = self.files.hierarchy("cpu")
+        for path in tree.walk(root):
+            try:
+                yield path, self.files.cgroup_id(path)
+            except CgroupGone:
+                continue
+
+    def ids_below(self, root: str) -> Iterator[tuple[str, int]]:
+        """As `cgroup_ids`, for the hierarchy mounted at `root`."""
+        for path in tree.walk(root):
+            try:
+                yield path, cgroup_id(Path(root, path))
+            except FileNotFoundError:
+                continue
+
+
+def _kube_root(host: Host) -> str:
+    mount = host.facts.cgroup_mounts.hierarchy("cpu")
+    driver = detect_driver(mount) if mount is not None else None
+    return kubepods_dir(driver) if driver is not None else ""

@@ -1,0 +1,38 @@
+"""Who hurts whom: the interference layer over the collectors, and where it says so."""
+
+from __future__ import annotations
+
+from koordlet.app.clock import SYSTEM_CLOCK
+from koordlet.interference.assembly import SECONDS, Interference, evidence_from
+from koordlet.metricsadvisor.advisor import boot_clock
+from koordlet.statesinformer.nodemetric import Extensions
+from koordlet.statesinformer.reporter import NodeMetricReporter
+from koordlet.wiring.collectors import Collectors
+from koordlet.wiring.context import Context
+from koordlet.wiring.states import Cluster
+
+
+def detection(
+    context: Context, collectors: Collectors, cluster: Cluster | None, reporter: NodeMetricReporter | None
+) -> Interference:
+    """`cluster` and `reporter`: None where there is no API server, or nothing is reported."""
+    made = Interference(
+        collectors.advisor,
+        context.registries,
+        evidence=evidence_from(
+            mem_stall=collectors.mem_stall,
+            block_io=collectors.block_io,
+            net_stall=collectors.net_stall,
+            cpi=collectors.optional.cpi,
+        ),
+        node_slo=lambda: None if cluster is None else cluster.states.node_slo.object,
+        auditor=context.auditor,
+        recorder=None if cluster is None else cluster.events,
+        clock=boot_clock,
+        wall=SYSTEM_CLOCK.now,
+    )
+    if reporter is not None:
+        reporter.extensions = Extensions(of_pod=made.views.pod_extension, of_node=made.views.node_extension)
+    context.routes += made.views.routes()
+    context.runner.add(context.periodic("interference", SECONDS, made.watch.step))
+    return made

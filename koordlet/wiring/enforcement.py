@@ -1,0 +1,129 @@
+"""What koordlet changes: strategies over the node's picture, the executor that writes, evictions.
+
+Everything that was touched is given back at an orderly stop; after a kill the next start does it from the ledger.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aiohttp import web
+
+from koordlet.api.wire import encode
+from koordlet.app.logging import get_logger
+from koordlet.metricsadvisor.advisor import MetricsAdvisor, boot_clock
+from koordlet.qosmanager import cpuevict, memoryevict
+from koordlet.qosmanager.cpuburst import CPUBurst
+from koordlet.qosmanager.cpusuppress import CPUSuppress
+from koordlet.qosmanager.evictor import Evictor
+from koordlet.qosmanager.look import averages, look
+from koordlet.qosmanager.manager import QoSManager
+from koordlet.qosmanager.memoryqos import MemoryQOSReconcile
+from koordlet.qosmanager.pages import attach_enforcement, state_page
+from koordlet.qosmanager.strategy import Strategy
+from koordlet.qosmanager.view import NodeView
+from koordlet.resourceexecutor import Executor
+from koordlet.resourceexecutor.kernelfiles import KernelFiles
+from koordlet.resourceexecutor.ledger import Ledger, LedgerError
+from koordlet.resourceexecutor.merge import OwnerRule
+from koordlet.wiring.context import Context
+from koordlet.wiring.states import Cluster
+
+log = get_logger(__name__)
+
+RULES = (
+    OwnerRule(("cpuset.cpus",), ("cpusuppress",), "best-effort pods keep off what services need"),
+    OwnerRule(("cpu.cfs_quota_us",), ("cpusuppress", "cpuburst"), "a bound on best effort outranks a burst"),
+    OwnerRule((), (), "one strategy a setting; else the first by name"),
+)
+LEDGER = "settings.json"
+ROUND_SECONDS = 1.0
+"""Strategies that are due are asked at each round."""
+
+
+def enforcement(context: Context, cluster: Cluster, advisor: MetricsAdvisor) -> None:
+    """Make what the gates ask for, and run it."""
+    options, gates, states = context.options, context.gates, cluster.states
+    strategies = [pair for pair in _strategies(context) if pair[1] > 0]
+    executor = Executor(
+        KernelFiles(context.files, context.host.roots),
+        _ledger(context),
+        context.auditor,
+        context.registries,
+        rules=RULES,
+        expected=[strategy.name for strategy, _ in strategies],
+        force_seconds=options.resource_force_update_seconds,
+        clock=boot_clock,
+    )
+    evictor = Evictor(cluster.client, cluster.events, context.auditor, context.registries, boot_clock)
+    average = averages(context.cache, boot_clock)
+
+    def picture() -> NodeView | None:
+        if states.pods is None or not states.pods.answered:
+            return None  # nobody's settings are given back because the kubelet is silent
+        return look(
+            states,
+            advisor.picture,
+            advisor.topology,
+            executor.current,
+            average=average,
+            now=boot_clock(),
+            collect_interval=options.collect_res_used_interval,
+        )
+
+    manager = QoSManager(strategies, picture, executor, evictor, context.registries)
+    attach_enforcement(context.registries, executor)
+
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(body=encode(state_page(manager, executor, RULES)), content_type="application/json")
+
+    async def give_back() -> None:
+        left = manager.give_back()
+        for setting, cause in left.problems.items():
+            log.warning("setting could not be given back", setting=setting.label, cause=cause)
+
+    context.routes.append(web.get("/enforcement", page))
+    context.runner.add_stop("settings", give_back)
+    if strategies:
+        context.runner.add(context.periodic("qos", ROUND_SECONDS, manager.round))
+    log.info("enforcing", strategies=",".join(strategy.name for strategy, _ in strategies), gates=str(gates))
+
+
+def _strategies(context: Context) -> list[tuple[Strategy, float]]:
+    options, gates = context.options, context.gates
+    found: list[tuple[Strategy, float]] = []
+    if gates.enabled("BECPUSuppress"):
+        suppress = CPUSuppress(be_cpu_manager=gates.enabled("BECPUManager"))
+        found.append((suppress, options.cpu_suppress_interval_seconds))
+    if gates.enabled("CPUBurst"):
+        beyond = bool(context.files.support("cpu.bvt_warp_ns", ""))  # only Anolis takes a burst above the quota
+        burst = CPUBurst(interval=options.collect_res_used_interval, beyond_quota=beyond)
+        found.append((burst, options.reconcile_interval_seconds))
+    if gates.enabled("CgroupReconcile"):
+        found.append((MemoryQOSReconcile(), options.reconcile_interval_seconds))
+    by_cpu = [feature for feature in cpuevict.FEATURES if gates.enabled(feature)]
+    if by_cpu:
+        evict = cpuevict.CPUEvict(
+            by_cpu,
+            interval=options.collect_res_used_interval,
+            started=boot_clock(),
+            cool_seconds=options.cpu_evict_cool_time_seconds,
+        )
+        found.append((evict, options.cpu_evict_interval_seconds))
+    by_memory = [feature for feature in memoryevict.FEATURES if gates.enabled(feature)]
+    if by_memory:
+        reclaim = memoryevict.MemoryEvict(by_memory, cool_seconds=options.memory_evict_cool_time_seconds)
+        found.append((reclaim, options.memory_evict_interval_seconds))
+    return found
+
+
+def _ledger(context: Context) -> Ledger:
+    path = Path(context.options.state_dir) / LEDGER
+    try:
+        ledger, said = Ledger.load(path, context.boot_id)
+    except LedgerError as error:
+        log.warning("settings of an earlier koordlet can't be given back", error=str(error))
+        return Ledger(path, context.boot_id)
+    if said:
+        log.warning("settings of an earlier koordlet can't be given back", cause=said)
+    return ledger

@@ -1,0 +1,121 @@
+"""What koordlet tells the API server: NodeMetric with its predictions, NodeResourceTopology."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from koordlet.app.clock import SYSTEM_CLOCK
+from koordlet.metricsadvisor.advisor import FACT_CPU, FACT_NUMA, boot_clock
+from koordlet.metricsadvisor.nodefacts import FACT_BASIC
+from koordlet.prediction.checkpoints import CheckpointDirectory
+from koordlet.prediction.models import Models, PeakModel
+from koordlet.prediction.service import SETTLE_TICKS, UPKEEP_SECONDS, NodeView, PredictionService, Settings
+from koordlet.statesinformer.callbacks import StateType
+from koordlet.statesinformer.nodemetric import MIN_REPORT_SECONDS
+from koordlet.statesinformer.nrt import TopologyReporter
+from koordlet.statesinformer.nrtstatus import Machine
+from koordlet.statesinformer.reporter import CHECK_SECONDS, NodeMetricReporter
+from koordlet.statesinformer.states import KubeStates
+from koordlet.wiring.context import Context
+from koordlet.wiring.states import Cluster
+
+
+def node_metric(context: Context, cluster: Cluster) -> NodeMetricReporter:
+    """Reports NodeMetric; returns the reporter, whose `extensions` others may set."""
+    states = cluster.states
+    prediction = _predict(context, states)
+    reporter = NodeMetricReporter(
+        cluster.client,
+        states,
+        context.cache,
+        context.registries,
+        clock=boot_clock,
+        wall=SYSTEM_CLOCK.now,
+        forecast=prediction.forecast,
+        mirror=context.gates.enabled("NodeMetricPromMetrics"),
+    )
+
+    async def report() -> None:
+        task.period = states.policy.report_seconds  # read anew each round (spec 02 §7.2)
+        await reporter.report()
+
+    task = context.periodic("report-node-metric", MIN_REPORT_SECONDS, report, immediate=False)
+    states.node_metric.add_handler(
+        on_add=lambda _: setattr(task, "period", states.policy.report_seconds),
+    )
+    context.runner.add(task)
+    context.runner.add(context.periodic("check-prediction", CHECK_SECONDS, reporter.check, immediate=False))
+    return reporter
+
+
+def _predict(context: Context, states: KubeStates) -> PredictionService:
+    options = context.options
+    service = PredictionService(
+        context.cache,
+        NodeView(
+            workloads=lambda: states.workloads if states.pods is not None and states.pods.synced else None,
+            node=lambda: states.node.object,
+            memory_policy=lambda: states.policy.memory,
+        ),
+        Models(
+            cpu_half_life=options.prediction_cpu_histogram_decay_halflife,
+            memory_half_life=options.prediction_memory_histogram_decay_halflife,
+            peak=PeakModel(options.prediction_peak_model),
+            sigmas=options.prediction_sigmas,
+        ),
+        CheckpointDirectory(Path(options.prediction_checkpoint_filepath)),
+        Settings(
+            training_interval=options.prediction_training_interval,
+            cold_start=options.prediction_cold_start_duration,
+            margin=options.prediction_safety_margin_percent,
+            expiration=options.prediction_model_expiration_duration,
+            checkpoint_interval=options.prediction_model_checkpoint_interval,
+            checkpoints_per_step=options.prediction_model_checkpoint_max_per_step,
+            settle=SETTLE_TICKS * options.collect_res_used_interval,
+        ),
+        context.registries,
+        clock=boot_clock,
+        wall=SYSTEM_CLOCK.now,
+    )
+
+    def learn() -> None:
+        service.train()
+        if service.trained:  # until then it looks often whether the first figures of pods are there
+            training.period = options.prediction_training_interval
+
+    training = context.periodic("train-prediction", 1.0, learn)
+    context.runner.add_stop("prediction checkpoints", service.checkpoint_all)
+    context.runner.add(training)
+    for name, step in (("expire", service.collect_garbage), ("checkpoint", service.checkpoint)):
+        context.runner.add(context.periodic(f"{name}-prediction", UPKEEP_SECONDS, step, immediate=False))
+    return service
+
+
+def node_topology(context: Context, cluster: Cluster) -> None:
+    """Reports NodeResourceTopology, or keeps it for koordlet alone."""
+    client, states, kubelet, pods = cluster.client, cluster.states, cluster.kubelet, cluster.pods
+    options, facts = context.options, context.cache.facts
+
+    def machine() -> Machine | None:
+        cpus, basic, numa = facts.get(FACT_CPU), facts.get(FACT_BASIC), facts.get(FACT_NUMA)
+        return None if cpus is None or basic is None or numa is None else Machine(cpus, basic, numa)
+
+    reporter = TopologyReporter(
+        client,
+        options.node_name,
+        node=lambda: states.node.object,
+        pods=lambda: pods.pods.values() if pods.answered else None,
+        machine=machine,
+        kubelet=None if options.disable_query_kubelet_config else kubelet.config,
+        kubelet_dir=context.host.roots.var_lib_kubelet,
+        registries=context.registries,
+        on_change=lambda: states.callbacks.trigger(StateType.NODE_TOPOLOGY),
+        write=context.gates.enabled("NodeTopologyReport"),
+        per_cpu=context.gates.enabled("PerCPUMetric"),
+    )
+    states.callbacks.source(StateType.NODE_TOPOLOGY, lambda: reporter.local)
+    context.health.check("node-topology", lambda: reporter.problem)
+    if context.gates.enabled("NodeTopologyReport"):
+        context.health.check(f"informer:{reporter.stored.name}", lambda: reporter.stored.problem)
+        context.runner.add(reporter.stored)
+    context.runner.add(context.periodic("report-node-topology", options.node_topology_sync_interval, reporter.report))

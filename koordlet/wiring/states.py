@@ -1,0 +1,98 @@
+"""Where the picture of the node comes from: API server and kubelet, or the cgroup tree alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from koordlet.kube import Client, Config, EventRecorder
+from koordlet.kube.credentials import TokenFile
+from koordlet.statesinformer.kubelet import REQUEST_BUCKETS, KubeletClient
+from koordlet.statesinformer.model import PodMeta
+from koordlet.statesinformer.pods import PodsInformer
+from koordlet.statesinformer.resourceviews import ResourceViews
+from koordlet.statesinformer.states import KubeStates, LocalStates
+from koordlet.statesinformer.taskids import task_ids
+from koordlet.system.cgroup import tree
+from koordlet.system.naming import CgroupDriver, detect_driver
+from koordlet.wiring.context import Context
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What there is with an API server."""
+
+    client: Client
+    states: KubeStates
+    kubelet: KubeletClient
+    pods: PodsInformer
+    events: EventRecorder
+
+
+def local(context: Context) -> LocalStates:
+    """`--standalone`: whatever cgroups say."""
+    root = context.files.hierarchy("cpu")
+    states = LocalStates(lambda: tree.walk(root))
+    states.refresh()
+    context.registries.node = context.options.node_name or os.uname().nodename
+    task = context.periodic("discover", context.options.discover_interval, states.refresh)
+    context.pleg.add_handler(context.prompt(task).on_any)
+    context.runner.add(task)
+    return states
+
+
+def cluster(context: Context) -> Cluster:
+    """Informers for the node's own objects, its pods from the kubelet."""
+    options = context.options
+    config = Config.load(
+        options.kubeconfig or None,
+        user_agent="koordlet",
+        qps=options.kube_api_qps,
+        burst=options.kube_api_burst,
+    )
+    client = Client(config, registry=context.registries.internal)
+    states = KubeStates(
+        client,
+        options.node_name,
+        found_driver=lambda: detect_driver(Path(context.files.hierarchy("cpu"))),
+        address_type=options.kubelet_preferred_address_type,
+        insecure=options.kubelet_insecure_tls,
+        read_only_port=options.kubelet_read_only_port,
+    )
+    duration = context.registries.histogram("kubelet_request_duration_seconds", REQUEST_BUCKETS)
+    kubelet = KubeletClient(
+        states.endpoint, _kubelet_headers(context, config), timeout=options.kubelet_sync_timeout, duration=duration
+    )
+    pods = states.ask(
+        kubelet, (lambda meta, driver: _task_ids(context, meta, driver)) if options.enable_pod_taskids else None
+    )
+    states.node.add_handler(on_add=lambda node: setattr(context.registries, "node", node.metadata.name))
+    context.runner.add_stop("kube client", client.close)
+    context.runner.add_stop("kubelet client", kubelet.close)
+    events = EventRecorder(client, "koordlet", options.node_name)
+    context.runner.add(events)
+    for informer in (states.node, states.node_slo, states.node_metric):
+        context.health.check(f"informer:{informer.name}", lambda informer=informer: informer.problem)  # type: ignore[misc]
+        context.runner.add(informer)
+    context.health.check("pods", lambda: pods.error or None)
+    task = context.periodic("pods", options.kubelet_sync_interval, states.sync_pods)
+    context.pleg.add_handler(context.prompt(task).on_kubelet_pods)
+    context.runner.add(task)
+    states.callbacks.attach(context.registries)
+    context.runner.add(states.callbacks)
+    ResourceViews(states, context.registries)
+    return Cluster(client, states, kubelet, pods, events)
+
+
+def _task_ids(context: Context, meta: PodMeta, driver: CgroupDriver) -> Mapping[str, tuple[int, ...]]:
+    cpuset = context.files.hierarchy("cpuset")
+    return task_ids(meta, driver, lambda directory: tree.children(cpuset, directory), context.files.tasks)
+
+
+def _kubelet_headers(context: Context, config: Config) -> Callable[[], Awaitable[Mapping[str, str]]]:
+    path = context.options.kubelet_token_file
+    if not path:
+        return config.credentials.headers
+    return TokenFile(Path(path)).headers
