@@ -1,7 +1,7 @@
 """A koordlet process changes what NodeSLO asks for on real cgroups, and leaves nothing behind: off, stopped, killed.
 
 One history for all tests: koordlet decides over a best-effort pod and a service beside it; it is killed while its
-settings are in place, NodeSLO switches the strategies off, a new koordlet starts; at last they are on again and it stops.
+settings are in place, NodeSLO switches the strategies off, a new one starts; at last they are on again and it stops.
 """
 
 from __future__ import annotations
