@@ -34,6 +34,7 @@ WAITING = {
     "network": "waiting for the network",
     "cache": "on instructions that take longer",
 }
+_KINDS = {"root": "the host's own tasks", "gone": "something that has ended"}
 PARTS = {
     "quota": "its CPU quota ran out",
     "threads": "its own threads were in each other's way",
@@ -84,6 +85,8 @@ def exit_status(said: PodExplained) -> int:
 def culprit_words(culprit: Blamed) -> str:
     if culprit.kind == "kernel":
         return f"kernel: {culprit.name}"
+    if culprit.kind in _KINDS:
+        return _KINDS[culprit.kind]
     words = culprit.label
     return f"{words} ({culprit.qos})" if culprit.qos else words
 

@@ -30,6 +30,8 @@ def owner_label(owner: Owner) -> str:
     """`namespace/pod/container`, `kernel:ksoftirqd`, a unit's name."""
     if owner.kind == "kernel":
         return f"kernel:{owner.name}"
+    if owner.kind == "root":
+        return "host tasks"
     return owner.label or (f"pod {owner.pod_uid}" if owner.pod_uid else owner.kind)
 
 
