@@ -232,6 +232,8 @@ class MemStallCollector:
 
     def _histograms(self) -> Iterator[tuple[tuple[str, ...], list[tuple[str, float]], float]]:
         subjects, hist, sums = self._containers()
+        if not subjects:
+            return
         keys = [subject.key for subject in subjects]
         counted = self._steady["hist"].update(dict(zip(keys, hist.sum(axis=1).astype(float), strict=True)))
         added = self._steady["sum"].update(dict(zip(keys, sums.astype(float), strict=True)))

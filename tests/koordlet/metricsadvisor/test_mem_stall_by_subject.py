@@ -190,9 +190,15 @@ def test_a_window_and_what_is_exported() -> None:
 
 
 def test_without_a_source_nothing_happens() -> None:
-    index = CgroupIndex(list)
+    index, registries = CgroupIndex(list), Registries()
+    registries.node = "n"
     memory = MemStallCollector(
-        None, lambda: Workloads(1), MetricCache(tick=1.0), Registries(), index=index, limits=index, clock=float
+        None, lambda: Workloads(1), MetricCache(tick=1.0), registries, index=index, limits=index, clock=float
     )
     memory.read()
     assert memory.window == {} and memory.latest is None
+    list(registries.external.collect())
+    failed = registries.internal.get_sample_value(
+        "koordlet_metric_provider_failures_total", {"family": "mem_stall_seconds"}
+    )
+    assert not failed
