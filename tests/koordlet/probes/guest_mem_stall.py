@@ -1,19 +1,14 @@
-"""What only cgroup v2 and a machine of one's own can show of mem_stall: memory.high and swap. Run in the guest by name.
-
-The host has no memory.high, and swap switched on there would be everybody's.
-"""
+"""What only cgroup v2 can show of mem_stall: memory.high. Run in the guest by name."""
 
 from __future__ import annotations
 
-import subprocess
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from koordlet.probes.memstall import KINDS, SLEPT, MemStall, diff
+from koordlet.probes.memstall import KINDS, MemStall, diff
 from koordlet.system.cgroup import cgroup_id
 
 pytestmark = pytest.mark.kernel
@@ -27,24 +22,6 @@ for _ in range(int(sys.argv[1])):
     for i in range(0, len(held), 4096):
         held[i] = 1
 """
-
-
-@pytest.fixture
-def swap(tmp_path: Path) -> Iterator[None]:
-    """64 MiB on a loop device over a file in memory."""
-
-    def run(*command: str) -> str:
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-    file = tmp_path / "swap"
-    file.write_bytes(bytes(64 * MIB))
-    run("modprobe", "loop")
-    device = run("losetup", "--find", "--show", str(file))
-    run("mkswap", device)
-    run("swapon", device)
-    yield
-    run("swapoff", device)
-    run("losetup", "--detach", device)
 
 
 def seconds(probe: MemStall, before: Any, group: Any) -> dict[str, float]:
@@ -71,23 +48,3 @@ def test_being_held_back_for_memory_high_is_throttling(
     assert found["throttle"] > found["own_limit"]
     assert found["refault"] == found["swapin"] == 0
     assert sum(found.values()) == pytest.approx(stalled, rel=0.1, abs=0.1)
-
-
-def test_waiting_for_swap_is_told_from_reclaim(
-    stalls: MemStall,
-    swap: None,
-    cgroup_child: Callable[[str], Any],
-    run_in: Any,
-    pressure_total: Callable[[Any], float],
-) -> None:
-    group = cgroup_child("swapping")
-    group.write("memory", "memory.max", 32 * MIB)
-    before = stalls.read()
-    assert run_in(group, HOLD, "3").wait(120) == 0
-    stalled = pressure_total(group)
-    found = seconds(stalls, before, group)
-    assert found["own_limit"] > 0
-    assert found["swapin"] > 0
-    assert sum(found[kind] for kind in SLEPT) == pytest.approx(found["swapin"], rel=0.2)
-    # Reading in is counted from where the task goes to sleep; handing the request to the device is before that.
-    assert sum(found.values()) == pytest.approx(stalled, rel=0.25, abs=0.1)

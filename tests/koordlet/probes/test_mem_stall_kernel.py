@@ -46,7 +46,7 @@ Needs neither disk nor swap. On one CPU, because PSI weighs the CPUs of a group 
 HOG = """
 import os, sys
 open("/proc/self/oom_score_adj", "w").write("1000")
-held = bytearray(16 << 20)
+held = bytearray(32 << 20)
 for i in range(0, len(held), 4096):
     held[i] = 1
 print(flush=True)
@@ -170,7 +170,7 @@ def test_a_kill_names_victim_limit_and_trigger(
 ) -> None:
     limited = cgroup_child("limited")
     quiet, busy = limited.child("quiet"), limited.child("busy")
-    limit(limited, 32 * MIB)
+    limit(limited, 48 * MIB)
     before = kills.read().total
     hog = run_in(quiet, HOG)
     assert hog.stdout is not None
@@ -185,10 +185,10 @@ def test_a_kill_names_victim_limit_and_trigger(
     assert (kill.trigger_pid, kill.trigger_cgroup) == (allocator.pid, cgroup_id(busy.path("cpu")))
     assert (kill.scope, kill.limit_cgroup) == ("limit", cgroup_id(limited.path("memory")))
     assert kill.victim_path == f"{limited.dir}/quiet" and kill.limit_path == limited.dir
-    assert kill.limit_pages == 32 * MIB // os.sysconf("SC_PAGESIZE")
+    assert kill.limit_pages == 48 * MIB // os.sysconf("SC_PAGESIZE")
     assert kill.usage_pages <= kill.limit_pages
     # Counters of resident pages are kept by CPU and approximate: within a few hundred pages.
-    assert 16 * MIB // os.sysconf("SC_PAGESIZE") - 512 <= kill.resident_pages <= kill.limit_pages + 4096
+    assert 32 * MIB // os.sysconf("SC_PAGESIZE") - 512 <= kill.resident_pages <= kill.limit_pages + 4096
     assert kill.score_adj == 1000
     assert kill.victim_comm == Path(sys.executable).resolve().name[:15] or kill.victim_comm.startswith("python")
     assert abs(time.clock_gettime(time.CLOCK_BOOTTIME) - kill.at) < 120
