@@ -13,7 +13,8 @@ by one real koordlet process through a private view (tests/koordlet/process). Th
     io          a neighbour floods the victim's disk, a loop device
 
 A judge beside koordlet reads the victim's run delay (`/proc/<pid>/schedstat`). A quiet trial in which it lost time all
-the same was *disturbed* by a stranger on this machine; one with a neighbour in which it lost nothing was *harmless*:
+the same was *disturbed* by a stranger on this machine, and so was one with a neighbour of which strangers got a good
+part of the CPU; one with a neighbour in which it lost nothing was *harmless*:
 both are repeated with the next draw and counted. The judge's limits are fixed and know nothing of koordlet's answer.
 """
 
@@ -52,6 +53,8 @@ PATIENCE = 10.0
 DISTURBED, HARMFUL = 0.12, 0.20
 """Share of its wanted time that a victim lost by its own run delay: from DISTURBED on a quiet trial was not quiet, and
 below HARMFUL a neighbour did no harm."""
+STRANGERS = 0.25
+"""With a neighbour, strangers may have that much of the CPU at most; with more they may well be the worst culprit."""
 JUDGED_SECONDS = 4.0
 HARDLY = 0.02
 """Seconds a second: who hardly runs loses hardly anything, whatever the share."""
@@ -105,6 +108,8 @@ class Trial:
     worst: str = ""
     lost: float = 0.0
     """By the judge."""
+    strangers: float = 0.0
+    """Share of the contested CPU that was used by none of ours, by the kernel's own count of our groups."""
     resource: str = ""
     seen: dict[str, float] = field(default_factory=dict)
     """`resource cause` -> koordlet's largest symptom of the trial."""
@@ -182,6 +187,12 @@ class Stage:
         body = self.koordlet.answer(f"/interference?pod=/{container.pod_uid}")
         return None if body is None else decode(body, PodExplained)
 
+    def used(self) -> float:
+        """CPU seconds of all our pods."""
+        if self.tree.v2:
+            return lab.keyed(self.tree.path("cpu", "") / "cpu.stat")["usage_usec"] / 1e6
+        return int((self.tree.path("cpuacct", "") / "cpuacct.usage").read_text()) / 1e9
+
     def remove(self, *pods: tuple[Any, KubeQOS]) -> None:
         for container, qos in pods:
             self.tree.remove_pod(container.pod_uid, qos)
@@ -251,7 +262,7 @@ def run_cpu(stage: Stage, scenario: Scenario, trial: Trial) -> None:
                 judge.follow(victim.run(lab.duty(scenario.busy, scenario.idle), mine))
             stage.known(victim, first, second)
             time.sleep(scenario.warm)
-            began = time.monotonic()
+            began, used = time.monotonic(), stage.used()
             if trial.truth == NEIGHBOUR:
                 for _ in range(scenario.weight):
                     first.run(lab.BURN, mine)
@@ -263,6 +274,7 @@ def run_cpu(stage: Stage, scenario: Scenario, trial: Trial) -> None:
             watch(stage, trial, victim, began, {first.pod_uid})
             time.sleep(max(began + JUDGED_SECONDS + 1.0 - time.monotonic(), 0.0))
             trial.lost = judge.worst(began)
+            trial.strangers = max(1.0 - (stage.used() - used) / (time.monotonic() - began), 0.0)
     finally:
         stage.remove(*pods)
 
@@ -390,9 +402,10 @@ def perform(stage: Stage, kind: str, rng: random.Random, repeats: Counter[str]) 
     for _ in range(REPEATS):
         trial = Trial(Scenario.draw(kind, rng), truth)
         run(stage, trial.scenario, trial)
-        if kind in UNDISTURBED and trial.lost >= DISTURBED:
+        contested = truth == NEIGHBOUR and kind.startswith("cpu")
+        if trial.strangers > STRANGERS if contested else kind in UNDISTURBED and trial.lost >= DISTURBED:
             repeats["disturbed"] += 1
-        elif truth == NEIGHBOUR and kind.startswith("cpu") and trial.lost < HARMFUL:
+        elif contested and trial.lost < HARMFUL:
             repeats["harmless"] += 1
         else:
             return trial
