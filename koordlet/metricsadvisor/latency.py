@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from koordlet.probes.layout import BUCKETS, key_name
-from koordlet.probes.mapped import Ints
+from koordlet.probes.mapped import Ints, sum_by
 from koordlet.probes.snapshot import SchedLatencySnapshot, diff, quantiles
 from koordlet.statesinformer.cgroupindex import Owner
 from koordlet.statesinformer.model import Subject
@@ -115,10 +115,9 @@ def group(keys: Ints, owner: OwnerOf) -> tuple[list[Subject], Ints]:
 
 
 def sum_rows(values: Ints, rows: Ints, count: int) -> Ints:
-    out = np.zeros((count, *values.shape[1:]), dtype=np.int64)
+    """Sums by row; rows of -1 are left out."""
     known = rows >= 0
-    np.add.at(out, rows[known], values[known])
-    return out
+    return sum_by(rows[known], values[known], count)
 
 
 def by_subject(window: SchedLatencySnapshot, seconds: float, owner: OwnerOf) -> dict[str, SubjectLatency]:

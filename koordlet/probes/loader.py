@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from koordlet.probes import libbpf
+from koordlet.probes.charges import Charges
 from koordlet.probes.frame import OBJECTS, Attached, Build, ProbeError, as_probe_error
 from koordlet.probes.frame import load as load_build
 from koordlet.probes.layout import LAYOUT_VERSION, Sizes
@@ -46,6 +47,9 @@ class LoadedProbe:
 
     def read(self, matrix: bool = True) -> SchedLatencySnapshot:
         return self.tables.read(matrix)
+
+    def charges(self) -> Charges:
+        return self.tables.charges()
 
     def reclaim(self, live: frozenset[int]) -> int:
         """See `Tables.reclaim`."""

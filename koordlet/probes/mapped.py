@@ -33,7 +33,19 @@ def map_array(fd: int, name: str, dtype: np.dtype[Any], entries: int) -> npt.NDA
 
 
 def sum_by(group: npt.NDArray[np.intp], values: npt.NDArray[Any], groups: int) -> Ints:
-    """Sum rows of *values* that have the same group number."""
+    """Sum rows of *values* that have the same group number, 0 or more; a group without any is zero."""
     total = np.zeros((groups, *values.shape[1:]), dtype=np.int64)
-    np.add.at(total, group, values.astype(np.int64))
+    if not len(group):
+        return total
+    if (
+        values.ndim == 1
+    ):  # `bincount` adds floats: halves are exact up to two million rows; `add.at` takes six times as long
+        whole = values.astype(np.int64)
+        low, high = (np.bincount(group, half, groups).astype(np.int64) for half in (whole & 0xFFFFFFFF, whole >> 32))
+        total += (high << 32) + low
+    else:  # of whole rows `add.at` is slower still
+        order = np.argsort(group, kind="stable")
+        ordered = group[order]
+        starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+        total[ordered[starts]] = np.add.reduceat(values[order], starts, axis=0, dtype=np.int64)
     return total

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from koordlet.probes import layout
-from koordlet.probes.layout import Sizes
+from koordlet.probes.charges import Charges
+from koordlet.probes.layout import BUCKETS, Sizes
 from koordlet.probes.mapped import Ints, map_array, sum_by
 from koordlet.probes.slots import Slots
 from koordlet.probes.snapshot import Lost, SchedLatencySnapshot
@@ -51,35 +52,58 @@ class Tables:
         arrays = {name: map_array(fds[name], name, dtype, entries[name]) for name, dtype in _DTYPES.items()}
         self._slots = Slots(arrays["tags"])
         self._stats = arrays["stats"].reshape(sizes.cpus, sizes.slots)
+        self._numbers = self._stats.view(np.int64).reshape(sizes.cpus, sizes.slots, -1)
         self._matrix = arrays["matrix"].reshape(sizes.cpus, sizes.matrix)
         self._cpus = arrays["cpus"]
 
     def read(self, matrix: bool = True) -> SchedLatencySnapshot:
         """Everything counted so far, summed over CPUs; without the matrix, by far the largest table, on request."""
         # The matrix before the tags, so that every slot in it has one.
-        entries = self._matrix[self._matrix["key"] != 0] if matrix else self._matrix[:0, 0]
+        entries = self._entries() if matrix else None
         slot_keys = self._slots.keys()
         live = np.flatnonzero(slot_keys)
-        stats = self._stats[:, live]
         keys, group = np.unique(slot_keys[live], return_inverse=True)
-        rows = {name: sum_by(group, stats[name].sum(axis=0), len(keys)) for name in _SUMMED}
-        maxima = {}
-        for name in ("wakeup_max_ns", "preempt_max_ns"):
-            maxima[name] = np.zeros(len(keys), dtype=np.int64)
-            np.maximum.at(maxima[name], group, stats[name].max(axis=0).astype(np.int64))
-        ran = (rows["wakeup_hist"].sum(axis=1) + rows["preempt_hist"].sum(axis=1) + rows["throttled_ns"]) > 0
+        sums, maxima = self._sum(live, group, len(keys))
+        ran = sums[:, : 2 * BUCKETS].any(axis=1) | (sums[:, _FIELD["throttled_ns"]] > 0)
+        sums, maxima = sums[ran], maxima[ran]
         rows_of_slots = np.full(len(slot_keys), -1, dtype=np.int64)
         rows_of_slots[live] = group
-        wait = _read_matrix(entries, keys, rows_of_slots)
         lost = {name: int(self._cpus[name].sum()) for name in _LOST}
         return SchedLatencySnapshot(
             source=self.source,
             time_ns=time.monotonic_ns(),
             keys=keys[ran],
-            **{name: column[ran] for name, column in {**rows, **maxima}.items()},
-            **wait,
+            wakeup_hist=sums[:, :BUCKETS],
+            preempt_hist=sums[:, BUCKETS : 2 * BUCKETS],
+            **{name: sums[:, _FIELD[name]] for name in _SUMMED},
+            **{name: maxima[:, i] for i, name in enumerate(_MAXIMA)},
+            **_merge(entries, keys, rows_of_slots),
             lost=Lost(**lost),
         )
+
+    def _sum(self, live: npt.NDArray[np.intp], group: npt.NDArray[np.intp], n: int) -> tuple[Ints, Ints]:
+        """([n, numbers of a slot] summed over CPUs, [n, `_MAXIMA`])."""
+        sums = np.zeros((len(live), self._numbers.shape[2]), dtype=np.int64)
+        highest = np.zeros((len(live), len(_MAXIMA)), dtype=np.int64)
+        for cpu in self._numbers:
+            rows = cpu[live]
+            sums += rows
+            np.maximum(highest, rows[:, _MAXIMA_AT], out=highest)
+        maxima = np.zeros((n, len(_MAXIMA)), dtype=np.int64)
+        np.maximum.at(maxima, group, highest)
+        return sum_by(group, sums, n), maxima
+
+    def charges(self) -> Charges:
+        """The matrix as it stands, to be taken the difference of."""
+        at, key, wait_ns, count = self._entries()  # before the tags, as above
+        size = self._matrix.size
+        return Charges(self.source, time.monotonic_ns(), size, at, key, wait_ns, count, self._slots.keys())
+
+    def _entries(self) -> _Entries:
+        matrix = self._matrix.reshape(-1)
+        at = np.flatnonzero(matrix["key"]).astype(np.int32)
+        wait_ns, count = (matrix[name][at].view(np.int64) for name in ("wait_ns", "count"))
+        return at, matrix["key"][at], wait_ns, count
 
     def occupancy(self) -> Occupancy:
         used = (self._matrix["key"] != 0).sum(axis=1).max()
@@ -106,19 +130,40 @@ class Tables:
         self._cpus["pid"] = 0
 
 
-_SUMMED = ("wakeup_hist", "preempt_hist", "wakeup_sum_ns", "preempt_sum_ns", "throttled_ns", "throttled_count")
+_Entries = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint32], Ints, Ints]
+"""Place, key, ns and waits of the matrix' entries in use."""
+_SUMMED = ("wakeup_sum_ns", "preempt_sum_ns", "throttled_ns", "throttled_count")
+_MAXIMA = ("wakeup_max_ns", "preempt_max_ns")
+_FIELD = {name: field[1] // 8 for name, field in (layout.SLOT_STATS.fields or {}).items()}
+_MAXIMA_AT = [_FIELD[name] for name in _MAXIMA]
 _LOST = ("matrix_lost_count", "matrix_lost_ns", "slot_lost", "unstamped", "backwards", "forgotten", "missed")
+CROWDED = 16
+"""Pairs are summed in a table of all that could be while there are fewer of these an entry than so many."""
 
 
-def _read_matrix(entries: npt.NDArray[np.void], keys: Ints, rows_of_slots: Ints) -> dict[str, Ints]:
+def _merge(entries: _Entries | None, keys: Ints, rows_of_slots: Ints) -> dict[str, Ints]:
     """Entries of all CPUs by (victim, culprit); a pair is one number while it is sorted."""
-    slots = entries["key"].astype(np.int64)
+    none = np.zeros(0, dtype=np.int64)
+    if entries is None:
+        return dict.fromkeys(("victim", "culprit", "wait_ns", "wait_count"), none)
+    _, key, wait_ns, count = entries
+    slots, n = key.astype(np.int64), len(keys)
     victim, culprit = rows_of_slots[(slots >> 16) - 1], rows_of_slots[(slots & 0xFFFF) - 1]
+    code = victim * n + culprit
     known = (victim >= 0) & (culprit >= 0)  # not those of a slot that was freed between the two readings
-    pairs, group = np.unique(victim[known] * len(keys) + culprit[known], return_inverse=True)
+    if not known.all():
+        code, wait_ns, count = code[known], wait_ns[known], count[known]
+    if n * n <= CROWDED * len(code):
+        there = np.zeros(n * n, dtype=bool)
+        there[code] = True
+        pairs = np.flatnonzero(there)
+        wait_ns, count = (sum_by(code, column, n * n)[pairs] for column in (wait_ns, count))
+    else:
+        pairs, group = np.unique(code, return_inverse=True)
+        wait_ns, count = (sum_by(group, column, len(pairs)) for column in (wait_ns, count))
     return {
-        "victim": keys[pairs // max(len(keys), 1)],
-        "culprit": keys[pairs % max(len(keys), 1)],
-        "wait_ns": sum_by(group, entries["wait_ns"][known], len(pairs)),
-        "wait_count": sum_by(group, entries["count"][known], len(pairs)),
+        "victim": keys[pairs // max(n, 1)],
+        "culprit": keys[pairs % max(n, 1)],
+        "wait_ns": wait_ns,
+        "wait_count": count,
     }
