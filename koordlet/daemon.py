@@ -19,15 +19,14 @@ from koordlet.probes.openprobes import ProbeSet
 from koordlet.statesinformer.states import States
 from koordlet.version import VERSION
 from koordlet.wiring import reports, serving
-from koordlet.wiring.collectors import collectors, open_all
+from koordlet.wiring.collectors import collectors
 from koordlet.wiring.context import Context
 from koordlet.wiring.detection import detection
 from koordlet.wiring.enforcement import enforcement
+from koordlet.wiring.probes import STOP_SIGNALS, begin
 from koordlet.wiring.states import Cluster, cluster, local
 
 log = get_logger(__name__)
-
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Daemon:
@@ -42,8 +41,8 @@ class Daemon:
         serving.audit(context)
         found = None if options.standalone else cluster(context)
         states: States = local(context) if found is None else found.states
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a stop between two pins would leave them behind
-        probes = open_all(context)
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a stop in between would leave a mount behind
+        probes = begin(context)
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
             self._wire(found, states, probes)

@@ -152,6 +152,10 @@ class BlockIOCollector:
         registries.view("block_io_culprit_wait_seconds_total", self._culprits)
         registries.view("block_io_lost_total", self._lost)
 
+    def attach(self, source: BlockIOSource | None) -> None:
+        """Read *source* from now on: a probe may come later than its collector."""
+        self._source = source
+
     @property
     def source(self) -> str:
         """Where figures come from: ``bpf``, ``files``, ``none``."""

@@ -186,6 +186,10 @@ class MemStallCollector:
         registries.view("mem_stall_culprit_share", self._culprits)
         registries.view("mem_stall_lost_total", self._lost)
 
+    def attach(self, source: MemStallSource | None) -> None:
+        """Read *source* from now on: a probe may come later than its collector."""
+        self._source = source
+
     def read(self) -> None:
         """Read the probe and judge the window; nothing without a source."""
         if self._source is None:

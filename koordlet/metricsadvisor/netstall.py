@@ -113,6 +113,10 @@ class NetStallCollector:
         registries.view("net_backlog_bytes", self._backlog)
         registries.view("net_stall_lost_total", self._lost)
 
+    def attach(self, source: NetStallSource | None) -> None:
+        """Read *source* from now on: a probe may come later than its collector."""
+        self._source = source
+
     @property
     def source(self) -> str:
         """Where figures come from: ``bpf``, ``files``, ``none``."""

@@ -69,6 +69,10 @@ class OomCollector:
         registries.view("oom_kills_total", self._kills)
         registries.view("oom_events_missed_total", lambda: [((), self.missed)])
 
+    def attach(self, source: OomSource | None) -> None:
+        """Read *source* from now on: a probe may come later than its collector."""
+        self._source = source
+
     def read(self) -> None:
         """Tell what was killed since the last round; nothing without a probe."""
         if self._source is None:

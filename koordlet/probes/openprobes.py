@@ -1,5 +1,8 @@
 """`open_probes`: open every probe, each by itself, and say of each where its numbers come from.
 
+Loading one takes tenths of a second, of all together more than everything else in a start: `begin_probes` opens only
+what the first sample is made of, and `ProbeSet.open_next` one more at a time.
+
 sched_latency climbs down a ladder until something can be read:
 
     core       CO-RE object by libbpf: histograms, throttling, culprits
@@ -16,8 +19,10 @@ The other probes have one program each and, some of them, files to fall to: see 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -69,6 +74,10 @@ OPENERS: Mapping[str, Opener] = {
 }
 """Probe -> opener, beside sched_latency; the names are attributes of `ProbeSet`."""
 
+FIRST = "cgroup_stats"
+STARTING = ProbeStatus(False, "none", "starting")
+"""Of a probe whose turn has not come."""
+
 
 @dataclass
 class ProbeSet:
@@ -82,6 +91,16 @@ class ProbeSet:
     net_stall: NetStallSource | None = None
     cgroup_stats: CgroupStats | None = None
     _release: list[Callable[[], object]] = field(default_factory=list)
+    _waiting: deque[tuple[str, Callable[[], tuple[Source | None, ProbeStatus]]]] = field(default_factory=deque)
+
+    def open_next(self) -> str | None:
+        """Open one that is still `STARTING`; its name, None when there is none."""
+        if not self._waiting:
+            return None
+        name, opener = self._waiting.popleft()
+        source, self.status[name] = opener()
+        setattr(self, name, source)
+        return name
 
     @property
     def programs(self) -> LoadedProbe | None:
@@ -105,6 +124,7 @@ class ProbeSet:
 
     def close(self, keep: bool = False) -> None:
         """``keep``: leave pinned programs counting for the next koordlet; else remove pins and our mount."""
+        self._waiting.clear()
         for name in (PROBE, *OPENERS):
             source: Source | None = getattr(self, name)
             if source is not None:
@@ -123,7 +143,22 @@ def open_probes(
     mount_bpffs: bool = True,
     sizes: Sizes | None = None,
 ) -> ProbeSet:
-    """Open every probe the host allows. ``pin_dir`` defaults to ``<sys_fs>/bpf/koordlet``; *mount_bpffs* permits
+    """Open every probe the host allows; arguments and errors as `begin_probes`."""
+    probes = begin_probes(host, wanted, pin_dir, mount_bpffs=mount_bpffs, sizes=sizes)
+    while probes.open_next() is not None:
+        pass
+    return probes
+
+
+def begin_probes(
+    host: Host,
+    wanted: str = "auto",
+    pin_dir: Path | None = None,
+    *,
+    mount_bpffs: bool = True,
+    sizes: Sizes | None = None,
+) -> ProbeSet:
+    """Open `FIRST`; the others are `STARTING`. ``pin_dir`` defaults to ``<sys_fs>/bpf/koordlet``; *mount_bpffs* permits
     mounting bpffs there. Raises ValueError for an unknown *wanted*, nothing else."""
     if wanted not in WANTED:
         raise ValueError(f"probes: {wanted!r} is none of {', '.join(WANTED)}")
@@ -131,13 +166,14 @@ def open_probes(
         return ProbeSet({name: ProbeStatus(False, "none", "switched off") for name in (PROBE, *OPENERS)})
     place, release = _place(host, pin_dir, mount_bpffs)
     sizes = sizes or Sizes(cpus=place.cpus)
-    source, status = _open_sched_latency(place, wanted, sizes)
-    probes = ProbeSet({PROBE: status}, source, _release=release)
-    if wanted == "bcc":
-        place = replace(place, refusal="the bcc rung has sched_latency only")
-    for name, opener in OPENERS.items():
-        opened, probes.status[name] = opener(place)
-        setattr(probes, name, opened)
+    core = replace(place, refusal="the bcc rung has sched_latency only") if wanted == "bcc" else place
+    openers: dict[str, Callable[[], tuple[Source | None, ProbeStatus]]] = {
+        PROBE: partial(_open_sched_latency, place, wanted, sizes),
+        **{name: partial(opener, core) for name, opener in OPENERS.items()},
+    }
+    waiting = deque(sorted(openers.items(), key=lambda one: one[0] != FIRST))
+    probes = ProbeSet(dict.fromkeys(openers, STARTING), _release=release, _waiting=waiting)
+    probes.open_next()
     return probes
 
 

@@ -1,4 +1,4 @@
-"""What measures: probes, the advisor and the collectors beside it."""
+"""What measures: the advisor and the collectors beside it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from koordlet.metricsadvisor.netstall import NetStallCollector
 from koordlet.metricsadvisor.oom import OomCollector
 from koordlet.metricsadvisor.optional import Intervals, OptionalCollectors
 from koordlet.metricsadvisor.reader import TickReader
-from koordlet.probes.openprobes import ProbeSet, open_probes
+from koordlet.probes.openprobes import ProbeSet
 from koordlet.statesinformer.cgroupindex import CgroupIndex
 from koordlet.statesinformer.model import Workloads
 from koordlet.statesinformer.states import KubeStates, States
 from koordlet.system import kidled
 from koordlet.system.write import WriteError, write_value
 from koordlet.wiring.context import Context
+from koordlet.wiring.probes import open_others
 
 log = get_logger(__name__)
 
@@ -41,20 +42,12 @@ class Collectors:
     block_io: BlockIOCollector
     net_stall: NetStallCollector
 
-
-def open_all(context: Context) -> ProbeSet:
-    """Load what the kernel takes; say what became of each."""
-
-    options = context.options
-    probes = open_probes(
-        context.host,
-        options.probes,
-        Path(options.bpf_pin_dir) if options.bpf_pin_dir else None,
-        mount_bpffs=options.mount_bpffs,
-    )
-    for name, status in probes.status.items():
-        log.info("probe", name=name, loaded=status.loaded, source=status.source, reason=status.reason)
-    return probes
+    def attach(self, probes: ProbeSet) -> None:
+        """Give each what is open by now; the advisor looks for itself."""
+        self.mem_stall.attach(probes.mem_stall)
+        self.oom.attach(probes.oom)
+        self.block_io.attach(probes.block_io)
+        self.net_stall.attach(probes.net_stall)
 
 
 def collectors(context: Context, states: States, probes: ProbeSet) -> Collectors:
@@ -81,6 +74,7 @@ def collectors(context: Context, states: States, probes: ProbeSet) -> Collectors
         advisor.tick()
 
     context.runner.spawn("first-sample", second_reading, critical=False)
+    open_others(context, probes, FIRST_SAMPLE_SECONDS, lambda: made.attach(probes))
     return made
 
 

@@ -17,6 +17,7 @@ import pytest
 from koordlet.probes import SPECIAL_KEYS, ProbeSet, Sizes, diff, libbpf, loader, open_probes
 from koordlet.probes.bpffs import READY
 from koordlet.probes.frame import ProbeError
+from koordlet.probes.openprobes import FIRST, STARTING, begin_probes
 from koordlet.system.host import Host
 from koordlet.system.kernel import Feature
 
@@ -48,6 +49,23 @@ def waits(probes: ProbeSet, key: int) -> int:
     seen = probes.sched_latency.read()
     row = seen.row(key)
     return 0 if row is None else int(seen.count[row])
+
+
+def test_probes_open_one_at_a_time(kernel_host: Host, pin_dir: Path, sizes: Sizes) -> None:
+    probes = begin_probes(kernel_host, "auto", pin_dir, sizes=sizes)
+    try:
+        names = list(probes.status)
+        assert [name for name in names if probes.status[name] != STARTING] == [FIRST]
+        opened = probes.open_next()
+        assert opened is not None
+        assert getattr(probes, opened) is not None
+        assert [name for name in names if probes.status[name] == STARTING] == [
+            n for n in names if n not in (FIRST, opened)
+        ]
+    finally:
+        probes.close()
+    assert probes.open_next() is None, "closed means closed"
+    assert not pin_dir.exists()
 
 
 def test_a_killed_loader_loses_no_count(

@@ -324,6 +324,12 @@ class Koordlet:
             return None
 
     def wait(self) -> Koordlet:
+        """Until the first figures are there, and every probe had its turn."""
+        self.wait_for_figures()
+        until(lambda: "starting" not in [one.get("reason") for one in self.top()["probes"]], "the probes")
+        return self
+
+    def wait_for_figures(self) -> Koordlet:
         """Until the first figures are there."""
 
         def figures() -> bool:

@@ -160,13 +160,29 @@ def test_sigterm_leaves_neither_pins_nor_mounts(tree: Any, pair: Any, views: Any
     assert [path.name for path in view.state.iterdir()] == ["metrics.npz"]
 
 
-def test_sigterm_while_it_starts_leaves_no_pins_either(tree: Any, views: Any, koordlets: Any, tools: Any) -> None:
+def test_sigterm_while_probes_are_loaded_leaves_no_pins_either(
+    tree: Any, views: Any, koordlets: Any, tools: Any
+) -> None:
     view = views(tree)
     koordlet = koordlets(view)
     tools.until(lambda: list(view.pins.rglob("ready")), "the pins")
     assert koordlet.terminate() == 0, koordlet.log
     assert not (view.pins / "koordlet").exists()
     assert "Traceback" not in koordlet.log
+
+
+def test_first_figures_wait_for_no_probe(tree: Any, pair: Any, views: Any, koordlets: Any, tools: Any) -> None:
+    """They are there while a probe can't be loaded; all probes follow, and their collectors read them."""
+    worker, _ = pair
+    koordlet = koordlets(views(tree)).wait_for_figures()
+    log = koordlet.log
+    assert log.index('name="cgroup_stats"') < log.index("koordlet starts")
+    koordlet.wait()
+    log = koordlet.log
+    for name in ("sched_latency", "mem_stall", "oom", "block_io", "net_stall"):
+        assert log.index("koordlet starts") < log.index(f'name="{name}"'), name
+    assert all(one["up"] for one in koordlet.top()["probes"]), koordlet.top()["probes"]
+    tools.until(lambda: koordlet.row(worker).get("sched"), "the container's latency")
 
 
 # --- missing features
