@@ -190,6 +190,10 @@ class Options(LoggingOptions):
     memory_evict_cool_time_seconds: int = flag(
         "memory-evict-cool-time-seconds", 4, "pause after a memory eviction", minimum=0
     )
+    runtime_hooks_reconcile_interval: Duration = flag(
+        "runtime-hooks-reconcile-interval", "10s", "how often what pods get by class is decided; 0 switches it off",
+        minimum=0,
+    )  # fmt: skip
     resource_force_update_seconds: int = flag(
         "resource-force-update-seconds", 60, "how often a setting that should hold is looked at again", minimum=1
     )

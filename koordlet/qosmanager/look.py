@@ -59,6 +59,7 @@ def look(
                 subject.name,
                 subject.qos,
                 subject.cgroup_dir.startswith(f"{dirs[BEST_EFFORT]}/"),
+                subject.cgroup_dir,
                 *used(SubjectKind.HOST_APP, subject.key)[:2],
             )
             for subject in states.workloads.subjects

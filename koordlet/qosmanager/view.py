@@ -94,6 +94,7 @@ class HostAppView:
     qos: str
     best_effort_dir: bool
     """Whether its cgroup is below the BestEffort directory."""
+    cgroup_dir: str = ""
     cpu: int | None = None
     memory: int | None = None
 

@@ -29,24 +29,29 @@ ON = {
         "cpuSuppressPolicy": "cfsQuota",
     },
     "cpuBurstStrategy": {"policy": "cpuBurstOnly", "cpuBurstPercent": 100},
+    "resourceQOSStrategy": {"beClass": {"cpuQOS": {"enable": True}}},
 }
-OFF = {"resourceUsedThresholdWithBE": {"enable": False}, "cpuBurstStrategy": {"policy": "none"}}
+OFF = {
+    "resourceUsedThresholdWithBE": {"enable": False},
+    "cpuBurstStrategy": {"policy": "none"},
+    "resourceQOSStrategy": {"beClass": {"cpuQOS": {"enable": False}}},
+}
 LIMIT_US = 50_000
 
 
 @dataclass
 class History:
-    """Settings by moment: (quota of BestEffort, burst of the container, burst of its pod)."""
+    """Settings by moment: (quota of BestEffort, whether it is idle, burst of the container, burst of its pod)."""
 
-    before: tuple[int, int, int] = (0, 0, 0)
-    on: tuple[int, int, int] = (0, 0, 0)
+    before: tuple[int, int, int, int] = (0, 0, 0, 0)
+    on: tuple[int, int, int, int] = (0, 0, 0, 0)
     page: dict[str, Any] = field(default_factory=dict)
     families: dict[str, Any] = field(default_factory=dict)
     ledger: str = ""
-    killed: tuple[int, int, int] = (0, 0, 0)
-    off: tuple[int, int, int] = (0, 0, 0)
-    again: tuple[int, int, int] = (0, 0, 0)
-    stopped: tuple[int, int, int] = (0, 0, 0)
+    killed: tuple[int, int, int, int] = (0, 0, 0, 0)
+    off: tuple[int, int, int, int] = (0, 0, 0, 0)
+    again: tuple[int, int, int, int] = (0, 0, 0, 0)
+    stopped: tuple[int, int, int, int] = (0, 0, 0, 0)
     status: int = -1
 
 
@@ -85,12 +90,12 @@ def _read(path: Path) -> int:
     return -1 if text == "max" else int(text)
 
 
-def _settings(tree: Any, service: Any) -> Callable[[], tuple[int, int, int]]:
+def _settings(tree: Any, service: Any) -> Callable[[], tuple[int, int, int, int]]:
     quota, burst = ("cpu.max", "cpu.max.burst") if tree.v2 else ("cpu.cfs_quota_us", "cpu.cfs_burst_us")
-    best_effort = tree.path("cpu", "kubepods/besteffort") / quota
+    best_effort = tree.path("cpu", "kubepods/besteffort")
     own = service.path("cpu") / burst
     pod = tree.path("cpu", pod_dir(tree.driver, KubeQOS.BURSTABLE, service.pod_uid)) / burst
-    return lambda: (_read(best_effort), _read(own), _read(pod))
+    return lambda: (_read(best_effort / quota), _read(best_effort / "cpu.idle"), _read(own), _read(pod))
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +125,8 @@ def history(
     def start() -> Any:
         return koordlets(
             view, f"--kubeconfig={api.kubeconfig}", f"--kubelet-token-file={view.scratch / 'token'}",
-            "--kubelet-sync-interval=1s", "--probes=off", "--enable-node-metric-report=false", standalone=False,
+            "--kubelet-sync-interval=1s", "--probes=off", "--enable-node-metric-report=false",
+            "--runtime-hooks-reconcile-interval=1s", standalone=False,
         )  # fmt: skip
 
     try:
@@ -138,8 +144,8 @@ def _live(tools: Any, api: Api, start: Callable[[], Any], view: Any, settings: C
     history = History(before=settings())
 
     def suppressed() -> Any:
-        quota, *bursts = settings()
-        return quota > 0 and all(bursts) and settings()
+        quota, *rest = settings()
+        return quota > 0 and all(rest) and settings()
 
     koordlet = start()
     history.on = tools.until(suppressed, "settings of NodeSLO")
@@ -163,14 +169,15 @@ def _live(tools: Any, api: Api, start: Callable[[], Any], view: Any, settings: C
 
 def test_best_effort_gets_what_the_threshold_leaves(history: History) -> None:
     """65 % of two cores less what the service uses, whatever else the machine does."""
-    assert history.before == (-1, 0, 0)
-    quota, _, _ = history.on
+    assert history.before == (-1, 0, 0, 0)
+    quota, idle, _, _ = history.on
+    assert idle == 1, "best effort runs when nobody else wants to"
     assert 2_000 <= quota <= 130_000
     assert history.families["koordlet_be_suppress_cpu_cores"].samples[0].labels["type"] == "cfsQuota"
 
 
 def test_the_service_may_save_unused_quota_up_to_its_limit(history: History) -> None:
-    assert history.on[1:] == (LIMIT_US, LIMIT_US)
+    assert history.on[2:] == (LIMIT_US, LIMIT_US)
 
 
 def test_the_page_says_who_set_what_and_what_was_there(history: History) -> None:
@@ -182,7 +189,7 @@ def test_the_page_says_who_set_what_and_what_was_there(history: History) -> None
 
 
 def test_a_kill_leaves_settings_and_the_ledger_knows_what_was_there(history: History) -> None:
-    assert history.killed[1:] == (LIMIT_US, LIMIT_US)
+    assert history.killed[1:] == (1, LIMIT_US, LIMIT_US)
     assert history.killed[0] > 0
     assert "cfs_quota_us" in history.ledger
 

@@ -62,9 +62,9 @@ def test_budget_of_the_worked_example() -> None:
 @pytest.mark.parametrize(
     ("apps", "expected"),
     [
-        ((HostAppView("nginx", "LS", False, 1_000),), 14_000 - 1_000 - 500),
-        ((HostAppView("yarn", "BE", True, 1_000),), 14_000 - 500),
-        ((HostAppView("yarn", "BE", False, 1_000),), 14_000 - 1_000 - 500),
+        ((HostAppView("nginx", "LS", False, "", 1_000),), 14_000 - 1_000 - 500),
+        ((HostAppView("yarn", "BE", True, "", 1_000),), 14_000 - 500),
+        ((HostAppView("yarn", "BE", False, "", 1_000),), 14_000 - 1_000 - 500),
     ],
     ids=["LS", "BE below BestEffort", "BE elsewhere"],
 )

@@ -1,0 +1,132 @@
+"""Group identity: who preempts whom on a CPU (spec 03 §4.5), by class, pod and host application. Pure.
+
+Anolis kernels have it as `cpu.bvt_warp_ns` (-1 steps back, 2 goes first). Stock kernels have `cpu.idle`: a group that
+runs only when nobody else wants the CPU and is preempted at once by whoever wakes. There a class below 0 gets
+`cpu.idle`, or the least weight where even that is missing; a class above 0 keeps the weight that the kubelet gave it,
+which nothing idle can outweigh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from koordlet.api.annotations.pod import cpu_qos
+from koordlet.api.sloconfig.resourceqos import CPU_POLICY_GROUP_IDENTITY, ResourceQOSStrategy
+from koordlet.api.wire import WireError
+from koordlet.app.logging import get_logger
+from koordlet.audit import About
+from koordlet.audit import pod as about_pod
+from koordlet.qosmanager.strategy import Decision, Strategy
+from koordlet.qosmanager.view import NodeView, PodView
+from koordlet.resourceexecutor import Setting, Update
+from koordlet.system.cgroup.codecs import SHARES_MIN
+
+log = get_logger(__name__)
+
+BVT, IDLE, SHARES = "cpu.bvt_warp_ns", "cpu.idle", "cpu.shares"
+SYSCTLS = (("sched_core", 0), ("sched_group_identity_enabled", 1))
+"""What the vendor's kernel needs first, in this order; core scheduling excludes it."""
+REASON = "GroupIdentity"
+BY_QOS = {"LSE": "lsr", "LSR": "lsr", "LS": "ls", "BE": "be"}
+Supports = Callable[[str, str], bool]
+"""(resource, cgroup directory) -> whether the kernel has it there."""
+
+
+def class_values(strategy: ResourceQOSStrategy) -> dict[str, int | None]:
+    """Identity of the classes lsr, ls and be; None for one that is switched off."""
+    policies = strategy.policies
+    wanted = policies is None or policies.cpu_policy in ("", None, CPU_POLICY_GROUP_IDENTITY)
+    found: dict[str, int | None] = {}
+    for name in ("lsr", "ls", "be"):
+        given = getattr(strategy, f"{name}_class")
+        qos = given.cpu_qos if given is not None else None
+        on = wanted and qos is not None and qos.enable
+        found[name] = qos.group_identity if on and qos is not None else None
+    return found
+
+
+def pod_value(pod: PodView, values: Mapping[str, int | None]) -> int:
+    """The pod's identity; its annotation may change that of an LS pod. A malformed one counts as absent."""
+    name = BY_QOS.get(pod.raw_qos) or _by_kube(pod.meta.kube_qos, values)
+    found = values[name] or 0
+    if pod.meta.pod is None:
+        return found
+    try:
+        own = cpu_qos(pod.meta.pod.metadata.annotations)
+    except WireError as error:
+        log.once(f"{pod.meta.uid}:{error}", "annotation ignored", pod=f"{pod.meta.namespace}/{pod.meta.name}",
+                 error=str(error))  # fmt: skip
+        return found
+    if own is None or pod.raw_qos != "LS":
+        return found
+    if not own.enable:
+        return 0
+    return found if own.group_identity is None else own.group_identity
+
+
+def _by_kube(kube_qos: str, values: Mapping[str, int | None]) -> str:
+    if kube_qos == "Guaranteed":
+        return "lsr" if values["lsr"] is not None else "ls"
+    return "be" if kube_qos == "BestEffort" else "ls"
+
+
+class GroupIdentity(Strategy):
+    """The strategy. `supports` is asked at each round: files appear with the kubelet's directories."""
+
+    name = "groupidentity"
+    gate = "GroupIdentity"
+
+    def __init__(self, supports: Supports) -> None:
+        self._supports = supports
+
+    def decide(self, view: NodeView) -> Decision | None:
+        """See the module."""
+        strategy = view.slo.resource_qos_strategy
+        if strategy is None or not view.qos_dirs:
+            return None
+        values = class_values(strategy)
+        if all(value is None for value in values.values()):
+            return Decision(note="no class has an identity")
+        updates = [*self._sysctls(view), *self._directories(view, values), *self._pods(view, values)]
+        for app in view.host_apps:
+            updates += self._identity(app.cgroup_dir, values.get(BY_QOS.get(app.qos, "")) or 0, None)
+        means = (
+            "bvt" if self._has_bvt(view) else "cpu.idle" if self._supports(IDLE, view.best_effort_dir) else "weights"
+        )
+        return Decision(tuple(updates), note=f"by {means}")
+
+    def _has_bvt(self, view: NodeView) -> bool:
+        return self._supports(BVT, view.best_effort_dir)
+
+    def _sysctls(self, view: NodeView) -> Iterator[Update]:
+        if self._has_bvt(view) and view.current(Setting(SYSCTLS[-1][0])) is not None:
+            for name, value in SYSCTLS:
+                if view.current(Setting(name)) is not None:
+                    yield Update(Setting(name), value, REASON)
+
+    def _directories(self, view: NodeView, values: Mapping[str, int | None]) -> Iterator[Update]:
+        for kube_qos, name in (("Burstable", "ls"), ("BestEffort", "be")):
+            directory = view.qos_dirs.get(kube_qos)
+            if directory:
+                yield from self._identity(directory, values[name] or 0, None)
+
+    def _pods(self, view: NodeView, values: Mapping[str, int | None]) -> Iterator[Update]:
+        below = f"{view.best_effort_dir}/"
+        bvt = self._has_bvt(view)
+        for pod in view.pods:
+            if not pod.active:
+                continue
+            value = pod_value(pod, values)
+            if not bvt and pod.meta.cgroup_dir.startswith(below) and (values["be"] or 0) < 0:
+                continue  # the directory is idle as a whole; inside it weights go on to count
+            yield from self._identity(pod.meta.cgroup_dir, value, about_pod(pod.meta.namespace, pod.meta.name))
+
+    def _identity(self, directory: str, value: int, about: About | None) -> Iterator[Update]:
+        if not value or not directory:
+            return
+        if self._supports(BVT, directory):
+            yield Update(Setting(BVT, directory), value, REASON, 0, about)
+        elif value < 0 and self._supports(IDLE, directory):
+            yield Update(Setting(IDLE, directory), 1, REASON, 0, about)
+        elif value < 0:
+            yield Update(Setting(SHARES, directory), SHARES_MIN, REASON, None, about)

@@ -1,0 +1,108 @@
+"""Group identity: the table of spec 03 §4.5 on a kernel that has it, and its equivalent on stock ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from koordlet.qosmanager.view import HostAppView
+from koordlet.resourceexecutor import Setting
+from koordlet.runtimehooks.groupidentity import GroupIdentity
+from tests.koordlet.qosmanager.conftest import make_pod, make_view
+
+DIRS = {"Guaranteed": "kubepods", "Burstable": "kubepods/burstable", "BestEffort": "kubepods/besteffort"}
+ALL_ON = {name: {"cpuQOS": {"enable": True}} for name in ("lsrClass", "lsClass", "beClass")}
+PODS = {
+    ("LSE", "Guaranteed"): 2,
+    ("LSR", "Guaranteed"): 2,
+    ("LS", "Burstable"): 2,
+    ("BE", "BestEffort"): -1,
+    ("", "Guaranteed"): 2,
+    ("", "Burstable"): 2,
+    ("", "BestEffort"): -1,
+    ("SYSTEM", "Burstable"): 2,
+    ("BE", "Burstable"): -1,
+}
+
+
+def decided(*pods, classes=None, kernel=("cpu.bvt_warp_ns", "cpu.idle"), policy=None, held=None, **given):
+    strategy = dict(ALL_ON if classes is None else classes)
+    if policy is not None:
+        strategy["policies"] = {"cpuPolicy": policy}
+    view = make_view(pods=pods, qos_dirs=DIRS, slo={"resourceQOSStrategy": strategy}, held=held or {}, **given)
+    decision = GroupIdentity(lambda resource, directory: resource in kernel).decide(view)
+    return {(update.setting.cgroup_dir, update.setting.resource): update.value for update in decision.updates}
+
+
+@pytest.mark.parametrize(("qos", "kube", "value"), [(*who, value) for who, value in PODS.items()])
+def test_what_pods_get(qos, kube, value) -> None:
+    pod = make_pod(qos=qos, kube=kube)
+    assert decided(pod)[pod.meta.cgroup_dir, "cpu.bvt_warp_ns"] == value
+
+
+def test_what_directories_get() -> None:
+    assert decided() == {("kubepods/burstable", "cpu.bvt_warp_ns"): 2, ("kubepods/besteffort", "cpu.bvt_warp_ns"): -1}
+
+
+@pytest.mark.parametrize(
+    "off", [{"classes": {}}, {"policy": "coreSched"}], ids=["no class enabled", "policy coreSched"]
+)
+def test_switched_off_nothing_is_wanted(off) -> None:
+    assert decided(make_pod(qos="BE", kube="BestEffort"), **off) == {}
+
+
+def test_one_class_alone() -> None:
+    pods = (make_pod("g", kube="Guaranteed"), make_pod("b", qos="BE", kube="BestEffort"))
+    found = decided(*pods, classes={"lsClass": {"cpuQOS": {"enable": True}}})
+    assert set(found.values()) == {2}
+    assert (pods[0].meta.cgroup_dir, "cpu.bvt_warp_ns") in found, "Guaranteed takes LS's where LSR is off"
+
+
+@pytest.mark.parametrize(
+    ("qos", "annotation", "value"),
+    [
+        ("LS", '{"enable":true,"groupIdentity":1}', 1),
+        ("LS", '{"enable":true}', 2),
+        ("LS", '{"enable":false}', None),
+        ("LS", '{"groupIdentity":1}', None),
+        ("LS", '{"enable":true,"groupIdentity":3}', 2),
+        ("LS", "{", 2),
+        ("LSR", '{"enable":false}', 2),
+    ],
+)
+def test_an_ls_pod_may_say_otherwise(qos, annotation, value) -> None:
+    pod = make_pod(qos=qos, annotations={"koordinator.sh/cpuQOS": annotation})
+    assert decided(pod).get((pod.meta.cgroup_dir, "cpu.bvt_warp_ns")) == value
+
+
+def test_host_applications() -> None:
+    apps = (
+        HostAppView("nginx", "LS", False, "host-latency-sensitive/nginx"),
+        HostAppView("yarn", "BE", False, "host-best-effort/yarn"),
+        HostAppView("odd", "", False, "odd"),
+    )
+    found = decided(host_apps=apps)
+    assert found["host-latency-sensitive/nginx", "cpu.bvt_warp_ns"] == 2
+    assert found["host-best-effort/yarn", "cpu.bvt_warp_ns"] == -1
+    assert ("odd", "cpu.bvt_warp_ns") not in found
+
+
+def test_a_stock_kernel_runs_best_effort_when_nobody_else_wants_to() -> None:
+    inside, outside = make_pod("in", qos="BE", kube="BestEffort"), make_pod("out", qos="BE", kube="Burstable")
+    found = decided(inside, outside, make_pod("web", qos="LS"), kernel=("cpu.idle",))
+    assert found == {("kubepods/besteffort", "cpu.idle"): 1, (outside.meta.cgroup_dir, "cpu.idle"): 1}
+
+
+def test_a_kernel_without_either_leaves_the_least_weight() -> None:
+    assert decided(kernel=()) == {("kubepods/besteffort", "cpu.shares"): 2}
+
+
+def test_the_vendors_switch_is_thrown_after_core_scheduling_is_off() -> None:
+    held = {Setting("sched_core"): 1, Setting("sched_group_identity_enabled"): 0}
+    found = decided(held=held)
+    assert (found[None, "sched_core"], found[None, "sched_group_identity_enabled"]) == (0, 1)
+    assert not any(where is None for where, _ in decided(held=held, kernel=("cpu.idle",)))
+
+
+def test_finished_pods_are_left_alone() -> None:
+    pod = make_pod(qos="LS", phase="Succeeded")
+    assert (pod.meta.cgroup_dir, "cpu.bvt_warp_ns") not in decided(pod)
