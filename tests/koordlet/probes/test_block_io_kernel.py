@@ -2,8 +2,9 @@
 kernel charges to the cgroup.
 
 Each test has a loop device of its own, on a file in the test's folder, and everything that is compared is read while
-nothing runs. Tolerances: bytes and requests exact; times at least three quarters of the disk's own and at most the
-generator's, throttled time within 15 % + 60 ms of what the log leaves over.
+the generator doesn't run. Others may look at the disk, too: udev reads a new one, and one that was written to.
+Tolerances: bytes and requests exact; times at least half of the disk's own and at most the generator's, throttled time
+within 15 % + 60 ms of what the log leaves over.
 """
 
 from __future__ import annotations
@@ -95,6 +96,10 @@ class Io:
     def service_ns(self) -> int:
         return int(self.of("queue_ns").sum() + self.of("device_ns").sum())
 
+    def everybodys(self, column: str, disk: Disk) -> Any:
+        """Of all who used the disk."""
+        return getattr(self.window, column)[self.window.device == disk.key].sum(axis=0)
+
     def charged(self, victim: int, culprit: int) -> int:
         return int(self.window.wait_ns[(self.window.victim == victim) & (self.window.culprit == culprit)].sum())
 
@@ -172,18 +177,21 @@ def test_direct_io_is_the_generators_and_the_disks(
 ) -> None:
     mine = group("io")
     limit(mine, disk, mode, 1 << 40)  # v1 charges only where there is a limit
-    before, stat, charged = probe.read(), disk.stat(), kernel_bytes(mine, disk)
+    charged, outside, before, inside = kernel_bytes(mine, disk), disk.stat(), probe.read(), disk.stat()
     log = log_of(generate(mine, disk.path, mode, 64 << 10, COUNT))
-    seen = select(diff(before, probe.read()), mine.id, disk)
-    after = disk.stat()
+    inner, window, outer = disk.stat(), diff(before, probe.read()), disk.stat()
+    seen = select(window, mine.id, disk)
     direction, name = (READ, "Read") if mode == "read" else (WRITE, "Write")
-    assert seen.of("ops")[direction] == COUNT == after[f"{mode}s"] - stat[f"{mode}s"]
-    size = seen.of("bytes")[direction]
-    assert size == COUNT * (64 << 10) == after[f"{mode}_bytes"] - stat[f"{mode}_bytes"]
-    assert kernel_bytes(mine, disk).get(name, 0) - charged.get(name, 0) == size
-    # The disk's clock starts when the request is made and ends after the completion has been told to everybody; ours
-    # starts when the bio arrives, the generator's before its call.
-    assert (after[f"{mode}_ms"] - stat[f"{mode}_ms"]) * MS * 0.75 <= seen.service_ns + 5 * MS
+    assert seen.of("ops")[direction] == COUNT
+    assert seen.of("bytes")[direction] == COUNT * (64 << 10)
+    assert kernel_bytes(mine, disk).get(name, 0) - charged.get(name, 0) == COUNT * (64 << 10)
+    for column, count in (("ops", f"{mode}s"), ("bytes", f"{mode}_bytes")):
+        total = seen.everybodys(column, disk)[direction]
+        assert inner[count] - inside[count] <= total <= outer[count] - outside[count]
+    # The disk's clock starts when the request is made and ends after the completion has been told to everybody, the
+    # probe among them; ours starts when the bio arrives, the generator's before its call.
+    took = sum(int(seen.everybodys(column, disk)[direction]) for column in ("queue_ns", "device_ns"))
+    assert (inner[f"{mode}_ms"] - inside[f"{mode}_ms"]) * MS * 0.5 <= took + 5 * MS
     assert seen.service_ns <= sum(log)
     assert seen.service_ns >= 0.3 * sum(log) or sum(log) < 100 * MS
     hist = seen.of("device_hist")
@@ -274,8 +282,10 @@ def test_the_heavier_of_two_writers_is_the_lighters_culprit(
         if by_heavy > max(2 * MS, 2 * by_medium) or time.monotonic() > end:
             break
     assert by_heavy > max(2 * MS, 2 * by_medium)
-    blamed = {int(key) for key in seen.window.culprit[seen.window.victim == light.id] if key > 0}
-    assert blamed <= {light.id, heavy.id, medium.id}
+    window = seen.window
+    blamed = {int(key) for key in window.culprit[window.victim == light.id] if key > 0}
+    served = window.keys[(window.device == disk.key) & window.ops.any(axis=1)]
+    assert blamed <= set(served.tolist()), "charged to who wasn't there"
 
 
 def test_counts_survive_a_restart_and_dead_groups_are_forgotten(
