@@ -21,6 +21,7 @@ from koordlet.statesinformer.cgroupindex import CgroupIndex
 from koordlet.statesinformer.model import Workloads
 from koordlet.statesinformer.states import KubeStates, States
 from koordlet.system import kidled
+from koordlet.system.cgroup import tree
 from koordlet.system.write import WriteError, write_value
 from koordlet.wiring.context import Context
 from koordlet.wiring.probes import open_others
@@ -139,7 +140,7 @@ def _optional(context: Context, advisor: MetricsAdvisor) -> OptionalCollectors:
 def _memory(context: Context, advisor: MetricsAdvisor, probes: ProbeSet) -> tuple[MemStallCollector, OomCollector]:
     options, root = context.options, context.files.hierarchy("memory")
     same = root == context.files.hierarchy("cpu")
-    limits = advisor.index if same else CgroupIndex(lambda: context.ids_below(root))
+    limits = advisor.index if same else CgroupIndex(lambda: tree.walk_ids(root))
     if not same:
         context.pleg.add_handler(lambda _: limits.expire())
 

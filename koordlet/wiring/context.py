@@ -20,9 +20,8 @@ from koordlet.metrics import Registries
 from koordlet.options import Options
 from koordlet.statesinformer.pleg import Pleg
 from koordlet.statesinformer.prompt import Prompt
-from koordlet.system.cgroup import cgroup_id, tree
+from koordlet.system.cgroup import tree
 from koordlet.system.cgroup.readers import CgroupFS
-from koordlet.system.errors import CgroupGone
 from koordlet.system.host import Host
 from koordlet.system.naming import detect_driver, kubepods_dir
 
@@ -73,20 +72,7 @@ class Context:
 
     def cgroup_ids(self) -> Iterator[tuple[str, int]]:
         """(directory, id) of every cgroup of the cpu hierarchy, parents first."""
-        root = self.files.hierarchy("cpu")
-        for path in tree.walk(root):
-            try:
-                yield path, self.files.cgroup_id(path)
-            except CgroupGone:
-                continue
-
-    def ids_below(self, root: str) -> Iterator[tuple[str, int]]:
-        """As `cgroup_ids`, for the hierarchy mounted at `root`."""
-        for path in tree.walk(root):
-            try:
-                yield path, cgroup_id(Path(root, path))
-            except FileNotFoundError:
-                continue
+        return tree.walk_ids(self.files.hierarchy("cpu"))
 
 
 def _kube_root(host: Host) -> str:

@@ -26,6 +26,7 @@ from koordlet.resourceexecutor import Executor
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger, LedgerError
 from koordlet.resourceexecutor.merge import OwnerRule
+from koordlet.runtimehooks.batchresource import BatchResource
 from koordlet.runtimehooks.groupidentity import GroupIdentity
 from koordlet.wiring.context import Context
 from koordlet.wiring.states import Cluster
@@ -99,6 +100,8 @@ def _strategies(context: Context) -> list[tuple[Strategy, float]]:
     if gates.enabled("GroupIdentity"):
         identity = GroupIdentity(lambda resource, directory: bool(context.files.support(resource, directory)))
         found.append((identity, options.runtime_hooks_reconcile_interval))
+    if gates.enabled("BatchResource"):
+        found.append((BatchResource(), options.runtime_hooks_reconcile_interval))
     if gates.enabled("CPUBurst"):
         beyond = bool(context.files.support("cpu.bvt_warp_ns", ""))  # only Anolis takes a burst above the quota
         burst = CPUBurst(interval=options.collect_res_used_interval, beyond_quota=beyond)

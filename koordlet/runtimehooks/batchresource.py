@@ -1,0 +1,85 @@
+"""Batch resources: what a BE pod asks for as `kubernetes.io/batch-*` is its shares, quota, memory limit (spec 03 §4.7).
+
+The kubelet knows nothing of these resources and starts such pods without any request or limit. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from math import ceil
+
+from koordlet.api.core import Container
+from koordlet.api.names import RESOURCE_BATCH_CPU, RESOURCE_BATCH_MEMORY
+from koordlet.api.quantity import Quantity
+from koordlet.api.sloconfig.threshold import CFS_QUOTA_POLICY
+from koordlet.audit import About
+from koordlet.audit import pod as about_pod
+from koordlet.qosmanager.strategy import Decision, Strategy
+from koordlet.qosmanager.view import NodeView, PodView
+from koordlet.resourceexecutor import Setting, Update
+from koordlet.system.cgroup.codecs import SHARES_MIN, UNLIMITED, milli_to_quota, milli_to_shares
+
+SHARES, QUOTA, MEMORY = "cpu.shares", "cpu.cfs_quota_us", "memory.limit_in_bytes"
+NEUTRAL = {SHARES: SHARES_MIN, QUOTA: UNLIMITED, MEMORY: UNLIMITED}
+"""What the kubelet gives to a pod that asks for nothing."""
+REASON = "BatchResource"
+BE = "BE"
+
+
+def asks(containers: Iterable[Container]) -> bool:
+    """Whether any of them asks for a batch resource."""
+    wanted = {RESOURCE_BATCH_CPU, RESOURCE_BATCH_MEMORY}
+    return any(wanted & (c.resources.requests.keys() | c.resources.limits.keys()) for c in containers)
+
+
+def values(containers: Iterable[Container], normalization: float = 1.0, *, quota: bool = True) -> dict[str, int]:
+    """Settings of these containers together: one for a container, all for its pod. One without a limit makes the sum
+    unlimited; without `quota` the CPU is unlimited whatever they say."""
+    found = list(containers)
+    requests = [_amount(container.resources.requests, RESOURCE_BATCH_CPU) for container in found]
+    cpu = _sum([_amount(container.resources.limits, RESOURCE_BATCH_CPU) for container in found])
+    memory = _sum([_amount(container.resources.limits, RESOURCE_BATCH_MEMORY) for container in found])
+    limit = milli_to_quota(cpu) if quota and cpu > 0 else UNLIMITED
+    if limit > 0 and normalization > 1:
+        limit = ceil(limit / normalization)
+    return {SHARES: milli_to_shares(sum(max(one or 0, 0) for one in requests)), QUOTA: limit, MEMORY: memory}
+
+
+def _amount(resources: Mapping[str, Quantity], name: str) -> int | None:
+    amount = resources.get(name)
+    return None if amount is None else amount.value()
+
+
+def _sum(limits: list[int | None]) -> int:
+    known = [limit for limit in limits if limit is not None and limit > 0]
+    return sum(known) if known and len(known) == len(limits) else UNLIMITED
+
+
+class BatchResource(Strategy):
+    """The strategy. While CPU suppress bounds best effort by a quota of its directory, pods have none of their own."""
+
+    name = "batchresource"
+    gate = "BatchResource"
+
+    def decide(self, view: NodeView) -> Decision | None:
+        """See the module."""
+        threshold = view.slo.resource_used_threshold_with_be
+        by_quota = threshold is not None and threshold.enable and threshold.cpu_suppress_policy == CFS_QUOTA_POLICY
+        updates: list[Update] = []
+        for pod in view.pods:
+            if pod.raw_qos == BE and pod.active and pod.meta.pod is not None and asks(pod.meta.pod.spec.containers):
+                updates += self._of_pod(view, pod, pod.meta.pod.spec.containers, quota=not by_quota)
+        return Decision(tuple(updates))
+
+    def _of_pod(self, view: NodeView, pod: PodView, containers: list[Container], *, quota: bool) -> Iterator[Update]:
+        about = about_pod(pod.meta.namespace, pod.meta.name)
+        specs = {container.name: container for container in containers}
+        yield from _updates(pod.meta.cgroup_dir, values(containers, view.normalization, quota=quota), about)
+        for meta in pod.meta.containers:
+            if meta.running and meta.name in specs:
+                own = values([specs[meta.name]], view.normalization, quota=quota)
+                yield from _updates(meta.cgroup_dir, own, about)
+
+
+def _updates(directory: str, found: dict[str, int], about: About) -> list[Update]:
+    return [Update(Setting(file, directory), value, REASON, NEUTRAL[file], about) for file, value in found.items()]
