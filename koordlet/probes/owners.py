@@ -7,7 +7,8 @@ as an inode under the same path in the naming one (its closest ancestor that exi
 closest directory that holds all cgroups with a process in it: a pod, or a container that is alone in its pod; the
 namespace of the host is the root.
 
-Trees are walked when an unknown id turns up, at most every `min_interval` seconds. An id that nobody knows stays as it
+Trees are walked when an unknown id turns up, at most every `min_interval` seconds, and more and more seldom for those
+that were looked for in vain: they are of cgroups that are gone, or out of sight. An id that nobody knows stays as it
 is, a number beyond all cgroup ids. Bounded by the tags of the probe's table. Used by `blockio` and `netstall`.
 """
 
@@ -21,13 +22,15 @@ from pathlib import Path
 import numpy as np
 
 from koordlet.probes.mapped import Ints
-from koordlet.probes.schedstat import walk_cgroups
+from koordlet.system.cgroup import tree
 from koordlet.system.host import Host
 
 SPACE_SHIFT = 60
 TASK, BLKIO, MEMORY, SPECIAL, UNIFIED, NETNS = range(6)
 """``enum owner_space``"""
 ID_MASK = (1 << SPACE_SHIFT) - 1
+SELDOM = 64.0
+"""Seconds between two looks for an id that nobody knew, at the longest."""
 ASKED = 3
 """Processes of a cgroup that are asked for its network namespace."""
 
@@ -54,6 +57,8 @@ class OwnerIds:
         self._known: dict[int, int] = {}
         self._walked: dict[int, float] = {}
         self._holders: dict[int, Path] = {}
+        self._vain: dict[int, tuple[float, float]] = {}
+        """Tag that nobody knew -> when to look again, and how long to wait if that is in vain, too."""
 
     @classmethod
     def of(cls, host: Host, min_interval: float = 2.0) -> OwnerIds | None:
@@ -72,20 +77,31 @@ class OwnerIds:
         """Keys as `layout` has them: cgroup ids, or negative numbers. *walk*: look again at ids that nobody knew."""
         spaces, numbers = tags >> SPACE_SHIFT, tags & ID_MASK
         keys = np.where(tags < 0, tags, np.where(spaces == SPECIAL, -1 - numbers, np.where(spaces == TASK, numbers, 0)))
-        foreign = np.flatnonzero(keys == 0)
-        wanted = {int(tags[i]) for i in foreign}
-        for space in {one >> SPACE_SHIFT for one in wanted if one not in self._known}:
-            now = self._clock()
+        foreign = np.flatnonzero((keys == 0) & (tags != 0))
+        wanted = dict(zip(foreign.tolist(), tags[foreign].tolist(), strict=True))
+        unknown = {one for one in wanted.values() if one not in self._known}
+        if unknown:
+            self._look(unknown, walk)
+        for i, one in wanted.items():
+            keys[i] = self._known.get(one, one)
+        if len(self._known) > 2 * len(wanted) + 1024:
+            kept = set(wanted.values())
+            self._known = {one: key for one, key in self._known.items() if one in kept}
+        return keys
+
+    def _look(self, unknown: set[int], walk: bool) -> None:
+        now = self._clock()
+        due = {one for one in unknown if walk or self._vain.get(one, (now, 0.0))[0] <= now}
+        for space in {one >> SPACE_SHIFT for one in due}:
             if walk or now - self._walked.get(space, -self._min_interval) >= self._min_interval:
                 self._walked[space] = now
-                unknown = {one & ID_MASK for one in wanted if one >> SPACE_SHIFT == space and one not in self._known}
-                found = self._namespaces(unknown) if space == NETNS else self._paths(space, unknown)
+                numbers = {one & ID_MASK for one in unknown if one >> SPACE_SHIFT == space}
+                found = self._namespaces(numbers) if space == NETNS else self._paths(space, numbers)
                 self._known.update((tag(space, number), key) for number, key in found.items())
-        for i in foreign:
-            keys[i] = self._known.get(int(tags[i]), int(tags[i]))
-        if len(self._known) > 2 * len(wanted) + 1024:
-            self._known = {one: key for one, key in self._known.items() if one in wanted}
-        return keys
+                for number in numbers - found.keys():
+                    wait = self._vain.get(tag(space, number), (0.0, self._min_interval))[1]
+                    self._vain[tag(space, number)] = (now + wait, min(2 * wait, SELDOM))
+        self._vain = {one: when for one, when in self._vain.items() if one in unknown and one not in self._known}
 
     def alive(self, tags: Ints, live: frozenset[int]) -> frozenset[int]:
         """Those of *tags* whose cgroup is one of *live*, or that are no cgroup."""
@@ -111,16 +127,13 @@ class OwnerIds:
         """Ids may be given out again."""
         for one in tags.tolist():
             self._known.pop(one, None)
+            self._vain.pop(one, None)
 
     def _paths(self, space: int, unknown: set[int]) -> dict[int, int]:
         root = self._trees.get(space)
         if root is None:
             return {}
-        return {
-            number: self._closest(directory.relative_to(root))
-            for number, directory in walk_cgroups(root)
-            if number in unknown
-        }
+        return {number: self._closest(Path(path)) for path, number in tree.walk_ids(root) if number in unknown}
 
     def _closest(self, path: Path) -> int:
         for one in (path, *path.parents):
@@ -132,10 +145,10 @@ class OwnerIds:
 
     def _namespaces(self, unknown: set[int]) -> dict[int, int]:
         found: dict[int, Path] = {}
-        for _, directory in walk_cgroups(self._named):
-            namespace = self._namespace_of(directory)
+        for name in tree.walk(self._named):
+            path = Path(name)
+            namespace = self._namespace_of(self._named / path)
             if namespace in unknown:
-                path = directory.relative_to(self._named)
                 before = found.get(namespace)
                 found[namespace] = path if before is None else Path(os.path.commonpath([before, path]))
         for process in ("1", "self"):  # koordlet runs in the host's namespace

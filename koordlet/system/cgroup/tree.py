@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import stat
 import struct
 import sys
 from collections.abc import Iterator
@@ -33,14 +34,37 @@ def children(root: Path | str, cgroup_dir: str = "") -> list[str]:
 
 def walk(root: Path | str, cgroup_dir: str = "", depth: int | None = None) -> Iterator[str]:
     """*cgroup_dir* and everything below it, parents before children in lexical order, down to *depth* levels."""
-    if not os.path.isdir(_join(root, cgroup_dir)):  # noqa: PTH112 - strings on purpose, hot
+    return (path for path, _ in _walk(root, cgroup_dir, depth))
+
+
+def walk_ids(root: Path | str) -> Iterator[tuple[str, int]]:
+    """(directory, id) of the whole tree, in `walk`'s order. Ids are as `cgroup_id` gives them, which is asked only on
+    kernels where they are not the inodes' numbers."""
+    try:
+        inodes = cgroup_id(root) == os.stat(root).st_ino  # noqa: PTH116
+    except (CgroupGone, FileNotFoundError):
         return
+    for path, found in _walk(root):
+        try:
+            yield path, found.st_ino if inodes else cgroup_id(_join(root, path))
+        except CgroupGone:
+            continue
+
+
+def _walk(root: Path | str, cgroup_dir: str = "", depth: int | None = None) -> Iterator[tuple[str, os.stat_result]]:
     base = os.fspath(root)
     pending = [(cgroup_dir, 0)]
     while pending:
         path, level = pending.pop()
-        yield path
-        if level != depth:
+        try:
+            found = os.stat(_join(base, path))  # noqa: PTH116 - strings on purpose, hot
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if not stat.S_ISDIR(found.st_mode):
+            continue
+        yield path, found
+        # Two links are the directory's own: no child. Listing a leaf's files takes as long as ten of these calls.
+        if level != depth and found.st_nlink != 2:
             prefix = f"{path}/" if path else ""
             pending += [(prefix + name, level + 1) for name in reversed(children(base, path))]
 

@@ -184,6 +184,27 @@ def test_a_namespace_that_changes_hands_is_told(trees: tuple[OwnerIds, Path]) ->
     assert ids.translate(tags).tolist() == [inode(root / "cpu/pod/two")]
 
 
+def test_an_id_that_nobody_knows_is_looked_for_more_and_more_seldom(trees: tuple[OwnerIds, Path]) -> None:
+    _, root = trees
+    now, looks = 0.0, []
+
+    class Counted(OwnerIds):
+        def _paths(self, space: int, unknown: set[int]) -> dict[int, int]:
+            looks.append(now)
+            return super()._paths(space, unknown)
+
+    ids = Counted(root / "cpu", {BLKIO: root / "blkio"}, root / "proc", clock=lambda: now)
+    stranger = tag(BLKIO, 12345678901)
+    for second in range(400):
+        now = float(second)
+        ids.translate(np.array([stranger], dtype=np.int64))
+    assert looks == [0, 2, 6, 14, 30, 62, 126, 190, 254, 318, 382]
+    newcomer = tag(BLKIO, inode(root / "blkio/pod/one"))
+    assert ids.translate(np.array([stranger, newcomer])).tolist() == [stranger, inode(root / "cpu/pod/one")]
+    ids.translate(np.array([stranger]), walk=True)
+    assert looks[-2:] == [399, 399]
+
+
 # --- windows
 
 counts = st.dictionaries(st.tuples(st.integers(1, 5), st.integers(0, 2)), st.integers(1, 10**9), max_size=8)
