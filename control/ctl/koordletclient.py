@@ -8,6 +8,7 @@ from urllib.parse import quote
 import aiohttp
 
 from control.ctl.errors import CtlError
+from koordlet.api.enforcement import Enforcement
 from koordlet.api.interference import PodExplained
 from koordlet.api.top import Top
 from koordlet.api.wire import WireError, decode
@@ -50,6 +51,19 @@ async def fetch_top(url: str, session: aiohttp.ClientSession | None = None) -> T
         raise KoordletUnreachable(f"{url}/top answers HTTP {status}: is it a koordlet?", HINT)
     try:
         return decode(body, Top, where=f"{url}/top")
+    except WireError as error:
+        raise KoordletUnreachable(f"{error}: is it a koordlet?", HINT) from error
+
+
+async def fetch_enforcement(url: str, session: aiohttp.ClientSession | None = None) -> Enforcement | None:
+    """`/enforcement`; None where koordlet only watches. Raises KoordletUnreachable."""
+    status, body = await _get(url, "/enforcement", session)
+    if status == 404:
+        return None
+    if status != 200:
+        raise KoordletUnreachable(f"{url}/enforcement answers HTTP {status}: is it a koordlet?", HINT)
+    try:
+        return decode(body, Enforcement, where=f"{url}/enforcement")
     except WireError as error:
         raise KoordletUnreachable(f"{error}: is it a koordlet?", HINT) from error
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from pathlib import Path
 
 import aiohttp
@@ -17,10 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from control.ctl import processes, text
-from control.ctl.koordletclient import KoordletUnreachable, fetch_ready, fetch_top
+from control.ctl.koordletclient import KoordletUnreachable, fetch_enforcement, fetch_ready, fetch_top
 from control.ctl.parts import PARTS, Layout
 from control.ctl.state import State
 from koordlet.api.core import Node
+from koordlet.api.enforcement import Enforcement
 from koordlet.api.slo import NodeMetric
 from koordlet.api.top import FeatureState
 from koordlet.kube import Client, Config, KubeError
@@ -53,6 +55,7 @@ class KoordletStatus(msgspec.Struct, rename="camel", omit_defaults=True):
     checks: dict[str, str | None] = {}
     probes: list[FeatureState] = []
     conditions: list[FeatureState] = []
+    enforcement: Enforcement | None = None
 
 
 class ConditionStatus(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -132,10 +135,17 @@ async def _koordlet(url: str) -> KoordletStatus:
         async with aiohttp.ClientSession() as session:
             top = await fetch_top(url, session)
             checks = await fetch_ready(url, session)
+            enforcement = await fetch_enforcement(url, session)
     except KoordletUnreachable as error:
         return KoordletStatus(url, error=str(error))
     return KoordletStatus(
-        url, reachable=True, node=top.node, checks=checks, probes=top.probes, conditions=top.conditions
+        url,
+        reachable=True,
+        node=top.node,
+        checks=checks,
+        probes=top.probes,
+        conditions=top.conditions,
+        enforcement=enforcement,
     )
 
 
@@ -211,7 +221,28 @@ def _koordlet_blocks(koordlet: KoordletStatus) -> list[Table | Text]:
     features = _table("PROBE OR FEATURE", "WORKS", "SOURCE", "REASON")
     for one in [*koordlet.probes, *koordlet.conditions]:
         features.add_row(one.name, _mark(one.up), one.source or text.ABSENT, Text(one.reason))
-    return [*lines, features]
+    return [*lines, features, *_enforcement_blocks(koordlet.enforcement)]
+
+
+def _enforcement_blocks(enforcement: Enforcement | None) -> list[Table | Text]:
+    """A row a strategy, and every setting that is disputed or does not hold."""
+    if enforcement is None:
+        return []
+    counts = Counter(one.owner for one in enforcement.settings)
+    strategies = _table("STRATEGY", "SETTINGS", "SAYS")
+    for name, said in enforcement.strategies.items():
+        strategies.add_row(name, str(counts[name]), Text(said))
+    blocks: list[Table | Text] = [Text(), strategies]
+    odd = [one for one in enforcement.settings if one.overruled or one.problem]
+    if odd or enforcement.stuck:
+        settings = _table("SETTING", "VALUE", "OWNER", "OVERRULED", "PROBLEM")
+        for one in odd:
+            settings.add_row(one.setting, str(one.value), one.owner, ", ".join(one.overruled), Text(one.problem))
+        for setting, cause in enforcement.stuck.items():
+            settings.add_row(setting, text.ABSENT, text.ABSENT, "", Text(f"can't be given back: {cause}"))
+        blocks += [Text(), settings]
+        blocks += [Text(f"{', '.join(r.resources)}: {' before '.join(r.owners)} ({r.why})") for r in enforcement.rules]
+    return blocks
 
 
 def _node_blocks(node: NodeStatus) -> list[Table | Text]:

@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from koordlet.api.enforcement import Enforcement, RuleState, SettingState
 from koordlet.metrics import Registries
 from koordlet.qosmanager.manager import QoSManager
 from koordlet.resourceexecutor import Executor, OwnerRule
 
 
-def state_page(manager: QoSManager, executor: Executor, rules: Sequence[OwnerRule]) -> dict[str, Any]:
-    """JSON for people and `koordctl`."""
-    problems = executor.problems
-    return {
-        "strategies": manager.notes,
-        "rules": [
-            {"resources": list(rule.resources) or ["*"], "owners": list(rule.owners), "why": rule.why} for rule in rules
+def state_page(manager: QoSManager, executor: Executor, rules: Sequence[OwnerRule]) -> Enforcement:
+    """For people and `koordctl`."""
+    problems, originals = executor.problems, executor.originals
+    wishes = sorted(executor.wishes.items(), key=lambda item: item[0].label)
+    return Enforcement(
+        strategies=manager.notes,
+        rules=[RuleState(resources=list(rule.resources), owners=list(rule.owners), why=rule.why) for rule in rules],
+        settings=[
+            SettingState(
+                setting=setting.label,
+                value=wish.update.value,
+                owner=wish.owner,
+                overruled=list(wish.overruled),
+                was=originals.get(setting),
+                problem=problems.get(setting, ""),
+            )
+            for setting, wish in wishes
         ],
-        "settings": [
-            {
-                "setting": setting.label,
-                "value": wish.update.value,
-                "owner": wish.owner,
-                **({"overruled": list(wish.overruled)} if wish.overruled else {}),
-                **({"was": executor.originals[setting]} if setting in executor.originals else {}),
-                **({"problem": problems[setting]} if setting in problems else {}),
-            }
-            for setting, wish in sorted(executor.wishes.items(), key=lambda item: item[0].label)
-        ],
-        "givenBackWithTrouble": {
-            setting.label: cause for setting, cause in problems.items() if setting not in executor.wishes
-        },
-    }
+        stuck={setting.label: cause for setting, cause in problems.items() if setting not in executor.wishes},
+    )
 
 
 def attach_enforcement(registries: Registries, executor: Executor) -> None:

@@ -36,7 +36,6 @@ log = get_logger(__name__)
 RULES = (
     OwnerRule(("cpuset.cpus",), ("cpusuppress",), "best-effort pods keep off what services need"),
     OwnerRule(("cpu.cfs_quota_us",), ("cpusuppress", "cpuburst"), "a bound on best effort outranks a burst"),
-    OwnerRule((), (), "one strategy a setting; else the first by name"),
 )
 LEDGER = "settings.json"
 ROUND_SECONDS = 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -9,11 +10,13 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from rich.console import Console
 
 from control.ctl import main, state
 from control.ctl.koordletclient import KoordletUnreachable, fetch_ready, fetch_top
 from control.ctl.state import Settings
 from control.ctl.status import gather, render
+from koordlet.api.enforcement import Enforcement, RuleState, SettingState
 from koordlet.api.top import Culprit, FeatureState, SchedLatency, Top, TopRow
 from koordlet.api.wire import encode
 
@@ -29,6 +32,18 @@ PICTURE = Top(
 )  # fmt: skip
 
 
+ENFORCED = Enforcement(
+    strategies={"cpusuppress": "2000m for best effort", "cpuburst": "shared CPUs are idle"},
+    rules=[RuleState(resources=["cpu.cfs_quota_us"], owners=["cpusuppress", "cpuburst"], why="because")],
+    settings=[
+        SettingState(setting="kubepods/a/cpu.idle", value=1, owner="groupidentity", was=0),
+        SettingState(setting="kubepods/a/cpu.cfs_quota_us", value=5, owner="cpusuppress", overruled=["cpuburst"]),
+        SettingState(setting="kubepods/b/cpu.shares", value=2, owner="batchresource", problem="the kernel refused it"),
+    ],
+    stuck={"kubepods/c/cpu.idle": "in use"},
+)
+
+
 @pytest.fixture
 async def koordlet() -> AsyncIterator[str]:
     async def top(_: web.Request) -> web.Response:
@@ -38,12 +53,16 @@ async def koordlet() -> AsyncIterator[str]:
         checks = {"ping": {"ok": True, "reason": None}, "pods": {"ok": False, "reason": "the kubelet is away"}}
         return web.json_response({"ok": False, "checks": checks}, status=503)
 
+    async def enforcement(_: web.Request) -> web.Response:
+        return web.Response(body=encode(ENFORCED), content_type="application/json")
+
     async def nonsense(_: web.Request) -> web.Response:
         return web.Response(text='{"rows": 7}', content_type="application/json")
 
     app = web.Application()
     app.router.add_get("/top", top)
     app.router.add_get("/readyz", ready)
+    app.router.add_get("/enforcement", enforcement)
     app.router.add_get("/odd/top", nonsense)
     app.router.add_get("/odd/readyz", nonsense)
     runner = web.AppRunner(app)
@@ -83,7 +102,15 @@ async def test_status_of_a_lone_koordlet(koordlet: str, tmp_path: Path, monkeypa
     assert report.koordlet.reachable and report.koordlet.node == "n1"
     assert report.koordlet.conditions[0].reason == "no RDT"
     assert "no API server configured" in report.kubernetes.error
-    assert render(report).renderables
+    console = Console(file=io.StringIO(), width=150)
+    console.print(render(report))
+    assert isinstance(console.file, io.StringIO)
+    said = console.file.getvalue()
+    assert "cpusuppress" in said and "2000m for best effort" in said
+    assert "kubepods/a/cpu.idle" not in said, "what holds undisputed is only counted"
+    assert "cpuburst" in said and "the kernel refused it" in said
+    assert "cpusuppress before cpuburst" in said
+    assert "can't be given back: in use" in said
 
 
 async def test_status_of_parts_that_ended(tmp_path: Path) -> None:
