@@ -83,7 +83,8 @@ def script(command: list[str], out: Path) -> str:
         [
             f"mount --bind {shlex.quote(str(TREE / 'usr/src'))} /usr/src",
             f"cd {shlex.quote(str(ROOT))}",
-            f"export GUEST_OUT={shlex.quote(str(out))} PYTHONDONTWRITEBYTECODE=1 HOME=/tmp"
+            # Compiling Python is slow here: what the first process compiled the others find in memory.
+            f"export GUEST_OUT={shlex.quote(str(out))} PYTHONPYCACHEPREFIX=/tmp/pycache PYTHONUNBUFFERED=1 HOME=/tmp"
             f" HYPOTHESIS_STORAGE_DIRECTORY=/tmp/hypothesis PATH={shlex.quote(str(VENV / 'bin'))}:$PATH",
             shlex.join(command),
             'echo $? > "$GUEST_OUT/status"',
