@@ -43,6 +43,8 @@ class KernelFiles:
         self.path(setting)
         spec = self._spec(setting)
         if spec is None:
+            if setting.device and value not in (0, 1):
+                raise InvalidValue(setting.label, value, "a scheduler feature is on (1) or off (0)")
             node = registry.NODE_FILES[setting.resource]
             if node.validator is not None:
                 node.validator.check(setting.resource, str(value))
@@ -76,10 +78,10 @@ class KernelFiles:
                 return None
             raise UnreadableFile(path, error) from error
         spec = self._spec(setting)
+        if spec is None:
+            return _feature(text, setting.device) if setting.device else _number(text)
         if setting.device:
             return codecs.parse_blkio(text).get(setting.device, UNSET_LINE.get(setting.resource, "0"))
-        if spec is None:
-            return _number(text)
         try:
             return str(CPUSet.parse(text)) if spec.kind is Kind.CPU_LIST else spec.codec.decode(text)
         except ValueError as error:
@@ -88,7 +90,9 @@ class KernelFiles:
     def write(self, setting: Setting, value: Value) -> None:
         """One write call. Raises WriteError."""
         path, spec = self.path(setting), self._spec(setting)
-        if setting.device:
+        if setting.device and spec is None:
+            text = f"{'' if value else 'NO_'}{setting.device}"
+        elif setting.device:
             text = codecs.format_blkio(setting.device, value)
         elif spec is None or spec.kind is Kind.CPU_LIST:
             text = str(value)
@@ -113,6 +117,12 @@ class KernelFiles:
                 return file.read().decode("ascii").strip("\n")
         except OSError:
             return ""
+
+
+def _feature(text: str, name: str) -> Value | None:
+    """1 or 0 of a scheduler feature (`NAME` or `NO_NAME` among the words); None when the kernel has no such one."""
+    words = text.split()
+    return 1 if name in words else 0 if f"NO_{name}" in words else None
 
 
 def _number(text: str) -> Value:

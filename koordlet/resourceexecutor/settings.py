@@ -17,7 +17,8 @@ Value = int | str
 @dataclass(frozen=True, slots=True, order=True)
 class Setting:
     """`cgroup_dir` is relative to a hierarchy's root, without slashes at its ends; None for a file of the node
-    (`system.cgroup.registry.NODE_FILES`). `device` (`MAJ:MIN`) picks one line of a blkio file."""
+    (`system.cgroup.registry.NODE_FILES`). `device` picks one line of a blkio file (`MAJ:MIN`), or a feature of
+    the scheduler."""
 
     resource: str
     cgroup_dir: str | None = None

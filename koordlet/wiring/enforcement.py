@@ -21,6 +21,7 @@ from koordlet.qosmanager.manager import QoSManager
 from koordlet.qosmanager.memoryqos import MemoryQOSReconcile
 from koordlet.qosmanager.pages import attach_enforcement, state_page
 from koordlet.qosmanager.strategy import Strategy
+from koordlet.qosmanager.systemconfig import SystemConfig
 from koordlet.qosmanager.view import NodeView
 from koordlet.resourceexecutor import Executor
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
@@ -34,6 +35,9 @@ from koordlet.wiring.states import Cluster
 log = get_logger(__name__)
 
 RULES = (
+    OwnerRule(
+        ("sched_group_identity_enabled",), ("groupidentity", "systemconfig"), "identities that are asked for must act"
+    ),
     OwnerRule(("cpuset.cpus",), ("cpusuppress",), "best-effort pods keep off what services need"),
     OwnerRule(("cpu.cfs_quota_us",), ("cpusuppress", "cpuburst"), "a bound on best effort outranks a burst"),
 )
@@ -105,6 +109,8 @@ def _strategies(context: Context) -> list[tuple[Strategy, float]]:
         beyond = bool(context.files.support("cpu.bvt_warp_ns", ""))  # only Anolis takes a burst above the quota
         burst = CPUBurst(interval=options.collect_res_used_interval, beyond_quota=beyond)
         found.append((burst, options.reconcile_interval_seconds))
+    if gates.enabled("SystemConfig"):
+        found.append((SystemConfig(), options.reconcile_interval_seconds))
     if gates.enabled("CgroupReconcile"):
         found.append((MemoryQOSReconcile(), options.reconcile_interval_seconds))
     by_cpu = [feature for feature in cpuevict.FEATURES if gates.enabled(feature)]

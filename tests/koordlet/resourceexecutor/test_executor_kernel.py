@@ -102,3 +102,14 @@ def test_a_cgroup_that_ends_and_comes_again(files, pod, tmp_path) -> None:
 def test_what_cannot_be_set_is_said_before_anything_is_written(files, setting, value, error) -> None:
     with pytest.raises(error):
         files.check(setting, value)
+
+
+def test_a_scheduler_feature_is_one_word_of_many(files, tmp_path, monkeypatch) -> None:
+    """On a copy: the words of the real file are the whole machine's."""
+    path = tmp_path / "sched_features"
+    path.write_text("GENTLE NO_HRTICK CORE\n")
+    monkeypatch.setattr(files, "path", lambda setting: str(path))
+    found = {name: files.read(Setting("sched_features", device=name)) for name in ("GENTLE", "HRTICK", "TICK", "CORE")}
+    assert found == {"GENTLE": 1, "HRTICK": 0, "TICK": None, "CORE": 1}
+    files.write(Setting("sched_features", device="GENTLE"), 0)
+    assert path.read_text() == "NO_GENTLE"

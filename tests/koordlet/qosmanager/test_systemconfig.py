@@ -1,0 +1,47 @@
+"""System settings: the worked examples of spec 03 §3.8."""
+
+from __future__ import annotations
+
+import pytest
+
+from koordlet.qosmanager.systemconfig import SystemConfig, min_free_kbytes
+from koordlet.resourceexecutor import Setting
+
+from .conftest import make_node, make_view
+
+
+def decided(memory="120Gi", **strategy):
+    view = make_view(node=make_node(memory=memory), slo={"systemStrategy": strategy})
+    return {update.setting: update.value for update in SystemConfig().decide(view).updates}
+
+
+@pytest.mark.parametrize(("gibibytes", "factor", "expected"), [(120, 100, 1_258_291), (8, 1, 838)])
+def test_min_free_kbytes(gibibytes, factor, expected) -> None:
+    assert min_free_kbytes(gibibytes << 30, factor) == expected
+
+
+def test_only_what_is_set_is_wanted() -> None:
+    assert decided() == {}
+    assert decided(minFreeKbytesFactor=100, watermarkScaleFactor=150) == {
+        Setting("min_free_kbytes"): 1_258_291,
+        Setting("watermark_scale_factor"): 150,
+    }
+
+
+def test_the_vendors_parameters_and_scheduler_features() -> None:
+    found = decided(
+        memcgReapBackGround=1, schedGroupIdentityEnabled=0, schedIdleSaverWmark=7, pageCacheLimitEnabled=1,
+        schedFeatures={"ID_EXPELLER_SHARE_CORE": False, "CORE_SCHED": True},
+    )  # fmt: skip
+    assert {setting.label: value for setting, value in found.items()} == {
+        "reap_background": 1,
+        "sched_group_identity_enabled": 0,
+        "sched_idle_saver_wmark": 7,
+        "enabled": 1,
+        "sched_features[ID_EXPELLER_SHARE_CORE]": 0,
+        "sched_features[CORE_SCHED]": 1,
+    }
+
+
+def test_nothing_before_the_nodes_memory_is_known() -> None:
+    assert SystemConfig().decide(make_view(node=None)) is None
