@@ -4,23 +4,29 @@ Where a probe counts, waiting for a CPU that others held, waiting behind own thr
 itself as runner) and waiting for the own quota are three figures. `schedstat` and cpu.pressure know only their sum:
 there a container whose quota runs out in more than a tenth of its periods is taken to wait for its quota.
 
-The matrix is the expensive part of a reading. It is asked for only while somebody waits noticeably (`SCREEN`); without
-it all waiting is taken to be others' doing, which is then too little to matter.
+Who had the CPU is the expensive part of a reading. It is asked for only while somebody waits noticeably (`SCREEN`), and
+now and then to compare with; without it all waiting is taken to be others' doing, which is then too little to matter.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from koordlet.interference.model import Floats, ResourceEvidence
-from koordlet.metricsadvisor.latency import Blame, OwnerOf, blame
+from koordlet.metricsadvisor.latency import Blame, Matrix, OwnerOf, culprit_owner, identity
+from koordlet.probes.blame import Blames
+from koordlet.probes.charges import Charges, between
 from koordlet.probes.layout import SPECIAL_KEYS
+from koordlet.probes.mapped import sum_by
 from koordlet.probes.snapshot import SchedLatencySnapshot, diff, quantiles
+from koordlet.statesinformer.cgroupindex import Owner
 
 HARDLY = 0.02
 """Seconds a second added to what a container ran: one that hardly runs hardly suffers."""
@@ -67,43 +73,61 @@ class Rows:
         return sums.astype(np.float64)
 
 
-class CpuWindow:
-    """The last `seconds` of snapshots; whole ones are kept apart for the culprits."""
+class Reading(Protocol):
+    @property
+    def source(self) -> str: ...
+    @property
+    def time_ns(self) -> int: ...
+
+
+R = TypeVar("R", bound=Reading)
+
+
+class Recent(Generic[R]):
+    """The readings of the last `seconds`, and one that is older."""
 
     def __init__(self, seconds: float = 3.0) -> None:
         self.seconds = seconds
-        self._all: deque[SchedLatencySnapshot] = deque()
-        self._whole: deque[SchedLatencySnapshot] = deque()
+        self._ring: deque[R] = deque()
 
-    def push(self, snapshot: SchedLatencySnapshot) -> None:
-        """Take a reading, whole or not; one that was taken already changes nothing."""
-        if self._all and self._all[-1].source != snapshot.source:
-            self._all.clear()
-            self._whole.clear()
-        whole = len(snapshot.victim) > 0
-        rings = [self._all, self._whole] if whole else [self._all]
-        for ring in rings:
-            if ring and ring[-1].time_ns >= snapshot.time_ns:
-                continue
-            ring.append(snapshot)
-            while len(ring) > 2 and snapshot.time_ns - ring[1].time_ns >= self.seconds * 1e9:
-                ring.popleft()
+    def push(self, reading: R) -> None:
+        """One that was taken already changes nothing; another source starts anew."""
+        ring = self._ring
+        if ring and ring[-1].source != reading.source:
+            ring.clear()
+        if ring and ring[-1].time_ns >= reading.time_ns:
+            return
+        ring.append(reading)
+        while len(ring) > 2 and reading.time_ns - ring[1].time_ns >= self.seconds * 1e9:
+            ring.popleft()
+
+    def span(self) -> tuple[R, R, float] | None:
+        """(first, last, seconds between them); None before two readings."""
+        if len(self._ring) < 2:
+            return None
+        return self._ring[0], self._ring[-1], (self._ring[-1].time_ns - self._ring[0].time_ns) / 1e9
+
+    def due(self, now_ns: int) -> bool:
+        """Whether the newest is as old as the window."""
+        return not self._ring or now_ns - self._ring[-1].time_ns >= self.seconds * 1e9
+
+
+class CpuWindow(Recent[SchedLatencySnapshot]):
+    """How long everybody waited."""
 
     def sums(self) -> tuple[SchedLatencySnapshot, float] | None:
         """What happened in the window without culprits, and its seconds; None before two readings."""
-        return _between(self._all, matrix=False)
-
-    def matrix(self) -> tuple[SchedLatencySnapshot, float] | None:
-        """The same with culprits, up to the newest whole reading if that is recent enough to speak of this window."""
-        if not self._whole or self._all[-1].time_ns - self._whole[-1].time_ns > self.seconds * 1e9:
-            return None
-        return _between(self._whole, matrix=True)
+        span = self.span()
+        return None if span is None else (diff(span[0], span[1], matrix=False), span[2])
 
 
-def _between(ring: deque[SchedLatencySnapshot], *, matrix: bool) -> tuple[SchedLatencySnapshot, float] | None:
-    if len(ring) < 2:
-        return None
-    return diff(ring[0], ring[-1], matrix=matrix), (ring[-1].time_ns - ring[0].time_ns) / 1e9
+class CulpritWindow(Recent[Charges]):
+    """Whom everybody waited for."""
+
+    def matrix(self) -> tuple[Blames, float] | None:
+        """What happened in the window, and its seconds; None before two readings."""
+        span = self.span()
+        return None if span is None else (between(span[0], span[1]), span[2])
 
 
 def wants_matrix(sums: SchedLatencySnapshot, seconds: float, rows: Rows, ran: Floats) -> bool:
@@ -116,7 +140,7 @@ def wants_matrix(sums: SchedLatencySnapshot, seconds: float, rows: Rows, ran: Fl
 
 def cpu_evidence(
     sums: tuple[SchedLatencySnapshot, float],
-    matrix: tuple[SchedLatencySnapshot, float] | None,
+    matrix: tuple[Matrix, float] | None,
     rows: Rows,
     ran: Floats,
     owner: OwnerOf,
@@ -156,7 +180,7 @@ def cpu_evidence(
     )
 
 
-def _shares(matrix: SchedLatencySnapshot, rows: Rows) -> tuple[Floats, Floats]:
+def _shares(matrix: Matrix, rows: Rows) -> tuple[Floats, Floats]:
     """[containers]: part of the waiting whose runner is known that its own tasks caused, and that an idle CPU did
     (a task on its way to a CPU that nobody used)."""
     victim, culprit = rows.of(matrix.victim), rows.of(matrix.culprit)
@@ -169,17 +193,45 @@ def _shares(matrix: SchedLatencySnapshot, rows: Rows) -> tuple[Floats, Floats]:
 
 
 def _culprits(
-    matrix: SchedLatencySnapshot, seconds: float, window: float, owner: OwnerOf, rows: Rows
+    matrix: Matrix, seconds: float, window: float, owner: OwnerOf, rows: Rows
 ) -> Callable[[int], Sequence[Blame]]:
-    """Blames of one container, on demand, scaled to the window of the sums."""
+    """Blames of one container, on demand, scaled to the window of the sums; `latency.blame` for a row at a time."""
     victims = rows.of(matrix.victim)
-    scale = window / seconds
+    order = np.argsort(victims, kind="stable")
+    begins = np.searchsorted(victims[order], np.arange(rows.count + 1)).tolist()
+    scale = window / seconds / 1e9
+
+    @cache
+    def named() -> tuple[list[Owner], NDArray[np.bool_], NDArray[np.intp]]:
+        """Everybody in the matrix, whether he is known, and who each entry's culprit is."""
+        keys, entries = np.unique(matrix.culprit, return_inverse=True)
+        number: dict[str, int] = {}
+        owners: list[Owner] = []
+        numbers = []
+        for key in keys.tolist():
+            who = culprit_owner(key, owner)
+            name = identity(who)
+            if name not in number:
+                number[name] = len(owners)
+                owners.append(who)
+            numbers.append(number[name])
+        known = np.array([who.kind != "unknown" for who in owners], dtype=bool)
+        return owners, known, np.array(numbers, dtype=np.intp)[entries]
 
     def of(row: int) -> Sequence[Blame]:
-        mine = np.flatnonzero(victims == row)
-        columns = {name: getattr(matrix, name)[mine] for name in ("victim", "culprit", "wait_ns", "wait_count")}
-        found = blame(replace(matrix, **columns), owner)
-        return [Blame(one.owner, one.seconds * scale, one.count) for blames in found.values() for one in blames]
+        mine = order[begins[row] : begins[row + 1]]
+        owners, known, numbers = named()
+        whose = numbers[mine]
+        ns = np.bincount(whose, matrix.wait_ns[mine], len(owners))
+        seen = ns[known].sum()
+        if seen:  # who ran lately ran while nobody is remembered, too
+            ns = np.where(known, ns * (ns.sum() / seen), 0.0)
+        counts = np.bincount(whose, matrix.wait_count[mine], len(owners))
+        longest = np.argsort(-ns, kind="stable")[: np.count_nonzero(ns)].tolist()
+        return [
+            Blame(owners[i], s, int(n))
+            for i, s, n in zip(longest, (ns[longest] * scale).tolist(), counts[longest].tolist(), strict=True)
+        ]
 
     return of
 
@@ -191,7 +243,5 @@ def _nobody(_: int) -> Sequence[Blame]:
 def _p99(window: SchedLatencySnapshot, rows: Rows, at: NDArray[np.intp]) -> Floats | None:
     if window.source not in PROBES:
         return None
-    hist = np.zeros((rows.count, window.hist.shape[1]), dtype=np.int64)
     known = at >= 0
-    np.add.at(hist, at[known], window.hist[known])
-    return quantiles(hist, 0.99) / 1e9
+    return quantiles(sum_by(at[known], window.hist[known], rows.count), 0.99) / 1e9

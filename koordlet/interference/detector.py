@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -245,7 +246,7 @@ class Detector:
         found = evidence.resources.get(RESOURCES[resource])
         if last is not None and (not fresh or found is None or score < 1.0):  # the blame stays where it was found
             lost = float(np.nan_to_num(self.symptoms[row, resource, cause]))
-            verdict = replace(
+            verdict = msgspec.structs.replace(
                 last, state=state, score=score, lost=lost, since=float(self._since[at, resource, cause]), at=now
             )
         else:

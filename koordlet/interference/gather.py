@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from koordlet.interference.cpu import CpuWindow, Rows, cpu_evidence, wants_matrix
+from koordlet.interference.cpu import CpuWindow, CulpritWindow, Rows, cpu_evidence, wants_matrix
 from koordlet.interference.model import Evidence, Floats, Resource, ResourceEvidence
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
 from koordlet.metricsadvisor.latency import Blame
@@ -75,7 +76,7 @@ class Frame:
         """Figures by subject key as a column; None if there are none."""
         return np.array([values.get(key, np.nan) for key in self.keys]) if values else None
 
-    @property
+    @cached_property
     def ran(self) -> Floats:
         """Cores used, mean of the window."""
         stack = np.array(self.cores)
@@ -102,7 +103,7 @@ class Gatherer:
     def __init__(self, advisor: MetricsAdvisor, sources: Mapping[Resource, Source]) -> None:
         self._advisor = advisor
         self._sources = sources
-        self._cpu = CpuWindow()
+        self._cpu, self._culprits = CpuWindow(), CulpritWindow()
         self._frame: Frame | None = None
         self._rows: tuple[Rows, tuple[Subject, ...], float] | None = None
 
@@ -131,21 +132,20 @@ class Gatherer:
         latest = self._advisor.latency_window.latest
         if latest is None:
             return None
-        self._cpu.seconds = frame.window
+        self._cpu.seconds = self._culprits.seconds = frame.window
         self._cpu.push(latest)
         sums = self._cpu.sums()
         if sums is None:
             return None
         rows, ran = self._rows_of(frame, now), frame.ran
         noticed = wants_matrix(*sums, rows, ran)
-        if noticed and not len(latest.victim):
-            whole = self._advisor.whole_latency()
-            if whole is not None:
-                self._cpu.push(whole)
-                sums = self._cpu.sums() or sums
+        if noticed or self._culprits.due(latest.time_ns):
+            charges = self._advisor.charges()
+            if charges is not None:
+                self._culprits.push(charges)
         return cpu_evidence(
             sums,
-            self._cpu.matrix() if noticed else None,
+            self._culprits.matrix() if noticed else None,
             rows,
             ran,
             self._advisor.index.owner,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -123,9 +124,9 @@ class Signal:
         return self.now / self.usual if self.usual else None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What is wrong with one container's use of one resource, and because of whom."""
+class Verdict(msgspec.Struct, frozen=True):
+    """What is wrong with one container's use of one resource, and because of whom. A struct, because of hundreds a
+    second most differ from the one before in a few numbers only (`msgspec.structs.replace`)."""
 
     victim: Subject
     resource: Resource
@@ -151,7 +152,7 @@ class Verdict:
     """Recommended next step (advice.ACTIONS)."""
     signals: tuple[Signal, ...] = ()
     culprits: tuple[Culprit, ...] = ()
-    parts: Mapping[str, float] = field(default_factory=dict)
+    parts: Mapping[str, float] = msgspec.field(default_factory=dict)
 
     @property
     def on(self) -> bool:

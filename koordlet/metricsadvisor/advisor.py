@@ -20,6 +20,7 @@ from koordlet.metricsadvisor.picture import Picture, derive
 from koordlet.metricsadvisor.pressure import PressureReading, stall_shares
 from koordlet.metricsadvisor.reader import TickReader
 from koordlet.metricsadvisor.readings import Readings
+from koordlet.probes.charges import Charges
 from koordlet.probes.openprobes import ProbeSet
 from koordlet.probes.snapshot import SchedLatencySnapshot
 from koordlet.statesinformer.cgroupindex import CgroupIndex
@@ -137,6 +138,11 @@ class MetricsAdvisor:
         """A fresh snapshot with culprits; None without a probe."""
         source = self._probes.sched_latency
         return None if source is None else source.read()
+
+    def charges(self) -> Charges | None:
+        """Who was charged to whom so far, for a difference; None without a probe."""
+        source = self._probes.programs
+        return None if source is None else source.charges()
 
     def read_node_info(self) -> None:
         """CPU and NUMA layout (spec 02 §5.8)."""

@@ -7,7 +7,7 @@ figures come from the last `window` seconds because one tick of a quiet containe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -149,47 +149,77 @@ def culprit_owner(key: int, owner: OwnerOf) -> Owner:
     return Owner("idle" if name == "idle" else "kernel", name)
 
 
+def identity(who: Owner) -> str:
+    """The same for all keys of one culprit."""
+    return f"{who.kind} {who.subject.key if who.subject is not None else who.label}"
+
+
 def blame(
-    snapshot: Matrix, owner: OwnerOf, *, only: Iterable[str] | None = None, spread: bool = True
+    snapshot: Matrix, owner: OwnerOf, *, only: Collection[str] | None = None, spread: bool = True
 ) -> dict[str, list[Blame]]:
-    """By victim's subject key: who held the CPU (or the disk) while it waited, longest first.
+    """By victim's subject key: who held the CPU (or the disk) while it waited, longest first; see `blames`."""
+    return dict(blames(snapshot, owner, only=only, spread=spread))
+
+
+def blames(
+    snapshot: Matrix, owner: OwnerOf, *, only: Collection[str] | None = None, spread: bool = True
+) -> Iterator[tuple[str, list[Blame]]]:
+    """`blame` a victim at a time: a full node has a pair for every two containers, too many objects to hold at once.
 
     A container's own other tasks count as the container itself. `only` limits the victims. Waiting whose runner is not
     remembered is spread over the victim's known culprits: who ran lately, ran then; without `spread`, which counters
     want because shares change, it stays with culprits of kind unknown.
     """
-    wanted = None if only is None else set(only)
-    sums: dict[str, dict[str, list[Any]]] = {}
-    victims: dict[int, str | None] = {}  # a full node has a pair for every two containers: look each up once
-    culprits: dict[int, tuple[str, Owner]] = {}
-    rows = zip(
-        snapshot.victim.tolist(),
-        snapshot.culprit.tolist(),
-        snapshot.wait_ns.tolist(),
-        snapshot.wait_count.tolist(),
-        strict=True,
+    names, victim = _victims(snapshot.victim, owner, only)
+    owners, culprit = _runners(snapshot.culprit, owner)
+    taken = np.flatnonzero((victim >= 0) & (snapshot.wait_ns > 0))
+    pairs, first, group = np.unique(
+        victim[taken] * len(owners) + culprit[taken], return_index=True, return_inverse=True
     )
-    for victim, culprit, wait_ns, count in rows:
-        if wait_ns <= 0:
-            continue
-        if victim not in victims:
-            subject = owner(victim).subject if victim > 0 else None
-            victims[victim] = subject.key if subject and (wanted is None or subject.key in wanted) else None
-        name = victims[victim]
-        if name is None:
-            continue
-        if culprit not in culprits:
-            who = culprit_owner(culprit, owner)
-            culprits[culprit] = f"{who.kind} {who.subject.key if who.subject is not None else who.label}", who
-        key, who = culprits[culprit]
-        part = sums.setdefault(name, {}).setdefault(key, [who, 0, 0])
-        part[1] += wait_ns
-        part[2] += count
-    return {victim: _longest_first(found.values(), spread) for victim, found in sums.items()}
+    wait_ns, count = (sum_by(group, column[taken], len(pairs)) for column in (snapshot.wait_ns, snapshot.wait_count))
+    victim, culprit = pairs // max(len(owners), 1), pairs % max(len(owners), 1)
+    order = np.lexsort((first, victim))  # equal ones stay in the matrix' order
+    ends = np.searchsorted(victim, np.arange(len(names) + 1))
+    for name, begin, end in zip(names, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+        if begin < end:
+            at = order[begin:end]
+            columns = (culprit[at].tolist(), wait_ns[at].tolist(), count[at].tolist())
+            yield (
+                name,
+                _longest_first([(owners[who], ns, waits) for who, ns, waits in zip(*columns, strict=True)], spread),
+            )
+
+
+def _victims(keys: Ints, owner: OwnerOf, only: Collection[str] | None) -> tuple[list[str], Ints]:
+    """Keys of victims' subjects, and for each of *keys* its subject's number or -1."""
+    unique, at = np.unique(keys, return_inverse=True)
+    numbers: dict[str, int] = {}
+    rows = np.full(len(unique), -1, dtype=np.int64)
+    for row, key in enumerate(unique.tolist()):
+        subject = owner(key).subject if key > 0 else None
+        if subject is not None and (only is None or subject.key in only):
+            rows[row] = numbers.setdefault(subject.key, len(numbers))
+    return list(numbers), rows[at]
+
+
+def _runners(keys: Ints, owner: OwnerOf) -> tuple[list[Owner], Ints]:
+    """Culprits, and for each of *keys* the number of its culprit."""
+    unique, at = np.unique(keys, return_inverse=True)
+    numbers: dict[tuple[str, str], int] = {}
+    owners: list[Owner] = []
+    rows = np.zeros(len(unique), dtype=np.int64)
+    for row, key in enumerate(unique.tolist()):
+        who = culprit_owner(key, owner)
+        name = who.kind, who.subject.key if who.subject is not None else who.label
+        if name not in numbers:
+            numbers[name] = len(owners)
+            owners.append(who)
+        rows[row] = numbers[name]
+    return owners, rows[at]
 
 
 def _longest_first(found: Collection[Sequence[Any]], spread: bool) -> list[Blame]:
-    """*found*: owner, ns and waits of each culprit; equal ones stay in the matrix' order."""
+    """*found*: owner, ns and waits of each culprit; equal ones stay in this order."""
     known = [row for row in found if row[0].kind != "unknown"] if spread else found
     seen = sum(ns for _, ns, _ in known)
     scale = sum(ns for _, ns, _ in found) / seen / 1e9 if seen else 1e-9

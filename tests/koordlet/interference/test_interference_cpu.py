@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordlet.interference.cpu import HARDLY, CpuWindow, Rows, cpu_evidence, wants_matrix
+from koordlet.interference.cpu import HARDLY, CpuWindow, CulpritWindow, Rows, _culprits, cpu_evidence, wants_matrix
+from koordlet.metricsadvisor.latency import blame
+from koordlet.probes.charges import Charges
 from koordlet.probes.layout import BUCKETS, SPECIAL_KEYS
 from koordlet.probes.snapshot import Lost, SchedLatencySnapshot
 from koordlet.statesinformer.cgroupindex import Owner, owner_of
@@ -54,12 +56,11 @@ def evidence(make, last, *, ran=(0.4, 1.0), periods=(0.0, 0.0), first=None, gues
     web, batch = make.container("web"), make.container("batch", qos="BE")
     owners = {WEB: owner_of(web), INNER: owner_of(web), BATCH: owner_of(batch)}
     window = CpuWindow(2.0)
-    empty = [(v, c, 0.0) for v, c, _ in zip(last.victim, last.culprit, last.wait_ns, strict=True)]
-    window.push(first or snapshot(1.0, source=last.source, matrix=empty))
+    window.push(first or snapshot(1.0, source=last.source))
     window.push(last)
     return cpu_evidence(
         window.sums(),
-        window.matrix(),
+        (last, 2.0),
         ROWS,
         np.array(ran),
         lambda key: owners.get(key) or Owner("gone", str(key)),
@@ -125,6 +126,25 @@ def test_the_window_slides_and_starts_anew_with_another_source():
     assert found.sum_ns.sum() == pytest.approx(0.2e9)
     window.push(snapshot(11.0, source="schedstat"))
     assert window.sums() is None
+
+
+def test_culprits_are_those_of_the_window():
+    window = CulpritWindow(2.0)
+    assert window.due(0)
+    keys = np.array([WEB, BATCH])
+
+    def charges(second, ns, source="bpf"):
+        key, at = np.array([1 << 16 | 2], dtype=np.uint32), np.array([5], dtype=np.int32)
+        return Charges(source, int(second * 1e9), 8, at, key, np.array([ns]), np.array([second]), keys)
+
+    for second in range(10):
+        window.push(charges(second, second * 100))
+    matrix, seconds = window.matrix()
+    assert seconds == 2.0
+    assert [matrix.victim.tolist(), matrix.culprit.tolist(), matrix.wait_ns.tolist()] == [[WEB], [BATCH], [200]]
+    assert not window.due(int(10.9e9))
+    assert window.due(int(11e9))
+    window.push(charges(11, 5, source="bcc"))
     assert window.matrix() is None
 
 
@@ -140,3 +160,32 @@ def test_parts_never_make_more_than_the_whole(make, by_others, by_own, by_idle, 
     assert 0.0 <= found.others[0] <= 1.0
     assert 0.0 <= found.own[0] <= 1.0
     assert found.others[0] + found.own[0] <= 1.0 + 1e-9
+
+
+shares = st.dictionaries(
+    st.tuples(
+        st.sampled_from([WEB, INNER, BATCH, 300]),
+        st.sampled_from([WEB, INNER, BATCH, 300, SPECIAL_KEYS["idle"], SPECIAL_KEYS["older"], SPECIAL_KEYS["moved"]]),
+    ),
+    st.floats(0.001, 5.0),
+)
+
+
+@given(shares)
+def test_culprits_of_a_row_are_those_of_the_whole(make, found):
+    """The row-wise way and `latency.blame` say the same."""
+    owners = {WEB: owner_of(make.container("web")), BATCH: owner_of(make.container("batch", qos="BE"))}
+    owners[INNER] = owners[WEB]
+
+    def owner(key):
+        return owners.get(key) or Owner("gone", str(key))
+
+    matrix = snapshot(3.0, matrix=[(v, c, s) for (v, c), s in found.items()])
+    of = _culprits(matrix, 2.0, 2.0, owner, ROWS)
+    wanted = blame(matrix, owner)
+    for row, name in enumerate(("web", "batch")):
+        subject = owners[(WEB, BATCH)[row]].subject
+        mine = {one.owner: (one.seconds, one.count) for one in of(row)}
+        theirs = {one.owner: (pytest.approx(one.seconds), one.count) for one in wanted.get(subject.key, ())}
+        assert mine == theirs, name
+        assert [one.seconds for one in of(row)] == sorted((one.seconds for one in of(row)), reverse=True)
