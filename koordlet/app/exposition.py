@@ -8,6 +8,7 @@ once, however many buckets it has. `page` gives, byte for byte, what `generate_l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -18,6 +19,8 @@ from prometheus_client.utils import floatToGoString
 
 _MEMO = 4096
 """Formatted values remembered within a page: most buckets of a family are equal."""
+_LINES = 1024
+"""Lines that exist at once as objects of their own."""
 
 
 class Table(Metric):
@@ -97,7 +100,9 @@ def page(registries: Iterable[CollectorRegistry]) -> bytes:
     for registry in registries:
         for metric in registry.collect():
             if isinstance(metric, Table):
-                parts.append("\n".join([*metric.lines(text_of), ""]).encode())
+                lines = metric.lines(text_of)
+                while some := list(islice(lines, _LINES)):
+                    parts.append("\n".join([*some, ""]).encode())
             else:
                 parts.append(generate_latest(_One(metric)))
     return b"".join(parts)

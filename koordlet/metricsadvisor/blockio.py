@@ -17,7 +17,7 @@ from koordlet.app.logging import get_logger
 from koordlet.metriccache import Batch, MetricCache, SeriesError
 from koordlet.metrics import Registries
 from koordlet.metricsadvisor.counters import CulpritCounters, SteadySums
-from koordlet.metricsadvisor.latency import Blame, OwnerOf, blame, group, sum_rows
+from koordlet.metricsadvisor.latency import Blame, OwnerOf, blame, blames, group, sum_rows
 from koordlet.metricsadvisor.readings import Floats
 from koordlet.metricsadvisor.views import BUCKET_BOUNDS, CULPRITS_EXPORTED, container_labels
 from koordlet.metricsadvisor.window import Window
@@ -244,7 +244,7 @@ class BlockIOCollector:
             return
         subjects = {s.key: s for s in self._workloads().subjects if s.kind is not SubjectKind.POD}
         kept, self._culprit_counters = self._culprit_counters, {}
-        for victim, found in blame(latest, self._index.owner, only=subjects, spread=False).items():
+        for victim, found in blames(latest, self._index.owner, only=subjects, spread=False):
             subject = subjects[victim]
             labels = (*container_labels(subject), subject.qos)
             counters = self._culprit_counters[victim] = kept.get(victim) or CulpritCounters(CULPRITS_EXPORTED)

@@ -8,6 +8,7 @@ Bounded by the subjects of the node and the probe's matrix.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -33,17 +34,14 @@ class SteadySums:
         return {key: now + taken[key] for key, now in sums.items()}
 
 
-Key = tuple[str, str]
-
-
 class CulpritCounters:
     """The waiting of one victim by culprit. The longest get a series each; a culprit keeps its place while the probe
     knows it, and what all others add is counted as `other`."""
 
     def __init__(self, places: int) -> None:
         self._places = places
-        self._last: dict[Key, float] = {}
-        self.own: dict[Key, tuple[Owner, float]] = {}
+        self._last: dict[str, float] = {}
+        self.own: dict[str, tuple[Owner, float]] = {}
         """Culprit -> who it is and seconds."""
         self.other = 0.0
 
@@ -62,5 +60,6 @@ class CulpritCounters:
         self._last = {key: one.seconds for key, one in now.items()}
 
 
-def _key(owner: Owner) -> Key:
-    return owner.kind, owner.subject.key if owner.subject is not None else owner.label
+def _key(owner: Owner) -> str:
+    """One object for all victims: a full node has fifty thousand pairs."""
+    return sys.intern(f"{owner.kind} {owner.subject.key if owner.subject is not None else owner.label}")

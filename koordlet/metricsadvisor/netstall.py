@@ -15,7 +15,7 @@ from koordlet.app.logging import get_logger
 from koordlet.metriccache import Batch, MetricCache, SeriesError
 from koordlet.metrics import Registries
 from koordlet.metricsadvisor.counters import CulpritCounters, SteadySums
-from koordlet.metricsadvisor.latency import Blame, OwnerOf, blame, group, sum_rows
+from koordlet.metricsadvisor.latency import Blame, OwnerOf, blame, blames, group, sum_rows
 from koordlet.metricsadvisor.readings import Floats
 from koordlet.metricsadvisor.views import CULPRITS_EXPORTED, container_labels, pod_labels
 from koordlet.metricsadvisor.window import Window
@@ -177,7 +177,7 @@ class NetStallCollector:
             return
         subjects = {subject.key: subject for subject in self._workloads().subjects}
         kept, self._culprit_counters = self._culprit_counters, {}
-        for victim, found in blame(latest, self._index.owner, only=subjects, spread=False).items():
+        for victim, found in blames(latest, self._index.owner, only=subjects, spread=False):
             counters = self._culprit_counters[victim] = kept.get(victim) or CulpritCounters(CULPRITS_EXPORTED)
             counters.update(found)
             labels = net_labels(subjects[victim])

@@ -13,7 +13,7 @@ from koordlet.metriccache import MetricCache
 from koordlet.metrics import Registries
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
 from koordlet.metricsadvisor.counters import CulpritCounters, SteadySums
-from koordlet.metricsadvisor.latency import Blame, blame
+from koordlet.metricsadvisor.latency import Blame, blame, blames
 from koordlet.metricsadvisor.pressure import DEGREES, PRECISIONS, WIRE
 from koordlet.metricsadvisor.readings import Floats
 from koordlet.probes.openprobes import ProbeSet
@@ -173,7 +173,7 @@ class Views:
         subjects = {s.key: s for s in self._advisor.workloads.subjects if s.kind is not SubjectKind.POD}
         kept = self._culprit_counters
         self._culprit_counters = {}
-        for victim, found in blame(snapshot, self._advisor.index.owner, only=subjects, spread=False).items():
+        for victim, found in blames(snapshot, self._advisor.index.owner, only=subjects, spread=False):
             subject = subjects[victim]
             labels = (*container_labels(subject), subject.qos)
             counters = self._culprit_counters[victim] = kept.get(victim) or CulpritCounters(CULPRITS_EXPORTED)

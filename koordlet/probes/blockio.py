@@ -137,12 +137,13 @@ class BlockIO:
         entries = self._blame.entries()  # before the tags, so that every slot in it has one
         tags = self._slots.keys()
         keys = self._ids.translate(without_device(tags))
-        busy = (self._stats["ops"] + self._stats["bytes"]).any(axis=(0, 2))
-        used = np.flatnonzero((tags != 0) & (busy | self._stats["throttled_count"].any(axis=0)))
+        owned = np.flatnonzero(tags)
+        mine = self._stats[:, owned]
+        busy = (mine["ops"] + mine["bytes"]).any(axis=(0, 2)) | mine["throttled_count"].any(axis=0)
+        used, stats = owned[busy], mine[:, busy]
         device = np.where(tags > 0, tags >> DEVICE_SHIFT & (1 << SPACE_SHIFT - DEVICE_SHIFT) - 1, DEVICES)
         numbers = np.append(self._devices["tag"].astype(np.int64) - 1, -1)[device]
         rows, group = np.unique(np.stack([keys[used], numbers[used]], axis=1), axis=0, return_inverse=True)
-        stats = self._stats[:, used]
         sums = {name: sum_by(group.ravel(), stats[name].sum(axis=0), len(rows)) for name in SUMMED}
         blames = merge(entries, np.where(tags == 0, 0, keys))
         return BlockIOSnapshot(

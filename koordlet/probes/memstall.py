@@ -165,9 +165,12 @@ class MemStall:
     def read(self) -> MemStallSnapshot:
         entries = self._limits[self._limits["key"] != 0]  # before the tags, so that every slot in it has one
         slot_keys = self._slots.keys()
-        used = np.flatnonzero((slot_keys != 0) & _stalled(self._stats))
-        keys, group = np.unique(slot_keys[used], return_inverse=True)
-        stats, n = self._stats[used], len(keys)
+        owned = np.flatnonzero(slot_keys)
+        stats = self._stats[owned]
+        stalled = _stalled(stats)
+        stats = stats[stalled]
+        keys, group = np.unique(slot_keys[owned[stalled]], return_inverse=True)
+        n = len(keys)
         maxima = np.zeros((n, len(KINDS)), dtype=np.int64)
         np.maximum.at(maxima, group, stats["kind"]["max_ns"].astype(np.int64))
         packed = entries["key"].astype(np.int64)
