@@ -14,15 +14,18 @@ from koordlet.app.logging import get_logger
 from koordlet.metriccache import Batch, MetricCache, SeriesError
 from koordlet.metrics import Registries
 from koordlet.metricsadvisor.batches import latency_batch, pressure_batch, stall_batch, use_batch
-from koordlet.metricsadvisor.latency import LatencyWindow, SubjectLatency, by_subject
+from koordlet.metricsadvisor.culprits import CulpritWindow
+from koordlet.metricsadvisor.latency import SubjectLatency, by_subject
 from koordlet.metricsadvisor.nodefacts import FACT_BASIC, cpu_basic_info, with_huge_pages
 from koordlet.metricsadvisor.picture import Picture, derive
 from koordlet.metricsadvisor.pressure import PressureReading, stall_shares
 from koordlet.metricsadvisor.reader import TickReader
 from koordlet.metricsadvisor.readings import Readings
+from koordlet.metricsadvisor.window import Window
+from koordlet.probes.blame import Blames
 from koordlet.probes.charges import Charges
 from koordlet.probes.openprobes import ProbeSet
-from koordlet.probes.snapshot import SchedLatencySnapshot
+from koordlet.probes.snapshot import SchedLatencySnapshot, diff
 from koordlet.statesinformer.cgroupindex import CgroupIndex
 from koordlet.statesinformer.model import Workloads
 from koordlet.system.cputopology import CpuTopology, read_topology
@@ -75,7 +78,8 @@ class MetricsAdvisor:
         self.pressure: PressureReading | None = None
         self.stalls: Mapping[tuple[str, str], Mapping[str, float]] = {}
         """(resource, degree) -> subject key -> share of time stalled since the reading before."""
-        self.latency_window = LatencyWindow(latency_window)
+        self.latency_window: Window[SchedLatencySnapshot] = Window(latency_window)
+        self._culprits = CulpritWindow(latency_window)
         self.latencies: Mapping[str, SubjectLatency] = {}
 
     @property
@@ -121,15 +125,18 @@ class MetricsAdvisor:
         source = self._probes.sched_latency
         if source is None:
             return
-        anchor = self.latency_window.wants_anchor(time.monotonic_ns())
-        snapshot = source.read(matrix=anchor)
+        snapshot = source.read(matrix=False)
         now = self._clock()
         self.index.refresh(self.workloads, now, snapshot.keys[snapshot.keys > 0].tolist())
-        self.latency_window.push(snapshot, anchor=anchor)
-        window = self.latency_window.difference()
-        if window is not None:
-            self.latencies = by_subject(*window, self.index.owner)
+        self.latency_window.push(snapshot)
+        span = self.latency_window.span()
+        if span is not None:
+            old, new, seconds = span
+            self.latencies = by_subject(diff(old, new, matrix=False), seconds, self.index.owner)
             self._commit("latency", lambda: latency_batch(now, self.latencies))
+        charges = self.charges() if self._culprits.due(snapshot.time_ns) else None
+        if charges is not None:
+            self._culprits.push(charges)
         if now - self._reclaimed_at >= RECLAIM_SECONDS:
             self._reclaimed_at = now
             self._probes.reclaim(self.index.walk_ids())
@@ -139,10 +146,15 @@ class MetricsAdvisor:
         source = self._probes.sched_latency
         return None if source is None else source.read()
 
-    def charges(self) -> Charges | None:
-        """Who was charged to whom so far, for a difference; None without a probe."""
+    def charges(self, spare: Charges | None = None) -> Charges | None:
+        """Who was charged to whom so far, for a difference; None without a probe. *spare*: see `Tables.charges`."""
         source = self._probes.programs
-        return None if source is None else source.charges()
+        return None if source is None else source.charges(spare)
+
+    def culprits(self) -> tuple[Blames, float] | None:
+        """Who had the CPU while others waited, over the window, and its seconds; None without a probe."""
+        charges = self.charges()
+        return None if charges is None else self._culprits.until(charges)
 
     def read_node_info(self) -> None:
         """CPU and NUMA layout (spec 02 §5.8)."""

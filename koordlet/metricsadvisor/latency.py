@@ -6,7 +6,6 @@ figures come from the last `window` seconds because one tick of a quiet containe
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,12 +14,11 @@ import numpy as np
 
 from koordlet.probes.layout import BUCKETS, key_name
 from koordlet.probes.mapped import Ints, sum_by
-from koordlet.probes.snapshot import SchedLatencySnapshot, diff, quantiles
+from koordlet.probes.snapshot import SchedLatencySnapshot, quantiles
 from koordlet.statesinformer.cgroupindex import Owner
 from koordlet.statesinformer.model import Subject
 
 OwnerOf = Callable[[int], Owner]
-ANCHORS = 4
 UNTOLD = ("older", "moved", "overflow")
 """Runners nobody remembers: longer ago than the slices a CPU keeps, on a CPU the task was moved from, or of a cgroup
 that got no slot."""
@@ -57,45 +55,6 @@ class Matrix(Protocol):
     def wait_ns(self) -> Ints: ...
     @property
     def wait_count(self) -> Ints: ...
-
-
-class LatencyWindow:
-    """The last `seconds` of a source that only knows totals.
-
-    Whole snapshots ("anchors", culprits included) are kept at every quarter of the window, because the matrix of a full
-    node is large; the newest reading may lack the matrix. So a window is up to a quarter longer than asked for.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.latest: SchedLatencySnapshot | None = None
-        self._anchors: deque[SchedLatencySnapshot] = deque()
-
-    def wants_anchor(self, now_ns: int) -> bool:
-        """Whether the next snapshot should be a whole one."""
-        return not self._anchors or now_ns - self._anchors[-1].time_ns >= self.seconds * 1e9 / ANCHORS
-
-    def push(self, snapshot: SchedLatencySnapshot, *, anchor: bool) -> None:
-        """Take a reading; another source than before starts the window anew."""
-        if self.latest is not None and self.latest.source != snapshot.source:
-            self._anchors.clear()
-        self.latest = snapshot
-        if anchor:
-            self._anchors.append(snapshot)
-        horizon = snapshot.time_ns - self.seconds * 1e9
-        while len(self._anchors) > 1 and self._anchors[1].time_ns <= horizon:
-            self._anchors.popleft()
-
-    def difference(
-        self, now: SchedLatencySnapshot | None = None, *, matrix: bool = False
-    ) -> tuple[SchedLatencySnapshot, float] | None:
-        """What happened between the window's start and `now` (the newest reading by default), and over how many
-        seconds; None before two readings. For the culprits pass a whole snapshot."""
-        new = now or self.latest
-        if new is None or not self._anchors or new.time_ns <= self._anchors[0].time_ns:
-            return None
-        old = self._anchors[0]
-        return diff(old, new, matrix=matrix), (new.time_ns - old.time_ns) / 1e9
 
 
 def group(keys: Ints, owner: OwnerOf) -> tuple[list[Subject], Ints]:
@@ -205,12 +164,12 @@ def _victims(keys: Ints, owner: OwnerOf, only: Collection[str] | None) -> tuple[
 def _runners(keys: Ints, owner: OwnerOf) -> tuple[list[Owner], Ints]:
     """Culprits, and for each of *keys* the number of its culprit."""
     unique, at = np.unique(keys, return_inverse=True)
-    numbers: dict[tuple[str, str], int] = {}
+    numbers: dict[str, int] = {}
     owners: list[Owner] = []
     rows = np.zeros(len(unique), dtype=np.int64)
     for row, key in enumerate(unique.tolist()):
         who = culprit_owner(key, owner)
-        name = who.kind, who.subject.key if who.subject is not None else who.label
+        name = identity(who)
         if name not in numbers:
             numbers[name] = len(owners)
             owners.append(who)

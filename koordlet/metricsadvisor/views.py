@@ -239,7 +239,7 @@ class Views:
         picture = self._advisor.picture
         if picture is None:
             return
-        window = self._advisor.latency_window.difference(self._advisor.whole_latency(), matrix=True)
+        window = self._advisor.culprits()
         blamed = {} if window is None else blame(window[0], self._advisor.index.owner)
         for row, subject in enumerate(picture.workloads.subjects):
             if subject.kind in (SubjectKind.POD, SubjectKind.QOS):

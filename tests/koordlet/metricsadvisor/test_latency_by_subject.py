@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from koordlet.metricsadvisor.latency import LatencyWindow, blame, by_subject, culprit_owner
+from koordlet.metricsadvisor.latency import blame, by_subject, culprit_owner
 from koordlet.probes.layout import BUCKETS, SPECIAL_KEYS
 from koordlet.probes.snapshot import Lost, SchedLatencySnapshot
 from koordlet.statesinformer.cgroupindex import Owner, owner_of
@@ -100,19 +100,3 @@ def test_special_runners_have_names():
     assert culprit_owner(SPECIAL_KEYS["idle"], owner).kind == "idle"
     assert culprit_owner(SPECIAL_KEYS["kworker"], owner) == Owner("kernel", "kworker")
     assert culprit_owner(4711, owner).label == "cgroup 4711"
-
-
-def test_the_window_slides_over_anchors_and_restarts_with_another_source():
-    window = LatencyWindow(10)
-    assert window.difference() is None
-    for second in range(31):
-        anchor = window.wants_anchor(second * 10**9)
-        assert anchor == (second % 3 == 0)  # the first reading at least a quarter of the window after the last
-        window.push(snapshot(second, keys=(10,), waits=({3: second},), matrix=[(10, 20, second)]), anchor=anchor)
-    difference, seconds = window.difference()
-    assert (seconds, int(difference.count[0])) == (12, 12)
-    now = snapshot(33, keys=(10,), waits=({3: 33},), matrix=[(10, 20, 100)])
-    difference, seconds = window.difference(now, matrix=True)
-    assert (seconds, int(difference.wait_ns[0])) == (15, 100 - 18)
-    window.push(snapshot(34, keys=(10,), waits=({3: 1},), source="schedstat"), anchor=True)
-    assert window.difference() is None

@@ -1,0 +1,53 @@
+"""Who had the CPU while others waited, over the last seconds.
+
+The matrix of a full node has fifty thousand pairs and more; what grows in seconds is a small part of it. So the whole
+is kept once, and of each quarter of the window only what grew. Used by `MetricsAdvisor`, for `/top`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from koordlet.metricsadvisor.window import ANCHORS
+from koordlet.probes.blame import Blames
+from koordlet.probes.charges import Charges, between
+
+
+class CulpritWindow:
+    """As long as a `window.Window` of the same seconds. Memory: one `Charges`, and at most six times what grew."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._last: Charges | None = None
+        self._grown: deque[tuple[int, Blames]] = deque()
+        """What was charged from this time to the next one's, or to `_last`."""
+
+    def due(self, now_ns: int) -> bool:
+        """Whether a quarter of the window has passed."""
+        return self._last is None or now_ns - self._last.time_ns >= self.seconds * 1e9 / ANCHORS
+
+    def push(self, charges: Charges) -> None:
+        """Take a reading; another source than before starts anew."""
+        if self._last is None or self._last.source != charges.source:
+            self._grown.clear()
+        else:
+            self._grown.append((self._last.time_ns, between(self._last, charges)))
+        self._last = charges
+        horizon = charges.time_ns - self.seconds * 1e9
+        while len(self._grown) > 1 and self._grown[1][0] <= horizon:
+            self._grown.popleft()
+
+    def until(self, now: Charges) -> tuple[Blames, float] | None:
+        """(what was charged from the window's start to *now*, over how many seconds); a pair may be there several
+        times. None before two readings."""
+        if self._last is None or self._last.source != now.source:
+            return None
+        begin = self._grown[0][0] if self._grown else self._last.time_ns
+        if now.time_ns <= begin:
+            return None
+        parts = [*(grown for _, grown in self._grown), between(self._last, now)]
+        names = ("victim", "culprit", "wait_ns", "wait_count")
+        whole = Blames(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+        return whole, (now.time_ns - begin) / 1e9
