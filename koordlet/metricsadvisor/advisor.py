@@ -146,10 +146,10 @@ class MetricsAdvisor:
         source = self._probes.sched_latency
         return None if source is None else source.read()
 
-    def charges(self, spare: Charges | None = None) -> Charges | None:
-        """Who was charged to whom so far, for a difference; None without a probe. *spare*: see `Tables.charges`."""
+    def charges(self) -> Charges | None:
+        """Who was charged to whom so far, for a difference; None without a probe."""
         source = self._probes.programs
-        return None if source is None else source.charges(spare)
+        return None if source is None else source.charges()
 
     def culprits(self) -> tuple[Blames, float] | None:
         """Who had the CPU while others waited, over the window, and its seconds; None without a probe."""
