@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +36,9 @@ UNTOLD = tuple(SPECIAL_KEYS[name] for name in ("older", "moved", "overflow"))
 IDLE = SPECIAL_KEYS["idle"]
 Ints = NDArray[np.int64]
 PROBES = ("bpf", "bcc")
+NAMED = 8
+"""Culprits that one evaluation names: more than a verdict can hold, the container itself and an idle CPU among them."""
+OTHERS = Owner("unknown", "others")
 
 
 def lost_share(held_up: Floats, rest: Floats) -> Floats:
@@ -73,61 +75,63 @@ class Rows:
         return sums.astype(np.float64)
 
 
-class Reading(Protocol):
-    @property
-    def source(self) -> str: ...
-    @property
-    def time_ns(self) -> int: ...
-
-
-R = TypeVar("R", bound=Reading)
-
-
-class Recent(Generic[R]):
-    """The readings of the last `seconds`, and one that is older."""
+class CpuWindow:
+    """The snapshots of the last `seconds`, and one that is older."""
 
     def __init__(self, seconds: float = 3.0) -> None:
         self.seconds = seconds
-        self._ring: deque[R] = deque()
+        self._ring: deque[SchedLatencySnapshot] = deque()
 
-    def push(self, reading: R) -> None:
+    def push(self, snapshot: SchedLatencySnapshot) -> None:
         """One that was taken already changes nothing; another source starts anew."""
         ring = self._ring
-        if ring and ring[-1].source != reading.source:
+        if ring and ring[-1].source != snapshot.source:
             ring.clear()
-        if ring and ring[-1].time_ns >= reading.time_ns:
+        if ring and ring[-1].time_ns >= snapshot.time_ns:
             return
-        ring.append(reading)
-        while len(ring) > 2 and reading.time_ns - ring[1].time_ns >= self.seconds * 1e9:
+        ring.append(snapshot)
+        while len(ring) > 2 and snapshot.time_ns - ring[1].time_ns >= self.seconds * 1e9:
             ring.popleft()
-
-    def span(self) -> tuple[R, R, float] | None:
-        """(first, last, seconds between them); None before two readings."""
-        if len(self._ring) < 2:
-            return None
-        return self._ring[0], self._ring[-1], (self._ring[-1].time_ns - self._ring[0].time_ns) / 1e9
-
-    def due(self, now_ns: int) -> bool:
-        """Whether the newest is as old as the window."""
-        return not self._ring or now_ns - self._ring[-1].time_ns >= self.seconds * 1e9
-
-
-class CpuWindow(Recent[SchedLatencySnapshot]):
-    """How long everybody waited."""
 
     def sums(self) -> tuple[SchedLatencySnapshot, float] | None:
         """What happened in the window without culprits, and its seconds; None before two readings."""
-        span = self.span()
-        return None if span is None else (diff(span[0], span[1], matrix=False), span[2])
+        if len(self._ring) < 2:
+            return None
+        old, new = self._ring[0], self._ring[-1]
+        return diff(old, new, matrix=False), (new.time_ns - old.time_ns) / 1e9
 
 
-class CulpritWindow(Recent[Charges]):
-    """Whom everybody waited for."""
+class CulpritWindow:
+    """Whom everybody waited for in the last `seconds`: the newest reading of the matrix, and what grew to get there."""
+
+    def __init__(self, seconds: float = 3.0) -> None:
+        self.seconds = seconds
+        self._last: Charges | None = None
+        self._grown: deque[tuple[int, Blames]] = deque()
+        """Since when, and what."""
+
+    def due(self, now_ns: int) -> bool:
+        """Whether the newest reading is as old as the window."""
+        return self._last is None or now_ns - self._last.time_ns >= self.seconds * 1e9
+
+    def push(self, charges: Charges) -> None:
+        """Another source starts anew."""
+        if self._last is None or self._last.source != charges.source:
+            self._grown.clear()
+        else:
+            self._grown.append((self._last.time_ns, between(self._last, charges)))
+        self._last = charges
+        while len(self._grown) > 1 and charges.time_ns - self._grown[1][0] >= self.seconds * 1e9:
+            self._grown.popleft()
 
     def matrix(self) -> tuple[Blames, float] | None:
-        """What happened in the window, and its seconds; None before two readings."""
-        span = self.span()
-        return None if span is None else (between(span[0], span[1]), span[2])
+        """What happened in the window, and its seconds; a pair may be there several times. None before two readings."""
+        if self._last is None or not self._grown:
+            return None
+        parts = [grown for _, grown in self._grown]
+        names = ("victim", "culprit", "wait_ns", "wait_count")
+        whole = Blames(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+        return whole, (self._last.time_ns - self._grown[0][0]) / 1e9
 
 
 def wants_matrix(sums: SchedLatencySnapshot, seconds: float, rows: Rows, ran: Floats) -> bool:
@@ -195,43 +199,51 @@ def _shares(matrix: Matrix, rows: Rows) -> tuple[Floats, Floats]:
 def _culprits(
     matrix: Matrix, seconds: float, window: float, owner: OwnerOf, rows: Rows
 ) -> Callable[[int], Sequence[Blame]]:
-    """Blames of one container, on demand, scaled to the window of the sums; `latency.blame` for a row at a time."""
+    """The `NAMED` longest blames of one container, on demand, scaled to the window of the sums; all others are one of
+    kind unknown. `latency.blame` for a row at a time."""
     victims = rows.of(matrix.victim)
     order = np.argsort(victims, kind="stable")
     begins = np.searchsorted(victims[order], np.arange(rows.count + 1)).tolist()
     scale = window / seconds / 1e9
 
     @cache
-    def named() -> tuple[list[Owner], NDArray[np.bool_], NDArray[np.intp]]:
-        """Everybody in the matrix, whether he is known, and who each entry's culprit is."""
-        keys, entries = np.unique(matrix.culprit, return_inverse=True)
-        number: dict[str, int] = {}
-        owners: list[Owner] = []
-        numbers = []
+    def parties() -> tuple[NDArray[np.intp], Ints, NDArray[np.bool_]]:
+        """Who each entry's culprit is, by number (a container's is its row); a key of each; whether it is known."""
+        numbers = rows.of(matrix.culprit)
+        strangers = np.flatnonzero(numbers < 0)
+        keys, entries = np.unique(matrix.culprit[strangers], return_inverse=True)
+        seen: dict[str, int] = {}
+        known, whose = [True] * rows.count, []
         for key in keys.tolist():
             who = culprit_owner(key, owner)
             name = identity(who)
-            if name not in number:
-                number[name] = len(owners)
-                owners.append(who)
-            numbers.append(number[name])
-        known = np.array([who.kind != "unknown" for who in owners], dtype=bool)
-        return owners, known, np.array(numbers, dtype=np.intp)[entries]
+            if name not in seen:
+                seen[name] = len(known)
+                known.append(who.kind != "unknown")
+            whose.append(seen[name])
+        numbers[strangers] = np.array(whose, dtype=np.intp)[entries]
+        key_of = np.zeros(len(known), dtype=np.int64)
+        key_of[numbers] = matrix.culprit
+        return numbers, key_of, np.array(known, dtype=bool)
 
     def of(row: int) -> Sequence[Blame]:
         mine = order[begins[row] : begins[row + 1]]
-        owners, known, numbers = named()
-        whose = numbers[mine]
-        ns = np.bincount(whose, matrix.wait_ns[mine], len(owners))
-        seen = ns[known].sum()
+        numbers, key_of, known = parties()
+        ns, waits = (
+            np.bincount(numbers[mine], column[mine], len(key_of)) for column in (matrix.wait_ns, matrix.wait_count)
+        )
+        whole, seen = ns.sum(), ns[known].sum()
         if seen:  # who ran lately ran while nobody is remembered, too
-            ns = np.where(known, ns * (ns.sum() / seen), 0.0)
-        counts = np.bincount(whose, matrix.wait_count[mine], len(owners))
-        longest = np.argsort(-ns, kind="stable")[: np.count_nonzero(ns)].tolist()
-        return [
-            Blame(owners[i], s, int(n))
-            for i, s, n in zip(longest, (ns[longest] * scale).tolist(), counts[longest].tolist(), strict=True)
+            ns = np.where(known, ns * (whole / seen), 0.0)
+        longest = np.argsort(-ns, kind="stable")[: min(NAMED, np.count_nonzero(ns))]
+        blames = [
+            Blame(culprit_owner(key, owner), waited * scale, int(count))
+            for key, waited, count in zip(key_of[longest].tolist(), ns[longest].tolist(), waits[longest], strict=True)
         ]
+        if np.count_nonzero(ns) > len(longest):
+            rest = float(whole - ns[longest].sum()) * scale
+            blames.append(Blame(OTHERS, rest, int(waits.sum() - waits[longest].sum())))
+        return blames
 
     return of
 

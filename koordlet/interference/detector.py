@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -53,6 +54,7 @@ FRESH = 24
 """Verdicts whose culprits and words are made anew in one step."""
 SUPPORT = (("wait p99", "seconds", "latency"), ("stalled", "share", "pressure"))
 _FIRST_ROWS = 64
+STATES = tuple(State)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,15 @@ class Limits:
             factor=np.array([(one.factor_percent or 100) / 100 for one in given]),
             on=np.array([one.enable is not False for one in given]),
         )
+
+
+class _Now(NamedTuple):
+    """One track's figures of this step."""
+
+    state: int
+    score: float
+    lost: float
+    since: float
 
 
 class Detector:
@@ -137,12 +148,15 @@ class Detector:
         after = self._state[rows]
         changed = {tuple(at) for at in np.argwhere(before != after).tolist()}
         verdicts, changes = [], []
-        told = np.argwhere((after != State.QUIET) | (before != State.QUIET)).tolist()
+        where = np.nonzero((after != State.QUIET) | (before != State.QUIET))
+        told = np.stack(where, axis=1).tolist()
+        figures = (after[where], scores[where], np.nan_to_num(symptoms[where]), self._since[rows][where])
+        said = [_Now(*row) for row in zip(*(column.tolist() for column in figures), strict=True)]
         self._step += 1
         turns = -(-len(told) // FRESH)  # in a storm every verdict's words are renewed in turn
         for number, (row, resource, cause) in enumerate(told):
             fresh = (number + self._step) % turns == 0 or (row, resource, cause) in changed
-            verdict = self._verdict(evidence, row, resource, cause, now, limits, fresh=fresh)
+            verdict = self._verdict(evidence, row, resource, cause, now, limits, said[number], fresh=fresh)
             if verdict.state is not State.QUIET:
                 verdicts.append(verdict)
             if (row, resource, cause) in changed:
@@ -237,20 +251,27 @@ class Detector:
     # --- in words
 
     def _verdict(
-        self, evidence: Evidence, row: int, resource: int, cause: int, now: float, limits: Limits, *, fresh: bool
+        self,
+        evidence: Evidence,
+        row: int,
+        resource: int,
+        cause: int,
+        now: float,
+        limits: Limits,
+        said: _Now,
+        *,
+        fresh: bool,
     ) -> Verdict:
-        subject, at = evidence.subjects[row], self._rows[row]
-        state, score = State(int(self._state[at, resource, cause])), float(self.scores[row, resource, cause])
+        subject, state = evidence.subjects[row], STATES[said.state]
         key = (subject.key, resource, cause)
         last = self._last.get(key)
         found = evidence.resources.get(RESOURCES[resource])
-        if last is not None and (not fresh or found is None or score < 1.0):  # the blame stays where it was found
-            lost = float(np.nan_to_num(self.symptoms[row, resource, cause]))
+        if last is not None and (not fresh or found is None or said.score < 1.0):  # the blame stays where it was found
             verdict = msgspec.structs.replace(
-                last, state=state, score=score, lost=lost, since=float(self._since[at, resource, cause]), at=now
+                last, state=state, score=said.score, lost=said.lost, since=said.since, at=now
             )
         else:
-            verdict = self._fresh(evidence, found, row, resource, cause, now, limits)
+            verdict = self._fresh(evidence, found, row, resource, cause, now, limits, said)
         if state is State.QUIET:
             self._last.pop(key, None)
         else:
@@ -266,11 +287,11 @@ class Detector:
         cause: int,
         now: float,
         limits: Limits,
+        said: _Now,
     ) -> Verdict:
         subject, at = evidence.subjects[row], self._rows[row]
         which, whose = RESOURCES[resource], CAUSES[cause]
-        lost = float(np.nan_to_num(self.symptoms[row, resource, cause]))
-        score = float(self.scores[row, resource, cause])
+        lost, score = said.lost, said.score
         culprits: tuple[Culprit, ...] = ()
         parts: dict[str, float] = {}
         if found is not None:
@@ -283,11 +304,11 @@ class Detector:
             victim=subject,
             resource=which,
             cause=whose,
-            state=State(int(self._state[at, resource, cause])),
+            state=STATES[said.state],
             score=score,
             lost=lost,
             began=float(self._began[at, resource, cause]),
-            since=float(self._since[at, resource, cause]),
+            since=said.since,
             at=now,
             window=evidence.seconds,
             source=source,

@@ -38,30 +38,35 @@ class Charges:
 def between(old: Charges, new: Charges) -> Blames:
     """What was charged between two moments of one source. An entry that ran back, or of which a slot belongs to another
     cgroup now, counts from zero, as `rows.subtract` has it. Pure."""
-    wait, count = new.wait_ns, new.count
+    moved = old.slot_keys != new.slot_keys
+    if len(old.at) == len(new.at) and (old.at == new.at).all():
+        differs = (new.wait_ns != old.wait_ns) | (new.key != old.key)
+    else:
+        ns, keys = np.zeros(new.size, dtype=np.int64), np.zeros(new.size, dtype=np.uint32)
+        ns[old.at], keys[old.at] = old.wait_ns, old.key
+        differs = (new.wait_ns != ns[new.at]) | (new.key != keys[new.at])
+    if moved.any():
+        victim, culprit = _slots(new.key)
+        differs |= moved[victim] | moved[culprit]
+    changed = np.flatnonzero(differs)
+    key, wait, count = new.key[changed], new.wait_ns[changed], new.count[changed]
+    slots = _slots(key)
     if len(old.at):
-        before = np.full(new.size, -1, dtype=np.int32)
-        before[old.at] = np.arange(len(old.at), dtype=np.int32)
-        then = before[new.at]
-        same = (then >= 0) & (old.key[then] == new.key)
-        moved = old.slot_keys != new.slot_keys
-        if moved.any():
-            victim, culprit = _slots(new.key)
-            same &= ~(moved[victim] | moved[culprit])
+        then = np.minimum(np.searchsorted(old.at, new.at[changed]), len(old.at) - 1)
+        same = (old.at[then] == new.at[changed]) & (old.key[then] == key) & ~(moved[slots[0]] | moved[slots[1]])
         same &= (old.wait_ns[then] <= wait) & (old.count[then] <= count)
-        wait = wait - np.where(same, old.wait_ns[then], 0)
-        count = count - np.where(same, old.count[then], 0)
-    grown = np.flatnonzero(wait)
-    victim, culprit = (new.slot_keys[slots] for slots in _slots(new.key[grown]))
-    known = (victim != 0) & (culprit != 0)  # not those of a slot that was freed meanwhile
+        wait -= np.where(same, old.wait_ns[then], 0)
+        count -= np.where(same, old.count[then], 0)
+    victim, culprit = (new.slot_keys[side] for side in slots)
+    known = (wait != 0) & (victim != 0) & (culprit != 0)  # not those of a slot that was freed meanwhile
     keys, code = np.unique(np.concatenate([victim[known], culprit[known]]), return_inverse=True)
-    n = int(known.sum())
+    n = len(code) // 2
     pairs, group = np.unique(code[:n] * len(keys) + code[n:], return_inverse=True)
     return Blames(
         victim=keys[pairs // max(len(keys), 1)],
         culprit=keys[pairs % max(len(keys), 1)],
-        wait_ns=sum_by(group, wait[grown][known], len(pairs)),
-        wait_count=sum_by(group, count[grown][known], len(pairs)),
+        wait_ns=sum_by(group, wait[known], len(pairs)),
+        wait_count=sum_by(group, count[known], len(pairs)),
     )
 
 
