@@ -130,6 +130,17 @@ def wait_for_rows(process: subprocess.Popen[bytes], count: int, seconds: float =
     raise SystemExit("koordlet never showed all containers")
 
 
+def wait_for_probes(seconds: float = 60.0) -> str:
+    """Until each probe had its turn, which comes after the first sample; where the figures come from."""
+    began = time.monotonic()
+    while time.monotonic() - began < seconds:
+        probes = top()["probes"]
+        if "starting" not in [probe.get("reason") for probe in probes]:
+            return ", ".join(f"{probe['name']} {probe['source']}" for probe in probes)
+        time.sleep(0.2)
+    raise SystemExit("koordlet never opened all probes")
+
+
 def start(pods: Pods, scratch: Path, pins: Path, more: Sequence[str] = ()) -> subprocess.Popen[bytes]:
     """koordlet over these pods only, its state below *scratch*; its log goes to build/."""
     command = [
@@ -167,17 +178,17 @@ def main() -> int:
         try:
             koordlet = start(pods, Path(scratch), Path(f"/sys/fs/bpf/koordlet-bench-{os.getpid()}"))
             first = wait_for_rows(koordlet, len(pods.containers))
+            source = wait_for_probes()
             time.sleep(5)
             used, began = cpu_seconds(koordlet.pid), time.monotonic()
             time.sleep(options.seconds)
             share = (cpu_seconds(koordlet.pid) - used) / (time.monotonic() - began) * 100
             resident = resident_mb(koordlet.pid)
-            source = ",".join(probe["source"] for probe in top()["probes"])
         finally:
             stop(koordlet)
             pods.remove()
     containers = len(pods.containers)
-    print(f"# {options.pods} pods x 2 containers, probes from {source}, {options.seconds:.0f} s", flush=True)
+    print(f"# {options.pods} pods x 2 containers, {source}, {options.seconds:.0f} s", flush=True)
     return report(
         "koordlet",
         [

@@ -251,7 +251,7 @@ def main() -> int:
         try:
             koordlet = bench_koordlet.start(pods, Path(scratch), pins, EVERYTHING)
             first = bench_koordlet.wait_for_rows(koordlet, len(pods.containers))
-            probes = ", ".join(f"{probe['name']} {probe['source']}" for probe in bench_koordlet.top()["probes"])
+            probes = bench_koordlet.wait_for_probes()
             print(f"# {options.pods} pods x 2 containers; {probes}; {options.duration / 60:.0f} min", flush=True)
             soak = Soak(koordlet, pods, pins)
             soak.run(options.duration)
