@@ -50,7 +50,7 @@ USUAL_QUANTILE = 0.95
 USUAL_SECONDS = 5.0
 """How often `usual` is worked out anew; it moves slowly."""
 CULPRITS = 5
-FRESH = 24
+FRESH = 12
 """Verdicts whose culprits and words are made anew in one step."""
 SUPPORT = (("wait p99", "seconds", "latency"), ("stalled", "share", "pressure"))
 _FIRST_ROWS = 64

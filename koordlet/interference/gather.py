@@ -139,7 +139,7 @@ class Gatherer:
             return None
         rows, ran = self._rows_of(frame, now), frame.ran
         noticed = wants_matrix(*sums, rows, ran)
-        if noticed or self._culprits.due(latest.time_ns):
+        if self._culprits.due(latest.time_ns, wanted=noticed):
             charges = self._advisor.charges()
             if charges is not None:
                 self._culprits.push(charges)

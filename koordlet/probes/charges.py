@@ -39,12 +39,15 @@ def between(old: Charges, new: Charges) -> Blames:
     """What was charged between two moments of one source. An entry that ran back, or of which a slot belongs to another
     cgroup now, counts from zero, as `rows.subtract` has it. Pure."""
     moved = old.slot_keys != new.slot_keys
-    if len(old.at) == len(new.at) and (old.at == new.at).all():
-        differs = (new.wait_ns != old.wait_ns) | (new.key != old.key)
-    else:
-        ns, keys = np.zeros(new.size, dtype=np.int64), np.zeros(new.size, dtype=np.uint32)
-        ns[old.at], keys[old.at] = old.wait_ns, old.key
-        differs = (new.wait_ns != ns[new.at]) | (new.key != keys[new.at])
+    # Places are marked in small tables: fresh memory for large ones would cost more than the rest.
+    there = np.zeros(new.size, dtype=bool)
+    there[old.at] = True
+    kept = there[new.at]
+    there[old.at] = False
+    there[new.at] = True
+    stays = there[old.at]
+    differs = ~kept
+    differs[kept] = (new.wait_ns[kept] != old.wait_ns[stays]) | (new.key[kept] != old.key[stays])
     if moved.any():
         victim, culprit = _slots(new.key)
         differs |= moved[victim] | moved[culprit]

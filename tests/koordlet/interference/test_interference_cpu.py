@@ -130,7 +130,7 @@ def test_the_window_slides_and_starts_anew_with_another_source():
 
 def test_culprits_are_those_of_the_window():
     window = CulpritWindow(2.0)
-    assert window.due(0)
+    assert window.due(0, wanted=False)
     keys = np.array([WEB, BATCH])
 
     def charges(second, ns, source="bpf"):
@@ -144,8 +144,10 @@ def test_culprits_are_those_of_the_window():
     assert {*matrix.victim.tolist()} == {WEB}
     assert {*matrix.culprit.tolist()} == {BATCH}
     assert (matrix.wait_ns.sum(), matrix.wait_count.sum()) == (200, 2)
-    assert not window.due(int(10.9e9))
-    assert window.due(int(11e9))
+    assert not window.due(int(9.9e9), wanted=True)
+    assert window.due(int(10e9), wanted=True)
+    assert not window.due(int(10.9e9), wanted=False)
+    assert window.due(int(11e9), wanted=False)
     window.push(charges(11, 5, source="bcc"))
     assert window.matrix() is None
 
