@@ -153,11 +153,11 @@ class MetricCache:
     def commit(self, batch: Batch) -> None:
         """Store the batch, or raise SeriesError and store nothing of it."""
         for name, (keys, values) in batch.samples.items():
-            kind = _kind(name)
-            for key in keys:
+            kind, ring = _kind(name), self.ring(name)
+            for key in () if ring.usual(keys) else keys:
                 if len(key) != len(kind.labels):
                     raise SeriesError(f"{name} takes the labels {kind.labels}, not {key}")
-            self.ring(name).check(batch.at, keys, values)
+            ring.check(batch.at, keys, values)
         for name, (keys, values) in batch.samples.items():
             self.ring(name).append(batch.at, keys, values)
 

@@ -45,6 +45,7 @@ class CgroupFS:
         self._fallback = os.fspath(host.roots.cgroup)
         self._remembered: dict[str, Feature] = {}
         self._psi_hierarchy: str | None = None
+        self._inodes: bool | None = None
 
     # --- where things are
 
@@ -67,7 +68,11 @@ class CgroupFS:
 
     def cgroup_id(self, cgroup_dir: str) -> int:
         """The kernel's id of a cgroup in the cpu hierarchy (v1) or the unified tree (v2)."""
-        return tree.cgroup_id(_join(self.hierarchy("cpu"), cgroup_dir))
+        root = self.hierarchy("cpu")
+        if self._inodes is None:
+            self._inodes = tree.ids_are_inodes(root)
+        path = _join(root, cgroup_dir)
+        return tree.inode(path) if self._inodes else tree.cgroup_id(path)
 
     def exists(self, cgroup_dir: str) -> bool:
         """Whether the cgroup is there, judged in the hierarchy that gives it its id."""

@@ -41,14 +41,27 @@ def walk_ids(root: Path | str) -> Iterator[tuple[str, int]]:
     """(directory, id) of the whole tree, in `walk`'s order. Ids are as `cgroup_id` gives them, which is asked only on
     kernels where they are not the inodes' numbers."""
     try:
-        inodes = cgroup_id(root) == os.stat(root).st_ino  # noqa: PTH116
-    except (CgroupGone, FileNotFoundError):
+        inodes = ids_are_inodes(root)
+    except CgroupGone:
         return
     for path, found in _walk(root):
         try:
             yield path, found.st_ino if inodes else cgroup_id(_join(root, path))
         except CgroupGone:
             continue
+
+
+def ids_are_inodes(root: Path | str) -> bool:
+    """Whether a tree's cgroup ids are its inodes' numbers, as on 64-bit kernels since 5.5; raises CgroupGone."""
+    return cgroup_id(root) == inode(root)
+
+
+def inode(directory: Path | str) -> int:
+    """Raises CgroupGone."""
+    try:
+        return os.stat(directory).st_ino  # noqa: PTH116 - strings on purpose, hot
+    except FileNotFoundError as error:
+        raise CgroupGone(os.fspath(directory)) from error
 
 
 def _walk(root: Path | str, cgroup_dir: str = "", depth: int | None = None) -> Iterator[tuple[str, os.stat_result]]:
@@ -90,10 +103,7 @@ def cgroup_id(directory: Path | str) -> int:
         size, kind = _HEADER.unpack_from(buffer)
         if kind == _FILEID_KERNFS and size == _HANDLE_BYTES:
             return int.from_bytes(buffer.raw[_HEADER.size :], sys.byteorder)
-    try:
-        return Path(path).stat().st_ino
-    except FileNotFoundError as error:
-        raise CgroupGone(path) from error
+    return inode(path)
 
 
 def _join(root: Path | str, cgroup_dir: str) -> str:

@@ -118,3 +118,19 @@ def test_it_holds_the_last_columns_of_what_was_appended(ticks, columns):
     copy = Ring(columns=columns, max_rows=16)
     copy.load(times, keys, values)
     assert rows(copy, *keys) == rows(ring, *keys)
+
+
+def test_the_same_series_again_and_in_another_order():
+    ring = Ring(columns=8, max_rows=4)
+    for at, keys in enumerate([[("a",), ("b",)], [("a",), ("b",)], [("b",), ("a",)], [("a",), ("b",)]]):
+        ring.check(float(at), keys, [1.0, 2.0])
+        ring.append(float(at), keys, [1.0, 2.0])
+    assert ring.usual([("a",), ("b",)])
+    assert ring.window(0, 9, [("a",), ("b",)])[1].tolist() == [[1, 1, 2, 1], [2, 2, 1, 2]]
+    ring.drop([("a",)])
+    ring.append(4.0, [("c",)], [5.0])
+    ring.append(5.0, [("a",), ("b",)], [7.0, 8.0])
+    assert ring.window(4, 9, [("a",), ("b",), ("c",)])[1][:, 1].tolist()[:2] == [7, 8]
+    assert ring.window(4, 4, [("c",)])[1].tolist() == [[5]]
+    with pytest.raises(SeriesError):
+        ring.check(6.0, [("a",), ("a",)], [1.0, 2.0])
