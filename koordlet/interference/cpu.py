@@ -189,7 +189,9 @@ def _shares(matrix: Matrix, rows: Rows) -> tuple[Floats, Floats]:
     """[containers]: part of the waiting whose runner is known that its own tasks caused, and that an idle CPU did
     (a task on its way to a CPU that nobody used)."""
     victim, culprit = rows.of(matrix.victim), rows.of(matrix.culprit)
-    told = ~np.isin(matrix.culprit, UNTOLD)
+    told = matrix.culprit >= 0
+    kernel = np.flatnonzero(~told)
+    told[kernel] = ~np.isin(matrix.culprit[kernel], UNTOLD)
     known = rows.sum(victim, np.where(told, matrix.wait_ns, 0))
     own = rows.sum(victim, np.where(told & (victim == culprit), matrix.wait_ns, 0))
     idle = rows.sum(victim, np.where(matrix.culprit == IDLE, matrix.wait_ns, 0))

@@ -60,14 +60,13 @@ def between(old: Charges, new: Charges) -> Blames:
         same &= (old.wait_ns[then] <= wait) & (old.count[then] <= count)
         wait -= np.where(same, old.wait_ns[then], 0)
         count -= np.where(same, old.count[then], 0)
-    victim, culprit = (new.slot_keys[side] for side in slots)
-    known = (wait != 0) & (victim != 0) & (culprit != 0)  # not those of a slot that was freed meanwhile
-    keys, code = np.unique(np.concatenate([victim[known], culprit[known]]), return_inverse=True)
-    n = len(code) // 2
-    pairs, group = np.unique(code[:n] * len(keys) + code[n:], return_inverse=True)
+    names, name = np.unique(new.slot_keys, return_inverse=True)
+    victim, culprit = (name[side] for side in slots)
+    known = (wait != 0) & (names[victim] != 0) & (names[culprit] != 0)  # not of a slot that was freed meanwhile
+    pairs, group = np.unique((victim * len(names) + culprit)[known], return_inverse=True)
     return Blames(
-        victim=keys[pairs // max(len(keys), 1)],
-        culprit=keys[pairs % max(len(keys), 1)],
+        victim=names[pairs // len(names)],
+        culprit=names[pairs % len(names)],
         wait_ns=sum_by(group, wait[known], len(pairs)),
         wait_count=sum_by(group, count[known], len(pairs)),
     )
