@@ -12,12 +12,13 @@ from koordlet.app.gates import GateError
 from koordlet.app.heap import bound_heap
 from koordlet.app.logging import setup
 from koordlet.app.runner import run
-from koordlet.daemon import Daemon
 from koordlet.kube import ConfigError
 from koordlet.options import Options
 
 
 async def _start(options: Options) -> int:
+    from koordlet.daemon import Daemon  # what it loads finds the settings of `main`
+
     return await Daemon(options).run()
 
 
@@ -29,6 +30,7 @@ def main() -> int:
     """Exit status: 0 after an orderly stop, 1 if a part failed, 2 for a command line that can't be used."""
     signal.signal(signal.SIGTERM, _interrupt)  # until the loop takes signals: what was pinned meanwhile is unpinned
     bound_heap()
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread a CPU for algebra that nobody here does
     options = parse(Options, sys.argv[1:], prog="koordlet", description="Watches this node and reports NodeMetric.")
     try:
         setup(options.v, json=options.logging_format == "json")

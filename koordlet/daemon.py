@@ -22,7 +22,6 @@ from koordlet.wiring import reports, serving
 from koordlet.wiring.collectors import collectors
 from koordlet.wiring.context import Context
 from koordlet.wiring.detection import detection
-from koordlet.wiring.enforcement import enforcement
 from koordlet.wiring.probes import STOP_SIGNALS, begin
 from koordlet.wiring.states import Cluster, cluster, local
 
@@ -61,6 +60,8 @@ class Daemon:
         made = collectors(context, states, probes)
         interference = detection(context, made, found, reporter)
         if found is not None:
+            from koordlet.wiring.enforcement import enforcement  # nothing to load for --standalone
+
             enforcement(context, found, made.advisor)
         views = Views(
             made.advisor,
