@@ -190,7 +190,8 @@ def volume(stack: ExitStack, part: str) -> str | None:
     """A device like LVM's on *part*; None on a kernel without device-mapper."""
     if not Path("/sys/class/misc/device-mapper").exists():
         return None
-    name, how = f"koord--test--{os.getpid()}-lv--1", ("--noudevrules", "--noudevsync")
+    # The device's file is made here, whether or not udev runs: with --verifyudev dmsetup looks after it.
+    name, how = f"koord--test--{os.getpid()}-lv--1", ("--noudevrules", "--noudevsync", "--verifyudev")
     table = f"0 {SECTORS - 8} linear {part} 0"
     command("dmsetup", "create", name, "--uuid", f"LVM-{VG}{OTHER}", *how, "--table", table)
     stack.callback(command, "dmsetup", "remove", *how, name)
