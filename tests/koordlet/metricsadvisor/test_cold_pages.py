@@ -302,7 +302,8 @@ def test_a_file_read_once_grows_cold_and_read_again_warms(
     read_file()
     stat = kernel_fs.memory_stat(child.dir)
     assert stat.cache >= SIZE, "the reader was charged"
-    assert watch() - before == pytest.approx(SIZE, rel=0.05), "read once, then left alone"
+    grown = watch() - before  # an interpreter's own files may be charged here, too, when nobody had them in memory
+    assert 0.95 * SIZE <= grown <= kernel_fs.memory_stat(child.dir).cache, "read once, then left alone"
     for _ in range(3):
         read_file()
-    assert watch() - before <= 0.05 * SIZE, "read again and again"
+    assert watch() - before <= grown - 0.95 * SIZE, "read again and again"

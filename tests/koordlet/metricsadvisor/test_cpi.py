@@ -183,7 +183,7 @@ def until_charged(fs: Any, directory: str, nanoseconds: int) -> None:
 async def test_each_cgroup_is_counted_by_itself(
     kernel_fs: Any, kernel_host: Any, cgroup_child: Any, spawn: Any
 ) -> None:
-    """Task clock within 2 % + 20 ms of the CPU time that the kernel charged the same cgroup: no less than between two
+    """Task clock within 2 % + 60 ms of the CPU time that the kernel charged the same cgroup: no less than between two
     readings while it counts, no more than between two around that."""
     busy, calm, empty = cgroup_child("busy"), cgroup_child("calm"), cgroup_child("empty")
     subjects = [replace(MAIN, key=child.dir, cgroup_dir=child.dir) for child in (busy, calm, empty)]
@@ -211,7 +211,7 @@ async def test_each_cgroup_is_counted_by_itself(
     assert napping.poll() is None
     for i, child in enumerate((busy, calm, empty)):
         least, most = used["after"][i] - used["before"][i], last[i] - first[i]
-        assert 0.98 * least - 2e7 <= collector.figures[child.dir].cycles <= 1.02 * most + 2e7, child.dir
+        assert 0.98 * least - 6e7 <= collector.figures[child.dir].cycles <= 1.02 * most + 6e7, child.dir
     assert collector.figures[calm.dir].instructions > 0, "it sleeps and wakes"
     assert collector.figures[empty.dir].cycles == 0
     assert busy.dir in collector.window

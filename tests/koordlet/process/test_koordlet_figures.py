@@ -150,13 +150,15 @@ def test_a_quota_bounds_what_is_reported(scene: Scene) -> None:
 
 
 def test_memory_is_what_was_touched(scene: Scene) -> None:
-    """64 MiB and an interpreter (up to 8 MiB), within 1 MiB of memory.stat; the sleeper has the interpreter alone."""
+    """64 MiB and an interpreter (up to 8 MiB), within 1 MiB of memory.stat; the sleeper has the interpreter alone,
+    and of that only what it touched since it moved in: a few pages, which the kernel counts once a CPU's batch is full.
+    """
     held, sleeper = (
         scene.series.average("container_memory_usage", c.key, start=scene.start, end=scene.end)
         for c in (scene.holder, scene.idle)
     )
     assert MEBIBYTES - 1 <= held / MIB <= MEBIBYTES + 8
-    assert 0 < sleeper / MIB <= 8
+    assert 0 <= sleeper / MIB <= 8
     assert held == pytest.approx(scene.witness.average("holder memory", scene.start, scene.end), abs=MIB)
 
 
