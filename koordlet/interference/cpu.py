@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from koordlet.interference.model import Floats, ResourceEvidence
 from koordlet.metricsadvisor.latency import Blame, Matrix, OwnerOf, culprit_owner, identity
-from koordlet.probes.blame import Blames
-from koordlet.probes.charges import Charges, between
 from koordlet.probes.layout import SPECIAL_KEYS
 from koordlet.probes.mapped import sum_by
 from koordlet.probes.snapshot import SchedLatencySnapshot, diff, quantiles
@@ -99,40 +97,6 @@ class CpuWindow:
             return None
         old, new = self._ring[0], self._ring[-1]
         return diff(old, new, matrix=False), (new.time_ns - old.time_ns) / 1e9
-
-
-class CulpritWindow:
-    """Whom everybody waited for in the last `seconds`: the newest reading of the matrix, and what grew to get there."""
-
-    def __init__(self, seconds: float = 3.0) -> None:
-        self.seconds = seconds
-        self._last: Charges | None = None
-        self._grown: deque[tuple[int, Blames]] = deque()
-        """Since when, and what."""
-
-    def due(self, now_ns: int, *, wanted: bool) -> bool:
-        """Whether to read: while culprits are *wanted* twice a window, else once, to have something to compare with."""
-        often = self.seconds / 2 if wanted else self.seconds
-        return self._last is None or now_ns - self._last.time_ns >= often * 1e9
-
-    def push(self, charges: Charges) -> None:
-        """Another source starts anew."""
-        if self._last is None or self._last.source != charges.source:
-            self._grown.clear()
-        else:
-            self._grown.append((self._last.time_ns, between(self._last, charges)))
-        self._last = charges
-        while len(self._grown) > 1 and charges.time_ns - self._grown[1][0] >= self.seconds * 1e9:
-            self._grown.popleft()
-
-    def matrix(self) -> tuple[Blames, float] | None:
-        """What happened in the window, and its seconds; a pair may be there several times. None before two readings."""
-        if self._last is None or not self._grown:
-            return None
-        parts = [grown for _, grown in self._grown]
-        names = ("victim", "culprit", "wait_ns", "wait_count")
-        whole = Blames(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
-        return whole, (self._last.time_ns - self._grown[0][0]) / 1e9
 
 
 def wants_matrix(sums: SchedLatencySnapshot, seconds: float, rows: Rows, ran: Floats) -> bool:

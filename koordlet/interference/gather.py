@@ -13,9 +13,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from koordlet.interference.cpu import CpuWindow, CulpritWindow, Rows, cpu_evidence, wants_matrix
+from koordlet.interference.cpu import CpuWindow, Rows, cpu_evidence, wants_matrix
 from koordlet.interference.model import Evidence, Floats, Resource, ResourceEvidence
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
+from koordlet.metricsadvisor.culprits import CulpritWindow
 from koordlet.metricsadvisor.latency import Blame
 from koordlet.metricsadvisor.picture import Picture
 from koordlet.statesinformer.cgroupindex import owner_of
@@ -26,6 +27,8 @@ ROWS_SECONDS = 5.0
 """How long the map from cgroup ids to containers is trusted while nothing is known to have changed."""
 
 GUESSES = 5
+READINGS = 2
+"""Of the matrix in a window while somebody waits; one otherwise, to have something to compare with."""
 
 Source = Callable[["Frame"], "ResourceEvidence | None"]
 """Evidence about one resource for a frame's containers."""
@@ -103,7 +106,7 @@ class Gatherer:
     def __init__(self, advisor: MetricsAdvisor, sources: Mapping[Resource, Source]) -> None:
         self._advisor = advisor
         self._sources = sources
-        self._cpu, self._culprits = CpuWindow(), CulpritWindow()
+        self._cpu, self._culprits = CpuWindow(), CulpritWindow(0.0)
         self._frame: Frame | None = None
         self._rows: tuple[Rows, tuple[Subject, ...], float] | None = None
 
@@ -139,13 +142,13 @@ class Gatherer:
             return None
         rows, ran = self._rows_of(frame, now), frame.ran
         noticed = wants_matrix(*sums, rows, ran)
-        if self._culprits.due(latest.time_ns, wanted=noticed):
+        if self._culprits.due(latest.time_ns, READINGS if noticed else 1):
             charges = self._advisor.charges()
             if charges is not None:
                 self._culprits.push(charges)
         return cpu_evidence(
             sums,
-            self._culprits.matrix() if noticed else None,
+            self._culprits.pushed() if noticed else None,
             rows,
             ran,
             self._advisor.index.owner,

@@ -35,7 +35,6 @@ from koordlet.system.procfs import read_numa_meminfo
 
 log = get_logger(__name__)
 
-RECLAIM_SECONDS = 30.0
 TTL_TICKS = 20
 """A reading that is older than so many ticks is no baseline: a mean over a suspend or a long stall is no sample."""
 FACT_CPU, FACT_NUMA = "node_cpu_info", "node_numa_info"
@@ -70,7 +69,6 @@ class MetricsAdvisor:
         self._registries, self._probes, self._page_cache, self._clock = registries, probes, page_cache, clock
         self._huge_pages, self._outdated, self._pods_known = huge_pages, outdated, pods_known
         self._readings: Readings | None = None
-        self._reclaimed_at = clock()
         self.index = index
         self.topology: CpuTopology | None = None
         self.node_of_cpu: Mapping[int, int] = {}
@@ -137,9 +135,6 @@ class MetricsAdvisor:
         charges = self.charges() if self._culprits.due(snapshot.time_ns) else None
         if charges is not None:
             self._culprits.push(charges)
-        if now - self._reclaimed_at >= RECLAIM_SECONDS:
-            self._reclaimed_at = now
-            self._probes.reclaim(self.index.walk_ids())
 
     def whole_latency(self) -> SchedLatencySnapshot | None:
         """A fresh snapshot with culprits; None without a probe."""

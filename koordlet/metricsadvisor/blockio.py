@@ -30,7 +30,6 @@ from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
 log = get_logger(__name__)
 
 NAME = "block_io"
-RECLAIM_SECONDS = 60.0
 STAGES = {"queue": ("queue_hist", "queue_ns"), "device": ("device_hist", "device_ns")}
 Row = tuple[tuple[str, ...], float]
 
@@ -141,7 +140,6 @@ class BlockIOCollector:
         self._window: Window[BlockIOSnapshot] = Window(window)
         self._steady: dict[str, SteadySums] = {}
         self._culprit_counters: dict[str, CulpritCounters] = {}
-        self._reclaimed_at = clock()
         self.window: Mapping[str, SubjectBlockIO] = {}
         """Subject key -> figures of the last seconds, only of those that did I/O."""
         registries.view("block_io_bytes_total", lambda: self._by_disk("bytes"))
@@ -174,9 +172,6 @@ class BlockIOCollector:
             old, new, seconds = span
             self.window = by_subject(diff(old, new), seconds, self._index.owner)
             self._commit(now)
-        if now - self._reclaimed_at >= RECLAIM_SECONDS:
-            self._reclaimed_at = now
-            self._source.reclaim(self._index.walk_ids())
 
     def _commit(self, now: float) -> None:
         batch = Batch(now)

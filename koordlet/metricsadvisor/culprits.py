@@ -1,7 +1,8 @@
 """Who had the CPU while others waited, over the last seconds.
 
 The matrix of a full node has fifty thousand pairs and more; what grows in seconds is a small part of it. So the whole
-is kept once, and of each quarter of the window only what grew. Used by `MetricsAdvisor`, for `/top`.
+is kept once, and of each quarter of the window only what grew. `MetricsAdvisor` has one for `/top`, the interference
+detector a shorter one.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ class CulpritWindow:
         self._grown: deque[tuple[int, Blames]] = deque()
         """What was charged from this time to the next one's, or to `_last`."""
 
-    def due(self, now_ns: int) -> bool:
-        """Whether a quarter of the window has passed."""
-        return self._last is None or now_ns - self._last.time_ns >= self.seconds * 1e9 / ANCHORS
+    def due(self, now_ns: int, parts: int = ANCHORS) -> bool:
+        """Whether one of the window's `parts` has passed."""
+        return self._last is None or now_ns - self._last.time_ns >= self.seconds * 1e9 / parts
 
     def push(self, charges: Charges) -> None:
         """Take a reading; another source than before starts anew."""
@@ -47,7 +48,15 @@ class CulpritWindow:
         begin = self._grown[0][0] if self._grown else self._last.time_ns
         if now.time_ns <= begin:
             return None
-        parts = [*(grown for _, grown in self._grown), between(self._last, now)]
-        names = ("victim", "culprit", "wait_ns", "wait_count")
-        whole = Blames(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
-        return whole, (now.time_ns - begin) / 1e9
+        return _together([*(grown for _, grown in self._grown), between(self._last, now)]), (now.time_ns - begin) / 1e9
+
+    def pushed(self) -> tuple[Blames, float] | None:
+        """As `until`, up to the last reading that was pushed."""
+        if self._last is None or not self._grown:
+            return None
+        return _together([grown for _, grown in self._grown]), (self._last.time_ns - self._grown[0][0]) / 1e9
+
+
+def _together(parts: list[Blames]) -> Blames:
+    names = ("victim", "culprit", "wait_ns", "wait_count")
+    return Blames(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))

@@ -28,7 +28,6 @@ from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
 log = get_logger(__name__)
 
 NAME = "net_stall"
-RECLAIM_SECONDS = 60.0
 Row = tuple[tuple[str, ...], float]
 
 
@@ -102,7 +101,6 @@ class NetStallCollector:
         self._window: Window[NetStallSnapshot] = Window(window)
         self._steady: dict[str, SteadySums] = {}
         self._culprit_counters: dict[str, CulpritCounters] = {}
-        self._reclaimed_at = clock()
         self.window: Mapping[str, SubjectNetStall] = {}
         """Subject key -> figures of the last seconds, only of those that the network did something to."""
         registries.view("net_retransmits_total", lambda: self._rows("retransmits", 1.0))
@@ -135,9 +133,6 @@ class NetStallCollector:
             old, new, seconds = span
             self.window = by_subject(diff(old, new), seconds, self._index.owner)
             self._commit(now)
-        if now - self._reclaimed_at >= RECLAIM_SECONDS:
-            self._reclaimed_at = now
-            self._source.reclaim(self._index.walk_ids())
 
     def _commit(self, now: float) -> None:
         batch = Batch(now)

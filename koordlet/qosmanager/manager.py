@@ -59,13 +59,15 @@ class QoSManager:
     async def round(self) -> PassResult:
         """Decide what is due, make the kernel agree, then evict."""
         view = self._look()
-        due = [] if view is None else [slot for slot in self._slots if view.now >= slot.due]
+        if view is None:
+            return self._executor.apply()
+        due = [slot for slot in self._slots if view.now >= slot.due]
         for slot in due:
-            self._decide(slot, view)  # type: ignore[arg-type]
+            self._decide(slot, view)
         result = self._executor.apply()
         for slot in due:
             if slot.decided.evictions and await self._evictor.work(slot.decided.evictions):
-                slot.strategy.evicted(view.now)  # type: ignore[union-attr]
+                slot.strategy.evicted(view.now)
         return result
 
     def give_back(self) -> PassResult:

@@ -15,6 +15,7 @@ from koordlet.api.annotations.node import RESERVATION, system_qos_resource
 from koordlet.api.annotations.scheduling import RESOURCE_STATUS
 from koordlet.api.core import Container, Node, Pod
 from koordlet.api.qos import BE, LSE, LSR, raw_qos_class
+from koordlet.api.quantity import Quantity
 from koordlet.api.slo import NodeSLOSpec
 from koordlet.api.wire import WireError
 from koordlet.app.logging import get_logger
@@ -181,11 +182,11 @@ def exclusive(pods: Iterable[PodView]) -> tuple[CPUSet, CPUSet]:
     return pinned_elsewhere(known, LSE), pinned_elsewhere(known, LSR)
 
 
-def _amount(resources: Mapping[str, object], resource: str) -> int:
+def _amount(resources: Mapping[str, Quantity], resource: str) -> int:
     amount = resources.get(resource)
     if amount is None:
         return 0
-    return amount.milli_value() if resource == "cpu" else amount.value()  # type: ignore[attr-defined, no-any-return]
+    return amount.milli_value() if resource == "cpu" else amount.value()
 
 
 def _pinned(pod: Pod | None) -> CPUSet:

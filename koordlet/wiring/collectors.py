@@ -28,6 +28,7 @@ from koordlet.wiring.probes import open_others
 
 log = get_logger(__name__)
 
+RECLAIM_SECONDS = 30.0
 FIRST_SAMPLE_SECONDS = 0.2
 """A rate takes two readings; the second one need not wait for the tick."""
 
@@ -69,6 +70,11 @@ def collectors(context: Context, states: States, probes: ProbeSet) -> Collectors
     )
     for name, period, collect in cadences:
         context.runner.add(context.periodic(name, period, collect))
+
+    def reclaim() -> None:  # the one caller: a slot is free once its cgroup was missing at two of these
+        probes.reclaim(advisor.index.walk_ids())
+
+    context.runner.add(context.periodic("reclaim-probes", RECLAIM_SECONDS, reclaim, immediate=False))
 
     async def second_reading() -> None:
         await asyncio.sleep(FIRST_SAMPLE_SECONDS)

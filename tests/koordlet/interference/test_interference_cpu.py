@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordlet.interference.cpu import HARDLY, CpuWindow, CulpritWindow, Rows, _culprits, cpu_evidence, wants_matrix
+from koordlet.interference.cpu import HARDLY, CpuWindow, Rows, _culprits, cpu_evidence, wants_matrix
+from koordlet.metricsadvisor.culprits import CulpritWindow
 from koordlet.metricsadvisor.latency import blame
 from koordlet.probes.charges import Charges
 from koordlet.probes.layout import BUCKETS, SPECIAL_KEYS
@@ -130,7 +131,7 @@ def test_the_window_slides_and_starts_anew_with_another_source():
 
 def test_culprits_are_those_of_the_window():
     window = CulpritWindow(2.0)
-    assert window.due(0, wanted=False)
+    assert window.due(0)
     keys = np.array([WEB, BATCH])
 
     def charges(second, ns, source="bpf"):
@@ -139,17 +140,17 @@ def test_culprits_are_those_of_the_window():
 
     for second in range(10):
         window.push(charges(second, second * 100))
-    matrix, seconds = window.matrix()
+    matrix, seconds = window.pushed()
     assert seconds == 2.0
     assert {*matrix.victim.tolist()} == {WEB}
     assert {*matrix.culprit.tolist()} == {BATCH}
     assert (matrix.wait_ns.sum(), matrix.wait_count.sum()) == (200, 2)
-    assert not window.due(int(9.9e9), wanted=True)
-    assert window.due(int(10e9), wanted=True)
-    assert not window.due(int(10.9e9), wanted=False)
-    assert window.due(int(11e9), wanted=False)
+    assert not window.due(int(9.9e9), 2)
+    assert window.due(int(10e9), 2)
+    assert not window.due(int(10.9e9), 1)
+    assert window.due(int(11e9), 1)
     window.push(charges(11, 5, source="bcc"))
-    assert window.matrix() is None
+    assert window.pushed() is None
 
 
 seconds = st.floats(0.0, 50.0)
