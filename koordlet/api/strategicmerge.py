@@ -1,0 +1,176 @@
+"""Strategic merge patch: a merge patch that knows how the lists of built-in kinds merge.
+
+A `MergeSchema` says which lists merge by which key (the API server has it from OpenAPI's
+`x-kubernetes-patch-strategy` and `x-kubernetes-patch-merge-key`, the manager keeps a small table); all other
+lists are replaced. Directives: `$patch` (replace, delete, merge) in maps and list items, `$retainKeys`,
+`$deleteFromPrimitiveList/<list>` and `$setElementOrder/<list>`. Null removes a key. Neither the document nor
+the patch is changed. Custom resources have no merge keys: the API server refuses the patch type for them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+
+DIRECTIVE = "$patch"
+RETAIN_KEYS = "$retainKeys"
+DELETE_PRIMITIVES = "$deleteFromPrimitiveList/"
+ELEMENT_ORDER = "$setElementOrder/"
+
+
+class MergeSchema(Protocol):
+    """What merging needs to know of a field."""
+
+    @property
+    def patch_strategies(self) -> Collection[str]:
+        """Any of "merge", "replace", "retainKeys"."""
+
+    @property
+    def patch_merge_key(self) -> str:
+        """The key by which objects of a list are told apart; empty for lists of scalars."""
+
+    def field(self, name: str, /) -> MergeSchema | None:
+        """The schema of a member; None where nothing is known."""
+
+    def element(self) -> MergeSchema:
+        """The schema of a list's items."""
+
+
+class Untyped:
+    """Nothing is known: maps merge, lists are replaced."""
+
+    patch_strategies: Collection[str] = ()
+    patch_merge_key = ""
+
+    def field(self, name: str, /) -> MergeSchema | None:
+        return None
+
+    def element(self) -> MergeSchema:
+        return self
+
+
+UNKNOWN = Untyped()
+
+
+class StrategicPatchError(ValueError):
+    """The patch is malformed for this kind (HTTP 400); the message names the field."""
+
+
+def apply(doc: Mapping[str, Any], patch: Mapping[str, Any], schema: MergeSchema | None) -> dict[str, Any]:
+    """The document after the patch; raises StrategicPatchError."""
+    return _merge_map(doc, patch, schema or UNKNOWN, "")
+
+
+def _merge_map(doc: Mapping[str, Any], patch: Mapping[str, Any], schema: MergeSchema, where: str) -> dict[str, Any]:
+    directive = patch.get(DIRECTIVE)
+    if directive == "replace":
+        return {key: copy.deepcopy(value) for key, value in patch.items() if key != DIRECTIVE}
+    if directive == "delete":
+        return {}
+    if directive not in (None, "merge"):
+        raise StrategicPatchError(f"{where or '.'}: unknown $patch type: {directive!r}")
+    result = dict(doc)
+    if RETAIN_KEYS in patch:
+        _retain(result, patch, where)
+    orders: dict[str, list[Any]] = {}
+    for key, value in patch.items():
+        if key.startswith(ELEMENT_ORDER):
+            orders[key.removeprefix(ELEMENT_ORDER)] = _list(value, f"{where}.{key}")
+        elif key.startswith(DELETE_PRIMITIVES):
+            name = key.removeprefix(DELETE_PRIMITIVES)
+            unwanted = _list(value, f"{where}.{key}")
+            if isinstance(result.get(name), list):
+                result[name] = [item for item in result[name] if item not in unwanted]
+    for key, value in patch.items():
+        if key in (DIRECTIVE, RETAIN_KEYS) or key.startswith((ELEMENT_ORDER, DELETE_PRIMITIVES)):
+            continue
+        if value is None:
+            result.pop(key, None)
+            continue
+        result[key] = _merge_value(result.get(key), value, schema.field(key) or UNKNOWN, f"{where}.{key}")
+    for name, order in orders.items():
+        if isinstance(result.get(name), list):
+            original = doc.get(name)
+            child = schema.field(name) or UNKNOWN
+            before = original if isinstance(original, list) else []
+            result[name] = _ordered(result[name], before, order, child.patch_merge_key, f"{where}.{name}")
+    return result
+
+
+def _retain(result: dict[str, Any], patch: Mapping[str, Any], where: str) -> None:
+    keep = set(_list(patch[RETAIN_KEYS], f"{where}.{RETAIN_KEYS}"))
+    for key, value in patch.items():
+        if key not in keep and value is not None and not key.startswith("$"):
+            raise StrategicPatchError(f"{where}.{key}: a field of the patch must be in its $retainKeys")
+    for key in [key for key in result if key not in keep]:
+        del result[key]
+
+
+def _merge_value(old: Any, new: Any, schema: MergeSchema, where: str) -> Any:
+    replaces = "replace" in schema.patch_strategies
+    if isinstance(new, Mapping):
+        return _merge_map(old if isinstance(old, Mapping) and not replaces else {}, new, schema, where)
+    if isinstance(new, list) and "merge" in schema.patch_strategies:
+        return _merge_list(old if isinstance(old, list) else [], new, schema, where)
+    return copy.deepcopy(new)
+
+
+def _merge_list(old: list[Any], new: list[Any], schema: MergeSchema, where: str) -> list[Any]:
+    merge_key = schema.patch_merge_key
+    if not merge_key:
+        if any(isinstance(item, Mapping) for item in new):
+            raise StrategicPatchError(f"{where}: objects in a list of primitives")
+        return old + [item for at, item in enumerate(new) if item not in old and item not in new[:at]]
+    if any(isinstance(item, Mapping) and item.get(DIRECTIVE) == "replace" for item in new):
+        kept = [item for item in new if isinstance(item, Mapping) and item.get(DIRECTIVE) != "replace"]
+        return copy.deepcopy(kept)
+    result = list(old)
+    for item in new:
+        if not isinstance(item, Mapping):
+            raise StrategicPatchError(f"{where}: expected objects")
+        if merge_key not in item:
+            raise StrategicPatchError(f"{where}: map: {dict(item)} does not contain declared merge key: {merge_key}")
+        name = item[merge_key]
+        if item.get(DIRECTIVE) == "delete":
+            result = [held for held in result if not _named(held, merge_key, name)]
+            continue
+        at = next((i for i, held in enumerate(result) if _named(held, merge_key, name)), None)
+        here = f"{where}[{merge_key}={name}]"
+        if at is None:
+            result.append(_merge_map({}, item, schema.element(), here))
+        else:
+            result[at] = _merge_map(result[at], item, schema.element(), here)
+    return result
+
+
+def _named(item: Any, merge_key: str, name: Any) -> bool:
+    return isinstance(item, Mapping) and bool(item.get(merge_key) == name)
+
+
+def _ordered(items: list[Any], original: list[Any], order: list[Any], merge_key: str, where: str) -> list[Any]:
+    """`items` in the patch's order; those it doesn't name keep their place relative to the original."""
+
+    def identity(item: Any) -> Any:
+        if not merge_key:
+            return item
+        if not isinstance(item, Mapping) or merge_key not in item:
+            raise StrategicPatchError(f"{where}: element does not contain declared merge key: {merge_key}")
+        return item[merge_key]
+
+    rank = {identity(item): at for at, item in reversed(list(enumerate(order)))}
+    was = {identity(item): at for at, item in reversed(list(enumerate(original)))}
+    named = sorted((item for item in items if identity(item) in rank), key=lambda item: rank[identity(item)])
+    others = [item for item in items if identity(item) not in rank]
+    result: list[Any] = []
+    while named and others:
+        left, right = was.get(identity(named[0])), was.get(identity(others[0]))
+        take_other = left is not None and right is not None and right < left
+        result.append(others.pop(0) if take_other else named.pop(0))
+    return result + named + others
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise StrategicPatchError(f"{where}: expected a list")
+    return value
