@@ -138,6 +138,13 @@ def _koordinator() -> tuple[Family, ...]:
             node_label=False,
         ),
         Family(
+            "runtime_hook_invoked_duration_milliseconds",
+            "Time that one hook took to answer.",
+            ("hook", "stage", "status"),
+            type="histogram",
+            unit="milliseconds",
+        ),
+        Family(
             "container_cpi",
             "Cycles and instructions of the container in the last window of counting.",
             (*CONTAINER, "cpi_field"),

@@ -26,10 +26,12 @@ class Decision:
 
 
 class Strategy(Protocol):
-    """`name` is the owner's name at the executor, `gate` its feature gate."""
+    """`name` is the owner's name at the executor, `gate` its feature gate. One that follows pods is asked at once, too,
+    when a hook tells of a new pod."""
 
     name: str
     gate: str
+    follows_pods: bool = False
 
     def decide(self, view: NodeView) -> Decision | None:
         """The decision of one round; None when something it needs is missing: what was decided before stands."""

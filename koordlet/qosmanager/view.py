@@ -127,6 +127,10 @@ class NodeView:
     normalization: float = 1.0
     """How much faster than the cluster's normal this node's CPUs are, 1 for as fast."""
 
+    newborns: tuple[PodView, ...] = ()
+    """Pods that a hook told of and the kubelet did not show yet: settings follow them (`runtimehooks.hooks.followed`),
+    nobody evicts them or counts their use."""
+
     @property
     def best_effort_dir(self) -> str:
         """Empty while the kubelet's directories are unknown."""

@@ -74,6 +74,7 @@ NEEDS_MORE = {
     "koordlet_container_scaled_cfs_burst_us",
     "koordlet_container_scaled_cfs_quota_us",
     "koordlet_resource_update_duration_milliseconds",
+    "koordlet_runtime_hook_invoked_duration_milliseconds",  # a runtime that asks
     "koordlet_resource_update_problems_total",
 }
 SOMETIMES = {  # somebody else's packet may interrupt the container
