@@ -35,6 +35,9 @@ DURATION_BUCKETS = tuple(0.01 * 4**power for power in range(8))
 """Milliseconds (spec 03 §6)."""
 GIVEN_BACK = "GiveBack"
 NOBODY = "nobody"
+IDLE, WEIGHT = "cpu.idle", "cpu.shares"
+"""The kernel forgets a group's weight when it becomes idle, takes none while it is, and gives it the default one after:
+the weight is remembered before and written again after."""
 
 
 @dataclass
@@ -143,9 +146,17 @@ class Executor:
         """One pass. A ledger that can't be saved holds back what was never touched before, and nothing else."""
         result, now = PassResult(), self._clock()
         wishes = self.wishes
-        changes = [change for setting, wish in wishes.items() if (change := self._look(setting, wish, now, result))]
+        changes = [
+            change
+            for setting, wish in wishes.items()
+            if not self._weight_of_idle(setting) and (change := self._look(setting, wish, now, result))
+        ]
         if not self._silent:
-            unwanted = [setting for setting in self._ledger.originals if setting not in wishes]
+            unwanted = [
+                setting
+                for setting in self._ledger.originals
+                if setting not in wishes and not self._weight_of_idle(setting)
+            ]
             changes += [change for setting in unwanted if (change := self._give_back(setting, result))]
         for change in ordered(self._remembered(changes, result)):
             self._write(change, wishes.get(change.setting), now, result)
@@ -212,6 +223,9 @@ class Executor:
         """The changes whose way back is on disk."""
         new = {change.setting for change in changes if change.setting not in self._ledger.originals}
         for change in changes:
+            if change.setting.resource == IDLE and change.value == 1:
+                self._remember_weight(Setting(WEIGHT, change.setting.cgroup_dir))
+        for change in changes:
             if change.setting in new:
                 neutral = self.wishes[change.setting].update.neutral
                 unset = change.current == ""  # a v2 CPU set that follows its parent's is its own way back
@@ -223,6 +237,30 @@ class Executor:
             del self._ledger.originals[setting]
             result.problems[setting] = error
         return [change for change in changes if change.setting not in new]
+
+    def _weight_of_idle(self, setting: Setting) -> bool:
+        """A weight that the kernel neither takes nor shows because the group is idle, or shall be."""
+        if setting.resource != WEIGHT:
+            return False
+        idle = Setting(IDLE, setting.cgroup_dir)
+        wish = self.wishes.get(idle)
+        if wish is not None:
+            return wish.update.value == 1
+        return idle in self._ledger.originals and self.current(idle) == 1
+
+    def _remember_weight(self, weight: Setting) -> None:
+        current = None if weight in self._ledger.originals else self.current(weight)
+        if current is not None:
+            self._ledger.originals[weight] = current
+
+    def _weigh_again(self, weight: Setting, now: float, result: PassResult) -> None:
+        """The group has just ceased to be idle: what is wished, or what it weighed before."""
+        self._held.pop(weight, None)
+        wish, original = self.wishes.get(weight), self._ledger.originals.get(weight)
+        value = original if wish is None else wish.update.value
+        current = self.current(weight)
+        if value is not None and current is not None:
+            self._write(Change(weight, current, value), wish, now, result)
 
     def _save(self) -> str:
         try:
@@ -259,6 +297,8 @@ class Executor:
         elif change.last:
             self._held[setting] = _Held(change.value, shown, now + self._force)
             self._problems.pop(setting, None)
+        if setting.resource == IDLE and change.value == 0:
+            self._weigh_again(Setting(WEIGHT, setting.cgroup_dir), now, result)
 
     def _vanished(self, setting: Setting, wish: Wish | None, result: PassResult) -> None:
         if wish is None:

@@ -16,7 +16,8 @@ from koordlet.resourceexecutor.settings import Setting, Update, Value
 from koordlet.system.cpuset import CPUSet
 from koordlet.system.write import Refused, TargetGone
 
-QUOTA, CPUS, SHARES = "cpu.cfs_quota_us", "cpuset.cpus", "cpu.shares"
+QUOTA, CPUS, SHARES, IDLE = "cpu.cfs_quota_us", "cpuset.cpus", "cpu.shares", "cpu.idle"
+IDLE_SHARES, DEFAULT_SHARES = 3, 1024
 INFINITE = float("inf")
 
 
@@ -37,7 +38,8 @@ class ModelKernel:
         for directory in directories:
             self.values[Setting(QUOTA, directory)] = -1
             self.values[Setting(CPUS, directory)] = cpus
-            self.values[Setting(SHARES, directory)] = 1024
+            self.values[Setting(SHARES, directory)] = DEFAULT_SHARES
+            self.values[Setting(IDLE, directory)] = 0
 
     def rmdir(self, directory: str) -> None:
         for setting in [setting for setting in self.values if setting.cgroup_dir == directory]:
@@ -60,6 +62,11 @@ class ModelKernel:
             raise self.broken[setting]
         if setting.resource in (QUOTA, CPUS) and not self._nested(setting, value):
             raise Refused(setting.label, str(value), 22, "value not acceptable here")
+        weight = Setting(SHARES, setting.cgroup_dir)
+        if setting.resource == SHARES and self.values[Setting(IDLE, setting.cgroup_dir)] == 1:
+            raise Refused(setting.label, str(value), 22, "value not acceptable here")
+        if setting.resource == IDLE and value != self.values[setting]:
+            self.values[weight] = IDLE_SHARES if value == 1 else DEFAULT_SHARES
         self.values[setting] = value
         self.log.append((setting, value))
 

@@ -16,7 +16,7 @@ from koordlet.resourceexecutor.settings import Setting, Update, Value
 from koordlet.system.cpuset import CPUSet
 from koordlet.system.write import Busy
 
-from .conftest import CPUS, QUOTA, SHARES, ModelKernel, Recorder, ledger_at, wants
+from .conftest import CPUS, IDLE, QUOTA, SHARES, ModelKernel, Recorder, ledger_at, wants
 
 POD, CONTAINER = "kubepods/besteffort/pod1", "kubepods/besteffort/pod1/c1"
 
@@ -119,6 +119,27 @@ def test_a_cpu_set_that_followed_its_parents_follows_it_again(make, kernel) -> N
     executor.withdraw("suppress")
     executor.apply()
     assert kernel.values[setting] == ""
+
+
+def test_a_group_that_was_idle_weighs_again_what_it_did(make, kernel, tmp_path) -> None:
+    """The kernel forgets the weight of a group that becomes idle."""
+    weight, idle = Setting(SHARES, POD), Setting(IDLE, POD)
+    kernel.values[weight] = 2
+    executor = make(ledger_at(tmp_path / "ledger.json"))
+    executor.declare("identity", wants({idle: 1}))
+    assert executor.apply().problems == {}
+    executor.declare("hook", wants({weight: 512}))
+    assert executor.apply().problems == {}, "an idle group takes no weight"
+    assert kernel.values[weight] == 3
+    killed = make(ledger_at(tmp_path / "ledger.json"))
+    killed.declare("hook", wants({weight: 512}))
+    assert killed.apply().problems == {}
+    assert (kernel.values[idle], kernel.values[weight]) == (0, 512)
+    killed.declare("identity", wants({idle: 1}))
+    killed.apply()
+    assert killed.give_everything_back().problems == {}
+    assert (kernel.values[idle], kernel.values[weight]) == (0, 2)
+    assert killed.originals == {}
 
 
 def test_a_late_cgroup_gets_its_setting_when_it_appears(make, kernel) -> None:

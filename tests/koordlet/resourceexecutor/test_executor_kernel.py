@@ -71,6 +71,18 @@ def test_a_cpu_set_moves_through_the_tree(files, pod, kernel_host, tmp_path) -> 
     assert [files.read(setting) for setting in settings] == before
 
 
+def test_a_group_that_was_idle_weighs_again_what_it_did(files, pod, tmp_path) -> None:
+    weight, idle = Setting("cpu.shares", pod[1].dir), Setting("cpu.idle", pod[1].dir)
+    files.write(weight, 128)
+    before = files.read(weight)
+    executor = executor_over(files, tmp_path / "ledger.json")
+    executor.declare("identity", wants({idle: 1}))
+    assert executor.apply().problems == {}
+    assert files.read(idle) == 1 and files.read(weight) != before
+    executor.give_everything_back()
+    assert (files.read(idle), files.read(weight)) == (0, before)
+
+
 def test_a_cgroup_that_ends_and_comes_again(files, pod, tmp_path) -> None:
     container = pod[1]
     setting = Setting("cpu.shares", container.dir)
