@@ -16,8 +16,10 @@ from koordlet.api.base import Frozen
 from koordlet.api.fields import doc
 from koordlet.api.meta import LabelSelector
 from koordlet.api.qos import CLASSES, LS, LSE, LSR
+from koordlet.api.sloconfig import interferenceactions
 from koordlet.api.sloconfig.bounds import Bound, broken
 from koordlet.api.sloconfig.extensions import ExtensionError
+from koordlet.api.sloconfig.interferenceactions import InterferenceActions
 from koordlet.api.sloconfig.merge import Merged
 from koordlet.api.wire import WireError, decode, overlay, to_builtins
 
@@ -71,8 +73,8 @@ class InterferenceStrategy(Frozen):
     cache: Annotated[
         InterferenceThresholds | None, doc("Cycles per instruction; only factorPercent counts.")
     ] = None  # fmt: skip
-    actions: Annotated[dict[str, Any], doc("Reserved for what koordlet does about it.", preserve=True)] = msgspec.field(
-        default_factory=dict
+    actions: Annotated[InterferenceActions | None, doc("What is done about best-effort culprits, default nothing.")] = (
+        None
     )
 
 
@@ -91,6 +93,7 @@ DEFAULT: Final = InterferenceStrategy(
     io=InterferenceThresholds(enable=True, lost_percent=30, min_lost_percent=10, factor_percent=300),
     network=InterferenceThresholds(enable=True, lost_percent=15, min_lost_percent=5, factor_percent=300),
     cache=InterferenceThresholds(enable=True, lost_percent=0, min_lost_percent=0, factor_percent=160),
+    actions=interferenceactions.DEFAULT,
 )
 
 BOUNDS: Final = (
@@ -101,6 +104,7 @@ BOUNDS: Final = (
     Bound("learnSeconds", minimum=1),
     *(Bound(f"{name}.{field}", 0, 100) for name in RESOURCES for field in ("lostPercent", "minLostPercent")),
     *(Bound(f"{name}.factorPercent", minimum=100) for name in RESOURCES),
+    *interferenceactions.BOUNDS,
 )
 
 
@@ -114,7 +118,7 @@ def problems(strategy: InterferenceStrategy | None) -> dict[str, str]:
     for name in strategy.victim_qos_classes if strategy is not None else ():
         if name not in CLASSES:
             found["victimQOSClasses"] = f"{name!r} is none of {', '.join(CLASSES)}"
-    return found
+    return {**found, **interferenceactions.problems(None if strategy is None else strategy.actions)}
 
 
 def effective(extensions: Mapping[str, Any]) -> InterferenceStrategy:

@@ -18,6 +18,7 @@ from koordlet.api.sloconfig.interference import (
     effective,
     problems,
 )
+from koordlet.api.sloconfig.interferenceactions import enabled
 from koordlet.api.sloconfig.webhook import PARAM_INVALID, PARSE_FAILED, validate
 from koordlet.api.wire import decode, encode
 
@@ -50,6 +51,13 @@ def test_what_nodeslo_leaves_out_keeps_its_default():
         pytest.param({"windowSeconds": 0}, "windowSeconds", id="no-window"),
         pytest.param({"victimQOSClasses": ["LS", "XX"]}, "victimQOSClasses", id="class"),
         pytest.param([], "interferenceStrategy", id="no-object"),
+        pytest.param({"actions": {"cpu": {"policy": "stop"}}}, "actions.cpu.policy", id="action-policy"),
+        pytest.param({"actions": {"io": {"policy": "quota"}}}, "actions.io.policy", id="another-resources-policy"),
+        pytest.param({"actions": {"memory": {"floorPercent": 0}}}, "actions.memory.floorPercent", id="no-floor"),
+        pytest.param({"actions": {"cpu": {"stepPercent": 51}}}, "actions.cpu.stepPercent", id="action-step"),
+        pytest.param({"actions": {"cpu": {"evictAfterSeconds": -1}}}, "evictAfterSeconds", id="negative"),
+        pytest.param({"actions": {"cpu": {"enable": "yes"}}}, "actions.cpu.enable", id="action-type"),
+        pytest.param({"actions": {"minSharePercent": 0}}, "actions.minSharePercent", id="blame-for-nothing"),
     ],
 )
 def test_a_malformed_strategy_names_its_field(given, says):
@@ -57,10 +65,23 @@ def test_a_malformed_strategy_names_its_field(given, says):
         effective({EXTENSION_KEY: given})
 
 
+def test_nothing_is_done_by_default_and_a_part_of_actions_keeps_the_other_defaults():
+    assert enabled(DEFAULT.actions) == {}
+    found = effective({EXTENSION_KEY: {"actions": {"cpu": {"enable": True, "floorPercent": 30}}}}).actions
+    assert list(enabled(found)) == ["cpu"]
+    assert (found.cpu.floor_percent, found.cpu.step_percent) == (30, DEFAULT.actions.cpu.step_percent)
+    assert (found.memory, found.min_share_percent) == (DEFAULT.actions.memory, DEFAULT.actions.min_share_percent)
+
+
 def test_the_configmap_reaches_nodeslo_cluster_wide_and_by_node():
     data = config(
-        {"minDurationSeconds": 6},
-        {"name": "gpu", "nodeSelector": {"matchLabels": {"pool": "gpu"}}, "cpu": {"lostPercent": 40}},
+        {"minDurationSeconds": 6, "actions": {"cpu": {"enable": True}}},
+        {
+            "name": "gpu",
+            "nodeSelector": {"matchLabels": {"pool": "gpu"}},
+            "cpu": {"lostPercent": 40},
+            "actions": {"cpu": {"enable": False}},
+        },
     )
     merged, errors = merge_extensions([PLUGIN], {"other": 1}, data)
     assert not errors
@@ -73,6 +94,7 @@ def test_the_configmap_reaches_nodeslo_cluster_wide_and_by_node():
     assert effective(plain).cpu == DEFAULT.cpu
     assert effective(gpu).cpu.lost_percent == 40
     assert effective(gpu).min_duration_seconds == 6
+    assert [list(enabled(effective(one).actions)) for one in (plain, gpu)] == [["cpu"], []]
     slo = NodeSLO()
     slo.spec.extensions = {"Object": plain}
     again = decode(encode(slo), NodeSLO)
