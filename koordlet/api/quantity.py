@@ -90,6 +90,11 @@ class Quantity:
         """Thousandths, rounded away from zero."""
         return _away(self._nano, _MICRO)
 
+    @property
+    def nano(self) -> int:
+        """Billionths, exact."""
+        return self._nano
+
     def is_zero(self) -> bool:
         """Whether the amount is nothing."""
         return self._nano == 0

@@ -1,0 +1,126 @@
+"""From a node's facts, pods and report to one row of the table: sums over pods (spec 04 §6.3, §6.4). Pure.
+
+This is the only loop over pods; everything after it is columns over nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from control.manager.noderesource.pods import LENT, PodFacts
+from control.manager.noderesource.report import Report
+from control.manager.noderesource.reserved import Own
+from control.manager.noderesource.units import ZERO, Amounts, clamp, divided, larger, plus
+
+
+class Row(NamedTuple):
+    """One node, or one NUMA zone of it; the order of fields is that of `columns.Columns`."""
+
+    capacity: Amounts
+    kubelet: Amounts = ZERO
+    annotation: Amounts = ZERO
+    system: Amounts = ZERO
+    """measured, host applications left out"""
+    host_high: Amounts = ZERO
+    host_prod: Amounts = ZERO
+    high_request: Amounts = ZERO
+    high_used: Amounts = ZERO
+    high_max: Amounts = ZERO
+    prod_request: Amounts = ZERO
+    node_usage: Amounts = ZERO
+    complete: Amounts = ZERO
+    """(1, 1) where `node_usage` is known"""
+    reclaimable: Amounts = ZERO
+
+
+class Charge(NamedTuple):
+    """What one pod, or one metric without a pod, takes from what can be lent."""
+
+    request: Amounts
+    used: Amounts
+    peak: Amounts
+    numa: tuple[int, ...] = ()
+
+
+def charges(pods: Iterable[PodFacts], report: Report, *, strict: bool = False) -> Iterator[Charge]:
+    """The pod table of spec 04 §6.3, high-priority pods first, then metrics without a pod.
+
+    `strict` is Koordinator to the digit: a pod without metric adds nothing to `maxUsageRequest`.
+    """
+    measured = dict(report.pods)
+    for pod in pods:
+        metric = measured.pop(pod.key, None)
+        if not pod.high:
+            continue
+        if metric is None:
+            yield Charge(pod.request, pod.request, ZERO if strict else pod.request, pod.numa)
+            continue
+        usage = metric[0]
+        used = (pod.request[0], usage[1]) if pod.exclusive else usage
+        yield Charge(pod.request, used, larger(pod.request, usage), pod.numa)
+    for usage, priority in measured.values():
+        if priority not in LENT:
+            yield Charge(ZERO, usage, usage)
+
+
+def node_row(own: Own, pods: Collection[PodFacts], report: Report, *, strict: bool = False) -> Row:
+    """The row of a node."""
+    request, used, peak, prod = [0, 0], [0, 0], [0, 0], [0, 0]
+    for charge in charges(pods, report, strict=strict):
+        for total, amount in ((request, charge.request), (used, charge.used), (peak, charge.peak)):
+            total[0] += amount[0]
+            total[1] += amount[1]
+    for pod in pods:
+        if pod.prod:
+            prod[0] += pod.request[0]
+            prod[1] += pod.request[1]
+    return Row(
+        capacity=own.capacity,
+        kubelet=own.kubelet,
+        annotation=own.annotation,
+        system=report.system,
+        host_high=_bounded(report.host_high),
+        host_prod=_bounded(report.host_prod),
+        high_request=_bounded(request),
+        high_used=_bounded(used),
+        high_max=_bounded(peak),
+        prod_request=_bounded(prod),
+        node_usage=report.node_usage,
+        complete=(1, 1) if report.complete else ZERO,
+        reclaimable=report.reclaimable,
+    )
+
+
+def zone_rows(
+    own: Own, capacities: Sequence[tuple[int, Amounts]], pods: Collection[PodFacts], report: Report
+) -> list[Row]:
+    """The rows of a node's NUMA zones, given as (NUMA id, allocatable).
+
+    What belongs to no zone is split evenly, a pod bound to some zones evenly among them, each part rounded up (§6.4).
+    """
+    count = len(capacities)
+    position = {numa: index for index, (numa, _) in enumerate(capacities)}
+    sums = [[ZERO, ZERO, ZERO] for _ in capacities]
+    for charge in charges(pods, report):
+        bound = [position[numa] for numa in charge.numa if numa in position] or range(count)
+        parts = [divided(amount, len(bound)) for amount in charge[:3]]
+        for index in bound:
+            sums[index] = [plus(total, part) for total, part in zip(sums[index], parts, strict=True)]
+    system = divided(plus(report.system, report.host_high), count) if count else ZERO
+    kept = divided(larger(own.kubelet, own.annotation), count) if count else ZERO
+    return [
+        Row(
+            capacity=capacity,
+            annotation=kept,
+            system=system,
+            high_request=_bounded(request),
+            high_used=_bounded(used),
+            high_max=_bounded(peak),
+        )
+        for (_, capacity), (request, used, peak) in zip(capacities, sums, strict=True)
+    ]
+
+
+def _bounded(amount: Sequence[int]) -> Amounts:
+    return clamp(amount[0]), clamp(amount[1])
