@@ -152,13 +152,18 @@ def merge(config: ColocationConfig) -> Merged[ColocationStrategy]:
     return merged.map_nodes(lambda strategy: merged.cluster if problems(strategy) else strategy)
 
 
-def percent_of_ratio(text: str) -> int | None:
-    """Percent of a ratio label (`0.8` is 80), to the nearest; None when it is negative or no number."""
+def percent_of_ratio(text: str, *, strict_parity: bool = False) -> int | None:
+    """Percent of a ratio label (`0.8` is 80), to the nearest; None when it is negative or no number.
+
+    The reference multiplies binary floats and truncates (`0.29` is 28): so does `strict_parity`.
+    """
     try:
         ratio = parse_decimal(text)
     except ValueError:
         return None
-    return math.floor(ratio * 100 + 0.5) if ratio >= 0 else None
+    if ratio < 0:
+        return None
+    return int(float(ratio) * 100) if strict_parity else math.floor(ratio * 100 + 0.5)
 
 
 _RATIO_LABELS: Final = {
@@ -180,16 +185,24 @@ def _from_annotation(annotations: Mapping[str, str]) -> ColocationStrategy | Non
 
 
 def for_node(
-    merged: Merged[ColocationStrategy], labels: Mapping[str, str], annotations: Mapping[str, str]
+    merged: Merged[ColocationStrategy],
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str],
+    *,
+    strict_parity: bool = False,
 ) -> ColocationStrategy:
     """The strategy of a node: cluster or first matching entry, then the annotation, then the ratio labels.
 
-    An annotation that is not valid JSON and labels that are no ratios are ignored (spec 01 §6.3).
+    An annotation that is not valid JSON and labels that are no ratios are ignored (spec 01 §6.3); so is an annotation
+    that is out of bounds, which the reference takes (`strict_parity`).
     """
-    strategy = overlay(merged.for_node(labels), _from_annotation(annotations))
+    strategy = merged.for_node(labels)
+    own = _from_annotation(annotations)
+    if own is not None and (strict_parity or not problems(own)):
+        strategy = overlay(strategy, own)
     ratios = {}
     for label, field in _RATIO_LABELS.items():
-        percent = percent_of_ratio(labels.get(label, ""))
+        percent = percent_of_ratio(labels.get(label, ""), strict_parity=strict_parity)
         if percent is not None:
             ratios[field] = percent
     return msgspec.structs.replace(strategy, **ratios) if ratios else strategy

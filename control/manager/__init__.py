@@ -1,0 +1,1 @@
+"""koord-manager: NodeMetric becomes schedulable capacity. Controllers on the leader, webhooks on every replica."""

@@ -1,0 +1,197 @@
+"""koord-manager's command line and environment: Koordinator's flags with their defaults (spec 04 §1.1), and ours.
+
+Read once at start; everybody else gets an `Options`. Which controllers and plug-ins run is `selected`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from koordlet.api import times
+from koordlet.api.names import KOORDINATOR_NAMESPACE
+from koordlet.app.flags import Duration, FlagError, flag
+from koordlet.app.http import split_address
+from koordlet.app.logging import LoggingOptions, get_logger
+
+log = get_logger(__name__)
+
+CONTROLLERS = ("colocationprofile", "nodemetric", "noderesource", "nodeslo", "quotaprofile")
+NODERESOURCE_PLUGINS = (
+    "MidResource",
+    "BatchResource",
+    "CPUNormalization",
+    "ResourceAmplification",
+    "GPUDeviceResource",
+    "RDMADeviceResource",
+)
+
+
+@dataclass
+class Options(LoggingOptions):
+    """Everything that can be told on the command line."""
+
+    kubeconfig: str = flag("kubeconfig", "", "kubeconfig file; else KUBECONFIG, in-cluster, ~/.kube/config")
+    metrics_addr: str = flag("metrics-addr", ":8080", "address of the metrics pages")
+    health_probe_addr: str = flag("health-probe-addr", ":8000", "address of /healthz and /readyz")
+    enable_leader_election: bool = flag("enable-leader-election", True, "run controllers only while holding the lease")
+    leader_election_namespace: str = flag(
+        "leader-election-namespace", KOORDINATOR_NAMESPACE, "namespace of the lease; empty: the one we run in"
+    )
+    leader_elect_resource_lock: str = flag("leader-elect-resource-lock", "leases", "kind of lock", choices=("leases",))
+    namespace: str = flag("namespace", "", "see only this namespace; empty: all")
+    enable_pprof: bool = flag("enable-pprof", True, "serve profiles")
+    pprof_addr: str = flag("pprof-addr", ":8090", "address of /debug/pprof/")
+    sync_period: str = flag("sync-period", "", "how often every object is looked at again; empty or 0: never")
+    rest_config_qps: int = flag("rest-config-qps", 30, "requests a second to the API server; applied if over 0")
+    rest_config_burst: int = flag("rest-config-burst", 50, "requests at once to the API server; applied if over 0")
+    feature_gates: dict[str, bool] = flag("feature-gates", {}, "A=true,B=false; AllAlpha and AllBeta set whole stages")
+    disable_no_deepcopy: bool = flag("disable-no-deepcopy", False, "no effect", deprecated="cached objects are shared")
+    controllers: list[str] = flag("controllers", list(CONTROLLERS), "controllers to run; -name: not, *: all others")
+    noderesource_plugins: list[str] = flag(
+        "noderesource-plugins", list(NODERESOURCE_PLUGINS), "plug-ins of noderesource; -name: not, *: all others"
+    )
+    config_namespace: str = flag("config-namespace", KOORDINATOR_NAMESPACE, "namespace of the SLO ConfigMap")
+    slo_config_name: str = flag("slo-config-name", "slo-controller-config", "name of the SLO ConfigMap")
+    node_strategy_name_need_check: str = flag(
+        "node-strategy-name-need-check", "false", "true: names of node strategies must be unique"
+    )
+    strict_parity: bool = flag(
+        "strict-parity", False, "Koordinator's results to the digit where ours differ on purpose (docs/manager.md)"
+    )
+
+    colocation_profile_reconcile_by_default: bool = flag(
+        "colocation-profile-reconcile-by-default", False, "profiles change existing pods unless they say otherwise"
+    )
+    colocation_profile_reconcile_interval: Duration = flag(
+        "colocation-profile-reconcile-interval", "30s", "how often profiles are looked at again"
+    )
+    colocation_profile_force_update_pod_duration: Duration = flag(
+        "colocation-profile-force-update-pod-duration", "5m", "age at which a pod is updated whatever was remembered"
+    )
+    colocation_profile_expire_pod_cache_duration: Duration = flag(
+        "colocation-profile-expire-pod-cache-duration", "10m", "how long it is remembered that a pod was updated"
+    )
+    colocation_profile_update_pod_qps: float = flag(
+        "colocation-profile-update-pod-qps", 10.0, "pods updated a second by the profile controller"
+    )
+    colocation_profile_update_pod_qps_burst: int = flag(
+        "colocation-profile-update-pod-qps-burst", 100, "pods updated at once by the profile controller"
+    )
+    pod_enhanced_validator_config_namespace: str = flag(
+        "pod-enhanced-validator-config-namespace", KOORDINATOR_NAMESPACE, "namespace of the validator's ConfigMap"
+    )
+    pod_enhanced_validator_config_name: str = flag(
+        "pod-enhanced-validator-config-name", "pod-enhanced-validator-config", "name of the validator's ConfigMap"
+    )
+    pod_enhanced_validator_reconcile_interval: Duration = flag(
+        "pod-enhanced-validator-reconcile-interval", "5m", "how often the validator's ConfigMap is looked at again"
+    )
+    quota_update_max_retries: int = flag("quota-update-max-retries", 3, "attempts to write a quota; 3 at least")
+    quota_update_retry_jitter: Duration = flag("quota-update-retry-jitter", "0s", "pause between such attempts")
+    quota_update_max_total_jitter: Duration = flag("quota-update-max-total-jitter", "1s", "all such pauses together")
+    quota_update_conflict_fresh_get: bool = flag(
+        "quota-update-conflict-fresh-get", False, "read the quota from the API server after a conflict"
+    )
+    binding_admission_user_name: str = flag("binding-admission-user-name", "", "who alone may bind pods")
+    binding_admission_dry_run: bool = flag("binding-admission-dry-run", False, "only count what would be refused")
+    binding_admission_namespaces: str = flag("binding-admission-namespaces", "", "namespaces looked at; empty: all")
+    binding_admission_exclude_namespaces: str = flag(
+        "binding-admission-exclude-namespaces", "kube-system", "namespaces left alone"
+    )
+    binding_admission_bypass_labels: str = flag(
+        "binding-admission-bypass-labels", "koordinator.sh/binding-admission-bypass", "labels of pods left alone"
+    )
+    binding_admission_bypass_annotations: str = flag(
+        "binding-admission-bypass-annotations", "", "annotations of pods left alone"
+    )
+
+    def __post_init__(self) -> None:
+        for name, address in (
+            ("metrics-addr", self.metrics_addr),
+            ("health-probe-addr", self.health_probe_addr),
+            ("pprof-addr", self.pprof_addr),
+        ):
+            try:
+                split_address(address)
+            except ValueError as error:
+                raise FlagError(f"--{name}: {error}") from error
+
+    @property
+    def resync_seconds(self) -> float | None:
+        """`--sync-period`; None when there is none. A value that is no duration is said once and ignored."""
+        if not self.sync_period:
+            return None
+        try:
+            return times.Duration(self.sync_period).seconds or None
+        except ValueError as error:
+            log.once("sync-period", "Ignoring --sync-period", value=self.sync_period, err=error)
+            return None
+
+
+def selected(name: str, items: Sequence[str]) -> bool:
+    """Whether a list flag enables `name`: the first `name` or `-name` decides, else whether `*` was seen (§1.3)."""
+    for item in items:
+        if item == name:
+            return True
+        if item == f"-{name}":
+            return False
+    return "*" in items
+
+
+@dataclass(frozen=True)
+class WebhookEnv:
+    """The webhook server's environment variables (spec §1.1)."""
+
+    port: int = 9876
+    cert_dir: Path = Path("/tmp/koordinator-webhook-certs")
+    cert_writer: str = ""
+    host: str = ""
+    namespace: str = KOORDINATOR_NAMESPACE
+    secret_name: str = "koordinator-webhook-certs"
+    service_name: str = "koordinator-webhook-service"
+    mutating_name: str = "koordinator-mutating-webhook-configuration"
+    validating_name: str = "koordinator-validating-webhook-configuration"
+    pods_failure_policy: str = ""
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str]) -> WebhookEnv:
+        """From the environment. Raises FlagError for a port or a policy that can't be used."""
+        port = environ.get("WEBHOOK_PORT") or "9876"
+        if not port.isdecimal() or int(port) > 65535:
+            raise FlagError(f'environment variable WEBHOOK_PORT: "{port}" is not a port')
+        policy = environ.get("WEBHOOK_CONFIGURATION_FAILURE_POLICY_PODS", "")
+        if policy not in ("", "Ignore", "Fail"):
+            raise FlagError(f'WEBHOOK_CONFIGURATION_FAILURE_POLICY_PODS: "{policy}" is neither Ignore nor Fail')
+        return cls(
+            port=int(port),
+            cert_dir=Path(environ.get("WEBHOOK_CERT_DIR") or cls.cert_dir),
+            cert_writer=environ.get("WEBHOOK_CERT_WRITER", ""),
+            host=environ.get("WEBHOOK_HOST", ""),
+            namespace=environ.get("POD_NAMESPACE") or cls.namespace,
+            secret_name=environ.get("SECRET_NAME") or cls.secret_name,
+            service_name=environ.get("SERVICE_NAME") or cls.service_name,
+            mutating_name=environ.get("MUTATING_WEBHOOK_NAME") or cls.mutating_name,
+            validating_name=environ.get("VALIDATING_WEBHOOK_NAME") or cls.validating_name,
+            pods_failure_policy=policy,
+        )
+
+    @property
+    def dns_name(self) -> str:
+        """What the server certificate is for."""
+        return self.host or f"{self.service_name}.{self.namespace}.svc"
+
+    @property
+    def to_files(self) -> bool:
+        """Whether certificates live in `cert_dir` alone, and not in a Secret."""
+        return self.cert_writer == "fs" or (not self.cert_writer and bool(self.host))
+
+    @property
+    def url_host(self) -> str:
+        """`host` as it stands in a URL."""
+        try:
+            return f"[{self.host}]" if ipaddress.ip_address(self.host).version == 6 else self.host
+        except ValueError:
+            return self.host
