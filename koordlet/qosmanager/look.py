@@ -8,6 +8,7 @@ from math import isnan
 from koordlet.metriccache import MetricCache
 from koordlet.metriccache.kinds import BY_NAME
 from koordlet.metricsadvisor.picture import Picture
+from koordlet.qosmanager.cpurules import NodeRules
 from koordlet.qosmanager.view import (
     BEST_EFFORT,
     Average,
@@ -15,6 +16,7 @@ from koordlet.qosmanager.view import (
     ContainerView,
     Current,
     HostAppView,
+    Judged,
     NodeView,
     PodView,
 )
@@ -36,9 +38,10 @@ def look(
     average: Averages,
     now: float,
     collect_interval: float,
-    kubelet_static: bool = False,
+    rules: NodeRules | None = None,
+    normalized: bool = False,
 ) -> NodeView | None:
-    """None while the Node is unknown. `now` is on the picture's clock."""
+    """None while the Node is unknown. `now` is on the picture's clock; `normalized` is gate CPUNormalization."""
     node = states.node.object
     if node is None:
         return None
@@ -68,7 +71,10 @@ def look(
         cpu=None if picture is None or picture.node is None else int(picture.node.cores * 1000),
         memory=None if picture is None or picture.node is None else int(picture.node.memory),
         topology=topology,
-        kubelet_static=kubelet_static,
+        kubelet_static=rules is not None and rules.cpu is not None and rules.cpu.kubelet_static,
+        cpu_rules=None if rules is None else rules.cpu,
+        normalization=1.0 if rules is None else rules.normalization,
+        normalized=normalized,
     )
 
 
@@ -85,29 +91,30 @@ def averages(cache: MetricCache, clock: Callable[[], float]) -> Averages:
     return average
 
 
-Used = tuple[int | None, int | None, float | None]
-"""Milli-cores, bytes, share of throttled periods."""
+Used = tuple[int | None, int | None, float | None, int | None]
+"""Milli-cores, bytes, share of throttled periods, bytes with page cache."""
 UsedBy = Callable[[SubjectKind, str], Used]
 
 
 def _pod(meta: PodMeta, used: UsedBy) -> PodView:
-    cpu, memory, _ = used(SubjectKind.POD, meta.uid)
+    cpu, memory, _, charged = used(SubjectKind.POD, meta.uid)
     containers = []
     for container in meta.containers:
-        own, _, throttled = used(SubjectKind.CONTAINER, container.id)
-        containers.append(ContainerView(container, own, throttled))
-    return PodView.of(meta, cpu, memory, tuple(containers))
+        own, _, throttled, cached = used(SubjectKind.CONTAINER, container.id)
+        containers.append(ContainerView(container, own, throttled, cached))
+    return PodView.of(meta, cpu, memory, tuple(containers), charged)
 
 
 def _used(picture: Picture | None) -> UsedBy:
     found: dict[tuple[SubjectKind, str], Used] = {}
     if picture is not None:
         use = picture.use
-        columns = (use.cores.tolist(), use.memory.tolist(), use.throttled.tolist())
-        for subject, cores, memory, throttled in zip(picture.workloads.subjects, *columns, strict=True):
+        columns = (use.cores, use.memory, use.throttled, use.memory_with_page_cache)
+        rows = zip(picture.workloads.subjects, *(column.tolist() for column in columns), strict=True)
+        for subject, cores, memory, throttled, charged in rows:
             ratio = None if isnan(throttled) else throttled
-            found[subject.kind, subject.key] = (_whole(cores * 1000), _whole(memory), ratio)
-    return lambda kind, key: found.get((kind, key), (None, None, None))
+            found[subject.kind, subject.key] = (_whole(cores * 1000), _whole(memory), ratio, _whole(charged))
+    return lambda kind, key: found.get((kind, key), (None, None, None, None))
 
 
 def _whole(value: float) -> int | None:

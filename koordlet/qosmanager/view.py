@@ -13,12 +13,15 @@ from math import ceil
 from koordlet.api import names
 from koordlet.api.annotations.node import RESERVATION, system_qos_resource
 from koordlet.api.annotations.scheduling import RESOURCE_STATUS
-from koordlet.api.core import Container, Node, Pod
+from koordlet.api.core import Container, Node, Pod, pod_limits
 from koordlet.api.qos import BE, LSE, LSR, raw_qos_class
 from koordlet.api.quantity import Quantity
 from koordlet.api.slo import NodeSLOSpec
+from koordlet.api.sloconfig.interference import InterferenceStrategy
 from koordlet.api.wire import WireError
 from koordlet.app.logging import get_logger
+from koordlet.interference.model import Verdict
+from koordlet.qosmanager.cpurules import CPURules
 from koordlet.resourceexecutor import Setting, Value
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
 from koordlet.system.cgroup.codecs import UNLIMITED, milli_to_quota
@@ -29,6 +32,7 @@ log = get_logger(__name__)
 
 BEST_EFFORT = "BestEffort"
 ACTIVE = ("Pending", "Running")
+NO_CPUS = CPUSet()
 Current = Callable[[Setting], Value | None]
 
 
@@ -52,6 +56,8 @@ class ContainerView:
     meta: ContainerMeta
     cpu: int | None = None
     throttled: float | None = None
+    charged: int | None = None
+    """Bytes with page cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +71,29 @@ class PodView:
     """What the label says, empty without one (spec 03 §0)."""
     cpuset: CPUSet = field(default_factory=CPUSet)
     """CPUs that the scheduler pinned it to (`resource-status`); empty for none."""
+    numa_nodes: tuple[int, ...] = ()
+    """NUMA nodes on which the scheduler gave it CPU time (`resource-status`)."""
+    allocation_error: str = ""
+    """What is wrong with its `resource-status`, which then counts as absent."""
     containers: tuple[ContainerView, ...] = ()
+    charged: int | None = None
+    """Bytes with page cache; `memory` is without."""
 
     @classmethod
     def of(
-        cls, meta: PodMeta, cpu: int | None, memory: int | None, containers: tuple[ContainerView, ...] = ()
+        cls,
+        meta: PodMeta,
+        cpu: int | None,
+        memory: int | None,
+        containers: tuple[ContainerView, ...] = (),
+        charged: int | None = None,
     ) -> PodView:
         """A pod that came from the kubelet. A malformed annotation is said once and counts as absent."""
         pod = meta.pod
         qos = "" if pod is None else raw_qos_class(pod)
-        return cls(meta, cpu, memory, qos, _pinned(pod), containers or tuple(map(ContainerView, meta.containers)))
+        cpuset, nodes, error = _allocation(pod)
+        views = containers or tuple(map(ContainerView, meta.containers))
+        return cls(meta, cpu, memory, qos, cpuset, nodes, error, views)
 
     @property
     def active(self) -> bool:
@@ -105,6 +124,16 @@ class HostAppView:
 
 
 @dataclass(frozen=True, slots=True)
+class Judged:
+    """What interference detection says: verdicts whose alarm is on, and when it last looked."""
+
+    verdicts: tuple[Verdict, ...]
+    strategy: InterferenceStrategy
+    at: float | None
+    """On the view's clock; None before the first look."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeView:
     """One round's picture. `current` answers what the kernel holds for a setting."""
 
@@ -124,8 +153,14 @@ class NodeView:
     kubelet_static: bool = False
     """Whether the kubelet's CPU manager pins containers itself."""
 
+    cpu_rules: CPURules | None = None
+    """What NodeResourceTopology says; None while it says nothing readable."""
     normalization: float = 1.0
     """How much faster than the cluster's normal this node's CPUs are, 1 for as fast."""
+    judged: Judged | None = None
+    """None where nothing detects interference."""
+    normalized: bool = True
+    """Whether services' quotas follow that (gate CPUNormalization); those of batch resources always do."""
 
     newborns: tuple[PodView, ...] = ()
     """Pods that a hook told of and the kubelet did not show yet: settings follow them (`runtimehooks.hooks.followed`),
@@ -138,9 +173,7 @@ class NodeView:
 
     def quota_of(self, container: Container) -> int:
         """Microseconds of quota that belong to the container's limit on this node; UNLIMITED without one."""
-        limit = container.resources.limits.get("cpu")
-        quota = UNLIMITED if limit is None else milli_to_quota(limit.milli_value())
-        return ceil(quota / self.normalization) if quota > 0 and self.normalization > 1 else quota
+        return normalized_quota(container_quota(container), self.normalization if self.normalized else 1.0)
 
     def capacity(self, resource: str) -> int:
         """Milli-cores for cpu, else whole units; 0 while unknown."""
@@ -153,6 +186,8 @@ class NodeView:
     @property
     def reserved_cpus(self) -> CPUSet:
         """CPUs that nobody but the system may use: the node's reservation and class SYSTEM's exclusive ones."""
+        if self.cpu_rules is not None:  # where a reservation of amounts has become one of CPUs
+            return self.cpu_rules.withheld
         annotations = {} if self.node is None else self.node.metadata.annotations
         return _reserved(annotations) | _system(annotations)
 
@@ -186,6 +221,24 @@ def exclusive(pods: Iterable[PodView]) -> tuple[CPUSet, CPUSet]:
     return pinned_elsewhere(known, LSE), pinned_elsewhere(known, LSR)
 
 
+def container_quota(container: Container) -> int:
+    """Microseconds that the kubelet gives it for its limit; UNLIMITED without one."""
+    limit = container.resources.limits.get("cpu")
+    return UNLIMITED if limit is None else milli_to_quota(limit.milli_value())
+
+
+def pod_quota(pod: Pod) -> int:
+    """Microseconds that the kubelet gives the pod; UNLIMITED as soon as one container has no limit."""
+    if not all(one.resources.limits.get("cpu") for one in (*pod.spec.containers, *pod.spec.init_containers)):
+        return UNLIMITED
+    return milli_to_quota(_amount(pod_limits(pod), "cpu"))
+
+
+def normalized_quota(quota: int, ratio: float) -> int:
+    """A limited quota on CPUs that are `ratio` times as fast as normal; slower ones get no more than their limit."""
+    return ceil(quota / ratio) if quota > 0 and ratio > 1 else quota
+
+
 def _amount(resources: Mapping[str, Quantity], resource: str) -> int:
     amount = resources.get(resource)
     if amount is None:
@@ -193,14 +246,22 @@ def _amount(resources: Mapping[str, Quantity], resource: str) -> int:
     return amount.milli_value() if resource == "cpu" else amount.value()
 
 
-def _pinned(pod: Pod | None) -> CPUSet:
-    if pod is None:
-        return CPUSet()
+def _allocation(pod: Pod | None) -> tuple[CPUSet, tuple[int, ...], str]:
+    """CPUs, NUMA nodes and what is wrong."""
+    if pod is None or names.ANNOTATION_RESOURCE_STATUS not in pod.metadata.annotations:
+        return NO_CPUS, (), ""
     try:
-        return CPUSet.parse(RESOURCE_STATUS.get(pod.metadata.annotations).cpuset)
+        status = RESOURCE_STATUS.get(pod.metadata.annotations)
+        nodes = [one.node for one in status.numa_node_resources if _takes_cpu(one.resources)]
+        return CPUSet.parse(status.cpuset), tuple(nodes), ""
     except (WireError, CPUListError) as error:
         _complain(f"pod {pod.metadata.key}", names.ANNOTATION_RESOURCE_STATUS, error)
-        return CPUSet()
+        return NO_CPUS, (), f"{names.ANNOTATION_RESOURCE_STATUS}: {error}"
+
+
+def _takes_cpu(resources: Mapping[str, Quantity]) -> bool:
+    batch = resources.get(names.RESOURCE_BATCH_CPU)
+    return _amount(resources, "cpu") != 0 or (batch is not None and batch.value() > 0)
 
 
 def _reserved(annotations: Mapping[str, str]) -> CPUSet:

@@ -73,6 +73,8 @@ class PodMeta:
     """None when the pod was found by its cgroup alone."""
     task_ids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Thread ids by container id, with `--enable-pod-taskids`."""
+    sandbox_dir: str = ""
+    """Cgroup of the pause container; empty while it can't be told."""
 
 
 @dataclass(frozen=True, slots=True)

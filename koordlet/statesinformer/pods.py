@@ -22,6 +22,7 @@ from koordlet.system.naming import CgroupDriver, KubeQOS, NamingError, container
 log = get_logger(__name__)
 
 TaskIds = Callable[[PodMeta, CgroupDriver], Mapping[str, tuple[int, ...]]]
+SandboxDir = Callable[[PodMeta, CgroupDriver], str]
 
 
 def describe(pod: Pod, driver: CgroupDriver) -> PodMeta:
@@ -68,9 +69,12 @@ class PodsInformer:
         *,
         on_sync: Callable[[], None] = lambda: None,
         task_ids: TaskIds | None = None,
+        sandbox_dir: SandboxDir | None = None,
     ) -> None:
-        """`task_ids` reads the threads of a pod's containers; None leaves them out."""
+        """`task_ids` reads the threads of a pod's containers, `sandbox_dir` looks for its pause container; None leaves
+        them out."""
         self._kubelet, self._driver, self._on_sync, self._task_ids = kubelet, driver, on_sync, task_ids
+        self._sandbox_dir = sandbox_dir
         self._complained: set[str] = set()
         self.pods: MappingProxyType[str, PodMeta] = MappingProxyType({})
         self.synced = False
@@ -101,7 +105,7 @@ class PodsInformer:
             try:
                 if not uid:
                     raise NamingError("metadata.uid is empty")
-                meta = describe(pod, driver)
+                meta = self._with_sandbox(describe(pod, driver), driver)
                 found[uid] = meta if self._task_ids is None else replace(meta, task_ids=self._task_ids(meta, driver))
                 self._complained.discard(uid)
             except (NamingError, ValueError) as error:
@@ -111,3 +115,16 @@ class PodsInformer:
         self._complained.intersection_update(pod.metadata.uid for pod in pods)
         self.pods, self.synced, self.error = MappingProxyType(found), True, ""
         self._on_sync()
+
+    def _with_sandbox(self, meta: PodMeta, driver: CgroupDriver) -> PodMeta:
+        """Looked for once for the same containers: a new sandbox gives all of them new ids."""
+        if self._sandbox_dir is None:
+            return meta
+        known = self.pods.get(meta.uid)
+        same = known is not None and known.sandbox_dir and _ids(known) == _ids(meta)
+        found = known.sandbox_dir if known is not None and same else self._sandbox_dir(meta, driver)
+        return replace(meta, sandbox_dir=found) if found else meta
+
+
+def _ids(meta: PodMeta) -> tuple[str, ...]:
+    return tuple(container.id for container in meta.containers)

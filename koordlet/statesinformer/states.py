@@ -23,7 +23,7 @@ from koordlet.statesinformer.local import discover
 from koordlet.statesinformer.model import PodMeta, Subject, SubjectKind, Workloads, subjects_of
 from koordlet.statesinformer.nodemetric import Policy
 from koordlet.statesinformer.nodeslo import effective
-from koordlet.statesinformer.pods import PodsInformer, TaskIds
+from koordlet.statesinformer.pods import PodsInformer, SandboxDir, TaskIds
 from koordlet.system.naming import CgroupDriver, KubeQOS, host_application_dir, kubepods_dir, qos_dir
 
 log = get_logger(__name__)
@@ -123,10 +123,15 @@ class KubeStates:
         )
         self.node.add_handler(on_add=lambda new: self._node_changed(None, new), on_update=self._node_changed)
 
-    def ask(self, kubelet: KubeletClient, task_ids: TaskIds | None = None) -> PodsInformer:
-        """Take pods from this kubelet, with the threads of their containers where `task_ids` reads them."""
+    def ask(
+        self, kubelet: KubeletClient, task_ids: TaskIds | None = None, sandbox_dir: SandboxDir | None = None
+    ) -> PodsInformer:
+        """Take pods from this kubelet, with the threads of their containers where `task_ids` reads them, and with their
+        sandboxes where `sandbox_dir` finds them."""
         self._kubelet = kubelet
-        self.pods = PodsInformer(kubelet, lambda: self.driver, on_sync=self._pods_synced, task_ids=task_ids)
+        self.pods = PodsInformer(
+            kubelet, lambda: self.driver, on_sync=self._pods_synced, task_ids=task_ids, sandbox_dir=sandbox_dir
+        )
         return self.pods
 
     def endpoint(self) -> Endpoint:

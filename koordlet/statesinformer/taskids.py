@@ -12,7 +12,14 @@ from koordlet.api.core import Pod
 from koordlet.app.logging import get_logger
 from koordlet.statesinformer.model import PodMeta
 from koordlet.system.errors import KernelFileError
-from koordlet.system.naming import CgroupDriver, NamingError, is_container_name, parse_container_name, sandbox_id
+from koordlet.system.naming import (
+    CgroupDriver,
+    ContainerId,
+    NamingError,
+    is_container_name,
+    parse_container_name,
+    sandbox_id,
+)
 
 log = get_logger(__name__)
 
@@ -35,15 +42,9 @@ def task_ids(
         return {}
     declared = {one.name for one in (*pod.spec.containers, *pod.spec.init_containers)}
     places = {one.id: one.cgroup_dir for one in meta.containers if one.name in declared}
-    try:
-        names = children(meta.cgroup_dir)
-        sandbox = sandbox_id(driver, names, _ids(pod))
-    except NamingError as error:
-        log.debug("sandbox left out", pod=pod.metadata.key, error=str(error))
-    else:
-        if sandbox is not None:
-            name = next(one for one in names if _hash(driver, one) == sandbox.hash)  # cri-o's has no `.scope`
-            places[str(sandbox)] = f"{meta.cgroup_dir}/{name}"
+    sandbox = sandbox_of(meta, driver, children)
+    if sandbox is not None:
+        places[str(sandbox[0])] = sandbox[1]
     found = {}
     for key, place in places.items():
         try:
@@ -54,6 +55,24 @@ def task_ids(
             if ids is not None:
                 found[key] = ids
     return found
+
+
+def sandbox_of(
+    meta: PodMeta, driver: CgroupDriver, children: Callable[[str], Sequence[str]]
+) -> tuple[ContainerId, str] | None:
+    """Id and directory of the pod's pause container; None while it can't be told from other directories."""
+    if meta.pod is None:
+        return None
+    try:
+        names = children(meta.cgroup_dir)
+        sandbox = sandbox_id(driver, names, _ids(meta.pod))
+    except NamingError as error:
+        log.debug("sandbox left out", pod=meta.pod.metadata.key, error=str(error))
+        return None
+    if sandbox is None:
+        return None
+    name = next(one for one in names if _hash(driver, one) == sandbox.hash)  # cri-o's has no `.scope`
+    return sandbox, f"{meta.cgroup_dir}/{name}"
 
 
 def _hash(driver: CgroupDriver, name: str) -> str:

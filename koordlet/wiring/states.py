@@ -14,7 +14,7 @@ from koordlet.statesinformer.model import PodMeta
 from koordlet.statesinformer.pods import PodsInformer
 from koordlet.statesinformer.resourceviews import ResourceViews
 from koordlet.statesinformer.states import KubeStates, LocalStates
-from koordlet.statesinformer.taskids import task_ids
+from koordlet.statesinformer.taskids import sandbox_of, task_ids
 from koordlet.system.cgroup import tree
 from koordlet.system.naming import CgroupDriver, detect_driver
 from koordlet.wiring.context import Context
@@ -66,7 +66,9 @@ def cluster(context: Context) -> Cluster:
         states.endpoint, _kubelet_headers(context, config), timeout=options.kubelet_sync_timeout, duration=duration
     )
     pods = states.ask(
-        kubelet, (lambda meta, driver: _task_ids(context, meta, driver)) if options.enable_pod_taskids else None
+        kubelet,
+        (lambda meta, driver: _task_ids(context, meta, driver)) if options.enable_pod_taskids else None,
+        lambda meta, driver: _sandbox_dir(context, meta, driver),
     )
     states.node.add_handler(on_add=lambda node: setattr(context.registries, "node", node.metadata.name))
     context.runner.add_stop("kube client", client.close)
@@ -89,6 +91,12 @@ def cluster(context: Context) -> Cluster:
 def _task_ids(context: Context, meta: PodMeta, driver: CgroupDriver) -> Mapping[str, tuple[int, ...]]:
     cpuset = context.files.hierarchy("cpuset")
     return task_ids(meta, driver, lambda directory: tree.children(cpuset, directory), context.files.tasks)
+
+
+def _sandbox_dir(context: Context, meta: PodMeta, driver: CgroupDriver) -> str:
+    cpuset = context.files.hierarchy("cpuset")
+    found = sandbox_of(meta, driver, lambda directory: tree.children(cpuset, directory))
+    return "" if found is None else found[1]
 
 
 def _kubelet_headers(context: Context, config: Config) -> Callable[[], Awaitable[Mapping[str, str]]]:
