@@ -1,13 +1,15 @@
 """Batch resources: what a BE pod asks for as `kubernetes.io/batch-*` is its shares, quota, memory limit (spec 03 §4.7).
 
-The kubelet knows nothing of these resources and starts such pods without any request or limit. Pure.
+The kubelet knows nothing of these resources and starts such pods without any request or limit. Strategy and hook in
+one, from the same values. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from math import ceil
 
+from koordlet.api.annotations.pod import EXTENDED_RESOURCE_SPEC
 from koordlet.api.core import Container
 from koordlet.api.names import RESOURCE_BATCH_CPU, RESOURCE_BATCH_MEMORY
 from koordlet.api.quantity import Quantity
@@ -17,6 +19,7 @@ from koordlet.audit import pod as about_pod
 from koordlet.qosmanager.strategy import Decision, Strategy
 from koordlet.qosmanager.view import NodeView, PodView
 from koordlet.resourceexecutor import Setting, Update
+from koordlet.runtimehooks.hooks import NOTHING, Answer, HookContext, Stage, answer_of, followed
 from koordlet.system.cgroup.codecs import SHARES_MIN, UNLIMITED, milli_to_quota, milli_to_shares
 
 SHARES, QUOTA, MEMORY = "cpu.shares", "cpu.cfs_quota_us", "memory.limit_in_bytes"
@@ -56,30 +59,46 @@ def _sum(limits: list[int | None]) -> int:
 
 
 class BatchResource(Strategy):
-    """The strategy. While CPU suppress bounds best effort by a quota of its directory, pods have none of their own."""
+    """Strategy and hook. While CPU suppress bounds best effort by a quota of its directory, pods have none of their
+    own."""
 
     name = "batchresource"
     gate = "BatchResource"
+    follows_pods = True
+    hook = "BatchResource"
+    stages = (Stage.PRE_RUN_POD_SANDBOX, Stage.PRE_CREATE_CONTAINER, Stage.PRE_UPDATE_CONTAINER_RESOURCES)
 
     def decide(self, view: NodeView) -> Decision | None:
         """See the module."""
-        threshold = view.slo.resource_used_threshold_with_be
-        by_quota = threshold is not None and threshold.enable and threshold.cpu_suppress_policy == CFS_QUOTA_POLICY
         updates: list[Update] = []
-        for pod in view.pods:
-            if pod.raw_qos == BE and pod.active and pod.meta.pod is not None and asks(pod.meta.pod.spec.containers):
-                updates += self._of_pod(view, pod, pod.meta.pod.spec.containers, quota=not by_quota)
+        for pod in followed(view):
+            specs = _containers(pod)
+            if specs:
+                about = about_pod(pod.meta.namespace, pod.meta.name)
+                updates += _of(view, pod.meta.cgroup_dir, specs.values(), about)
+                for meta in pod.meta.containers:
+                    if meta.running and meta.name in specs:
+                        updates += _of(view, meta.cgroup_dir, [specs[meta.name]], about)
         return Decision(tuple(updates))
 
-    def _of_pod(self, view: NodeView, pod: PodView, containers: list[Container], *, quota: bool) -> Iterator[Update]:
-        about = about_pod(pod.meta.namespace, pod.meta.name)
-        specs = {container.name: container for container in containers}
-        yield from _updates(pod.meta.cgroup_dir, values(containers, view.normalization, quota=quota), about)
-        for meta in pod.meta.containers:
-            if meta.running and meta.name in specs:
-                own = values([specs[meta.name]], view.normalization, quota=quota)
-                yield from _updates(meta.cgroup_dir, own, about)
+    def answer(self, stage: Stage, context: HookContext, view: NodeView) -> Answer:
+        """The pod's values at its sandbox, a container's at the container's stages."""
+        EXTENDED_RESOURCE_SPEC.get(context.annotations)  # raises: what is malformed must not pass as asking for nothing
+        specs, container = _containers(context.pod), context.container
+        if container is None:
+            return answer_of(_of(view, "", specs.values(), None)) if specs else NOTHING
+        return answer_of(_of(view, "", [specs[container.name]], None)) if container.name in specs else NOTHING
 
 
-def _updates(directory: str, found: dict[str, int], about: About) -> list[Update]:
+def _containers(pod: PodView) -> dict[str, Container]:
+    """The containers of a BE pod that asks for batch resources, by name; none of another pod."""
+    if pod.raw_qos != BE or pod.meta.pod is None or not asks(pod.meta.pod.spec.containers):
+        return {}
+    return {container.name: container for container in pod.meta.pod.spec.containers}
+
+
+def _of(view: NodeView, directory: str, specs: Iterable[Container], about: About | None) -> list[Update]:
+    threshold = view.slo.resource_used_threshold_with_be
+    by_quota = threshold is not None and threshold.enable and threshold.cpu_suppress_policy == CFS_QUOTA_POLICY
+    found = values(specs, view.normalization, quota=not by_quota)
     return [Update(Setting(file, directory), value, REASON, NEUTRAL[file], about) for file, value in found.items()]

@@ -3,12 +3,13 @@
 Anolis kernels have it as `cpu.bvt_warp_ns` (-1 steps back, 2 goes first). Stock kernels have `cpu.idle`: a group that
 runs only when nobody else wants the CPU and is preempted at once by whoever wakes. There a class below 0 gets
 `cpu.idle`, or the least weight where even that is missing; a class above 0 keeps the weight that the kubelet gave it,
-which nothing idle can outweigh.
+which nothing idle can outweigh. Strategy and hook in one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from koordlet.api.annotations.pod import cpu_qos
 from koordlet.api.sloconfig.resourceqos import CPU_POLICY_GROUP_IDENTITY, ResourceQOSStrategy
@@ -19,6 +20,7 @@ from koordlet.audit import pod as about_pod
 from koordlet.qosmanager.strategy import Decision, Strategy
 from koordlet.qosmanager.view import NodeView, PodView
 from koordlet.resourceexecutor import Setting, Update
+from koordlet.runtimehooks.hooks import NOTHING, Answer, HookContext, Stage, answer_of, followed
 from koordlet.system.cgroup.codecs import SHARES_MIN
 
 log = get_logger(__name__)
@@ -46,17 +48,10 @@ def class_values(strategy: ResourceQOSStrategy) -> dict[str, int | None]:
 
 
 def pod_value(pod: PodView, values: Mapping[str, int | None]) -> int:
-    """The pod's identity; its annotation may change that of an LS pod. A malformed one counts as absent."""
+    """The pod's identity; its annotation may change that of an LS pod. Raises WireError for a malformed one."""
     name = BY_QOS.get(pod.raw_qos) or _by_kube(pod.meta.kube_qos, values)
     found = values[name] or 0
-    if pod.meta.pod is None:
-        return found
-    try:
-        own = cpu_qos(pod.meta.pod.metadata.annotations)
-    except WireError as error:
-        log.once(f"{pod.meta.uid}:{error}", "annotation ignored", pod=f"{pod.meta.namespace}/{pod.meta.name}",
-                 error=str(error))  # fmt: skip
-        return found
+    own = None if pod.meta.pod is None else cpu_qos(pod.meta.pod.metadata.annotations)
     if own is None or pod.raw_qos != "LS":
         return found
     if not own.enable:
@@ -71,10 +66,13 @@ def _by_kube(kube_qos: str, values: Mapping[str, int | None]) -> str:
 
 
 class GroupIdentity(Strategy):
-    """The strategy. `supports` is asked at each round: files appear with the kubelet's directories."""
+    """Strategy and hook. `supports` is asked at each round: files appear with the kubelet's directories."""
 
     name = "groupidentity"
     gate = "GroupIdentity"
+    follows_pods = True
+    hook = "GroupIdentity"
+    stages = (Stage.PRE_RUN_POD_SANDBOX,)
 
     def __init__(self, supports: Supports) -> None:
         self._supports = supports
@@ -110,23 +108,43 @@ class GroupIdentity(Strategy):
             if directory:
                 yield from self._identity(directory, values[name] or 0, None)
 
-    def _pods(self, view: NodeView, values: Mapping[str, int | None]) -> Iterator[Update]:
-        below = f"{view.best_effort_dir}/"
-        bvt = self._has_bvt(view)
-        for pod in view.pods:
-            if not pod.active:
-                continue
-            value = pod_value(pod, values)
-            if not bvt and pod.meta.cgroup_dir.startswith(below) and (values["be"] or 0) < 0:
-                continue  # the directory is idle as a whole; inside it weights go on to count
-            yield from self._identity(pod.meta.cgroup_dir, value, about_pod(pod.meta.namespace, pod.meta.name))
+    def answer(self, stage: Stage, context: HookContext, view: NodeView) -> Answer:
+        """The pod's identity."""
+        strategy = view.slo.resource_qos_strategy
+        values = {} if strategy is None else class_values(strategy)
+        if all(value is None for value in values.values()):
+            return NOTHING
+        value = pod_value(context.pod, values)
+        return answer_of(self._of_pod(view, context.pod, value, values, self._has_bvt(view)))
 
-    def _identity(self, directory: str, value: int, about: About | None) -> Iterator[Update]:
+    def _pods(self, view: NodeView, values: Mapping[str, int | None]) -> Iterator[Update]:
+        bvt = self._has_bvt(view)
+        for pod in followed(view):
+            try:
+                value = pod_value(pod, values)
+            except WireError as error:
+                who = f"{pod.meta.namespace}/{pod.meta.name}"
+                log.once(f"{pod.meta.uid}:{error}", "annotation ignored", pod=who, error=str(error))
+                value = pod_value(replace(pod, meta=replace(pod.meta, pod=None)), values)
+            yield from self._of_pod(view, pod, value, values, bvt)
+
+    def _of_pod(
+        self, view: NodeView, pod: PodView, value: int, values: Mapping[str, int | None], bvt: bool
+    ) -> Iterator[Update]:
+        below = f"{view.best_effort_dir}/"
+        if not bvt and pod.meta.cgroup_dir.startswith(below) and (values["be"] or 0) < 0:
+            return  # the directory is idle as a whole; inside it weights go on to count
+        about = about_pod(pod.meta.namespace, pod.meta.name)
+        yield from self._identity(pod.meta.cgroup_dir, value, about, like=view.best_effort_dir)
+
+    def _identity(self, directory: str, value: int, about: About | None, like: str | None = None) -> Iterator[Update]:
+        """`like`: where to look what this kernel has, for a directory that may not be there yet."""
         if not value or not directory:
             return
-        if self._supports(BVT, directory):
+        where = directory if like is None else like
+        if self._supports(BVT, where):
             yield Update(Setting(BVT, directory), value, REASON, 0, about)
-        elif value < 0 and self._supports(IDLE, directory):
+        elif value < 0 and self._supports(IDLE, where):
             yield Update(Setting(IDLE, directory), 1, REASON, 0, about)
         elif value < 0:
             yield Update(Setting(SHARES, directory), SHARES_MIN, REASON, None, about)

@@ -19,6 +19,7 @@ from koordlet.api.wire import WireError
 from koordlet.app.logging import get_logger
 from koordlet.metrics import Registries
 from koordlet.qosmanager.view import NodeView, PodView
+from koordlet.resourceexecutor import Update
 
 log = get_logger(__name__)
 
@@ -96,12 +97,13 @@ class HookContext:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A host path to show in the container."""
+    """A host path to show in the container; a `fresh` one is a directory to be made anew, empty, before that."""
 
     source: str
     destination: str
     type: str = "bind"
     options: tuple[str, ...] = ("rbind",)
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,21 @@ class Answer:
 
 _SINGLE = tuple(one.name for one in fields(Answer) if one.name not in ("env", "mounts", "devices"))
 NOTHING = Answer()
+_FIELD_OF = {
+    "cpu.shares": "cpu_shares",
+    "cpu.cfs_quota_us": "cfs_quota",
+    "cpuset.cpus": "cpuset",
+    "memory.limit_in_bytes": "memory_limit",
+    "net_cls.classid": "net_cls_classid",
+    "cpu.bvt_warp_ns": "cpu_bvt",
+    "cpu.idle": "cpu_idle",
+}
+
+
+def answer_of(updates: Iterable[Update]) -> Answer:
+    """What a strategy wants set for one pod or container, as an answer."""
+    given: dict[str, Any] = {_FIELD_OF[update.setting.resource]: update.value for update in updates}
+    return Answer(**given)
 
 
 class HookPlugin(Protocol):

@@ -1,0 +1,80 @@
+"""From what a runtime says of a pod or container to the context that hooks get. Pure.
+
+A request carries labels and annotations but no pod spec: containers are those of the extended-resource annotation,
+with their batch resources as requests and limits, and the Kubernetes QoS class is what the cgroup's path says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+from koordlet.api.annotations.pod import EXTENDED_RESOURCE_SPEC
+from koordlet.api.core import Container, Pod
+from koordlet.api.core.pod import PodSpec, PodStatus, ResourceRequirements
+from koordlet.api.meta import ObjectMeta
+from koordlet.api.priority import priority_class
+from koordlet.api.qos import qos_class
+from koordlet.api.wire import WireError
+from koordlet.qosmanager.view import PodView
+from koordlet.runtimehooks.hooks import HookError
+from koordlet.statesinformer.model import PodMeta
+from koordlet.system.naming import CgroupDriver, NamingError, parse_pod_name, pod_dir, qos_of_dir
+
+DOCKER_ANNOTATION = "io.kubernetes.docker.type"
+
+
+def pod_of(
+    name: str,
+    namespace: str,
+    uid: str,
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str],
+    cgroup_parent: str,
+    *,
+    handler: str = "",
+) -> PodView:
+    """A pod that is about to start. Raises HookError for a cgroup parent that can be no pod's directory."""
+    directory = cgroup_dir(cgroup_parent)
+    kube_qos = qos_of_dir(directory).value
+    pod = Pod(
+        metadata=ObjectMeta(
+            name=name, namespace=namespace, uid=uid, labels=dict(labels), annotations=dict(annotations)
+        ),
+        spec=PodSpec(containers=_containers(annotations), runtime_class_name=handler or None),
+        status=PodStatus(phase="Pending", qos_class=kube_qos),
+    )
+    meta = PodMeta(uid, name, namespace, qos_class(pod), priority_class(pod), kube_qos, directory, (), pod)
+    return PodView.of(meta, None, None)
+
+
+def _containers(annotations: Mapping[str, str]) -> list[Container]:
+    try:
+        found = EXTENDED_RESOURCE_SPEC.get(annotations).containers
+    except WireError:  # the hook that needs it says so
+        return []
+    return [
+        Container(name=name, resources=ResourceRequirements(limits=one.limits, requests=one.requests))
+        for name, one in found.items()
+    ]
+
+
+def cgroup_dir(cgroup_parent: str) -> str:
+    """Relative to a hierarchy's root. Docker is told a slice's name alone, without those it lies in."""
+    directory = cgroup_parent.strip("/")
+    if ".." in PurePosixPath(directory).parts:
+        raise HookError(f"cgroup parent {cgroup_parent!r} leads upwards")
+    if "/" in directory or not directory.endswith(".slice"):
+        return directory
+    try:
+        uid = parse_pod_name(CgroupDriver.SYSTEMD, directory)
+    except NamingError:
+        return directory
+    return pod_dir(CgroupDriver.SYSTEMD, qos_of_dir(directory), uid)
+
+
+def container_id(runtime: str, digest: str, annotations: Mapping[str, str]) -> str:
+    """`<runtime>://<id>`; empty without an id. `runtime` is the node's; a pod of Docker says so itself."""
+    if not digest:
+        return ""
+    return f"{'docker' if DOCKER_ANNOTATION in annotations else runtime}://{digest}"
