@@ -40,6 +40,7 @@ def look(
     collect_interval: float,
     rules: NodeRules | None = None,
     normalized: bool = False,
+    judged: Judged | None = None,
 ) -> NodeView | None:
     """None while the Node is unknown. `now` is on the picture's clock; `normalized` is gate CPUNormalization."""
     node = states.node.object
@@ -75,6 +76,7 @@ def look(
         cpu_rules=None if rules is None else rules.cpu,
         normalization=1.0 if rules is None else rules.normalization,
         normalized=normalized,
+        judged=judged,
     )
 
 

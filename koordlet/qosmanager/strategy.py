@@ -4,25 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from koordlet.qosmanager.eviction import Task
 from koordlet.qosmanager.view import NodeView
 from koordlet.resourceexecutor import Update
+from koordlet.statesinformer.model import PodMeta
 
 Rows = Mapping[tuple[str, ...], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something to say of a pod: in the audit log, as an Event where `event` has words, and as a count where `counts`
+    names a family and its label values. An Event's words are the same for the same thing, so that it is one Event."""
+
+    pod: PodMeta
+    reason: str
+    message: str
+    event: str = ""
+    warning: bool = False
+    details: Mapping[str, Any] = field(default_factory=dict)
+    counts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """`updates`: all that the strategy wants set, by its settings; what it wanted before and leaves out is given back.
     `evictions`: what must be released and who may go. `figures`: rows of its metric families (label values without
-    `node`). `note`: one sentence for people."""
+    `node`). `note`: one sentence for people. `notices`: what changed with this decision and is to be said."""
 
     updates: tuple[Update, ...] = ()
     evictions: tuple[Task, ...] = ()
     figures: Mapping[str, Rows] = field(default_factory=dict)
     note: str = ""
+    notices: tuple[Notice, ...] = ()
 
 
 class Strategy(Protocol):
