@@ -23,7 +23,7 @@ from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger, LedgerError
 from koordlet.resourceexecutor.merge import OwnerRule, Wish, merge
 from koordlet.resourceexecutor.order import Change, ordered
-from koordlet.resourceexecutor.settings import Setting, Update, Value
+from koordlet.resourceexecutor.settings import RANKS, Setting, Update, Value
 from koordlet.system.errors import InvalidValue, KernelFileError, ResourceUnsupported
 from koordlet.system.write import TargetGone, WriteError
 
@@ -158,8 +158,8 @@ class Executor:
                 if setting not in wishes and not self._weight_of_idle(setting)
             ]
             changes += [change for setting in unwanted if (change := self._give_back(setting, result))]
-        for change in ordered(self._remembered(changes, result)):
-            self._write(change, wishes.get(change.setting), now, result)
+        self._carry_out(changes, now, result)
+        self._go_on(now, result)
         self._save()
         for setting in [setting for setting in self._problems if setting not in wishes]:
             del self._problems[setting]
@@ -174,6 +174,23 @@ class Executor:
         self._silent.clear()
         return self.apply()
 
+    def _carry_out(self, changes: list[Change], now: float, result: PassResult) -> None:
+        for change in ordered(self._remembered(changes, result)):
+            self._write(change, self.wishes.get(change.setting), now, result)
+
+    def _go_on(self, now: float, result: PassResult) -> None:
+        """Settings that waited for something that this pass has made."""
+        for _ in set(RANKS.values()):
+            again = [setting for setting in result.waiting if setting.resource in RANKS]
+            if not again or not any(change.setting.resource in RANKS for change in result.written):
+                return
+            result.waiting = [setting for setting in result.waiting if setting.resource not in RANKS]
+            looks = [self._look(setting, self.wishes[setting], now, result) for setting in again]
+            changes = [change for change in looks if change is not None]
+            if not changes:
+                return
+            self._carry_out(changes, now, result)
+
     def _look(self, setting: Setting, wish: Wish, now: float, result: PassResult) -> Change | None:
         """The change that the setting needs, if any."""
         asked = wish.update.value
@@ -184,6 +201,7 @@ class Executor:
             return None
         try:
             current = self._files.read(setting)
+            holds = None if current is None else self._files.holds(setting, asked)
         except KernelFileError as error:
             self._fail(setting, asked, wish.owner, str(error), now + RETRY_SECONDS, result)
             return None
@@ -197,8 +215,10 @@ class Executor:
         foreign = held is not None and held.shown is not None and current not in (held.shown, held.asked)
         if foreign and setting in self._ledger.originals:  # the kubelet's newer word is what to go back to
             self._ledger.originals[setting] = current
-        if current == asked or (held is not None and held.asked == asked and held.shown == current):
-            self._held[setting] = _Held(asked, current, now + self._force)
+        if holds is None:
+            holds = current == asked or (held is not None and held.asked == asked and held.shown == current)
+        if holds:
+            self._held[setting] = _Held(asked, current, now + self._patience(setting))
             self._problems.pop(setting, None)
             if wish.update.neutral is not None:  # a hook had set it already
                 self._ledger.originals.setdefault(setting, wish.update.neutral)
@@ -295,10 +315,15 @@ class Executor:
         elif change.last and wish is None:
             del self._ledger.originals[setting]
         elif change.last:
-            self._held[setting] = _Held(change.value, shown, now + self._force)
+            self._held[setting] = _Held(change.value, shown, now + self._patience(setting))
             self._problems.pop(setting, None)
         if setting.resource == IDLE and change.value == 0:
             self._weigh_again(Setting(WEIGHT, setting.cgroup_dir), now, result)
+
+    def _patience(self, setting: Setting) -> float:
+        """Seconds until the next look at what holds."""
+        period = self._files.period(setting)
+        return self._force if period is None else min(period, self._force)
 
     def _vanished(self, setting: Setting, wish: Wish | None, result: PassResult) -> None:
         if wish is None:

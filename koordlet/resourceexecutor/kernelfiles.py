@@ -1,4 +1,5 @@
-"""Settings as files: read in v1 terms, written in the file's own form. The only place that calls `system.write`.
+"""Settings as files: read in v1 terms, written in the file's own form; those of a store go to it. Only this package
+calls `system.write`.
 
 Each function deals with one setting and says why it can't: `None` from `read` means that file or cgroup is not there
 now (a container that has not started yet or has ended), `KernelFileError` that it can't be used.
@@ -8,8 +9,10 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 
 from koordlet.resourceexecutor.settings import Setting, Value
+from koordlet.resourceexecutor.stores import Store
 from koordlet.system.cgroup import codecs, registry
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.cgroup.registry import FileSpec, Kind, NodeRoot, Support
@@ -25,8 +28,9 @@ UNSET_LINE = {"blkio.cost.weight": "100"}
 class KernelFiles:
     """Reads and writes settings on this host."""
 
-    def __init__(self, files: CgroupFS, roots: Roots) -> None:
+    def __init__(self, files: CgroupFS, roots: Roots, stores: Iterable[Store] = ()) -> None:
         self._files, self._roots = files, roots
+        self._stores = {resource: store for store in stores for resource in store.resources}
 
     def path(self, setting: Setting) -> str:
         """Absolute path; raises ResourceUnsupported when there is no such file here."""
@@ -40,6 +44,8 @@ class KernelFiles:
 
     def check(self, setting: Setting, value: Value) -> Value:
         """`value` in canonical form. Raises InvalidValue, or ResourceUnsupported when there is no such setting here."""
+        if store := self._stores.get(setting.resource):
+            return store.check(setting, value)
         self.path(setting)
         spec = self._spec(setting)
         if spec is None:
@@ -67,6 +73,8 @@ class KernelFiles:
 
     def read(self, setting: Setting) -> Value | None:
         """What the kernel holds now. Raises MalformedFile and UnreadableFile."""
+        if store := self._stores.get(setting.resource):
+            return store.read(setting)
         path = self.path(setting)
         try:
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a kernel file, once
@@ -89,6 +97,8 @@ class KernelFiles:
 
     def write(self, setting: Setting, value: Value) -> None:
         """One write call. Raises WriteError."""
+        if store := self._stores.get(setting.resource):
+            return store.write(setting, value)
         path, spec = self.path(setting), self._spec(setting)
         if setting.device and spec is None:
             text = f"{'' if value else 'NO_'}{setting.device}"
@@ -102,7 +112,19 @@ class KernelFiles:
 
     def gone(self, setting: Setting) -> bool:
         """Whether the cgroup itself is away, so that nothing is to be put back."""
+        if store := self._stores.get(setting.resource):
+            return store.gone(setting)
         return setting.cgroup_dir is not None and not self._files.exists(setting.cgroup_dir)
+
+    def holds(self, setting: Setting, asked: Value) -> bool | None:
+        """See `Store.holds`."""
+        store = self._stores.get(setting.resource)
+        return store.holds(setting, asked) if store is not None else None
+
+    def period(self, setting: Setting) -> float | None:
+        """See `Store.period`."""
+        store = self._stores.get(setting.resource)
+        return store.period(setting) if store is not None else None
 
     def _spec(self, setting: Setting) -> FileSpec | None:
         return None if setting.cgroup_dir is None else registry.lookup(setting.resource, self._files.version)

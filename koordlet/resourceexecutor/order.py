@@ -3,7 +3,7 @@
 A child must never exceed its parent: a v1 quota above the parent's is EINVAL, a cpuset outside it too, and protection
 beyond the parent's does not count. So what grows is written from the root down, then what shrinks from the leaves up
 (spec 03 §2.3); a CPU set that neither contains the old one nor lies in it grows to the union first. Settings that the
-tree does not bind (shares, burst, wmark ...) are written on the way down.
+tree does not bind (shares, burst, wmark ...) are written on the way down. What a store makes is removed on the way up.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from koordlet.resourceexecutor.settings import Setting, Value
+from koordlet.resourceexecutor.settings import RANKS, Setting, Value
+from koordlet.resourceexecutor.stores import ABSENT
 from koordlet.system.cgroup.codecs import UNLIMITED
 from koordlet.system.cpuset import CPUListError, CPUSet
 
@@ -47,6 +48,8 @@ def ordered(changes: Iterable[Change]) -> list[Change]:
             if union != str(change.current):
                 down.append(replace(change, value=union, last=False))
             up.append(change)
+        elif resource in RANKS:
+            (up if change.value == ABSENT else down).append(change)
         elif resource in LIMITS | PROTECTIONS and _size(change.value) < _size(change.current):
             up.append(change)
         else:

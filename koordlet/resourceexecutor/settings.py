@@ -1,8 +1,9 @@
 """What can be set and what is wanted: data only.
 
-A `Setting` names one value that the kernel keeps: a cgroup file of a directory, one device's line in a blkio file, or a
-file of the node. Values are in v1 terms whatever the cgroup version (`system.cgroup.codecs`): integers with -1 for
-unlimited, CPU lists in canonical form, blkio lines without their device.
+A `Setting` names one value that the kernel keeps: a cgroup file of a directory, one device's line in a blkio file, a
+file of the node, or an object that a store (`stores`) makes and removes. Values are in v1 terms whatever the cgroup
+version (`system.cgroup.codecs`): integers with -1 for unlimited, CPU lists in canonical form, blkio lines without
+their device.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from koordlet.audit import About
 
 Value = int | str
 
+RANKS = {"resctrl.mount": 0, "resctrl.group": 1, "resctrl.L3": 2, "resctrl.MB": 2, "resctrl.tasks": 3}
+"""Of settings without a cgroup that build on each other: made in this order, removed in the opposite one."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Setting:
     """`cgroup_dir` is relative to a hierarchy's root, without slashes at its ends; None for a file of the node
-    (`system.cgroup.registry.NODE_FILES`). `device` picks one line of a blkio file (`MAJ:MIN`), or a feature of
-    the scheduler."""
+    (`system.cgroup.registry.NODE_FILES`). `device` picks one line of a blkio file (`MAJ:MIN`), a feature of the
+    scheduler, or a store's object (a resctrl group)."""
 
     resource: str
     cgroup_dir: str | None = None
@@ -27,7 +31,7 @@ class Setting:
     @property
     def depth(self) -> int:
         """Parents before children: 0 for the node and a hierarchy's root."""
-        return self.cgroup_dir.count("/") + 1 if self.cgroup_dir else 0
+        return self.cgroup_dir.count("/") + 1 if self.cgroup_dir else RANKS.get(self.resource, 0)
 
     @property
     def label(self) -> str:

@@ -45,6 +45,22 @@ class MonitoringData:
     mbm_total_bytes: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class ResctrlFacts:
+    """What a mounted resctrl can do and which groups it has."""
+
+    vendor: str
+    caches: tuple[int, ...]
+    """L3 ids, ascending; empty without cache allocation."""
+    bandwidths: tuple[int, ...]
+    """Ids of the MB line; empty without bandwidth allocation."""
+    cbm: int = 0
+    min_bits: int = 1
+    sparse: bool = False
+    """Whether masks may have holes."""
+    groups: tuple[str, ...] = ()
+
+
 def probe(cpu: CpuInfo) -> Feature:
     """Spec 03 §1.5: the CPU's flags decide."""
     missing = [flag for flag in ("cat_l3", "mba") if flag not in cpu.flags]
@@ -101,6 +117,28 @@ def l3_mask(cbm: int, start_percent: int, end_percent: int) -> int:
     return (1 << last) - (1 << first)
 
 
+def legal_mask(facts: ResctrlFacts, start_percent: int, end_percent: int) -> int:
+    """`l3_mask` with at least as many ones as the kernel asks for, where a narrow range rounds to fewer: it grows
+    upwards, at the top downwards. Raises InvalidValue."""
+    mask, ways = l3_mask(facts.cbm, start_percent, end_percent), facts.cbm.bit_length()
+    bits = min(max(facts.min_bits, 1), ways)
+    if mask.bit_count() >= bits:
+        return mask
+    first = min(-(-ways * start_percent // 100), ways - bits)
+    return ((1 << bits) - 1) << first
+
+
+def check_mask(mask: int, facts: ResctrlFacts) -> None:
+    """Raises InvalidValue for a mask that the kernel refuses."""
+    run = mask // (mask & -mask) if mask else 0
+    if mask <= 0 or mask & ~facts.cbm:
+        raise InvalidValue("L3 mask", f"{mask:x}", f"not within {facts.cbm:x}")
+    if run & (run + 1) and not facts.sparse:
+        raise InvalidValue("L3 mask", f"{mask:x}", "its ones are not consecutive")
+    if mask.bit_count() < facts.min_bits:
+        raise InvalidValue("L3 mask", f"{mask:x}", f"fewer than {facts.min_bits} ones")
+
+
 def mba_value(percent: int, vendor: str) -> int:
     """What the MB line takes for *percent*: Intel rounds up to tens, AMD counts in 1/8 GB/s of 160."""
     if vendor == AMD:
@@ -125,6 +163,23 @@ def read_cbm_mask(root: Path) -> int | None:
         raise MalformedFile(path, text, "not a hexadecimal mask") from error
 
 
+def read_facts(root: Path, vendor: str) -> ResctrlFacts | None:
+    """None when resctrl is not mounted at *root*, or has neither an L3 nor an MB line."""
+    schemata = read_schemata(root)
+    if schemata is None or not (schemata.l3 or schemata.mb):
+        return None
+    cbm = read_cbm_mask(root)
+    return ResctrlFacts(
+        vendor,
+        caches=tuple(sorted(schemata.l3)) if cbm else (),
+        bandwidths=tuple(sorted(schemata.mb)),
+        cbm=cbm or 0,
+        min_bits=_number(root / "info/L3/min_cbm_bits") or 1,
+        sparse=_number(root / "info/L3/sparse_masks") == 1,
+        groups=tuple(sorted(path.name for path in root.iterdir() if (path / "schemata").is_file())),
+    )
+
+
 def read_monitoring(group: Path) -> dict[int, MonitoringData] | None:
     """L3 cache id -> counters of a resctrl group; None when it has no ``mon_data``."""
     base = group / "mon_data"
@@ -137,6 +192,11 @@ def read_monitoring(group: Path) -> dict[int, MonitoringData] | None:
                 *(_counter(path / name) for name in ("llc_occupancy", "mbm_local_bytes", "mbm_total_bytes"))
             )
     return found
+
+
+def _number(path: Path) -> int | None:
+    text = read_text(path)
+    return int(text) if text is not None and text.strip().isdecimal() else None
 
 
 def _counter(path: Path) -> int | None:

@@ -58,13 +58,14 @@ def write_value(path: str | Path, value: str) -> None:
         finally:
             os.close(fd)
     except OSError as error:
-        raise _typed(name, value, error.errno or errno.EIO) from error
+        raise write_error(name, value, error.errno or errno.EIO) from error
     if written != len(value.encode()):
         raise WriteError(name, value, errno.EIO, f"only {written} bytes were taken")
 
 
-def _typed(path: str, value: str, code: int) -> WriteError:
+def write_error(path: str, value: str, code: int, said: str = "") -> WriteError:
+    """The error for an errno; `said` is what the kernel adds to it in words."""
     for codes, kind, meaning in _KINDS:
         if code in codes:
-            return kind(path, value, code, meaning)
-    return WriteError(path, value, code, "unexpected")
+            return kind(path, value, code, said or meaning)
+    return WriteError(path, value, code, said or "unexpected")

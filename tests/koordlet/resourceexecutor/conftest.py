@@ -55,6 +55,12 @@ class ModelKernel:
     def gone(self, setting: Setting) -> bool:
         return not any(other.cgroup_dir == setting.cgroup_dir for other in self.values)
 
+    def holds(self, setting: Setting, asked: Value) -> bool | None:
+        return None
+
+    def period(self, setting: Setting) -> float | None:
+        return None
+
     def write(self, setting: Setting, value: Value) -> None:
         if setting not in self.values:
             raise TargetGone(setting.label, str(value), 2, "does not exist")
