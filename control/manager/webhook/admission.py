@@ -155,6 +155,12 @@ class Change(Generic[T]):
         return Patched(tuple(operations), warnings) if operations else Allowed(warnings=warnings)
 
 
+def patched(before: Any, after: Any, warnings: tuple[str, ...] = ()) -> Allowed | Patched:
+    """The answer of a handler that changes plain JSON: `before` as it came, `after` as it should be."""
+    operations = jsonpatch.diff(before, after)
+    return Patched(tuple(operations), warnings) if operations else Allowed(warnings=warnings)
+
+
 class Handler(ABC):
     """One webhook path. `resources` holds (group, resource, subresource); the version does not matter."""
 

@@ -1,0 +1,211 @@
+"""The webhook server's key and certificate and the CA that signed it: made, judged, in the form they are stored in.
+
+Pure but for randomness. RSA 2048; the CA lives ten years and is kept while it is good for another one; a server
+certificate must be good for six months yet (spec 04 §1.7). When the CA changes, the one before it stays in
+`previous_ca`: the API server trusts both for as long as replicas differ in what they serve, so that a rotation costs
+no request.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+CA_NAME = "webhook-cert-ca"
+YEARS_10 = timedelta(days=10 * 365)
+SERVER_MARGIN = timedelta(days=183)
+CA_MARGIN = timedelta(days=365)
+PREVIOUS_CA, PREVIOUS_UNTIL = "previous-ca-cert.pem", "previous-ca-until"
+PREVIOUS_SECONDS = 600.0
+FILES = ("ca-key.pem", "ca-cert.pem", "key.pem", "tls.key", "cert.pem", "tls.crt")
+"""Names of files and of the Secret's keys; tls.* are the same as key.pem and cert.pem."""
+
+
+class BadCertificate(ValueError):
+    """A part that is no key or certificate; the message names it."""
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """PEM each. `previous_ca` is empty unless a CA was replaced lately; `previous_until` is Unix time."""
+
+    ca_key: bytes
+    ca_cert: bytes
+    key: bytes
+    cert: bytes
+    previous_ca: bytes = b""
+    previous_until: float = 0.0
+
+    def data(self) -> dict[str, bytes]:
+        """By file name."""
+        found = dict(zip(FILES, (self.ca_key, self.ca_cert, self.key, self.key, self.cert, self.cert), strict=True))
+        if self.previous_ca:
+            found |= {PREVIOUS_CA: self.previous_ca, PREVIOUS_UNTIL: f"{self.previous_until:.0f}".encode()}
+        return found
+
+    @classmethod
+    def of(cls, data: Mapping[str, bytes]) -> Certificates | None:
+        """From files or a Secret; None when a part is missing."""
+        if not all(data.get(name) for name in FILES):
+            return None
+        until = data.get(PREVIOUS_UNTIL, b"")
+        return cls(
+            data["ca-key.pem"],
+            data["ca-cert.pem"],
+            data["key.pem"],
+            data["cert.pem"],
+            data.get(PREVIOUS_CA, b""),
+            float(until) if until.isdigit() else 0.0,
+        )
+
+    def after(self, former_ca: bytes, now: float) -> Certificates:
+        """These, with another CA still trusted for a while."""
+        return replace(self, previous_ca=former_ca, previous_until=now + PREVIOUS_SECONDS)
+
+    def settled(self, now: float) -> Certificates:
+        """These, without a former CA whose time is over."""
+        return self if now < self.previous_until else replace(self, previous_ca=b"", previous_until=0.0)
+
+    @property
+    def bundle(self) -> bytes:
+        """What the API server should trust."""
+        return b"\n".join(part.rstrip() for part in (self.ca_cert, self.previous_ca) if part) + b"\n"
+
+
+def problem(certs: Certificates, dns_name: str, now: datetime) -> str | None:
+    """Why these can't serve `dns_name` for another six months; None when they can."""
+    at = now + SERVER_MARGIN
+    try:
+        cert, ca = _cert(certs.cert, "cert.pem"), _cert(certs.ca_cert, "ca-cert.pem")
+        key = _key(certs.key, "key.pem")
+    except BadCertificate as error:
+        return str(error)
+    if key.public_key() != cert.public_key():
+        return "key.pem does not fit cert.pem"
+    try:
+        cert.verify_directly_issued_by(ca)
+    except (ValueError, TypeError, InvalidSignature):
+        return "cert.pem was not issued by ca-cert.pem"
+    for name, one in (("cert.pem", cert), ("ca-cert.pem", ca)):
+        if now < one.not_valid_before_utc:
+            return f"{name} is not valid before {one.not_valid_before_utc:%Y-%m-%d}"
+        if at > one.not_valid_after_utc:
+            return f"{name} ends on {one.not_valid_after_utc:%Y-%m-%d}"
+    if not _names(cert, dns_name):
+        return f"cert.pem is not for {dns_name}"
+    return None
+
+
+def make(dns_name: str, now: datetime, old: Certificates | None = None) -> Certificates:
+    """New ones; of the old ones the CA is kept while it is good for another year. Takes up to a second of CPU."""
+    ca_key_pem, ca_pem = (old.ca_key, old.ca_cert) if old is not None and _ca_good(old, now) else _make_ca(now)
+    ca, ca_key = _cert(ca_pem, "ca-cert.pem"), _key(ca_key_pem, "ca-key.pem")
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    names: list[x509.GeneralName] = [x509.DNSName("localhost")]
+    try:
+        names.append(x509.IPAddress(ipaddress.ip_address(dns_name)))
+    except ValueError:
+        names.append(x509.DNSName(dns_name))
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, dns_name[:64])])
+    usage = x509.KeyUsage(True, False, True, False, False, False, False, False, False)
+    cert = (
+        _builder(subject, ca.subject, key, ca.not_valid_before_utc, now + YEARS_10)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    made = Certificates(ca_key_pem, ca_pem, _key_pem(key), _cert_pem(cert))
+    if old is None:
+        return made
+    if old.ca_cert == ca_pem:
+        return replace(made, previous_ca=old.previous_ca, previous_until=old.previous_until)
+    return made.after(old.ca_cert, now.timestamp())
+
+
+def _ca_good(old: Certificates, now: datetime) -> bool:
+    try:
+        ca, key = _cert(old.ca_cert, "ca-cert.pem"), _key(old.ca_key, "ca-key.pem")
+        ca.verify_directly_issued_by(ca)
+    except (ValueError, TypeError, InvalidSignature):  # BadCertificate is a ValueError
+        return False
+    in_time = ca.not_valid_before_utc <= now and now + CA_MARGIN <= ca.not_valid_after_utc
+    return in_time and key.public_key() == ca.public_key()
+
+
+def _make_ca(now: datetime) -> tuple[bytes, bytes]:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, CA_NAME)])
+    usage = x509.KeyUsage(True, False, True, False, False, True, True, False, False)
+    # A little in the past: the API server's clock need not agree with ours.
+    cert = (
+        _builder(name, name, key, now - timedelta(minutes=5), now + YEARS_10)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return _key_pem(key), _cert_pem(cert)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: rsa.RSAPrivateKey, begin: datetime, end: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(1 + secrets.randbits(63) % (2**63 - 1))
+        .not_valid_before(begin)
+        .not_valid_after(end)
+    )
+
+
+def _names(cert: x509.Certificate, dns_name: str) -> bool:
+    try:
+        names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return False
+    try:
+        return ipaddress.ip_address(dns_name) in names.get_values_for_type(x509.IPAddress)
+    except ValueError:
+        return dns_name in names.get_values_for_type(x509.DNSName)
+
+
+def _cert(pem: bytes, name: str) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError as error:
+        raise BadCertificate(f"{name} is not a PEM certificate") from error
+
+
+def _key(pem: bytes, name: str) -> rsa.RSAPrivateKey:
+    try:
+        key = serialization.load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError) as error:
+        raise BadCertificate(f"{name} is not a PEM key") from error
+    if not isinstance(key, rsa.RSAPrivateKey):
+        raise BadCertificate(f"{name} is not an RSA key")
+    return key
+
+
+def _key_pem(key: rsa.RSAPrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    )
+
+
+def _cert_pem(cert: x509.Certificate) -> bytes:
+    return cert.public_bytes(serialization.Encoding.PEM)
