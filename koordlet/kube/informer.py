@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -138,7 +138,7 @@ class Informer(Generic[T]):
     def list(self) -> list[T]:
         return self.store.list()
 
-    def by_index(self, name: str, value: str) -> list[T]:  # type: ignore[valid-type]  # `list` is a method above
+    def by_index(self, name: str, value: str) -> Sequence[T]:
         return self.store.by_index(name, value)
 
     async def _run(self) -> None:

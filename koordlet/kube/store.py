@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Store(Generic[T]):
     def list(self) -> list[T]:
         return list(self._objects.values())
 
-    def by_index(self, name: str, value: str) -> list[T]:  # type: ignore[valid-type]  # `list` is a method above
+    def by_index(self, name: str, value: str) -> Sequence[T]:
         """The objects filed under `value`, in order of arrival. KeyError for an unknown index."""
         return [self._objects[key] for key in self._indexes[name].get(value, ())]
 

@@ -1,0 +1,35 @@
+"""Refusals in the words of the API machinery: `path: Invalid value: "v": detail`, several as `[e1, e2]` (spec 04 §10).
+
+Validators return lists of such texts. A mutation that can't be done raises `MutationError` instead (HTTP 500).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from koordlet.api.wire import encode
+
+
+class MutationError(ValueError):
+    """An object that can't be brought into the wanted form; the message names the profile or the field."""
+
+
+def invalid(path: str, value: object, detail: str) -> str:
+    """The value is not allowed here."""
+    return f"{path}: Invalid value: {encode(value).decode()}: {detail}"
+
+
+def required(path: str, detail: str) -> str:
+    """The field must be set."""
+    return f"{path}: Required value: {detail}"
+
+
+def forbidden(path: str, detail: str) -> str:
+    """The field, or this combination of fields, must not be used."""
+    return f"{path}: Forbidden: {detail}"
+
+
+def aggregate(errors: Sequence[str]) -> str:
+    """One plainly, several in brackets, the same one once; empty for none."""
+    unique = list(dict.fromkeys(errors))
+    return unique[0] if len(unique) == 1 else f"[{', '.join(unique)}]" if unique else ""
