@@ -1,16 +1,18 @@
 """What the calculation needs of a NodeMetric, read once when koordlet reports. Pure.
 
-Of interference only pods that suffer from others count; `Suffering.because` tells who the worst culprit is, so that the
-policy can look up whether it runs on lent resources.
+Of interference only what neighbours do counts; `Suffering.culprit` tells who is most to blame, so that the policy can
+look up whether it runs on lent resources. An extension of another shape says nothing: third parties may use the key.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from control.manager.noderesource.units import ZERO, Amounts, amounts, plus
 from koordlet.api import priority
-from koordlet.api.interference import EXTENSION_KEY, Brief
+from koordlet.api.interference import EXTENSION_KEY, Brief, NodeInterference
 from koordlet.api.nodemetric import NodeMetric
 from koordlet.api.wire import WireError, convert
 
@@ -45,8 +47,8 @@ class Report(NamedTuple):
     """`namespace/name` -> usage, priority class as reported"""
     reclaimable: Amounts
     suffering: tuple[Suffering, ...] = ()
-    judged: bool = False
-    """whether koordlet says anything of interference"""
+    interfered: Mapping[str, int] = MappingProxyType({})
+    """resource -> containers that a neighbour hurts, as koordlet counts them for the node"""
 
 
 def read_report(metric: NodeMetric | None) -> Report | None:
@@ -76,7 +78,7 @@ def read_report(metric: NodeMetric | None) -> Report | None:
         },
         reclaimable=amounts(predicted.resource.resources) if predicted is not None else ZERO,
         suffering=tuple(_suffering(metric)) if metric is not None else (),
-        judged=EXTENSION_KEY in (status.extensions or {}),
+        interfered=_node_summary((status.extensions or {}).get(EXTENSION_KEY)).interfered,
     )
 
 
@@ -90,8 +92,17 @@ def _suffering(metric: NodeMetric) -> list[Suffering]:
     return found
 
 
+def _node_summary(said: Any) -> NodeInterference:
+    if said is None:
+        return NodeInterference()
+    try:
+        summary: NodeInterference = convert(said, NodeInterference)
+    except WireError:
+        return NodeInterference()
+    return summary
+
+
 def _briefs(said: Any) -> list[Brief]:
-    """Third parties may put anything under this key: what is no list of verdicts says nothing."""
     if said is None:
         return []
     try:

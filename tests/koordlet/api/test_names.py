@@ -63,7 +63,7 @@ KEYS = {
     "node.koordinator.sh": """
         be-cpu-shared-pools colocation-strategy cpu-basic-info cpu-bind-policy cpu-normalization-enabled
         cpu-normalization-ratio cpu-reclaim-ratio cpu-shared-pools cpu-topology enable-numa-reservation
-        extended-resource-spec gpu-driver-version gpu-model gpu-partition-policy gpu-vendor
+        extended-resource-spec gpu-driver-version gpu-model gpu-partition-policy gpu-vendor lending
         memory-reclaim-ratio mid-static-cpu-reserved-ratio mid-static-memory-reserved-ratio
         network-bandwidth numa-allocate-strategy numa-topology-policy originExtendedAllocatable
         pod-cpu-allocs raw-allocatable resctrl reservation resource-amplification-ratio

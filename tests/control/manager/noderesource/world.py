@@ -5,6 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from control.manager.noderesource.batch import lend
+from control.manager.noderesource.columns import Columns, Setting, Settings
+from control.manager.noderesource.fold import Row, node_row
+from control.manager.noderesource.mid import lend_mid
+from control.manager.noderesource.pods import pod_facts
+from control.manager.noderesource.report import read_report
+from control.manager.noderesource.reserved import own_facts
+from control.manager.noderesource.units import ceil_units
 from koordlet.api import names
 from koordlet.api.core import Container, Node, NodeStatus, Pod, PodSpec, PodStatus, ResourceRequirements
 from koordlet.api.meta import ObjectMeta
@@ -18,6 +28,7 @@ from koordlet.api.nodemetric import (
     ResourceMap,
 )
 from koordlet.api.quantity import Quantity
+from koordlet.api.sloconfig.colocation import DEFAULT, ColocationStrategy
 from koordlet.api.wire import Time
 
 NOW = 1_800_000_000.0
@@ -45,7 +56,9 @@ def make_node(
 ) -> Node:
     more = {key: Quantity(text) for key, text in (extended or {}).items()}
     return Node(
-        metadata=ObjectMeta(name=name, uid=f"uid-{name}", annotations=dict(annotations or {}), labels=dict(labels or {})),
+        metadata=ObjectMeta(
+            name=name, uid=f"uid-{name}", annotations=dict(annotations or {}), labels=dict(labels or {})
+        ),
         status=NodeStatus(
             capacity={**resources(cpu, memory), **more},
             allocatable={**resources(*(allocatable or (cpu, memory))), **more},
@@ -119,3 +132,27 @@ def make_metric(
             extensions=extensions,
         ),
     )
+
+
+def strategy(**fields: Any) -> ColocationStrategy:
+    """An enabled strategy over the defaults."""
+    return msgspec.structs.replace(DEFAULT, enable=True, **fields)
+
+
+def row_of(node: Node, pods: Sequence[Pod], metric: NodeMetric, *, strict: bool = False) -> Row:
+    report = read_report(metric)
+    assert report is not None
+    facts = [one for one in map(pod_facts, pods) if one is not None]
+    return node_row(own_facts(node), facts, report, strict=strict)
+
+
+def batch_of(node: Node, pods: Sequence[Pod], metric: NodeMetric, how: ColocationStrategy, **more: Any) -> list[int]:
+    """batch-cpu in milli-cores and batch-memory in bytes."""
+    rows, settings = Columns.of([row_of(node, pods, metric, **more)]), Settings.of([Setting.of(how)])
+    return [int(one) for one in ceil_units(lend(rows, settings).amount)[0]]
+
+
+def mid_of(node: Node, pods: Sequence[Pod], metric: NodeMetric, how: ColocationStrategy) -> list[int]:
+    """mid-cpu in milli-cores and mid-memory in bytes."""
+    rows, settings = Columns.of([row_of(node, pods, metric)]), Settings.of([Setting.of(how)])
+    return [int(one) for one in ceil_units(lend_mid(rows, settings).amount)[0]]

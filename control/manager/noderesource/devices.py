@@ -1,0 +1,56 @@
+"""GPU and RDMA totals of a node from its Device object (spec 04 §6.8, §6.9). Pure. None means: take it off the Node."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from koordlet.api import names
+from koordlet.api.device import GPU, RDMA, Device
+from koordlet.api.quantity import Quantity
+
+NVIDIA: Final = "nvidia"
+GPU_RESOURCES: Final = (
+    names.RESOURCE_GPU,
+    names.RESOURCE_GPU_CORE,
+    names.RESOURCE_HUAWEI_NPU_CORE,
+    names.RESOURCE_HUAWEI_NPU_CPU,
+    names.RESOURCE_HUAWEI_NPU_DVPP,
+    names.RESOURCE_GPU_MEMORY,
+    names.RESOURCE_GPU_MEMORY_RATIO,
+    names.RESOURCE_GPU_SHARED,
+)
+GPU_LABELS: Final = (names.LABEL_GPU_VENDOR, names.LABEL_GPU_MODEL, names.LABEL_GPU_DRIVER_VERSION)
+
+Totals = dict[str, Quantity | None]
+
+
+def gpu_totals(device: Device | None, *, shared: bool) -> Totals:
+    """Sums over healthy GPUs; resources that none of them has are left as the Node has them.
+
+    `shared` is gate EnableSyncGPUSharedResource.
+    """
+    gpus = [one for one in device.spec.devices if one.type == GPU and one.health] if device is not None else []
+    if device is None or not gpus:
+        return dict.fromkeys(GPU_RESOURCES)
+    sums: dict[str, Quantity] = {}
+    for gpu in gpus:
+        for name, amount in gpu.resources.items():
+            sums[name] = sums[name] + amount if name in sums else amount
+    if device.metadata.labels.get(names.LABEL_GPU_VENDOR, "") in ("", NVIDIA) and names.RESOURCE_GPU_CORE in sums:
+        sums[names.RESOURCE_GPU] = sums[names.RESOURCE_GPU_CORE]
+    if shared:
+        sums[names.RESOURCE_GPU_SHARED] = Quantity.of(100 * len(gpus))
+    return {name: sums[name] for name in sorted(sums) if name in GPU_RESOURCES}
+
+
+def gpu_labels(device: Device | None) -> dict[str, str]:
+    """Labels that the Node takes over while it has a healthy GPU; they are never removed."""
+    if device is None or not any(one.type == GPU and one.health for one in device.spec.devices):
+        return {}
+    return {key: device.metadata.labels[key] for key in GPU_LABELS if key in device.metadata.labels}
+
+
+def rdma_totals(device: Device | None) -> Totals:
+    """A hundred for each healthy RDMA device."""
+    count = sum(one.type == RDMA and one.health for one in device.spec.devices) if device is not None else 0
+    return {names.RESOURCE_RDMA: Quantity.of(100 * count) if count else None}

@@ -1,0 +1,136 @@
+"""Nodes whose pods keep hurting each other lend less: a step down at a time, and back up when it is calm. Pure.
+
+koordlet says in each NodeMetric whether neighbours hurt containers just then (`docs/interference.md`). Trouble that
+lasts takes `stepPercent` of the calculated amount away, at most once in `stepSeconds`, down to `floorPercent`; calm
+that lasts gives `recoverPercent` back at the same pace. One report alone changes nothing, and a report that is looked at
+twice counts once. The state is a `Hold` a resource, kept in the node's lending annotation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import msgspec
+
+from control.manager.noderesource.report import Report
+from koordlet.api.base import Frozen
+from koordlet.api.fields import doc
+from koordlet.api.lending import Hold
+from koordlet.api.sloconfig.colocation import ColocationStrategy
+from koordlet.api.wire import WireError, convert
+
+EXTENSION: Final = "interference"
+"""Key in `colocation-config`'s `extensions`."""
+ANY: Final = "any"
+LENT: Final = "lent"
+
+CAUSES: Final = {"cpu": ("cpu", "cache", "network", "io"), "memory": ("memory",)}
+"""Lent resource -> symptoms that call for lending less of it: fewer batch pods also read, write and send less."""
+
+
+class InterferencePolicyError(ValueError):
+    """The extension cannot be used; the default is in force. The message names the field."""
+
+
+class InterferencePolicy(Frozen):
+    """`extensions.interference` of a co-location strategy."""
+
+    enable: Annotated[bool, doc("Whether interference lowers what is lent.")] = True
+    persist_seconds: Annotated[int, doc("How long trouble, or calm, must have lasted.")] = 120
+    step_seconds: Annotated[int, doc("Between two steps.")] = 50
+    step_percent: Annotated[int, doc("Of the calculated amount, a step down.")] = 10
+    recover_percent: Annotated[int, doc("A step up.")] = 5
+    floor_percent: Annotated[int, doc("Never less than this.")] = 40
+    min_confidence: Annotated[float, doc("Verdicts below count for nothing, where verdicts are told.")] = 0.5
+    culprits: Annotated[str, doc("any, or lent: only where a batch, free or mid pod is most to blame.")] = ANY
+
+
+DEFAULT: Final = InterferencePolicy()
+
+
+def policy_of(strategy: ColocationStrategy) -> InterferencePolicy:
+    """A node's policy. Raises InterferencePolicyError."""
+    said = strategy.extensions.get(EXTENSION)
+    if said is None:
+        return DEFAULT
+    try:
+        policy: InterferencePolicy = convert(said, InterferencePolicy, where=f"extensions.{EXTENSION}")
+    except WireError as error:
+        raise InterferencePolicyError(str(error)) from error
+    for name, low, high in (
+        ("persist_seconds", 0, 86400),
+        ("step_seconds", 0, 86400),
+        ("step_percent", 1, 100),
+        ("recover_percent", 1, 100),
+        ("floor_percent", 0, 100),
+    ):
+        if not low <= getattr(policy, name) <= high:
+            raise InterferencePolicyError(f"extensions.{EXTENSION}: {name} must be {low} to {high}")
+    if policy.culprits not in (ANY, LENT):
+        raise InterferencePolicyError(f"extensions.{EXTENSION}: culprits must be {ANY} or {LENT}")
+    return policy
+
+
+def hurts(report: Report, resource: str, policy: InterferencePolicy, lent: Callable[[str], bool]) -> str:
+    """What is wrong with `resource` by this report, in words; empty when nothing is.
+
+    `lent` says of a pod (`namespace/name`) whether it runs on lent resources.
+    """
+    symptoms = CAUSES[resource]
+    told = [one for one in report.suffering if one.resource in symptoms and one.confidence >= policy.min_confidence]
+    if policy.culprits == LENT:
+        told = [one for one in told if one.culprit and lent(one.culprit)]
+    counted = 0 if policy.culprits == LENT else sum(report.interfered.get(one, 0) for one in symptoms)
+    number = max(counted, len(told))
+    if not number:
+        return ""
+    names = sorted({one.culprit for one in told if one.culprit})
+    who = f", because of {', '.join(names[:3])}" if names else ""
+    return f"{number} container{'s' if number > 1 else ''} held up by neighbours{who}"
+
+
+def step(hold: Hold, at: float, because: str, policy: InterferencePolicy) -> Hold:
+    """The hold after a report made at `at`; `because` is what hurts, empty for nothing."""
+    if at <= hold.seen:
+        return hold
+    since = (hold.hurt_since if because else hold.calm_since) or at
+    percent, moved = hold.percent, hold.moved
+    if at - since >= policy.persist_seconds and at - hold.moved >= policy.step_seconds:
+        if because:
+            percent = min(percent, max(percent - policy.step_percent, policy.floor_percent))
+        else:
+            percent = min(percent + policy.recover_percent, 100)
+    if percent != hold.percent:
+        moved = at
+    return Hold(
+        percent=percent,
+        seen=at,
+        moved=moved,
+        hurt_since=since if because else None,
+        calm_since=None if because else since,
+        because=because or hold.because,
+    )
+
+
+def idle(hold: Hold) -> bool:
+    """Whether it is not worth remembering: everything is lent and nothing hurts."""
+    return hold.percent == 100 and hold.hurt_since is None
+
+
+def weigh(
+    holds: dict[str, Hold], report: Report, policy: InterferencePolicy, lent: Callable[[str], bool]
+) -> dict[str, Hold]:
+    """All holds of a node after a report. Switched off, everything is lent at once."""
+    if not policy.enable:
+        return {}
+    after = {}
+    for resource in CAUSES:
+        because = hurts(report, resource, policy, lent)
+        old = holds.get(resource)
+        if old is None and not because:
+            continue
+        hold = step(old or Hold(), report.at, because, policy)
+        if not idle(hold):
+            after[resource] = hold if hold.percent < 100 else msgspec.structs.replace(hold, because=because)
+    return after

@@ -1,0 +1,71 @@
+"""CPU normalization and resource amplification: annotations of the Node (spec 04 §6.6, §6.7). Pure.
+
+The numbers come from `koordlet.api.sloconfig.normalization`; here is where a node's inputs come from and what an error
+means: the annotation stays as it is.
+"""
+
+from __future__ import annotations
+
+from koordlet.api import names
+from koordlet.api.annotations import node as annotations
+from koordlet.api.annotations.topology import CPU_BASIC_INFO
+from koordlet.api.core import Node
+from koordlet.api.sloconfig import normalization
+from koordlet.api.sloconfig.normalization import (
+    CPUNormalizationStrategy,
+    RatioError,
+    ResourceAmplificationStrategy,
+)
+from koordlet.api.topology import NodeResourceTopology
+from koordlet.api.wire import WireError, format_ratio
+
+OFF = "1.00"
+
+
+def normalization_text(
+    strategy: CPUNormalizationStrategy | None, node: Node, topology: NodeResourceTopology | None
+) -> str:
+    """The ratio annotation's value. Raises RatioError when it cannot be told."""
+    if strategy is None:
+        raise RatioError("there is no usable cpu-normalization-config")
+    try:
+        labelled = annotations.normalization_enabled(node.metadata.labels)
+        if not (strategy.enable if labelled is None else labelled):
+            return OFF
+        info = CPU_BASIC_INFO.get(topology.metadata.annotations) if topology is not None else None
+    except WireError as error:
+        raise RatioError(str(error)) from error
+    if info is None:
+        raise RatioError("NodeResourceTopology does not say which CPU the node has")
+    ratio = normalization.normalization_ratio(
+        strategy, info.cpu_model, hyper_thread=info.hyper_thread_enabled, turbo=info.turbo_enabled
+    )
+    return format_ratio(ratio)
+
+
+def normalization_differs(node: Node, text: str) -> bool:
+    """Whether the annotation must be written: a difference of over 0.01 from a ratio that can be read."""
+    try:
+        old = annotations.normalization_ratio(node.metadata.annotations)
+    except WireError:
+        return True
+    return old is None or abs(old - float(text)) > annotations.RATIO_DIFFERENCE + 1e-9
+
+
+def amplification_text(strategy: ResourceAmplificationStrategy | None, node: Node, ratio: str | None) -> str | None:
+    """The amplification annotation's value, None for none. `ratio` is the normalization ratio just worked out, None when
+    there is none: then the one on the node counts. Raises RatioError."""
+    if strategy is None:
+        raise RatioError("there is no usable resource-amplification-config")
+    known = float(ratio) if ratio is not None else None
+    if known is None:
+        try:
+            known = annotations.normalization_ratio(node.metadata.annotations)
+        except WireError as error:
+            raise RatioError(str(error)) from error
+    ratios = normalization.amplification_ratios(strategy, known)
+    return annotations.amplification_text(ratios) if ratios else None
+
+
+def amplification_differs(node: Node, text: str | None) -> bool:
+    return node.metadata.annotations.get(names.ANNOTATION_RESOURCE_AMPLIFICATION_RATIO) != text
