@@ -200,6 +200,13 @@ def _ours() -> tuple[Family, ...]:
             ("owner", "resource", "kind"),
             type="counter",
         ),
+        Family(
+            "runtime_hook_calls_total",
+            "Hook calls: status=answered, failed, or late where its settings were not waited for.",
+            ("protocol", "stage", "status"),
+            type="counter",
+        ),
+        Family("runtime_hook_newborn_pods", "Pods that a hook told of and the kubelet does not show yet."),
         Family("container_cpu_usage_cores", "CPU used by the container.", CONTAINER, EXTERNAL, unit="cores"),
         Family(
             "container_memory_usage_bytes",

@@ -70,6 +70,16 @@ class QoSManager:
                 slot.strategy.evicted(view.now)
         return result
 
+    def follow(self) -> PassResult | None:
+        """At once what follows pods, for one that starts; None while there is no picture of the node."""
+        view = self._look()
+        if view is None:
+            return None
+        for slot in self._slots:
+            if slot.strategy.follows_pods:
+                self._decide(slot, view)
+        return self._executor.apply()
+
     def give_back(self) -> PassResult:
         """Everything as the kubelet had set it."""
         return self._executor.give_everything_back()

@@ -6,10 +6,11 @@ most LIMIT are kept, the oldest make room. Memory only: after a restart the kube
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Mapping
 
 from koordlet.app.logging import get_logger
 from koordlet.qosmanager.view import PodView
+from koordlet.statesinformer.model import PodMeta
 
 log = get_logger(__name__)
 
@@ -19,30 +20,54 @@ LIMIT = 1024
 
 
 class Newborns:
-    """See the module. `clock` in seconds, of any epoch."""
+    """`known` are the pods that the kubelet shows, by UID; `root` is the directory of all pods; `clock` counts
+    seconds."""
 
-    def __init__(self, clock: Callable[[], float], *, lifetime: float = LIFETIME, limit: int = LIMIT) -> None:
-        self._clock, self._lifetime, self._limit = clock, lifetime, limit
+    def __init__(
+        self,
+        known: Callable[[], Mapping[str, PodMeta]],
+        root: Callable[[], str],
+        clock: Callable[[], float],
+        *,
+        lifetime: float = LIFETIME,
+        limit: int = LIMIT,
+    ) -> None:
+        self._known, self._root, self._clock = known, root, clock
+        self._lifetime, self._limit = lifetime, limit
         self._pods: dict[str, tuple[float, PodView]] = {}
         """By UID, the one heard of longest ago first."""
 
-    def add(self, pod: PodView) -> None:
-        """A hook told of it (again)."""
+    def placed(self, pod: PodView) -> bool:
+        """Whether settings can follow the pod: it has a UID and a directory among the kubelet's."""
+        return bool(pod.meta.uid) and pod.meta.cgroup_dir.startswith(f"{self._root()}/")
+
+    def add(self, pod: PodView) -> bool:
+        """A hook told of it. Whether that is news: neither kubelet nor an earlier hook did."""
         uid = pod.meta.uid
-        self._pods.pop(uid, None)
+        if not self.placed(pod) or uid in self._known():
+            return False
+        before = self._pods.pop(uid, None)
         self._pods[uid] = (self._clock(), pod)
         if len(self._pods) > self._limit:
             oldest = next(iter(self._pods))
             del self._pods[oldest]
             log.once("newborns", "too many pods that the kubelet does not show", limit=self._limit, dropped=oldest)
+        return before is None or before[1] != pod
+
+    def directory(self, uid: str) -> str:
+        """The pod's, for a runtime that did not say; empty when nobody knows it."""
+        known = self._known().get(uid)
+        if known is not None:
+            return known.cgroup_dir
+        return self._pods[uid][1].meta.cgroup_dir if uid in self._pods else ""
 
     def forget(self, uid: str) -> None:
         """Its sandbox stopped."""
         self._pods.pop(uid, None)
 
-    def shown(self, known: Container[str]) -> tuple[PodView, ...]:
-        """Those to add to a picture in which the UIDs `known` are already."""
-        now = self._clock()
+    def shown(self) -> tuple[PodView, ...]:
+        """Those to add to a picture made of what the kubelet shows."""
+        now, known = self._clock(), self._known()
         for uid, (heard, _) in list(self._pods.items()):
             if uid in known or now - heard > self._lifetime:
                 del self._pods[uid]

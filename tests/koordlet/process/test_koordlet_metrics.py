@@ -75,6 +75,8 @@ NEEDS_MORE = {
     "koordlet_container_scaled_cfs_quota_us",
     "koordlet_resource_update_duration_milliseconds",
     "koordlet_runtime_hook_invoked_duration_milliseconds",  # a runtime that asks
+    "koordlet_runtime_hook_calls_total",
+    "koordlet_runtime_hook_newborn_pods",
     "koordlet_resource_update_problems_total",
 }
 SOMETIMES = {  # somebody else's packet may interrupt the container

@@ -1,0 +1,127 @@
+"""The runtime hook service over gRPC, for a runtime proxy (spec 03 §4.2, 01 §8).
+
+What CRI can't express reaches the kernel before the response leaves (`calls`). The address is a unix socket that only
+its owner may open; one left by an earlier process is removed, anything else in its place is not touched. Reflection is
+not served: docs/hooks.md says why.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+import grpc.aio
+
+from koordlet.api.hooks import SERVICE
+from koordlet.api.hooks.api_pb2 import (
+    ContainerResourceHookRequest,
+    ContainerResourceHookResponse,
+    PodSandboxHookRequest,
+    PodSandboxHookResponse,
+)
+from koordlet.app.logging import get_logger
+from koordlet.runtimehooks.calls import HookCalls
+from koordlet.runtimehooks.hooks import Answer, HookContext, HookError, Stage
+from koordlet.runtimehooks.wire import container_context, container_response, sandbox_context, sandbox_response
+
+log = get_logger(__name__)
+
+GRACE_SECONDS = 2.0
+"""Calls that run when koordlet stops get this long; new ones are refused at once."""
+PROTOCOL = "grpc"
+SANDBOX = (Stage.PRE_RUN_POD_SANDBOX, Stage.POST_STOP_POD_SANDBOX)
+CONTAINER = (
+    Stage.PRE_CREATE_CONTAINER,
+    Stage.PRE_START_CONTAINER,
+    Stage.POST_START_CONTAINER,
+    Stage.POST_STOP_CONTAINER,
+    Stage.PRE_UPDATE_CONTAINER_RESOURCES,
+)
+"""Stages with a call, which is named `<stage>Hook`."""
+
+
+class Call(Protocol):
+    """What we use of gRPC's call context."""
+
+    def time_remaining(self) -> float | None: ...
+    async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn: ...
+
+
+class HookServer:
+    """A service for `Runner`. Where its socket can't be, `problem` says why, and pods start without hooks."""
+
+    name = "runtime-hooks"
+
+    def __init__(self, path: Path, calls: HookCalls, runtime: str) -> None:
+        """`runtime`: the node's, as container ids name it."""
+        self.path, self._calls, self._runtime = path, calls, runtime
+        self._server: grpc.aio.Server | None = None
+        self.problem = "not started"
+        """Empty while it serves."""
+
+    async def start(self) -> None:
+        try:
+            _make_room(self.path)
+            server = grpc.aio.server()
+            server.add_generic_rpc_handlers((self._handlers(),))
+            server.add_insecure_port(f"unix:{self.path}")
+            await server.start()
+            self.path.chmod(0o600)
+        except (OSError, RuntimeError) as error:
+            self.problem = f"{self.path}: {error}"
+            log.warning("runtime hooks are not served", address=str(self.path), error=str(error))
+            return
+        self._server, self.problem = server, ""
+
+    async def stop(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            self.problem = "stopped"
+            await server.stop(GRACE_SECONDS)
+            self.path.unlink(missing_ok=True)
+
+    def _handlers(self) -> Any:
+        calls = {stage: _method(self._sandbox, stage, PodSandboxHookRequest) for stage in SANDBOX}
+        calls |= {stage: _method(self._container, stage, ContainerResourceHookRequest) for stage in CONTAINER}
+        by_name = {f"{stage}Hook": handler for stage, handler in calls.items()}
+        return grpc.method_handlers_generic_handler(SERVICE, by_name)
+
+    async def _sandbox(self, stage: Stage, request: PodSandboxHookRequest, call: Call) -> PodSandboxHookResponse:
+        try:
+            known = self._calls.newborns.directory(request.pod_meta.uid)
+            answer = await self._answer(stage, sandbox_context(request, known), call)
+        except HookError as error:
+            await call.abort(grpc.StatusCode.INTERNAL, str(error))
+        return sandbox_response(request, answer)
+
+    async def _container(
+        self, stage: Stage, request: ContainerResourceHookRequest, call: Call
+    ) -> ContainerResourceHookResponse:
+        try:
+            known = self._calls.newborns.directory(request.pod_meta.uid)
+            answer = await self._answer(stage, container_context(request, self._runtime, known), call)
+        except HookError as error:
+            await call.abort(grpc.StatusCode.INTERNAL, str(error))
+        return container_response(request, answer)
+
+    async def _answer(self, stage: Stage, context: HookContext, call: Call) -> Answer:
+        return await self._calls.answer(stage, context, protocol=PROTOCOL, seconds=call.time_remaining())
+
+
+def _method(answer: Callable[[Stage, Any, Call], Awaitable[Any]], stage: Stage, request: type[Any]) -> Any:
+    return grpc.unary_unary_rpc_method_handler(
+        partial(answer, stage), request.FromString, lambda response: response.SerializeToString()
+    )
+
+
+def _make_room(path: Path) -> None:
+    """Remove an old socket. Raises OSError when there can be no new one."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"directory {path.parent} is not there")
+    if path.exists() or path.is_symlink():
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise FileExistsError("there is something that is not a socket")
+        path.unlink()
