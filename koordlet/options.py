@@ -194,6 +194,9 @@ class Options(LoggingOptions):
         "runtime-hooks-reconcile-interval", "10s", "how often what pods get by class is decided; 0 switches it off",
         minimum=0,
     )  # fmt: skip
+    disable_unset_cpu_quota: bool = flag(
+        "disable-unset-cpu-quota", False, "leave the CPU quota of pods with CPUs of their own as the kubelet set it"
+    )
     resource_force_update_seconds: int = flag(
         "resource-force-update-seconds", 60, "how often a setting that should hold is looked at again", minimum=1
     )

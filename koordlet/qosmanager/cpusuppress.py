@@ -8,7 +8,7 @@ of the node a round, shrinking is not: it is the services that are waiting.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import ceil
 
 from koordlet.api.sloconfig.threshold import CFS_QUOTA_POLICY
@@ -24,6 +24,8 @@ LEAST_QUOTA_US = 2_000
 STEP_PERCENT = 10
 IGNORED_PERCENT = 1
 """Changes of the quota below this share of the node are not worth a write."""
+EFFECTIVE = "cpuset.cpus.effective"
+"""What a v2 group has while it sets nothing itself."""
 CPUSET, QUOTA = "cpuset.cpus", "cpu.cfs_quota_us"
 REASON = "AdjustBEByNodeCPUUsage"
 
@@ -82,8 +84,9 @@ class CPUSuppress(Strategy):
     name = "cpusuppress"
     gate = "BECPUSuppress"
 
-    def __init__(self, *, be_cpu_manager: bool = False) -> None:
-        self._manager = be_cpu_manager
+    def __init__(self, *, be_cpu_manager: bool = False, target: Callable[[], int] = lambda: 100) -> None:
+        """`target`: percent of its quota that best effort keeps while it hurts a service."""
+        self._manager, self._target = be_cpu_manager, target
 
     def decide(self, view: NodeView) -> Decision | None:
         """See the module."""
@@ -97,11 +100,13 @@ class CPUSuppress(Strategy):
         if milli is None:
             return None
         if settings.cpu_suppress_policy == CFS_QUOTA_POLICY:
-            return self._by_quota(view, milli)
+            return self._by_quota(view, milli * self._target() // 100 if milli > 0 else milli)
         return self._by_cpuset(view, milli)
 
     def _by_cpuset(self, view: NodeView, milli: int) -> Decision | None:
-        held = view.current(Setting(CPUSET, view.best_effort_dir))
+        held = view.current(Setting(CPUSET, view.best_effort_dir)) or view.current(
+            Setting(EFFECTIVE, view.best_effort_dir)
+        )
         chosen = choose(view, milli, CPUSet.parse(str(held or "")))
         if not chosen:
             return None
@@ -134,7 +139,7 @@ class CPUSuppress(Strategy):
             if pod.meta.kube_qos != "BestEffort":
                 continue
             yield Update(Setting(CPUSET, pod.meta.cgroup_dir), upper, REASON, neutral=everything)
-            if containers:
+            if containers or not (pod.cpuset or pod.numa_nodes):  # BECPUManager places only those with an allocation
                 for container in pod.meta.containers:
                     if container.running:
                         yield Update(Setting(CPUSET, container.cgroup_dir), lower, REASON, neutral=everything)

@@ -11,14 +11,20 @@ from dataclasses import dataclass, field, replace
 
 from koordlet.app.logging import get_logger
 from koordlet.metrics import Registries
+from koordlet.qosmanager.cpurules import CPURules
 from koordlet.qosmanager.evictor import Evictor
-from koordlet.qosmanager.strategy import Decision, Strategy
+from koordlet.qosmanager.strategy import Decision, Notice, Strategy
 from koordlet.qosmanager.view import NodeView
 from koordlet.resourceexecutor import Executor, PassResult
 
 log = get_logger(__name__)
 
-FAMILIES = ("be_suppress_cpu_cores", "container_scaled_cfs_burst_us", "container_scaled_cfs_quota_us")
+FAMILIES = (
+    "be_suppress_cpu_cores",
+    "container_scaled_cfs_burst_us",
+    "container_scaled_cfs_quota_us",
+    "interference_action_level",
+)
 """Families that decisions fill."""
 
 
@@ -42,9 +48,12 @@ class QoSManager:
         executor: Executor,
         evictor: Evictor,
         registries: Registries,
+        tell: Callable[[Notice], None] = lambda notice: None,
     ) -> None:
+        self._tell = tell
         self._slots = [_Slot(strategy, interval) for strategy, interval in strategies]
         self._look, self._executor, self._evictor, self._registries = look, executor, evictor, registries
+        self._rules: tuple[CPURules | None, float] | None = None
         for family in FAMILIES:
             registries.view(family, lambda family=family: self._rows(family))
 
@@ -61,7 +70,9 @@ class QoSManager:
         view = self._look()
         if view is None:
             return self._executor.apply()
-        due = [slot for slot in self._slots if view.now >= slot.due]
+        rules = (view.cpu_rules, view.normalization)
+        news, self._rules = rules != self._rules, rules  # what pods get follows the node's rules at once
+        due = [slot for slot in self._slots if view.now >= slot.due or (news and slot.strategy.follows_pods)]
         for slot in due:
             self._decide(slot, view)
         result = self._executor.apply()
@@ -94,11 +105,14 @@ class QoSManager:
             slot.decided = replace(slot.decided, evictions=())
             return
         slot.waiting = decided is None
-        if decided is None:  # settings stand, victims of another moment do not
+        if decided is None:  # settings stand, victims of another moment do not; asked again at the next round
+            slot.due = view.now
             slot.decided = replace(slot.decided, evictions=())
         else:
             slot.decided = decided
             self._executor.declare(slot.strategy.name, decided.updates)
+            for notice in decided.notices:
+                self._tell(notice)
 
     def _rows(self, family: str) -> Iterable[tuple[tuple[str, ...], float]]:
         return [row for slot in self._slots for row in slot.decided.figures.get(family, {}).items()]

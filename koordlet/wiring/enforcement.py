@@ -10,25 +10,33 @@ from pathlib import Path
 from aiohttp import web
 
 from koordlet.api.wire import encode
+from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.app.logging import get_logger
+from koordlet.interference.assembly import Interference
 from koordlet.metricsadvisor.advisor import MetricsAdvisor, boot_clock
 from koordlet.qosmanager import cpuevict, memoryevict
 from koordlet.qosmanager.cpuburst import CPUBurst
+from koordlet.qosmanager.cpurules import NodeRules
 from koordlet.qosmanager.cpusuppress import CPUSuppress
 from koordlet.qosmanager.evictor import Evictor
+from koordlet.qosmanager.interferenceactions import InterferenceActions
 from koordlet.qosmanager.look import averages, look
 from koordlet.qosmanager.manager import QoSManager
 from koordlet.qosmanager.memoryqos import MemoryQOSReconcile
-from koordlet.qosmanager.pages import attach_enforcement, state_page
+from koordlet.qosmanager.pages import attach_enforcement, held_back, held_back_about, state_page
 from koordlet.qosmanager.strategy import Strategy
 from koordlet.qosmanager.systemconfig import SystemConfig
-from koordlet.qosmanager.view import NodeView
+from koordlet.qosmanager.tell import Teller
+from koordlet.qosmanager.view import Judged, NodeView
 from koordlet.resourceexecutor import Executor
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger, LedgerError
 from koordlet.resourceexecutor.merge import OwnerRule
 from koordlet.runtimehooks.batchresource import BatchResource
+from koordlet.runtimehooks.cpunormalization import CPUNormalization
+from koordlet.runtimehooks.cpuset import CPUSetAllocator
 from koordlet.runtimehooks.groupidentity import GroupIdentity
+from koordlet.statesinformer.callbacks import StateType
 from koordlet.wiring.context import Context
 from koordlet.wiring.states import Cluster
 
@@ -38,18 +46,29 @@ RULES = (
     OwnerRule(
         ("sched_group_identity_enabled",), ("groupidentity", "systemconfig"), "identities that are asked for must act"
     ),
-    OwnerRule(("cpuset.cpus",), ("cpusuppress",), "best-effort pods keep off what services need"),
-    OwnerRule(("cpu.cfs_quota_us",), ("cpusuppress", "cpuburst"), "a bound on best effort outranks a burst"),
+    OwnerRule(
+        ("cpuset.cpus",),
+        ("cpusuppress", "cpusetallocator"),
+        "best-effort pods keep off what services need, and nothing below their directory has CPUs which that lacks",
+    ),
+    OwnerRule(
+        ("cpu.cfs_quota_us",),
+        ("cpusuppress", "interferenceactions", "cpusetallocator", "cpuburst", "cpunormalization", "batchresource"),
+        "a bound on best effort outranks all; own CPUs need no quota; a burst starts from the normalized quota",
+    ),
 )
 LEDGER = "settings.json"
 ROUND_SECONDS = 1.0
 """Strategies that are due are asked at each round."""
 
 
-def enforcement(context: Context, cluster: Cluster, advisor: MetricsAdvisor) -> None:
+def enforcement(
+    context: Context, cluster: Cluster, advisor: MetricsAdvisor, interference: Interference | None = None
+) -> None:
     """Make what the gates ask for, and run it."""
     options, gates, states = context.options, context.gates, cluster.states
-    strategies = [pair for pair in _strategies(context) if pair[1] > 0]
+    actions = InterferenceActions(lambda resource, directory: bool(context.files.support(resource, directory)))
+    strategies = [pair for pair in _strategies(context, actions) if pair[1] > 0]
     executor = Executor(
         KernelFiles(context.files, context.host.roots),
         _ledger(context),
@@ -63,6 +82,10 @@ def enforcement(context: Context, cluster: Cluster, advisor: MetricsAdvisor) -> 
     evictor = Evictor(cluster.client, cluster.events, context.auditor, context.registries, boot_clock)
     average = averages(context.cache, boot_clock)
 
+    rules = NodeRules()
+    states.callbacks.register(StateType.NODE_TOPOLOGY, "cpu-rules", "CPU pools for pods", rules.topology)
+    states.callbacks.register(StateType.NODE_METADATA, "cpu-rules", "CPU normalization", rules.node)
+
     def picture() -> NodeView | None:
         if states.pods is None or not states.pods.answered:
             return None  # nobody's settings are given back because the kubelet is silent
@@ -74,19 +97,27 @@ def enforcement(context: Context, cluster: Cluster, advisor: MetricsAdvisor) -> 
             average=average,
             now=boot_clock(),
             collect_interval=options.collect_res_used_interval,
+            rules=rules,
+            normalized=gates.enabled("CPUNormalization"),
+            judged=None if interference is None else _judged(interference),
         )
 
-    manager = QoSManager(strategies, picture, executor, evictor, context.registries)
+    teller = Teller(cluster.events, context.auditor, context.registries)
+    manager = QoSManager(strategies, picture, executor, evictor, context.registries, teller)
     attach_enforcement(context.registries, executor)
 
     async def page(_: web.Request) -> web.Response:
-        return web.Response(body=encode(state_page(manager, executor, RULES)), content_type="application/json")
+        state = state_page(manager, executor, RULES)
+        state.held_back = held_back(actions.said, SYSTEM_CLOCK.now() - boot_clock())
+        return web.Response(body=encode(state), content_type="application/json")
 
     async def give_back() -> None:
         left = manager.give_back()
         for setting, cause in left.problems.items():
             log.warning("setting could not be given back", setting=setting.label, cause=cause)
 
+    if interference is not None:
+        interference.views.held_back = lambda uid: held_back_about(actions.said, uid, SYSTEM_CLOCK.now() - boot_clock())
     context.routes.append(web.get("/enforcement", page))
     context.runner.add_stop("settings", give_back)
     if strategies:
@@ -94,21 +125,36 @@ def enforcement(context: Context, cluster: Cluster, advisor: MetricsAdvisor) -> 
     log.info("enforcing", strategies=",".join(strategy.name for strategy, _ in strategies), gates=str(gates))
 
 
-def _strategies(context: Context) -> list[tuple[Strategy, float]]:
+def _judged(interference: Interference) -> Judged:
+    watch = interference.watch
+    evidence = watch.evidence
+    return Judged(tuple(watch.active), watch.policy.current(), None if evidence is None else evidence.at)
+
+
+def _strategies(context: Context, actions: InterferenceActions) -> list[tuple[Strategy, float]]:
     options, gates = context.options, context.gates
     found: list[tuple[Strategy, float]] = []
     if gates.enabled("BECPUSuppress"):
-        suppress = CPUSuppress(be_cpu_manager=gates.enabled("BECPUManager"))
+        suppress = CPUSuppress(be_cpu_manager=gates.enabled("BECPUManager"), target=lambda: actions.target)
         found.append((suppress, options.cpu_suppress_interval_seconds))
     if gates.enabled("GroupIdentity"):
         identity = GroupIdentity(lambda resource, directory: bool(context.files.support(resource, directory)))
         found.append((identity, options.runtime_hooks_reconcile_interval))
+    if gates.enabled("CPUSetAllocator"):
+        allocator = CPUSetAllocator(
+            be_cpu_manager=gates.enabled("BECPUManager"), unset_quota=not options.disable_unset_cpu_quota
+        )
+        found.append((allocator, options.runtime_hooks_reconcile_interval))
+    if gates.enabled("CPUNormalization"):
+        found.append((CPUNormalization(), options.runtime_hooks_reconcile_interval))
     if gates.enabled("BatchResource"):
         found.append((BatchResource(), options.runtime_hooks_reconcile_interval))
     if gates.enabled("CPUBurst"):
         beyond = bool(context.files.support("cpu.bvt_warp_ns", ""))  # only Anolis takes a burst above the quota
         burst = CPUBurst(interval=options.collect_res_used_interval, beyond_quota=beyond)
         found.append((burst, options.reconcile_interval_seconds))
+    if gates.enabled("InterferenceActions"):
+        found.append((actions, ROUND_SECONDS))
     if gates.enabled("SystemConfig"):
         found.append((SystemConfig(), options.reconcile_interval_seconds))
     if gates.enabled("CgroupReconcile"):

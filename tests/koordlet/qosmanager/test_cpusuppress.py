@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordlet.api import names
 from koordlet.qosmanager.cpupick import pick
+from koordlet.qosmanager.cpurules import CPURules
 from koordlet.qosmanager.cpusuppress import CPUSuppress, budget, choose, next_quota, unsuppressed
 from koordlet.qosmanager.view import HostAppView
 from koordlet.resourceexecutor import Setting
@@ -174,8 +176,30 @@ def test_switched_off_best_effort_still_keeps_off_exclusive_cpus() -> None:
     lse = make_pod("lse", qos="LSE", kube="Guaranteed", cpuset="0", cpu=1)
     view = be_node(pods=(lse, make_pod("be", qos="BE", kube="BestEffort", cpu=1)))
     assert set(values(CPUSuppress().decide(view)).values()) == {"1-7"}
-    of_manager = values(CPUSuppress(be_cpu_manager=True).decide(view))
-    assert all(path.count("/") < 3 for _, path in of_manager)
+
+
+@pytest.mark.parametrize(
+    "status", ['{"cpuset":"1-2"}', '{"numaNodeResources":[{"node":0,"resources":{"kubernetes.io/batch-cpu":"500"}}]}']
+)
+def test_the_cpu_manager_of_best_effort_places_pods_with_an_allocation_itself(status) -> None:
+    lse = make_pod("lse", qos="LSE", kube="Guaranteed", cpuset="0", cpu=1)
+    allocated = make_pod("a", qos="BE", kube="BestEffort", annotations={names.ANNOTATION_RESOURCE_STATUS: status})
+    plain = make_pod("be", qos="BE", kube="BestEffort")
+    found = values(CPUSuppress(be_cpu_manager=True).decide(be_node(pods=(lse, allocated, plain))))
+    assert ("cpuset.cpus", allocated.meta.cgroup_dir) in found
+    assert ("cpuset.cpus", plain.containers[0].meta.cgroup_dir) in found
+    assert ("cpuset.cpus", allocated.containers[0].meta.cgroup_dir) not in found
+
+
+def test_growth_starts_from_what_a_v2_directory_has_while_it_sets_nothing() -> None:
+    held = {Setting("cpuset.cpus", BE_DIR): "", Setting("cpuset.cpus.effective", BE_DIR): "0-7"}
+    assert values(CPUSuppress().decide(be_node(slo=on(), held=held)))["cpuset.cpus", BE_DIR] == "0-3"
+
+
+def test_a_reservation_of_amounts_counts_with_the_cpus_that_it_became() -> None:
+    rules = CPURules(withheld=CPUSet.parse("0-3"))
+    found = values(CPUSuppress().decide(be_node(slo=on(), cpu_rules=rules)))
+    assert found["cpuset.cpus", BE_DIR] == "4-7"
 
 
 @pytest.mark.parametrize("missing", [{"cpu": None}, {"topology": None}, {"qos_dirs": {}}])

@@ -1,0 +1,109 @@
+"""CPU normalization: the worked example of spec 03 §4.8, who is normalized, and how a CPU burst stands on it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordlet.qosmanager.view import normalized_quota, pod_quota
+from koordlet.runtimehooks.cpunormalization import CPUNormalization
+from koordlet.runtimehooks.hooks import NOTHING, Answer, HookContainer, HookContext, Native, Stage
+from tests.koordlet.qosmanager.conftest import make_pod, make_view
+
+
+def with_limits(*limits, qos="LS", **given):
+    containers = [
+        {"name": f"c{n}", "resources": {"limits": {"cpu": limit} if limit else {}}} for n, limit in enumerate(limits)
+    ]
+    return make_pod(qos=qos, containers=len(limits), spec={"containers": containers}, **given)
+
+
+def decided(*pods, ratio=1.2):
+    updates = CPUNormalization().decide(make_view(pods=pods, normalization=ratio)).updates
+    return {update.setting.cgroup_dir: (update.value, update.neutral) for update in updates}
+
+
+def places(pod):
+    return [pod.meta.cgroup_dir, *(container.cgroup_dir for container in pod.meta.containers)]
+
+
+@pytest.mark.parametrize(
+    ("quota", "ratio", "expected"),
+    [
+        (200_000, 1.2, 166_667),
+        (200_000, 1.0, 200_000),
+        (200_000, 0.8, 200_000),
+        (-1, 1.2, -1),
+        (1_000, 1.25, 800),
+    ],
+)
+def test_what_a_quota_becomes(quota, ratio, expected) -> None:
+    assert normalized_quota(quota, ratio) == expected
+
+
+def test_pod_and_containers_and_what_they_get_back() -> None:
+    pod = with_limits("2", "1")
+    whole, one, two = places(pod)
+    assert decided(pod) == {whole: (250_000, 300_000), one: (166_667, 200_000), two: (83_334, 100_000)}
+
+
+def test_one_without_a_limit_leaves_the_pod_unlimited() -> None:
+    pod = with_limits("2", None)
+    assert decided(pod) == {places(pod)[1]: (166_667, 200_000)}
+
+
+@pytest.mark.parametrize(
+    ("given", "normalized"),
+    [
+        ({"qos": "LS"}, True),
+        ({"qos": ""}, True),
+        ({"qos": "LSR"}, False),
+        ({"qos": "LSE"}, False),
+        ({"qos": "BE"}, False),
+        ({"qos": "SYSTEM"}, False),
+        ({"qos": "LS", "cpuset": "0-1"}, False),
+        ({"qos": "", "phase": "Failed"}, False),
+    ],
+    ids=lambda value: str(value),
+)
+def test_who_is_normalized(given, normalized) -> None:
+    assert bool(decided(with_limits("2", **given))) is normalized
+
+
+@pytest.mark.parametrize("ratio", [1.0, 0.5])
+def test_where_a_quota_is_worth_what_it_says_nothing_is_wanted(ratio) -> None:
+    assert decided(with_limits("2"), ratio=ratio) == {}
+
+
+def test_a_pod_with_a_short_init_container_is_bound_by_its_largest_phase() -> None:
+    spec = {
+        "initContainers": [{"name": "init", "resources": {"limits": {"cpu": "3"}}}],
+        "containers": [{"name": "c0", "resources": {"limits": {"cpu": "1"}}}],
+    }
+    pod = make_pod(qos="LS", spec=spec)
+    assert pod_quota(pod.meta.pod) == 300_000
+    assert decided(pod)[pod.meta.cgroup_dir] == (250_000, 300_000)
+
+
+@pytest.mark.parametrize(
+    ("quota", "answer"),
+    [(200_000, Answer(cfs_quota=166_667)), (-1, NOTHING), (0, NOTHING), (None, NOTHING)],
+)
+def test_what_a_container_starts_with(quota, answer) -> None:
+    context = HookContext(make_pod(qos="LS"), HookContainer("c0", native=Native(cfs_quota=quota)))
+    view = make_view(normalization=1.2)
+    assert CPUNormalization().answer(Stage.PRE_CREATE_CONTAINER, context, view) == answer
+    assert CPUNormalization().answer(Stage.PRE_RUN_POD_SANDBOX, HookContext(context.pod), view) == NOTHING
+
+
+@given(st.lists(st.integers(10, 64_000), min_size=1, max_size=5), st.floats(0.1, 10))
+def test_a_pod_always_contains_its_containers_and_nobody_gains(limits, ratio) -> None:
+    pod = with_limits(*(f"{limit}m" for limit in limits))
+    found = decided(pod, ratio=ratio)
+    if not found:
+        assert ratio <= 1
+        return
+    whole, *parts = (found[place] for place in places(pod))
+    assert all(0 < value <= whole[0] for value, _ in parts)
+    assert all(value <= neutral for value, neutral in found.values())

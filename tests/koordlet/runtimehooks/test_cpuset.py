@@ -1,0 +1,232 @@
+"""CPU sets: the table of spec 03 §4.6 with its worked example, and what must hold for any pods and pools."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordlet.api import names
+from koordlet.qosmanager.cpurules import CPURules
+from koordlet.qosmanager.view import HostAppView
+from koordlet.resourceexecutor import Setting
+from koordlet.runtimehooks.cpuset import PATIENCE, CPUSetAllocator, cpus_for, without_quota
+from koordlet.runtimehooks.hooks import NOTHING, Answer, HookContainer, HookContext, HookError, Stage
+from koordlet.system.cpuset import CPUSet
+from tests.koordlet.qosmanager.conftest import flat, make_pod, make_view
+
+CPUS, QUOTA = "cpuset.cpus", "cpu.cfs_quota_us"
+RULES = CPURules(
+    shared={0: CPUSet.parse("1-5,8-23"), 1: CPUSet.parse("32-47")},
+    best_effort={0: CPUSet.parse("0-23"), 1: CPUSet.parse("24-47")},
+)
+SYSTEM = replace(RULES, system=CPUSet.parse("48-49"))
+STATIC = replace(RULES, kubelet_static=True)
+ALL = "1-5,8-23,32-47"
+
+
+def on_node(node, cpu="2", resource="cpu", cpuset=""):
+    cpuset_part = f'"cpuset":"{cpuset}",' if cpuset else ""
+    return f'{{{cpuset_part}"numaNodeResources":[{{"node":{node},"resources":{{"{resource}":"{cpu}"}}}}]}}'
+
+
+def allocated(status, **given):
+    return make_pod(annotations={names.ANNOTATION_RESOURCE_STATUS: status}, **given)
+
+
+BATCH = "kubernetes.io/batch-cpu"
+TABLE = {
+    "1: pinned": (allocated('{"cpuset":"6-7"}', qos="LSR", kube="Guaranteed"), RULES, "6-7"),
+    "1: pinned, whatever the class": (allocated('{"cpuset":"6-7"}', qos="LS"), RULES, "6-7"),
+    "1: pinned and on a NUMA node": (allocated(on_node(1, cpuset="6-7"), qos="LSE", kube="Guaranteed"), RULES, "6-7"),
+    "1: before there are rules": (allocated('{"cpuset":"6-7"}', qos="LSR", kube="Guaranteed"), None, "6-7"),
+    "-: before there are rules": (make_pod(qos="LS"), None, None),
+    "3: LS on node 1": (allocated(on_node(1), qos="LS"), RULES, "32-47"),
+    "3: unlabelled on node 0": (allocated(on_node(0)), RULES, "1-5,8-23"),
+    "3: an amount for batch counts too": (allocated(on_node(1, "500", BATCH)), RULES, "32-47"),
+    "5: memory alone is no place": (allocated(on_node(1, "1Gi", "memory"), qos="LS"), RULES, ALL),
+    "3: a node without a pool": (allocated(on_node(7), qos="LS"), RULES, None),
+    "4: SYSTEM": (make_pod(qos="SYSTEM"), SYSTEM, "48-49"),
+    "8: SYSTEM without CPUs of its own": (make_pod(qos="SYSTEM"), RULES, ALL),
+    "7: SYSTEM beside a static kubelet": (make_pod(qos="SYSTEM"), STATIC, None),
+    "5: LS": (make_pod(qos="LS"), RULES, ALL),
+    "5: LS beside a static kubelet": (make_pod(qos="LS"), STATIC, ALL),
+    "5: LS in the BestEffort directory": (make_pod(qos="LS", kube="BestEffort"), RULES, ALL),
+    "6: BE": (make_pod(qos="BE", kube="BestEffort"), RULES, ""),
+    "6: BE on a node": (allocated(on_node(1, "500", BATCH), qos="BE", kube="BestEffort"), RULES, ""),
+    "6: unlabelled best effort": (make_pod(kube="BestEffort"), STATIC, ""),
+    "7: unlabelled beside a static kubelet": (make_pod(kube="Guaranteed"), STATIC, None),
+    "7: LSR that nobody pinned, static kubelet": (make_pod(qos="LSR", kube="Guaranteed"), STATIC, None),
+    "8: unlabelled": (make_pod(), RULES, ALL),
+    "8: LSR that nobody pinned": (make_pod(qos="LSR", kube="Guaranteed"), RULES, ALL),
+    "-: no shared CPU is left": (make_pod(qos="LS"), CPURules(shared={0: CPUSet()}), None),
+}
+
+
+@pytest.mark.parametrize(("pod", "rules", "cpus"), TABLE.values(), ids=TABLE)
+def test_which_cpus(pod, rules, cpus) -> None:
+    found = cpus_for(pod, rules)
+    assert (None if found is None else str(found)) == cpus
+
+
+@pytest.mark.parametrize(("node", "cpus"), [(0, "0-23"), (1, "24-47")])
+def test_row_2_best_effort_on_a_node_with_the_cpu_manager_of_best_effort(node, cpus) -> None:
+    pod = allocated(on_node(node, "500", BATCH), qos="BE", kube="BestEffort")
+    assert str(cpus_for(pod, RULES, be_cpu_manager=True)) == cpus
+
+
+@pytest.mark.parametrize(
+    ("qos", "cpuset", "expected"),
+    [
+        ("LSE", "0-1", True), ("LSR", "0-1", True), ("", "0-1", True),
+        ("LS", "0-1", False), ("BE", "0-1", False), ("SYSTEM", "0-1", False), ("LSR", "", False),
+    ],
+)  # fmt: skip
+def test_who_needs_no_quota(qos, cpuset, expected) -> None:
+    assert without_quota(make_pod(qos=qos, cpuset=cpuset)) is expected
+
+
+# --- the strategy
+
+
+def decided(*pods, rules=RULES, allocator=None, **given):
+    view = make_view(pods=pods, cpu_rules=rules, topology=given.pop("topology", flat(64)), **given)
+    decision = (allocator or CPUSetAllocator()).decide(view)
+    return {(update.setting.cgroup_dir, update.setting.resource): update.value for update in decision.updates}
+
+
+def container_of(pod, number=0):
+    return pod.meta.containers[number].cgroup_dir
+
+
+def with_limits(cpu, **given):
+    spec = {"containers": [{"name": f"c{n}", "resources": {"limits": {"cpu": cpu}}} for n in range(2)]}
+    return make_pod(containers=2, spec=spec, **given)
+
+
+def test_containers_and_the_sandbox_are_set_and_no_pod() -> None:
+    pod = make_pod(qos="LS", containers=2)
+    sandbox = f"{pod.meta.cgroup_dir}/pause"
+    pod = replace(pod, meta=replace(pod.meta, sandbox_dir=sandbox))
+    places = [container_of(pod, 0), container_of(pod, 1), sandbox]
+    assert decided(pod) == {(place, CPUS): ALL for place in places}
+
+
+def test_a_pinned_pod_has_no_quota_and_gets_the_kubelets_back() -> None:
+    pod = with_limits("500m", qos="LSR", kube="Guaranteed", cpuset="6")
+    decision = CPUSetAllocator().decide(make_view(pods=(pod,), cpu_rules=RULES, topology=flat(64)))
+    quotas = {u.setting.cgroup_dir: (u.value, u.neutral) for u in decision.updates if u.setting.resource == QUOTA}
+    assert quotas == {
+        pod.meta.cgroup_dir: (-1, 100_000), container_of(pod, 0): (-1, 50_000), container_of(pod, 1): (-1, 50_000)
+    }  # fmt: skip
+    assert (None, QUOTA) not in decided(pod, allocator=CPUSetAllocator(unset_quota=False))
+    assert {file for _, file in decided(pod, allocator=CPUSetAllocator(unset_quota=False))} == {CPUS}
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        make_pod(qos="BE", kube="BestEffort"),
+        make_pod(qos="LS", phase="Succeeded"),
+        make_pod(qos="LS", cpuset="6,64"),
+        allocated("{", qos="LSR", kube="Guaranteed"),
+        allocated('{"cpuset":"1-"}', qos="LS"),
+        make_pod(qos="LS", spec={"runtimeClassName": "kata"}),
+    ],
+    ids=["best effort", "finished", "a CPU that is not there", "malformed", "no CPU list", "in a VM"],
+)
+def test_who_is_left_alone(pod) -> None:
+    assert decided(pod) == {}
+
+
+def test_after_a_start_it_waits_for_the_topology_a_while_and_then_sets_what_needs_none() -> None:
+    pinned, service = make_pod("pinned", qos="LSR", kube="Guaranteed", cpuset="6"), make_pod("web", qos="LS")
+    allocator = CPUSetAllocator()
+    view = make_view(pods=(pinned, service), topology=flat(64))
+    assert allocator.decide(view) is None
+    assert allocator.decide(replace(view, now=view.now + PATIENCE / 2)) is None
+    late = allocator.decide(replace(view, now=view.now + PATIENCE))
+    assert {u.setting for u in late.updates if u.setting.resource == CPUS} == {Setting(CPUS, container_of(pinned))}
+
+
+def test_host_applications_of_class_ls_share_the_pools() -> None:
+    apps = tuple(HostAppView(qos, qos, False, f"apps/{qos}") for qos in ("LS", "LSR", "BE", ""))
+    assert decided(host_apps=apps) == {("apps/LS", CPUS): ALL}
+
+
+# --- the hook
+
+
+def asked(pod, stage=Stage.PRE_CREATE_CONTAINER, rules=RULES, **how):
+    context = HookContext(pod, HookContainer("c0"))
+    return CPUSetAllocator(**how).answer(stage, context, make_view(cpu_rules=rules, topology=flat(64)))
+
+
+@pytest.mark.parametrize(
+    ("pod", "rules", "answer"),
+    [
+        (make_pod(qos="LSR", kube="Guaranteed", cpuset="6"), RULES, Answer(cpuset="6", cfs_quota=-1)),
+        (make_pod(qos="LS", cpuset="6"), RULES, Answer(cpuset="6")),
+        (make_pod(qos="LS"), RULES, Answer(cpuset=ALL)),
+        (make_pod(qos="BE", kube="BestEffort"), RULES, Answer(cpuset="")),
+        (make_pod(), STATIC, NOTHING),
+        (make_pod(qos="LS"), None, NOTHING),
+    ],
+    ids=["pinned", "pinned LS", "service", "best effort is cleared", "the kubelet's own", "too early"],
+)
+def test_what_a_container_starts_with(pod, rules, answer) -> None:
+    assert asked(pod, rules=rules) == answer
+
+
+@pytest.mark.parametrize("status", ["{", '{"cpuset":"64"}'], ids=["malformed", "a CPU that is not there"])
+def test_the_hook_says_what_it_cannot_do(status) -> None:
+    with pytest.raises(HookError, match=r"resource-status|no CPUs 64"):
+        asked(allocated(status, qos="LSR", kube="Guaranteed"))
+
+
+def test_the_hook_may_leave_the_quota() -> None:
+    assert asked(make_pod(qos="LSR", kube="Guaranteed", cpuset="6"), unset_quota=False) == Answer(cpuset="6")
+
+
+# --- what must always hold
+
+cpu_sets = st.sets(st.integers(0, 15)).map(CPUSet)
+rules_of = st.builds(
+    CPURules,
+    shared=st.dictionaries(st.integers(0, 1), cpu_sets),
+    best_effort=st.dictionaries(st.integers(0, 1), cpu_sets),
+    system=cpu_sets,
+    kubelet_static=st.booleans(),
+)
+
+
+@st.composite
+def any_pods(draw):
+    pods = []
+    for number in range(draw(st.integers(1, 5))):
+        status = draw(st.sampled_from(["", '{"cpuset":"0-1"}', on_node(0), on_node(1, "500", BATCH), on_node(1, "0")]))
+        annotations = {names.ANNOTATION_RESOURCE_STATUS: status} if status else {}
+        qos = draw(st.sampled_from(["LSE", "LSR", "LS", "BE", "SYSTEM", ""]))
+        kube = draw(st.sampled_from(["Guaranteed", "Burstable", "BestEffort"]))
+        pods.append(make_pod(f"p{number}", qos=qos, kube=kube, annotations=annotations, containers=2))
+    return pods
+
+
+@given(any_pods(), rules_of, st.booleans())
+def test_no_container_is_outside_its_pool_and_none_is_without_a_cpu(pods, rules, manager) -> None:
+    found = decided(*pods, rules=rules, allocator=CPUSetAllocator(be_cpu_manager=manager), topology=flat(16))
+    for pod in pods:
+        values = {found.get((container_of(pod, number), CPUS)) for number in range(2)}
+        assert len(values) == 1, "containers of a pod share its fate"
+        value = values.pop()
+        if value is None:
+            continue
+        cpus = CPUSet.parse(value)
+        assert cpus, "an empty set would let it run anywhere"
+        pools = [pod.cpuset, *rules.shared.values(), *rules.best_effort.values(), rules.system]
+        assert cpus <= CPUSet().union(*pools)
+        if not pod.cpuset and pod.raw_qos not in ("BE", "SYSTEM"):
+            assert cpus <= CPUSet().union(*rules.shared.values()), "services keep off what others have for themselves"
+    assert all(file != QUOTA or value == -1 for (_, file), value in found.items())
