@@ -22,7 +22,7 @@ from koordlet.metrics import Registries
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger, LedgerError
 from koordlet.resourceexecutor.merge import OwnerRule, Wish, merge
-from koordlet.resourceexecutor.order import Change, ordered
+from koordlet.resourceexecutor.order import CPU_SETS, Change, ordered
 from koordlet.resourceexecutor.settings import RANKS, Setting, Update, Value
 from koordlet.system.errors import InvalidValue, KernelFileError, ResourceUnsupported
 from koordlet.system.write import TargetGone, WriteError
@@ -116,8 +116,23 @@ class Executor:
     def wishes(self) -> Mapping[Setting, Wish]:
         """What shall be, and who says so."""
         if self._merged is None:
-            self._merged = merge(self._declared, self._rules)
+            merged = merge(self._declared, self._rules)
+            self._merged = merged | self._followers(merged)
         return self._merged
+
+    def _followers(self, wishes: Mapping[Setting, Wish]) -> dict[Setting, Wish]:
+        """cgroup v1 lets no group have fewer CPUs than one below it, whether somebody knows that one (a container) or
+        not (a pod's sandbox, a dead container): unknown ones get what their parents get."""
+        found: dict[Setting, Wish] = {}
+        parents = [setting for setting in wishes if setting.resource in CPU_SETS]
+        while parents:
+            parent = parents.pop()
+            wish = wishes.get(parent) or found[parent]
+            for child in self._files.bound_below(parent):
+                if child not in wishes:
+                    found[child] = Wish(replace(wish.update, setting=child, neutral=None), wish.owner)
+                    parents.append(child)
+        return found
 
     def current(self, setting: Setting) -> Value | None:
         """What the kernel holds, from the last look where that is recent; None when it can't be told."""

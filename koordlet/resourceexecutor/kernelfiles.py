@@ -10,10 +10,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 
+from koordlet.resourceexecutor.order import CPU_SETS
 from koordlet.resourceexecutor.settings import Setting, Value
 from koordlet.resourceexecutor.stores import Store
-from koordlet.system.cgroup import codecs, registry
+from koordlet.system.cgroup import codecs, registry, tree
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.cgroup.registry import FileSpec, Kind, NodeRoot, Support
 from koordlet.system.cpuset import CPUListError, CPUSet
@@ -109,6 +111,14 @@ class KernelFiles:
         else:
             text = spec.codec.encode(int(value), self._current(path))
         write_value(path, text)
+
+    def bound_below(self, setting: Setting) -> list[Setting]:
+        """The same setting of the groups right below, where the kernel refuses one that they exceed: CPU sets on v1."""
+        directory = setting.cgroup_dir
+        if self._files.version == 2 or directory is None or setting.resource not in CPU_SETS:
+            return []
+        names = tree.children(self._files.hierarchy("cpuset"), directory)
+        return [replace(setting, cgroup_dir=f"{directory}/{name}") for name in names]
 
     def gone(self, setting: Setting) -> bool:
         """Whether the cgroup itself is away, so that nothing is to be put back."""

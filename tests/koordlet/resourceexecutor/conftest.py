@@ -61,6 +61,16 @@ class ModelKernel:
     def period(self, setting: Setting) -> float | None:
         return None
 
+    def bound_below(self, setting: Setting) -> list[Setting]:
+        return [other for other in self._below(setting) if setting.resource == CPUS]
+
+    def _below(self, setting: Setting) -> list[Setting]:
+        return [
+            other
+            for other in self.values
+            if other.resource == setting.resource and other.cgroup_dir.rpartition("/")[0] == setting.cgroup_dir
+        ]
+
     def write(self, setting: Setting, value: Value) -> None:
         if setting not in self.values:
             raise TargetGone(setting.label, str(value), 2, "does not exist")
@@ -79,11 +89,7 @@ class ModelKernel:
     def _nested(self, setting: Setting, value: Value) -> bool:
         parent = setting.cgroup_dir.rpartition("/")[0]
         above = self.values.get(Setting(setting.resource, parent)) if parent else None
-        below = [
-            held
-            for other, held in self.values.items()
-            if other.resource == setting.resource and other.cgroup_dir.rpartition("/")[0] == setting.cgroup_dir
-        ]
+        below = [self.values[other] for other in self._below(setting)]
         if setting.resource == CPUS:
             mine = CPUSet.parse(str(value))
             within = above is None or mine <= CPUSet.parse(str(above))

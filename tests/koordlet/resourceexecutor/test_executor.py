@@ -55,6 +55,23 @@ def test_a_cpu_set_moves_over_the_union(make, kernel) -> None:
     assert [setting.cgroup_dir for setting, _ in kernel.log] == [*tree, *reversed(tree)]
 
 
+def test_groups_that_nobody_names_follow_a_cpu_set(make, kernel, tmp_path) -> None:
+    """A pod's sandbox is in no manifest, and v1 lets its parents have no fewer CPUs than it has."""
+    kernel.mkdir(f"{POD}/sandbox", f"{POD}/sandbox/below")
+    before = dict(kernel.values)
+    executor = make(ledger_at(tmp_path / "ledger.json"))
+    executor.declare("suppress", wants({Setting(CPUS, path): "1" for path in (POD, CONTAINER)}))
+    assert executor.apply().problems == {}
+    assert [kernel.values[Setting(CPUS, f"{POD}/{name}")] for name in ("c1", "sandbox", "sandbox/below")] == ["1"] * 3
+    killed = make(ledger_at(tmp_path / "ledger.json"))
+    killed.declare("suppress", wants({Setting(CPUS, POD): "2,3"}))
+    assert killed.apply().problems == {}
+    assert kernel.values[Setting(CPUS, f"{POD}/sandbox/below")] == "2-3"
+    killed.withdraw("suppress")
+    assert killed.apply().problems == {}
+    assert kernel.values == before
+
+
 def test_an_unchanged_pass_reads_nothing_until_it_is_forced(make, kernel) -> None:
     clock = Clock()
     executor = make(clock=clock)
