@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +14,14 @@ import pytest
 class MountedResctrl:
     """A resctrl file system (resctrlfs.py) in a process of its own; `root` is its mount point."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, **facts: int) -> None:
         self.root = root
         program = Path(__file__).with_name("resctrlfs.py")
+        given = [f"{name}={value}" for name, value in facts.items()]
         self._process = subprocess.Popen(
-            [sys.executable, "-S", str(program), str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+            [sys.executable, "-S", str(program), str(root), *given],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
         self._expect("mounted\n")
 
     def set(self, path: str, text: str) -> None:
@@ -63,3 +65,19 @@ def mounted_resctrl(tmp_path: Path) -> Iterator[MountedResctrl]:
     made = MountedResctrl(point)
     yield made
     made.close()
+
+
+@pytest.fixture
+def mount_resctrl(tmp_path: Path) -> Iterator[Callable[..., MountedResctrl]]:
+    """Mounts one with facts of its own (`resctrlfs`). Needs root and /dev/fuse."""
+    made: list[MountedResctrl] = []
+
+    def mount(**facts: int) -> MountedResctrl:
+        point = tmp_path / f"resctrl-{len(made)}"
+        point.mkdir()
+        made.append(MountedResctrl(point, **facts))
+        return made[-1]
+
+    yield mount
+    for one in made:
+        one.close()

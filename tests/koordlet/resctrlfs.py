@@ -1,9 +1,14 @@
-"""A resctrl file system for machines without RDT, mounted through /dev/fuse: python resctrlfs.py MOUNTPOINT.
+"""A resctrl file system for machines without RDT, mounted through /dev/fuse: python resctrlfs.py MOUNTPOINT [FACT=N …].
 
 It refuses what the kernel refuses (Documentation/filesystems/resctrl.rst, fs/resctrl): groups are made only in the root
-or in mon_groups, files never; a schemata line needs its newline, known ids, contiguous masks within cbm_mask, bandwidth
-in range; tasks take ids of living tasks; refusals are explained in info/last_cmd_status. Sizes are 0, as in kernfs, and
-counters end with a newline. Two cache domains, four classes of service.
+or in mon_groups, and only as many as there are classes of service, files never; a schemata line needs its newline,
+known ids, masks within cbm_mask that are wide enough and without holes, bandwidth in range; tasks take ids of living
+tasks, one a write for those who want to know which was refused; info is read only; refusals are explained in
+info/last_cmd_status. A task is in one group; a removed group's tasks fall to the root group; tasks that ended are in
+none. Sizes are 0, as in kernfs, and counters end with a newline. Two cache domains, `closids` classes of service (4).
+
+Facts: `closids`, `min_bits` of a mask, `sparse` 1 where masks may have holes (Arm, newer Intel), `amd` 1 for bandwidth
+in eighths of GB/s up to 2048 instead of percent.
 
 Standard input takes a JSON list a line and answers `ok`: ["set", PATH, TEXT] makes a file say TEXT, ["fail", PATH,
 ERRNO] makes reading it fail, ["drop", PATH] removes a directory as an offline CPU does to its domain. It prints
@@ -22,7 +27,8 @@ import struct
 import sys
 from collections.abc import Callable
 
-CBM, MIN_BITS, CLOSIDS, MIN_BANDWIDTH, STEP = 0x7FF, 1, 4, 10, 10
+CBM, MIN_BANDWIDTH, STEP, AMD_UNLIMITED = 0x7FF, 10, 10, 2048
+FACTS = {"closids": 4, "min_bits": 1, "sparse": 0, "amd": 0}
 DOMAINS = (0, 1)
 COUNTERS = ("llc_occupancy", "mbm_local_bytes", "mbm_total_bytes")
 NOATIME_NODEV_NOSUID = 1024 | 4 | 2
@@ -48,6 +54,8 @@ class Node:
     ) -> None:
         self.id, Node._serial = Node._serial, Node._serial + 1
         self.parent, self.text, self.store, self.error = parent, text, store, 0
+        self.render: Callable[[], str] | None = None
+        """Makes the text at each reading."""
         self.children: dict[str, Node] = {}
         self.is_group = False
 
@@ -63,13 +71,28 @@ class Node:
 class Tree:
     """The content; knows no FUSE."""
 
-    def __init__(self) -> None:
+    def __init__(self, facts: dict[str, int]) -> None:
+        self.facts = {**FACTS, **facts}
         self.root = Node(None)
+        self.moved: dict[int, Node] = {}
+        """Task -> group, for tasks that are not in the root group."""
+        closids, amd = self.facts["closids"], self.facts["amd"]
         info = self.root.dir("info")
         self.status = info.file("last_cmd_status", "ok\n")
         for name, facts in {
-            "L3": {"cbm_mask": f"{CBM:x}", "min_cbm_bits": MIN_BITS, "num_closids": CLOSIDS, "shareable_bits": "600"},
-            "MB": {"bandwidth_gran": STEP, "delay_linear": 1, "min_bandwidth": MIN_BANDWIDTH, "num_closids": CLOSIDS},
+            "L3": {
+                "cbm_mask": f"{CBM:x}",
+                "min_cbm_bits": self.facts["min_bits"],
+                "num_closids": closids,
+                "shareable_bits": "600",
+                "sparse_masks": self.facts["sparse"],
+            },
+            "MB": {
+                "bandwidth_gran": 1 if amd else STEP,
+                "delay_linear": 1,
+                "min_bandwidth": 1 if amd else MIN_BANDWIDTH,
+                "num_closids": closids,
+            },
             "L3_MON": {"mon_features": "\n".join(COUNTERS), "num_rmids": 8, "max_threshold_occupancy": 65536},
         }.items():
             directory = info.dir(name)
@@ -78,7 +101,7 @@ class Tree:
         self._fill(self.root)
 
     def _fill(self, group: Node) -> None:
-        masks, shares = dict.fromkeys(DOMAINS, CBM), dict.fromkeys(DOMAINS, 100)
+        masks, shares = dict.fromkeys(DOMAINS, CBM), dict.fromkeys(DOMAINS, AMD_UNLIMITED if self.facts["amd"] else 100)
 
         def show() -> str:
             bandwidth = ";".join(f"{domain}={share:3d}" for domain, share in shares.items())
@@ -87,6 +110,7 @@ class Tree:
         def store(text: str) -> None:
             if not text.endswith("\n"):
                 raise Refused(errno.EINVAL, "")
+            new_masks, new_shares = dict(masks), dict(shares)  # a line is taken whole or not at all
             for line in text.splitlines():
                 name, colon, rest = line.strip().partition(":")
                 if not colon:
@@ -98,14 +122,15 @@ class Tree:
                     if not equals or not domain.strip().isdigit() or int(domain) not in DOMAINS:
                         raise Refused(errno.EINVAL, "Missing '=' or non-numeric domain\n")
                     if name == "L3":
-                        masks[int(domain)] = mask_of(value.strip())
+                        new_masks[int(domain)] = self._mask(value.strip())
                     else:
-                        shares[int(domain)] = bandwidth_of(value.strip())
+                        new_shares[int(domain)] = self._bandwidth(value.strip())
+            masks.update(new_masks)
+            shares.update(new_shares)
             schemata.text = show()
 
         schemata = group.file("schemata", show(), store)
-        group.file("tasks", "", lambda text: self._move(tasks, text))
-        tasks = group.children["tasks"]
+        group.file("tasks", "", lambda text: self._move(group, text)).render = lambda: self._tasks(group)
         for name, text in (("cpus", "0\n"), ("cpus_list", "\n"), ("mode", "shareable\n"), ("size", "")):
             group.file(name, text)
         group.dir("mon_groups")
@@ -120,18 +145,49 @@ class Tree:
             for counter in COUNTERS:
                 directory.file(counter, "0\n")
 
-    @staticmethod
-    def _move(tasks: Node, text: str) -> None:
+    def _move(self, group: Node, text: str) -> None:
         for word in text.strip().split(","):
             if not word.lstrip("-").isdigit() or int(word) < 0:
                 raise Refused(errno.EINVAL, f"Task list parsing error pid {word}\n")
-            if word != "0" and not os.path.exists(f"/proc/{word}"):  # noqa: PTH110
+            if not os.path.exists(f"/proc/{word}"):  # noqa: PTH110
                 raise Refused(errno.ESRCH, f"No task {word}\n")
-            tasks.text = f"{tasks.text}{word}\n"
+            self.moved[int(word)] = group
+
+    def _tasks(self, group: Node) -> str:
+        """Of the root group nothing is told: it has everybody else."""
+        for task in [task for task in self.moved if not os.path.exists(f"/proc/{task}")]:  # noqa: PTH110
+            del self.moved[task]
+        return "".join(f"{task}\n" for task in sorted(self.moved) if self.moved[task] is group)
+
+    def _mask(self, text: str) -> int:
+        try:
+            mask = int(text, 16)
+        except ValueError:
+            raise Refused(errno.EINVAL, f"Non-hex character in the mask {text}\n") from None
+        if mask == 0 or mask > CBM:
+            raise Refused(errno.EINVAL, "Mask out of range\n")
+        low = mask & -mask
+        if (mask // low) & (mask // low + 1) and not self.facts["sparse"]:
+            raise Refused(errno.EINVAL, f"The mask {mask:x} has non-consecutive 1-bits\n")
+        if mask.bit_count() < self.facts["min_bits"]:
+            raise Refused(errno.EINVAL, f"Need at least {self.facts['min_bits']} bits in the mask\n")
+        return mask
+
+    def _bandwidth(self, text: str) -> int:
+        least, most, step = (1, AMD_UNLIMITED, 1) if self.facts["amd"] else (MIN_BANDWIDTH, 100, STEP)
+        if not text.isdigit():
+            raise Refused(errno.EINVAL, f"Invalid MB value {text}\n")
+        if not least <= int(text) <= most:
+            raise Refused(errno.EINVAL, f"MB value {text} out of range [{least},{most}]\n")
+        return -(-int(text) // step) * step
 
     def mkdir(self, parent: Node, name: str) -> Node:
         if parent is self.root:
-            if sum(node.is_group for node in parent.children.values()) >= CLOSIDS - 1:
+            if name in parent.children:
+                raise Refused(errno.EEXIST, "")
+            if "\n" in name:
+                raise Refused(errno.EINVAL, "")
+            if sum(node.is_group for node in parent.children.values()) >= self.facts["closids"] - 1:
                 raise Refused(errno.ENOSPC, "Out of CLOSIDs\n")
             self._fill(parent.dir(name))
         elif parent.parent is not None and parent.parent.children.get("mon_groups") is parent:
@@ -148,7 +204,8 @@ class Tree:
             raise Refused(errno.ENOENT, "")
         if not parent.children[name].is_group:
             raise Refused(errno.EPERM, "")
-        del parent.children[name]
+        gone = parent.children.pop(name)
+        self.moved = {task: group for task, group in self.moved.items() if group is not gone}
 
     def find(self, path: str) -> Node:
         node = self.root
@@ -159,33 +216,12 @@ class Tree:
     def command(self, verb: str, path: str, value: str | int = "") -> None:
         node = self.find(path)
         if verb == "set":
-            node.text, node.error = str(value), 0
+            node.text, node.error, node.render = str(value), 0, None
         elif verb == "fail":
             node.error = int(value)
         else:
             assert node.parent is not None
             del node.parent.children[path.rstrip("/").rpartition("/")[2]]
-
-
-def mask_of(text: str) -> int:
-    try:
-        mask = int(text, 16)
-    except ValueError:
-        raise Refused(errno.EINVAL, f"Non-hex character in the mask {text}\n") from None
-    if mask == 0 or mask > CBM:
-        raise Refused(errno.EINVAL, "Mask out of range\n")
-    low = mask & -mask
-    if (mask // low) & (mask // low + 1):
-        raise Refused(errno.EINVAL, f"The mask {mask:x} has non-consecutive 1-bits\n")
-    return mask
-
-
-def bandwidth_of(text: str) -> int:
-    if not text.isdigit():
-        raise Refused(errno.EINVAL, f"Invalid MB value {text}\n")
-    if not MIN_BANDWIDTH <= int(text) <= 100:
-        raise Refused(errno.EINVAL, f"MB value {text} out of range [{MIN_BANDWIDTH},100]\n")
-    return -(-int(text) // STEP) * STEP
 
 
 class Server:
@@ -264,7 +300,8 @@ class Server:
         _, offset, size = struct.unpack_from("=QQI", body)
         if node.error:
             raise Refused(node.error, "")
-        return (node.text or "").encode()[offset : offset + size]
+        text = node.text or "" if node.render is None else node.render()
+        return text.encode()[offset : offset + size]
 
     def write(self, node: Node, body: bytes) -> bytes:
         size = struct.unpack_from("=QQI", body)[2]
@@ -296,8 +333,9 @@ def attr(node: Node) -> bytes:
     return struct.pack("=QQQQQQIIIIIIIIII", node.id, 0, 0, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0)
 
 
-def main(point: str) -> None:
-    server = Server(Tree(), point)
+def main(point: str, *facts: str) -> None:
+    given = dict(fact.split("=") for fact in facts)
+    server = Server(Tree({name: int(value) for name, value in given.items()}), point)
     print("mounted", flush=True)
     try:
         while True:
@@ -314,4 +352,4 @@ def main(point: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

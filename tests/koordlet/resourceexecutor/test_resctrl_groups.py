@@ -1,0 +1,304 @@
+"""Groups, schemata and tasks through the executor, on a mounted resctrl that refuses what the kernel refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordlet.metrics import Registries
+from koordlet.resourceexecutor.executor import Executor
+from koordlet.resourceexecutor.kernelfiles import KernelFiles
+from koordlet.resourceexecutor.resctrlgroups import GROUP, L3, MB, MOUNT, TASKS, ResctrlStore
+from koordlet.resourceexecutor.settings import Setting, Update
+from koordlet.system.errors import InvalidValue
+from koordlet.system.resctrl import ResctrlFacts, check_mask, legal_mask, read_facts
+from koordlet.system.write import Refused
+
+from .conftest import Recorder, ledger_at
+
+kernel = pytest.mark.kernel
+
+
+class Bench:
+    """An executor over a store; `threads` says who is in a cgroup directory."""
+
+    def __init__(self, root: Path, ledger: Path, threads: dict[str, set[int]] | None = None) -> None:
+        self.threads = threads if threads is not None else {}
+        self.now, self.ledger, self.root = 0.0, ledger, root
+        self.mounts: list[str] = []
+        self.store = ResctrlStore(
+            root, lambda path: self.threads.get(path, ()),
+            mount=lambda _: self.mounts.append("mount"), unmount=lambda _: self.mounts.append("unmount"),
+        )  # fmt: skip
+        self.executor = self.fresh()
+
+    def fresh(self, expected: tuple[str, ...] = ()) -> Executor:
+        """As after kill -9: what is on disk is all that is known."""
+        files = KernelFiles(None, None, [self.store])  # type: ignore[arg-type]
+        self.executor = Executor(
+            files, ledger_at(self.ledger), Recorder(), Registries(), expected=expected, clock=lambda: self.now,
+        )  # type: ignore[arg-type]  # fmt: skip
+        return self.executor
+
+    def want(self, *updates: Update, owner: str = "resctrl"):
+        self.executor.declare(owner, updates)
+        return self.executor.apply()
+
+    def members(self, group: str) -> set[int]:
+        return set(map(int, (self.root / group / "tasks").read_text().split()))
+
+
+def group(name: str, l3: str = "0=f;1=f", mb: str = "", tasks: str = "") -> list[Update]:
+    updates = [Update(Setting(GROUP, device=name), "present"), Update(Setting(L3, device=name), l3)]
+    if mb:
+        updates.append(Update(Setting(MB, device=name), mb))
+    if tasks:
+        updates.append(Update(Setting(TASKS, device=name), tasks, neutral=""))
+    return updates
+
+
+@pytest.fixture
+def bench(mounted_resctrl, tmp_path) -> Bench:
+    return Bench(mounted_resctrl.root, tmp_path / "ledger.json")
+
+
+@contextlib.contextmanager
+def sleepers(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    made = [subprocess.Popen(["sleep", "1000"]) for _ in range(count)]
+    try:
+        yield made
+    finally:
+        for process in made:
+            process.kill()
+            process.wait()
+
+
+@kernel
+def test_a_group_is_there_with_its_schemata_after_one_pass_and_gone_after_giving_back(bench) -> None:
+    before = {path.name for path in bench.root.iterdir()}
+    root_schemata = (bench.root / "schemata").read_text()
+    assert bench.want(*group("BE", "0=f;1=f", "0=90;1=90")).problems == {}
+    lines = {line.strip() for line in (bench.root / "BE/schemata").read_text().splitlines()}
+    assert lines == {"MB:0= 90;1= 90", "L3:0=f;1=f"}
+    assert bench.want(*group("BE", "0=7ff;1=c", "0=90;1=90")).problems == {}
+    assert "L3:0=7ff;1=c" in (bench.root / "BE/schemata").read_text()
+    assert bench.executor.give_everything_back().problems == {}
+    assert {path.name for path in bench.root.iterdir()} == before
+    assert (bench.root / "schemata").read_text() == root_schemata
+    assert bench.executor.originals == {}
+
+
+@kernel
+def test_an_equal_schemata_is_not_written(bench) -> None:
+    bench.want(*group("BE", "0=f;1=f", "0=90;1=90"))
+    bench.now += 1000
+    assert bench.want(*group("BE", "0=f;1=f", "0=90;1=90")).written == []
+
+
+@kernel
+def test_what_a_killed_koordlet_made_is_removed_once_everybody_spoke(bench) -> None:
+    bench.want(*group("BE"), *group("LS"))
+    bench.fresh(expected=("resctrl", "resctrlpods"))
+    assert bench.want(*group("LS")).written == []
+    assert (bench.root / "BE").is_dir()
+    bench.executor.declare("resctrlpods", ())
+    assert bench.executor.apply().problems == {}
+    assert not (bench.root / "BE").exists()
+    assert (bench.root / "LS").is_dir()
+
+
+@kernel
+def test_a_group_that_was_there_before_gets_its_schemata_back_and_stays(bench) -> None:
+    (bench.root / "BE").mkdir()
+    before = (bench.root / "BE/schemata").read_text()
+    with sleepers(1) as (process,):
+        bench.threads["pods/a"] = {process.pid}
+        assert bench.want(*group("BE", "0=3;1=3", "0=10;1=10", "pods/a")).problems == {}
+        assert bench.members("BE") == {process.pid}
+        assert bench.executor.give_everything_back().problems == {}
+        assert (bench.root / "BE/schemata").read_text() == before
+        assert bench.members("BE") == set(), "back in the root group"
+
+
+@kernel
+def test_threads_follow_their_class_and_new_ones_are_found(bench) -> None:
+    with sleepers(3) as processes:
+        first, second, late = (process.pid for process in processes)
+        bench.threads |= {"pods/a": {first}, "pods/b": {second}}
+        bench.want(*group("LS", tasks="pods/a"), *group("BE", tasks="pods/b"))
+        assert (bench.members("LS"), bench.members("BE")) == ({first}, {second})
+        bench.threads["pods/a"] = {first, late}
+        bench.now += 0.5
+        assert bench.executor.apply().written == [], "not every round"
+        bench.now += 2
+        assert len(bench.executor.apply().written) == 1
+        assert bench.members("LS") == {first, late}
+        bench.want(*group("LS"), *group("BE", tasks="pods/a pods/b"))
+        assert (bench.members("LS"), bench.members("BE")) == (set(), {first, second, late})
+
+
+@kernel
+def test_a_thread_that_has_ended_costs_nothing(bench) -> None:
+    with sleepers(2) as (ended, alive):
+        ended.kill()
+        ended.wait()
+        bench.threads["pods/a"] = {ended.pid, alive.pid}
+        result = bench.want(*group("BE", tasks="pods/a"))
+        assert result.problems == {}
+        assert bench.members("BE") == {alive.pid}
+
+
+@kernel
+def test_no_thread_is_lost_while_a_process_makes_them(bench) -> None:
+    """Threads by their real list, taken while the process goes on to start more: those are found by later looks."""
+    program = (
+        "import threading,time,sys\n"
+        "end=threading.Event()\n"
+        "for n in range(60):\n"
+        "    threading.Thread(target=end.wait,daemon=True).start(); time.sleep(0.002)\n"
+        "print('all', flush=True); sys.stdin.read()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+    def threads() -> set[int]:
+        return {int(path.name) for path in Path(f"/proc/{process.pid}/task").iterdir()}
+
+    bench.store._threads = lambda _: threads()
+    try:
+        bench.want(*group("BE", tasks="pods/a"))
+        assert process.stdout is not None
+        assert process.stdout.readline() == "all\n"
+        bench.now += 10
+        bench.executor.apply()
+        assert bench.members("BE") == threads()
+        assert len(threads()) == 61
+    finally:
+        process.communicate()
+
+
+@kernel
+def test_more_groups_than_the_hardware_has_are_a_problem_of_those_and_of_nobody_else(bench) -> None:
+    names = ["BE", "LS", "LSR", "koordlet-1", "koordlet-2"]
+    result = bench.want(*(update for name in names for update in group(name)))
+    made = {name for name in names if (bench.root / name).is_dir()}
+    refused = {setting.device: cause for setting, cause in result.problems.items()}
+    assert made == {"BE", "LS", "LSR"}
+    assert refused.keys() == {"koordlet-1", "koordlet-2"}
+    assert "Out of CLOSIDs" in refused["koordlet-1"]
+    bench.now += 10
+    later = bench.want(*(update for name in names[1:] for update in group(name)))
+    assert not (bench.root / "BE").exists()
+    assert (bench.root / "koordlet-1").is_dir() or "koordlet-1" in {s.device for s in later.problems}
+    bench.now += 10
+    bench.executor.apply()
+    assert (bench.root / "koordlet-1/schemata").read_text().count("=f") == 2, "a place that became free is taken"
+
+
+@kernel
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        (Setting(L3, device="BE"), "0=5;1=f"),
+        (Setting(L3, device="BE"), "0=0;1=f"),
+        (Setting(L3, device="BE"), "0=1000;1=f"),
+        (Setting(L3, device="BE"), "f"),
+        (Setting(MB, device="BE"), "0=x"),
+        (Setting(GROUP, device="info"), "present"),
+        (Setting(GROUP, device="../up"), "present"),
+        (Setting(GROUP, device=""), "present"),
+        (Setting(MOUNT), "yes"),
+    ],
+)
+def test_what_the_kernel_refuses_is_not_even_tried(bench, setting, value) -> None:
+    with pytest.raises(InvalidValue):
+        bench.store.check(setting, value)
+
+
+@kernel
+def test_the_kernels_own_words_are_in_the_problem(bench) -> None:
+    bench.want(*group("BE"))
+    with pytest.raises(Refused, match="MB value 200 out of range"):
+        bench.store.write(Setting(MB, device="BE"), "0=200;1=200")
+    result = bench.want(*group("BE", mb="0=200;1=200"))
+    assert "out of range" in result.problems[Setting(MB, device="BE")]
+    assert "L3:0=f;1=f" in (bench.root / "BE/schemata").read_text()
+
+
+@kernel
+@pytest.mark.parametrize(
+    ("given_facts", "value", "accepted"),
+    [
+        pytest.param({}, "0=5;1=5", False, id="holes"),
+        pytest.param({"sparse": 1}, "0=5;1=5", True, id="holes where the hardware allows them"),
+        pytest.param({"min_bits": 2}, "0=1;1=1", False, id="too narrow"),
+        pytest.param({"min_bits": 2}, "0=3;1=3", True, id="wide enough"),
+    ],
+)
+def test_masks_are_held_to_what_the_vendor_takes(mount_resctrl, tmp_path, given_facts, value, accepted) -> None:
+    bench = Bench(mount_resctrl(**given_facts).root, tmp_path / "ledger.json")
+    with contextlib.nullcontext() if accepted else pytest.raises(InvalidValue):
+        bench.store.check(Setting(L3, device="BE"), value)
+    bench.want(*group("BE", "0=7ff;1=7ff"))
+    with contextlib.nullcontext() if accepted else pytest.raises(Refused):
+        bench.store.write(Setting(L3, device="BE"), value)  # the kernel says the same
+
+
+@kernel
+def test_amd_bandwidth_in_its_own_units(mount_resctrl, tmp_path) -> None:
+    bench = Bench(mount_resctrl(amd=1).root, tmp_path / "ledger.json")
+    assert bench.want(*group("BE", mb="0=2048;1=104")).problems == {}
+    assert "MB:0=2048;1=104" in (bench.root / "BE/schemata").read_text()
+
+
+def test_it_is_mounted_where_it_is_not_and_only_then_unmounted(tmp_path) -> None:
+    root = tmp_path / "resctrl"
+    root.mkdir()
+    bench = Bench(root, tmp_path / "ledger.json")
+    result = bench.want(Update(Setting(MOUNT), "on"), *group("BE"))
+    assert bench.mounts == ["mount"]
+    assert {setting.resource for setting in result.waiting} == {GROUP, L3}
+    (root / "schemata").write_text("L3:0=7ff\n")  # now it is
+    bench.now += 100
+    bench.executor.give_everything_back()
+    assert bench.mounts == ["mount", "unmount"]
+
+
+def test_what_was_mounted_before_stays(tmp_path) -> None:
+    root = tmp_path / "resctrl"
+    root.mkdir()
+    (root / "schemata").write_text("L3:0=7ff\n")
+    bench = Bench(root, tmp_path / "ledger.json")
+    bench.want(Update(Setting(MOUNT), "on"))
+    bench.executor.give_everything_back()
+    assert bench.mounts == []
+
+
+bits = st.integers(1, 32)
+
+
+@given(bits, st.integers(1, 4), st.integers(0, 99), st.integers(1, 100), st.booleans())
+def test_masks_are_always_legal(ways, min_bits, start, end, sparse) -> None:
+    if start >= end:
+        return
+    facts = ResctrlFacts("x", (0,), (0,), cbm=(1 << ways) - 1, min_bits=min(min_bits, ways), sparse=sparse)
+    mask = legal_mask(facts, start, end)
+    check_mask(mask, facts)
+    if end - start == 100:
+        assert mask == facts.cbm
+
+
+@kernel
+def test_facts_of_a_mounted_one(mount_resctrl) -> None:
+    tree = mount_resctrl(min_bits=2, sparse=1)
+    (tree.root / "BE").mkdir()
+    assert read_facts(tree.root, "v") == ResctrlFacts("v", (0, 1), (0, 1), 0x7FF, 2, True, ("BE",))
+    assert read_facts(tree.root / "nowhere", "v") is None

@@ -1,0 +1,107 @@
+"""A pod's own resctrl group: the worked example of spec 03 §4.11, its neighbours, its end."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from koordlet.qosmanager.view import NodeView
+from koordlet.runtimehooks.hooks import HookContext, ResctrlAnswer, Stage
+from koordlet.runtimehooks.resctrlpods import GRACE_SECONDS, ResctrlPods
+from koordlet.system.resctrl import AMD, INTEL, ResctrlFacts
+from tests.koordlet.qosmanager.conftest import make_pod, make_view
+
+KEY = "node.koordinator.sh/resctrl"
+
+
+def facts(vendor=INTEL, groups=()):
+    return ResctrlFacts(vendor, caches=(0, 1), bandwidths=(0, 1), cbm=0x7FF, groups=groups)
+
+
+def pod(resctrl, name="p", **given):
+    text = resctrl if isinstance(resctrl, str) else json.dumps(resctrl)
+    return make_pod(name, annotations={KEY: text}, **given)
+
+
+def values(strategy: ResctrlPods, view: NodeView):
+    decision = strategy.decide(view)
+    assert decision is not None
+    return {(u.setting.resource.removeprefix("resctrl."), u.setting.device): u.value for u in decision.updates}
+
+
+def llc(*bounds, per_cache=()):
+    return {"schemata": {"range": list(bounds)}, "schemataPerCache": list(per_cache)}
+
+
+def at(cache, *bounds):
+    return {"cacheID": cache, "range": list(bounds)}
+
+
+def mb(percent, per_cache=()):
+    return {"schemata": {"percent": percent}, "schemataPerCache": list(per_cache)}
+
+
+@pytest.mark.parametrize(
+    ("vendor", "asked", "l3", "bandwidth"),
+    [
+        pytest.param(INTEL, {"llc": llc(0, 30), "mb": mb(20)}, "0=f;1=f", "0=20;1=20", id="the example"),
+        pytest.param(AMD, {"llc": llc(0, 30), "mb": mb(20)}, "0=f;1=f", "0=32;1=32", id="AMD"),
+        pytest.param("ARM", {"llc": llc(0, 30), "mb": mb(20)}, "0=f;1=f", None, id="others have no bandwidth"),
+        pytest.param(INTEL, {"mb": mb(35, [{"cacheID": 0, "percent": 80}])}, None, "0=80;1=40", id="by cache"),
+        pytest.param(INTEL, {"mb": mb(0, [{"cacheid": 1, "percent": 80}])}, None, None, id="one cache is left out"),
+        pytest.param(
+            INTEL, {"llc": llc(0, 30, per_cache=[at(1, 50, 100)])}, "0=f;1=7c0", None, id="ranges by cache"
+        ),
+        pytest.param(
+            INTEL, {"llc": llc(0, 30, per_cache=[at(0, 9), at(1, 50, 100)])},
+            "0=f;1=f", None, id="a bad range ends the reading",
+        ),
+        pytest.param(INTEL, {"llc": llc(30, 30)}, None, None, id="an empty range"),
+        pytest.param(INTEL, {"llc": llc(0, 30, per_cache=[at(7, 0, 9)])}, "0=f;1=f", None, id="no such cache"),
+        pytest.param(INTEL, {"mb": mb(200)}, None, None, id="more than all"),
+        pytest.param(INTEL, {}, None, None, id="nothing"),
+    ],
+)  # fmt: skip
+def test_lines(vendor, asked, l3, bandwidth) -> None:
+    one = pod(asked)
+    found = values(ResctrlPods(lambda: facts(vendor)), make_view(pods=(one,)))
+    name = f"koordlet-{one.meta.uid}"
+    lines = {key: text for key, text in (("L3", l3), ("MB", bandwidth)) if text is not None}
+    assert found == {
+        ("mount", ""): "on", ("group", name): "present", ("tasks", name): one.meta.cgroup_dir,
+        **{(line, name): text for line, text in lines.items()},
+    }  # fmt: skip
+
+
+def test_only_pods_that_run_and_say_something_right() -> None:
+    pods = (make_pod("plain"), pod("{", "broken"), pod({}, "ended", phase="Failed"))
+    assert ResctrlPods(lambda: facts()).decide(make_view(pods=pods)).updates == ()
+
+
+def test_a_changed_annotation_is_written_and_a_gone_pods_group_given_back() -> None:
+    strategy = ResctrlPods(lambda: facts())
+    name = ("L3", "koordlet-uid-p")
+    assert values(strategy, make_view(pods=(pod({"llc": llc(0, 30)}),)))[name] == "0=f;1=f"
+    assert values(strategy, make_view(pods=(pod({"llc": llc(0, 100)}),)))[name] == "0=7ff;1=7ff"
+    assert values(strategy, make_view()) == {}
+
+
+def test_groups_that_an_earlier_koordlet_left_go_after_a_while() -> None:
+    strategy = ResctrlPods(lambda: facts(groups=("BE", "koordlet-old", "koordlet-uid-p", "other")))
+    one = pod({})
+    assert ("group", "koordlet-old") not in values(strategy, make_view(now=100.0, pods=(one,)))
+    found = values(strategy, make_view(now=100.0 + GRACE_SECONDS, pods=(one,)))
+    assert found["group", "koordlet-old"] == ""
+    assert found["group", "koordlet-uid-p"] == "present"
+    assert not {("group", "BE"), ("group", "other")} & found.keys()
+
+
+def test_the_hook_names_the_group_and_its_schemata() -> None:
+    strategy, one = ResctrlPods(lambda: facts()), pod({"llc": llc(0, 30), "mb": mb(20)})
+    context, view = HookContext(one), make_view()
+    expected = ResctrlAnswer("koordlet-uid-p", "L3:0=f;1=f;\nMB:0=20;1=20;\n")
+    for stage in (Stage.PRE_RUN_POD_SANDBOX, Stage.PRE_CREATE_CONTAINER):
+        assert strategy.answer(stage, context, view).resctrl == expected
+    assert strategy.answer(Stage.PRE_REMOVE_RUN_POD_SANDBOX, context, view).resctrl is None
+    assert strategy.answer(Stage.PRE_RUN_POD_SANDBOX, HookContext(make_pod("x")), view).resctrl is None
