@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
+import time
 from collections.abc import Awaitable, Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -46,6 +47,10 @@ class TaskMetrics(MetricSet):
         )  # fmt: skip
         self.duration = Histogram(
             "koord_periodic_task_duration_seconds", "Time a run took.", label, buckets=_BUCKETS,
+            registry=registry,
+        )  # fmt: skip
+        self.cpu = Counter(
+            "koord_periodic_task_cpu_seconds_total", "CPU time of runs that do not wait for anything.", label,
             registry=registry,
         )  # fmt: skip
         self.lateness = Histogram(
@@ -128,7 +133,7 @@ class Periodic:
 
     async def run_once(self, due: float | None = None) -> bool:
         """One accounted run; True when it succeeded. `due`: monotonic time it should have begun."""
-        begun = self._clock.monotonic()
+        begun, used = self._clock.monotonic(), time.thread_time()
         self._metrics.runs.labels(self.name).inc()
         if due is not None:
             self._metrics.lateness.labels(self.name).observe(max(0.0, begun - due))
@@ -136,7 +141,9 @@ class Periodic:
             async with self._clock.timeout(self._deadline):
                 result = self._fn()
                 if inspect.isawaitable(result):
-                    await result
+                    await result  # what the loop does meanwhile is not this task's
+                else:
+                    self._metrics.cpu.labels(self.name).inc(time.thread_time() - used)
         except (Exception, asyncio.CancelledError) as error:  # the task must outlive any run; counted and logged
             if is_cancelled(error):
                 raise

@@ -4,8 +4,9 @@ Where a probe counts, waiting for a CPU that others held, waiting behind own thr
 itself as runner) and waiting for the own quota are three figures. `schedstat` and cpu.pressure know only their sum:
 there a container whose quota runs out in more than a tenth of its periods is taken to wait for its quota.
 
-Who had the CPU is the expensive part of a reading. It is asked for only while somebody waits noticeably (`SCREEN`), and
-now and then to compare with; without it all waiting is taken to be others' doing, which is then too little to matter.
+Who had the CPU is the expensive part of a reading. It is asked for now and then, and often while others may hold
+somebody up noticeably. In between, whose doing the waiting is stays as it was last seen (`Shares`), and what a
+container waits more than it did then counts as others' doing when it is decided whether to ask again (`suspicious`).
 """
 
 from __future__ import annotations
@@ -27,8 +28,6 @@ from koordlet.statesinformer.cgroupindex import Owner
 
 HARDLY = 0.02
 """Seconds a second added to what a container ran: one that hardly runs hardly suffers."""
-SCREEN = 0.03
-"""Share of time lost, for whatever reason, from which on it is worth knowing who had the CPU."""
 THROTTLED_PERIODS = 0.1
 UNTOLD = tuple(SPECIAL_KEYS[name] for name in ("older", "moved", "overflow"))
 IDLE = SPECIAL_KEYS["idle"]
@@ -99,17 +98,55 @@ class CpuWindow:
         return diff(old, new, matrix=False), (new.time_ns - old.time_ns) / 1e9
 
 
-def wants_matrix(sums: SchedLatencySnapshot, seconds: float, rows: Rows, ran: Floats) -> bool:
-    """Whether any container waited enough to ask who had the CPU. Only probes can tell."""
-    if sums.source not in PROBES or not rows.count:
-        return False
-    waited = rows.sum(rows.of(sums.keys), sums.sum_ns) / 1e9 / seconds
-    return bool((lost_share(waited, ran) >= SCREEN).any())
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Whose doing the waiting of containers was when the matrix was last read, [containers]: the part that their own
+    tasks caused, the part that an idle CPU did (a task on its way to a CPU that nobody used), and the seconds a second
+    that they waited then."""
+
+    own: Floats
+    nobody: Floats
+    waited: Floats
+
+    @classmethod
+    def none(cls, count: int) -> Shares:
+        """Nothing seen yet: all waiting is others' doing."""
+        return cls(np.zeros(count), np.zeros(count), np.zeros(count))
+
+    @property
+    def others(self) -> Floats:
+        """The part that is left for others."""
+        left: Floats = np.maximum(1.0 - self.own - self.nobody, 0.0)
+        return left
+
+    def moved(self, before: Sequence[str], now: Sequence[str]) -> Shares:
+        """The same for other containers; by key."""
+        at = {key: row for row, key in enumerate(before)}
+        rows = np.array([at.get(key, -1) for key in now], dtype=np.intp)
+        known = rows >= 0
+        return Shares(
+            *(
+                np.where(known, column[rows], 0.0) if len(column) else np.zeros(len(rows))
+                for column in (self.own, self.nobody, self.waited)
+            )
+        )
+
+
+def waiting(sums: SchedLatencySnapshot, seconds: float, rows: Rows) -> Floats:
+    """[containers]: seconds a second spent waiting for a CPU, throttling excluded."""
+    return rows.sum(rows.of(sums.keys), sums.sum_ns) / 1e9 / seconds
+
+
+def suspicious(waited: Floats, shares: Shares, ran: Floats) -> Floats:
+    """[containers]: the share of their time that others may have taken at the most, by what was seen last."""
+    known = np.minimum(waited, shares.waited)
+    return lost_share(known * shares.others + (waited - known), ran)
 
 
 def cpu_evidence(
     sums: tuple[SchedLatencySnapshot, float],
     matrix: tuple[Matrix, float] | None,
+    shares: Shares,
     rows: Rows,
     ran: Floats,
     owner: OwnerOf,
@@ -118,24 +155,23 @@ def cpu_evidence(
     pressure: Floats | None,
     guess: Callable[[int], Sequence[Blame]],
 ) -> ResourceEvidence:
-    """Symptoms of `rows.count` containers; `ran` in cores; `guess` names culprits where nothing was seen."""
+    """Symptoms of `rows.count` containers; `ran` in cores; `guess` names culprits where nothing was seen. `matrix` and
+    `shares` are of a probe's; without the matrix nobody is named."""
     window, seconds = sums
     at = rows.of(window.keys)
     waited, quota = (rows.sum(at, column) / 1e9 / seconds for column in (window.sum_ns, window.throttled_ns))
-    own_share, nobody = np.zeros(rows.count), np.zeros(rows.count)
     named = False
     culprits: Callable[[int], Sequence[Blame]] = _nobody
     if window.source in PROBES:
         if matrix is not None:
-            own_share, nobody = _shares(matrix[0], rows)
             named, culprits = True, _culprits(*matrix, seconds, owner, rows)
     else:  # one sum for everything
         stopped = np.nan_to_num(throttled_periods) > THROTTLED_PERIODS
         quota = np.where(stopped, waited, 0.0)
         waited = np.where(stopped, 0.0, waited)
         culprits = guess
-    threads = waited * own_share
-    others = waited * np.maximum(1.0 - own_share - nobody, 0.0)
+        shares = Shares.none(rows.count)
+    threads, others = waited * shares.own, waited * shares.others
     own = threads + quota  # both causes are parts of one whole: all that it wanted
     return ResourceEvidence(
         source=window.source,
@@ -149,9 +185,8 @@ def cpu_evidence(
     )
 
 
-def _shares(matrix: Matrix, rows: Rows) -> tuple[Floats, Floats]:
-    """[containers]: part of the waiting whose runner is known that its own tasks caused, and that an idle CPU did
-    (a task on its way to a CPU that nobody used)."""
+def shares_of(matrix: Matrix, rows: Rows, waited: Floats) -> Shares:
+    """From the waiting whose runner is known."""
     victim, culprit = rows.of(matrix.victim), rows.of(matrix.culprit)
     told = matrix.culprit >= 0
     kernel = np.flatnonzero(~told)
@@ -160,7 +195,7 @@ def _shares(matrix: Matrix, rows: Rows) -> tuple[Floats, Floats]:
     own = rows.sum(victim, np.where(told & (victim == culprit), matrix.wait_ns, 0))
     idle = rows.sum(victim, np.where(matrix.culprit == IDLE, matrix.wait_ns, 0))
     whole = np.maximum(known, 1.0)
-    return own / whole, idle / whole
+    return Shares(own / whole, idle / whole, waited)
 
 
 def _culprits(

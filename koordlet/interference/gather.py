@@ -1,24 +1,27 @@
 """Evidence from the collectors: one `Evidence` a second for all containers and host applications.
 
-Reads only what collectors already hold, and the schedule-latency probe's matrix when somebody waits. Every resource is
+Reads only what collectors already hold, and the schedule-latency probe's matrix now and then, often while somebody
+may be hurt. Every resource is
 optional: a collector that is not there, or has nothing yet, leaves its resource out, and the others are judged.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from koordlet.interference.cpu import CpuWindow, Rows, cpu_evidence, wants_matrix
+from koordlet.api.sloconfig.interference import InterferenceStrategy, InterferenceThresholds
+from koordlet.interference.cpu import PROBES, CpuWindow, Rows, Shares, cpu_evidence, shares_of, suspicious, waiting
 from koordlet.interference.model import Evidence, Floats, Resource, ResourceEvidence
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
 from koordlet.metricsadvisor.culprits import CulpritWindow
-from koordlet.metricsadvisor.latency import Blame
+from koordlet.metricsadvisor.latency import Blame, Matrix
 from koordlet.metricsadvisor.picture import Picture
+from koordlet.probes.snapshot import SchedLatencySnapshot
 from koordlet.statesinformer.cgroupindex import owner_of
 from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
 
@@ -28,7 +31,11 @@ ROWS_SECONDS = 5.0
 
 GUESSES = 5
 READINGS = 2
-"""Of the matrix in a window while somebody waits; one otherwise, to have something to compare with."""
+"""Of the matrix in a window while somebody may be hurt."""
+SHARES_SECONDS = 15.0
+"""Between two readings of the matrix while nobody is: whose doing the waiting is changes slowly then."""
+NOTICED = 0.5
+"""Part of the least loss that can be an alarm, from which on it is worth knowing who had the CPU."""
 
 Source = Callable[["Frame"], "ResourceEvidence | None"]
 """Evidence about one resource for a frame's containers."""
@@ -61,6 +68,10 @@ class Frame:
         """A column of the picture for these containers."""
         return values[self.index]
 
+    def of_class(self, classes: Collection[str]) -> NDArray[np.bool_]:
+        """Which containers are of these QoS classes."""
+        return np.array([subject.qos in classes for subject in self.subjects], dtype=bool)
+
     @property
     def memory_full(self) -> Floats:
         """Memory with page cache over the container's limit; NaN without a limit."""
@@ -88,6 +99,12 @@ class Frame:
         return total
 
 
+def worth_asking(strategy: InterferenceStrategy) -> float:
+    """Share of time lost from which on the matrix is read often; 0: always, since any loss can be an alarm."""
+    cpu = strategy.cpu or InterferenceThresholds()
+    return NOTICED * min(cpu.lost_percent or 100, cpu.min_lost_percent or 0) / 100
+
+
 def _memory_limit(workloads: Workloads, subject: Subject) -> float:
     """Bytes; NaN where the pod says nothing."""
     meta = workloads.pods.get(subject.pod_uid)
@@ -107,14 +124,16 @@ class Gatherer:
         self._advisor = advisor
         self._sources = sources
         self._cpu, self._culprits = CpuWindow(), CulpritWindow(0.0)
+        self._shares: tuple[tuple[str, ...], Shares] = ((), Shares.none(0))
         self._frame: Frame | None = None
         self._rows: tuple[Rows, tuple[Subject, ...], float] | None = None
 
-    def gather(self, now: float, window: float) -> Evidence | None:
-        """The evidence of the last `window` seconds; None before the first picture."""
+    def gather(self, now: float, strategy: InterferenceStrategy) -> Evidence | None:
+        """The evidence of the strategy's window that ends now; None before the first picture."""
         picture = self._advisor.picture
         if picture is None:
             return None
+        window = float(strategy.window_seconds or 1)
         frame = self._frame = Frame(picture, window, self._frame)
         frame.pressure = {
             resource: column
@@ -122,7 +141,7 @@ class Gatherer:
             if (column := frame.by_key(self._advisor.stalls.get((resource, "some"), {}))) is not None
         }
         found: dict[Resource, ResourceEvidence] = {}
-        cpu = self._cpu_evidence(frame, now)
+        cpu = self._cpu_evidence(frame, now, strategy)
         if cpu is not None:
             found[Resource.CPU] = cpu
         for resource, source in self._sources.items():
@@ -131,7 +150,7 @@ class Gatherer:
                 found[resource] = evidence
         return Evidence(frame.subjects, window, found, now)
 
-    def _cpu_evidence(self, frame: Frame, now: float) -> ResourceEvidence | None:
+    def _cpu_evidence(self, frame: Frame, now: float, strategy: InterferenceStrategy) -> ResourceEvidence | None:
         latest = self._advisor.latency_window.latest
         if latest is None:
             return None
@@ -141,14 +160,11 @@ class Gatherer:
         if sums is None:
             return None
         rows, ran = self._rows_of(frame, now), frame.ran
-        noticed = wants_matrix(*sums, rows, ran)
-        if self._culprits.due(latest.time_ns, READINGS if noticed else 1):
-            charges = self._advisor.charges()
-            if charges is not None:
-                self._culprits.push(charges)
+        matrix, shares = self._whose_doing(frame, sums, rows, strategy)
         return cpu_evidence(
             sums,
-            self._culprits.pushed() if noticed else None,
+            matrix,
+            shares,
             rows,
             ran,
             self._advisor.index.owner,
@@ -156,6 +172,29 @@ class Gatherer:
             pressure=frame.pressure.get("cpu"),
             guess=frame.users,
         )
+
+    def _whose_doing(
+        self, frame: Frame, sums: tuple[SchedLatencySnapshot, float], rows: Rows, strategy: InterferenceStrategy
+    ) -> tuple[tuple[Matrix, float] | None, Shares]:
+        """The matrix of the window while somebody may be hurt, and whose doing waiting is as far as is known."""
+        keys, shares = self._shares
+        if keys is not frame.keys:
+            keys, shares = frame.keys, shares.moved(keys, frame.keys)
+        matrix = None
+        if sums[0].source in PROBES:
+            waited = waiting(*sums, rows)
+            hurt = frame.of_class(strategy.victim_qos_classes)
+            noticed = bool((suspicious(waited, shares, frame.ran)[hurt] >= worth_asking(strategy)).any())
+            if self._culprits.due(sums[0].time_ns, frame.window / READINGS if noticed else SHARES_SECONDS):
+                charges = self._advisor.charges()
+                if charges is not None:
+                    self._culprits.push(charges)
+                    seen = self._culprits.pushed()
+                    if seen is not None:
+                        shares = shares_of(seen[0], rows, waited)
+            matrix = self._culprits.pushed() if noticed else None
+        self._shares = (keys, shares)
+        return matrix, shares
 
     def _rows_of(self, frame: Frame, now: float) -> Rows:
         """Cgroup id -> container, made anew when containers change and now and then."""

@@ -12,6 +12,7 @@ from koordlet.api.interference import (
     Brief,
     ChangeSaid,
     ContainerExplained,
+    HeldBack,
     NodeExplained,
     NodeInterference,
     PodExplained,
@@ -50,6 +51,8 @@ class InterferenceViews:
     ) -> None:
         self._watch, self._registries, self._workloads = watch, registries, workloads
         self._clock, self._wall = clock, wall
+        self.held_back: Callable[[str], tuple[list[HeldBack], list[HeldBack]]] = lambda uid: ([], [])
+        """Pod UID -> how it is held back, and who is held back for it; set by whoever acts on verdicts."""
         views: dict[str, Callable[[], Any]] = {
             "interference_state": lambda: self._tracks(3),
             "interference_score": lambda: self._tracks(4),
@@ -173,6 +176,7 @@ class InterferenceViews:
         strategy, evidence = self._watch.policy.current(), self._watch.evidence
         unix = self._wall() - self._clock()
         sources = {} if evidence is None else {r.value: found.source for r, found in evidence.resources.items()}
+        held_back, held_back_for = self.held_back(pod.uid)
         return PodExplained(
             namespace=namespace,
             pod=name,
@@ -188,6 +192,8 @@ class InterferenceViews:
                 resource.value: MISSING[resource.value] for resource in RESOURCES if resource.value not in sources
             },
             containers=[self._container(one.id, one.name, unix) for one in pod.containers],
+            held_back=held_back,
+            held_back_for=held_back_for,
         )
 
     def _container(self, key: str, name: str, unix: float) -> ContainerExplained:

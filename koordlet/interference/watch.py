@@ -23,8 +23,8 @@ Track = tuple[str, Resource, Cause]
 class Gathers(Protocol):
     """Where evidence comes from."""
 
-    def gather(self, now: float, window: float) -> Evidence | None:
-        """The last `window` seconds; None while there is nothing."""
+    def gather(self, now: float, strategy: InterferenceStrategy) -> Evidence | None:
+        """The strategy's window that ends now; None while there is nothing."""
         ...
 
 
@@ -81,7 +81,7 @@ class Watch:
         if strategy.enable is False:
             self._stop(strategy)
             return
-        evidence = self._gatherer.gather(now, float(strategy.window_seconds or 1))
+        evidence = self._gatherer.gather(now, strategy)
         if evidence is None:
             return
         gone = self._known_gone(evidence)

@@ -21,7 +21,7 @@ from koordlet.metricsadvisor.picture import Picture, derive
 from koordlet.metricsadvisor.pressure import PressureReading, stall_shares
 from koordlet.metricsadvisor.reader import TickReader
 from koordlet.metricsadvisor.readings import Readings
-from koordlet.metricsadvisor.window import Window
+from koordlet.metricsadvisor.window import ANCHORS, Window
 from koordlet.probes.blame import Blames
 from koordlet.probes.charges import Charges
 from koordlet.probes.openprobes import ProbeSet
@@ -37,6 +37,8 @@ log = get_logger(__name__)
 
 TTL_TICKS = 20
 """A reading that is older than so many ticks is no baseline: a mean over a suspend or a long stall is no sample."""
+ATTENTION = 60.0
+"""Seconds for which who asked for culprits is taken to ask again: until then the matrix is read four times as often."""
 FACT_CPU, FACT_NUMA = "node_cpu_info", "node_numa_info"
 
 
@@ -78,6 +80,7 @@ class MetricsAdvisor:
         """(resource, degree) -> subject key -> share of time stalled since the reading before."""
         self.latency_window: Window[SchedLatencySnapshot] = Window(latency_window)
         self._culprits = CulpritWindow(latency_window)
+        self._asked = -ATTENTION
         self.latencies: Mapping[str, SubjectLatency] = {}
 
     @property
@@ -132,7 +135,9 @@ class MetricsAdvisor:
             old, new, seconds = span
             self.latencies = by_subject(diff(old, new, matrix=False), seconds, self.index.owner)
             self._commit("latency", lambda: latency_batch(now, self.latencies))
-        charges = self.charges() if self._culprits.due(snapshot.time_ns) else None
+        parts = ANCHORS if now - self._asked < ATTENTION else 1
+        due = self._culprits.due(snapshot.time_ns, self._culprits.seconds / parts)
+        charges = self.charges() if due else None
         if charges is not None:
             self._culprits.push(charges)
 
@@ -147,7 +152,9 @@ class MetricsAdvisor:
         return None if source is None else source.charges()
 
     def culprits(self) -> tuple[Blames, float] | None:
-        """Who had the CPU while others waited, over the window, and its seconds; None without a probe."""
+        """Who had the CPU while others waited, over the window, and its seconds; None without a probe. The window is up
+        to twice as long when nobody has asked for a while."""
+        self._asked = self._clock()
         charges = self.charges()
         return None if charges is None else self._culprits.until(charges)
 

@@ -42,6 +42,8 @@ NAME = "cold_memory"
 KIDLED, MEMORY_STAT = "kidled", "memory.stat"
 PARTS = 6
 """A window is kept as the minima of so many parts of it, so its length varies by one part."""
+READINGS = 20
+"""Of memory.stat in a window: minima need no more."""
 LEVELS = {SubjectKind.POD: "pod", SubjectKind.CONTAINER: "container", SubjectKind.HOST_APP: "host_application"}
 Identity = tuple[str, int]
 """Subject key and cgroup id."""
@@ -124,6 +126,7 @@ class ColdPageCollector:
         self._window = window
         self._enable_kidled = enable_kidled
         self._source = ""
+        self._read_at = float("-inf")
         self.started = False
         """Whether a complete round has given figures."""
         self.node: ColdUse | None = None
@@ -149,6 +152,9 @@ class ColdPageCollector:
     def read(self) -> None:
         """Read everything, derive, commit."""
         at = self._clock()
+        if self.source == MEMORY_STAT and at - self._read_at < self._window / READINGS:
+            return
+        self._read_at = at
         sets, subjects = self._working_sets()
         cold = self._idle(sets, subjects) if self.source == KIDLED else self._resting.push(at, sets)
         if NODE not in cold:

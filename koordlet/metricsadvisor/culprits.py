@@ -11,13 +11,14 @@ from collections import deque
 
 import numpy as np
 
-from koordlet.metricsadvisor.window import ANCHORS
 from koordlet.probes.blame import Blames
 from koordlet.probes.charges import Charges, between
 
 
 class CulpritWindow:
-    """As long as a `window.Window` of the same seconds. Memory: one `Charges`, and at most six times what grew."""
+    """As long as a `window.Window` of the same seconds, or as the time between two readings if that is more.
+
+    Memory: one `Charges`, and what grew in each part of the window."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -25,9 +26,9 @@ class CulpritWindow:
         self._grown: deque[tuple[int, Blames]] = deque()
         """What was charged from this time to the next one's, or to `_last`."""
 
-    def due(self, now_ns: int, parts: int = ANCHORS) -> bool:
-        """Whether one of the window's `parts` has passed."""
-        return self._last is None or now_ns - self._last.time_ns >= self.seconds * 1e9 / parts
+    def due(self, now_ns: int, seconds: float) -> bool:
+        """Whether so much time has passed since the last reading."""
+        return self._last is None or now_ns - self._last.time_ns >= seconds * 1e9
 
     def push(self, charges: Charges) -> None:
         """Take a reading; another source than before starts anew."""

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordlet.interference.cpu import HARDLY, CpuWindow, Rows, _culprits, cpu_evidence, wants_matrix
+from koordlet.api.sloconfig.interference import DEFAULT, InterferenceStrategy, InterferenceThresholds
+from koordlet.interference.cpu import (
+    HARDLY,
+    CpuWindow,
+    Rows,
+    Shares,
+    _culprits,
+    cpu_evidence,
+    shares_of,
+    suspicious,
+    waiting,
+)
+from koordlet.interference.gather import worth_asking
 from koordlet.metricsadvisor.culprits import CulpritWindow
 from koordlet.metricsadvisor.latency import blame
 from koordlet.probes.charges import Charges
@@ -59,9 +69,11 @@ def evidence(make, last, *, ran=(0.4, 1.0), periods=(0.0, 0.0), first=None, gues
     window = CpuWindow(2.0)
     window.push(first or snapshot(1.0, source=last.source))
     window.push(last)
+    sums = window.sums()
     return cpu_evidence(
-        window.sums(),
+        sums,
         (last, 2.0),
+        shares_of(last, ROWS, waiting(*sums, ROWS)),
         ROWS,
         np.array(ran),
         lambda key: owners.get(key) or Owner("gone", str(key)),
@@ -106,15 +118,36 @@ def test_one_sum_for_everything_goes_by_the_periods(make, throttled, whose):
     assert found.culprits(0) == [0]
 
 
-def test_the_matrix_is_asked_for_only_when_somebody_waits():
-    window, ran = CpuWindow(2.0), np.array([0.5, 1.0])
-    window.push(snapshot(1.0))
-    window.push(snapshot(3.0, waited={WEB: 0.005}))
-    assert not wants_matrix(*window.sums(), ROWS, ran)
-    window.push(snapshot(4.0, waited={WEB: 0.4}))
-    assert wants_matrix(*window.sums(), ROWS, ran)
-    files = tuple(dataclasses.replace(one, source="schedstat") for one in (window.sums()[0],))
-    assert not wants_matrix(files[0], 2.0, ROWS, ran)
+RAN = np.array([0.5, 1.0])
+OWN = Shares(np.array([0.9, 0.0]), np.array([0.1, 0.0]), np.array([0.4, 0.0]))
+"""Web's own threads were in each other's way for 0.4 seconds a second."""
+
+
+@pytest.mark.parametrize(
+    ("shares", "waited", "share"),
+    [
+        (Shares.none(2), 0.01, 0.01 / (0.01 + 0.5 + HARDLY)),
+        (Shares.none(2), 0.5, 0.5 / (0.5 + 0.5 + HARDLY)),
+        (OWN, 0.4, 0.0),
+        (OWN, 0.2, 0.0),
+        (OWN, 0.6, 0.2 / (0.2 + 0.5 + HARDLY)),
+    ],
+    ids=["hardly any", "nothing known", "explained", "less than explained", "more than explained"],
+)
+def test_what_others_may_have_taken_is_what_nothing_explains(shares, waited, share):
+    assert suspicious(np.array([waited, 0.0]), shares, RAN) == pytest.approx([share, 0.0])
+
+
+def test_whose_doing_it_was_stays_with_the_container():
+    moved = OWN.moved(("web", "batch"), ("new", "batch", "web"))
+    assert moved.own.tolist() == [0.0, 0.0, 0.9]
+    assert moved.waited.tolist() == [0.0, 0.0, 0.4]
+    assert Shares.none(0).moved((), ("new",)).others.tolist() == [1.0]
+
+
+def test_half_the_least_loss_that_counts_is_worth_asking():
+    assert worth_asking(DEFAULT) == pytest.approx(0.04)
+    assert worth_asking(InterferenceStrategy(cpu=InterferenceThresholds(lost_percent=20))) == 0.0
 
 
 def test_the_window_slides_and_starts_anew_with_another_source():
@@ -131,7 +164,7 @@ def test_the_window_slides_and_starts_anew_with_another_source():
 
 def test_culprits_are_those_of_the_window():
     window = CulpritWindow(2.0)
-    assert window.due(0)
+    assert window.due(0, 2.0)
     keys = np.array([WEB, BATCH])
 
     def charges(second, ns, source="bpf"):
@@ -145,10 +178,8 @@ def test_culprits_are_those_of_the_window():
     assert {*matrix.victim.tolist()} == {WEB}
     assert {*matrix.culprit.tolist()} == {BATCH}
     assert (matrix.wait_ns.sum(), matrix.wait_count.sum()) == (200, 2)
-    assert not window.due(int(9.9e9), 2)
-    assert window.due(int(10e9), 2)
-    assert not window.due(int(10.9e9), 1)
-    assert window.due(int(11e9), 1)
+    assert not window.due(int(9.9e9), 1.0)
+    assert window.due(int(10e9), 1.0)
     window.push(charges(11, 5, source="bcc"))
     assert window.pushed() is None
 

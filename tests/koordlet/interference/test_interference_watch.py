@@ -71,7 +71,7 @@ class World:
         )
         self.loss, self.own, self.who = 0.0, 0.0, self.batch
 
-    def gather(self, now: float, window: float) -> Any:
+    def gather(self, now: float, strategy: Any) -> Any:
         blames = {0: [self.make.because_of(self.who, 1.0)]} if self.loss else {}
         return self.node.evidence(
             [self.loss, 0.0, 0.0], [self.own, 0.0, 0.0], blames=blames, parts={"quota": [self.own, 0.0, 0.0]}

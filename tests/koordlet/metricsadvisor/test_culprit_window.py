@@ -33,7 +33,7 @@ def test_it_is_up_to_a_quarter_longer_than_asked_for() -> None:
     window = CulpritWindow(10)
     assert window.until(charges(0, 10)) is None
     for second in range(31):
-        assert window.due(second * 10**9) == (second % 3 == 0)
+        assert window.due(second * 10**9, 2.5) == (second % 3 == 0)
         if second % 3 == 0:
             window.push(charges(second, 10 * second, 5, 100 if second >= 27 else 0))
     found, seconds = total(window, charges(30.5, 400, 5, 130))
