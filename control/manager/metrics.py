@@ -1,10 +1,21 @@
-"""The manager's own families (spec 04 §19), on the internal registry."""
+"""The manager's own families (spec 04 §19), on the internal registry, and the names that dashboards know of others.
+
+`KnownNames` shows work queues, API requests and the lease once more as client-go's and controller-runtime's dashboards
+call them.
+"""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from collections.abc import Iterator, Mapping
 
-from koordlet.app.metrics import MetricSet
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from koordlet.app.metrics import MetricSet, UnsuffixedCounter
+from koordlet.kube.metrics import ClientMetrics, LeaderMetrics, QueueMetrics
+
+_QUEUE, _CLIENT, _LEASE = {"queue": "name"}, {"verb": "method"}, {"lease": "name"}
 
 SUCCEEDED, FAILED = "succeeded", "failed"
 
@@ -15,22 +26,56 @@ class ManagerMetrics(MetricSet):
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = ["status", "reason"]
         self.is_leader = Gauge("koordinator_manager_is_leader", "1 while this replica leads.", registry=registry)
-        self.node_resource = Counter(
+        self.node_resource = UnsuffixedCounter(
             "slo_controller_node_resource_reconcile_count", "Steps of noderesource.", labels, registry=registry
         )
-        self.node_metric = Counter(
+        self.node_metric = UnsuffixedCounter(
             "slo_controller_nodemetric_reconcile_count", "Steps of nodemetric.", labels, registry=registry
         )
-        self.node_metric_parse = Counter(
+        self.node_metric_parse = UnsuffixedCounter(
             "slo_controller_nodemetric_spec_parse_count", "Collect policies computed.", labels, registry=registry
         )
-        self.node_slo = Counter(
+        self.node_slo = UnsuffixedCounter(
             "slo_controller_nodeslo_reconcile_count", "Steps of nodeslo.", labels, registry=registry
         )
-        self.node_slo_parse = Counter(
+        self.node_slo_parse = UnsuffixedCounter(
             "slo_controller_nodeslo_spec_parse_count", "Parts of NodeSLO computed.", labels, registry=registry
         )
-        self.plugins = Counter(
+        self.plugins = UnsuffixedCounter(
             "slo_controller_node_resource_run_plugin_status", "Stages of noderesource plug-ins.",
             ["plugin", "status", "reason"], registry=registry,
         )  # fmt: skip
+
+
+class KnownNames(Collector):
+    """See the module text; reads the sets of `registry` and is registered there."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        queue, client, lease = QueueMetrics.of(registry), ClientMetrics.of(registry), LeaderMetrics.of(registry)
+        self._families: tuple[tuple[Collector, str, Mapping[str, str]], ...] = (
+            (queue.depth, "workqueue_depth", _QUEUE),
+            (queue.adds, "workqueue_adds", _QUEUE),
+            (queue.retries, "workqueue_retries", _QUEUE),
+            (queue.latency, "workqueue_queue_duration_seconds", _QUEUE),
+            (queue.work, "workqueue_work_duration_seconds", _QUEUE),
+            (client.requests, "rest_client_requests", _CLIENT),
+            (client.duration, "rest_client_request_duration_seconds", {}),
+            (lease.is_leader, "leader_election_master_status", _LEASE),
+        )
+        registry.register(self)
+
+    def describe(self) -> Iterator[Metric]:
+        for collector, name, _ in self._families:
+            for metric in collector.collect():
+                yield Metric(name, metric.documentation, metric.type)
+
+    def collect(self) -> Iterator[Metric]:
+        for collector, name, labels in self._families:
+            for metric in collector.collect():
+                known = Metric(name, metric.documentation, metric.type)
+                for sample in metric.samples:
+                    renamed = {labels.get(key, key): value for key, value in sample.labels.items()}
+                    known.samples.append(
+                        sample._replace(name=name + sample.name.removeprefix(metric.name), labels=renamed)
+                    )
+                yield known

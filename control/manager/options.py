@@ -41,6 +41,15 @@ class Options(LoggingOptions):
         "leader-election-namespace", KOORDINATOR_NAMESPACE, "namespace of the lease; empty: the one we run in"
     )
     leader_elect_resource_lock: str = flag("leader-elect-resource-lock", "leases", "kind of lock", choices=("leases",))
+    leader_elect_lease_duration: Duration = flag(
+        "leader-elect-lease-duration", "15s", "how long a lease lasts", minimum=1
+    )
+    leader_elect_renew_deadline: Duration = flag(
+        "leader-elect-renew-deadline", "10s", "time without renewal after which a leader gives up", minimum=0.1
+    )
+    leader_elect_retry_period: Duration = flag(
+        "leader-elect-retry-period", "2s", "pause between attempts to take or renew the lease", minimum=0.05
+    )
     namespace: str = flag("namespace", "", "see only this namespace; empty: all")
     enable_pprof: bool = flag("enable-pprof", True, "serve profiles")
     pprof_addr: str = flag("pprof-addr", ":8090", "address of /debug/pprof/")

@@ -6,10 +6,15 @@ from collections.abc import Callable
 
 from control.manager.context import Context
 from control.manager.controller import Controller
+from control.manager.nodemetric import NodeMetricController
+from control.manager.nodeslo import NodeSLOController
 from control.manager.webhook.admission import Handler
 
-CONTROLLERS: dict[str, Callable[[Context], Controller]] = {}
+CONTROLLERS: dict[str, Callable[[Context], Controller]] = {
+    "nodemetric": NodeMetricController,
+    "nodeslo": NodeSLOController,
+}
 """Name (as in --controllers) -> constructor."""
 
-WEBHOOKS: list[Callable[[Context], Handler]] = []
-"""Constructors; each class says its path and its gate."""
+WEBHOOKS: list[tuple[Callable[[Context], Handler], str]] = []
+"""(constructor, gate) of every handler; a handler whose gate is off is not built."""

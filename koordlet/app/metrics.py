@@ -6,10 +6,12 @@ the same set, so that ten informers share one family and tests with a registry o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar, TypeVar
 from weakref import WeakKeyDictionary
 
-from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client import REGISTRY, CollectorRegistry, Counter
+from prometheus_client.samples import Sample
 
 _S = TypeVar("_S", bound="MetricSet")
 
@@ -30,3 +32,12 @@ class MetricSet:
         if not isinstance(found, cls):
             found = sets[cls] = cls(registry or REGISTRY)
         return found
+
+
+class UnsuffixedCounter(Counter):
+    """A counter whose name Koordinator chose without `_total`, which the client would add. Shown as untyped."""
+
+    _type = "unknown"
+
+    def _child_samples(self) -> Iterable[Sample]:
+        return (Sample("", {}, self._value.get(), None, None),)

@@ -1,0 +1,62 @@
+"""Tells every koordlet what to measure and how often to report it: NodeMetric.spec (spec 04 §4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from control.manager.context import Context
+from control.manager.metrics import FAILED, SUCCEEDED, ManagerMetrics
+from control.manager.nodeobjects import NodeObjectController
+from koordlet.api import names, wire
+from koordlet.api.core import Node
+from koordlet.api.meta import ObjectMeta
+from koordlet.api.nodemetric import CollectPolicy, NodeAggregatePolicy, NodeMetric, NodeMetricSpec
+from koordlet.api.sloconfig import colocation
+from koordlet.api.sloconfig.colocation import ColocationStrategy
+
+PARSE = "getNodeMetricCollectPolicy"
+
+
+def collect_policy(strategy: ColocationStrategy) -> CollectPolicy:
+    """The four metric fields of a valid, enabled strategy; of any other the default ones, never none."""
+    chosen = colocation.metric_settings(strategy)
+    windows = chosen.metric_aggregate_policy
+    return CollectPolicy(
+        aggregate_duration_seconds=chosen.metric_aggregate_duration_seconds,
+        report_interval_seconds=chosen.metric_report_interval_seconds,
+        node_aggregate_policy=NodeAggregatePolicy(durations=list(windows.durations)) if windows is not None else None,
+        node_memory_collect_policy=chosen.metric_memory_collect_policy or "",
+    )
+
+
+class NodeMetricController(NodeObjectController[NodeMetric]):
+    """See the module text. Owns `metricCollectPolicy` alone."""
+
+    name = "nodemetric"
+    kind = NodeMetric
+    annotations = (names.ANNOTATION_COLOCATION_STRATEGY,)
+
+    def __init__(self, context: Context) -> None:
+        metrics = ManagerMetrics.of(context.internal)
+        super().__init__(context, metrics.node_metric)
+        self._parsed = metrics.node_metric_parse
+
+    def wanted(self, node: Node, existing: NodeMetric | None) -> Mapping[str, Any] | None:
+        config = self.context.config
+        strategy = config.strategy(node)
+        if strategy is None:
+            return None  # nothing usable was ever read; its arrival brings every node back
+        if existing is not None and config.current.colocation_error:
+            self._parsed.labels(FAILED, PARSE).inc()
+            return self.owned(existing)
+        usable = bool(strategy.enable) and not colocation.problems(strategy)
+        self._parsed.labels(SUCCEEDED if usable else FAILED, PARSE).inc()
+        return {"metricCollectPolicy": wire.to_builtins(collect_policy(strategy))}
+
+    def owned(self, existing: NodeMetric) -> Mapping[str, Any]:
+        policy = existing.spec.metric_collect_policy
+        return {} if policy is None else {"metricCollectPolicy": wire.to_builtins(policy)}
+
+    def new(self, name: str, spec: Mapping[str, Any]) -> NodeMetric:
+        return NodeMetric(metadata=ObjectMeta(name=name), spec=wire.convert(spec, NodeMetricSpec))

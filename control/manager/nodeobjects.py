@@ -1,0 +1,138 @@
+"""Cluster-scoped objects of which every Node has one, with its name: NodeMetric and NodeSLO (spec 04 §4, §5).
+
+| Node | object | |
+| --- | --- | --- |
+| gone | gone | nothing |
+| gone | there | delete |
+| there | gone | create |
+| there | there | patch where the computed spec differs |
+
+What is computed says the subclass. Before anything is deleted the API server is asked for the Node: a cache that lags
+must not cost a node its policy.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, TypeVar
+
+from control.manager.context import Context
+from control.manager.controller import Controller
+from control.manager.metrics import FAILED, SUCCEEDED
+from koordlet.api.core import Node
+from koordlet.api.slo import NodeMetric, NodeSLO
+from koordlet.app.logging import get_logger
+from koordlet.app.metrics import UnsuffixedCounter
+from koordlet.kube import Conflict, Informer, KubeError, NotFound, merge_diff
+
+log = get_logger(__name__)
+O = TypeVar("O", NodeMetric, NodeSLO)  # noqa: E741 - the object
+
+
+class NodeObjectController(Controller, Generic[O]):
+    """See the module text."""
+
+    kind: ClassVar[type]
+    annotations: ClassVar[tuple[str, ...]]
+    """Annotations of the Node that the spec depends on, beside all of its labels."""
+
+    def __init__(self, context: Context, count: UnsuffixedCounter) -> None:
+        super().__init__(context)
+        self.nodes = context.caches.informer(Node)
+        self.objects: Informer[O] = context.caches.informer(self.kind)
+        self._count = count
+
+    @abstractmethod
+    def wanted(self, node: Node, existing: O | None) -> Mapping[str, Any] | None:
+        """The fields of `spec` that are ours, as on the wire; None when nothing can be said now."""
+
+    @abstractmethod
+    def owned(self, existing: O) -> Mapping[str, Any]:
+        """The same fields as the object has them."""
+
+    @abstractmethod
+    def new(self, name: str, spec: Mapping[str, Any]) -> O:
+        """A new object."""
+
+    def watch(self) -> None:
+        self.nodes.add_handler(
+            on_add=lambda node: self.queue.add(node.metadata.name),
+            on_update=self._node_updated,
+            on_delete=lambda node: self.queue.add(node.metadata.name),
+        )
+        self.objects.add_handler(
+            on_add=lambda obj: self.queue.add(obj.metadata.name),
+            on_update=self._object_updated,
+            on_delete=lambda obj: self.queue.add(obj.metadata.name),
+        )
+        self.context.config.subscribe(lambda *_: self._all())
+
+    def _node_updated(self, old: Node, new: Node) -> None:
+        changed = old.metadata.labels != new.metadata.labels or old.status.allocatable != new.status.allocatable
+        before, after = old.metadata.annotations, new.metadata.annotations
+        if changed or old is new or any(before.get(name) != after.get(name) for name in self.annotations):
+            self.queue.add(new.metadata.name)
+
+    def _object_updated(self, old: O, new: O) -> None:
+        if old is new or old.metadata.generation != new.metadata.generation:  # the same twice: a resync
+            self.queue.add(new.metadata.name)
+
+    def _all(self) -> None:
+        for node in self.nodes.list():
+            self.queue.add(node.metadata.name)
+
+    async def reconcile(self, key: str) -> float | None:
+        node, existing = self.nodes.get(key), self.objects.get(key)
+        if node is None:
+            if existing is not None:
+                await self._delete(existing)
+            return None
+        spec = self.wanted(node, existing)
+        if spec is None:
+            return None
+        if existing is None:
+            await self._create(key, spec)
+        else:
+            await self._update(existing, spec)
+        return None
+
+    async def _delete(self, existing: O) -> None:
+        name = existing.metadata.name
+        try:
+            await self.context.client.get(Node, name)
+        except NotFound:
+            await self._did(
+                f"delete{self.kind.__name__}",
+                self.context.client.delete(self.kind, name, uid=existing.metadata.uid, missing_ok=True),
+            )
+            return
+        except KubeError:
+            self._count.labels(FAILED, "reconcileNodeGetError").inc()
+            raise
+        log.info("Node is back, its object stays", kind=self.kind.__name__, node=name)
+
+    async def _create(self, name: str, spec: Mapping[str, Any]) -> None:
+        try:
+            await self._did(f"create{self.kind.__name__}", self.context.client.create(self.new(name, spec)))
+        except Conflict as error:
+            if not error.already_exists:
+                raise
+            log.debug("Object is there already, its event brings us back", kind=self.kind.__name__, node=name)
+
+    async def _update(self, existing: O, spec: Mapping[str, Any]) -> None:
+        patch = merge_diff(self.owned(existing), spec)
+        if not patch:
+            return
+        name = existing.metadata.name
+        # Conditional on the incarnation, not on the version: koordlet writes the status of a NodeMetric all the time.
+        body = {"metadata": {"uid": existing.metadata.uid}, "spec": patch}
+        await self._did(f"update{self.kind.__name__}", self.context.client.patch(self.kind, name, body=body))
+
+    async def _did(self, reason: str, request: Any) -> None:
+        try:
+            await request
+        except KubeError:
+            self._count.labels(FAILED, reason).inc()
+            raise
+        self._count.labels(SUCCEEDED, reason).inc()

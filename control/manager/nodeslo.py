@@ -1,0 +1,115 @@
+"""Tells every koordlet how to behave: NodeSLO.spec, rendered from `slo-controller-config` (spec 04 §5).
+
+Every part is computed for itself; one that can't be keeps what the NodeSLO has, is counted and said, and holds up
+nobody. Extension keys that belong to no plug-in of ours survive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from control.manager.context import Context
+from control.manager.metrics import FAILED, SUCCEEDED, ManagerMetrics
+from control.manager.nodeobjects import NodeObjectController
+from koordlet.api import names, wire
+from koordlet.api.core import Node
+from koordlet.api.meta import ObjectMeta
+from koordlet.api.slo import NodeSLO, NodeSLOSpec, extension_values
+from koordlet.api.sloconfig import configmap
+from koordlet.api.sloconfig.configmap import SLOConfig
+from koordlet.api.sloconfig.extensions import extensions_for_node
+from koordlet.api.sloconfig.node import SystemStrategy
+from koordlet.app.logging import get_logger
+
+log = get_logger(__name__)
+
+
+def system_strategy(
+    config: SLOConfig, labels: Mapping[str, str], annotations: Mapping[str, str], *, strict_parity: bool = False
+) -> tuple[SystemStrategy | None, bool]:
+    """(strategy, whether the bandwidth annotation could be used).
+
+    With a bandwidth that is no quantity the strategy stays as configured; the reference then has none at all
+    (`strict_parity`).
+    """
+    assert config.system is not None
+    found = configmap.system_for_node(config.system, labels, annotations)
+    if found is not None:
+        return found, True
+    return (None if strict_parity else config.system.for_node(labels)), False
+
+
+class NodeSLOController(NodeObjectController[NodeSLO]):
+    """See the module text. Owns all of `spec`."""
+
+    name = "nodeslo"
+    kind = NodeSLO
+    annotations = (names.ANNOTATION_NETWORK_BANDWIDTH,)
+
+    def __init__(self, context: Context) -> None:
+        metrics = ManagerMetrics.of(context.internal)
+        super().__init__(context, metrics.node_slo)
+        self._parsed = metrics.node_slo_parse
+        self._extensions = context.config.extensions
+
+    def wanted(self, node: Node, existing: NodeSLO | None) -> Mapping[str, Any] | None:
+        config = self.context.config.current
+        if not config.node_slo_available:
+            return None
+        spec: Mapping[str, Any] = wire.to_builtins(self._spec(config, node, existing))
+        return spec
+
+    def owned(self, existing: NodeSLO) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = wire.to_builtins(existing.spec)
+        return found
+
+    def new(self, name: str, spec: Mapping[str, Any]) -> NodeSLO:
+        return NodeSLO(metadata=ObjectMeta(name=name), spec=wire.convert(spec, NodeSLOSpec))
+
+    def _spec(self, config: SLOConfig, node: Node, existing: NodeSLO | None) -> NodeSLOSpec:
+        labels, annotations = node.metadata.labels, node.metadata.annotations
+        bad = self.context.config.bad
+        assert config.threshold and config.qos and config.cpu_burst and config.host_applications  # available
+        system, system_ok = system_strategy(
+            config, labels, annotations, strict_parity=self.context.options.strict_parity
+        )
+        if not system_ok:
+            log.once(
+                f"bandwidth:{node.metadata.name}",
+                "Annotation is not a quantity, the configured bandwidth stays",
+                node=node.metadata.name,
+                annotation=names.ANNOTATION_NETWORK_BANDWIDTH,
+                value=annotations.get(names.ANNOTATION_NETWORK_BANDWIDTH),
+            )
+        kept = extension_values(existing.spec.extensions) if existing is not None else {}
+        values, errors = extensions_for_node(self._extensions, labels, self.context.config.extension_values, kept)
+        for plugin, message in errors.items():
+            log.warning("Extension kept as it was", node=node.metadata.name, plugin=plugin, reason=message)
+        for part, ok in (
+            ("getResourceThresholdSpec", True),
+            ("getResourceQOSSpec", True),
+            ("getCPUBurstConfigSpec", True),
+            ("getSystemConfigSpec", system_ok),
+            ("getHostApplicationConfig", True),
+            ("getNodeSLOExtension", not errors),
+        ):
+            key = _KEYS.get(part, "")
+            self._parsed.labels(SUCCEEDED if ok and key not in bad else FAILED, part).inc()
+        return NodeSLOSpec(
+            resource_used_threshold_with_be=config.threshold.for_node(labels),
+            resource_qos_strategy=config.qos.for_node(labels),
+            cpu_burst_strategy=config.cpu_burst.for_node(labels),
+            system_strategy=system,
+            host_applications=list(config.host_applications.for_node(labels)),
+            extensions={"Object": values} if values else None,
+        )
+
+
+_KEYS = {
+    "getResourceThresholdSpec": "resource-threshold-config",
+    "getResourceQOSSpec": "resource-qos-config",
+    "getCPUBurstConfigSpec": "cpu-burst-config",
+    "getSystemConfigSpec": "system-config",
+    "getHostApplicationConfig": "host-application-config",
+}

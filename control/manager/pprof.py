@@ -1,0 +1,68 @@
+"""Profiles of the running process under /debug/pprof/ (spec 04 §1.5): what its tasks wait for, where its time goes.
+
+`goroutine`: every task with its stack. `heap`: objects by type. `profile?seconds=10`: a deterministic profile of the
+loop, as text; it slows the process while it runs, and only one runs at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import gc
+import io
+import pstats
+from collections import Counter
+
+from aiohttp import web
+
+_MAX_SECONDS = 60.0
+_ROWS = 60
+_INDEX = "goroutine\nheap\nprofile?seconds=10\n"
+
+
+def routes() -> list[web.RouteDef]:
+    """For `koordlet.app.http.Server`."""
+    lock = asyncio.Lock()
+
+    async def profile(request: web.Request) -> web.Response:
+        try:
+            seconds = min(_MAX_SECONDS, float(request.query.get("seconds", "10")))
+        except ValueError:
+            return web.Response(status=400, text=f'seconds: "{request.query["seconds"]}" is not a number\n')
+        if lock.locked():
+            return web.Response(status=409, text="a profile is being taken\n")
+        async with lock:
+            profiler = cProfile.Profile()
+            profiler.enable()
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                profiler.disable()
+        out = io.StringIO()
+        pstats.Stats(profiler, stream=out).sort_stats("tottime").print_stats(_ROWS)
+        return web.Response(text=out.getvalue())
+
+    return [
+        web.get("/debug/pprof/", _index),
+        web.get("/debug/pprof/goroutine", _tasks),
+        web.get("/debug/pprof/heap", _heap),
+        web.get("/debug/pprof/profile", profile),
+    ]
+
+
+async def _index(_: web.Request) -> web.Response:
+    return web.Response(text=_INDEX)
+
+
+async def _tasks(_: web.Request) -> web.Response:
+    out = io.StringIO()
+    for task in sorted(asyncio.all_tasks(), key=lambda one: one.get_name()):
+        out.write(f"{task.get_name()}\n")
+        task.print_stack(file=out)
+        out.write("\n")
+    return web.Response(text=out.getvalue())
+
+
+async def _heap(_: web.Request) -> web.Response:
+    found = Counter(f"{type(obj).__module__}.{type(obj).__qualname__}" for obj in gc.get_objects())
+    return web.Response(text="".join(f"{count:>9} {name}\n" for name, count in found.most_common(_ROWS)))

@@ -1,0 +1,213 @@
+"""koord-manager, wired: what is made of what, in which order it starts, and what a failure of it means (spec 04 §1.6).
+
+    API server --informers--> caches, config --> controllers (leader only) --> NodeMetric, NodeSLO, Node.status, …
+                                       '-----> webhook handlers <--HTTPS-- API server
+
+Start order: pages, caches, certificates with webhook server and configurations (at most 20 s), lease. Caches that
+don't fill within two minutes, a certificate pass that does not succeed and a lost lease end the process with status
+1; the deployment starts it again. Stop order is the reverse: the lease is given back first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+
+from control.manager import pprof
+from control.manager.caches import Caches
+from control.manager.config import ConfigCache
+from control.manager.context import COMPONENT, Context
+from control.manager.controller import Controller
+from control.manager.leading import lead
+from control.manager.metrics import KnownNames, ManagerMetrics
+from control.manager.options import CONTROLLERS as KNOWN
+from control.manager.options import Options, WebhookEnv, selected
+from control.manager.parts import CONTROLLERS, WEBHOOKS
+from control.manager.webhook.metrics import WebhookMetrics
+from control.manager.webhook.ready import WebhookReady
+from control.manager.webhook.rotation import Rotation
+from control.manager.webhook.server import WebhookServer
+from koordlet.api import gates as api_gates
+from koordlet.app.clock import SYSTEM_CLOCK, Clock
+from koordlet.app.flags import FlagError
+from koordlet.app.gates import FeatureGates
+from koordlet.app.health import Health
+from koordlet.app.http import ListenError, Server
+from koordlet.app.logging import get_logger
+from koordlet.app.runner import Runner
+from koordlet.app.version import user_agent
+from koordlet.kube import Client, Config, EventRecorder
+from koordlet.version import VERSION
+
+log = get_logger(__name__)
+
+CACHE_SECONDS = 120.0
+CERTIFICATE_SECONDS = 20.0
+
+
+class StartFailed(Exception):
+    """A part that the process can't do without did not come up."""
+
+
+class Manager:
+    """One koord-manager. `run` returns the process's exit status."""
+
+    def __init__(
+        self,
+        options: Options,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        config: Config | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Raises FlagError, GateError, ConfigError for what can't be used."""
+        self.env = WebhookEnv.read(environ)
+        gates = FeatureGates(api_gates.MANAGER)
+        gates.set(options.feature_gates)
+        self.runner = Runner(clock=clock)
+        self.health = Health()
+        framework, internal, external = CollectorRegistry(), CollectorRegistry(), CollectorRegistry()
+        config = _limited(config or Config.load(options.kubeconfig or None), options)
+        client = Client(config, clock=clock, registry=framework)
+        events = EventRecorder(client, COMPONENT)
+        caches = Caches(client, namespace=options.namespace, resync_seconds=options.resync_seconds)
+        slo = ConfigCache(
+            client,
+            events,
+            namespace=options.config_namespace,
+            name=options.slo_config_name,
+            registry=internal,
+            strict_parity=options.strict_parity,
+        )
+        self.context = Context(
+            options, gates, client, caches, slo, events, framework, internal, external, self.env, dict(environ)
+        )
+        self.controllers = self._controllers()
+        self.server: WebhookServer | None = None
+        if gates.enabled("WebhookFramework"):
+            self.server = self._webhooks()
+        self.pages: dict[str, Server] = {}
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=internal)
+        ManagerMetrics.of(internal)
+        WebhookMetrics.of(internal)
+        KnownNames(framework)
+
+    async def run(self) -> int:
+        """Start everything, serve until a signal or a failure, stop everything."""
+        context, runner = self.context, self.runner
+        runner.add_stop("api-client", context.client.close)
+        self._serve_pages()
+        for service in (context.events, context.config, context.caches):
+            runner.add(service)
+        runner.add(_Once("caches-synced", self._caches_synced))
+        if self.server is not None:
+            self._serve_webhooks(self.server)
+        runner.spawn("controllers", lambda: lead(context, self.controllers))
+        log.info("koord-manager starts", version=VERSION, gates=_shown(context.gates))
+        return await runner.run()
+
+    def _controllers(self) -> list[Controller]:
+        chosen = self.context.options.controllers
+        unknown = {item.removeprefix("-") for item in chosen} - CONTROLLERS.keys() - {"*", *KNOWN}
+        if unknown:
+            raise FlagError(f"--controllers: there is no controller {', '.join(sorted(unknown))}")
+        return [build(self.context) for name, build in CONTROLLERS.items() if selected(name, chosen)]
+
+    def _webhooks(self) -> WebhookServer:
+        server = WebhookServer(
+            self.env.cert_dir, port=self.env.port, registry=self.context.framework, clock=self.context.clock
+        )
+        for build, gate in WEBHOOKS:
+            if self.context.gates.enabled(gate):
+                server.register(build(self.context))
+        return server
+
+    def _serve_pages(self) -> None:
+        context, options = self.context, self.context.options
+        pages = {
+            "/metrics": (context.framework,),
+            "/internal-metrics": (context.internal,),
+            "/external-metrics": (context.external,),
+            "/all-metrics": (context.internal, context.external, context.framework),
+        }
+        self.pages["metrics"] = Server(options.metrics_addr, registries=pages)
+        self.pages["probes"] = Server(options.health_probe_addr, health=self.health)
+        self.runner.add(self.pages["metrics"])
+        self.runner.add(self.pages["probes"])
+        if options.enable_pprof:
+            self.pages["pprof"] = Server(options.pprof_addr, routes=pprof.routes())
+            self.runner.add(_Optional(self.pages["pprof"]))
+
+    def _serve_webhooks(self, server: WebhookServer) -> None:
+        context = self.context
+        rotation = Rotation(context.client, self.env, server, registry=context.framework)
+        ready = WebhookReady(rotation, server, self.env.cert_dir, context.clock)
+        self.health.check("webhook-ready", ready.check)
+        self.runner.add(rotation)
+        self.runner.add(_Once("certificates", lambda: self._certificates(rotation)))
+        self.runner.add(ready)
+
+    async def _caches_synced(self) -> None:
+        caches, config = self.context.caches, self.context.config
+        try:
+            async with self.context.clock.timeout(CACHE_SECONDS):
+                await asyncio.gather(caches.synced(), config.informer.synced.wait())
+        except TimeoutError as error:
+            late = [i for i in (*caches.informers.values(), config.informer) if not i.synced.is_set()]
+            reasons = "; ".join(f"{i.name}: {i.problem}" for i in late)
+            raise StartFailed(f"caches are not filled after {CACHE_SECONDS:g} s: {reasons}") from error
+
+    async def _certificates(self, rotation: Rotation) -> None:
+        try:
+            async with self.context.clock.timeout(CERTIFICATE_SECONDS):
+                await rotation.initialised.wait()
+        except TimeoutError as error:
+            raise StartFailed(
+                f"certificates and webhook configurations are not set up after {CERTIFICATE_SECONDS:g} s; are"
+                f" {self.env.mutating_name} and {self.env.validating_name} installed?"
+            ) from error
+
+
+class _Once:
+    """A step of the start that has nothing to stop."""
+
+    def __init__(self, name: str, step) -> None:  # type: ignore[no-untyped-def]
+        self.name, self.start = name, step
+
+    async def stop(self) -> None:
+        return None
+
+
+class _Optional:
+    """A page that the process does without when its address is taken."""
+
+    def __init__(self, server: Server) -> None:
+        self.name, self._server = server.name, server
+
+    async def start(self) -> None:
+        try:
+            await self._server.start()
+        except ListenError as error:
+            log.warning("No profiles", err=error)
+
+    async def stop(self) -> None:
+        await self._server.stop()
+
+
+def _limited(config: Config, options: Options) -> Config:
+    """With our name, and the limits of the flags where they are over 0."""
+    return replace(
+        config,
+        user_agent=user_agent(COMPONENT),
+        qps=float(options.rest_config_qps) if options.rest_config_qps > 0 else config.qps,
+        burst=options.rest_config_burst if options.rest_config_burst > 0 else config.burst,
+    )
+
+
+def _shown(gates: FeatureGates) -> str:
+    return ",".join(name for name, on in gates.values().items() if on)
