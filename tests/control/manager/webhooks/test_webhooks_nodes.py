@@ -1,0 +1,116 @@
+"""Amplified allocatable, and labels that two strategies would take (spec 04 §14)."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control.manager.webhooks.nodes import amplified, label_conflict
+from koordlet.api.wire import WireError
+
+RATIO = "node.koordinator.sh/resource-amplification-ratio"
+RAW = "node.koordinator.sh/raw-allocatable"
+
+
+def node(ratio=None, raw=None, **allocatable):
+    annotations = {key: value for key, value in ((RATIO, ratio), (RAW, raw)) if value is not None}
+    return {
+        "metadata": {"name": "n", "annotations": annotations},
+        "status": {"allocatable": allocatable, "capacity": {"cpu": "64"}, "x-unknown": 1},
+    }
+
+
+EXAMPLES = {
+    "1.5": (node('{"cpu":1.5}', cpu="1000m"), node(cpu="1000m"), node('{"cpu":1.5}', '{"cpu":"1"}', cpu="1500m")),
+    "0.5": (node('{"cpu":0.5}', cpu="1000m"), node(cpu="1"), node('{"cpu":0.5}', '{"cpu":"1"}', cpu="1000m")),
+    "1": (node('{"cpu":1}', cpu="1000m"), node(cpu="1"), node('{"cpu":1}', '{"cpu":"1"}', cpu="1000m")),
+    "2, raw known": (
+        node('{"cpu":2}', '{"cpu":"1"}', cpu="1000m"), node(cpu="1"), node('{"cpu":2}', '{"cpu":"1"}', cpu="2"),
+    ),
+    "no ratio": (node(None, "{}", cpu="1000m"), node(cpu="1"), node(cpu="1000m")),
+    "no ratio, no raw": (node(cpu="1000m"), node(cpu="1"), node(cpu="1000m")),
+    "no allocatable": (node('{"cpu":2}'), node(), node('{"cpu":2}')),
+    "not in raw": (
+        node('{"cpu":2,"memory":3}', '{"cpu":"1"}', cpu="1", memory="2Gi"), node(cpu="1", memory="2Gi"),
+        node('{"cpu":2,"memory":3}', '{"cpu":"1"}', cpu="2", memory="2Gi"),
+    ),
+    "kubelet writes again": (
+        node('{"cpu":1.5}', '{"cpu":"2"}', cpu="1"), node('{"cpu":1.5}', '{"cpu":"2"}', cpu="3"),
+        node('{"cpu":1.5}', '{"cpu":"1"}', cpu="1500m"),
+    ),
+    "others write": (
+        node('{"cpu":1.5}', '{"cpu":"2"}', cpu="3", pods="5"), node('{"cpu":1.5}', '{"cpu":"2"}', cpu="3"),
+        node('{"cpu":1.5}', '{"cpu":"2"}', cpu="3", pods="5"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("new", "old", "expected"), EXAMPLES.values(), ids=EXAMPLES)
+def test_amplification(new, old, expected):
+    before = copy.deepcopy(new)
+    assert amplified(new, old) == expected
+    assert new == before
+
+
+def test_terabytes_of_memory_are_exact():
+    result = amplified(node('{"memory":2}', memory="9895604649985"), node())
+    assert result["status"]["allocatable"]["memory"] == str(2 * 9895604649985)
+
+
+@pytest.mark.parametrize("bad", [node("{", cpu="1"), node('{"cpu":"2"}', cpu="1"), node('{"cpu":2}', "[]", cpu="1")])
+def test_a_broken_annotation_is_told(bad):
+    with pytest.raises(WireError, match="annotation node"):
+        amplified(bad, node(cpu="1"))
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6), st.floats(1.01, 8))
+def test_the_life_of_a_node(first, second, ratio):
+    """The kubelet and the manager write in turn; what is stored is always the kubelet's last word, amplified."""
+    text = json.dumps({"cpu": ratio})
+    stored = node(text, cpu=f"{first}m")
+    stored = amplified(stored, None)
+    assert amplified(stored, stored) == stored, "a write that changes nothing changes nothing"
+    kubelet = copy.deepcopy(stored)
+    kubelet["status"]["allocatable"]["cpu"] = f"{second}m"
+    if second == int(first * ratio):
+        return  # the known limit: the new value equals the amplified old one
+    after = amplified(kubelet, stored)
+    assert after == amplified(node(text, cpu=f"{second}m"), None)
+
+
+CONFIG = {
+    "cpu-burst-config": json.dumps(
+        {
+            "nodeStrategies": [
+                {"name": "a", "nodeSelector": {"matchLabels": {"pool": "a"}}},
+                {"name": "b", "nodeSelector": {"matchLabels": {"zone": "b"}}},
+            ]
+        }
+    ),
+    "system-config": "not JSON",
+}
+CONFLICTS = {
+    "both": ({"pool": "a", "zone": "b"}, {"pool": "a"}, True),
+    "both, new node": ({"pool": "a", "zone": "b"}, None, True),
+    "one": ({"pool": "a"}, {}, False),
+    "labels unchanged": ({"pool": "a", "zone": "b"}, {"pool": "a", "zone": "b"}, False),
+}
+
+
+@pytest.mark.parametrize(("labels", "old", "refused"), CONFLICTS.values(), ids=CONFLICTS)
+def test_labels_that_two_strategies_take(labels, old, refused):
+    found = label_conflict(CONFIG, "n1", labels, old)
+    assert (found is not None) is refused
+    if found is not None:
+        assert str(found) == (
+            '___{"message":{"config":"cpu-burst-config","exampleNodes":["n1"],"strategies":["a","b"]},'
+            '"reason":"ExistNodeConfict"}___'
+        )
+
+
+def test_without_configuration_there_is_no_conflict():
+    assert label_conflict(None, "n1", {"pool": "a", "zone": "b"}, None) is None

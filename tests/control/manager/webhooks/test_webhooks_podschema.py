@@ -1,0 +1,45 @@
+"""The manager's table of merge keys against the API server's schema of Pod, field by field."""
+
+from __future__ import annotations
+
+from control.manager.webhooks import podschema
+from control.standalone.schema.builtin import Builtins
+
+
+def merging(schema, depth=0):
+    """Paths of lists that merge, with key and strategies, as the OpenAPI schema has them."""
+    found = {}
+    for name in schema.properties:
+        child = schema.field(name)
+        if "merge" in child.patch_strategies:
+            found[(name,)] = (child.patch_merge_key, set(child.patch_strategies))
+            child = child.element()
+        if depth < 4:
+            found |= {(name, *path): value for path, value in merging(child, depth + 1).items()}
+    return found
+
+
+def test_the_table_is_what_the_api_server_does():
+    wanted = {path: value for path, value in merging(Builtins().schema("", "v1", "Pod")).items() if path[0] != "status"}
+    assert wanted, "the schema tells how lists merge"
+    for path, (key, strategies) in wanted.items():
+        here = podschema.POD
+        for name in path:
+            child = here.field(name)
+            assert child is not None, f"{'.'.join(path)} merges by {key!r} and the table lacks it"
+            here = child if name == path[-1] else (child.element() if "merge" in child.patch_strategies else child)
+        assert (here.patch_merge_key, set(here.patch_strategies)) == (key, strategies), path
+
+
+def test_the_table_has_nothing_else():
+    def paths(fields, prefix=()):
+        for name, child in fields.members.items():
+            if "merge" in child.patch_strategies:
+                yield (*prefix, name)
+                child = child.element()
+            if isinstance(child, podschema.Fields):
+                yield from paths(child, (*prefix, name))
+
+    assert set(paths(podschema.POD)) == {
+        path for path in merging(Builtins().schema("", "v1", "Pod")) if path[0] != "status"
+    }
