@@ -164,7 +164,7 @@ class PodTree:
                 self.roots["unified"] = mounts.unified
         self.top = f"koord-process-{os.getpid()}-{next(_serial)}"
         self.containers: list[Container] = []
-        self._dirs: list[str] = []
+        self.dirs: list[str] = []
         self.mkdir("")
         if self.v2:
             self.path("cpu", "").joinpath("cpu.weight").write_text(str(100 * weight))
@@ -176,7 +176,7 @@ class PodTree:
 
     def mkdir(self, directory: str) -> None:
         """With all parents."""
-        if directory and directory.rpartition("/")[0] not in self._dirs:
+        if directory and directory.rpartition("/")[0] not in self.dirs:
             self.mkdir(directory.rpartition("/")[0])
         for root in dict.fromkeys(self.roots.values()):
             path = root / self.top / directory
@@ -186,7 +186,7 @@ class PodTree:
             elif root == self.roots.get("cpuset"):
                 for name in ("cpuset.cpus", "cpuset.mems"):  # v1 refuses tasks while these are empty
                     (path / name).write_text((path.parent / name).read_text())
-        self._dirs.append(directory)
+        self.dirs.append(directory)
 
     def rmdir(self, directory: str) -> None:
         for root in dict.fromkeys(self.roots.values()):
@@ -199,7 +199,7 @@ class PodTree:
                     time.sleep(0.02)
             else:
                 raise AssertionError(f"{path} cannot be removed: {(path / 'cgroup.procs').read_text()!r}")
-        self._dirs.remove(directory)
+        self.dirs.remove(directory)
 
     def pod(self, qos: KubeQOS, containers: int = 1) -> list[Container]:
         """A pod's cgroups; its containers."""
@@ -223,7 +223,7 @@ class PodTree:
     def remove(self) -> None:
         for container in self.containers:
             container.end()
-        for directory in reversed(list(self._dirs)):
+        for directory in reversed(list(self.dirs)):
             self.rmdir(directory)
 
 
