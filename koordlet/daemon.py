@@ -62,7 +62,7 @@ class Daemon:
         if found is not None:
             from koordlet.wiring.enforcement import enforcement  # nothing to load for --standalone
 
-            enforcement(context, found, made.advisor)
+            enforcement(context, found, made.advisor, interference)
         views = Views(
             made.advisor,
             context.cache,

@@ -15,6 +15,7 @@ from koordlet.api.interference import (
     Blamed,
     ChangeSaid,
     ContainerExplained,
+    HeldBack,
     PodExplained,
     SeriesSaid,
     SignalSaid,
@@ -120,6 +121,15 @@ def headline(said: PodExplained) -> str:
     return "Nothing hurt it in the time that koordlet remembers."
 
 
+def held_back_words(one: HeldBack) -> str:
+    """`40 % of 950m left (quota 38000 us), no further`."""
+    had = f"{one.had}m" if one.resource == "cpu" else text.size(one.had)
+    words = f"{one.percent} % of {had} left ({one.left})"
+    if one.problem:
+        return f"{words}, but {one.problem}"
+    return f"{words}, no further" if one.floor else words
+
+
 def own_words(verdict: VerdictSaid) -> str:
     """`its CPU quota ran out (0.62 s a second)`."""
     parts = sorted(verdict.parts.items(), key=lambda part: -part[1])
@@ -132,6 +142,11 @@ def page(said: PodExplained, now: float) -> Iterator[Text]:
     status = exit_status(said)
     style = "bold red" if status == EXIT_NEIGHBOUR else "bold yellow" if status else "bold green"
     yield Text(headline(said), style=style if said.judged and said.enabled else "bold")
+    for one in said.held_back:
+        yield Text(f"Held back in {one.resource} since {text.age(now - one.since)}: {held_back_words(one)}.", "yellow")
+        yield Text(f"  because {one.why}", style="dim")
+    for one in said.held_back_for:
+        yield Text(f"{one.namespace}/{one.pod} is held back for it in {one.resource}: {held_back_words(one)}.", "green")
     for container in said.containers:
         yield from _container(container, said.step, now)
     if said.enabled and said.judged:

@@ -9,6 +9,7 @@ import msgspec
 
 from koordlet.api.base import Struct
 from koordlet.api.fields import doc, written
+from koordlet.api.interference import HeldBack
 
 
 class SettingState(Struct):
@@ -40,4 +41,7 @@ class Enforcement(Struct):
     settings: list[SettingState] = msgspec.field(default_factory=list)
     stuck: Annotated[dict[str, str], doc("Settings that could not be given back -> why.")] = msgspec.field(
         default_factory=dict
+    )
+    held_back: Annotated[list[HeldBack], doc("Best-effort pods that are held back because they hurt services.")] = (
+        msgspec.field(default_factory=list)
     )

@@ -59,6 +59,7 @@ KOORDLET_HOOKS: Final[dict[str, Gate]] = {
 
 KOORDLET: Final[dict[str, Gate]] = {
     **_on("BECPUSuppress", "CPUBurst", "RdtResctrl", "NodeTopologyReport"),
+    **_on("InterferenceActions"),  # ours
     **_off(
         "BECPUManager",
         "BECPUEvict",

@@ -112,6 +112,22 @@ class ContainerExplained(Struct):
     changes: Annotated[list[ChangeSaid], doc("Oldest first, bounded.")] = msgspec.field(default_factory=list)
 
 
+class HeldBack(Struct):
+    """A best-effort pod that is held back because it hurts a service."""
+
+    namespace: str = ""
+    pod: str = ""
+    uid: str = ""
+    resource: Annotated[str, doc("cpu or memory.")] = ""
+    percent: Annotated[int, doc("What is left to it, of what it had when this began.")] = written(int)
+    had: Annotated[int, doc("Milli-cores or bytes that it had.")] = written(int)
+    left: Annotated[str, doc("What is left, as it is set.")] = ""
+    since: Annotated[float, doc("Unix time of the first step.")] = written(float)
+    floor: Annotated[bool, doc("Whether nothing more is taken.")] = False
+    why: Annotated[str, doc("Whom it hurts most, and how much.")] = ""
+    problem: Annotated[str, doc("Why it is not held back in fact; empty when it is.")] = ""
+
+
 class PodExplained(Struct):
     """`/interference?pod=namespace/name`."""
 
@@ -131,6 +147,12 @@ class PodExplained(Struct):
         default_factory=dict
     )
     containers: list[ContainerExplained] = msgspec.field(default_factory=list)
+    held_back: Annotated[list[HeldBack], doc("How this pod is held back, because it hurts others.")] = msgspec.field(
+        default_factory=list
+    )
+    held_back_for: Annotated[list[HeldBack], doc("Pods that are held back for its sake.")] = msgspec.field(
+        default_factory=list
+    )
 
 
 class NodeInterference(Struct):

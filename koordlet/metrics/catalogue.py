@@ -593,6 +593,20 @@ def _interference() -> tuple[Family, ...]:
             "counter",
             "seconds",
         ),
+        Family(
+            "interference_action_level",
+            "What is left to a best-effort pod that is held back because it hurts a service, of what it had.",
+            (*POD, "resource"),
+            EXTERNAL,
+            unit="ratio",
+        ),
+        Family(
+            "interference_action_steps_total",
+            "Steps of holding culprits back: tighten, release, free.",
+            ("resource", "step"),
+            EXTERNAL,
+            "counter",
+        ),
         Family("interference_strategy_error", "1 while NodeSLO's interferenceStrategy is malformed and not in force."),
     )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from koordlet.api.enforcement import Enforcement, RuleState, SettingState
+from koordlet.api.interference import HeldBack
 from koordlet.metrics import Registries
+from koordlet.qosmanager.interferenceactions import Said
 from koordlet.qosmanager.manager import QoSManager
 from koordlet.resourceexecutor import Executor, OwnerRule
 
@@ -30,6 +32,34 @@ def state_page(manager: QoSManager, executor: Executor, rules: Sequence[OwnerRul
         ],
         stuck={setting.label: cause for setting, cause in problems.items() if setting not in executor.wishes},
     )
+
+
+def held_back(said: Iterable[Said], unix: float) -> list[HeldBack]:
+    """`unix` is what to add to the strategy's times to have Unix seconds."""
+    return [
+        HeldBack(
+            namespace=one.pod.namespace,
+            pod=one.pod.name,
+            uid=one.pod.uid,
+            resource=one.resource,
+            percent=one.held.level,
+            had=one.held.base,
+            left=one.left,
+            since=round(one.held.began + unix, 3),
+            floor=one.held.at_floor is not None,
+            why=one.why,
+            problem=one.problem,
+        )
+        for one in said
+    ]
+
+
+def held_back_about(said: Iterable[Said], uid: str, unix: float) -> tuple[list[HeldBack], list[HeldBack]]:
+    """How that pod is held back, and who is held back for it."""
+    known = tuple(said)
+    own = [one for one in known if one.pod.uid == uid]
+    for_it = [one for one in known if uid in (victim for victim, _ in one.victims)]
+    return held_back(own, unix), held_back(for_it, unix)
 
 
 def attach_enforcement(registries: Registries, executor: Executor) -> None:

@@ -1,18 +1,16 @@
 """One wish per setting out of what all owners declare. Pure.
 
-The rule has no hidden cases: among the owners that want a setting, the one that stands highest for its resource wins,
-or, where the rule says so, the one that bounds it most tightly; the others are reported as overruled. `RULES` is the
-table; docs/enforcement.md shows it and `/enforcement` serves it.
+The rule is the same everywhere and has no hidden cases: among the owners that want a setting, the one that stands
+highest for its resource wins, and the others are reported as overruled. `RULES` is the table; docs/enforcement.md
+shows it and `/enforcement` serves it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 
-from koordlet.resourceexecutor.settings import Setting, Update, Value
-from koordlet.system.cgroup.codecs import UNLIMITED
+from koordlet.resourceexecutor.settings import Setting, Update
 
 Declarations = Mapping[str, Mapping[Setting, Update]]
 """Owner -> what it wants."""
@@ -20,13 +18,11 @@ Declarations = Mapping[str, Mapping[Setting, Update]]
 
 @dataclass(frozen=True, slots=True)
 class OwnerRule:
-    """For `resources` (all when empty) `owners` stand in this order, highest first, and why. With `least` the smallest
-    value wins whoever says it (-1 is unlimited), and the order decides between equal ones."""
+    """For `resources` (all when empty) `owners` stand in this order, highest first, and why."""
 
     resources: tuple[str, ...]
     owners: tuple[str, ...]
     why: str
-    least: bool = False
 
     def covers(self, resource: str) -> bool:
         return not self.resources or resource in self.resources
@@ -47,31 +43,23 @@ def merge(declared: Declarations, rules: Sequence[OwnerRule]) -> dict[Setting, W
     for owner in sorted(declared):
         for setting, update in declared[owner].items():
             claims.setdefault(setting, []).append((owner, update))
-    orders: dict[str, Callable[[tuple[str, Update]], tuple[float, int]]] = {}
+    ranks: dict[str, Mapping[str, int]] = {}
     wishes = {}
     for setting, found in claims.items():
         if len(found) == 1:
             wishes[setting] = Wish(found[0][1], found[0][0])
             continue
-        order = orders.get(setting.resource)
-        if order is None:
-            order = orders[setting.resource] = _order(setting.resource, rules)
-        owner, update = min(found, key=order)
+        rank = ranks.get(setting.resource)
+        if rank is None:
+            rank = ranks[setting.resource] = _rank(setting.resource, rules)
+        owner, update = min(found, key=lambda claim: rank.get(claim[0], len(rank)))
         others = tuple(name for name, other in found if name != owner and other.value != update.value)
         wishes[setting] = Wish(update, owner, others)
     return wishes
 
 
-def _order(resource: str, rules: Sequence[OwnerRule]) -> Callable[[tuple[str, Update]], tuple[float, int]]:
-    """What to sort claims by, the winner first."""
-    rule = next((rule for rule in rules if rule.covers(resource)), OwnerRule((), (), ""))
-    rank = {owner: place for place, owner in enumerate(rule.owners)}
-
-    def place(claim: tuple[str, Update]) -> tuple[float, int]:
-        return _bound(claim[1].value) if rule.least else 0.0, rank.get(claim[0], len(rank))
-
-    return place
-
-
-def _bound(value: Value) -> float:
-    return inf if value == UNLIMITED else float(value)
+def _rank(resource: str, rules: Sequence[OwnerRule]) -> Mapping[str, int]:
+    for rule in rules:
+        if rule.covers(resource):
+            return {owner: place for place, owner in enumerate(rule.owners)}
+    return {}

@@ -10,7 +10,7 @@ from koordlet.api.sloconfig import ResourceThresholdStrategy
 
 KOORDLET_ON = {
     "BECPUSuppress", "CPUBurst", "RdtResctrl", "NodeTopologyReport",
-    "GroupIdentity", "CPUSetAllocator", "BatchResource",
+    "GroupIdentity", "CPUSetAllocator", "BatchResource", "InterferenceActions",
 }  # fmt: skip
 MANAGER_ON = {
     "PodMutatingWebhook", "PodValidatingWebhook", "ElasticMutatingWebhook", "ElasticValidatingWebhook",

@@ -1,0 +1,136 @@
+"""What holding back means for each resource: which settings of the culprit pod, and how much 100 % is. Pure.
+
+Levers only ever bound: what a pod's own limits allow is never exceeded, so they stand above batch resources.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from koordlet.api.core import Container
+from koordlet.api.names import RESOURCE_BATCH_CPU, RESOURCE_BATCH_MEMORY
+from koordlet.api.sloconfig.interferenceactions import HIGH, LIMIT, InterferenceAction
+from koordlet.api.sloconfig.threshold import CFS_QUOTA_POLICY
+from koordlet.audit import pod as about_pod
+from koordlet.qosmanager.squeeze import Squeeze
+from koordlet.qosmanager.view import NodeView, PodView
+from koordlet.resourceexecutor import Setting, Update
+from koordlet.system.cgroup.codecs import UNLIMITED, milli_to_quota
+
+CPU_QUOTA, MEMORY_HIGH, MEMORY_LIMIT = "cpu.cfs_quota_us", "memory.high", "memory.limit_in_bytes"
+LEAST_MILLI = 100
+"""A culprit that uses less counts as using this much: its share of the blame comes in bursts."""
+LEAST_QUOTA_US = 2_000
+LEAST_BYTES = 16 << 20
+PAGE = os.sysconf("SC_PAGE_SIZE")
+REASON = "InterferenceAction"
+Supports = Callable[[str, str], bool]
+"""(resource, directory) -> whether this kernel has it."""
+
+
+class Lever(Protocol):
+    """One resource. `base` is what 100 % is, None while it is not measured; `problem` says why this kernel or node
+    can't, empty where it can; `words` what is left."""
+
+    def base(self, view: NodeView, pod: PodView) -> int | None: ...
+
+    def problem(self, view: NodeView, pod: PodView, action: InterferenceAction) -> str: ...
+
+    def updates(self, view: NodeView, pod: PodView, held: Squeeze, action: InterferenceAction) -> Iterator[Update]: ...
+
+    def words(self, view: NodeView, held: Squeeze) -> str: ...
+
+
+def suppressed_by_quota(view: NodeView) -> bool:
+    """Whether best effort as a whole has a quota (CPU suppress): then no pod has one of its own, as the kernel refuses
+    a parent that has less than a child, and the whole is held back instead."""
+    settings = view.slo.resource_used_threshold_with_be
+    return settings is not None and bool(settings.enable) and settings.cpu_suppress_policy == CFS_QUOTA_POLICY
+
+
+class CpuLever:
+    """The pod's CFS quota, and those of its containers that have a larger one."""
+
+    def base(self, view: NodeView, pod: PodView) -> int | None:
+        """Milli-cores it used last."""
+        return None if pod.cpu is None else max(pod.cpu, LEAST_MILLI)
+
+    def problem(self, view: NodeView, pod: PodView, action: InterferenceAction) -> str:
+        """Every kernel has quotas."""
+        return ""
+
+    def updates(self, view: NodeView, pod: PodView, held: Squeeze, action: InterferenceAction) -> Iterator[Update]:
+        """None where best effort as a whole is held back."""
+        if suppressed_by_quota(view):
+            return
+        quota, about = _quota(held), about_pod(pod.meta.namespace, pod.meta.name)
+        specs = {} if pod.meta.pod is None else {one.name: one for one in pod.meta.pod.spec.containers}
+        own = [_own_quota(view, spec) for spec in specs.values()]
+        whole = min(quota, sum(own)) if own and min(own) > 0 else quota
+        yield Update(Setting(CPU_QUOTA, pod.meta.cgroup_dir), whole, REASON, about=about)
+        for meta in pod.meta.containers:
+            spec = specs.get(meta.name)
+            if spec is not None and meta.running and _own_quota(view, spec) > whole:
+                yield Update(Setting(CPU_QUOTA, meta.cgroup_dir), whole, REASON, about=about)
+
+    def words(self, view: NodeView, held: Squeeze) -> str:
+        """`quota 76000 us`, or what all of best effort gets."""
+        if suppressed_by_quota(view):
+            return f"best effort as a whole gets {held.level} % of its quota"
+        return f"quota {_quota(held)} us"
+
+
+def _quota(held: Squeeze) -> int:
+    return max(milli_to_quota(held.value), LEAST_QUOTA_US)
+
+
+def _own_quota(view: NodeView, container: Container) -> int:
+    """Microseconds; UNLIMITED without a limit."""
+    batch = container.resources.limits.get(RESOURCE_BATCH_CPU)
+    return view.quota_of(container) if batch is None else milli_to_quota(batch.value())
+
+
+def _own_limit(container: Container) -> int:
+    """Bytes; UNLIMITED without a limit."""
+    limits = container.resources.limits
+    amount = limits.get(RESOURCE_BATCH_MEMORY, limits.get("memory"))
+    return UNLIMITED if amount is None else amount.value()
+
+
+class MemoryLever:
+    """The pod's `memory.high`, which slows it down and reclaims; on cgroup v1 its limit, which stops its growth."""
+
+    def __init__(self, supports: Supports) -> None:
+        self._supports = supports
+
+    def base(self, view: NodeView, pod: PodView) -> int | None:
+        """Bytes it is charged for, page cache included."""
+        charged = pod.memory if pod.charged is None else pod.charged
+        return None if charged is None else max(charged, LEAST_BYTES)
+
+    def problem(self, view: NodeView, pod: PodView, action: InterferenceAction) -> str:
+        """`high` was asked for, and the kernel has none."""
+        if action.policy == HIGH and not self._supports(MEMORY_HIGH, pod.meta.cgroup_dir):
+            return "this kernel has no memory.high; policy limit bounds growth"
+        return ""
+
+    def updates(self, view: NodeView, pod: PodView, held: Squeeze, action: InterferenceAction) -> Iterator[Update]:
+        """Whole pages."""
+        high = action.policy != LIMIT and self._supports(MEMORY_HIGH, pod.meta.cgroup_dir)
+        if high or action.policy != HIGH:
+            setting = Setting(MEMORY_HIGH if high else MEMORY_LIMIT, pod.meta.cgroup_dir)
+            limits = [_own_limit(one) for one in pod.meta.pod.spec.containers] if pod.meta.pod is not None else []
+            most = sum(limits) if limits and min(limits) > 0 else held.value
+            value = min(held.value, most) // PAGE * PAGE
+            yield Update(setting, value, REASON, about=about_pod(pod.meta.namespace, pod.meta.name))
+
+    def words(self, view: NodeView, held: Squeeze) -> str:
+        """`203 MiB`"""
+        return f"{held.value >> 20} MiB"
+
+
+def target_percent(cpu: list[Squeeze]) -> int:
+    """How much of its CPU budget best effort keeps while these are held back: the lowest level."""
+    return min((held.level for held in cpu), default=100)

@@ -1,0 +1,306 @@
+"""Acting on interference: who is held back, by which settings, what is said, and whom it never touches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordlet.api.sloconfig.interference import EXTENSION_KEY, effective
+from koordlet.interference.model import Cause, Culprit, Resource, State, Verdict
+from koordlet.qosmanager.interferenceactions import InterferenceActions
+from koordlet.qosmanager.view import Judged
+from koordlet.statesinformer.cgroupindex import Owner, owner_of
+from koordlet.statesinformer.model import subjects_of
+
+from .conftest import make_pod, make_view
+
+MIB = 1 << 20
+CPU_ON = {"cpu": {"enable": True}}
+QUOTA, HIGH, LIMIT = "cpu.cfs_quota_us", "memory.high", "memory.limit_in_bytes"
+
+WEB = make_pod("web", qos="LS", cpu=300, memory=100 * MIB)
+BURN = make_pod("burn", qos="BE", kube="BestEffort", cpu=1000, memory=400 * MIB)
+CALM = make_pod("calm", qos="BE", kube="BestEffort", cpu=50, memory=10 * MIB)
+PROD = make_pod("prod", qos="LS", cpu=1500, memory=800 * MIB)
+
+
+def verdict(*culprits: Any, resource=Resource.CPU, victim=WEB, **given: Any) -> Verdict:
+    """`culprits`: (pod or owner, share)."""
+    subject = subjects_of(victim.meta)[1]
+    owners = [(one if isinstance(one, Owner) else owner_of(subjects_of(one.meta)[1]), share) for one, share in culprits]
+    fields: dict[str, Any] = {
+        "victim": subject, "resource": resource, "cause": Cause.NEIGHBOUR, "state": State.INTERFERED, "score": 2.0,
+        "lost": 0.4, "began": 0.0, "since": 0.0, "at": 0.0, "window": 3.0, "source": "bpf", "confidence": 0.9,
+        "severity": "medium", "action": "suppress-best-effort",
+        "culprits": tuple(Culprit(owner, share, share) for owner, share in owners),
+    }  # fmt: skip
+    return Verdict(**{**fields, **given})
+
+
+class Stage:
+    """One strategy and the seconds that pass."""
+
+    def __init__(self, actions: Any = None, *, supports=lambda resource, directory: True, **strategy: Any) -> None:
+        given = {EXTENSION_KEY: {"actions": CPU_ON if actions is None else actions, **strategy}}
+        self.strategy = effective(given)
+        self.acts = InterferenceActions(supports)
+        self.now = 1000.0
+
+    def round(self, *verdicts: Verdict, pods=(WEB, BURN, CALM, PROD), seconds: float = 1.0, **view: Any):
+        self.now += seconds
+        judged = view.pop("judged", Judged(verdicts, self.strategy, self.now))
+        return self.acts.decide(make_view(pods=pods, now=self.now, judged=judged, **view))
+
+    def settings(self, decision) -> dict[tuple[str, str], Any]:
+        names = {"/".join(p.meta.cgroup_dir.split("/")[-1:]): p.meta.name for p in (WEB, BURN, CALM, PROD)}
+        return {
+            (names.get(u.setting.cgroup_dir.rpartition("/")[2], u.setting.cgroup_dir), u.setting.resource): u.value
+            for u in decision.updates
+        }
+
+
+def test_nothing_is_done_by_default() -> None:
+    stage = Stage({})
+    decided = stage.round(verdict((BURN, 0.9)))
+    assert (decided.updates, decided.notices, decided.note) == ((), (), "off")
+
+
+def test_the_culprit_loses_a_fifth_of_what_it_used_and_both_are_told() -> None:
+    stage = Stage()
+    decided = stage.round(verdict((BURN, 0.9), (CALM, 0.05)))
+    assert stage.settings(decided) == {("burn", QUOTA): 80_000}
+    tightened, victim = decided.notices
+    assert tightened.pod.name == "burn" and tightened.warning
+    assert "held back to 80 % of 1000m, quota 80000 us" in tightened.message
+    assert "container c0 of default/web lost 40 % of its time waiting for a CPU, 90 % of that" in tightened.message
+    assert tightened.counts == ("interference_action_steps_total", "cpu", "tighten")
+    assert (victim.pod.name, victim.event) == ("web", "default/burn, which holds it up, gets less cpu")
+    assert decided.note == "held back: default/burn cpu 80 %"
+    (said,) = stage.acts.said
+    assert (said.pod.name, said.held.level, said.victims) == ("burn", 80, (("uid-web", "c0"),))
+    assert decided.figures["interference_action_level"] == {("uid-burn", "burn", "default", "cpu"): 0.8}
+
+
+def test_the_words_of_an_event_are_the_same_at_every_step() -> None:
+    stage = Stage()
+    events = {n.event for _ in range(12) for n in stage.round(verdict((BURN, 0.9))).notices if n.pod.name == "burn"}
+    assert len(events) == 1
+
+
+def test_a_whole_story() -> None:
+    """Down to the floor, kept while the alarm ends, given back in steps, and nothing is left."""
+    stage, seen = Stage({"cpu": {"enable": True, "floorPercent": 50, "releaseSeconds": 10}}), []
+    for _ in range(20):
+        seen.append(stage.settings(stage.round(verdict((BURN, 0.9))))["burn", QUOTA])
+    assert sorted(set(seen), reverse=True) == [80_000, 60_000, 50_000] and seen[-1] == 50_000
+    for _ in range(30):
+        decided = stage.round(verdict((BURN, 0.9), state=State.RECOVERING))
+        assert stage.settings(decided) == {("burn", QUOTA): 50_000}
+    seen = [stage.settings(stage.round()).get(("burn", QUOTA), -1) for _ in range(40)]
+    assert [value for at, value in enumerate(seen) if at == 0 or seen[at - 1] != value] == [50_000, 70_000, 90_000, -1]
+    assert stage.acts.said == () and stage.round().notices == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "pods"),
+    [
+        ({"confidence": 0.2}, (WEB, BURN)),
+        ({"cause": Cause.SELF}, (WEB, BURN)),
+        ({"resource": Resource.CACHE}, (WEB, BURN)),
+        ({"state": State.SUSPECTED}, (WEB, BURN)),
+        ({"victim": CALM}, (CALM, BURN)),
+        ({}, (WEB,)),
+    ],
+    ids=["unsure", "own-doing", "no-lever", "not-yet", "best-effort-victim", "culprit-gone"],
+)
+def test_what_is_no_reason(given, pods) -> None:
+    assert Stage().round(verdict((BURN, 0.9), **given), pods=pods).updates == ()
+
+
+def test_many_small_culprits_are_one_large_one() -> None:
+    """Ten with a tenth each: each of them below the least share, together all of it."""
+    many = [make_pod(f"b{n}", qos="BE", kube="BestEffort", cpu=200) for n in range(10)]
+    decided = Stage().round(verdict(*((pod, 0.1) for pod in many[:5])), pods=(WEB, *many))
+    assert len(decided.updates) == 5
+    assert Stage().round(verdict((BURN, 0.1)), pods=(WEB, BURN)).updates == (), "below the least share"
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        PROD,
+        make_pod("mid", qos="BE", kube="BestEffort", cpu=900, spec={"priority": 7500}),
+        make_pod("prod-be", qos="BE", kube="BestEffort", cpu=900, spec={"priority": 9500}),
+        make_pod("lsr", qos="LSR", kube="Guaranteed", cpu=900),
+        make_pod("ls-besteffort", qos="LS", kube="BestEffort", cpu=900),
+        make_pod("unlabelled", kube="Burstable", cpu=900),
+        make_pod("system", qos="SYSTEM", cpu=900),
+        make_pod("ended", qos="BE", kube="BestEffort", cpu=900, phase="Succeeded"),
+    ],
+    ids=lambda pod: pod.meta.name,
+)
+def test_others_are_named_once_and_left_alone(pod) -> None:
+    stage = Stage()
+    first, second = (stage.round(verdict((pod, 0.9)), pods=(WEB, pod)) for _ in range(2))
+    assert first.updates == second.updates == first.evictions == ()
+    (notice,) = first.notices
+    assert (notice.pod.name, notice.reason) == (pod.meta.name, "InterferenceNotActedOn")
+    assert second.notices == ()
+
+
+def test_report_says_what_would_be_done() -> None:
+    stage = Stage({"cpu": {"enable": True, "policy": "report"}})
+    first, second = stage.round(verdict((BURN, 0.9))), stage.round(verdict((BURN, 0.9)))
+    assert [n.reason for n in first.notices] == ["InterferenceWouldAct"] and second.notices == ()
+    assert first.updates == () == stage.acts.said
+
+
+def test_no_quota_exceeds_what_the_pods_limits_allow_and_containers_follow() -> None:
+    """Of a container with a limit of its own the kernel wants no more than its pod has."""
+    limits = {"resources": {"limits": {"kubernetes.io/batch-cpu": "2000"}}}
+    pod = make_pod("lim", qos="BE", kube="BestEffort", cpu=900, spec={"containers": [{"name": "c0", **limits}]})
+    stage = Stage()
+    values = [u.value for u in stage.round(verdict((pod, 0.9)), pods=(WEB, pod)).updates]
+    assert values == [72_000, 72_000]
+    small = make_pod("small", qos="BE", kube="BestEffort", cpu=900, spec={
+        "containers": [{"name": "c0", "resources": {"limits": {"kubernetes.io/batch-cpu": "100"}}}]})  # fmt: skip
+    assert [u.value for u in Stage().round(verdict((small, 0.9)), pods=(WEB, small)).updates] == [10_000]
+
+
+def test_where_best_effort_has_a_quota_the_whole_is_held_back() -> None:
+    slo = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"}}
+    stage = Stage()
+    decided = stage.round(verdict((BURN, 0.9)), slo=slo)
+    assert decided.updates == () and stage.acts.target == 80
+    stage.round(verdict((BURN, 0.9)))
+    assert stage.acts.target == 100
+
+
+@pytest.mark.parametrize(
+    ("policy", "kernel", "expected", "problem"),
+    [
+        ("auto", True, {("burn", HIGH): 320 * MIB}, ""),
+        ("auto", False, {("burn", LIMIT): 320 * MIB}, ""),
+        ("high", True, {("burn", HIGH): 320 * MIB}, ""),
+        ("high", False, {}, "no memory.high"),
+        ("limit", True, {("burn", LIMIT): 320 * MIB}, ""),
+    ],
+)
+def test_memory(policy, kernel, expected, problem) -> None:
+    actions = {"memory": {"enable": True, "policy": policy}}
+    stage = Stage(actions, supports=lambda resource, directory: kernel)
+    decided = stage.round(verdict((BURN, 0.9), resource=Resource.MEMORY))
+    assert stage.settings(decided) == expected
+    assert problem in stage.acts.said[0].problem and bool(problem) == bool(stage.acts.said[0].problem)
+
+
+def test_eviction_only_after_its_time_at_the_floor_and_the_next_one_waits_as_long() -> None:
+    stage = Stage({"cpu": {"enable": True, "floorPercent": 80, "evictAfterSeconds": 5}})
+    due = [bool(stage.round(verdict((BURN, 0.9))).evictions) for _ in range(7)]
+    assert due == [False] * 5 + [True] * 2
+    (task,) = stage.round(verdict((BURN, 0.9))).evictions
+    assert [pod.meta.name for pod in task.victims] == ["burn"] and task.feature == "InterferenceActions"
+    stage.acts.evicted(stage.now)
+    assert not stage.round(verdict((BURN, 0.9))).evictions
+
+
+def test_a_pod_that_forbids_eviction_is_only_held_back() -> None:
+    pod = make_pod("keep", qos="BE", kube="BestEffort", cpu=900,
+                   annotations={"koordinator.sh/eviction-policy": '["MemoryEvict"]'})  # fmt: skip
+    stage = Stage({"cpu": {"enable": True, "floorPercent": 80, "evictAfterSeconds": 1}})
+    for _ in range(5):
+        decided = stage.round(verdict((pod, 0.9)), pods=(WEB, pod))
+    assert decided.updates and not decided.evictions
+
+
+def test_old_verdicts_leave_things_as_they_are() -> None:
+    stage = Stage()
+    assert stage.round(judged=Judged((), stage.strategy, None)).updates == (), "declared once, so that others go on"
+    stage.round(verdict((BURN, 0.9)))
+    assert stage.round(judged=Judged((), stage.strategy, stage.now - 60), seconds=30) is None
+
+
+@pytest.mark.parametrize("how", ["resource", "detection", "nobody-judges", "gone"])
+def test_switched_off_or_gone_it_is_free_at_once(how) -> None:
+    stage = Stage()
+    stage.round(verdict((BURN, 0.9)))
+    pods, given = (WEB, BURN), {}
+    if how == "resource":
+        stage.strategy = effective({})
+    elif how == "detection":
+        stage.strategy = replace_enable(stage.strategy)
+    elif how == "nobody-judges":
+        given = {"judged": None}
+    else:
+        pods = (WEB,)
+    decided = stage.round(verdict((BURN, 0.9)), pods=pods, **given)
+    assert decided.updates == () and stage.acts.said == () and stage.acts.target == 100
+    assert [n.reason for n in decided.notices] == ["InterferenceFreed"]
+
+
+def replace_enable(strategy: Any) -> Any:
+    import msgspec
+
+    return msgspec.structs.replace(strategy, enable=False)
+
+
+def test_a_culprit_that_nobody_measured_waits() -> None:
+    pod = make_pod("new", qos="BE", kube="BestEffort")
+    assert Stage().round(verdict((pod, 0.9)), pods=(WEB, pod)).updates == ()
+
+
+# --- whatever is said of whomever, only best effort is touched
+
+QOS = ["", "LSE", "LSR", "LS", "BE", "SYSTEM"]
+some_pods = st.lists(
+    st.tuples(
+        st.sampled_from(QOS), st.sampled_from(["Guaranteed", "Burstable", "BestEffort"]),
+        st.sampled_from([None, 0, 3500, 5500, 7500, 9500]), st.sampled_from(["Running", "Pending", "Failed"]),
+        st.one_of(st.none(), st.integers(0, 4000)),
+    ),
+    min_size=1, max_size=5,
+)  # fmt: skip
+some_verdicts = st.lists(
+    st.tuples(
+        st.lists(st.tuples(st.integers(0, 4), st.floats(0.01, 1.0)), max_size=5), st.sampled_from(list(Resource)),
+        st.sampled_from(list(State)), st.sampled_from(list(Cause)), st.floats(0, 1),
+    ),
+    max_size=4,
+)  # fmt: skip
+ALL_ON = {"cpu": {"enable": True, "evictAfterSeconds": 1}, "memory": {"enable": True, "evictAfterSeconds": 1}}
+
+
+@given(some_pods, st.lists(some_verdicts, min_size=1, max_size=6), st.booleans())
+def test_only_best_effort_is_ever_touched(given_pods, story, kernel) -> None:
+    pods = [
+        replace(
+            make_pod(f"p{n}", qos=qos, kube=kube, phase=phase, spec={} if value is None else {"priority": value}),
+            cpu=cpu, memory=cpu and cpu * MIB,
+        )
+        for n, (qos, kube, value, phase, cpu) in enumerate(given_pods)
+    ]  # fmt: skip
+    stage = Stage(ALL_ON, supports=lambda resource, directory: kernel)
+    allowed = {
+        p.meta.cgroup_dir
+        for p in pods
+        if p.meta.qos == "BE" and p.meta.priority_class in ("koord-batch", "koord-free", "")
+    }
+    for said in story:
+        verdicts = [
+            verdict(*((pods[who % len(pods)], share) for who, share in culprits), resource=resource, state=state,
+                    cause=cause, confidence=sure)
+            for culprits, resource, state, cause, sure in said
+        ]  # fmt: skip
+        decided = stage.round(*verdicts, pods=(WEB, *pods), seconds=4.0)
+        for update in decided.updates:
+            directory = update.setting.cgroup_dir
+            assert directory in allowed or directory.rpartition("/")[0] in allowed
+            assert update.setting.resource in (QUOTA, HIGH, LIMIT)
+        assert {p.meta.cgroup_dir for task in decided.evictions for p in task.victims} <= allowed
+    for _ in range(60):
+        decided = stage.round(pods=(WEB, *pods), seconds=240.0)
+    assert decided.updates == () and stage.acts.said == ()
