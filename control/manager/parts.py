@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from control.manager.colocationprofile import ColocationProfileController
 from control.manager.context import Context
 from control.manager.controller import Controller
 from control.manager.nodemetric import NodeMetricController
 from control.manager.nodeslo import NodeSLOController
 from control.manager.webhook.admission import Handler
+from control.manager.webhooks.mutatehooks import MutatePod, MutateReservation
+from control.manager.webhooks.objecthooks import MutateNodeStatus, ValidateConfigMap, ValidateNode
+from control.manager.webhooks.validatehooks import ValidateBinding, ValidatePod
 
 CONTROLLERS: dict[str, Callable[[Context], Controller]] = {
+    "colocationprofile": ColocationProfileController,
     "nodemetric": NodeMetricController,
     "nodeslo": NodeSLOController,
 }
 """Name (as in --controllers) -> constructor."""
 
-WEBHOOKS: list[tuple[Callable[[Context], Handler], str]] = []
+WEBHOOKS: list[tuple[Callable[[Context], Handler], str]] = [
+    (MutatePod, MutatePod.gate),
+    (ValidatePod, ValidatePod.gate),
+    (ValidateBinding, ValidateBinding.gate),
+    (MutateNodeStatus, MutateNodeStatus.gate),
+    (ValidateNode, ValidateNode.gate),
+    (ValidateConfigMap, ValidateConfigMap.gate),
+    (MutateReservation, MutateReservation.gate),
+]
 """(constructor, gate) of every handler; a handler whose gate is off is not built."""
