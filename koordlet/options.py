@@ -15,6 +15,18 @@ from koordlet.app.logging import LoggingOptions
 from koordlet.system.roots import Roots
 
 PEAK_MODELS = ("histogram", "nsigma", "max")
+FAILURE_POLICIES = ("Fail", "Ignore")
+RUNTIME_TYPES = ("containerd", "docker", "pouch", "cri-o")
+HOOK_STAGES = (
+    "PreRunPodSandbox",
+    "PreCreateContainer",
+    "PreStartContainer",
+    "PostStartContainer",
+    "PreUpdateContainerResources",
+    "PostStopContainer",
+    "PostStopPodSandbox",
+    "PreRemoveRunPodSandbox",
+)
 PROBE_MODES = ("auto", "core", "bcc", "off")
 
 
@@ -197,6 +209,33 @@ class Options(LoggingOptions):
     disable_unset_cpu_quota: bool = flag(
         "disable-unset-cpu-quota", False, "leave the CPU quota of pods with CPUs of their own as the kubelet set it"
     )
+    runtime_hooks_network: str = flag("runtime-hooks-network", "unix", "network of the hook server", choices=("unix",))
+    runtime_hooks_addr: str = flag(
+        "runtime-hooks-addr", "", "socket of the hook server as this process sees it; default by agent_mode"
+    )
+    runtime_hooks_host_endpoint: str = flag(
+        "runtime-hooks-host-endpoint", "/var/run/koordlet/koordlet.sock", "the same socket as the host sees it"
+    )
+    runtime_hooks_config_path: str = flag(
+        "runtime-hooks-config-path", "", "where hook servers register with a runtime proxy; default by agent_mode"
+    )
+    runtime_hooks_failure_policy: str = flag(
+        "runtime-hooks-failure-policy", "Ignore", "what a runtime does when koordlet can't be asked",
+        choices=FAILURE_POLICIES,
+    )  # fmt: skip
+    runtime_hooks_plugin_failure_policy: str = flag(
+        "runtime-hooks-plugin-failure-policy", "Ignore", "what a failing hook plugin means: left out, or an error",
+        choices=FAILURE_POLICIES,
+    )  # fmt: skip
+    runtime_hooks_disable_stages: list[str] = flag(
+        "runtime-hooks-disable-stages", [], "hook stages that are not registered"
+    )
+    default_runtime_type: str = flag(
+        "default-runtime-type", "containerd", "the container runtime, as container ids name it", choices=RUNTIME_TYPES
+    )
+    hami_core_library_directory_path: str = flag(
+        "hami-core-library-directory-path", "/usr/local/vgpu/libvgpu.so", "library that bounds shared GPUs"
+    )
     resource_force_update_seconds: int = flag(
         "resource-force-update-seconds", 60, "how often a setting that should hold is looked at again", minimum=1
     )
@@ -222,6 +261,10 @@ class Options(LoggingOptions):
             raise FlagError("--kubelet-insecure-tls needs --disable-query-kubelet-config: no /configz on that port")
         if self.collect_cpi_timewindow >= self.cpi_collector_interval:
             raise FlagError("--collect-cpi-timewindow must be shorter than --cpi-collector-interval")
+        unknown = sorted(set(self.runtime_hooks_disable_stages) - set(HOOK_STAGES))
+        if unknown:
+            known = ", ".join(HOOK_STAGES)
+            raise FlagError(f"--runtime-hooks-disable-stages: no stage {unknown[0]!r}; there are {known}")
         try:
             split_address(self.addr)
         except ValueError as error:

@@ -206,6 +206,7 @@ def _ours() -> tuple[Family, ...]:
             ("protocol", "stage", "status"),
             type="counter",
         ),
+        Family("runtime_hook_protocol_up", "1 while hooks are served by this protocol.", ("protocol", "reason")),
         Family("runtime_hook_newborn_pods", "Pods that a hook told of and the kubelet does not show yet."),
         Family("container_cpu_usage_cores", "CPU used by the container.", CONTAINER, EXTERNAL, unit="cores"),
         Family(

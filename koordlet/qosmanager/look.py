@@ -41,6 +41,7 @@ def look(
     rules: NodeRules | None = None,
     normalized: bool = False,
     judged: Judged | None = None,
+    newborns: tuple[PodView, ...] = (),
 ) -> NodeView | None:
     """None while the Node is unknown. `now` is on the picture's clock; `normalized` is gate CPUNormalization."""
     node = states.node.object
@@ -77,6 +78,7 @@ def look(
         normalization=1.0 if rules is None else rules.normalization,
         normalized=normalized,
         judged=judged,
+        newborns=newborns,
     )
 
 

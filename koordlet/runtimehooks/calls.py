@@ -70,6 +70,10 @@ class HookCalls:
         finally:
             self._registries.count("runtime_hook_calls_total", protocol, stage.value, status)
 
+    def soon(self) -> None:
+        """A round of the pod-following strategies in a moment; nobody waits for it."""
+        self._next_round()
+
     def _view(self) -> NodeView:
         now = self._clock()
         if self._seen is None or now - self._seen[0] > PICTURE_SECONDS:

@@ -179,9 +179,12 @@ class HookPlugin(Protocol):
     """`hook` is the plugin's name (spec 03 §4.1's table), `gate` its feature gate. A class that is a `Strategy` as well
     keeps its owner's name in `name`."""
 
-    hook: str
-    gate: str
-    stages: Collection[Stage]
+    @property
+    def hook(self) -> str: ...
+    @property
+    def gate(self) -> str: ...
+    @property
+    def stages(self) -> Collection[Stage]: ...
 
     def answer(self, stage: Stage, context: HookContext, view: NodeView) -> Answer:
         """The answer for this pod or container. Pure. Raises WireError for a malformed annotation, HookError for

@@ -54,6 +54,7 @@ class HookServer:
     """A service for `Runner`. Where its socket can't be, `problem` says why, and pods start without hooks."""
 
     name = "runtime-hooks"
+    stages = (*SANDBOX, *CONTAINER)
 
     def __init__(self, path: Path, calls: HookCalls, runtime: str) -> None:
         """`runtime`: the node's, as container ids name it."""

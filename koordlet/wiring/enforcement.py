@@ -38,6 +38,7 @@ from koordlet.runtimehooks.cpuset import CPUSetAllocator
 from koordlet.runtimehooks.groupidentity import GroupIdentity
 from koordlet.statesinformer.callbacks import StateType
 from koordlet.wiring.context import Context
+from koordlet.wiring.hooks import newborns_of, runtime_hooks
 from koordlet.wiring.states import Cluster
 
 log = get_logger(__name__)
@@ -68,7 +69,8 @@ def enforcement(
     """Make what the gates ask for, and run it."""
     options, gates, states = context.options, context.gates, cluster.states
     actions = InterferenceActions(lambda resource, directory: bool(context.files.support(resource, directory)))
-    strategies = [pair for pair in _strategies(context, actions) if pair[1] > 0]
+    every = _strategies(context, actions)
+    strategies = [pair for pair in every if pair[1] > 0]
     executor = Executor(
         KernelFiles(context.files, context.host.roots),
         _ledger(context),
@@ -82,7 +84,7 @@ def enforcement(
     evictor = Evictor(cluster.client, cluster.events, context.auditor, context.registries, boot_clock)
     average = averages(context.cache, boot_clock)
 
-    rules = NodeRules()
+    rules, newborns = NodeRules(), newborns_of(states)
     states.callbacks.register(StateType.NODE_TOPOLOGY, "cpu-rules", "CPU pools for pods", rules.topology)
     states.callbacks.register(StateType.NODE_METADATA, "cpu-rules", "CPU normalization", rules.node)
 
@@ -100,6 +102,7 @@ def enforcement(
             rules=rules,
             normalized=gates.enabled("CPUNormalization"),
             judged=None if interference is None else _judged(interference),
+            newborns=newborns.shown(),
         )
 
     teller = Teller(cluster.events, context.auditor, context.registries)
@@ -120,6 +123,8 @@ def enforcement(
         interference.views.held_back = lambda uid: held_back_about(actions.said, uid, SYSTEM_CLOCK.now() - boot_clock())
     context.routes.append(web.get("/enforcement", page))
     context.runner.add_stop("settings", give_back)
+    plugins = [strategy for strategy, _ in every]
+    runtime_hooks(context, states, plugins, manager, newborns, picture, executor.current)
     if strategies:
         context.runner.add(context.periodic("qos", ROUND_SECONDS, manager.round))
     log.info("enforcing", strategies=",".join(strategy.name for strategy, _ in strategies), gates=str(gates))

@@ -265,6 +265,8 @@ class View:
             f"--sys-fs-root-dir={self.sys_fs}",
             f"--bpf-pin-dir={self.sys_fs / 'bpf/koordlet'}",
             f"--state-dir={self.state}",
+            f"--runtime-hooks-addr={self.state / 'koordlet.sock'}",
+            f"--runtime-hooks-config-path={self.scratch / 'hookserver.d'}",
             f"--prediction-checkpoint-filepath={self.state / 'predictions'}",
         ]
 

@@ -77,6 +77,7 @@ NEEDS_MORE = {
     "koordlet_runtime_hook_invoked_duration_milliseconds",  # a runtime that asks
     "koordlet_runtime_hook_calls_total",
     "koordlet_runtime_hook_newborn_pods",
+    "koordlet_runtime_hook_protocol_up",
     "koordlet_resource_update_problems_total",
 }
 SOMETIMES = {  # somebody else's packet may interrupt the container

@@ -1,0 +1,141 @@
+"""Runtime hooks: the plugins, the protocols that carry them, and the registration with a runtime proxy (spec 03 §4).
+
+Start order: the server, then (`enforcement`) the strategies' rounds, then the registration file, so that nobody is sent
+here before there is somebody. Stop order is the reverse; the file stays (`runtimehooks.registration`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import cast
+
+from koordlet.app.logging import get_logger
+from koordlet.metricsadvisor.advisor import boot_clock
+from koordlet.options import Options
+from koordlet.qosmanager.manager import QoSManager
+from koordlet.qosmanager.strategy import Strategy
+from koordlet.qosmanager.view import Current, NodeView
+from koordlet.runtimehooks.calls import HookCalls
+from koordlet.runtimehooks.gpu import GPUEnvInject
+from koordlet.runtimehooks.hooks import FailurePolicy, HookPlugin, Hooks, Stage
+from koordlet.runtimehooks.newborns import Newborns
+from koordlet.runtimehooks.rdma import RDMADeviceInject
+from koordlet.runtimehooks.registration import RegistrationError, register
+from koordlet.statesinformer.callbacks import StateType, Target
+from koordlet.statesinformer.states import KubeStates
+from koordlet.system.naming import KubeQOS, kubepods_dir, qos_dir
+from koordlet.system.rdma import verbs_device
+from koordlet.wiring.context import Context
+
+log = get_logger(__name__)
+
+REGISTER_SECONDS = 60.0
+"""A proxy may come later than koordlet, and makes the directory."""
+DAEMONSET_SOCKET = "/host-var-run-koordlet/koordlet.sock"
+
+
+def newborns_of(states: KubeStates) -> Newborns:
+    """Nobody yet; pods of the kubelet's directories that it does not show."""
+    return Newborns(lambda: states.workloads.pods, lambda: kubepods_dir(states.driver), boot_clock)
+
+
+def runtime_hooks(
+    context: Context,
+    states: KubeStates,
+    strategies: Iterable[Strategy],
+    manager: QoSManager,
+    newborns: Newborns,
+    picture: Callable[[], NodeView | None],
+    current: Current,
+) -> HookCalls:
+    """Serve hooks by every protocol that is on. `picture` is None while the kubelet did not answer."""
+    options = context.options
+    hooks = Hooks(
+        [*_of(strategies), *_injectors(context)],
+        context.registries,
+        policy=FailurePolicy(options.runtime_hooks_plugin_failure_policy),
+    )
+
+    def view() -> NodeView:
+        dirs = {qos.value: qos_dir(states.driver, qos) or kubepods_dir(states.driver) for qos in KubeQOS}
+        return picture() or NodeView(boot_clock(), states.slo, states.node.object, (), current, qos_dirs=dirs)
+
+    calls = HookCalls(hooks, newborns, view, manager.follow, context.registries)
+    _follow_pods(states, calls)
+    _serve(context, calls)
+    return calls
+
+
+def _of(strategies: Iterable[Strategy]) -> list[HookPlugin]:
+    """Strategies that answer hooks as well."""
+    return [cast(HookPlugin, strategy) for strategy in strategies if hasattr(strategy, "hook")]
+
+
+def _injectors(context: Context) -> list[HookPlugin]:
+    found: list[HookPlugin] = []
+    if context.gates.enabled("GPUEnvInject"):
+        library = context.options.hami_core_library_directory_path
+        found.append(GPUEnvInject(library, monitor=context.gates.enabled("HamiCoreVGPUMonitor")))
+    if context.gates.enabled("RDMADeviceInject"):
+        found.append(RDMADeviceInject(lambda address: verbs_device(context.host.roots, address)))
+    return found
+
+
+def _follow_pods(states: KubeStates, calls: HookCalls) -> None:
+    """Pods and containers that the kubelet shows for the first time are set up at once (spec 03 §4.4)."""
+    seen = states.workloads.version
+
+    def on_pods(_type: StateType, _marker: object, _target: Target) -> None:
+        nonlocal seen
+        if states.workloads.version != seen:
+            seen = states.workloads.version
+            calls.soon()
+
+    states.callbacks.register(StateType.ALL_PODS, "runtime-hooks", "settings of pods that came", on_pods)
+
+
+def _serve(context: Context, calls: HookCalls) -> None:
+    from koordlet.runtimehooks.server import HookServer  # gRPC: not for --standalone
+
+    options = context.options
+    server = HookServer(socket_path(context), calls, options.default_runtime_type)
+    context.registries.view(
+        "runtime_hook_protocol_up",
+        lambda: [(("grpc", server.problem), 0.0 if server.problem else 1.0)],
+    )
+    context.runner.add(server)
+    directory = hook_directory(context)
+    off = {Stage(name) for name in options.runtime_hooks_disable_stages}
+    stages = [stage for stage in calls.hooks.stages if stage not in off and stage in server.stages]
+
+    def announce() -> None:
+        if server.problem or not directory.is_dir():
+            log.once(
+                f"register:{server.problem}", "not registered with a runtime proxy",
+                cause=server.problem or f"there is none: no directory {directory}",
+            )  # fmt: skip
+            return
+        try:
+            register(directory, options.runtime_hooks_host_endpoint, _policy(options), stages)
+        except RegistrationError as error:
+            log.once(f"register:{error}", "not registered with a runtime proxy", cause=str(error))
+
+    context.runner.add(context.periodic("hook-registration", REGISTER_SECONDS, announce))
+
+
+def _policy(options: Options) -> FailurePolicy:
+    return FailurePolicy(options.runtime_hooks_failure_policy)
+
+
+def socket_path(context: Context) -> Path:
+    """Where koordlet listens: as flagged, else the host's path or where a DaemonSet mounts it."""
+    options = context.options
+    if options.runtime_hooks_addr:
+        return Path(options.runtime_hooks_addr)
+    return Path(options.runtime_hooks_host_endpoint if context.host.roots.host_mode else DAEMONSET_SOCKET)
+
+
+def hook_directory(context: Context) -> Path:
+    """Where hook servers register."""
+    return Path(context.options.runtime_hooks_config_path or context.host.roots.hook_config)
