@@ -51,6 +51,7 @@ class Options(LoggingOptions):
         "leader-elect-retry-period", "2s", "pause between attempts to take or renew the lease", minimum=0.05
     )
     namespace: str = flag("namespace", "", "see only this namespace; empty: all")
+    webhook_bind_address: str = flag("webhook-bind-address", "0.0.0.0", "address that webhooks are served on")
     enable_pprof: bool = flag("enable-pprof", True, "serve profiles")
     pprof_addr: str = flag("pprof-addr", ":8090", "address of /debug/pprof/")
     sync_period: str = flag("sync-period", "", "how often every object is looked at again; empty or 0: never")

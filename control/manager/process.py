@@ -120,7 +120,11 @@ class Manager:
 
     def _webhooks(self) -> WebhookServer:
         server = WebhookServer(
-            self.env.cert_dir, port=self.env.port, registry=self.context.framework, clock=self.context.clock
+            self.env.cert_dir,
+            host=self.context.options.webhook_bind_address,
+            port=self.env.port,
+            registry=self.context.framework,
+            clock=self.context.clock,
         )
         for build, gate in WEBHOOKS:
             if self.context.gates.enabled(gate):

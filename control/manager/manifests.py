@@ -1,0 +1,338 @@
+"""The objects that koord-manager is installed with (spec 04 §1.7, §1.9, §1.10). Data; no I/O but for writing deploy/.
+
+    python -m control.manager.manifests --out deploy/manager           write them
+    python -m control.manager.manifests --out deploy/manager --check   exit 1 if they differ
+
+`koordctl up` takes them from here, since an installed package has no deploy folder. `RULES` grants each controller and
+webhook what it asks for and nothing else; a test runs the whole process under them and fails on a refusal as well as
+on a verb that nobody uses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from control.manager.context import COMPONENT
+from control.manager.options import WebhookEnv
+from koordlet.api.names import KOORDINATOR_NAMESPACE
+from koordlet.api.priority import BANDS
+
+Object = dict[str, Any]
+
+ACCOUNT = "koord-manager"
+CONFIG = "slo-controller-config"
+CONFIG_TYPE = "koordinator.sh/configmap-type"
+IMAGE = "koordinator-py:latest"
+DEFAULTS = WebhookEnv()
+
+_HEADER = "# Written by `python -m control.manager.manifests`; edit that instead.\n"
+_RBAC = "rbac.authorization.k8s.io"
+
+
+def rule(group: str, resources: list[str], verbs: list[str], names: list[str] | None = None) -> Object:
+    """One PolicyRule."""
+    made: Object = {"apiGroups": [group], "resources": resources, "verbs": verbs}
+    return {**made, "resourceNames": names} if names else made
+
+
+RULES: list[Object] = [
+    # caches of controllers and webhooks; a Node is read before its objects are deleted
+    rule("", ["nodes"], ["get", "list", "watch"]),
+    # nodemetric and nodeslo
+    rule("slo.koordinator.sh", ["nodemetrics", "nodeslos"], ["list", "watch", "create", "patch", "delete"]),
+    # caches of the webhooks; one object is read when a cache does not have it yet
+    rule("", ["namespaces"], ["get", "list", "watch"]),
+    rule("scheduling.k8s.io", ["priorityclasses"], ["get", "list", "watch"]),
+    rule("config.koordinator.sh", ["clustercolocationprofiles"], ["list", "watch"]),
+    rule("scheduling.sigs.k8s.io", ["elasticquotas"], ["list", "watch"]),
+    rule("quota.koordinator.sh", ["elasticquotaprofiles"], ["list", "watch"]),
+    # colocationprofile
+    rule("", ["pods"], ["get", "list", "watch", "patch"]),
+    # what is wrong with configuration, profiles, nodes; Events of cluster-scoped objects live in `default`
+    rule("", ["events"], ["create", "patch"]),
+    # the certificate reconciler
+    rule(
+        "admissionregistration.k8s.io", ["mutatingwebhookconfigurations"], ["get", "list", "watch", "patch"],
+        [DEFAULTS.mutating_name],
+    ),
+    rule(
+        "admissionregistration.k8s.io", ["validatingwebhookconfigurations"], ["get", "list", "watch", "patch"],
+        [DEFAULTS.validating_name],
+    ),
+]  # fmt: skip
+"""The ClusterRole."""
+
+NAMESPACE_RULES: list[Object] = [
+    rule("", ["configmaps"], ["get", "list", "watch"]),
+    rule("coordination.k8s.io", ["leases"], ["create"]),
+    rule("coordination.k8s.io", ["leases"], ["get", "patch"], [COMPONENT]),
+    rule("", ["secrets"], ["create"]),
+    rule("", ["secrets"], ["get", "list", "watch", "patch"], [DEFAULTS.secret_name]),
+]
+"""The Role in the manager's own namespace."""
+
+
+def _webhook(
+    name: str,
+    path: str,
+    group: str,
+    version: str,
+    resource: str,
+    operations: list[str],
+    *,
+    policy: str = "Fail",
+    **selectors: Object,
+) -> Object:
+    return {
+        "name": f"{name}.koordinator.sh",
+        "admissionReviewVersions": ["v1", "v1beta1"],
+        "clientConfig": {
+            "service": {"name": DEFAULTS.service_name, "namespace": KOORDINATOR_NAMESPACE, "path": path, "port": 443}
+        },
+        "failurePolicy": policy,
+        "sideEffects": "None",
+        "timeoutSeconds": 10,
+        "rules": [
+            {"apiGroups": [group], "apiVersions": [version], "operations": operations, "resources": [resource]}
+        ],
+        **selectors,
+    }  # fmt: skip
+
+
+def _label(key: str, operator: str, *values: str) -> Object:
+    expression: Object = {"key": key, "operator": operator}
+    return {"matchExpressions": [{**expression, "values": list(values)} if values else expression]}
+
+
+_NO_CONTROL_PLANE = _label("control-plane", "DoesNotExist")
+_SIGS = ("scheduling.sigs.k8s.io", "v1alpha1", "elasticquotas")
+
+MUTATING: list[Object] = [
+    _webhook("mpod-create", "/mutate-pod", "", "v1", "pods", ["CREATE"], namespaceSelector=_NO_CONTROL_PLANE),
+    _webhook(
+        "mpod-update", "/mutate-pod", "", "v1", "pods", ["UPDATE"], namespaceSelector=_NO_CONTROL_PLANE,
+        objectSelector=_label("pod.koordinator.sh/mutating-update", "In", "true"),
+    ),
+    _webhook("mnode-status", "/mutate-node-status", "", "v1", "nodes/status", ["CREATE", "UPDATE"], policy="Ignore"),
+    _webhook("melasticquota", "/mutate-scheduling-sigs-k8s-io-v1alpha1-elasticquota", *_SIGS, ["CREATE"]),
+    _webhook(
+        "mreservation-create", "/mutate-reservation", "scheduling.koordinator.sh", "v1alpha1", "reservations",
+        ["CREATE"],
+    ),
+]  # fmt: skip
+VALIDATING: list[Object] = [
+    _webhook("vpod", "/validate-pod", "", "v1", "pods", ["CREATE", "UPDATE"], namespaceSelector=_NO_CONTROL_PLANE),
+    _webhook("vpodbinding", "/validate-pod-binding", "", "v1", "pods/binding", ["CREATE"], policy="Ignore"),
+    _webhook("vnode", "/validate-node", "", "v1", "nodes", ["CREATE", "UPDATE"], policy="Ignore"),
+    _webhook(
+        "vconfigmap", "/validate-configmap", "", "v1", "configmaps", ["CREATE", "UPDATE", "DELETE"],
+        objectSelector=_label(CONFIG_TYPE, "In", CONFIG),
+    ),
+    _webhook(
+        "velasticquota", "/validate-scheduling-sigs-k8s-io-v1alpha1-elasticquota", *_SIGS,
+        ["CREATE", "UPDATE", "DELETE"],
+    ),
+]  # fmt: skip
+
+
+def _meta(name: str, *, namespaced: bool = True, labels: dict[str, str] | None = None) -> Object:
+    meta: Object = {"name": name}
+    if namespaced:
+        meta["namespace"] = KOORDINATOR_NAMESPACE
+    return {**meta, "labels": labels} if labels else meta
+
+
+def namespace() -> list[Object]:
+    """Where everything namespaced lives; by its label the pod webhooks leave our own pods alone."""
+    meta = _meta(KOORDINATOR_NAMESPACE, namespaced=False, labels={"control-plane": ACCOUNT})
+    return [{"apiVersion": "v1", "kind": "Namespace", "metadata": meta}]
+
+
+def priority_classes() -> list[Object]:
+    """koord-prod, koord-mid, koord-batch, koord-free."""
+    return [
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": _meta(name, namespaced=False),
+            "value": band.low,
+            "preemptionPolicy": "PreemptLowerPriority",
+            "description": f"Koordinator's class {name}: priorities {band.low} to {band.high}.",
+        }
+        for name, band in BANDS.items()
+    ]
+
+
+def rbac() -> list[Object]:
+    """Account, roles and their bindings."""
+    subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": KOORDINATOR_NAMESPACE}
+    cluster, own = _meta(ACCOUNT, namespaced=False), _meta(ACCOUNT)
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": own},
+        {"apiVersion": f"{_RBAC}/v1", "kind": "ClusterRole", "metadata": cluster, "rules": RULES},
+        {
+            "apiVersion": f"{_RBAC}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": cluster,
+            "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": ACCOUNT},
+            "subjects": [subject],
+        },
+        {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": own, "rules": NAMESPACE_RULES},
+        {
+            "apiVersion": f"{_RBAC}/v1",
+            "kind": "RoleBinding",
+            "metadata": own,
+            "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": ACCOUNT},
+            "subjects": [subject],
+        },
+    ]
+
+
+def config(data: dict[str, str] | None = None) -> list[Object]:
+    """slo-controller-config; with the label by which its webhook finds it."""
+    given = data or {
+        "colocation-config": '{"enable": true}',
+        "resource-threshold-config": '{"clusterStrategy": {"enable": true}}',
+    }
+    meta = _meta(CONFIG, labels={CONFIG_TYPE: CONFIG})
+    return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": given}]
+
+
+def webhooks() -> list[Object]:
+    """The two configurations; the manager fills in caBundle and takes out what no gate of its wants."""
+    group = "admissionregistration.k8s.io/v1"
+    return [
+        {
+            "apiVersion": group,
+            "kind": "MutatingWebhookConfiguration",
+            "metadata": _meta(DEFAULTS.mutating_name, namespaced=False),
+            "webhooks": MUTATING,
+        },
+        {
+            "apiVersion": group,
+            "kind": "ValidatingWebhookConfiguration",
+            "metadata": _meta(DEFAULTS.validating_name, namespaced=False),
+            "webhooks": VALIDATING,
+        },
+    ]
+
+
+def service() -> list[Object]:
+    """What the API server calls."""
+    port = {"name": "webhook", "port": 443, "protocol": "TCP", "targetPort": DEFAULTS.port}
+    spec = {"selector": {"koord-app": ACCOUNT}, "ports": [port]}
+    return [{"apiVersion": "v1", "kind": "Service", "metadata": _meta(DEFAULTS.service_name), "spec": spec}]
+
+
+def deployment() -> list[Object]:
+    """Two replicas on two hosts if there are two."""
+    labels = {"koord-app": ACCOUNT}
+    container: Object = {
+        "name": "manager",
+        "image": IMAGE,
+        "command": ["koord-manager"],
+        "args": ["--enable-leader-election", "--metrics-addr=:8080", "--health-probe-addr=:8000", "--v=4"],
+        "env": [
+            {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "WEBHOOK_CERT_DIR", "value": "/var/run/koord-webhook"},
+        ],
+        "ports": [
+            {"name": "webhook", "containerPort": 9876, "protocol": "TCP"},
+            {"name": "metrics", "containerPort": 8080, "protocol": "TCP"},
+            {"name": "probes", "containerPort": 8000, "protocol": "TCP"},
+        ],
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": 8000}},
+        "livenessProbe": {"httpGet": {"path": "/healthz", "port": 8000}, "initialDelaySeconds": 30},
+        "resources": {
+            "requests": {"cpu": "500m", "memory": "256Mi"},
+            "limits": {"cpu": "1", "memory": "1Gi"},
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "certificates", "mountPath": "/var/run/koord-webhook"}],
+    }
+    apart = {
+        "weight": 100,
+        "podAffinityTerm": {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"},
+    }
+    spec = {
+        "replicas": 2,
+        "minReadySeconds": 3,
+        "selector": {"matchLabels": labels},
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "100%", "maxUnavailable": 0}},
+        "template": {
+            "metadata": {"labels": labels},
+            "spec": {
+                "serviceAccountName": ACCOUNT,
+                "priorityClassName": "system-cluster-critical",
+                "terminationGracePeriodSeconds": 30,
+                "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [apart]}},
+                "containers": [container],
+                "volumes": [{"name": "certificates", "emptyDir": {"medium": "Memory"}}],
+            },
+        },
+    }
+    return [{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": _meta(ACCOUNT, labels=labels), "spec": spec}]
+
+
+FILES = {
+    "namespace.yaml": namespace,
+    "priorityclasses.yaml": priority_classes,
+    "rbac.yaml": rbac,
+    "config.yaml": config,
+    "webhooks.yaml": webhooks,
+    "service.yaml": service,
+    "deployment.yaml": deployment,
+}
+
+
+class _Dumper(yaml.SafeDumper):
+    """No anchors: what stands in two places is written twice."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def texts() -> dict[str, str]:
+    """File name -> content."""
+    result = {
+        name: _HEADER + yaml.dump_all(make(), Dumper=_Dumper, sort_keys=False, width=120)
+        for name, make in FILES.items()
+    }  # fmt: skip
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": list(FILES),
+    }
+    return {**result, "kustomization.yaml": _HEADER + yaml.dump(kustomization, sort_keys=False)}
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m control.manager.manifests")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args(argv)
+    for name, text in texts().items():
+        path: Path = args.out / name
+        if not args.check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        elif not path.exists() or path.read_text(encoding="utf-8") != text:
+            sys.stderr.write(f"{path} is not what control.manager.manifests says\n")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,213 @@
+"""An embedded API server with everything installed, and managers that run in it under their own account."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from control.manager import manifests
+from control.manager.options import Options
+from control.manager.process import Manager
+from control.standalone.apiserver import ApiServer
+from koordlet.api import crdgen
+from koordlet.api.core import Node
+from koordlet.api.names import KOORDINATOR_NAMESPACE
+from koordlet.app.flags import read
+from koordlet.kube import Client, Config, KubeError, PatchKind
+from koordlet.kube.credentials import Fixed
+
+_PLURALS = {"PriorityClass": "priorityclasses"}
+SERVICE = f"{KOORDINATOR_NAMESPACE}/koordinator-webhook-service"
+
+
+def path_of(obj: dict[str, Any]) -> str:
+    """The URL path of any object here."""
+    version, kind, meta = obj["apiVersion"], obj["kind"], obj["metadata"]
+    plural = _PLURALS.get(kind, kind.lower() + "s")
+    where = f"/namespaces/{meta['namespace']}" if meta.get("namespace") else ""
+    return f"/{'apis' if '/' in version else 'api'}/{version}{where}/{plural}/{meta['name']}"
+
+
+async def apply(client: Client, obj: dict[str, Any]) -> None:
+    await client.raw(
+        "PATCH",
+        path_of(obj),
+        params={"fieldManager": "tests", "force": "true"},
+        body=obj,
+        content_type=PatchKind.APPLY.value,
+        repeatable=True,
+    )
+
+
+async def _until(check: Callable[[], Any | Awaitable[Any]], seconds: float = 30.0) -> Any:
+    """Ask until the answer is true; the answer."""
+    async with asyncio.timeout(seconds):
+        while True:
+            found = check()
+            if isinstance(found, Awaitable):
+                found = await found
+            if found:
+                return found
+            await asyncio.sleep(0.02)
+
+
+@dataclass
+class Cluster:
+    """A server, an administrator's client, and what a manager needs to run in it."""
+
+    server: ApiServer
+    admin: Client
+    tmp: Path
+    audit: Path
+    webhook_port: int
+
+    async def account(self) -> Config:
+        """Credentials of the manager's ServiceAccount."""
+        path = f"/api/v1/namespaces/{KOORDINATOR_NAMESPACE}/serviceaccounts/{manifests.ACCOUNT}/token"
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+        answer = json.loads(await self.admin.raw("POST", path, body=body))
+        admin = Config.load(self.server.kubeconfig_path)
+        return replace(admin, credentials=Fixed.bearer(answer["status"]["token"]), namespace=KOORDINATOR_NAMESPACE)
+
+    async def kubeconfig(self) -> Path:
+        """The same as a file, for processes."""
+        document = yaml.safe_load(self.server.kubeconfig_path.read_text())
+        token = (await self.account()).credentials
+        headers = await token.headers()
+        document["users"] = [{"name": "manager", "user": {"token": headers["Authorization"].removeprefix("Bearer ")}}]
+        document["contexts"][0]["context"]["user"] = "manager"
+        path = self.tmp / "manager.kubeconfig"
+        path.write_text(yaml.safe_dump(document))
+        return path
+
+    def environ(self, name: str = "a", **more: str) -> dict[str, str]:
+        """The webhook server's environment; certificates in a directory of that name."""
+        return {"WEBHOOK_PORT": str(self.webhook_port), "WEBHOOK_CERT_DIR": str(self.tmp / f"certs-{name}"), **more}
+
+    async def nodes(self, *names: str, **labels: str) -> None:
+        for name in names:
+            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+            status = {"status": {"allocatable": {"cpu": "8", "memory": "16Gi"}, "capacity": {"cpu": "8"}}}
+            await self.admin.raw("POST", "/api/v1/nodes", body=node)
+            await self.admin.patch(Node, name, body=status, subresource="status")
+
+    async def config(self, data: dict[str, str]) -> None:
+        await apply(self.admin, manifests.config(data)[0])
+
+    async def get(self, path: str) -> Any:
+        """An object as it is, None when it is not there."""
+        try:
+            return json.loads(await self.admin.raw("GET", path))
+        except KubeError as error:
+            if getattr(error, "status", 0) == 404:
+                return None
+            raise
+
+    async def spec(self, kind: str, name: str) -> Any:
+        """`spec` of a NodeMetric or NodeSLO."""
+        found = await self.get(f"/apis/slo.koordinator.sh/v1alpha1/{kind}/{name}")
+        return found and found["spec"]
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+async def install(client: Client, *, skip: tuple[str, ...] = ("deployment.yaml",)) -> None:
+    for crd in crdgen.documents().values():
+        await apply(client, crd)
+    for name, make in manifests.FILES.items():
+        if name not in skip:
+            for obj in make():
+                await apply(client, obj)
+
+
+@asynccontextmanager
+async def running_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    port, audit = free_port(), tmp_path / "audit.log"
+    hosts = {SERVICE: f"127.0.0.1:{port}"}
+    async with ApiServer(tmp_path / "api", webhook_hosts=hosts, audit_log=audit) as server:
+        config = Config.load(server.kubeconfig_path, qps=0)
+        async with Client(config) as admin:
+            await install(admin)
+            yield Cluster(server, admin, tmp_path, audit, port)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path) as found:
+        yield found
+
+
+class Running:
+    """A manager in this process."""
+
+    def __init__(self, manager: Manager) -> None:
+        self.manager = manager
+        self.task = asyncio.create_task(manager.run(), name="manager")
+
+    async def ready(self) -> Running:
+        """Wait until it would be sent requests."""
+        await _until(self._ready)
+        return self
+
+    async def _ready(self) -> bool:
+        assert not self.task.done(), f"the manager ended: {self.task}"
+        if self.manager.server is not None and "webhook-ready" not in self.manager.health._checks:
+            return False
+        results = await self.manager.health.ready()
+        leads = self.manager.context.internal.get_sample_value("koordinator_manager_is_leader") is not None
+        return leads and all(result.ok for result in results)
+
+    async def stop(self) -> int:
+        self.manager.runner.stop()
+        return await self.task
+
+
+FLAGS = (
+    "--metrics-addr=127.0.0.1:0",
+    "--health-probe-addr=127.0.0.1:0",
+    "--pprof-addr=127.0.0.1:0",
+    "--webhook-bind-address=127.0.0.1",
+    "--rest-config-qps=500",
+    "--rest-config-burst=500",
+)
+
+
+@pytest.fixture
+async def manager(cluster: Cluster) -> AsyncIterator[Callable[..., Awaitable[Running]]]:
+    """`await manager("--flag")`: one that is ready; stopped with the test."""
+    async with AsyncExitStack() as stack:
+
+        async def start(*flags: str, wait: bool = True, name: str = "a", **environ: str) -> Running:
+            options = read(Options, [*FLAGS, *flags])
+            made = Running(
+                Manager(options, cluster.environ(name, **environ), config=await cluster.account())
+            )  # fmt: skip
+            stack.push_async_callback(_stopped, made)
+            return await made.ready() if wait else made
+
+        yield start
+
+
+async def _stopped(running: Running) -> None:
+    if not running.task.done():
+        await running.stop()
+
+
+@pytest.fixture
+def until() -> Callable[..., Awaitable[Any]]:
+    """`await until(check)`: ask until the answer is true; the answer."""
+    return _until
