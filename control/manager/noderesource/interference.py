@@ -2,7 +2,7 @@
 
 koordlet says in each NodeMetric whether neighbours hurt containers just then (`docs/interference.md`). Trouble that
 lasts takes `stepPercent` of the calculated amount away, at most once in `stepSeconds`, down to `floorPercent`; calm
-that lasts gives `recoverPercent` back at the same pace. One report alone changes nothing, and a report that is looked at
+that lasts gives `recoverPercent` back at the same pace. One report alone changes nothing, and a report that is seen
 twice counts once. The state is a `Hold` a resource, kept in the node's lending annotation.
 """
 
@@ -15,8 +15,9 @@ import msgspec
 
 from control.manager.noderesource.report import Report
 from koordlet.api.base import Frozen
+from koordlet.api.core import Node
 from koordlet.api.fields import doc
-from koordlet.api.lending import Hold
+from koordlet.api.lending import LENDING, Hold
 from koordlet.api.sloconfig.colocation import ColocationStrategy
 from koordlet.api.wire import WireError, convert
 
@@ -134,3 +135,12 @@ def weigh(
         if not idle(hold):
             after[resource] = hold if hold.percent < 100 else msgspec.structs.replace(hold, because=because)
     return after
+
+
+def written_holds(node: Node) -> dict[str, Hold]:
+    """The holds that are told on the Node, which a new leader goes on from; what cannot be read is written anew."""
+    try:
+        said = LENDING.get(node.metadata.annotations)
+    except WireError:
+        return {}
+    return {name: hold for name, hold in said.hold.items() if name in CAUSES} if said is not None else {}

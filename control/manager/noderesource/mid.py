@@ -25,6 +25,8 @@ class Mid:
     unallocated: Ints
     share: Ints
     """the part of `unallocated` that is lent as well"""
+    fixed: Ints
+    """what static mode sets aside"""
     limit: Ints
     amount: Ints
 
@@ -39,4 +41,4 @@ def lend_mid(rows: Columns, settings: Settings) -> Mid:
     dynamic = np.maximum(np.minimum(rows.reclaimable, unused), 0) + share
     fixed = scaled(rows.capacity, percent(settings.mid_static))
     amount = np.minimum(np.where(settings.static == 1, fixed, dynamic), limit)
-    return Mid(rows.reclaimable, unused, unallocated, share, limit, amount)
+    return Mid(rows.reclaimable, unused, unallocated, share, fixed, limit, amount)

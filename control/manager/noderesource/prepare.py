@@ -1,4 +1,4 @@
-"""From amounts to what the Node should carry, and from that to patches of exactly what changed (spec 04 §6.1-§6.3). Pure.
+"""From amounts to what the Node should carry, and from that to patches of exactly what changed (spec 04 §6.1-3). Pure.
 
 A status patch is strategic (conditions are a list with a key) and carries capacity, allocatable, our condition and our
 annotations on the status endpoint, which keeps metadata of built-in kinds. Both name the resourceVersion they were made
@@ -70,7 +70,8 @@ def prepare(node: Node, plan: Plan) -> Prepared:
         return Prepared({**resources, **plan.devices}, None, {})
     before = {name: resources.get(name) or ZERO for name in BATCH}
     origin = ORIGIN_ALLOCATABLE.text(OriginAllocatable(resources={**_origin(node), **before}))
-    third, problem = {}, ""
+    third: dict[str, Quantity] = {}
+    problem = ""
     if all(resources.get(name) is not None for name in BATCH):
         try:
             held = third_party(node)
@@ -107,11 +108,11 @@ def must_write(node: Node, prepared: Prepared, devices: Iterable[str], threshold
 
 
 def status_patch(
-    node: Node, prepared: Prepared, *, lending: str | None, reason: str, message: str, now: float
+    node: Node, prepared: Prepared, *, lending: str, reason: str, message: str, turned: bool, now: float
 ) -> dict[str, Any]:
     """The strategic merge patch for `nodes/status`; empty when the Node holds all that already.
 
-    The explanation (`lending`, condition) alone is no reason to write, its `reason` is.
+    Without other changes a new explanation is written only when `turned`: its reason or its holds differ.
     """
     status: dict[str, Any] = {}
     for part, have in (("capacity", node.status.capacity), ("allocatable", node.status.allocatable)):
@@ -126,8 +127,8 @@ def status_patch(
     if prepared.origin is not None and not _same_origin(node, prepared.origin):
         annotations[names.ANNOTATION_ORIGIN_EXTENDED_ALLOCATABLE] = prepared.origin
     old = node.status.condition(names.CONDITION_LENDING)
-    if lending is None or not (status or annotations or old is None or old.reason != reason):
-        return _wrapped(node, annotations, status)
+    if not (status or annotations or turned):
+        return {}
     annotations[names.ANNOTATION_LENDING] = lending
     state, moment = "True" if reason in LENDING_REASONS else "False", str(Time.from_unix(now))
     since = moment
@@ -143,18 +144,8 @@ def status_patch(
             "lastTransitionTime": since,
         }
     ]
-    return _wrapped(node, annotations, status)
-
-
-def _wrapped(node: Node, annotations: Mapping[str, str], status: Mapping[str, Any]) -> dict[str, Any]:
-    if not annotations and not status:
-        return {}
-    patch: dict[str, Any] = {"metadata": {"resourceVersion": node.metadata.resource_version}}
-    if annotations:
-        patch["metadata"]["annotations"] = dict(annotations)
-    if status:
-        patch["status"] = dict(status)
-    return patch
+    meta = {"resourceVersion": node.metadata.resource_version, "annotations": annotations}
+    return {"metadata": meta, "status": status}
 
 
 def _same_origin(node: Node, text: str) -> bool:

@@ -7,7 +7,7 @@ means: the annotation stays as it is.
 from __future__ import annotations
 
 from koordlet.api import names
-from koordlet.api.annotations import node as annotations
+from koordlet.api.annotations import node as on_node
 from koordlet.api.annotations.topology import CPU_BASIC_INFO
 from koordlet.api.core import Node
 from koordlet.api.sloconfig import normalization
@@ -29,7 +29,7 @@ def normalization_text(
     if strategy is None:
         raise RatioError("there is no usable cpu-normalization-config")
     try:
-        labelled = annotations.normalization_enabled(node.metadata.labels)
+        labelled = on_node.normalization_enabled(node.metadata.labels)
         if not (strategy.enable if labelled is None else labelled):
             return OFF
         info = CPU_BASIC_INFO.get(topology.metadata.annotations) if topology is not None else None
@@ -46,25 +46,28 @@ def normalization_text(
 def normalization_differs(node: Node, text: str) -> bool:
     """Whether the annotation must be written: a difference of over 0.01 from a ratio that can be read."""
     try:
-        old = annotations.normalization_ratio(node.metadata.annotations)
+        old = on_node.normalization_ratio(node.metadata.annotations)
     except WireError:
         return True
-    return old is None or abs(old - float(text)) > annotations.RATIO_DIFFERENCE + 1e-9
+    new = float(text)
+    return old is None or not new - on_node.RATIO_DIFFERENCE <= old <= new + on_node.RATIO_DIFFERENCE
 
 
 def amplification_text(strategy: ResourceAmplificationStrategy | None, node: Node, ratio: str | None) -> str | None:
-    """The amplification annotation's value, None for none. `ratio` is the normalization ratio just worked out, None when
-    there is none: then the one on the node counts. Raises RatioError."""
+    """The amplification annotation's value, None for none. Raises RatioError.
+
+    `ratio` is the normalization ratio just worked out; where there is none the one on the node counts.
+    """
     if strategy is None:
         raise RatioError("there is no usable resource-amplification-config")
     known = float(ratio) if ratio is not None else None
     if known is None:
         try:
-            known = annotations.normalization_ratio(node.metadata.annotations)
+            known = on_node.normalization_ratio(node.metadata.annotations)
         except WireError as error:
             raise RatioError(str(error)) from error
     ratios = normalization.amplification_ratios(strategy, known)
-    return annotations.amplification_text(ratios) if ratios else None
+    return on_node.amplification_text(ratios) if ratios else None
 
 
 def amplification_differs(node: Node, text: str | None) -> bool:

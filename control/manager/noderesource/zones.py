@@ -66,13 +66,11 @@ def is_diff(old: Quantity, new: Quantity, threshold: float) -> bool:
 
 def typed_zones(topology: NodeResourceTopology) -> list[dict[str, Any]]:
     """Zones as plain objects, as `rewritten` reads them."""
-    return [
-        {
-            "name": zone.name,
-            "resources": [{"name": r.name, **{f: getattr(r, f) for f in _FIELDS}} for r in zone.resources],
-        }
-        for zone in topology.zones
-    ]
+
+    def plain(zone: Zone) -> list[dict[str, Any]]:
+        return [{"name": one.name, **{part: getattr(one, part) for part in _FIELDS}} for one in zone.resources]
+
+    return [{"resources": plain(zone)} for zone in topology.zones]
 
 
 def rewritten(

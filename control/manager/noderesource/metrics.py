@@ -1,0 +1,99 @@
+"""What the controller shows on the internal registry (spec 04 §19, and ours).
+
+Series of single nodes are made when somebody scrapes, from a dictionary of tuples: 5,000 nodes times four resources as
+client objects would cost more memory than the whole table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from koordlet.api import names
+from koordlet.app.metrics import MetricSet
+
+EXPIRES: Final = 300.0
+"""Seconds after its last calculation that a node is still shown."""
+
+
+class Told(NamedTuple):
+    """The last result of a node."""
+
+    at: float
+    """monotonic"""
+    reason: str
+    percent: tuple[int, int]
+    batch: tuple[int, int] | None
+    """milli-cores and bytes, before normalization and third parties; None: nothing is lent"""
+    mid: tuple[int, int] | None
+
+
+class NodeResourceMetrics(MetricSet):
+    """Passes and writes."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.seconds = Histogram(
+            "koord_manager_lending_pass_seconds", "Time to work out what the nodes of one pass lend.",
+            buckets=(0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5), registry=registry,
+        )  # fmt: skip
+        self.nodes = Counter("koord_manager_lending_nodes_worked_out_total", "Nodes worked out.", registry=registry)
+        self.writes = Counter(
+            "koord_manager_lending_writes_total", "Writes, by what: status, metadata, zones.", ["what"],
+            registry=registry,
+        )  # fmt: skip
+
+
+class LendingCollector(Collector):
+    """Per-node and by-reason families; `told` is the controller's own dictionary."""
+
+    def __init__(self, told: dict[str, Told], monotonic: Callable[[], float]) -> None:
+        self._told, self._monotonic = told, monotonic
+
+    def describe(self) -> list[Metric]:
+        return list(self._families())
+
+    def collect(self) -> Iterator[Metric]:
+        amounts, nodes, percent = self._families()
+        fresh = self._monotonic() - EXPIRES
+        counts: dict[str, int] = {}
+        for name, told in self._told.items():
+            if told.at < fresh:
+                continue
+            counts[told.reason] = counts.get(told.reason, 0) + 1
+            for resource, left in zip(("cpu", "memory"), told.percent, strict=True):
+                if left < 100:
+                    percent.add_metric([name, resource], left)
+            for label_pair, lent in ((_BATCH, told.batch), (_MID, told.mid)):
+                if lent is not None:
+                    amounts.add_metric([name, label_pair[0], "integer"], lent[0] / 1000)
+                    amounts.add_metric([name, label_pair[1], "byte"], lent[1])
+        for reason, count in sorted(counts.items()):
+            nodes.add_metric([reason], count)
+        yield from (amounts, nodes, percent)
+
+    @staticmethod
+    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+        return (
+            GaugeMetricFamily(
+                "slo_controller_node_extended_resource_allocatable_internal",
+                "Calculated batch and mid resources before they are filtered: cores and bytes.",
+                labels=["node", "resource", "unit"],
+            ),
+            GaugeMetricFamily(
+                "koord_manager_lending_nodes", "Nodes by why they lend what they lend.", labels=["reason"]
+            ),
+            GaugeMetricFamily(
+                "koord_manager_lending_percent",
+                "What interference leaves of a node's calculated amount, where it takes any.",
+                labels=["node", "resource"],
+            ),
+        )
+
+
+_BATCH: Final = (names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY)
+_MID: Final = (names.RESOURCE_MID_CPU, names.RESOURCE_MID_MEMORY)

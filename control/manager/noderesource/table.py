@@ -1,0 +1,147 @@
+"""Everything the calculation knows of the cluster: per node the few facts that it needs, and sums over pods that are
+kept until something changes. Told by informers, read by `calculate`; no I/O, no clock.
+
+Memory: a `PodFacts` a pod, a `Report` and a `Row` a node.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from control.manager.noderesource.fold import Row, node_row, zone_rows
+from control.manager.noderesource.pods import PodFacts, pod_facts
+from control.manager.noderesource.report import Report, read_report
+from control.manager.noderesource.reserved import Own, own_facts
+from control.manager.noderesource.units import Amounts
+from control.manager.noderesource.zones import zone_capacities
+from koordlet.api.core import Node, Pod
+from koordlet.api.device import Device
+from koordlet.api.nodemetric import NodeMetric
+from koordlet.api.topology import NodeResourceTopology
+
+NO_PODS: Final[dict[str, PodFacts]] = {}
+
+
+class Table:
+    """Facts by node name, and `dirty`: the nodes that must be worked out again."""
+
+    def __init__(self, *, strict: bool = False) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.owns: dict[str, Own] = {}
+        self.pods: dict[str, dict[str, PodFacts]] = {}
+        self.reports: dict[str, Report] = {}
+        self.topologies: dict[str, NodeResourceTopology] = {}
+        self.devices: dict[str, Device] = {}
+        self.zones: dict[str, list[tuple[int, Amounts]]] = {}
+        self.dirty: set[str] = set()
+        self._rows: dict[str, Row] = {}
+        self._zone_rows: dict[str, list[Row]] = {}
+        self._strict = strict
+
+    # --- what informers tell
+
+    def put_node(self, node: Node) -> None:
+        name = node.metadata.name
+        own = own_facts(node)
+        if self.owns.get(name) != own:
+            self._forget_rows(name)
+        self.nodes[name], self.owns[name] = node, own
+        self.dirty.add(name)
+
+    def drop_node(self, node: Node) -> None:
+        name = node.metadata.name
+        self.nodes.pop(name, None)
+        self.owns.pop(name, None)
+        self._forget_rows(name)
+        self.dirty.discard(name)
+
+    def put_pod(self, pod: Pod, old: Pod | None = None) -> None:
+        if old is not None and old.spec.node_name != pod.spec.node_name:
+            self.drop_pod(old)
+        name, facts = pod.spec.node_name, pod_facts(pod)
+        if not name:
+            return
+        if facts is None:
+            self.drop_pod(pod)
+            return
+        pods = self.pods.setdefault(name, {})
+        if pods.get(facts.key) != facts:
+            pods[facts.key] = facts
+            self._changed(name)
+
+    def drop_pod(self, pod: Pod) -> None:
+        name = pod.spec.node_name
+        pods = self.pods.get(name)
+        if pods is None or pods.pop(pod.metadata.key, None) is None:
+            return
+        if not pods:
+            del self.pods[name]
+        self._changed(name)
+
+    def put_metric(self, metric: NodeMetric) -> None:
+        name, report = metric.metadata.name, read_report(metric)
+        if report is None:
+            self.reports.pop(name, None)
+        else:
+            self.reports[name] = report
+        self._changed(name)
+
+    def drop_metric(self, metric: NodeMetric) -> None:
+        self.reports.pop(metric.metadata.name, None)
+        self._changed(metric.metadata.name)
+
+    def put_topology(self, topology: NodeResourceTopology) -> None:
+        name = topology.metadata.name
+        self.topologies[name] = topology
+        zones = zone_capacities(topology)
+        if zones != self.zones.get(name, []):
+            self.zones[name] = zones
+            self._zone_rows.pop(name, None)
+        self.dirty.add(name)
+
+    def drop_topology(self, topology: NodeResourceTopology) -> None:
+        name = topology.metadata.name
+        self.topologies.pop(name, None)
+        self.zones.pop(name, None)
+        self._zone_rows.pop(name, None)
+        self.dirty.add(name)
+
+    def put_device(self, device: Device) -> None:
+        self.devices[device.metadata.name] = device
+        self.dirty.add(device.metadata.name)
+
+    def drop_device(self, device: Device) -> None:
+        self.devices.pop(device.metadata.name, None)
+        self.dirty.add(device.metadata.name)
+
+    def _changed(self, name: str) -> None:
+        self._forget_rows(name)
+        self.dirty.add(name)
+
+    def _forget_rows(self, name: str) -> None:
+        self._rows.pop(name, None)
+        self._zone_rows.pop(name, None)
+
+    # --- what the calculation asks
+
+    def row(self, name: str) -> Row:
+        """The sums of a node that reports; kept until something changes."""
+        row = self._rows.get(name)
+        if row is None:
+            pods = self.pods.get(name, NO_PODS).values()
+            row = self._rows[name] = node_row(self.owns[name], pods, self.reports[name], strict=self._strict)
+        return row
+
+    def zone_rows(self, name: str) -> list[Row]:
+        """The sums of its NUMA zones; none where no topology tells them."""
+        rows = self._zone_rows.get(name)
+        if rows is None:
+            pods = self.pods.get(name, NO_PODS).values()
+            zones = self.zones.get(name, [])
+            rows = self._zone_rows[name] = zone_rows(self.owns[name], zones, pods, self.reports[name])
+        return rows
+
+    def runs_on_lent(self, key: str, name: str) -> bool:
+        """Whether a pod of the node, `namespace/name`, runs on what is lent: batch, free or mid."""
+        facts = self.pods.get(name, NO_PODS).get(key)
+        return facts is not None and not facts.prod
