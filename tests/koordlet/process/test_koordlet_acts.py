@@ -1,0 +1,203 @@
+"""A koordlet process holds back a best-effort burner that hurts a service, and lets go of it when it has ended.
+
+One history for all tests. Group identity is off and both pods weigh the same, so that the burner really hurts: it gets
+less and less CPU until the service is well, and all of it back afterwards. What the service waits is the kernel's word
+(schedstat of its threads), not koordlet's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordlet.api import crdgen
+from koordlet.system.naming import KubeQOS, pod_dir
+
+from .cluster import NODE, TOKEN, Api, Kubelet
+
+pytestmark = pytest.mark.kernel
+
+SLO = f"/apis/slo.koordinator.sh/v1alpha1/nodeslos/{NODE}"
+STEP, FLOOR, RELEASE = 50, 20, 8
+ACTIONS = {"cpu": {"enable": True, "stepPercent": STEP, "floorPercent": FLOOR, "intervalSeconds": 2,
+                   "releaseSeconds": RELEASE}}  # fmt: skip
+KEEN = {"lostPercent": 4, "minLostPercent": 2}
+"""The service still counts as hurt at the floor, so that the floor is reached whatever else the machine does."""
+STRATEGY = {"interferenceStrategy": {"minDurationSeconds": 2, "windowSeconds": 2, "cpu": KEEN, "actions": ACTIONS}}
+SERVICE = (0.004, 0.008)
+"""Seconds of work and of sleep: a service that wants a third of a CPU."""
+
+
+@dataclass
+class History:
+    """Quotas of the burner's pod by moment, what the service waited, and what was said."""
+
+    before: int = 0
+    floor: int = 0
+    freed: int = 0
+    hurt: float = 0.0
+    """Seconds a second that the service waited while the burner had everything, and at the floor."""
+    relieved: float = 0.0
+    page: dict[str, Any] = field(default_factory=dict)
+    culprit: dict[str, Any] = field(default_factory=dict)
+    victim: dict[str, Any] = field(default_factory=dict)
+    families: dict[str, Any] = field(default_factory=dict)
+    events: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    bystander: int = 0
+    """Quota of another best-effort pod, which does nothing."""
+    log: str = ""
+
+
+def _pod(container: Any, name: str, qos: str, kube_qos: KubeQOS) -> dict[str, Any]:
+    status = {"name": "main", "containerID": f"containerd://{container.hash}", "state": {"running": {}}}
+    return {
+        "metadata": {"name": name, "namespace": "default", "uid": container.pod_uid,
+                     "labels": {"koordinator.sh/qosClass": qos}},
+        "spec": {"nodeName": NODE, "containers": [{"name": "main", "image": "none"}]},
+        "status": {"phase": "Running", "qosClass": kube_qos.value, "containerStatuses": [status]},
+    }  # fmt: skip
+
+
+def _cluster(api: Api, kubelet: Kubelet, tools: Any) -> None:
+    api.start()
+    tools.until(api.ready, "the API server")
+    for crd in crdgen.documents().values():
+        if crd["metadata"]["name"] == "nodeslos.slo.koordinator.sh":
+            api.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+    tools.until(lambda: api.find(SLO.rpartition("/")[0]), "NodeSLO served")
+    api.call("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+    amounts = {"cpu": "2", "memory": "4Gi"}
+    status = {"addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+              "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet.port}},
+              "capacity": amounts, "allocatable": amounts}  # fmt: skip
+    api.patch(f"/api/v1/nodes/{NODE}/status", {"status": status})
+    spec = {"extensions": STRATEGY}
+    slo = {"apiVersion": "slo.koordinator.sh/v1alpha1", "kind": "NodeSLO", "metadata": {"name": NODE}, "spec": spec}
+    api.call("POST", SLO.rpartition("/")[0], slo)
+
+
+def _quota(tree: Any, container: Any) -> Callable[[], int]:
+    directory = tree.path("cpu", pod_dir(tree.driver, KubeQOS.BESTEFFORT, container.pod_uid))
+    path: Path = directory / ("cpu.max" if tree.v2 else "cpu.cfs_quota_us")
+
+    def read() -> int:
+        text = path.read_text().split()[0]
+        return -1 if text == "max" else int(text)
+
+    return read
+
+
+@pytest.fixture(scope="module")
+def history(
+    tools: Any, trees: Any, views: Any, koordlets: Any, cpus: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[History]:
+    tree = trees(weight=100)  # strangers hardly count
+    (service,), (burner,) = tree.pod(KubeQOS.BURSTABLE), tree.pod(KubeQOS.BESTEFFORT)
+    (idler,) = tree.pod(KubeQOS.BESTEFFORT)
+    directory = tmp_path_factory.mktemp("cluster")
+    api, kubelet = Api(directory / "api", tools.free_port()), Kubelet(directory)
+    kubelet.pods = [
+        _pod(service, "web", "LS", KubeQOS.BURSTABLE),
+        _pod(burner, "burn", "BE", KubeQOS.BESTEFFORT),
+        _pod(idler, "idle", "BE", KubeQOS.BESTEFFORT),
+    ]
+    view = views(tree)
+    (view.scratch / "token").write_text(TOKEN)
+    try:
+        _cluster(api, kubelet, tools)
+        koordlet = koordlets(
+            view, f"--kubeconfig={api.kubeconfig}", f"--kubelet-token-file={view.scratch / 'token'}",
+            "--kubelet-sync-interval=1s", "--enable-node-metric-report=false", standalone=False,
+        ).wait()  # fmt: skip
+        yield _live(tools, api, koordlet, (service, burner, idler), _quota(tree, burner), _quota(tree, idler), cpus[0])
+    finally:
+        kubelet.close()
+        if api.process is not None:
+            api.kill()
+        for container in tree.containers:
+            container.end()
+
+
+def _live(
+    tools: Any, api: Api, koordlet: Any, pods: Any, quota: Callable[[], int], bystander: Callable[[], int], cpu: int
+) -> History:
+    service, burner, idler = pods
+    history = History(before=quota())
+    idler.run(tools.SLEEP, cpu)
+    pid = service.run(tools.duty(*SERVICE), cpu)
+    burner.run(tools.BURN, cpu)
+    with tools.Witness({"wait": lambda: tools.run_delay_seconds(pid)}) as witness:
+        started = tools.boot_time()
+        tools.until(lambda: quota() > 0, "a first step")
+        tightened = tools.boot_time()
+        history.page = tools.until(
+            lambda: (page := json.loads(koordlet.get("/enforcement"))).get("heldBack", [{}])[0].get("floor") and page,
+            "the floor",
+        )
+        history.floor = tools.until(quota, "the quota")
+        reached = tools.boot_time()
+        history.culprit = json.loads(koordlet.get("/interference?pod=default/burn"))
+        history.victim = json.loads(koordlet.get("/interference?pod=default/web"))
+        history.families = koordlet.families()
+        history.bystander = bystander()
+        tools.until(lambda: tools.boot_time() > reached + 4.5, "seconds at the floor")
+        history.hurt = witness.delta("wait", started + 0.3, tightened) / (tightened - started - 0.3)
+        history.relieved = witness.delta("wait", reached + 0.3, reached + 4.3) / 4.0
+    burner.end()
+    tools.until(lambda: quota() == history.before, "everything given back")
+    history.freed = quota()
+
+    def told() -> dict[tuple[str, str], dict[str, Any]]:
+        items = api.call("GET", "/api/v1/namespaces/default/events")["items"]
+        return {(one["involvedObject"]["name"], one["reason"]): one for one in items}
+
+    tools.until(lambda: ("burn", "InterferenceFreed") in told(), "the last Event")
+    history.events = told()
+    history.log = koordlet.log
+    assert koordlet.terminate() == 0
+    return history
+
+
+def test_the_burner_is_brought_to_its_floor_and_nobody_else_is(history: History) -> None:
+    (held,) = history.page["heldBack"]
+    assert (held["pod"], held["resource"], held["percent"]) == ("burn", "cpu", FLOOR)
+    assert history.floor == max(held["had"] * FLOOR // 100 * 100, 2_000)
+    assert history.before == history.bystander == -1
+
+
+def test_the_service_waits_less(history: History) -> None:
+    """It wants a third of a CPU and shares it with one that takes all; a fifth of that is left to the other."""
+    assert history.hurt > 0.1
+    assert history.relieved < 0.7 * history.hurt
+
+
+def test_the_burner_gets_everything_back(history: History) -> None:
+    assert history.freed == history.before == -1
+    steps = [line for line in history.log.splitlines() if "InterferenceReleased" in line]
+    assert len(steps) == 1, "from the floor over one step to all of it"
+
+
+def test_culprit_and_victim_are_told(history: History) -> None:
+    on_culprit, on_victim = (history.events[name, "InterferenceTightened"] for name in ("burn", "web"))
+    assert on_culprit["type"] == "Warning"
+    assert "cpu is held back: container main of default/web waits for a CPU because of it" in on_culprit["message"]
+    assert "default/burn, which holds it up, gets less cpu" in on_victim["message"]
+    assert {name for name, reason in history.events if reason == "InterferenceTightened"} == {"burn", "web"}
+
+
+def test_pages_and_figures_say_it(history: History) -> None:
+    owners = {row["setting"].rpartition("/")[2]: row["owner"] for row in history.page["settings"]}
+    assert owners["cpu.cfs_quota_us"] == "interferenceactions"
+    assert "default/burn cpu" in history.page["strategies"]["interferenceactions"]
+    assert [one["pod"] for one in history.culprit["heldBack"]] == ["burn"]
+    assert [one["pod"] for one in history.victim["heldBackFor"]] == ["burn"]
+    (level,) = history.families["koordlet_interference_action_level"].samples
+    assert level.labels["pod_name"] == "burn" and level.value == FLOOR / 100
+    steps = {s.labels["step"]: s.value for s in history.families["koordlet_interference_action_steps"].samples
+             if s.name.endswith("_total")}  # fmt: skip
+    assert steps["tighten"] >= 2
