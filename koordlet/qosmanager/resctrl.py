@@ -30,6 +30,11 @@ Facts = Callable[[], ResctrlFacts | None]
 MOUNTED = Update(Setting(MOUNT), ON, REASON)
 
 
+def unmounted(missing: str) -> Decision:
+    """The decision while there is no resctrl: mount it, or say why not."""
+    return Decision(note=missing) if missing else Decision((MOUNTED,), note="resctrl is not mounted yet")
+
+
 def config_of(strategy: ResourceQOSStrategy) -> dict[str, ResctrlQOS]:
     """Group -> its class's values; classes that are off have neutral ones."""
     found = {}
@@ -60,13 +65,14 @@ def lines(config: ResctrlQOS, facts: ResctrlFacts) -> tuple[dict[str, str], list
 
 
 class ResctrlClasses(Strategy):
-    """The strategy. `facts` is asked at each round: resctrl may be mounted by it."""
+    """The strategy. `facts` is asked at each round: resctrl may be mounted by it. `missing` says why this CPU can't
+    have it, empty when it can."""
 
     name = "resctrl"
     gate = "RdtResctrl"
 
-    def __init__(self, facts: Facts) -> None:
-        self._facts = facts
+    def __init__(self, facts: Facts, missing: str = "") -> None:
+        self._facts, self._missing = facts, missing
 
     def decide(self, view: NodeView) -> Decision | None:
         """See the module."""
@@ -78,7 +84,7 @@ class ResctrlClasses(Strategy):
             return Decision(note="no class limits cache or bandwidth")
         facts = self._facts()
         if facts is None:
-            return Decision((MOUNTED,), note="resctrl is not mounted yet")
+            return unmounted(self._missing)
         updates, wrong = [MOUNTED], []
         for group, config in configs.items():
             found, said = lines(config, facts)

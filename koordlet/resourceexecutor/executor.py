@@ -33,6 +33,7 @@ FORCE_SECONDS = 60.0
 RETRY_SECONDS = 5.0
 DURATION_BUCKETS = tuple(0.01 * 4**power for power in range(8))
 """Milliseconds (spec 03 §6)."""
+SCHEMATA = ("resctrl.L3", "resctrl.MB")
 GIVEN_BACK = "GiveBack"
 NOBODY = "nobody"
 IDLE, WEIGHT = "cpu.idle", "cpu.shares"
@@ -319,10 +320,10 @@ class Executor:
                 self._refused(change, wish, str(error), now, result)
             return
         except (WriteError, KernelFileError) as error:
-            self._time("failed", started)
+            self._time(setting, "failed", started)
             self._refused(change, wish, str(error), now, result)
             return
-        self._time("success", started)
+        self._time(setting, "success", started)
         result.written.append(change)
         self._audit(change, wish)
         if shown is None:
@@ -366,8 +367,10 @@ class Executor:
             details={"owner": NOBODY if wish is None else wish.owner},
         )  # fmt: skip
 
-    def _time(self, status: str, started: float) -> None:
-        self._durations.labels("cgroup", status).observe((time.perf_counter() - started) * 1000)
+    def _time(self, setting: Setting, status: str, started: float) -> None:
+        kind = "default" if setting.cgroup_dir is None else "cgroup"
+        kind = "resctrl-schema" if setting.resource in SCHEMATA else kind
+        self._durations.labels(kind, status).observe((time.perf_counter() - started) * 1000)
 
     def _fail(self, setting: Setting, asked: Value, owner: str, cause: str, again: float, result: PassResult) -> None:
         """Tried again later, not at every pass."""

@@ -15,16 +15,13 @@ from dataclasses import replace
 from koordlet.resourceexecutor.order import CPU_SETS
 from koordlet.resourceexecutor.settings import Setting, Value
 from koordlet.resourceexecutor.stores import Store
-from koordlet.system.cgroup import codecs, registry, tree
+from koordlet.system.cgroup import registry, tree
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.cgroup.registry import FileSpec, Kind, NodeRoot, Support
 from koordlet.system.cpuset import CPUListError, CPUSet
 from koordlet.system.errors import InvalidValue, MalformedFile, ResourceUnsupported, UnreadableFile
 from koordlet.system.roots import Roots
 from koordlet.system.write import write_value
-
-UNSET_LINE = {"blkio.cost.weight": "100"}
-"""What a device without a line of its own has; 0 removes a throttle."""
 
 
 class KernelFiles:
@@ -69,9 +66,8 @@ class KernelFiles:
             except CPUListError as error:
                 raise InvalidValue(setting.resource, value, str(error)) from error
         if spec.validator is not None:
-            text = codecs.format_blkio(setting.device, value) if setting.device else spec.codec.encode(int(value), "")
-            spec.validator.check(setting.resource, text)
-        return str(value) if setting.device else value
+            spec.validator.check(setting.resource, spec.codec.encode(int(value), ""))
+        return value
 
     def read(self, setting: Setting) -> Value | None:
         """What the kernel holds now. Raises MalformedFile and UnreadableFile."""
@@ -90,8 +86,6 @@ class KernelFiles:
         spec = self._spec(setting)
         if spec is None:
             return _feature(text, setting.device) if setting.device else _number(text)
-        if setting.device:
-            return codecs.parse_blkio(text).get(setting.device, UNSET_LINE.get(setting.resource, "0"))
         try:
             return str(CPUSet.parse(text)) if spec.kind is Kind.CPU_LIST else spec.codec.decode(text)
         except ValueError as error:
@@ -104,8 +98,6 @@ class KernelFiles:
         path, spec = self.path(setting), self._spec(setting)
         if setting.device and spec is None:
             text = f"{'' if value else 'NO_'}{setting.device}"
-        elif setting.device:
-            text = codecs.format_blkio(setting.device, value)
         elif spec is None or spec.kind is Kind.CPU_LIST:
             text = str(value)
         else:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from koordlet.resourceexecutor.settings import Setting, Value
@@ -61,7 +61,7 @@ def row(values: dict[int, int], base: int) -> str:
 class ResctrlStore:
     """`root` is the mount point. Bounded by the groups that the hardware has."""
 
-    resources: Collection[str] = (MOUNT, GROUP, L3, MB, TASKS)
+    resources = (MOUNT, GROUP, L3, MB, TASKS)
 
     def __init__(
         self,

@@ -15,9 +15,12 @@ ABSENT = ""
 
 
 class Store(Protocol):
-    """`resources` are the names of its settings. Errors are those of `KernelFiles`."""
+    """What `KernelFiles` asks of it. Errors are those of `KernelFiles`."""
 
-    resources: Collection[str]
+    @property
+    def resources(self) -> Collection[str]:
+        """Names of its settings."""
+        ...
 
     def check(self, setting: Setting, value: Value) -> Value:
         """`value` in canonical form. Raises InvalidValue or ResourceUnsupported."""

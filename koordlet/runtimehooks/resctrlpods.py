@@ -14,7 +14,7 @@ from koordlet.api.names import ANNOTATION_RESCTRL
 from koordlet.api.wire import WireError
 from koordlet.app.logging import get_logger
 from koordlet.audit import pod as about_pod
-from koordlet.qosmanager.resctrl import MOUNTED, Facts
+from koordlet.qosmanager.resctrl import MOUNTED, Facts, unmounted
 from koordlet.qosmanager.strategy import Decision, Strategy
 from koordlet.qosmanager.view import NodeView, PodView
 from koordlet.resourceexecutor import Setting, Update
@@ -76,10 +76,12 @@ def asked_by(annotations: Mapping[str, str]) -> Resctrl | None:
 
 
 class ResctrlPods(Strategy):
-    """The strategy, and the hook that makes the group before the first container starts."""
+    """The strategy, and the hook that makes the group before the first container starts. For the arguments see
+    `ResctrlClasses`."""
 
     name = "resctrlpods"
     gate = "Resctrl"
+    follows_pods = True
     hook = "Resctrl"
     stages: Collection[Stage] = (
         Stage.PRE_RUN_POD_SANDBOX,
@@ -87,8 +89,8 @@ class ResctrlPods(Strategy):
         Stage.PRE_REMOVE_RUN_POD_SANDBOX,
     )
 
-    def __init__(self, facts: Facts) -> None:
-        self._facts = facts
+    def __init__(self, facts: Facts, missing: str = "") -> None:
+        self._facts, self._missing = facts, missing
         self._orphans: dict[str, float] = {}
         """Group without a pod -> when it was first seen so."""
 
@@ -97,7 +99,7 @@ class ResctrlPods(Strategy):
         asked = {pod.meta.uid: (pod, found) for pod in followed(view) if (found := self._asked(pod)) is not None}
         facts = self._facts()
         if facts is None:
-            return Decision((MOUNTED,), note="resctrl is not mounted yet") if asked else Decision()
+            return unmounted(self._missing) if asked else Decision()
         updates = [MOUNTED] if asked else []
         for pod, found in asked.values():
             updates += self._group(pod, found, facts)

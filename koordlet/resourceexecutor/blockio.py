@@ -1,0 +1,126 @@
+"""One device's limits, weight and cost model in a cgroup, as settings named by their v1 file (spec 03 §2.4, §3.6).
+
+    setting                              value                          v1                            v2
+    blkio.throttle.read_bps_device ...   bytes or operations a second   the file                      one key of io.max
+    blkio.cost.weight                    1..100                         the file (vendor)             io.weight
+    blkio.bfq.weight_device              1..1000                        the file                      io.bfq.weight
+    blkio.cost.qos, blkio.cost.model     "enable=1 ctrl=user ..."       the file (vendor, root only)  io.cost.*
+
+0 is no throttle (`max` in io.max), 100 the weight of a device that nobody spoke of. What the kernel shows is brought to
+the form in which it is asked for, so that equal is equal; `ctrl=auto` stands for all numbers behind it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from koordlet.resourceexecutor.settings import Setting, Value
+from koordlet.system.cgroup import codecs
+from koordlet.system.cgroup.readers import CgroupFS
+from koordlet.system.cgroup.validators import BlkioLine
+from koordlet.system.errors import InvalidValue, ResourceUnsupported, UnreadableFile
+from koordlet.system.kernel import read_text
+from koordlet.system.write import write_value
+
+THROTTLES = {
+    "blkio.throttle.read_iops_device": "riops",
+    "blkio.throttle.read_bps_device": "rbps",
+    "blkio.throttle.write_iops_device": "wiops",
+    "blkio.throttle.write_bps_device": "wbps",
+}
+"""In the order in which they are written; the key of io.max."""
+WEIGHT, BFQ_WEIGHT = "blkio.cost.weight", "blkio.bfq.weight_device"
+QOS, MODEL = "blkio.cost.qos", "blkio.cost.model"
+V2_FILES = {
+    **dict.fromkeys(THROTTLES, "io.max"), WEIGHT: "io.weight", BFQ_WEIGHT: "io.bfq.weight", QOS: "io.cost.qos",
+    MODEL: "io.cost.model",
+}  # fmt: skip
+UNSET = {WEIGHT: "100", BFQ_WEIGHT: "100", QOS: "enable=0 ctrl=auto", MODEL: "ctrl=auto"}
+VALID = {
+    **dict.fromkeys(THROTTLES, BlkioLine(2, 0)), WEIGHT: BlkioLine(2, 1, 100), BFQ_WEIGHT: BlkioLine(2, 1, 1000),
+    QOS: BlkioLine(7, 0), MODEL: BlkioLine(8, 0),
+}  # fmt: skip
+_DEFAULTS = frozenset({"min=1", "max=10000", "model=linear"})
+"""What the kernel adds to a cost line on its own."""
+
+
+class BlockStore:
+    """`files` says where the hierarchies are."""
+
+    resources = tuple(V2_FILES)
+
+    def __init__(self, files: CgroupFS) -> None:
+        self._files = files
+
+    def path(self, setting: Setting) -> str:
+        """Of the file that holds the device's line."""
+        name = V2_FILES[setting.resource] if self._files.version == 2 else setting.resource
+        return os.path.join(self._files.hierarchy("blkio"), setting.cgroup_dir or "", name)  # noqa: PTH118 - hot
+
+    def check(self, setting: Setting, value: Value) -> Value:
+        """Raises ResourceUnsupported where the blkio controller is not there at all."""
+        major, colon, minor = setting.device.partition(":")
+        if not (colon and major.isdecimal() and minor.isdecimal()):
+            raise InvalidValue(setting.label, value, f"{setting.device!r} is not a device number")
+        if setting.resource in (QOS, MODEL) and setting.cgroup_dir:
+            raise InvalidValue(setting.label, value, "only the root has a cost model")
+        VALID[setting.resource].check(setting.resource, codecs.format_blkio(setting.device, value))
+        if self._files.version == 1 and "blkio" not in self._files.mounts.v1:
+            raise ResourceUnsupported(setting.label, "the blkio controller is not mounted")
+        return str(value)
+
+    def supports(self, resource: str, cgroup_dir: str) -> bool:
+        """Whether the kernel has the file in that directory."""
+        return os.path.exists(self.path(Setting(resource, cgroup_dir)))  # noqa: PTH110 - hot
+
+    def read(self, setting: Setting) -> Value | None:
+        """The device's value; what a device without a line has where the file names others only."""
+        path = self.path(setting)
+        try:
+            text = read_text(Path(path))
+        except UnreadableFile as error:
+            if error.errno in (errno.ENODEV, errno.EOPNOTSUPP):
+                return None
+            raise
+        if text is None:
+            return None
+        line = codecs.parse_blkio(text).get(setting.device)
+        if line is None:
+            return UNSET.get(setting.resource, "0")
+        if setting.resource in (QOS, MODEL):
+            return _canonical(line)
+        if self._files.version == 2 and setting.resource in THROTTLES:
+            fields = dict(field.partition("=")[::2] for field in line.split())
+            value = fields.get(THROTTLES[setting.resource], "max")
+            return "0" if value == "max" else value
+        return line.strip()
+
+    def write(self, setting: Setting, value: Value) -> None:
+        """One line. Raises WriteError."""
+        text = str(value)
+        if self._files.version == 2 and setting.resource in THROTTLES:
+            text = f"{THROTTLES[setting.resource]}={'max' if text == '0' else text}"
+        elif self._files.version == 2 and text == UNSET.get(setting.resource) and setting.resource == WEIGHT:
+            text = "default"  # no line of its own
+        write_value(self.path(setting), codecs.format_blkio(setting.device, text))
+
+    def gone(self, setting: Setting) -> bool:
+        """Whether the cgroup is away."""
+        return bool(setting.cgroup_dir) and not os.path.isdir(os.path.dirname(self.path(setting)))  # noqa: PTH112, PTH120
+
+    def holds(self, setting: Setting, asked: Value) -> bool | None:
+        """Values can be compared."""
+        return None
+
+    def period(self, setting: Setting) -> float | None:
+        """As everything."""
+        return None
+
+
+def _canonical(line: str) -> str:
+    fields = [field.removesuffix(".00") for field in line.split()]
+    if "ctrl=auto" in fields:
+        return " ".join(field for field in fields if field.startswith(("enable=", "ctrl=")))
+    return " ".join(field for field in fields if field not in _DEFAULTS)

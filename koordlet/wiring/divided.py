@@ -1,0 +1,81 @@
+"""What is divided by other means than a number in a cgroup's file: cache and memory bandwidth, disks, the network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from koordlet.api.core import PersistentVolumeClaim
+from koordlet.metricsadvisor.storageinfo import FACT_STORAGE
+from koordlet.qosmanager.blkio import BlkIO
+from koordlet.qosmanager.resctrl import Facts, ResctrlClasses
+from koordlet.qosmanager.strategy import Strategy
+from koordlet.resourceexecutor.blockio import BlockStore
+from koordlet.resourceexecutor.resctrlgroups import ResctrlStore
+from koordlet.resourceexecutor.stores import Store
+from koordlet.runtimehooks.resctrlpods import ResctrlPods
+from koordlet.statesinformer.claims import Claims
+from koordlet.system import resctrl
+from koordlet.system.cgroup import tree
+from koordlet.system.errors import CgroupGone
+from koordlet.system.resctrl import ResctrlFacts
+from koordlet.system.storage import LocalStorage
+from koordlet.wiring.context import Context
+from koordlet.wiring.states import Cluster
+
+CLAIMS_SECONDS = 5.0
+
+
+def stores(context: Context) -> list[Store]:
+    """Whatever the gates say: what an earlier koordlet set is given back through them."""
+
+    def threads(directory: str) -> Iterator[int]:
+        for below in tree.walk(context.files.hierarchy("cpu"), directory):
+            try:
+                yield from context.files.tasks(below) or ()
+            except CgroupGone:
+                continue
+
+    return [ResctrlStore(context.host.roots.resctrl, threads), BlockStore(context.files)]
+
+
+def strategies(context: Context, cluster: Cluster) -> list[tuple[Strategy, float]]:
+    """Those that are gated on, with their intervals."""
+    options, gates = context.options, context.gates
+    found: list[tuple[Strategy, float]] = []
+    if gates.enabled("RdtResctrl"):
+        found.append((ResctrlClasses(*_resctrl(context)), options.reconcile_interval_seconds))
+    if gates.enabled("Resctrl"):
+        found.append((ResctrlPods(*_resctrl(context)), options.runtime_hooks_reconcile_interval))
+    if gates.enabled("BlkIOReconcile"):
+        found.append((_blkio(context, cluster), options.reconcile_interval_seconds))
+    return found
+
+
+def _resctrl(context: Context) -> tuple[Facts, str]:
+    """One that is mounted can be used, whatever the CPU's flags say (Arm has none)."""
+    root, vendor = context.host.roots.resctrl, context.host.facts.cpu.vendor
+
+    def facts() -> ResctrlFacts | None:
+        return resctrl.read_facts(root, vendor)
+
+    return facts, context.host.facts.reasons().get("resctrl", "")
+
+
+def _blkio(context: Context, cluster: Cluster) -> BlkIO:
+    async def claim(namespace: str, name: str) -> PersistentVolumeClaim:
+        return await cluster.client.get(PersistentVolumeClaim, name, namespace)
+
+    def storage() -> LocalStorage | None:
+        fact = context.cache.facts.get(FACT_STORAGE)
+        return fact if isinstance(fact, LocalStorage) else None
+
+    claims, store = Claims(claim), BlockStore(context.files)
+    context.runner.add(context.periodic("claims", CLAIMS_SECONDS, claims.refresh))
+    facts = context.host.facts
+    return BlkIO(
+        storage,
+        store.supports,
+        claims=claims.volume,
+        kubelet_dir=str(context.host.roots.var_lib_kubelet),
+        flat=facts.cgroup_version == 1 and not facts.anolis,
+    )

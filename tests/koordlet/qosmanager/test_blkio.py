@@ -1,0 +1,197 @@
+"""Block I/O by class and pod (spec 03 §3.6) as tables; which disk a block is on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from koordlet.qosmanager.blkio import BlkIO
+from koordlet.resourceexecutor.blockio import BFQ_WEIGHT, MODEL, QOS, WEIGHT
+from koordlet.system.storage import LocalStorage
+
+from .conftest import make_pod, make_view
+
+BE = "kubepods/besteffort"
+READ_IOPS, READ_BPS = "blkio.throttle.read_iops_device", "blkio.throttle.read_bps_device"
+WRITE_IOPS, WRITE_BPS = "blkio.throttle.write_iops_device", "blkio.throttle.write_bps_device"
+MOUNT = "/var/lib/kubelet/pods/uid-{}/volumes/kubernetes.io~csi/{}/mount"
+STORAGE = LocalStorage(
+    disk_numbers={"/dev/vda": "253:0", "/dev/vdb": "253:16"},
+    partition_disk={"/dev/vda1": "/dev/vda"},
+    vg_disk={"pool": "/dev/vdb"},
+    lv_vg={"/dev/mapper/pool-data": "pool"},
+    mount_source={
+        MOUNT.format("p", "pv-1"): "/dev/mapper/pool-data",
+        MOUNT.format("p", "scratch"): "/dev/vda1",
+    },
+)
+CLAIMS = {("default", "data"): "pv-1"}.get
+NO_LIMIT = {READ_IOPS: "0", READ_BPS: "0", WRITE_IOPS: "0", WRITE_BPS: "0", WEIGHT: "100"}
+
+
+def block(name="/dev/vda", kind="device", **config):
+    return {"name": name, "type": kind, "ioCfg": config}
+
+
+def be(*blocks, enable=True):
+    return {"beClass": {"blkioQOS": {"enable": enable, "blocks": list(blocks)}}}
+
+
+def root(*blocks):
+    return {"cgroupRoot": {"blkioQOS": {"enable": True, "blocks": list(blocks)}}}
+
+
+def pod(*blocks, text=None, qos="BE", **given):
+    said = json.dumps({"blocks": list(blocks)}) if text is None else text
+    return make_pod("p", qos=qos, kube="BestEffort", annotations={"koordinator.sh/blkioQOS": said}, **given)
+
+
+def decide(qos, *pods, has=(WEIGHT, QOS), storage=STORAGE, **given):
+    strategy = BlkIO(lambda: storage, lambda file, directory: file in has, claims=lambda *key: CLAIMS(key), **given)
+    return strategy.decide(make_view(slo={"resourceQOSStrategy": qos}, pods=pods))
+
+
+def values(decision):
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for update in decision.updates:
+        key = (update.setting.cgroup_dir or "/", update.setting.device)
+        found.setdefault(key, {})[update.setting.resource] = update.value
+    return found
+
+
+def test_all_fields_of_best_effort() -> None:
+    found = decide(be(block(readIOPS=1, readBPS=2, writeIOPS=3, writeBPS=4, ioWeightPercent=5)))
+    assert [(update.setting.resource, update.value) for update in found.updates] == [
+        (READ_IOPS, "1"), (READ_BPS, "2"), (WRITE_IOPS, "3"), (WRITE_BPS, "4"), (WEIGHT, "5"),
+    ]  # fmt: skip
+    assert {(update.setting.cgroup_dir, update.setting.device) for update in found.updates} == {(BE, "253:0")}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "number"),
+    [
+        ("/dev/vda", "device", "253:0"),
+        ("/dev/vda1", "device", "253:0"),
+        ("/dev/mapper/pool-data", "device", "253:16"),
+        ("pool", "volumegroup", "253:16"),
+    ],
+)
+def test_blocks_of_a_class(name, kind, number) -> None:
+    assert values(decide(be(block(name, kind)))) == {(BE, number): NO_LIMIT}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "why"),
+    [
+        ("/dev/none", "device", "no one disk"),
+        ("none", "volumegroup", "no one disk"),
+        ("data", "podvolume", "only pods"),
+        ("/dev/vda", "tape", "unknown type"),
+    ],
+)
+def test_one_block_that_cannot_be_told_leaves_the_class_alone(name, kind, why) -> None:
+    found = decide(be(block(), block(name, kind)), pod(block("/dev/vdb", readBPS=7)))
+    assert {directory for directory, _ in values(found)} == {"kubepods/besteffort/poduid-p"}
+    assert why in found.note
+
+
+@pytest.mark.parametrize(
+    ("volume", "number"),
+    [
+        ({"name": "v", "persistentVolumeClaim": {"claimName": "data"}}, "253:16"),
+        ({"name": "scratch", "csi": {"driver": "d"}}, "253:0"),
+    ],
+)
+def test_volumes_of_a_pod(volume, number) -> None:
+    found = values(decide({}, pod(block(volume["name"], "podvolume", writeBPS=9), spec={"volumes": [volume]})))
+    assert found == {("kubepods/besteffort/poduid-p", number): {**NO_LIMIT, WRITE_BPS: "9"}}
+
+
+@pytest.mark.parametrize(
+    ("volume", "why"),
+    [
+        ({"name": "v", "persistentVolumeClaim": {"claimName": "other"}}, "'other' is not known yet"),
+        ({"name": "w"}, "no such volume"),
+        ({"name": "v", "emptyDir": {}}, "neither a claim"),
+        ({"name": "v", "csi": {"driver": "d"}}, "no one disk"),
+    ],
+)
+def test_volumes_that_cannot_be_told(volume, why) -> None:
+    found = decide({}, pod(block("v", "podvolume"), spec={"volumes": [volume]}))
+    assert found.updates == ()
+    assert why in found.note
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        pytest.param(pod(text=""), id="cleared"),
+        pytest.param(pod(text="{"), id="malformed"),
+        pytest.param(pod(block(), qos=""), id="no class"),
+        pytest.param(pod(block(), phase="Pending"), id="not running"),
+        pytest.param(make_pod("p", qos="BE"), id="nothing said"),
+    ],
+)
+def test_pods_that_get_nothing(one) -> None:
+    assert decide({}, one).updates == ()
+
+
+def test_a_class_that_is_off_or_of_services_gets_nothing() -> None:
+    assert decide(be(block(), enable=False)).updates == ()
+    services = {f"{name}Class": be(block())["beClass"] for name in ("lsr", "ls")}
+    found = decide(services)
+    assert found.updates == ()
+    assert found.note == "LSR: block I/O is for BE and the root only; LS: block I/O is for BE and the root only"
+
+
+@pytest.mark.parametrize(
+    ("config", "qos", "model"),
+    [
+        ({}, "enable=1 ctrl=user rpct=95 rlat=3000 wpct=95 wlat=3000", "ctrl=auto"),
+        (
+            {"readLatency": 1, "readLatencyPercent": 2, "writeLatency": 3, "writeLatencyPercent": 4},
+            "enable=1 ctrl=user rpct=2 rlat=1 wpct=4 wlat=3",
+            "ctrl=auto",
+        ),
+        (
+            {"enableUserModel": True, "modelReadBPS": 1, "modelReadSeqIOPS": 2, "modelReadRandIOPS": 3,
+             "modelWriteBPS": 4, "modelWriteSeqIOPS": 5, "modelWriteRandIOPS": 6},
+            "enable=1 ctrl=user rpct=95 rlat=3000 wpct=95 wlat=3000",
+            "ctrl=user rbps=1 rseqiops=2 rrandiops=3 wbps=4 wseqiops=5 wrandiops=6",
+        ),
+    ],
+)  # fmt: skip
+def test_the_cost_model_of_the_root(config, qos, model) -> None:
+    assert values(decide(root(block(**config)))) == {("/", "253:0"): {QOS: qos, MODEL: model}}
+
+
+def test_a_model_with_holes_and_a_kernel_without_one_are_said() -> None:
+    assert "lacks modelReadSeqIOPS, modelReadRandIOPS, modelWriteBPS" in decide(root(block(enableUserModel=True, modelReadBPS=1))).note
+    found = decide(root(block()), has=())
+    assert found.updates == ()
+    assert "no I/O cost controller" in found.note
+
+
+@pytest.mark.parametrize(("has", "file"), [((WEIGHT, BFQ_WEIGHT), WEIGHT), ((BFQ_WEIGHT,), BFQ_WEIGHT), ((), None)])
+def test_weights_go_where_the_kernel_has_them(has, file) -> None:
+    found = decide(be(block(ioWeightPercent=50)), has=has)
+    weights = {k: v for k, v in values(found)[BE, "253:0"].items() if "throttle" not in k}
+    assert weights == ({} if file is None else {file: "50"})
+    assert ("no weights" in found.note) == (file is None)
+
+
+def test_where_limits_are_not_passed_down_containers_have_them_and_the_pods_own_word_counts() -> None:
+    mine, other = pod(block(readBPS=5)), make_pod("q", qos="BE", kube="BestEffort", containers=2)
+    found = values(decide(be(block(readBPS=9), block("/dev/vdb", readBPS=8)), mine, other, flat=True))
+    read = {(directory.removeprefix(BE), device): row[READ_BPS] for (directory, device), row in found.items()}
+    assert read == {
+        ("", "253:0"): "9", ("", "253:16"): "8",
+        ("/poduid-p", "253:0"): "5", ("/poduid-p/p-c0", "253:0"): "5", ("/poduid-p/p-c0", "253:16"): "8",
+        ("/poduid-q/q-c0", "253:0"): "9", ("/poduid-q/q-c0", "253:16"): "8",
+        ("/poduid-q/q-c1", "253:0"): "9", ("/poduid-q/q-c1", "253:16"): "8",
+    }  # fmt: skip
+
+
+def test_nothing_is_decided_before_somebody_looked_at_the_disks() -> None:
+    assert decide(be(block()), storage=None) is None

@@ -1,0 +1,40 @@
+"""Claims are asked for when somebody looks them up, and until they are bound."""
+
+from __future__ import annotations
+
+from koordlet.api.core import PersistentVolumeClaim
+from koordlet.api.wire import convert
+from koordlet.kube.errors import NotFound
+from koordlet.statesinformer.claims import FORGET_SECONDS, Claims
+
+
+class Server:
+    def __init__(self) -> None:
+        self.bound: dict[str, str] = {}
+        self.asked: list[str] = []
+
+    async def get(self, namespace: str, name: str) -> PersistentVolumeClaim:
+        self.asked.append(f"{namespace}/{name}")
+        if name not in self.bound:
+            raise NotFound(404, "NotFound", "no such claim")
+        return convert({"metadata": {"name": name}, "spec": {"volumeName": self.bound[name]}}, PersistentVolumeClaim)
+
+
+async def test_a_claim_is_asked_for_once_it_was_looked_up_and_until_it_is_bound() -> None:
+    server, now = Server(), [0.0]
+    claims = Claims(server.get, clock=lambda: now[0])
+    await claims.refresh()
+    assert server.asked == []
+    assert claims.volume("ns", "data") is None
+    await claims.refresh()
+    server.bound["data"] = ""
+    await claims.refresh()
+    assert claims.volume("ns", "data") is None
+    server.bound["data"] = "pv-1"
+    await claims.refresh()
+    await claims.refresh()
+    assert claims.volume("ns", "data") == "pv-1"
+    assert len(server.asked) == 3
+    now[0] = FORGET_SECONDS + 1
+    await claims.refresh()
+    assert claims.volume("ns", "data") is None, "forgotten when nobody looks any more"
