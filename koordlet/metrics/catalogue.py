@@ -110,6 +110,25 @@ def _koordinator() -> tuple[Family, ...]:
         ),
         Family("settings", "Kernel settings that an owner wants and has.", ("owner",)),
         Family("setting_problems", "Kernel settings that do not hold what they should."),
+        Family(
+            "container_core_sched_cookie",
+            "1 for the core scheduling cookie that a container has.",
+            (
+                "pod_name",
+                "pod_namespace",
+                "pod_uid",
+                "container_name",
+                "container_id",
+                "core_sched_group",
+                "core_sched_cookie",
+            ),
+        ),
+        Family(
+            "core_sched_cookie_manage_status",
+            "Cookies given to containers in the last five minutes, by group and outcome.",
+            ("core_sched_group", "status"),
+            type="counter",
+        ),
         Family("pod_eviction", "Evictions of pods.", ("reason",), type="counter"),
         Family(
             "pod_eviction_detail",

@@ -21,6 +21,8 @@ LIMITS = frozenset({"cpu.cfs_quota_us"})
 PROTECTIONS = frozenset({"memory.min", "memory.low", "memory.high"})
 """Bound by the parent; the largest number is unlimited."""
 CPU_SETS = frozenset({"cpuset.cpus"})
+EXCLUSIVE = frozenset({"sched_core", "sched_group_identity_enabled"})
+"""Switches of the node of which the kernel lets one be on: off comes before on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,13 @@ def ordered(changes: Iterable[Change]) -> list[Change]:
             up.append(change)
         else:
             down.append(change)
-    down.sort(key=lambda change: (change.setting.depth, change.setting))
+    down.sort(key=lambda change: (change.setting.depth, _switched_on(change), change.setting))
     up.sort(key=lambda change: (-change.setting.depth, change.setting))
     return down + up
+
+
+def _switched_on(change: Change) -> int:
+    return int(change.value) if change.setting.resource in EXCLUSIVE else 0
 
 
 def _size(value: Value) -> float:

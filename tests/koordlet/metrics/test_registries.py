@@ -78,5 +78,5 @@ def test_a_family_outside_the_catalogue_cannot_be_exported():
 def test_catalogue_rows_are_complete(family):
     assert family.help.endswith(".")
     assert len(set(family.all_labels)) == len(family.all_labels)
-    koordinators = family.name.startswith(("collect_node_", "pod_eviction"))  # without the suffix
+    koordinators = family.name.startswith(("collect_node_", "pod_eviction", "core_sched"))  # without the suffix
     assert (family.type == "counter") <= (family.name.endswith("_total") or koordinators)

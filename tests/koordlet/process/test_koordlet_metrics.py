@@ -66,6 +66,8 @@ NEEDS_MORE = {
     "koordlet_container_cpi",  # hardware counters
     "koordlet_resctrl_llc_occupancy",  # resctrl
     "koordlet_resctrl_memory_bandwidth",
+    "koordlet_container_core_sched_cookie",  # a kernel with core scheduling
+    "koordlet_core_sched_cookie_manage_status",
     "koordlet_pod_eviction",  # a node in need
     "koordlet_pod_eviction_detail",
     "koordlet_settings",  # an API server

@@ -1,6 +1,5 @@
 """Cookies against an emulation of the kernel's rules, and against the kernel itself."""
 
-import ctypes
 import errno
 import threading
 
@@ -8,42 +7,12 @@ import pytest
 
 from koordlet.system import coresched
 from koordlet.system.coresched import CoreSchedError, Scope
-
-
-class Kernel:
-    """Cookies of tasks and of the calling threads, as prctl(PR_SCHED_CORE) keeps them."""
-
-    def __init__(self):
-        self.tasks = {10: 7, 11: 0, 12: 9}
-        self.threads = {}
-        self.calls = []
-
-    def prctl(self, option, operation, pid, scope, address):
-        operation, pid, scope, address = (value.value for value in (operation, pid, scope, address))
-        assert option.value == 62
-        me = threading.get_ident()
-        self.calls.append((me, operation, pid, scope))
-        if pid and pid not in self.tasks:
-            ctypes.set_errno(errno.ESRCH)
-            return -1
-        if operation in (0, 3) and scope != 0:
-            ctypes.set_errno(errno.EINVAL)
-            return -1
-        mine = self.threads.setdefault(me, 0)
-        if operation == 0:
-            ctypes.c_ulong.from_address(address).value = self.tasks[pid] if pid else mine
-        elif operation == 1:
-            self.tasks[pid] = max(self.tasks.values()) + 1
-        elif operation == 2:
-            self.tasks[pid] = mine
-        else:
-            self.threads[me] = self.tasks[pid]
-        return 0
+from tests.koordlet.corekernel import CoreKernel
 
 
 @pytest.fixture
 def kernel(monkeypatch):
-    kernel = Kernel()
+    kernel = CoreKernel({10: 7, 11: 0, 12: 9})
     monkeypatch.setattr(coresched, "_libc", kernel)
     return kernel
 
@@ -76,7 +45,7 @@ def test_the_caller_never_changes_its_own_cookie(kernel):
 
 def test_create_and_get(kernel):
     coresched.create(11, Scope.PROCESS_GROUP)
-    assert coresched.get_cookie(11) == 10
+    assert coresched.get_cookie(11) == 101
     assert coresched.probe()
 
 

@@ -1,0 +1,66 @@
+"""prctl(PR_SCHED_CORE) in memory: cookies of processes and of calling threads, and every refusal of the real one."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import threading
+
+GET, CREATE, SHARE_TO, SHARE_FROM = range(4)
+THREAD, THREAD_GROUP, PROCESS_GROUP = range(3)
+
+
+class CoreKernel:
+    """Put in the place of libc of `koordlet.system.coresched`. `tasks`: pid -> cookie; a fork inherits, an exec from
+    outside does not. `protected` processes refuse to be touched; `smt` False is a machine without siblings."""
+
+    def __init__(self, tasks: dict[int, int] | None = None) -> None:
+        self.tasks = {} if tasks is None else tasks
+        self.protected: set[int] = set()
+        self.smt = True
+        self.threads: dict[int, int] = {}
+        """Cookies of calling threads; a thread's ends with it, its number may come again."""
+        self.calls: list[tuple[int, int, int, int]] = []
+        """(thread, operation, pid, scope)."""
+        self._last = 100
+        self._main = threading.get_ident()
+
+    def prctl(self, option, operation, pid, scope, address) -> int:  # type: ignore[no-untyped-def]
+        operation, pid, scope, address = (value.value for value in (operation, pid, scope, address))
+        assert option.value == 62
+        me = threading.get_ident()
+        if not self.calls or self.calls[-1][0] != me:  # a thread that calls after another one may be a new one
+            self.threads = {self._main: self.threads.get(self._main, 0)}
+        self.calls.append((me, operation, pid, scope))
+        code = self._refusal(operation, pid, scope, address)
+        if code:
+            ctypes.set_errno(code)
+            return -1
+        mine = self.threads.setdefault(me, 0)
+        if operation == GET:
+            ctypes.c_ulong.from_address(address).value = self.tasks[pid] if pid else mine
+        elif operation == CREATE:
+            self._last += 1
+            self.tasks[pid] = self._last
+        elif operation == SHARE_TO:
+            self.tasks[pid] = mine
+        else:
+            self.threads[me] = self.tasks[pid]
+        return 0
+
+    def _refusal(self, operation: int, pid: int, scope: int, address: int) -> int:
+        if not self.smt:
+            return errno.ENODEV
+        if operation not in (GET, CREATE, SHARE_TO, SHARE_FROM) or scope > PROCESS_GROUP or pid < 0:
+            return errno.EINVAL
+        if (address != 0) != (operation == GET) or address % 8:
+            return errno.EINVAL
+        if pid and pid not in self.tasks:
+            return errno.ESRCH
+        if operation in (GET, SHARE_FROM) and scope != THREAD:
+            return errno.EINVAL
+        return errno.EPERM if pid in self.protected and operation != GET else 0
+
+    def fork(self, parent: int, pid: int) -> None:
+        """A child with its parent's cookie."""
+        self.tasks[pid] = self.tasks[parent]

@@ -1,0 +1,298 @@
+"""Core scheduling cookies through the executor, over a strict model of prctl(PR_SCHED_CORE)."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koordlet.metrics import Registries
+from koordlet.resourceexecutor.cookies import COOKIE, LOOK_SECONDS, SHOWN_SECONDS, Cookies, group_value
+from koordlet.resourceexecutor.executor import Executor
+from koordlet.resourceexecutor.kernelfiles import KernelFiles
+from koordlet.resourceexecutor.ledger import Ledger
+from koordlet.resourceexecutor.order import Change, ordered
+from koordlet.resourceexecutor.settings import Setting, Update
+from koordlet.system import coresched
+from koordlet.system.errors import InvalidValue, ResourceUnsupported
+from koordlet.system.kernel import Feature
+from tests.koordlet.corekernel import CoreKernel
+
+from .conftest import Recorder
+
+
+@dataclass
+class Machine:
+    """Directories of processes over a kernel with core scheduling, and koordlets that come and go."""
+
+    kernel: CoreKernel
+    directories: dict[str, list[int]] = field(default_factory=dict)
+    now: float = 0.0
+    ledger: Ledger = field(default_factory=lambda: Ledger(None, "boot"))
+    available: Feature = field(default_factory=lambda: Feature(True))
+
+    def __post_init__(self) -> None:
+        self.koordlet()
+
+    def koordlet(self) -> None:
+        """A new one, with what the one before left on disk."""
+        self.cookies = Cookies(self._processes, self.available, lambda: self.now)
+        files = KernelFiles(None, None, [self.cookies])  # type: ignore[arg-type]
+        self.ledger = Ledger(None, "boot", dict(self.ledger.originals))
+        self.executor = Executor(
+            files,
+            self.ledger,
+            Recorder(),
+            Registries(),
+            expected=["coresched"],
+            clock=lambda: self.now,  # type: ignore[arg-type]
+        )
+
+    def run(self, directory: str, *pids: int) -> None:
+        """New processes from outside, without a cookie."""
+        self.directories.setdefault(directory, []).extend(pids)
+        self.kernel.tasks.update(dict.fromkeys(pids, 0))
+
+    def end(self, *pids: int) -> None:
+        for pid in pids:
+            self.kernel.tasks.pop(pid, None)
+        for found in self.directories.values():
+            found[:] = [pid for pid in found if pid not in pids]
+
+    def want(self, **groups: str):
+        """A round: directory -> group."""
+        updates = [Update(Setting(COOKIE, name), group_value(group), "", "") for name, group in groups.items()]
+        self.executor.declare("coresched", updates)
+        return self.executor.apply()
+
+    def later(self, seconds: float = LOOK_SECONDS):
+        self.now += seconds
+        return self.executor.apply()
+
+    def of(self, directory: str) -> set[int]:
+        """Cookies in a directory."""
+        return {self.kernel.tasks[pid] for pid in self.directories[directory]}
+
+    def _processes(self, directory: str) -> tuple[int, ...] | None:
+        found = self.directories.get(directory)
+        return None if found is None else tuple(found)
+
+
+@pytest.fixture
+def machine(monkeypatch) -> Machine:
+    kernel = CoreKernel()
+    monkeypatch.setattr(coresched, "_libc", kernel)
+    made = Machine(kernel)
+    made.run("a", 11, 12)
+    made.run("b", 21)
+    made.run("c", 31)
+    return made
+
+
+def test_members_share_a_cookie_and_groups_do_not(machine) -> None:
+    assert machine.want(a="-expeller", b="-expeller", c="").problems == {}
+    assert machine.of("a") == machine.of("b")
+    assert len(machine.of("a") | machine.of("c")) == 2
+    assert 0 not in machine.of("a") | machine.of("c")
+    assert {(directory, group) for directory, group, _ in machine.cookies.groups()} == {
+        ("a", "-expeller"), ("b", "-expeller"), ("c", ""),
+    }  # fmt: skip
+    assert dict(machine.cookies.outcomes()) == {("-expeller", "succeeded"): 2, ("", "succeeded"): 1}
+
+
+def test_what_holds_is_left_alone(machine) -> None:
+    machine.want(a="g", b="g")
+    before = [call for call in machine.kernel.calls if call[1] != 0]
+    machine.later()
+    assert [call for call in machine.kernel.calls if call[1] != 0] == before
+
+
+def test_koordlets_own_cookie_stays_0(machine) -> None:
+    machine.want(a="g", b="g", c="h")
+    changing = {call[0] for call in machine.kernel.calls if call[1] in (2, 3)}
+    assert threading.get_ident() not in changing
+    assert coresched.get_cookie(0) == 0
+
+
+def test_who_comes_later_gets_it_too_and_children_have_it_at_once(machine) -> None:
+    machine.want(a="g")
+    machine.kernel.fork(11, 13)
+    machine.directories["a"].append(13)
+    machine.run("a", 14)  # kubectl exec
+    assert len(machine.of("a")) == 2
+    machine.later()
+    assert len(machine.of("a")) == 1
+
+
+def test_the_group_lives_in_its_members(machine) -> None:
+    machine.want(a="g", b="g")
+    cookie = machine.of("b")
+    machine.end(11, 12)
+    machine.run("a", 15)
+    machine.later()
+    assert machine.of("a") == machine.of("b") == cookie
+    machine.end(15, 21)
+    machine.run("a", 16)
+    machine.run("b", 22)
+    machine.later()
+    assert machine.of("a") == machine.of("b") != cookie, "nobody was left who carried it"
+
+
+def test_a_pod_that_changes_its_group(machine) -> None:
+    machine.want(a="g", b="g")
+    shared = machine.of("a")
+    machine.want(a="own", b="g")
+    assert machine.of("b") == shared != machine.of("a")
+
+
+def test_given_up_it_is_given_back(machine) -> None:
+    machine.want(a="g", b="g", c="h")
+    machine.want(b="g")
+    assert machine.of("a") == machine.of("c") == {0} != machine.of("b")
+    machine.executor.give_everything_back()
+    assert machine.of("b") == {0}
+    assert machine.ledger.originals == {}
+    assert list(machine.cookies.groups()) == []
+
+
+def test_a_new_koordlet_finds_the_groups_in_the_processes(machine) -> None:
+    machine.want(a="g", b="g", c="h")
+    before = (machine.of("a"), machine.of("b"), machine.of("c"))
+    machine.koordlet()
+    machine.run("d", 41)
+    assert machine.want(a="g", b="g", c="h", d="g").problems == {}
+    assert (machine.of("a"), machine.of("b"), machine.of("c")) == before
+    assert machine.of("d") == machine.of("a")
+
+
+def test_a_new_koordlet_that_does_not_want_them_gives_them_back(machine) -> None:
+    machine.want(a="g", c="h")
+    machine.koordlet()
+    machine.want()
+    assert machine.of("a") == machine.of("c") == {0}
+
+
+def test_labels_that_changed_while_koordlet_was_away_part_what_shared_a_cookie(machine) -> None:
+    machine.want(a="g", b="g", c="h")
+    machine.koordlet()
+    machine.want(a="new", b="g", c="h")
+    machine.later()
+    assert len({*machine.of("a"), *machine.of("b"), *machine.of("c")}) == 3
+
+
+def test_conflicting_cookies_of_a_group_become_one(machine) -> None:
+    machine.kernel.tasks.update({11: 71, 21: 72})
+    machine.want(a="g", b="g")
+    assert machine.of("a") == machine.of("b") == {71}
+
+
+def test_an_empty_directory_waits_and_one_that_is_gone_costs_nothing(machine) -> None:
+    machine.directories["empty"] = []
+    result = machine.want(empty="g", gone="g", a="g")
+    assert {setting.cgroup_dir for setting in result.waiting} == {"empty", "gone"}
+    assert result.problems == {}
+    machine.run("empty", 51)
+    machine.later(1)
+    assert machine.of("empty") == machine.of("a")
+
+
+def test_a_process_that_refuses_is_a_problem_and_costs_the_others_nothing(machine) -> None:
+    machine.kernel.protected = {12}
+    result = machine.want(a="g", b="g")
+    assert "12" in result.problems[Setting(COOKIE, "a")]
+    assert machine.kernel.tasks[11] == machine.kernel.tasks[21] != 0
+    assert dict(machine.cookies.outcomes())["g", "failed"] == 1
+    machine.kernel.protected = set()
+    machine.later()
+    assert len(machine.of("a") | machine.of("b")) == 1
+    machine.now += SHOWN_SECONDS
+    assert dict(machine.cookies.outcomes()) == {}
+
+
+def test_processes_out_of_sight_are_not_koordlet_itself(machine) -> None:
+    machine.directories["elsewhere"] = [0]
+    assert machine.want(elsewhere="g").waiting == [Setting(COOKIE, "elsewhere")]
+    assert all(pid != 0 for _, _, pid, _ in machine.kernel.calls)
+
+
+def test_without_the_feature_the_kernel_is_not_asked(machine) -> None:
+    machine.available = Feature(False, "kernel without CONFIG_SCHED_CORE")
+    machine.koordlet()
+    assert machine.want(a="g").written == []
+    assert machine.kernel.calls == []
+    with pytest.raises(ResourceUnsupported, match="CONFIG_SCHED_CORE"):
+        machine.cookies.check(Setting(COOKIE, "a"), group_value("g"))
+
+
+def test_siblings_that_went_away_are_a_problem_not_a_crash(machine) -> None:
+    machine.want(a="g")
+    machine.kernel.smt = False
+    assert machine.later().waiting == [Setting(COOKIE, "a")]
+
+
+@pytest.mark.parametrize("value", [1, "", "g"])
+def test_only_groups_can_be_asked_for(machine, value) -> None:
+    with pytest.raises(InvalidValue):
+        machine.cookies.check(Setting(COOKIE, "a"), value)
+
+
+events = st.lists(
+    st.one_of(
+        st.tuples(st.just("want"), st.dictionaries(st.sampled_from("abc"), st.sampled_from(["", "g", "h"]))),
+        st.tuples(st.just("start"), st.sampled_from("abc")),
+        st.tuples(st.just("fork"), st.sampled_from("abc")),
+        st.tuples(st.just("end"), st.sampled_from("abc")),
+        st.tuples(st.just("restart"), st.none()),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(events)
+def test_whatever_happens_groups_are_apart_members_together_and_all_of_it_goes(history) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        kernel = CoreKernel()
+        patch.setattr(coresched, "_libc", kernel)
+        machine, pids, wanted = Machine(kernel), iter(range(1000, 9000)), {}
+        for name in "abc":
+            machine.run(name, next(pids))
+        for what, given_ in history:
+            found = machine.directories.get(given_, []) if isinstance(given_, str) else []
+            if what == "want":
+                wanted = given_
+            elif what == "start":
+                machine.run(given_, next(pids))
+            elif what == "fork" and found:
+                child = next(pids)
+                kernel.fork(found[0], child)
+                found.append(child)
+            elif what == "end" and found:
+                machine.end(found[0])
+            elif what == "restart":
+                machine.koordlet()
+            machine.want(**wanted)
+        for _ in range(2):  # a conflict is found by one look and ended by the next
+            machine.later()
+        by_group: dict[str, set[int]] = {}
+        for name, group in wanted.items():
+            by_group.setdefault(group, set()).update(machine.of(name))
+        cookies = [cookie for found in by_group.values() for cookie in found]
+        assert all(len(found) <= 1 for found in by_group.values())
+        assert len(cookies) == len(set(cookies))
+        assert 0 not in cookies
+        assert all(machine.of(name) <= {0} for name in "abc" if name not in wanted)
+        machine.executor.give_everything_back()
+        assert set(kernel.tasks.values()) <= {0}
+
+
+@pytest.mark.parametrize(("core", "identity"), [(0, 1), (1, 0)])
+def test_of_two_switches_that_exclude_each_other_off_comes_first(core, identity) -> None:
+    changes = [
+        Change(Setting("sched_group_identity_enabled"), 1 - identity, identity),
+        Change(Setting("sched_core"), 1 - core, core),
+    ]
+    assert [change.value for change in ordered(changes)] == [0, 1]

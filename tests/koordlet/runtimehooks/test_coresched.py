@@ -1,0 +1,143 @@
+"""Core scheduling: groups by class and label, the tables of spec 03 §4.9, and a kernel that has none."""
+
+from __future__ import annotations
+
+import pytest
+
+from koordlet.metrics import Registries
+from koordlet.resourceexecutor import Setting
+from koordlet.resourceexecutor.cookies import Cookies
+from koordlet.runtimehooks.coresched import CoreSched, attach_cookies, class_rules, group_of
+from koordlet.system.kernel import Feature
+from tests.koordlet.qosmanager.conftest import make_pod, make_view
+
+COOKIE, IDLE = "core_sched_cookie", "cpu.idle"
+DIRS = {"Guaranteed": "kubepods", "Burstable": "kubepods/burstable", "BestEffort": "kubepods/besteffort"}
+GROUP, POLICY = "koordinator.sh/core-sched-group-id", "koordinator.sh/core-sched-policy"
+EXAMPLE = {
+    "lsrClass": {"cpuQOS": {"enable": True, "coreExpeller": True, "schedIdle": 0}},
+    "lsClass": {"cpuQOS": {"enable": True, "coreExpeller": True, "schedIdle": 0}},
+    "beClass": {"cpuQOS": {"enable": True, "coreExpeller": False, "schedIdle": 1}},
+}
+
+
+def slo(classes=None, policy="coreSched"):
+    strategy = dict(EXAMPLE if classes is None else classes)
+    if policy is not None:
+        strategy["policies"] = {"cpuPolicy": policy}
+    return {"resourceQOSStrategy": strategy}
+
+
+def view_of(*pods, classes=None, policy="coreSched", **given):
+    return make_view(pods=pods, qos_dirs=DIRS, slo=slo(classes, policy), **given)
+
+
+def decided(*pods, available=True, **given):
+    decision = CoreSched(Feature(available, "" if available else "no SMT")).decide(view_of(*pods, **given))
+    return {(update.setting.cgroup_dir, update.setting.resource): update.value for update in decision.updates}
+
+
+def group(pod, classes=None):
+    return group_of(pod, class_rules(view_of(classes=classes).slo.resource_qos_strategy))
+
+
+@pytest.mark.parametrize(
+    ("qos", "kube", "labels", "expected"),
+    [
+        ("LS", "Burstable", {}, "-expeller"),
+        ("LSR", "Guaranteed", {}, "-expeller"),
+        ("LSE", "Guaranteed", {}, "-expeller"),
+        ("BE", "BestEffort", {}, ""),
+        ("SYSTEM", "Burstable", {}, None),
+        ("", "Guaranteed", {}, "-expeller"),
+        ("", "Burstable", {}, "-expeller"),
+        ("", "BestEffort", {}, ""),
+        ("LS", "Burstable", {GROUP: "web"}, "web-expeller"),
+        ("BE", "BestEffort", {GROUP: "spark"}, "spark"),
+        ("LS", "Burstable", {GROUP: "web", POLICY: "exclusive"}, "uid-pod-expeller"),
+        ("BE", "BestEffort", {POLICY: "exclusive"}, "uid-pod"),
+        ("LS", "Burstable", {GROUP: "web", POLICY: "none"}, None),
+        ("LS", "Burstable", {GROUP: "web", POLICY: "odd"}, "web-expeller"),
+    ],
+)
+def test_the_group_of_a_pod(qos, kube, labels, expected) -> None:
+    assert group(make_pod(qos=qos, kube=kube, labels=labels)) == expected
+
+
+@pytest.mark.parametrize(
+    ("qos", "kube", "expected"),
+    [
+        ("LSR", "Guaranteed", None),
+        ("", "Guaranteed", "-expeller"),
+        ("LS", "Burstable", "-expeller"),
+        ("BE", "BestEffort", None),
+    ],
+)
+def test_only_ls_is_enabled(qos, kube, expected) -> None:
+    assert group(make_pod(qos=qos, kube=kube), {"lsClass": {"cpuQOS": {"enable": True}}}) == expected
+
+
+def test_the_worked_example() -> None:
+    """LS expels, BE does not, no labels: two groups; best effort is idle as a whole."""
+    web, job = make_pod("web", qos="LS", containers=2), make_pod("job", qos="BE", kube="BestEffort")
+    assert decided(web, job) == {
+        ("kubepods/besteffort", IDLE): 1,
+        (web.meta.containers[0].cgroup_dir, COOKIE): "group:-expeller",
+        (web.meta.containers[1].cgroup_dir, COOKIE): "group:-expeller",
+        (job.meta.containers[0].cgroup_dir, COOKIE): "group:",
+    }
+
+
+@pytest.mark.parametrize(
+    ("classes", "idle"),
+    [
+        ({}, set()),
+        ({"beClass": {"cpuQOS": {"enable": False, "schedIdle": 1}}}, set()),
+        ({"beClass": {"cpuQOS": {"enable": True, "schedIdle": 1}}}, {"kubepods/besteffort"}),
+        ({"lsClass": {"cpuQOS": {"enable": True, "schedIdle": 1}}}, {"kubepods", "kubepods/burstable"}),
+        (
+            {"lsrClass": {"cpuQOS": {"enable": True}}, "lsClass": {"cpuQOS": {"enable": True, "schedIdle": 1}}},
+            {"kubepods/burstable"},
+        ),
+    ],
+)
+def test_which_directories_are_idle(classes, idle) -> None:
+    assert {where for where, file in decided(classes=classes) if file == IDLE} == idle
+
+
+@pytest.mark.parametrize(
+    "off", [{"classes": {}}, {"policy": "groupIdentity"}, {"policy": ""}, {"policy": None}], ids=str
+)
+def test_switched_off_nothing_is_wanted(off) -> None:
+    assert decided(make_pod(qos="LS"), **off) == {}
+
+
+def test_a_kernel_without_it_is_said_and_the_rest_goes_on() -> None:
+    pods = (make_pod("web", qos="LS"), make_pod("job", qos="BE", kube="BestEffort"))
+    assert decided(*pods, available=False, held={Setting("sched_core"): 0}) == {("kubepods/besteffort", IDLE): 1}
+    assert "no SMT" in CoreSched(Feature(False, "no SMT")).decide(view_of(*pods)).note
+
+
+def test_the_vendors_switches() -> None:
+    held = {Setting("sched_core"): 0, Setting("sched_group_identity_enabled"): 1}
+    found = decided(held=held)
+    assert (found[None, "sched_core"], found[None, "sched_group_identity_enabled"]) == (1, 0)
+    assert not any(where is None for where, _ in decided())
+
+
+def test_finished_pods_are_left_alone() -> None:
+    assert COOKIE not in {file for _, file in decided(make_pod(qos="LS", phase="Failed"))}
+
+
+def test_what_prometheus_sees(monkeypatch) -> None:
+    pod = make_pod("web", qos="LS")
+    place = pod.meta.containers[0].cgroup_dir
+    cookies = Cookies(lambda directory: (), Feature(True))
+    monkeypatch.setattr(cookies, "groups", lambda: iter([(place, "-expeller", 7), ("of nobody", "", 8)]))
+    registries = Registries()
+    registries.node = "n"
+    attach_cookies(registries, cookies, lambda: [pod.meta])
+    rows = [s for f in registries.internal.collect() if "cookie" in f.name for s in f.samples]
+    assert [row.name for row in rows] == ["koordlet_container_core_sched_cookie"]
+    said = rows[0].labels
+    assert (said["core_sched_group"], said["core_sched_cookie"], said["container_name"]) == ("-expeller", "7", "c0")
