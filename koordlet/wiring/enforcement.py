@@ -29,14 +29,17 @@ from koordlet.qosmanager.systemconfig import SystemConfig
 from koordlet.qosmanager.tell import Teller
 from koordlet.qosmanager.view import Judged, NodeView
 from koordlet.resourceexecutor import Executor
+from koordlet.resourceexecutor.cookies import Cookies
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger, LedgerError
 from koordlet.resourceexecutor.merge import OwnerRule
 from koordlet.runtimehooks.batchresource import BatchResource
+from koordlet.runtimehooks.coresched import CoreSched, attach_cookies
 from koordlet.runtimehooks.cpunormalization import CPUNormalization
 from koordlet.runtimehooks.cpuset import CPUSetAllocator
 from koordlet.runtimehooks.groupidentity import GroupIdentity
 from koordlet.statesinformer.callbacks import StateType
+from koordlet.wiring import divided
 from koordlet.wiring.context import Context
 from koordlet.wiring.hooks import newborns_of, runtime_hooks
 from koordlet.wiring.states import Cluster
@@ -69,10 +72,12 @@ def enforcement(
     """Make what the gates ask for, and run it."""
     options, gates, states = context.options, context.gates, cluster.states
     actions = InterferenceActions(lambda resource, directory: bool(context.files.support(resource, directory)))
-    every = _strategies(context, actions)
+    every = [*_strategies(context, actions), *divided.strategies(context, cluster)]
     strategies = [pair for pair in every if pair[1] > 0]
+    cookies = Cookies(context.files.procs, context.host.facts.features["core_sched"], boot_clock)
+    attach_cookies(context.registries, cookies, lambda: states.workloads.pods.values())
     executor = Executor(
-        KernelFiles(context.files, context.host.roots),
+        KernelFiles(context.files, context.host.roots, [cookies, *divided.stores(context)]),
         _ledger(context),
         context.auditor,
         context.registries,
@@ -152,6 +157,9 @@ def _strategies(context: Context, actions: InterferenceActions) -> list[tuple[St
         found.append((allocator, options.runtime_hooks_reconcile_interval))
     if gates.enabled("CPUNormalization"):
         found.append((CPUNormalization(), options.runtime_hooks_reconcile_interval))
+    if gates.enabled("CoreSched"):
+        cookies = CoreSched(context.host.facts.features["core_sched"])
+        found.append((cookies, options.runtime_hooks_reconcile_interval))
     if gates.enabled("BatchResource"):
         found.append((BatchResource(), options.runtime_hooks_reconcile_interval))
     if gates.enabled("CPUBurst"):
