@@ -284,6 +284,14 @@ class Registry:
                 continue
         raise errors.conflict(kind.group, kind.plural, name)
 
+    async def admit(self, key: str, obj: Json, user: UserInfo, options: WriteOptions) -> Json:
+        """Admission alone, for what is created below an object and not stored (a pod's Binding); what it made of it."""
+        request = self._request("CREATE", self.kind(key), obj, None, user, options)
+        await self.admission.mutate(request)
+        await self.admission.validate(request)
+        assert request.obj is not None, "admission of a write keeps the object"
+        return request.obj
+
     async def _replace(
         self, kind: Kind, entry: Entry, old: Json, new: Json, user: UserInfo, options: WriteOptions
     ) -> Json:

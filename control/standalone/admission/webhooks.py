@@ -38,6 +38,10 @@ _OPTIONS = {
 }
 
 
+_CREATED_BELOW = {"binding": "Binding"}
+"""Subresource -> the kind of what is sent to it, where that is not the object's own."""
+
+
 class Webhooks:
     """Calls what the store configures."""
 
@@ -120,7 +124,8 @@ def denied(name: str, status: Mapping[str, Any]) -> errors.StatusError:
 def review_request(request: AdmissionRequest, found: Match) -> Json:
     """The `request` of an AdmissionReview."""
     kind = request.kind
-    gvk = {"group": kind.group, "version": found.version, "kind": kind.kind}
+    name = _CREATED_BELOW.get(request.subresource, kind.kind)
+    gvk = {"group": kind.group, "version": found.version, "kind": name}
     gvr = {"group": kind.group, "version": found.version, "resource": kind.plural}
     out: Json = {
         "uid": str(uuid.uuid4()),

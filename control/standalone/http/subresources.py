@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
@@ -77,8 +78,12 @@ class Subresources:
         """POST pods/NAME/binding, or bindings: give a pod its node, once."""
         options = write_options(request, info)
         body = await body_object(request)
+        name = info.name or (body.get("metadata") or {}).get("name") or ""
+        meta = {**(body.get("metadata") or {}), "name": name, "namespace": info.namespace}
+        body = await self._registry.admit(
+            POD, {**body, "metadata": meta}, user, replace(options, subresource="binding")
+        )
         meta, target = body.get("metadata") or {}, body.get("target") or {}
-        name = info.name or meta.get("name") or ""
         node = target.get("name") or ""
         if not node:
             cause = errors.FieldError("FieldValueRequired", "target.name", "Required value")
