@@ -1,0 +1,243 @@
+"""A runtime proxy's calls to a real koordlet: what a pod gets is in the kernel when the call returns.
+
+One koordlet with a kubelet that shows no pod, then one that fails hooks loudly and whose kubelet never answers. The
+proxy is a plain gRPC client.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+
+from koordlet.api.hooks import api_pb2
+from koordlet.api.hooks.api_pb2_grpc import RuntimeHookServiceStub
+from koordlet.system.naming import KubeQOS
+
+from .fleet import Fleet, Need, PodSpec, kernel_text
+from .scene import Scene
+
+pytestmark = pytest.mark.kernel
+
+MIB = 1 << 20
+SPEC = {"resourceQOSStrategy": {"beClass": {"cpuQOS": {"enable": True}}}}
+BATCH = {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": "64Mi"}
+EXTENDED = json.dumps({"containers": {"c0": {"requests": BATCH, "limits": BATCH}}})
+POD = {"cpu.shares": 512, "cpu.cfs_quota_us": 50_000, "memory.limit_in_bytes": 64 * MIB}
+NEUTRAL = {"cpu.shares": 2, "cpu.cfs_quota_us": -1, "memory.limit_in_bytes": -1}
+LABELS = {"koordinator.sh/qosClass": "BE"}
+SPEC_ANNOTATION = "node.koordinator.sh/extended-resource-spec"
+BATCH_POD = PodSpec("job", KubeQOS.BESTEFFORT, "BE", (Need(),))
+CALL_SECONDS = 60.0
+"""What this client waits; koordlet's own patience is shorter."""
+
+
+class Proxy:
+    """A client of one koordlet's socket."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.path = scene.view.state / "koordlet.sock"
+        options = [("grpc.use_local_subchannel_pool", 1)]  # nobody else's pause between attempts to connect
+        self.channel = grpc.insecure_channel(f"unix:{self.path}", options)
+        self.stub = RuntimeHookServiceStub(self.channel)
+
+    def sandbox(self, pod: Any, annotation: str = EXTENDED, directory: str | None = None) -> Any:
+        return self.stub.PreRunPodSandboxHook(self.request(pod, annotation, directory), timeout=CALL_SECONDS)
+
+    def stopped(self, pod: Any) -> Any:
+        return self.stub.PostStopPodSandboxHook(self.request(pod), timeout=CALL_SECONDS)
+
+    def container(self, pod: Any, annotation: str = EXTENDED) -> Any:
+        request = api_pb2.ContainerResourceHookRequest(
+            pod_meta=_meta(pod),
+            container_meta={"name": "c0"},
+            pod_labels=LABELS,
+            pod_annotations={SPEC_ANNOTATION: annotation},
+            pod_cgroup_parent=f"/{pod.dir}",
+            container_envs={"HOME": "/root"},
+            container_resources={"cpu_period": 100_000, "cpu_shares": 2, "oom_score_adj": 1000},
+        )
+        return self.stub.PreCreateContainerHook(request, timeout=CALL_SECONDS)
+
+    @staticmethod
+    def request(pod: Any, annotation: str = EXTENDED, directory: str | None = None) -> Any:
+        return api_pb2.PodSandboxHookRequest(
+            pod_meta=_meta(pod),
+            labels=LABELS,
+            annotations={SPEC_ANNOTATION: annotation, "else": "kept"},
+            cgroup_parent=f"/{pod.dir}" if directory is None else directory,
+        )
+
+
+def _meta(pod: Any) -> dict[str, str]:
+    return {"name": pod.spec.name, "namespace": "default", "uid": pod.uid}
+
+
+def held(scene: Scene, directory: str, values: dict[str, int]) -> dict[str, bool]:
+    """Which of the values the kernel holds."""
+    found = {}
+    for resource, value in values.items():
+        controller, file, text = kernel_text(scene.fleet.tree.v2, resource, value)
+        found[resource] = (scene.fleet.tree.path(controller, directory) / file).read_text().strip() == text
+    return found
+
+
+@pytest.fixture(scope="module")
+def scene(tools: Any, trees: Any, views: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    tree = trees()
+    made = Scene(tools, Fleet(tree), views(tree), tmp_path_factory.mktemp("cluster"))
+    (made.view.scratch / "hookserver.d").mkdir()
+    try:
+        made.open(SPEC, cpus=2, memory_mib=4096)
+        made.start()
+        made.settle()
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def proxy(scene: Scene) -> Iterator[Proxy]:
+    made = Proxy(scene)
+    yield made
+    made.channel.close()
+
+
+def test_koordlet_registers_and_only_root_may_call(scene: Scene, proxy: Proxy) -> None:
+    path = scene.view.scratch / "hookserver.d/koordlet.json"
+    scene.tools.until(path.exists, "the registration")
+    assert json.loads(path.read_text()) == {
+        "remote-endpoint": "/var/run/koordlet/koordlet.sock",
+        "failure-policy": "Ignore",
+        "runtime-hooks": ["PreCreateContainer", "PreRunPodSandbox", "PreUpdateContainerResources"],
+    }
+    assert stat.S_IMODE(proxy.path.stat().st_mode) == 0o600
+
+
+def test_a_pod_that_nobody_knows_yet_is_set_up_when_the_call_returns(scene: Scene, proxy: Proxy) -> None:
+    (pod,) = scene.fleet.add(BATCH_POD)
+    answer = proxy.sandbox(pod)
+    assert all(held(scene, pod.dir, POD).values()), held(scene, pod.dir, POD)
+    resources = answer.resources
+    assert (resources.cpu_shares, resources.cpu_quota, resources.memory_limit_in_bytes) == tuple(POD.values())
+    assert dict(answer.annotations)["else"] == "kept"
+    assert (dict(answer.labels), answer.cgroup_parent) == (LABELS, f"/{pod.dir}")
+    scene.settle()
+    assert all(held(scene, pod.dir, POD).values()), "and stays while the kubelet does not show it"
+    proxy.stopped(pod)
+    scene.tools.until(lambda: all(held(scene, pod.dir, NEUTRAL).values()), "a stopped pod's settings given back")
+
+
+def test_a_container_is_created_with_its_values_and_everything_else_as_asked(scene: Scene, proxy: Proxy) -> None:
+    (pod,) = scene.fleet.add(BATCH_POD)
+    answer = proxy.container(pod)
+    resources = answer.container_resources
+    assert (resources.cpu_shares, resources.cpu_quota, resources.memory_limit_in_bytes) == tuple(POD.values())
+    assert (resources.oom_score_adj, dict(answer.container_envs)) == (1000, {"HOME": "/root"})
+    assert all(held(scene, pod.dir, POD).values()), "its sandbox may have started before koordlet"
+
+
+def test_a_malformed_annotation_costs_nobody_a_start(scene: Scene, proxy: Proxy) -> None:
+    (pod,) = scene.fleet.add(BATCH_POD)
+    answer = proxy.sandbox(pod, '{"containers": 1}')
+    assert (answer.resources.cpu_quota, answer.resources.cpu_shares) == (0, 0)
+    family = scene.koordlet.families()["koordlet_runtime_hook_invoked_duration_milliseconds"]
+    failed = {(s.labels["hook"], s.labels["stage"]) for s in family.samples if s.labels["status"] == "failed"}
+    assert failed == {("BatchResource", "PreRunPodSandbox")}
+    assert "extended-resource-spec" in scene.koordlet.log
+
+
+def test_a_pod_whose_directory_comes_later_is_set_up_then(scene: Scene, proxy: Proxy) -> None:
+    (pod,) = scene.fleet.add(BATCH_POD)
+    scene.fleet.remove(pod.uid)
+    assert proxy.sandbox(pod).resources.cpu_shares == 512
+    scene.fleet.tree.mkdir(pod.dir)
+    scene.tools.until(lambda: all(held(scene, pod.dir, POD).values()), "settings of a directory that came late")
+
+
+def test_nothing_outside_the_kubelets_directories_is_touched(scene: Scene, proxy: Proxy) -> None:
+    (pod,) = scene.fleet.add(BATCH_POD)
+    with pytest.raises(grpc.RpcError, match="leads upwards"):
+        proxy.sandbox(pod, directory="/kubepods/../other")
+    scene.fleet.tree.mkdir("elsewhere")
+    assert proxy.sandbox(pod, directory="/elsewhere").resources.cpu_shares == 512
+    assert held(scene, "elsewhere", {"cpu.cfs_quota_us": -1}) == {"cpu.cfs_quota_us": True}
+
+
+def test_many_calls_at_once_are_all_answered(scene: Scene, proxy: Proxy) -> None:
+    pods = scene.fleet.add(*[PodSpec(f"many-{n}", KubeQOS.BESTEFFORT, "BE", (Need(),)) for n in range(20)])
+    with ThreadPoolExecutor(40) as pool:
+        answers = list(pool.map(proxy.sandbox, pods * 10))
+    assert {answer.resources.cpu_quota for answer in answers} == {50_000}
+    assert [pod.dir for pod in pods if not all(held(scene, pod.dir, POD).values())] == []
+
+
+def test_koordlet_stops_while_calls_run_and_its_registration_stays(scene: Scene, proxy: Proxy) -> None:
+    """Each call is answered or refused, none hangs; pods that were newborn get everything back."""
+    (pod,) = scene.fleet.add(BATCH_POD)
+    answered, refused = threading.Event(), threading.Event()
+    odd: list[str] = []
+
+    def call() -> None:
+        while not refused.is_set():
+            try:
+                proxy.sandbox(pod)
+                answered.set()
+            except grpc.RpcError as error:
+                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):  # type: ignore[attr-defined]
+                    odd.append(str(error))
+                refused.set()
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    scene.tools.until(answered.is_set, "a call answered")
+    status = scene.stop()
+    for thread in threads:
+        thread.join()
+    assert (status, odd) == (0, [])
+    assert not proxy.path.exists()
+    assert (scene.view.scratch / "hookserver.d/koordlet.json").exists()
+    assert all(held(scene, pod.dir, NEUTRAL).values()), held(scene, pod.dir, NEUTRAL)
+
+
+# --- the last: another koordlet over the same node
+
+
+@pytest.fixture(scope="module")
+def strict(scene: Scene) -> Iterator[Proxy]:
+    scene.koordlet.kill()
+    scene.kubelet.silent = True
+    scene.start("--runtime-hooks-plugin-failure-policy=Fail", "--runtime-hooks-disable-stages=PreRunPodSandbox")
+    scene.tools.until((scene.view.state / "koordlet.sock").exists, "its socket")
+    proxy = Proxy(scene)
+    yield proxy
+    proxy.channel.close()
+
+
+def test_with_policy_fail_the_error_names_pod_and_annotation(strict: Proxy, scene: Scene) -> None:
+    (pod,) = scene.fleet.add(BATCH_POD)
+    with pytest.raises(grpc.RpcError, match=r"default/job.*extended-resource-spec"):
+        strict.sandbox(pod, "{")
+    with pytest.raises(grpc.RpcError, match=r"default/job, container c0.*extended-resource-spec"):
+        strict.container(pod, '{"containers": {"c0": {"limits": {"kubernetes.io/batch-cpu": "many"}}}}')
+
+
+def test_koordlet_answers_before_the_kubelet_did(strict: Proxy, scene: Scene) -> None:
+    """What is in the response needs nobody; what must be written follows once pods are known."""
+    (pod,) = scene.fleet.add(BATCH_POD)
+    assert strict.sandbox(pod).resources.cpu_quota == 50_000
+    scene.kubelet.silent = False
+    scene.tools.until(lambda: all(held(scene, pod.dir, POD).values()), "settings once the kubelet answered")
+
+
+def test_a_disabled_stage_is_not_registered(strict: Proxy, scene: Scene) -> None:
+    path = scene.view.scratch / "hookserver.d/koordlet.json"
+    scene.tools.until(lambda: "PreRunPodSandbox" not in path.read_text(), "the new registration")
+    assert json.loads(path.read_text())["runtime-hooks"] == ["PreCreateContainer", "PreUpdateContainerResources"]
