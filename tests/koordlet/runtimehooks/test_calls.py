@@ -1,0 +1,175 @@
+"""A hook call from any protocol: newborn pods, the round it waits for, patience and policies; the registration."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordlet.metrics import Registries
+from koordlet.runtimehooks.calls import HookCalls
+from koordlet.runtimehooks.contexts import pod_of
+from koordlet.runtimehooks.hooks import Answer, FailurePolicy, HookContext, HookError, Hooks, Stage
+from koordlet.runtimehooks.newborns import Newborns
+from koordlet.runtimehooks.registration import RegistrationError, register
+from tests.koordlet.qosmanager.conftest import make_pod, make_view
+
+SANDBOX, CREATE, STOP = Stage.PRE_RUN_POD_SANDBOX, Stage.PRE_CREATE_CONTAINER, Stage.POST_STOP_POD_SANDBOX
+
+
+class Node:
+    """Calls over a node made by hand; `rounds` holds the newborns of each round."""
+
+    def __init__(self, policy: FailurePolicy = FailurePolicy.IGNORE, patience: float = 30.0) -> None:
+        self.known: dict[str, Any] = {}
+        self.now = 0.0
+        self.error: Exception | None = None
+        self.rounds: list[list[str]] = []
+        self.newborns = Newborns(lambda: self.known, lambda: "kubepods", lambda: self.now, limit=3)
+        self.registries = Registries()
+        self.registries.node = "n"
+        plugins = [_Shares()]
+        self.calls = HookCalls(
+            Hooks(plugins, self.registries, policy=policy), self.newborns, make_view, self.follow, self.registries,
+            patience=patience,
+        )  # fmt: skip
+
+    def follow(self) -> None:
+        if self.error is not None:
+            raise self.error
+        self.rounds.append([pod.meta.uid for pod in self.newborns.shown()])
+
+    def counts(self) -> dict[tuple[str, str], float]:
+        (family,) = [f for f in self.registries.internal.collect() if f.name == "koordlet_runtime_hook_calls"]
+        return {(s.labels["stage"], s.labels["status"]): s.value for s in family.samples}
+
+
+class _Shares:
+    hook, gate, stages = "shares", "none", (SANDBOX, CREATE)
+
+    def answer(self, stage: Stage, context: HookContext, view: Any) -> Answer:
+        return Answer(cpu_shares=2)
+
+
+def asked(uid: str = "1", parent: str = "") -> HookContext:
+    return HookContext(pod_of(f"p{uid}", "ns", uid, {}, {}, parent or f"/kubepods/pod{uid}"))
+
+
+async def test_a_call_returns_after_a_round_with_its_pod() -> None:
+    node = Node()
+    assert await node.calls.answer(SANDBOX, asked()) == Answer(cpu_shares=2)
+    assert node.rounds == [["1"]]
+    assert node.counts() == {("PreRunPodSandbox", "answered"): 1}
+
+
+async def test_calls_that_come_together_share_a_round() -> None:
+    node = Node()
+    await asyncio.gather(*(node.calls.answer(SANDBOX, asked(uid)) for uid in "123"))
+    assert node.rounds == [["1", "2", "3"]]
+
+
+async def test_a_container_of_a_pod_that_is_known_waits_for_nothing() -> None:
+    node = Node()
+    node.known["1"] = make_pod().meta
+    await node.calls.answer(CREATE, asked())
+    assert (node.rounds, len(node.newborns)) == ([], 0)
+    await node.calls.answer(SANDBOX, asked())
+    assert node.rounds == [[]], "its sandbox does: who knows when the pods were decided last"
+
+
+async def test_a_container_of_an_unknown_pod_makes_it_known_once() -> None:
+    node = Node()
+    await node.calls.answer(CREATE, asked())
+    await node.calls.answer(CREATE, asked())
+    assert node.rounds == [["1"]]
+
+
+async def test_a_stopped_sandbox_is_forgotten() -> None:
+    node = Node()
+    await node.calls.answer(SANDBOX, asked())
+    assert await node.calls.answer(STOP, asked()) == Answer()
+    assert len(node.newborns) == 0
+
+
+@pytest.mark.parametrize("parent", ["/system.slice/x", "kubepods", "/"], ids=["elsewhere", "their root", "the root"])
+async def test_pods_outside_the_kubelets_directories_get_an_answer_only(parent: str) -> None:
+    node = Node()
+    assert await node.calls.answer(SANDBOX, asked(parent=parent)) == Answer(cpu_shares=2)
+    assert (node.rounds, len(node.newborns)) == ([], 0)
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["no round in time", "a round that fails"])
+async def test_a_round_that_does_not_come(late: bool) -> None:
+    """Ignore answers all the same, Fail tells; both count."""
+    for policy in FailurePolicy:
+        node = Node(policy, patience=0.0 if late else 30.0)
+        node.error = None if late else RuntimeError("strategies are gone")
+        if policy is FailurePolicy.IGNORE:
+            assert await node.calls.answer(SANDBOX, asked()) == Answer(cpu_shares=2)
+        else:
+            with pytest.raises(HookError, match=r"pod ns/p1: settings (not in place|could not be decided)"):
+                await node.calls.answer(SANDBOX, asked())
+        assert node.counts() == {("PreRunPodSandbox", "late"): 1}
+
+
+async def test_the_callers_deadline_counts_where_it_is_shorter() -> None:
+    node = Node()
+    node.calls._last = node.calls._clock() + 3600  # the next round is an hour away
+    await node.calls.answer(SANDBOX, asked(), seconds=0.01)
+    assert node.counts() == {("PreRunPodSandbox", "late"): 1}
+
+
+# --- newborns
+
+
+def test_newborns_leave_when_the_kubelet_shows_them_or_nobody_does() -> None:
+    node = Node()
+    pod = asked().pod
+    assert node.newborns.add(pod)
+    assert not node.newborns.add(pod), "no news"
+    assert node.newborns.add(replace(pod, raw_qos="LS")), "news: another class"
+    assert node.newborns.directory("1") == "kubepods/pod1"
+    node.now = 301.0
+    assert node.newborns.shown() == ()
+    node.newborns.add(pod)
+    node.known["1"] = make_pod().meta
+    assert node.newborns.shown() == ()
+    assert node.newborns.directory("1") == make_pod().meta.cgroup_dir
+    assert node.newborns.directory("2") == ""
+
+
+def test_only_so_many_newborns_are_kept() -> None:
+    node = Node()
+    for uid in "1234":
+        node.newborns.add(asked(uid).pod)
+    assert [pod.meta.uid for pod in node.newborns.shown()] == ["2", "3", "4"]
+
+
+# --- registration
+
+
+def test_the_registration_is_written_whole_and_only_when_it_changes(tmp_path: Path) -> None:
+    stages = [SANDBOX, CREATE]
+    path = register(tmp_path, "/run/k.sock", FailurePolicy.FAIL, stages)
+    assert path.name == "koordlet.json"
+    assert path.read_text().startswith('{\n\t"remote-endpoint"')
+    assert json.loads(path.read_text()) == {
+        "remote-endpoint": "/run/k.sock",
+        "failure-policy": "Fail",
+        "runtime-hooks": ["PreCreateContainer", "PreRunPodSandbox"],
+    }
+    inode = path.stat().st_ino
+    register(tmp_path, "/run/k.sock", FailurePolicy.FAIL, stages)
+    assert path.stat().st_ino == inode
+    register(tmp_path, "/run/k.sock", FailurePolicy.IGNORE, stages)
+    assert path.stat().st_ino != inode
+    assert [entry.name for entry in tmp_path.iterdir()] == ["koordlet.json"]
+
+
+def test_a_registration_that_cannot_be_written_says_why(tmp_path: Path) -> None:
+    with pytest.raises(RegistrationError, match="No such file"):
+        register(tmp_path / "none", "/run/k.sock", FailurePolicy.FAIL, [SANDBOX])

@@ -1,0 +1,297 @@
+"""Hooks: stages, order, what later ones overwrite, failure policies."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from koordlet.metrics import Registries
+from koordlet.runtimehooks.batchresource import BatchResource
+from koordlet.runtimehooks.contexts import pod_of
+from koordlet.runtimehooks.gpu import GPUEnvInject
+from koordlet.runtimehooks.groupidentity import GroupIdentity
+from koordlet.runtimehooks.hooks import (
+    NOTHING,
+    Answer,
+    FailurePolicy,
+    HookContainer,
+    HookContext,
+    HookError,
+    Hooks,
+    Mount,
+    Stage,
+    followed,
+)
+from koordlet.runtimehooks.rdma import RDMADeviceInject
+from koordlet.system.rdma import DeviceNode
+from tests.koordlet.qosmanager.conftest import make_pod, make_view
+
+SANDBOX, CREATE, UPDATE = (
+    Stage.PRE_RUN_POD_SANDBOX,
+    Stage.PRE_CREATE_CONTAINER,
+    Stage.PRE_UPDATE_CONTAINER_RESOURCES,
+)
+GIB = 1 << 30
+EXTENDED = "node.koordinator.sh/extended-resource-spec"
+
+
+class Plugin:
+    """Answers what it is told to, or raises."""
+
+    gate = "none"
+
+    def __init__(self, hook: str, answer: Answer | Exception = NOTHING, *stages: Stage) -> None:
+        self.hook, self.stages, self.said = hook, stages or (SANDBOX,), answer
+        self.asked = 0
+
+    def answer(self, stage: Stage, context: HookContext, view: Any) -> Answer:
+        self.asked += 1
+        if isinstance(self.said, Exception):
+            raise self.said
+        return self.said
+
+
+def context(
+    qos: str = "BE", container: str = "", parent: str = "/kubepods/besteffort/pod1", **annotations: Any
+) -> HookContext:
+    """`annotations`: extended, others by their last word."""
+    keys = {"extended": EXTENDED, "cpu_qos": "koordinator.sh/cpuQOS"}
+    said = {keys[name]: value if isinstance(value, str) else json.dumps(value) for name, value in annotations.items()}
+    pod = pod_of("job", "default", "1", {"koordinator.sh/qosClass": qos} if qos else {}, said, parent)
+    return HookContext(pod, HookContainer(container) if container else None)
+
+
+def hooks(*plugins: Any, policy: FailurePolicy = FailurePolicy.IGNORE) -> Hooks:
+    return Hooks(plugins, Registries(), policy=policy)
+
+
+def test_hooks_of_a_stage_run_in_the_order_of_their_names() -> None:
+    found = hooks(Plugin("b"), Plugin("a"), Plugin("gpu env inject"), Plugin("Z"), Plugin("c", NOTHING, CREATE))
+    assert found.names(SANDBOX) == ("Z", "a", "b", "gpu env inject")
+    assert found.stages == (SANDBOX, CREATE)
+
+
+def test_a_name_twice_in_a_stage_is_fatal() -> None:
+    hooks(Plugin("a"), Plugin("a", NOTHING, CREATE))
+    with pytest.raises(ValueError, match="two hooks of stage PreRunPodSandbox are named 'a'"):
+        hooks(Plugin("a"), Plugin("b"), Plugin("a"))
+
+
+def test_later_hooks_overwrite_and_lists_add_up() -> None:
+    one, two = Mount("/a", "/a"), Mount("/b", "/b")
+    first = Answer(cpu_shares=2, cfs_quota=7, env={"A": "1", "B": "1"}, mounts=(one,))
+    second = Answer(cfs_quota=-1, cpuset="", env={"B": "2"}, mounts=(two,))
+    found = hooks(Plugin("a", first), Plugin("b", second)).answer(SANDBOX, context(), make_view())
+    assert found == Answer(cpu_shares=2, cfs_quota=-1, cpuset="", env={"A": "1", "B": "2"}, mounts=(one, two))
+
+
+FAILURES = {
+    "its own words": (HookError("no device"), "hook b, pod default/job: no device"),
+    "a fault of its own": (KeyError("x"), r"hook b, pod default/job: KeyError\('x'\)"),
+}
+
+
+@pytest.mark.parametrize(("error", "said"), FAILURES.values(), ids=FAILURES)
+def test_a_failing_hook_is_left_out_or_ends_the_stage(error: Exception, said: str) -> None:
+    first, last = Plugin("a", Answer(cpu_shares=2)), Plugin("c", Answer(cfs_quota=5))
+    found = hooks(first, Plugin("b", error), last).answer(SANDBOX, context(), make_view())
+    assert found == Answer(cpu_shares=2, cfs_quota=5)
+    with pytest.raises(HookError, match=said):
+        hooks(first, Plugin("b", error), last, policy=FailurePolicy.FAIL).answer(SANDBOX, context(), make_view())
+    assert last.asked == 1
+
+
+def test_time_and_failures_are_counted_once_the_node_is_known() -> None:
+    registries = Registries()
+    found = Hooks([Plugin("a"), Plugin("b", HookError("no"))], registries)
+    found.answer(SANDBOX, context(), make_view())
+    registries.node = "n"
+    found.answer(SANDBOX, context(), make_view())
+    (family,) = [f for f in registries.internal.collect() if "runtime_hook_invoked" in f.name]
+    counts = {(s.labels["hook"], s.labels["status"]): s.value for s in family.samples if s.name.endswith("_count")}
+    assert counts == {("a", "succeeded"): 1, ("b", "failed"): 1}
+
+
+# --- what the plugins answer, by stage
+
+TWO = {
+    "containers": {
+        "c0": {
+            "requests": {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": "1Gi"},
+            "limits": {"kubernetes.io/batch-cpu": "1000", "kubernetes.io/batch-memory": "1Gi"},
+        },
+        "c1": {
+            "requests": {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": "1Gi"},
+            "limits": {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": "1Gi"},
+        },
+    }
+}
+POD = Answer(cpu_shares=1024, cfs_quota=150_000, memory_limit=2 * GIB)
+FIRST = Answer(cpu_shares=512, cfs_quota=100_000, memory_limit=GIB)
+BATCH = {
+    "the pod": (SANDBOX, context(extended=TWO), POD),
+    "a container": (CREATE, context(container="c0", extended=TWO), FIRST),
+    "its update": (UPDATE, context(container="c1", extended=TWO), Answer(cpu_shares=512, cfs_quota=50_000,
+                                                                        memory_limit=GIB)),
+    "a container that asks for nothing": (CREATE, context(container="c2", extended=TWO), NOTHING),
+    "an LS pod": (SANDBOX, context("LS", extended=TWO), NOTHING),
+    "no annotation": (SANDBOX, context(), NOTHING),
+    "no containers (spec 03 §8.16)": (SANDBOX, context(extended={"containers": {}}), NOTHING),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("stage", "asked", "answer"), BATCH.values(), ids=BATCH)
+def test_batch_resources(stage: Stage, asked: HookContext, answer: Answer) -> None:
+    assert BatchResource().answer(stage, asked, make_view()) == answer
+
+
+def test_batch_resources_follow_the_nodes_speed_and_its_suppression() -> None:
+    asked = context(extended=TWO)
+    assert BatchResource().answer(SANDBOX, asked, make_view(normalization=1.2)).cfs_quota == 125_000
+    suppressed = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"}}
+    assert BatchResource().answer(SANDBOX, asked, make_view(slo=suppressed)).cfs_quota == -1
+
+
+def test_what_a_running_pod_gets_is_what_its_hook_said() -> None:
+    """One rule: the strategy and the hook agree for a pod that both know."""
+    containers = [{"name": name, "resources": one} for name, one in TWO["containers"].items()]
+    pod = make_pod("job", qos="BE", kube="BestEffort", containers=2, spec={"containers": containers})
+    decided = {u.setting.resource: u.value for u in BatchResource().decide(make_view(pods=(pod,))).updates
+               if u.setting.cgroup_dir == pod.meta.cgroup_dir}  # fmt: skip
+    assert decided == {
+        "cpu.shares": POD.cpu_shares,
+        "cpu.cfs_quota_us": POD.cfs_quota,
+        "memory.limit_in_bytes": POD.memory_limit,
+    }
+
+
+@pytest.mark.parametrize("broken", ["{", '{"containers": 1}', '{"containers": {"c0": {"limits": {"a": "x"}}}}'])
+def test_a_malformed_annotation_fails_the_hook_and_names_it(broken: str) -> None:
+    strict = hooks(BatchResource(), policy=FailurePolicy.FAIL)
+    with pytest.raises(HookError, match=r"hook BatchResource, pod default/job.*extended-resource-spec"):
+        strict.answer(SANDBOX, context(extended=broken), make_view())
+
+
+ALL_ON = {"resourceQOSStrategy": {f"{name}Class": {"cpuQOS": {"enable": True}} for name in ("lsr", "ls", "be")}}
+BURSTABLE = "/kubepods/burstable/pod1"
+IDENTITIES = {
+    "BE": (context("BE"), ("cpu.bvt_warp_ns",), Answer(cpu_bvt=-1)),
+    "LS": (context("LS", parent=BURSTABLE), ("cpu.bvt_warp_ns",), Answer(cpu_bvt=2)),
+    "an LS pod that steps back": (
+        context("LS", parent=BURSTABLE, cpu_qos={"enable": True, "groupIdentity": -1}),
+        ("cpu.bvt_warp_ns",),
+        Answer(cpu_bvt=-1),
+    ),
+    "by path": (context("", parent="/kubepods/pod1"), ("cpu.bvt_warp_ns",), Answer(cpu_bvt=2)),
+    "a stock kernel": (context("BE", parent=BURSTABLE), ("cpu.idle",), Answer(cpu_idle=1)),
+    "below an idle directory": (context("BE"), ("cpu.idle",), NOTHING),
+}
+
+
+@pytest.mark.parametrize(("asked", "kernel", "answer"), IDENTITIES.values(), ids=IDENTITIES)
+def test_group_identity(asked: HookContext, kernel: tuple[str, ...], answer: Answer) -> None:
+    plugin = GroupIdentity(lambda resource, directory: resource in kernel)
+    assert plugin.answer(SANDBOX, asked, make_view(slo=ALL_ON)) == answer
+    assert plugin.answer(SANDBOX, asked, make_view()) == NOTHING, "no class is on"
+
+
+def test_an_identity_out_of_range_fails_whatever_the_class() -> None:
+    plugin = GroupIdentity(lambda resource, directory: True)
+    for qos in ("LS", "BE"):
+        asked = context(qos, cpu_qos={"enable": True, "groupIdentity": 3})
+        with pytest.raises(HookError, match=r"koordinator.sh/cpuQOS.*3 is not within"):
+            hooks(plugin, policy=FailurePolicy.FAIL).answer(SANDBOX, asked, make_view(slo=ALL_ON))
+
+
+# --- devices
+
+ALLOCATED = "scheduling.koordinator.sh/device-allocated"
+HAMI = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
+HALF = {"koordinator.sh/gpu-memory-ratio": "50", "koordinator.sh/gpu-memory": "16Gi", "koordinator.sh/gpu-core": "50"}
+LIBRARY = "/usr/local/vgpu/libvgpu.so"
+
+
+def with_devices(devices: Any, labels: dict[str, str] | None = None) -> HookContext:
+    text = devices if isinstance(devices, str) else json.dumps(devices)
+    pod = pod_of("job", "default", "1", labels or {}, {ALLOCATED: text}, "/kubepods/pod1")
+    return HookContext(pod, HookContainer("main"))
+
+
+def gpus(*resources: dict[str, str]) -> dict[str, Any]:
+    return {"gpu": [{"minor": minor, "resources": one} for minor, one in enumerate(resources)]}
+
+
+VISIBLE = {"NVIDIA_VISIBLE_DEVICES": "0"}
+BOUNDED = {
+    **VISIBLE,
+    "CUDA_DEVICE_MEMORY_LIMIT": "17179869184",
+    "CUDA_DEVICE_SM_LIMIT": "50",
+    "LD_PRELOAD": LIBRARY,
+}
+GPUS = {
+    "two": (gpus({}, {}), {}, {"NVIDIA_VISIBLE_DEVICES": "0,1"}),
+    "another kind": ({"rdma": [{"minor": 0}]}, {}, {}),
+    "half of one, nobody isolates": (gpus(HALF), {}, VISIBLE),
+    "half of one": (gpus(HALF), HAMI, BOUNDED),
+    "a whole one": (gpus({**HALF, "koordinator.sh/gpu-memory-ratio": "100"}), HAMI, VISIBLE),
+}
+
+
+@pytest.mark.parametrize(("devices", "labels", "env"), GPUS.values(), ids=GPUS)
+def test_gpus(devices: Any, labels: dict[str, str], env: dict[str, str]) -> None:
+    assert GPUEnvInject(LIBRARY).answer(CREATE, with_devices(devices, labels), make_view()).env == env
+
+
+def test_a_bounded_gpu_needs_mounts_and_the_monitor_a_directory() -> None:
+    asked = with_devices(gpus(HALF), HAMI)
+    both = (Mount(LIBRARY, LIBRARY), Mount("/tmp/vgpulock", "/tmp/vgpulock"))
+    assert GPUEnvInject(LIBRARY).answer(CREATE, asked, make_view()).mounts == both
+    watched = GPUEnvInject(LIBRARY, monitor=True).answer(CREATE, asked, make_view())
+    own = Mount("/usr/local/vgpu/containers/1_main", "/usr/local/vgpu", fresh=True)
+    assert watched.mounts == (*both, own)
+    assert watched.env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/usr/local/vgpu/1_main.cache"
+
+
+BROKEN = {
+    "not JSON": ("{", "device-allocated"),
+    "no ratio": (gpus({}), r"gpu 0 has no koordinator.sh/gpu-memory-ratio"),
+    "no memory": (gpus({"koordinator.sh/gpu-memory-ratio": "50"}), r"gpu 0 has no koordinator.sh/gpu-memory$"),
+}
+
+
+@pytest.mark.parametrize(("devices", "said"), BROKEN.values(), ids=BROKEN)
+def test_what_a_gpu_needs(devices: Any, said: str) -> None:
+    with pytest.raises(HookError, match=said):
+        hooks(GPUEnvInject(LIBRARY), policy=FailurePolicy.FAIL).answer(CREATE, with_devices(devices, HAMI), make_view())
+
+
+def test_rdma_functions_virtual_before_physical() -> None:
+    asked: list[str] = []
+
+    def find(address: str) -> DeviceNode:
+        asked.append(address)
+        return DeviceNode(f"/dev/infiniband/uverbs{len(asked)}", 231, len(asked))
+
+    allocated = {
+        "rdma": [
+            {"minor": 0, "id": "0000:01:00.0"},
+            {"minor": 1, "id": "0000:02:00.0", "extension": {"vfs": [{"minor": 3, "busID": "0000:02:00.3"}]}},
+        ]
+    }
+    found = RDMADeviceInject(find).answer(CREATE, with_devices(allocated), make_view())
+    assert asked == ["", "0000:01:00.0", "0000:02:00.3"]
+    assert [(one.type, one.major, one.minor, one.mode) for one in found.devices] == [
+        ("c", 231, n, 0o666) for n in (1, 2, 3)
+    ]
+
+
+# --- whom settings follow
+
+
+def test_settings_follow_the_kubelets_pods_and_newborns() -> None:
+    pods = (make_pod("runs"), make_pod("done", phase="Succeeded"), make_pod("vm", spec={"runtimeClassName": "kata"}))
+    newborn = context().pod
+    view = make_view(pods=pods, newborns=(newborn,))
+    assert [pod.meta.name for pod in followed(view)] == ["runs", "job"]

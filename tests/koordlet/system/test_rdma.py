@@ -1,0 +1,50 @@
+"""RDMA device nodes: found by PCI address, or refused by name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from koordlet.system.rdma import CONNECTION_MANAGER, RDMAError, verbs_device
+from koordlet.system.roots import Roots
+
+ADDRESS = "0000:01:00.0"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> tuple[Roots, Path]:
+    """One function with two verbs devices; nodes that are /dev/null's."""
+    verbs = tmp_path / f"sys/bus/pci/devices/{ADDRESS}/infiniband_verbs"
+    for name in ("uverbs1", "uverbs0"):
+        (verbs / name).mkdir(parents=True)
+    dev = tmp_path / "dev"
+    (dev / "infiniband").mkdir(parents=True)
+    for name in ("rdma_cm", "uverbs0"):
+        (dev / "infiniband" / name).symlink_to("/dev/null")
+    return Roots.under(tmp_path), dev
+
+
+def test_the_first_verbs_device_and_the_connection_manager(host: tuple[Roots, Path]) -> None:
+    roots, dev = host
+    null = Path("/dev/null").stat().st_rdev
+    found = verbs_device(roots, ADDRESS, dev)
+    assert (found.path, found.major, found.minor) == ("/dev/infiniband/uverbs0", os.major(null), os.minor(null))
+    assert verbs_device(roots, CONNECTION_MANAGER, dev).path == "/dev/infiniband/rdma_cm"
+
+
+def test_what_is_not_there_is_named(host: tuple[Roots, Path], tmp_path: Path) -> None:
+    roots, dev = host
+    with pytest.raises(RDMAError, match="0000:09:00.0"):
+        verbs_device(roots, "0000:09:00.0", dev)
+    with pytest.raises(RDMAError, match=r"'\.\./\.\.' is not a PCI address"):
+        verbs_device(roots, "../..", dev)
+    empty = tmp_path / "sys/bus/pci/devices/0000:02:00.0/infiniband_verbs"
+    empty.mkdir(parents=True)
+    with pytest.raises(RDMAError, match="is empty"):
+        verbs_device(roots, "0000:02:00.0", dev)
+    (dev / "infiniband/uverbs0").unlink()
+    (dev / "infiniband/uverbs0").touch()
+    with pytest.raises(RDMAError, match="not a character device"):
+        verbs_device(roots, ADDRESS, dev)
