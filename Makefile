@@ -45,6 +45,10 @@ soak: setup-test  ## koordlet with everything on, on a full node, for DURATION=1
 bench-interference: setup-test  ## who is named as culprit, in randomised trials: SEED=n TRIALS=40
 	@$(PY) tests/scale/bench_interference.py --seed $(or $(SEED),1) --trials $(or $(TRIALS),40)
 
+.PHONY: demo-colocation
+demo-colocation: setup-test  ## a service beside batch work, with and without koordlet, in numbers; ONCE=1 ends by itself
+	@$(PY) -m tests.scale.colocation $(if $(ONCE),--once) $(if $(SVG),--svg $(SVG))
+
 .PHONY: bpf
 bpf:  ## the BPF objects
 	@$(MAKE) --no-print-directory -C bpf

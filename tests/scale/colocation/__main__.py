@@ -1,0 +1,134 @@
+"""`make demo-colocation`: what batch work on a service's CPU does to the service, without koordlet and with it.
+
+Run: `python -m tests.scale.colocation [--once] [--rounds 5] [--seconds 6] [--svg FILE]`, as root. A small service under
+an open-loop client (service.py, client.py) is measured in interleaved rounds, each with
+
+    alone         nobody else on its CPU
+    ordinary      two batch pods that ask for what they get: what a cluster does without Koordinator
+    best effort   two batch pods of Kubernetes' BestEffort class, no koordlet
+    koordlet      the same pods with batch resources, enforced by a real koordlet under a NodeSLO
+
+and with two kinds of hogs: burners, and readers of a large file while memory is short. Each round ends with the table
+so far. Without --once it goes on until Ctrl-C. At the end: table, chart, figures as of every benchmark (JSON
+in build/bench/colocation.json); exit status 1 when a figure is over its budget.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import platform
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from tests.scale.colocation import picture
+from tests.scale.colocation.stage import ALONE, AS_BEST_EFFORT, AS_ORDINARY, ENFORCED, Reading, Stage
+from tests.scale.figures import Figure, report
+
+LOAD = 0.6
+SLOWDOWN, IDLE_USED = 1.1, 80.0
+PHASES = {"cpu": (ALONE, AS_ORDINARY, AS_BEST_EFFORT, ENFORCED), "memory": (ALONE, AS_BEST_EFFORT, ENFORCED)}
+Rounds = dict[tuple[str, str], list[Reading]]
+
+
+def play_round(stage: Stage, readings: Rounds, seconds: float, *, backwards: bool) -> None:
+    """Every kind in every phase once; every other round the other way round, so that a drift favours nobody."""
+
+    def measure(phases: tuple[str, ...]) -> None:
+        for kind in PHASES:
+            for phase in phases:
+                if phase in PHASES[kind]:
+                    reading = stage.measure(kind, phase, seconds)
+                    readings[kind, phase].append(reading)
+                    print(f"#   {kind:<8}{phase:<14}p99 {reading.percentile(99) * 1e3:8.2f} ms", flush=True)
+
+    def enforced() -> None:
+        with stage.koordlet():
+            measure((ENFORCED,))
+
+    if backwards:
+        enforced()
+    measure((ALONE, AS_ORDINARY, AS_BEST_EFFORT))
+    if not backwards:
+        enforced()
+
+
+def figures(readings: Rounds) -> list[Figure]:
+    def p99(kind: str, phase: str) -> float:
+        return median(one.percentile(99) for one in readings[kind, phase]) * 1e3
+
+    def over(kind: str, phase: str) -> float:
+        return p99(kind, phase) / p99(kind, ALONE)
+
+    def faults(phase: str) -> float:
+        return median(one.refaults for one in readings["memory", phase])
+
+    shares = [one.batch_share for one in readings["cpu", ENFORCED]]
+    return [
+        Figure("colocation_rounds", len(shares), "rounds"),
+        Figure("colocation_p99_alone", p99("cpu", ALONE), "ms"),
+        Figure("colocation_p99_ordinary", over("cpu", AS_ORDINARY), "x alone"),
+        Figure("colocation_p99_best_effort", over("cpu", AS_BEST_EFFORT), "x alone"),
+        Figure("colocation_p99_koordlet", over("cpu", ENFORCED), "x alone", SLOWDOWN),
+        Figure("colocation_idle_cpu_used", 100 * median(shares), "%", IDLE_USED, at_least=True),
+        Figure("colocation_memory_p99_alone", p99("memory", ALONE), "ms"),
+        Figure("colocation_memory_p99_best_effort", over("memory", AS_BEST_EFFORT), "x alone"),
+        Figure("colocation_memory_p99_koordlet", over("memory", ENFORCED), "x alone", SLOWDOWN),
+        Figure("colocation_memory_refaults_best_effort", faults(AS_BEST_EFFORT), "pages"),
+        Figure("colocation_memory_refaults_koordlet", faults(ENFORCED), "pages", 0.01 * faults(AS_BEST_EFFORT)),
+    ]
+
+
+def latencies(readings: Rounds) -> picture.Rows:
+    return {key: [one.percentile(99) * 1e3 for one in found] for key, found in readings.items()}
+
+
+def show(readings: Rounds) -> None:
+    shares = {key: [one.batch_share for one in found] for key, found in readings.items()}
+    refaults = {key: [float(one.refaults) for one in found] for key, found in readings.items()}
+    print("\n" + picture.table(latencies(readings), shares, refaults) + "\n", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--once", action="store_true", help="end after the rounds instead of going on until Ctrl-C")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement")
+    parser.add_argument("--svg", type=Path, default=None, help="where to draw the chart, too")
+    options = parser.parse_args()
+    readings: Rounds = {(kind, phase): [] for kind, phases in PHASES.items() for phase in phases}
+    with tempfile.TemporaryDirectory(prefix="koord-colocation-") as scratch:
+        stage = Stage(Path(scratch))
+        try:
+            stage.open()
+            cost = stage.calibrate(LOAD)
+            print(f"# a request costs {cost * 1e3:.2f} ms of CPU; {stage.rates['cpu']:.0f} a second are due")
+            for turn in range(options.rounds) if options.once else itertools.count():
+                print(f"# round {turn + 1}, {time.strftime('%H:%M:%S')}, load {os.getloadavg()[0]:.1f}", flush=True)
+                play_round(stage, readings, options.seconds, backwards=turn % 2 == 1)
+                show(readings)
+        except KeyboardInterrupt:
+            print("\n# interrupted: cleaning up")
+        finally:
+            stage.close()
+    if not all(readings.values()):
+        print("# no round was finished")
+        return 1
+    print(picture.bars(latencies(readings)) + "\n")
+    if options.svg is not None:
+        note = (
+            f"p99 by the service's client, {LOAD:.0%} load; median of {len(readings['cpu', ALONE])} rounds of "
+            f"{options.seconds:g} s; kernel {platform.release().partition('-')[0]}, {os.cpu_count()} CPUs"
+        )
+        options.svg.write_text(picture.svg("A service and batch work on one CPU", note, latencies(readings)))
+    return report("colocation", figures(readings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""A small latency-sensitive service: one thread, one request at a time, as `python service.py SOCKET PAGES DISK`.
+
+A request is one byte: `c` computes for about a millisecond, `m` reads some pages of a file that is mapped (PAGES) and
+computes a little, `d` reads 4 KiB of DISK past the page cache. The answer is that byte. Runs in the pod's container;
+imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import mmap
+import os
+import random
+import socket
+import sys
+
+PAGE = 4096
+PAGES_A_REQUEST = 16
+COMPUTE, LITTLE = bytes(1 << 20), bytes(1 << 17)
+
+
+def main() -> None:
+    path, pages, disk = sys.argv[1:]
+    gc.disable()
+    rng = random.Random(1)
+    file = os.open(pages, os.O_RDONLY)
+    size = os.lseek(file, 0, os.SEEK_END) // PAGE
+    mapped = mmap.mmap(file, size * PAGE, prot=mmap.PROT_READ)
+    mapped.madvise(mmap.MADV_RANDOM)
+    blocks = os.open(disk, os.O_RDONLY | os.O_DIRECT)
+    count = os.lseek(blocks, 0, os.SEEK_END) // PAGE
+    area = mmap.mmap(-1, PAGE)
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server.bind(path)
+    server.listen(1)
+    while True:
+        client, _ = server.accept()
+        while request := client.recv(1):
+            if request == b"c":
+                hashlib.sha256(COMPUTE).digest()
+            elif request == b"m":
+                for _ in range(PAGES_A_REQUEST):
+                    mapped[rng.randrange(size) * PAGE]
+                hashlib.sha256(LITTLE).digest()
+            elif request == b"w":  # warm: every page once
+                for at in range(0, size * PAGE, PAGE):
+                    mapped[at]
+            elif request == b"d":
+                os.preadv(blocks, [area], rng.randrange(count) * PAGE)
+            client.send(request)
+
+
+if __name__ == "__main__":
+    main()

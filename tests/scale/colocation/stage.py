@@ -1,0 +1,235 @@
+"""The node of the co-location story: a service and batch pods in the kubelet's cgroups, hogs, the service's client, and
+a koordlet that comes and goes. Everything is ours and removed at the end.
+
+The service runs on one CPU and so do the batch pods; the client has the other one and a group of its own that no pod
+can disturb. Memory pressure is that of a limit on all pods together, in place of a node that is full.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from koordlet.system.host import Host
+from koordlet.system.naming import CgroupDriver, KubeQOS, kubepods_dir
+from koordlet.system.roots import Roots
+from tests.koordlet.process import conftest as lab
+from tests.koordlet.process.fleet import Fleet, Need, PodSpec
+from tests.koordlet.process.scene import Scene
+
+HERE = Path(__file__).resolve().parent
+HEAVY = 100
+"""Weight of our groups against a stranger's."""
+BATCH_PODS = 2
+HEAD_START = 1.0
+"""Seconds that hogs run before anything is measured."""
+SERVICE_MIB, HOG_MIB, NODE_MIB = 64, 512, 256
+"""The service's file, the hog's, and what all pods may have together while memory is short."""
+SPEC = {
+    "resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressThresholdPercent": 95},
+    "resourceQOSStrategy": {"beClass": {"cpuQOS": {"enable": True}}},
+}
+SERVICE = PodSpec("web", KubeQOS.BURSTABLE, "LS", (Need(cpu=(1000, None), memory=(96, None)),))
+BATCH = Need(batch_cpu=(500, 1000), batch_memory=(32, 48))
+ORDINARY = Need(cpu=(500, None), memory=(32, None))
+"""The same work without Koordinator: pods that ask for what they get, or nobody would schedule them."""
+BURN = ("-S", "-c", "while True: pass")
+READ = (
+    "-S", "-c",
+    "import os, sys\nfd = os.open(sys.argv[1], os.O_RDONLY)\nwhile True:\n os.lseek(fd, 0, 0)\n"
+    " while os.read(fd, 1 << 20): pass",
+)  # fmt: skip
+HOGS = {"cpu": BURN, "memory": READ}
+ALONE, AS_ORDINARY, AS_BEST_EFFORT, ENFORCED = "alone", "ordinary", "best effort", "koordlet"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One phase. Latencies in seconds, by the client; CPU seconds and refaults by the kernel's own counters."""
+
+    latencies: tuple[float, ...]
+    seconds: float
+    service_cpu: float
+    batch_cpu: float
+    refaults: int
+
+    def percentile(self, percent: float) -> float:
+        ordered = sorted(self.latencies)
+        return ordered[min(int(len(ordered) * percent / 100), len(ordered) - 1)]
+
+    @property
+    def batch_share(self) -> float:
+        """Of the CPU that the service left."""
+        return self.batch_cpu / max(self.seconds - self.service_cpu, 1e-9)
+
+
+class Stage:
+    """See the module. `mine` is the contested CPU."""
+
+    def __init__(self, scratch: Path) -> None:
+        usable = sorted(os.sched_getaffinity(0))
+        self.mine, self.other = usable[-1], usable[0]
+        self.scratch = scratch
+        self.tree = lab.PodTree(Host(Roots.host()), CgroupDriver.CGROUPFS, HEAVY)
+        self._loops: list[str] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.fleet = Fleet(self.tree)
+        (self.web,) = self.fleet.add(SERVICE)
+        names = [f"batch-{place}" for place in range(BATCH_PODS)]
+        batch = self.fleet.add(*(PodSpec(name, KubeQOS.BESTEFFORT, "BE", (BATCH,)) for name in names))
+        names = [f"job-{place}" for place in range(BATCH_PODS)]
+        ordinary = self.fleet.add(*(PodSpec(name, KubeQOS.BURSTABLE, "", (ORDINARY,)) for name in names))
+        self.hogs = {ALONE: [], AS_ORDINARY: ordinary, AS_BEST_EFFORT: batch, ENFORCED: batch}
+        self.view = lab.View(self.tree, scratch / "view", bpffs=False)
+        self.scene = Scene(lab, self.fleet, self.view, scratch)
+        self._client = [root / f"{self.tree.top}-client" for root in self._roots("cpu")]
+        for group in self._client:
+            group.mkdir()
+            name, weight = ("cpu.weight", 100 * HEAVY) if self.tree.v2 else ("cpu.shares", 1024 * HEAVY)
+            (group / name).write_text(str(weight))
+        self.socket = str(scratch / "web.sock")
+        self.rates = {"memory": 100.0}
+
+    def open(self) -> None:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+        self.scene.open(SPEC, cpus=os.cpu_count() or 1, memory_mib=memory)
+        pages, self._food = self._disk("pages", SERVICE_MIB), self._disk("food", HOG_MIB)
+        self._run(self.web.container_dirs[0], str(HERE / "service.py"), self.socket, pages, self._food)
+        lab.until(lambda: Path(self.socket).exists(), "the service", 30.0)
+
+    def calibrate(self, load: float) -> float:
+        """CPU seconds of a request; from then on the client asks for that much load of the service's CPU."""
+        self.rates["cpu"] = 50.0
+        reading = self.measure("cpu", ALONE, 2.0)
+        cost = reading.service_cpu / (reading.seconds * self.rates["cpu"])
+        self.rates["cpu"] = load / cost
+        return cost
+
+    def measure(self, kind: str, phase: str, seconds: float) -> Reading:
+        """The service for some seconds, with the phase's pods hogging."""
+        running = []
+        with self._short_of_memory(kind == "memory"):
+            try:
+                if kind == "memory":
+                    self._warm()
+                for pod in self.hogs[phase]:
+                    running.append(self._run(pod.container_dirs[0], *HOGS[kind], self._food))
+                time.sleep(HEAD_START)
+                before = self._counters(phase)
+                latencies = self._ask(kind, seconds)
+                after = self._counters(phase)
+            finally:
+                for process in running:
+                    self._end(process)
+        spent = [late - early for early, late in zip(before, after, strict=True)]
+        return Reading(tuple(latencies), spent[0], spent[1], spent[2], int(spent[3]))
+
+    @contextmanager
+    def koordlet(self) -> Iterator[Any]:
+        """Enforcing, and at the end gone without a trace."""
+        koordlet = self.scene.start()
+        try:
+            self.scene.settle()
+            yield koordlet
+        finally:
+            status = self.scene.stop()
+        if status:
+            raise RuntimeError(f"koordlet ended with {status}: {koordlet.log[-2000:]}")
+
+    def close(self) -> None:
+        for process in list(self._processes):
+            self._end(process)
+        self.scene.close()
+        self.view.close()
+        self.tree.remove()
+        for group in self._client:
+            group.rmdir()
+        for loop in self._loops:
+            subprocess.run(["losetup", "--detach", loop], check=True)
+
+    # --- parts
+
+    def _roots(self, *controllers: str) -> list[Path]:
+        roots = self.tree.roots
+        return [roots[""]] if self.tree.v2 else [roots[name] for name in controllers if name in roots]
+
+    def _disk(self, name: str, mebibytes: int) -> str:
+        """A loop device of our own, filled: what is read of it is charged to who reads it."""
+        path = self.scratch / name
+        with path.open("wb") as file:
+            for _ in range(mebibytes):
+                file.write(os.urandom(1 << 20))
+        command = ["losetup", "--find", "--show", "--direct-io=on", str(path)]
+        self._loops.append(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
+        return self._loops[-1]
+
+    def _run(self, directory: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """Python in a container, on the contested CPU."""
+        places = [root / self.tree.top / directory for root in dict.fromkeys(self.tree.roots.values())]
+        return self._start(places, self.mine, arguments)
+
+    def _start(self, groups: Sequence[Path], cpu: int, arguments: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
+        enter = "; ".join(f"echo $$ > {group}/cgroup.procs" for group in groups)
+        script = f'{enter}; exec taskset -c {cpu} "$0" "$@"'
+        process = subprocess.Popen(["sh", "-c", script, sys.executable, *arguments], start_new_session=True, **how)
+        self._processes.append(process)
+        return process
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+        process.communicate()
+        self._processes.remove(process)
+
+    def _ask(self, kind: str, seconds: float) -> list[float]:
+        arguments = (str(HERE / "client.py"), self.socket, kind[0], str(self.rates[kind]), str(seconds))
+        client = self._start(self._client, self.other, arguments, stdout=subprocess.PIPE)
+        try:
+            out, _ = client.communicate(timeout=seconds * 10 + 60)
+        finally:
+            self._end(client)
+        found: list[float] = json.loads(out)
+        return found
+
+    def _warm(self) -> None:
+        """The service has its pages in memory."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            sock.connect(self.socket)
+            sock.send(b"w")
+            sock.recv(1)
+
+    def _counters(self, phase: str) -> tuple[float, float, float, float]:
+        """(now, CPU of the service, CPU of the phase's hogs, refaults of the service)."""
+        stat = lab.keyed(self.tree.path("memory", self.web.container_dirs[0]) / "memory.stat")
+        refaults = sum(value for name, value in stat.items() if name.startswith("workingset_refault"))
+        return (
+            time.monotonic(),
+            self._cpu(self.web.dir),
+            sum(self._cpu(pod.dir) for pod in self.hogs[phase]),
+            float(refaults),
+        )
+
+    def _cpu(self, directory: str) -> float:
+        if self.tree.v2:
+            return lab.keyed(self.tree.path("cpu", directory) / "cpu.stat")["usage_usec"] / 1e6
+        return int((self.tree.path("cpuacct", directory) / "cpuacct.usage").read_text()) / 1e9
+
+    @contextmanager
+    def _short_of_memory(self, wanted: bool) -> Iterator[None]:
+        if not wanted:
+            yield
+            return
+        self.fleet.write(kubepods_dir(self.tree.driver), "memory.limit_in_bytes", NODE_MIB << 20)
+        try:
+            yield
+        finally:
+            self.fleet.write(kubepods_dir(self.tree.driver), "memory.limit_in_bytes", -1)
+            subprocess.run(["blockdev", "--flushbufs", self._food], check=True)
