@@ -1,8 +1,9 @@
 """Puts the objects of `manifests` into the API server and makes credentials for the agents. Safe to repeat.
 
-Our own objects are server-side applied as `koordctl`. NodeMetric and NodeSLO are only created when they are missing:
-once a manager runs, they are its. A token lasts a year and is renewed by any later `up`; clients read it from a
-file anew, so that a renewal needs no restart.
+Our own objects are server-side applied as `koordctl`. What the manager writes as well (its ConfigMap, which users edit,
+and the webhook configurations) is only created when it is missing. Without a manager NodeMetric and NodeSLO are
+created instead, and no webhook stays behind that nobody would answer. A token lasts a year and is renewed by any
+later `up`; clients read it from a file anew, so that a renewal needs no restart.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ _PLURALS = {
     "CustomResourceDefinition": "customresourcedefinitions",
     "ClusterRole": "clusterroles",
     "ClusterRoleBinding": "clusterrolebindings",
+    "Role": "roles",
+    "RoleBinding": "rolebindings",
+    "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
 }
 
 
@@ -41,7 +46,8 @@ def path_of(obj: Mapping[str, Any]) -> str:
     resource = BY_GVK.get((version, kind))
     if resource is not None:
         return resource.path(meta.get("namespace"), meta["name"])
-    return f"/apis/{version}/{_PLURALS[kind]}/{meta['name']}"
+    within = f"namespaces/{meta['namespace']}/" if "namespace" in meta else ""
+    return f"/apis/{version}/{within}{_PLURALS[kind]}/{meta['name']}"
 
 
 async def apply(client: Client, obj: Object) -> None:
@@ -67,6 +73,14 @@ async def create_missing(client: Client, obj: Object) -> None:
             return  # made by somebody between the two requests
 
 
+async def delete(client: Client, obj: Object) -> None:
+    """Delete it if it exists."""
+    try:
+        await client.raw("DELETE", path_of(obj))
+    except NotFound:
+        return
+
+
 @dataclass(frozen=True, slots=True)
 class Agent:
     """Whom a kubeconfig is written for."""
@@ -75,8 +89,8 @@ class Agent:
     kubeconfig: Path
 
 
-async def prepare(admin: Path, settings: Settings, agents: list[Agent]) -> None:
-    """Everything a node needs from its API server. Raises CtlError."""
+async def prepare(admin: Path, settings: Settings, agents: list[Agent], *, manager: bool = True) -> None:
+    """Everything a node needs from its API server, which has a `manager` or not. Raises CtlError."""
     config = Config.load(admin, user_agent=MANAGER, qps=200, burst=200)
     node = settings.node_name
     try:
@@ -86,11 +100,17 @@ async def prepare(admin: Path, settings: Settings, agents: list[Agent]) -> None:
             for obj in manifests.base(node):
                 await apply(client, obj)
             await _established(client, crds)
-            metric = manifests.node_metric(
-                node, report_seconds=settings.report_interval, aggregate_seconds=settings.aggregate_duration
-            )
-            await create_missing(client, metric)
-            await create_missing(client, manifests.node_slo(node))
+            seconds = {
+                "report_seconds": settings.report_interval, "aggregate_seconds": settings.aggregate_duration,
+            }  # fmt: skip
+            if manager:
+                for obj in (manifests.configuration(**seconds), *manifests.webhooks()):
+                    await create_missing(client, obj)
+            else:
+                for obj in manifests.webhooks():
+                    await delete(client, obj)
+                await create_missing(client, manifests.node_metric(node, **seconds))
+                await create_missing(client, manifests.node_slo(node))
             for agent in agents:
                 await _credentials(client, admin, agent)
     except KubeError as error:

@@ -1,23 +1,25 @@
 """The objects a bare cluster needs before koordlet and the stand-in kubelet can work in it. Data only.
 
-Custom resource definitions come from `koordlet.api.crdgen`, the source of deploy/crds: an installed package has no
-deploy folder. Rights are what the two agents ask for and no more; each has a ServiceAccount of its own.
+Custom resource definitions come from `koordlet.api.crdgen` and what the manager needs from `control.manager.manifests`,
+the sources of deploy/crds and deploy/manager: an installed package has no deploy folder. Rights are what the agents
+ask for and no more; each has a ServiceAccount of its own.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
+from control.manager import manifests as manager
 from koordlet.api import crdgen
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.api.nodemetric import CollectPolicy, NodeAggregatePolicy
-from koordlet.api.priority import BANDS
 from koordlet.api.wire import Duration, to_builtins
 
 Object = dict[str, Any]
 
-KUBELET, KOORDLET = "koord-kubelet", "koordlet"
+KUBELET, KOORDLET, MANAGER = "koord-kubelet", "koordlet", manager.ACCOUNT
 """ServiceAccounts in the namespace koordinator-system; also the names of roles and bindings."""
 
 _RBAC = "rbac.authorization.k8s.io"
@@ -63,15 +65,9 @@ def crds() -> list[Object]:
 
 def base(node: str) -> Iterator[Object]:
     """Namespace, priority classes, accounts and rights; in an order that can be created."""
-    yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": KOORDINATOR_NAMESPACE}}
-    for name, band in BANDS.items():
-        yield {
-            "apiVersion": "scheduling.k8s.io/v1",
-            "kind": "PriorityClass",
-            "metadata": {"name": name},
-            "value": band.low,
-            "description": f"Koordinator's class {name}: priorities {band.low} to {band.high}.",
-        }
+    yield from manager.namespace()
+    yield from manager.priority_classes()
+    yield from manager.rbac()
     for name, rules in ((KUBELET, _kubelet_rules(node)), (KOORDLET, _koordlet_rules(node))):
         yield {
             "apiVersion": "v1",
@@ -93,8 +89,23 @@ def base(node: str) -> Iterator[Object]:
         }
 
 
+def configuration(*, report_seconds: int, aggregate_seconds: int) -> Object:
+    """slo-controller-config of a fresh node: co-location on, no strategy switched on until somebody says so."""
+    strategy = {
+        "enable": True,
+        "metricReportIntervalSeconds": report_seconds,
+        "metricAggregateDurationSeconds": aggregate_seconds,
+    }
+    return manager.config({"colocation-config": json.dumps(strategy)})[0]
+
+
+def webhooks() -> list[Object]:
+    """The two webhook configurations; the manager fills them in."""
+    return manager.webhooks()
+
+
 def node_metric(node: str, *, report_seconds: int, aggregate_seconds: int) -> Object:
-    """The object that koordlet fills in; the manager makes it in a full cluster."""
+    """The object that koordlet fills in, where no manager makes it."""
     policy = CollectPolicy(
         aggregate_duration_seconds=aggregate_seconds,
         report_interval_seconds=report_seconds,
@@ -109,7 +120,7 @@ def node_metric(node: str, *, report_seconds: int, aggregate_seconds: int) -> Ob
 
 
 def node_slo(node: str) -> Object:
-    """The node's QoS policy: nothing is switched on until somebody says so."""
+    """The node's QoS policy where no manager makes it: nothing is switched on."""
     return {
         "apiVersion": "slo.koordinator.sh/v1alpha1",
         "kind": "NodeSLO",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 
 from control.ctl import cluster
 from control.ctl.koordletclient import KoordletUnreachable, fetch_ready, fetch_top
-from control.ctl.manifests import KOORDLET, KUBELET
+from control.ctl.manifests import KOORDLET, KUBELET, MANAGER
 from control.ctl.state import Settings
 from koordlet.api.core import Node
 from koordlet.kube import Client, Config, KubeError
@@ -40,7 +40,7 @@ class Layout:
 
     @property
     def agents(self) -> list[cluster.Agent]:
-        return [cluster.Agent(account, self.kubeconfig(account)) for account in (KUBELET, KOORDLET)]
+        return [cluster.Agent(account, self.kubeconfig(account)) for account in (MANAGER, KUBELET, KOORDLET)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Part:
     problem: Callable[[Layout, Settings], Awaitable[str | None]]
     ready_seconds: float
     stop_seconds: float
-    environ: Mapping[str, str] = field(default_factory=dict)
+    environ: Callable[[Layout, Settings], Mapping[str, str]] = lambda _, __: {}
 
 
 def _module(name: str, *flags: str) -> list[str]:
@@ -67,6 +67,27 @@ def _apiserver(layout: Layout, settings: Settings) -> list[str]:
         "--bind-address=127.0.0.1",
         f"--secure-port={settings.apiserver_port}",
     )
+
+
+def _manager(layout: Layout, settings: Settings) -> list[str]:
+    address = f"127.0.0.1:{settings.manager_port}"
+    return _module(
+        "control.manager",
+        f"--kubeconfig={layout.kubeconfig(MANAGER)}",
+        f"--metrics-addr={address}",
+        f"--health-probe-addr={address}",
+        "--enable-pprof=false",
+        "--webhook-bind-address=127.0.0.1",
+        "--enable-leader-election=false",  # it is the only one: a new one need not wait for a lease
+    )
+
+
+def _manager_environ(layout: Layout, settings: Settings) -> dict[str, str]:
+    return {
+        "WEBHOOK_HOST": "127.0.0.1",
+        "WEBHOOK_PORT": str(settings.webhook_port),
+        "WEBHOOK_CERT_DIR": str(layout.root / "manager" / "certificates"),
+    }
 
 
 def _kubelet(layout: Layout, settings: Settings) -> list[str]:
@@ -108,6 +129,19 @@ async def _apiserver_problem(layout: Layout, settings: Settings) -> str | None:
     return None
 
 
+async def _manager_problem(_: Layout, settings: Settings) -> str | None:
+    try:
+        timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(f"{settings.manager_url}/readyz") as response,
+        ):
+            text = (await response.text())[:300].strip()
+            return None if response.status == 200 else text
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        return str(error) or type(error).__name__
+
+
 async def _kubelet_problem(layout: Layout, settings: Settings) -> str | None:
     url = f"https://127.0.0.1:{settings.kubelet_port}/healthz"
     headers = {"Authorization": f"Bearer {cluster.admin_token(layout.admin_kubeconfig)}"}
@@ -142,7 +176,16 @@ async def _koordlet_problem(_: Layout, settings: Settings) -> str | None:
 
 PARTS = (
     Part("apiserver", _apiserver, lambda s: s.apiserver_port, _apiserver_problem, 60.0, 15.0),
+    Part("manager", _manager, lambda s: s.manager_port, _manager_problem, 60.0, 15.0, _manager_environ),
     Part("kubelet", _kubelet, lambda s: s.kubelet_port, _kubelet_problem, 60.0, 40.0),
-    Part("koordlet", _koordlet, lambda s: s.koordlet_port, _koordlet_problem, 60.0, 15.0, {"agent_mode": "hostMode"}),
+    Part(
+        "koordlet",
+        _koordlet,
+        lambda s: s.koordlet_port,
+        _koordlet_problem,
+        60.0,
+        15.0,
+        lambda _, __: {"agent_mode": "hostMode"},
+    ),
 )
 NAMES = tuple(part.name for part in PARTS)

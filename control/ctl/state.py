@@ -29,6 +29,8 @@ class Settings(msgspec.Struct, frozen=True):
     apiserver_port: int = 6443
     kubelet_port: int = 10250
     koordlet_port: int = 9316
+    manager_port: int = 9317
+    webhook_port: int = 9876
     bpf_pin_dir: str = "/sys/fs/bpf/koordlet"
     probes: str = "auto"
     report_interval: int = 60
@@ -37,6 +39,10 @@ class Settings(msgspec.Struct, frozen=True):
     @property
     def koordlet_url(self) -> str:
         return f"http://127.0.0.1:{self.koordlet_port}"
+
+    @property
+    def manager_url(self) -> str:
+        return f"http://127.0.0.1:{self.manager_port}"
 
 
 class PartRecord(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ from control.ctl.state import Lock, Settings
 from control.ctl.supervisor import Supervisor
 
 POLL_SECONDS = 0.15
-PORTS = ("apiserver_port", "kubelet_port", "koordlet_port")
+PORTS = ("apiserver_port", "kubelet_port", "koordlet_port", "manager_port", "webhook_port")
 
 
 def settle(known: Settings | None, given: Mapping[str, object], running: Collection[str], hostname: str) -> Settings:
@@ -63,7 +63,7 @@ async def up(
         running = {name for name in NAMES if supervisor.running(name) is not None}
         if "apiserver" in without and not {"apiserver"} & running and wanted:
             raise CtlError(
-                "kubelet and koordlet need the API server",
+                "manager, kubelet and koordlet need the API server",
                 "For koordlet alone run `koordlet --standalone`: it needs neither API server nor kubelet.",
             )
         settings = settle(supervisor.state.settings, given, running, os.uname().nodename.lower())
@@ -76,14 +76,16 @@ async def up(
                 await _bring_up(supervisor, part, layout, settings, step)
             if part.name == "apiserver":
                 with progress.step("base objects") as step:
-                    await cluster.prepare(layout.admin_kubeconfig, settings, layout.agents)
-                    step.done("CRDs, priority classes, service accounts and rights, NodeMetric, NodeSLO")
+                    managed = "manager" in running or "manager" not in without
+                    await cluster.prepare(layout.admin_kubeconfig, settings, layout.agents, manager=managed)
+                    own = "configuration, webhooks" if managed else "NodeMetric, NodeSLO"
+                    step.done(f"CRDs, priority classes, service accounts and rights, {own}")
     return settings
 
 
 async def _bring_up(supervisor: Supervisor, part: Part, layout: Layout, settings: Settings, step: Step) -> None:
     known = supervisor.running(part.name)
-    process = known or supervisor.start(part.name, part.argv(layout, settings), part.environ)
+    process = known or supervisor.start(part.name, part.argv(layout, settings), part.environ(layout, settings))
     deadline = time.monotonic() + part.ready_seconds
     while True:
         if supervisor.ended(part.name):

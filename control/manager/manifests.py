@@ -45,6 +45,10 @@ RULES: list[Object] = [
     rule("", ["nodes"], ["get", "list", "watch"]),
     # nodemetric and nodeslo
     rule("slo.koordinator.sh", ["nodemetrics", "nodeslos"], ["list", "watch", "create", "patch", "delete"]),
+    # noderesource
+    rule("", ["nodes", "nodes/status"], ["patch"]),
+    rule("scheduling.koordinator.sh", ["devices"], ["list", "watch"]),
+    rule("topology.node.k8s.io", ["noderesourcetopologies"], ["get", "list", "watch", "patch"]),
     # caches of the webhooks; one object is read when a cache does not have it yet
     rule("", ["namespaces"], ["get", "list", "watch"]),
     rule("scheduling.k8s.io", ["priorityclasses"], ["get", "list", "watch"]),

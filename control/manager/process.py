@@ -139,10 +139,15 @@ class Manager:
             "/external-metrics": (context.external,),
             "/all-metrics": (context.internal, context.external, context.framework),
         }
-        self.pages["metrics"] = Server(options.metrics_addr, registries=pages)
-        self.pages["probes"] = Server(options.health_probe_addr, health=self.health)
-        self.runner.add(self.pages["metrics"])
-        self.runner.add(self.pages["probes"])
+        if options.metrics_addr == options.health_probe_addr and not options.metrics_addr.endswith(":0"):
+            self.pages["metrics"] = self.pages["probes"] = Server(
+                options.metrics_addr, registries=pages, health=self.health
+            )
+        else:
+            self.pages["metrics"] = Server(options.metrics_addr, registries=pages)
+            self.pages["probes"] = Server(options.health_probe_addr, health=self.health)
+        for server in dict.fromkeys(self.pages.values()):
+            self.runner.add(server)
         if options.enable_pprof:
             self.pages["pprof"] = Server(options.pprof_addr, routes=pprof.routes())
             self.runner.add(_Optional(self.pages["pprof"]))

@@ -68,7 +68,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         found = Cluster(Path(given))
     else:
         koordctl = [str(BIN / "koordctl")]
-        ports = ["--port=0", "--kubelet-port=0", "--koordlet-port=0", "--bpf-pin-dir=/sys/fs/bpf/koord-e2e"]
+        ports = [
+            "--port=0",
+            "--kubelet-port=0",
+            "--koordlet-port=0",
+            "--manager-port=0",
+            "--webhook-port=0",
+            "--bpf-pin-dir=/sys/fs/bpf/koord-e2e",
+        ]
         up = [*koordctl, "up", f"--state-dir={state}", "--report-interval=30", "--aggregate-duration=60", *ports]
         done = subprocess.run(up, capture_output=True, text=True, timeout=180, check=False)
         assert done.returncode == 0, f"koordctl up: {done.stdout}{done.stderr}"

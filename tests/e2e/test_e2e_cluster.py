@@ -25,7 +25,13 @@ def pod(cluster: Cluster, name: str, command: str, **spec: Any) -> dict[str, Any
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "labels": {"app": name, "koordinator.sh/qosClass": "BE"}},
-        "spec": {"nodeName": node(cluster), "terminationGracePeriodSeconds": 2, "containers": [container], **spec},
+        "spec": {
+            "nodeName": node(cluster),
+            "priorityClassName": "koord-batch",  # admission refuses BE without it
+            "terminationGracePeriodSeconds": 2,
+            "containers": [container],
+            **spec,
+        },
     }
 
 
@@ -72,7 +78,6 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "Reservation": {"spec": {"template": {"spec": {"containers": []}}, "owners": [{"labelSelector": {}}], "ttl": "1h"}},
     "Device": {"spec": {"devices": [{"type": "gpu", "minor": 0, "health": True}]}},
     "ClusterColocationProfile": {"spec": {"qosClass": "BE", "priorityClassName": "koord-batch"}},
-    "NodeSLO": {"spec": {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressThresholdPercent": 60}}},
     "PodMigrationJob": {"spec": {"podRef": {"namespace": "x", "name": "y"}, "ttl": "5m"}},
 }
 
@@ -214,6 +219,7 @@ def test_a_victim_is_told_of_its_neighbour(cluster: Cluster, eventually: Eventua
     """An Event on the pod, and a line in NodeMetric. Who else uses the machine is not ours to say, so no name here."""
     victim = pod(cluster, "victim", f"exec taskset -c 0 sh -c '{SERVICE}'")
     victim["metadata"]["labels"]["koordinator.sh/qosClass"] = "LS"
+    victim["spec"]["priorityClassName"] = "koord-prod"
     burners = [pod(cluster, f"burner-{i}", f"exec taskset -c 0 sh -c '{BURN}'") for i in range(2)]
     cluster.apply(victim, *burners)
     try:

@@ -74,6 +74,8 @@ class Scenario:
             "apiserver_port": 0,
             "kubelet_port": 0,
             "koordlet_port": 0,
+            "manager_port": 0,
+            "webhook_port": 0,
             "bpf_pin_dir": PIN_DIR,
             "report_interval": REPORT_SECONDS,
             "aggregate_duration": AGGREGATE_SECONDS,

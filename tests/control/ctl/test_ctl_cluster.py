@@ -11,14 +11,14 @@ import pytest
 import yaml
 
 from control.ctl import cluster, manifests
-from control.ctl.manifests import KOORDLET, KUBELET
+from control.ctl.manifests import KOORDLET, KUBELET, MANAGER
 from control.ctl.parts import Layout
 from control.ctl.state import Settings
 from control.standalone.apiserver import ApiServer
-from koordlet.api.core import Node, Pod, PriorityClass
+from koordlet.api.core import ConfigMap, Node, Pod, PriorityClass
 from koordlet.api.meta import ObjectMeta
 from koordlet.api.slo import NodeMetric, NodeSLO
-from koordlet.kube import Client, Config, Forbidden
+from koordlet.kube import Client, Config, Forbidden, NotFound
 
 SETTINGS = Settings("n1", report_interval=30, aggregate_duration=60)
 
@@ -28,7 +28,7 @@ async def layout(tmp_path: Path) -> AsyncIterator[Layout]:
     async with ApiServer(tmp_path / "apiserver") as server:
         made = Layout(tmp_path)
         assert server.kubeconfig_path == made.admin_kubeconfig
-        await cluster.prepare(made.admin_kubeconfig, SETTINGS, made.agents)
+        await cluster.prepare(made.admin_kubeconfig, SETTINGS, made.agents, manager=False)
         yield made
 
 
@@ -55,13 +55,30 @@ async def test_preparing_again_changes_nothing_that_others_own(layout: Layout) -
     async with client(layout.admin_kubeconfig) as admin:
         await admin.patch(NodeMetric, "n1", body={"spec": {"metricCollectPolicy": {"reportIntervalSeconds": 77}}})
         before = {crd["metadata"]["name"]: await admin.raw("GET", cluster.path_of(crd)) for crd in manifests.crds()}
-        await cluster.prepare(layout.admin_kubeconfig, SETTINGS, layout.agents)
+        await cluster.prepare(layout.admin_kubeconfig, SETTINGS, layout.agents, manager=False)
         policy = (await admin.get(NodeMetric, "n1")).spec.metric_collect_policy
         assert policy is not None and policy.report_interval_seconds == 77
         after = {crd["metadata"]["name"]: await admin.raw("GET", cluster.path_of(crd)) for crd in manifests.crds()}
         assert [json.loads(raw)["metadata"]["generation"] for raw in after.values()] == [
             json.loads(raw)["metadata"]["generation"] for raw in before.values()
         ]
+
+
+async def test_with_a_manager_there_is_what_it_needs_and_without_one_no_webhook_stays(layout: Layout) -> None:
+    async with client(layout.admin_kubeconfig) as admin:
+        await cluster.prepare(layout.admin_kubeconfig, SETTINGS, layout.agents)
+        config = await admin.get(ConfigMap, "slo-controller-config", "koordinator-system")
+        assert json.loads(config.data["colocation-config"])["metricReportIntervalSeconds"] == 30
+        for obj in manifests.webhooks():  # what the manager wrote into them is its
+            path = cluster.path_of(obj)
+            await admin.raw("PATCH", path, body={"webhooks": []}, content_type="application/merge-patch+json")
+        await cluster.prepare(layout.admin_kubeconfig, SETTINGS, layout.agents)
+        for obj in manifests.webhooks():
+            assert not json.loads(await admin.raw("GET", cluster.path_of(obj))).get("webhooks")
+        await cluster.prepare(layout.admin_kubeconfig, SETTINGS, layout.agents, manager=False)
+        for obj in manifests.webhooks():
+            with pytest.raises(NotFound):
+                await admin.raw("GET", cluster.path_of(obj))
 
 
 def private_token(kubeconfig: Path) -> bool:
@@ -75,6 +92,7 @@ def private_token(kubeconfig: Path) -> bool:
 async def test_credentials_are_private_and_in_a_file_of_their_own(layout: Layout) -> None:
     assert private_token(layout.kubeconfig(KUBELET))
     assert private_token(layout.kubeconfig(KOORDLET))
+    assert private_token(layout.kubeconfig(MANAGER))
 
 
 async def test_koordlet_may_report_and_read_but_nothing_else(layout: Layout) -> None:

@@ -30,7 +30,10 @@ POD = {
     "apiVersion": "v1",
     "kind": "Pod",
     "metadata": {"name": "sleeper", "labels": {"koordinator.sh/qosClass": "BE"}},
-    "spec": {"containers": [{"name": "main", "image": "none", "command": ["sleep", "600"]}]},
+    "spec": {
+        "priorityClassName": "koord-batch",
+        "containers": [{"name": "main", "image": "none", "command": ["sleep", "600"]}],
+    },
 }
 
 
@@ -48,7 +51,7 @@ class Node:
         return done.stdout + done.stderr
 
     def up(self) -> str:
-        ports = ("--port=0", "--kubelet-port=0", "--koordlet-port=0")
+        ports = ("--port=0", "--kubelet-port=0", "--koordlet-port=0", "--manager-port=0", "--webhook-port=0")
         return self.ctl("up", *ports, f"--bpf-pin-dir={PINS}", "--node-name=e2e")
 
     def parts(self) -> dict[str, ProcessId]:

@@ -29,10 +29,10 @@ def test_given_values_win_and_are_kept() -> None:
 
 
 def test_port_zero_takes_a_free_one_and_keeps_it() -> None:
-    zero = {"apiserver_port": 0, "kubelet_port": 0, "koordlet_port": 0}
+    zero = {"apiserver_port": 0, "kubelet_port": 0, "koordlet_port": 0, "manager_port": 0, "webhook_port": 0}
     first = settle(None, zero, set(), "host")
-    ports = {first.apiserver_port, first.kubelet_port, first.koordlet_port}
-    assert len(ports) == 3 and 0 not in ports
+    ports = {getattr(first, name) for name in zero}
+    assert len(ports) == 5 and 0 not in ports
     assert settle(first, zero, {"apiserver"}, "host") == first
 
 
@@ -46,18 +46,23 @@ def test_what_runs_can_not_change() -> None:
 def test_every_part_gets_its_ports_and_places(tmp_path: Path) -> None:
     lines = {part.name: " ".join(part.argv(Layout(tmp_path), KNOWN)) for part in PARTS}
     assert "--secure-port=7001" in lines["apiserver"]
+    assert "--metrics-addr=127.0.0.1:9317" in lines["manager"]
+    manager = next(part for part in PARTS if part.name == "manager")
+    assert manager.environ(Layout(tmp_path), KNOWN)["WEBHOOK_PORT"] == "9876"
     assert "--port=7002" in lines["kubelet"] and "--cleanup-on-exit" in lines["kubelet"]
     assert "--addr=127.0.0.1:7003" in lines["koordlet"]
     assert all(str(tmp_path) in line for line in lines.values())
 
 
 def test_the_flags_that_are_passed_exist(tmp_path: Path) -> None:
+    from control.manager.options import Options as ManagerOptions
     from control.standalone.apiserver.__main__ import Options as ApiServerOptions
     from control.standalone.kubelet.options import Options as KubeletOptions
     from koordlet.app.flags import read
     from koordlet.options import Options as KoordletOptions
 
-    known = {"apiserver": ApiServerOptions, "kubelet": KubeletOptions, "koordlet": KoordletOptions}
+    agents = {"manager": ManagerOptions, "kubelet": KubeletOptions, "koordlet": KoordletOptions}
+    known = {"apiserver": ApiServerOptions, **agents}
     for part in PARTS:
         read(known[part.name], part.argv(Layout(tmp_path), KNOWN)[3:])
 
