@@ -214,6 +214,12 @@ def _koordinator() -> tuple[Family, ...]:
 def _ours() -> tuple[Family, ...]:
     return (
         Family(
+            "resource_actions_total",
+            "Writes that are done once (memory.reclaim): outcome=done, partly, gone, failed, later.",
+            ("owner", "resource", "outcome"),
+            type="counter",
+        ),
+        Family(
             "resource_update_problems_total",
             "Settings that could not be applied: invalid and unsupported ones, and refusals of the kernel (failed).",
             ("owner", "resource", "kind"),

@@ -17,9 +17,9 @@ from koordlet.interference import say
 from koordlet.interference.model import Verdict
 from koordlet.qosmanager.blame import Charge, Key, charges
 from koordlet.qosmanager.eviction import USED, Task, best_effort_victim, by_priority
-from koordlet.qosmanager.levers import CpuLever, Lever, MemoryLever, Supports, suppressed_by_quota, target_percent
+from koordlet.qosmanager.levers import CpuLever, Lever, MemoryLever, suppressed_by_quota, target_percent
 from koordlet.qosmanager.squeeze import Blame, Pace, Squeeze, advance, evict_now
-from koordlet.qosmanager.strategy import Decision, Notice, Rows, Strategy
+from koordlet.qosmanager.strategy import Decision, Notice, Rows, Strategy, Supports
 from koordlet.qosmanager.view import NodeView, PodView
 from koordlet.resourceexecutor import Update
 from koordlet.statesinformer.model import PodMeta

@@ -6,7 +6,7 @@ Levers only ever bound: what a pod's own limits allow is never exceeded, so they
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 from koordlet.api.core import Container
@@ -15,6 +15,7 @@ from koordlet.api.sloconfig.interferenceactions import HIGH, LIMIT, Interference
 from koordlet.api.sloconfig.threshold import CFS_QUOTA_POLICY
 from koordlet.audit import pod as about_pod
 from koordlet.qosmanager.squeeze import Squeeze
+from koordlet.qosmanager.strategy import Supports
 from koordlet.qosmanager.view import NodeView, PodView
 from koordlet.resourceexecutor import Setting, Update
 from koordlet.system.cgroup.codecs import UNLIMITED, milli_to_quota
@@ -26,8 +27,6 @@ LEAST_QUOTA_US = 2_000
 LEAST_BYTES = 16 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")
 REASON = "InterferenceAction"
-Supports = Callable[[str, str], bool]
-"""(resource, directory) -> whether this kernel has it."""
 
 
 class Lever(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import isnan
 
+from koordlet.app.logging import get_logger
 from koordlet.metriccache import MetricCache
 from koordlet.metriccache.kinds import BY_NAME
 from koordlet.metricsadvisor.picture import Picture
@@ -17,13 +18,19 @@ from koordlet.qosmanager.view import (
     Current,
     HostAppView,
     Judged,
+    MemoryNow,
     NodeView,
     PodView,
 )
 from koordlet.statesinformer.model import PodMeta, SubjectKind
 from koordlet.statesinformer.states import KubeStates
+from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.cputopology import CpuTopology
+from koordlet.system.errors import KernelFileError
 from koordlet.system.naming import KubeQOS, kubepods_dir, qos_dir
+from koordlet.system.psi import parse_pressure
+
+log = get_logger(__name__)
 
 FRESH_INTERVALS = 2
 """A figure older than this many collection intervals is no figure (spec 03 §3.1)."""
@@ -41,6 +48,7 @@ def look(
     rules: NodeRules | None = None,
     normalized: bool = False,
     judged: Judged | None = None,
+    memory_now: MemoryNow = lambda directory: None,
     newborns: tuple[PodView, ...] = (),
 ) -> NodeView | None:
     """None while the Node is unknown. `now` is on the picture's clock; `normalized` is gate CPUNormalization."""
@@ -78,6 +86,7 @@ def look(
         normalization=1.0 if rules is None else rules.normalization,
         normalized=normalized,
         judged=judged,
+        memory_now=memory_now,
         newborns=newborns,
     )
 
@@ -93,6 +102,22 @@ def averages(cache: MetricCache, clock: Callable[[], float]) -> Averages:
         return Average(float(points.values.mean()), float(points.values[-1]), len(points.values))
 
     return average
+
+
+def memory_reader(files: CgroupFS) -> MemoryNow:
+    """Reads `memory.current` and `memory.pressure`; what can't be read counts as gone."""
+
+    def now(directory: str) -> tuple[int, float | None] | None:
+        try:
+            used = files.memory_usage(directory)
+            text = files.text("memory.pressure", directory)
+            stalled = None if text is None else parse_pressure(text).some.total / 1e6
+        except KernelFileError as error:
+            log.once(f"memory:{type(error).__name__}", "memory of a group not read", cause=str(error))
+            return None
+        return None if used is None else (used, stalled)
+
+    return now
 
 
 Used = tuple[int | None, int | None, float | None, int | None]

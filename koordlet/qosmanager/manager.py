@@ -16,6 +16,7 @@ from koordlet.qosmanager.evictor import Evictor
 from koordlet.qosmanager.strategy import Decision, Notice, Strategy
 from koordlet.qosmanager.view import NodeView
 from koordlet.resourceexecutor import Executor, PassResult
+from koordlet.resourceexecutor.actions import Actor
 
 log = get_logger(__name__)
 
@@ -49,8 +50,9 @@ class QoSManager:
         evictor: Evictor,
         registries: Registries,
         tell: Callable[[Notice], None] = lambda notice: None,
+        actor: Actor | None = None,
     ) -> None:
-        self._tell = tell
+        self._tell, self._actor = tell, actor
         self._slots = [_Slot(strategy, interval) for strategy, interval in strategies]
         self._look, self._executor, self._evictor, self._registries = look, executor, evictor, registries
         self._rules: tuple[CPURules | None, float] | None = None
@@ -77,6 +79,8 @@ class QoSManager:
             self._decide(slot, view)
         result = self._executor.apply()
         for slot in due:
+            if slot.decided.actions and self._actor is not None:
+                slot.strategy.acted(view.now, self._actor.act(slot.strategy.name, slot.decided.actions))
             if slot.decided.evictions and await self._evictor.work(slot.decided.evictions):
                 slot.strategy.evicted(view.now)
         return result
@@ -102,12 +106,12 @@ class QoSManager:
         except Exception as error:  # one strategy's fault must not stop the others
             self._registries.count("resource_update_problems_total", slot.strategy.name, "", "raised")
             log.exception("strategy failed", strategy=slot.strategy.name, error=repr(error))
-            slot.decided = replace(slot.decided, evictions=())
+            slot.decided = replace(slot.decided, evictions=(), actions=())
             return
         slot.waiting = decided is None
         if decided is None:  # settings stand, victims of another moment do not; asked again at the next round
             slot.due = view.now
-            slot.decided = replace(slot.decided, evictions=())
+            slot.decided = replace(slot.decided, evictions=(), actions=())
         else:
             slot.decided = decided
             self._executor.declare(slot.strategy.name, decided.updates)

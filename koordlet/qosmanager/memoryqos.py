@@ -2,6 +2,10 @@
 
 Only what is switched on is asked for: a class that is off, or a pod whose annotation says `none`, has what the kubelet
 set. Percentages are of requests and limits in bytes, rounded down; limits of memory.high to whole pages.
+
+Stock kernels have neither watermarks nor priorities. There the watermarks are `memoryreclaim`'s (where `memory.reclaim`
+is missing too: a memory.high at the mark, for best effort only, as it slows a container down), and a priority of 1 to
+12 protects that many twelfths of the request by memory.low, so that reclaim takes from the others first.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from koordlet.api.wire import WireError
 from koordlet.app.logging import get_logger
 from koordlet.audit import About
 from koordlet.audit import pod as about_pod
-from koordlet.qosmanager.strategy import Decision, Strategy
+from koordlet.qosmanager.strategy import Decision, Strategy, Supports
 from koordlet.qosmanager.view import NodeView, PodView
 from koordlet.resourceexecutor import Setting, Update, Value
 from koordlet.system.cgroup.codecs import UNLIMITED
@@ -42,7 +46,11 @@ STATIC = {
     "memory.oom.group": "oom_kill_group",
 }
 """File -> field; the watermarks are for pods and containers, the rest for QoS directories too."""
+VENDOR = "memory.wmark_ratio"
+"""Kernels with this file have all of the vendor's."""
+HIGHEST_PRIORITY = 12
 WATERMARKS = tuple(file for file in STATIC if "wmark" in file)
+MAINLINE = ("memory.oom.group",)
 KUBE_CLASSES = {"Guaranteed": "lsr_class", "Burstable": "ls_class", "BestEffort": "be_class"}
 
 
@@ -113,6 +121,15 @@ def protection(amounts: Amounts, config: MemoryQOS) -> dict[str, int]:
     return found
 
 
+def stock_protection(amounts: Amounts, config: MemoryQOS) -> dict[str, int]:
+    """As `protection`, with the priority in it: the larger of what is asked for and of its share of the request."""
+    found = protection(amounts, config)
+    if config.priority_enable == 1 and config.priority:
+        priority = min(max(config.priority, 0), HIGHEST_PRIORITY)
+        found["memory.low"] = max(amounts.request * priority // HIGHEST_PRIORITY, found.get("memory.low", 0))
+    return found
+
+
 def high(amounts: Amounts, config: MemoryQOS, node_memory: int, least: int) -> int | None:
     """memory.high of a container; INT64_MAX for no throttling, None when not configured."""
     percent = config.throttling_percent
@@ -123,6 +140,13 @@ def high(amounts: Amounts, config: MemoryQOS, node_memory: int, least: int) -> i
     top = amounts.limit if amounts.limit > 0 else node_memory
     value = (amounts.request * 100 + (top - amounts.request) * percent) // 100 // PAGE * PAGE
     return max(value, least) if value > 0 else value
+
+
+def watermark(amounts: Amounts, config: MemoryQOS) -> int | None:
+    """The limit's `wmarkRatio` in whole pages; None without a limit or a ratio."""
+    if amounts.limit <= 0 or not config.wmark_ratio:
+        return None
+    return amounts.limit * config.wmark_ratio // 100 // PAGE * PAGE
 
 
 def page_cache(config: MemoryQOS, limit: int) -> dict[str, int]:
@@ -142,9 +166,9 @@ def page_cache(config: MemoryQOS, limit: int) -> dict[str, int]:
     return found
 
 
-def static(config: MemoryQOS, *, watermarks: bool) -> dict[str, int]:
+def static(config: MemoryQOS, *, watermarks: bool, vendor: bool = True) -> dict[str, int]:
     """Files that hold a configured value as it is."""
-    files = STATIC if watermarks else [file for file in STATIC if file not in WATERMARKS]
+    files = [file for file in STATIC if (watermarks or file not in WATERMARKS) and (vendor or file in MAINLINE)]
     return {file: value for file in files if (value := getattr(config, STATIC[file])) is not None}
 
 
@@ -154,11 +178,20 @@ class MemoryQOSReconcile(Strategy):
     name = "memoryqos"
     gate = "CgroupReconcile"
 
+    def __init__(self, supports: Supports = lambda resource, directory: True) -> None:
+        """`supports` tells what the kernel has; asked of the directory of all pods only."""
+        self._supports = supports
+        self._vendor = self._throttles = True
+
     def decide(self, view: NodeView) -> Decision | None:
         """See the module."""
         strategy = view.slo.resource_qos_strategy
         if strategy is None:
             return None
+        root = view.qos_dirs.get("Guaranteed", "")
+        self._vendor = self._supports(VENDOR, root)
+        others = self._vendor or self._supports("memory.reclaim", root)
+        self._throttles = not others and self._supports("memory.high", root)
         updates: list[Update] = []
         sums: dict[str, dict[str, int]] = {kube: {} for kube in view.qos_dirs}
         for pod in view.pods:
@@ -167,9 +200,11 @@ class MemoryQOSReconcile(Strategy):
                 continue
             about = about_pod(pod.meta.namespace, pod.meta.name)
             whole = amounts_of_pod(pod, pod.meta.pod)
-            protected = protection(whole, config)
+            protected = self._protection(whole, config)
             _add(sums.get(pod.meta.kube_qos), protected)
-            values = {**protected, **static(config, watermarks=True), **page_cache(config, whole.limit)}
+            values = {**protected, **static(config, watermarks=True, vendor=self._vendor)}
+            if self._vendor:
+                values |= page_cache(config, whole.limit)
             updates += _updates(pod.meta.cgroup_dir, values, about)
             updates += self._containers(view, pod, config, about)
         for file in ("memory.min", "memory.low"):  # the directory of all pods holds them all
@@ -178,9 +213,13 @@ class MemoryQOSReconcile(Strategy):
                 sums["Guaranteed"][file] = sum(told)
         for kube, directory in view.qos_dirs.items():
             given = _memory(strategy, KUBE_CLASSES[kube])
-            fixed = static(given, watermarks=False) if given is not None and given.enable else {}
+            on = given is not None and given.enable
+            fixed = static(given, watermarks=False, vendor=self._vendor) if given is not None and on else {}
             updates += _updates(directory, {**sums[kube], **fixed}, None)
         return Decision(tuple(updates))
+
+    def _protection(self, amounts: Amounts, config: MemoryQOS) -> dict[str, int]:
+        return protection(amounts, config) if self._vendor else stock_protection(amounts, config)
 
     def _containers(self, view: NodeView, pod: PodView, config: MemoryQOS, about: About) -> Iterator[Update]:
         specs = (
@@ -191,8 +230,13 @@ class MemoryQOSReconcile(Strategy):
             if spec is None or not meta.running:
                 continue
             amounts = amounts_of_container(pod, spec)
-            values: dict[str, int] = {**protection(amounts, config), **static(config, watermarks=True)}
+            values: dict[str, int] = {
+                **self._protection(amounts, config),
+                **static(config, watermarks=True, vendor=self._vendor),
+            }
             top = high(amounts, config, view.allocatable(MEMORY), values.get("memory.min", 0))
+            if self._throttles and pod.best_effort and (mark := watermark(amounts, config)) is not None:
+                top = mark if top is None else min(top, mark)
             if top is not None:
                 values["memory.high"] = top
             yield from _updates(meta.cgroup_dir, values, about)

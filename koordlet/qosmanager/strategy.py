@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from koordlet.qosmanager.eviction import Task
 from koordlet.qosmanager.view import NodeView
-from koordlet.resourceexecutor import Update
+from koordlet.resourceexecutor import Action, Setting, Update
+from koordlet.resourceexecutor.actions import Outcome
 from koordlet.statesinformer.model import PodMeta
 
 Rows = Mapping[tuple[str, ...], float]
+Supports = Callable[[str, str], bool]
+"""(resource, directory) -> whether this kernel has it there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +35,15 @@ class Notice:
 class Decision:
     """`updates`: all that the strategy wants set, by its settings; what it wanted before and leaves out is given back.
     `evictions`: what must be released and who may go. `figures`: rows of its metric families (label values without
-    `node`). `note`: one sentence for people. `notices`: what changed with this decision and is to be said."""
+    `node`). `note`: one sentence for people. `notices`: what changed with this decision and is to be said.
+    `actions`: writes that are done once, with this decision."""
 
     updates: tuple[Update, ...] = ()
     evictions: tuple[Task, ...] = ()
     figures: Mapping[str, Rows] = field(default_factory=dict)
     note: str = ""
     notices: tuple[Notice, ...] = ()
+    actions: tuple[Action, ...] = ()
 
 
 class Strategy(Protocol):
@@ -55,4 +60,8 @@ class Strategy(Protocol):
 
     def evicted(self, now: float) -> None:
         """Somebody of the last decision was evicted; strategies that evict cool down."""
+        return
+
+    def acted(self, now: float, outcomes: Mapping[Setting, Outcome]) -> None:
+        """What became of the last decision's actions."""
         return

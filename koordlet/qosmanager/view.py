@@ -49,6 +49,11 @@ Averages = Callable[[str, tuple[str, ...], float], Average | None]
 """(kind, labels, seconds) -> the series' average; None without samples."""
 
 
+MemoryNow = Callable[[str], tuple[int, float | None] | None]
+"""A cgroup's directory -> bytes charged, the kernel's own included, and seconds so far with a task stalled for memory
+(None without PSI); None for a group that is gone. Reads the kernel: for the few that matter."""
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerView:
     """A container with an id and what it did last; `throttled` is the share of its periods."""
@@ -159,6 +164,7 @@ class NodeView:
     """How much faster than the cluster's normal this node's CPUs are, 1 for as fast."""
     judged: Judged | None = None
     """None where nothing detects interference."""
+    memory_now: MemoryNow = lambda directory: None
     normalized: bool = True
     """Whether services' quotas follow that (gate CPUNormalization); those of batch resources always do."""
 

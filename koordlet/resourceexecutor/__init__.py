@@ -7,10 +7,12 @@ Strategies and hooks never write. Each is an *owner* that declares the whole set
 
 is pure but for reading and writing files. `ledger.py` remembers on disk what was there before the first write, so
 that a switched-off feature, an orderly stop and a start after kill -9 all lead back to it.
+
+Beside settings there are actions (`Executor.act`): writes that are done once and leave nothing to put back.
 """
 
 from koordlet.resourceexecutor.executor import Executor, PassResult
 from koordlet.resourceexecutor.merge import OwnerRule
-from koordlet.resourceexecutor.settings import Setting, Update, Value
+from koordlet.resourceexecutor.settings import Action, Setting, Update, Value
 
-__all__ = ["Executor", "OwnerRule", "PassResult", "Setting", "Update", "Value"]
+__all__ = ["Action", "Executor", "OwnerRule", "PassResult", "Setting", "Update", "Value"]

@@ -53,3 +53,13 @@ class Update:
     hook set up never had another one."""
     about: About | None = None
     """For the audit log; the cgroup or the node when None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A write that is done once, now: it sets nothing, so there is nothing to give back (`memory.reclaim`)."""
+
+    setting: Setting
+    value: Value
+    reason: str = ""
+    about: About | None = None

@@ -20,15 +20,17 @@ from koordlet.qosmanager.cpurules import NodeRules
 from koordlet.qosmanager.cpusuppress import CPUSuppress
 from koordlet.qosmanager.evictor import Evictor
 from koordlet.qosmanager.interferenceactions import InterferenceActions
-from koordlet.qosmanager.look import averages, look
+from koordlet.qosmanager.look import averages, look, memory_reader
 from koordlet.qosmanager.manager import QoSManager
 from koordlet.qosmanager.memoryqos import MemoryQOSReconcile
+from koordlet.qosmanager.memoryreclaim import MemoryReclaim
 from koordlet.qosmanager.pages import attach_enforcement, held_back, held_back_about, state_page
-from koordlet.qosmanager.strategy import Strategy
+from koordlet.qosmanager.strategy import Strategy, Supports
 from koordlet.qosmanager.systemconfig import SystemConfig
 from koordlet.qosmanager.tell import Teller
 from koordlet.qosmanager.view import Judged, NodeView
 from koordlet.resourceexecutor import Executor
+from koordlet.resourceexecutor.actions import Actor
 from koordlet.resourceexecutor.cookies import Cookies
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger, LedgerError
@@ -71,13 +73,14 @@ def enforcement(
 ) -> None:
     """Make what the gates ask for, and run it."""
     options, gates, states = context.options, context.gates, cluster.states
-    actions = InterferenceActions(lambda resource, directory: bool(context.files.support(resource, directory)))
+    actions = InterferenceActions(_supports(context))
     every = [*_strategies(context, actions), *divided.strategies(context, cluster)]
     strategies = [pair for pair in every if pair[1] > 0]
     cookies = Cookies(context.files.procs, context.host.facts.features["core_sched"], boot_clock)
     attach_cookies(context.registries, cookies, lambda: states.workloads.pods.values())
+    files = KernelFiles(context.files, context.host.roots, [cookies, *divided.stores(context)])
     executor = Executor(
-        KernelFiles(context.files, context.host.roots, [cookies, *divided.stores(context)]),
+        files,
         _ledger(context),
         context.auditor,
         context.registries,
@@ -107,11 +110,13 @@ def enforcement(
             rules=rules,
             normalized=gates.enabled("CPUNormalization"),
             judged=None if interference is None else _judged(interference),
+            memory_now=memory_reader(context.files),
             newborns=newborns.shown(),
         )
 
     teller = Teller(cluster.events, context.auditor, context.registries)
-    manager = QoSManager(strategies, picture, executor, evictor, context.registries, teller)
+    actor = Actor(files, context.auditor, context.registries)
+    manager = QoSManager(strategies, picture, executor, evictor, context.registries, teller, actor)
     attach_enforcement(context.registries, executor)
 
     async def page(_: web.Request) -> web.Response:
@@ -141,6 +146,10 @@ def _judged(interference: Interference) -> Judged:
     return Judged(tuple(watch.active), watch.policy.current(), None if evidence is None else evidence.at)
 
 
+def _supports(context: Context) -> Supports:
+    return lambda resource, directory: bool(context.files.support(resource, directory))
+
+
 def _strategies(context: Context, actions: InterferenceActions) -> list[tuple[Strategy, float]]:
     options, gates = context.options, context.gates
     found: list[tuple[Strategy, float]] = []
@@ -148,7 +157,7 @@ def _strategies(context: Context, actions: InterferenceActions) -> list[tuple[St
         suppress = CPUSuppress(be_cpu_manager=gates.enabled("BECPUManager"), target=lambda: actions.target)
         found.append((suppress, options.cpu_suppress_interval_seconds))
     if gates.enabled("GroupIdentity"):
-        identity = GroupIdentity(lambda resource, directory: bool(context.files.support(resource, directory)))
+        identity = GroupIdentity(_supports(context))
         found.append((identity, options.runtime_hooks_reconcile_interval))
     if gates.enabled("CPUSetAllocator"):
         allocator = CPUSetAllocator(
@@ -171,7 +180,8 @@ def _strategies(context: Context, actions: InterferenceActions) -> list[tuple[St
     if gates.enabled("SystemConfig"):
         found.append((SystemConfig(), options.reconcile_interval_seconds))
     if gates.enabled("CgroupReconcile"):
-        found.append((MemoryQOSReconcile(), options.reconcile_interval_seconds))
+        found.append((MemoryQOSReconcile(_supports(context)), options.reconcile_interval_seconds))
+        found.append((MemoryReclaim(_supports(context)), options.reconcile_interval_seconds))
     by_cpu = [feature for feature in cpuevict.FEATURES if gates.enabled(feature)]
     if by_cpu:
         evict = cpuevict.CPUEvict(

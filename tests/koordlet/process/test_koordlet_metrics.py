@@ -63,6 +63,9 @@ NEEDS_MORE = {
     "koordlet_net_retransmits_total",  # a container with connections
     "koordlet_net_receive_queue_full_total",
     "koordlet_net_backlog_bytes",
+    "koordlet_interference_action_level",  # a best-effort pod that is held back
+    "koordlet_interference_action_steps_total",
+    "koordlet_resource_actions_total",  # reclaim on cgroup v2
     "koordlet_container_cpi",  # hardware counters
     "koordlet_resctrl_llc_occupancy",  # resctrl
     "koordlet_resctrl_memory_bandwidth",

@@ -1,0 +1,177 @@
+"""Memory QoS on stock kernels: which file stands for which field, and background reclaim over containers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from koordlet.qosmanager.memoryqos import MemoryQOSReconcile
+from koordlet.qosmanager.memoryreclaim import MemoryReclaim
+from koordlet.qosmanager.view import ContainerView
+from koordlet.resourceexecutor import Setting
+from koordlet.resourceexecutor.actions import Outcome
+
+from .conftest import make_node, make_pod, make_view
+
+MIB, GIB = 1 << 20, 1 << 30
+DIRS = {"Guaranteed": "kubepods", "Burstable": "kubepods/burstable", "BestEffort": "kubepods/besteffort"}
+VENDOR = {"memory.wmark_ratio", "memory.priority", "memory.high", "memory.reclaim"}
+STOCK = {"memory.high", "memory.reclaim", "memory.oom.group"}
+OLD = {"memory.high", "memory.oom.group"}
+V1: set[str] = set()
+ON = {name: {"memoryQOS": {"enable": True}} for name in ("lsClass", "beClass")}
+
+
+def has(files):
+    return lambda resource, directory: resource in files
+
+
+def pod_of(name="p", qos="LS", kube="Burstable", limit="1000Mi", annotation="", **given):
+    key = "kubernetes.io/batch-memory" if qos == "BE" else "memory"
+    resources = {"requests": {key: "512Mi"}, "limits": {key: limit} if limit else {}}
+    annotations = {"koordinator.sh/memoryQOS": annotation} if annotation else {}
+    spec = {"containers": [{"name": "c0", "resources": resources}]}
+    return make_pod(name, qos=qos, kube=kube, spec=spec, annotations=annotations, **given)
+
+
+def view_of(*pods, classes=None, **given):
+    slo = {"resourceQOSStrategy": ON if classes is None else classes}
+    return make_view(pods=pods, qos_dirs=DIRS, node=make_node(memory="4Gi"), slo=slo, **given)
+
+
+def decided(pod, files, classes=None):
+    found = {}
+    for update in MemoryQOSReconcile(has(files)).decide(view_of(pod, classes=classes)).updates:
+        found.setdefault(update.setting.cgroup_dir, {})[update.setting.resource] = update.value
+    return found[pod.meta.containers[0].cgroup_dir]
+
+
+@pytest.mark.parametrize(
+    ("qos", "kube", "files", "expected"),
+    [
+        ("BE", "BestEffort", VENDOR, {"memory.wmark_ratio": 95, "memory.high": (1 << 63) - 1}),
+        ("BE", "BestEffort", STOCK, {"memory.high": (1 << 63) - 1}),
+        ("BE", "BestEffort", OLD, {"memory.high": 950 * MIB}),
+        ("LS", "Burstable", OLD, {"memory.high": (1 << 63) - 1}),
+        ("BE", "BestEffort", V1, {"memory.high": (1 << 63) - 1}),
+    ],
+    ids=["vendor", "reclaim", "high-slows-best-effort", "and-no-service", "v1"],
+)
+def test_watermarks(qos, kube, files, expected) -> None:
+    found = decided(pod_of(qos=qos, kube=kube), files)
+    assert {file: found.get(file) for file in expected} == expected
+    if files is not VENDOR:
+        assert not [file for file in found if "wmark" in file or "priority" in file]
+
+
+@pytest.mark.parametrize(
+    ("given", "low"),
+    [
+        ('{"policy":"auto","priorityEnable":1,"priority":12}', 512 * MIB),
+        ('{"policy":"auto","priorityEnable":1,"priority":3}', 128 * MIB),
+        ('{"policy":"auto","priorityEnable":1,"priority":3,"lowLimitPercent":50}', 256 * MIB),
+        ('{"policy":"auto","priorityEnable":1,"priority":99}', 512 * MIB),
+        ('{"policy":"auto","priorityEnable":0,"priority":12}', 0),
+        ('{"policy":"auto","priorityEnable":1}', 0),
+    ],
+    ids=["highest", "a-quarter", "what-is-asked-for-is-more", "clamped", "off", "lowest"],
+)
+def test_a_priority_is_protection(given, low) -> None:
+    pod = pod_of(annotation=given)
+    assert decided(pod, STOCK)["memory.low"] == low
+    directories = {
+        u.setting.cgroup_dir: u.value
+        for u in MemoryQOSReconcile(has(STOCK)).decide(view_of(pod)).updates
+        if u.setting.resource == "memory.low"
+    }
+    assert set(directories.values()) == {low}, "parents protect what they hold"
+    vendor = decided(pod, VENDOR)
+    assert vendor["memory.low"] == (low if "lowLimit" in given else 0)
+
+
+class Stage:
+    def __init__(self, pod, files=frozenset(STOCK)) -> None:
+        self.acts, self.pod, self.now = MemoryReclaim(has(files)), pod, 1000.0
+        self.used, self.stalled, self.reads = 990 * MIB, 0.0, 0
+
+    def read(self, directory):
+        self.reads += 1
+        return self.used, self.stalled
+
+    def round(self, **given):
+        self.now += 1.0
+        (container,) = self.pod.meta.containers
+        views = (ContainerView(container, None, None, given.pop("charged", self.used)),)
+        pod = replace(self.pod, containers=views)
+        given = {"memory_now": self.read, **given}
+        return self.acts.decide(view_of(pod, now=self.now, **given))
+
+
+@pytest.mark.parametrize(
+    ("files", "note"),
+    [(VENDOR, "watermarks of its own"), (OLD, "no memory.reclaim"), (V1, "no memory.reclaim")],
+    ids=["vendor", "before-5.19", "v1"],
+)
+def test_kernels_that_need_no_reclaim_or_cannot(files, note) -> None:
+    stage = Stage(pod_of(), files)
+    assert note in stage.round().note and stage.reads == 0
+
+
+def test_a_container_above_its_mark_gives_up_a_little_a_second() -> None:
+    stage = Stage(pod_of())
+    assert [stage.round().actions for _ in range(2)] == [(), ()], "looked at twice first"
+    (action,) = stage.round().actions
+    assert action.setting == Setting("memory.reclaim", stage.pod.meta.containers[0].cgroup_dir)
+    assert MIB <= action.value <= 8 * MIB and action.about.name == "p"
+
+
+@pytest.mark.parametrize(
+    ("pod", "given"),
+    [
+        (pod_of(), {"charged": 500 * MIB}),
+        (pod_of(), {"charged": None}),
+        (pod_of(limit=""), {}),
+        (pod_of(phase="Succeeded"), {}),
+        (pod_of(annotation='{"policy":"none"}'), {}),
+        (pod_of(), {"classes": {}}),
+    ],
+    ids=["far-below", "not-measured", "no-limit", "ended", "policy-none", "class-off"],
+)
+def test_whoever_has_no_watermark_is_not_even_read(pod, given) -> None:
+    stage = Stage(pod)
+    assert all(stage.round(**given).actions == () for _ in range(4))
+    assert stage.reads == 0
+
+
+def test_one_that_is_gone_or_feels_it_is_left_alone() -> None:
+    stage = Stage(pod_of())
+    for _ in range(3):
+        stage.round()
+    assert stage.round(memory_now=lambda directory: None).actions == ()
+    stage.stalled += 0.5
+    assert stage.round().actions == ()
+
+
+def test_pages_that_could_not_be_found_make_a_pause_and_late_ones_none() -> None:
+    stage = Stage(pod_of())
+    for _ in range(3):
+        actions = stage.round().actions
+    setting = actions[0].setting
+    stage.acts.acted(stage.now, {setting: Outcome.LATER})
+    assert stage.round().actions
+    stage.acts.acted(stage.now, {setting: Outcome.PARTLY})
+    assert [bool(stage.round().actions) for _ in range(3)] == [False, True, True]
+    stage.acts.acted(stage.now, {Setting("memory.reclaim", "nobody"): Outcome.DONE})
+
+
+def test_all_containers_together_are_bounded_too() -> None:
+    pods = [pod_of(f"p{n}", limit="20Gi") for n in range(40)]
+    acts, total = MemoryReclaim(has(STOCK)), []
+    for second in range(4):
+        views = [
+            replace(pod, containers=(ContainerView(pod.meta.containers[0], None, None, 20 * GIB),)) for pod in pods
+        ]
+        decision = acts.decide(view_of(*views, now=1000.0 + second, memory_now=lambda directory: (20 * GIB, 0.0)))
+        total.append(sum(int(action.value) for action in decision.actions))
+    assert total == [0, 0, 64 * MIB, 64 * MIB]

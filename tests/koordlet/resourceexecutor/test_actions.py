@@ -1,0 +1,89 @@
+"""One-shot writes: outcome by what the kernel says, a bounded round, an audit line, and nothing remembered."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from koordlet.metrics import Registries
+from koordlet.resourceexecutor import Action, Setting, actions
+from koordlet.resourceexecutor.actions import Actor, Outcome
+from koordlet.system.errors import InvalidValue
+from koordlet.system.write import Busy, Denied, Refused, TargetGone, Unsupported
+
+RECLAIM, POD = "memory.reclaim", "kubepods/besteffort/pod1"
+
+
+class Files:
+    """Takes or refuses; `there` says whether the group still is."""
+
+    def __init__(self, error: Exception | None = None, *, there: bool = True) -> None:
+        self.error, self.there, self.written = error, there, []
+
+    def check(self, setting, value):
+        if not isinstance(value, int):
+            raise InvalidValue(setting.resource, value, "not a number")
+        return value
+
+    def write(self, setting, value) -> None:
+        if self.error is not None:
+            raise self.error
+        self.written.append((setting, value))
+
+    def gone(self, setting) -> bool:
+        return not self.there
+
+
+@pytest.fixture
+def act(auditor):
+    registries = Registries()
+    registries.node = "n"
+
+    def run(files, *wanted, value=1 << 20):
+        given = [Action(Setting(RECLAIM, directory), value, "Why") for directory in wanted or (POD,)]
+        return Actor(files, auditor, registries).act("owner", given), registries  # type: ignore[arg-type]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "there", "outcome", "audited"),
+    [
+        (None, True, Outcome.DONE, True),
+        (Busy("f", "1", errno.EAGAIN, "in use"), True, Outcome.PARTLY, True),
+        (Busy("f", "1", errno.EBUSY, "in use"), True, Outcome.FAILED, True),
+        (Refused("f", "1", errno.EINVAL, "no"), True, Outcome.FAILED, False),
+        (Denied("f", "1", errno.EROFS, "no"), True, Outcome.FAILED, False),
+        (Unsupported("f", "1", errno.EOPNOTSUPP, "no"), True, Outcome.FAILED, False),
+        (TargetGone("f", "1", errno.ENOENT, "no"), False, Outcome.GONE, False),
+        (TargetGone("f", "1", errno.ENOENT, "no"), True, Outcome.FAILED, False),
+    ],
+    ids=["done", "partly", "busy", "invalid", "read-only", "unsupported", "group-ended", "no-such-file"],
+)
+def test_outcomes(act, auditor, error, there, outcome, audited) -> None:
+    files = Files(error, there=there)
+    found, registries = act(files)
+    assert found == {Setting(RECLAIM, POD): outcome}
+    assert bool(auditor.events) == audited
+    if audited:
+        level, about, reason, message, details = auditor.events[0]
+        assert (level, about.name, reason, details) == (3, POD, "Why", {"owner": "owner"})
+        assert message == f"{POD}/{RECLAIM} {1 << 20}: {outcome.value}"
+    labels = {"node": "n", "owner": "owner", "resource": RECLAIM, "outcome": outcome.value}
+    assert registries.internal.get_sample_value("koordlet_resource_actions_total", labels) == 1
+
+
+def test_a_value_that_is_none_is_not_written(act) -> None:
+    files = Files()
+    assert act(files, value="much")[0] == {Setting(RECLAIM, POD): Outcome.FAILED}
+    assert files.written == []
+
+
+def test_a_round_is_bounded_and_the_rest_is_for_later(act, monkeypatch) -> None:
+    clock = iter([0.0, 0.001, 0.019, 0.03, 0.05])
+    monkeypatch.setattr(actions.time, "perf_counter", lambda: next(clock))
+    files = Files()
+    found, _ = act(files, "a", "b", "c", "d")
+    assert list(found.values()) == [Outcome.DONE, Outcome.DONE, Outcome.LATER, Outcome.LATER]
+    assert len(files.written) == 2
