@@ -8,6 +8,7 @@ from control.manager.colocationprofile import ColocationProfileController
 from control.manager.context import Context
 from control.manager.controller import Controller
 from control.manager.nodemetric import NodeMetricController
+from control.manager.noderesource.controller import NodeResourceController
 from control.manager.nodeslo import NodeSLOController
 from control.manager.webhook.admission import Handler
 from control.manager.webhooks.mutatehooks import MutatePod, MutateReservation
@@ -17,6 +18,7 @@ from control.manager.webhooks.validatehooks import ValidateBinding, ValidatePod
 CONTROLLERS: dict[str, Callable[[Context], Controller]] = {
     "colocationprofile": ColocationProfileController,
     "nodemetric": NodeMetricController,
+    "noderesource": NodeResourceController,
     "nodeslo": NodeSLOController,
 }
 """Name (as in --controllers) -> constructor."""

@@ -1,0 +1,285 @@
+"""The whole manager in a real API server: reports become amounts on Nodes, and amounts follow what happens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from koordlet.api import names
+from koordlet.api.core import Node
+from koordlet.api.device import Device, DeviceInfo, DeviceSpec
+from koordlet.api.lending import LENDING
+from koordlet.api.meta import ObjectMeta
+from koordlet.api.nodemetric import NodeMetric
+from koordlet.api.quantity import Quantity
+from koordlet.api.topology import NodeResourceTopology, ResourceInfo, Zone
+from koordlet.app.clock import SYSTEM_CLOCK
+from koordlet.kube import PatchKind
+from tests.control.manager.noderesource.world import make_metric, pod_metric
+
+BATCH_CPU, BATCH_MEMORY = names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY
+G = 10**9
+
+
+class World:
+    """A cluster with one node of 100 cores and 120 G, and what is told about it."""
+
+    def __init__(self, cluster: Any, until: Any, metrics: CollectorRegistry) -> None:
+        self.cluster, self.until, self.admin, self.metrics = cluster, until, cluster.admin, metrics
+
+    async def node(self, name: str = "n1", cpu: str = "100", memory: str = "120G", **meta: Any) -> None:
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, **meta}}
+        amounts = {"cpu": cpu, "memory": memory, "pods": "200"}
+        await self.admin.raw("POST", "/api/v1/nodes", body=node)
+        body = {"status": {"allocatable": amounts, "capacity": amounts}}
+        await self.admin.patch(Node, name, body=body, subresource="status")
+
+    async def report(self, metric: NodeMetric) -> None:
+        """As koordlet does; the manager makes the object."""
+        name = metric.metadata.name
+        await self.until(lambda: self.cluster.spec("nodemetrics", name))
+        await self.admin.update_status(NodeMetric, name, status=metric.status)
+
+    async def weighed(self, metric: NodeMetric) -> None:
+        """Report, and wait until the manager has looked at it."""
+        before = self._looks()
+        await self.report(metric)
+        await self.until(lambda: self._looks() > before)
+
+    def _looks(self) -> float:
+        return self.metrics.get_sample_value("koord_manager_lending_nodes_worked_out_total") or 0.0
+
+    async def pod(self, name: str, cpu: str, memory: str, **labels: str) -> None:
+        requests = {"cpu": cpu, "memory": memory}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default", "labels": labels},
+            "spec": {
+                "nodeName": "n1",
+                "containers": [{"name": "c", "image": "i", "resources": {"requests": requests, "limits": requests}}],
+            },
+        }
+        await self.admin.raw("POST", "/api/v1/namespaces/default/pods", body=pod)
+
+    async def configure(self, **strategy: Any) -> None:
+        both = {"enable": True, "cpuReclaimThresholdPercent": 65, "memoryReclaimThresholdPercent": 65, **strategy}
+        await self.cluster.config({"colocation-config": json.dumps(both)})
+
+    async def get(self, name: str = "n1") -> Node:
+        return await self.admin.get(Node, name)
+
+    async def offers(self, wanted: Mapping[str, Any], name: str = "n1") -> Node:
+        """Wait until the node's allocatable and capacity hold these; None: not at all."""
+
+        async def there() -> Node | None:
+            node = await self.get(name)
+            amounts = {one: None if text is None else Quantity(str(text)) for one, text in wanted.items()}
+            parts = (node.status.allocatable, node.status.capacity)
+            return node if all({one: part.get(one) for one in amounts} == amounts for part in parts) else None
+
+        found: Node = await self.until(there)
+        return found
+
+
+@pytest.fixture
+async def world(cluster: Any, until: Any, manager: Any) -> World:
+    running = await manager("--controllers=nodemetric,noderesource")
+    world = World(cluster, until, running.manager.context.internal)
+    await world.node()
+    await world.configure()
+    return world
+
+
+def fresh(*pods: Any, ago: float = 0.0, **more: Any) -> NodeMetric:
+    return make_metric(*pods, at=SYSTEM_CLOCK.now() - ago, **more)
+
+
+async def test_a_report_becomes_capacity_and_the_node_says_why(world: World) -> None:
+    await world.report(fresh(pod_metric("gone", "33", "33G"), reclaimable=("10", "15G")))
+    wanted = {BATCH_CPU: 25000, BATCH_MEMORY: 33 * G, names.RESOURCE_MID_CPU: 10000, names.RESOURCE_MID_MEMORY: 15 * G}
+    node = await world.offers(wanted)
+    assert node.status.allocatable["cpu"] == Quantity("100")  # nothing else was touched
+    condition = node.status.condition(names.CONDITION_LENDING)
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("True", "AsMeasured")
+    assert (
+        "batch-cpu 25000 (capacity 100000, kept free 35000, system 7000, prod and mid pods 33000)" in condition.message
+    )
+    lending = LENDING.get(node.metadata.annotations)
+    assert lending is not None
+    cpu = lending.batch["cpu"]
+    assert cpu.lent == cpu.capacity - cpu.margin - cpu.system - cpu.high == 25000
+    origin = json.loads(node.metadata.annotations[names.ANNOTATION_ORIGIN_EXTENDED_ALLOCATABLE])
+    assert origin == {"resources": {BATCH_CPU: "25k", BATCH_MEMORY: "33000000000"}}
+    assert node.metadata.annotations[names.ANNOTATION_CPU_NORMALIZATION_RATIO] == "1.00"
+
+
+async def test_amounts_follow_load_pods_and_configuration(world: World) -> None:
+    await world.report(fresh())
+    await world.offers({BATCH_CPU: 58000})
+    await world.report(fresh(system=("30", "12G")))
+    await world.offers({BATCH_CPU: 35000})
+    await world.pod("web", "10", "10G", **{names.LABEL_QOS_CLASS: "LS"})
+    await world.offers({BATCH_CPU: 25000})
+    await world.configure(cpuReclaimThresholdPercent=80)
+    await world.offers({BATCH_CPU: 40000})
+    await world.admin.raw("DELETE", "/api/v1/namespaces/default/pods/web", params={"gracePeriodSeconds": "0"})
+    await world.offers({BATCH_CPU: 50000})
+    await world.configure(enable=False)
+    node = await world.offers({BATCH_CPU: None, BATCH_MEMORY: None, names.RESOURCE_MID_CPU: None})
+    condition = node.status.condition(names.CONDITION_LENDING)
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("False", "ColocationDisabled")
+
+
+async def test_small_changes_are_not_written(world: World) -> None:
+    await world.report(fresh(system=("15", "12G")))
+    before = await world.offers({BATCH_CPU: 50000})
+    await world.report(fresh(system=("10", "12G")))  # 55000 is not more than a tenth above
+    await world.node("n2")
+    await world.report(msgspec.structs.replace(fresh(system=("9", "12G")), metadata=ObjectMeta(name="n2")))
+    await world.offers({BATCH_CPU: 56000}, "n2")
+    assert (await world.get()).metadata.resource_version == before.metadata.resource_version
+    await world.report(fresh(system=("9", "12G")))
+    await world.offers({BATCH_CPU: 56000})
+
+
+@pytest.mark.parametrize(("ago", "reason"), [(1000.0, "NodeMetricStale"), (-1000.0, "NodeMetricStale")])
+async def test_reports_from_another_time_lend_nothing(world: World, ago: float, reason: str) -> None:
+    await world.report(fresh())
+    await world.offers({BATCH_CPU: 58000})
+    await world.report(fresh(ago=ago))
+    node = await world.offers({BATCH_CPU: None, BATCH_MEMORY: None})
+    condition = node.status.condition(names.CONDITION_LENDING)
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("False", reason)
+
+
+async def test_third_parties_take_their_share(world: World) -> None:
+    held = {
+        "allocations": [
+            {"name": "yarn", "priority": "koord-batch", "resources": {BATCH_CPU: "8000", BATCH_MEMORY: "6G"}},
+            {"name": "other", "priority": "koord-mid", "resources": {BATCH_CPU: "1"}},
+        ]
+    }
+    body = {"metadata": {"annotations": {names.ANNOTATION_THIRD_PARTY_ALLOCATIONS: json.dumps(held)}}}
+    await world.admin.patch(Node, "n1", body=body)
+    await world.report(fresh())
+    node = await world.offers({BATCH_CPU: 50000, BATCH_MEMORY: 60 * G})
+    origin = json.loads(node.metadata.annotations[names.ANNOTATION_ORIGIN_EXTENDED_ALLOCATABLE])
+    assert origin["resources"][BATCH_CPU] == "58k"
+
+
+async def test_zones_normalization_and_devices(world: World) -> None:
+    zone = [
+        ResourceInfo(name=name, capacity=amount, allocatable=amount, available=amount)
+        for name, amount in (("cpu", Quantity("50")), ("memory", Quantity("60G")), ("vendor.io/x", Quantity("1")))
+    ]
+    info = {"cpuModel": "Fast", "hyperThreadEnabled": True}
+    topology = NodeResourceTopology(
+        metadata=ObjectMeta(name="n1", annotations={names.ANNOTATION_CPU_BASIC_INFO: json.dumps(info)}),
+        zones=[Zone(name=f"node-{one}", type="Node", resources=zone) for one in (0, 1)],
+    )
+    await world.admin.create(topology)
+    gpus = [
+        DeviceInfo(type="gpu", minor=one, health=one < 2, resources={names.RESOURCE_GPU_CORE: Quantity("100")})
+        for one in range(3)
+    ]
+    device = Device(
+        metadata=ObjectMeta(name="n1", labels={names.LABEL_GPU_MODEL: "X1"}),
+        spec=DeviceSpec(devices=[*gpus, DeviceInfo(type="rdma", minor=0, health=True)]),
+    )
+    await world.admin.create(device)
+    ratios = {"enable": True, "ratioModel": {"Fast": {"hyperThreadEnabledRatio": 1.2}}}
+    amplify = {"enable": True, "resourceAmplificationRatio": {"cpu": 1.5, "memory": 2.5}}
+    strategy = {"enable": True, "cpuReclaimThresholdPercent": 65, "memoryReclaimThresholdPercent": 65}
+    await world.cluster.config(
+        {
+            "colocation-config": json.dumps(strategy),
+            "cpu-normalization-config": json.dumps(ratios),
+            "resource-amplification-config": json.dumps(amplify),
+        }
+    )
+    await world.report(fresh(pod_metric("gone", "33", "33G")))
+    node = await world.offers({BATCH_CPU: 30000, names.RESOURCE_GPU: 200, names.RESOURCE_RDMA: 100})
+
+    async def labelled() -> Node | None:
+        node = await world.get()
+        return node if names.LABEL_GPU_MODEL in node.metadata.labels else None
+
+    node = await world.until(labelled)
+    assert node.metadata.annotations[names.ANNOTATION_CPU_NORMALIZATION_RATIO] == "1.20"
+    text = node.metadata.annotations[names.ANNOTATION_RESOURCE_AMPLIFICATION_RATIO]
+    assert text == '{"cpu":1.80,"memory":2.50}'
+
+    async def zoned(cpu: str, memory: str) -> list[str] | None:
+        found = await world.admin.get(NodeResourceTopology, "n1")
+        wanted = {BATCH_CPU: Quantity(cpu), BATCH_MEMORY: Quantity(memory)}
+        for one in found.zones:
+            have = {r.name: r for r in one.resources}
+            if any(name not in have for name in wanted) or any(
+                getattr(have[name], part) != amount
+                for name, amount in wanted.items()
+                for part in ("capacity", "allocatable", "available")
+            ):
+                return None
+        return [one.name for one in found.zones[0].resources]
+
+    # (50 - 17.5 - 3.5 - 16.5) * 1.2 cores, 60 - 21 - 6 - 16.5 G
+    listed = await world.until(lambda: zoned("15000", "16500M"))
+    assert listed == ["cpu", BATCH_CPU, BATCH_MEMORY, "memory", "vendor.io/x"]
+    await world.report(fresh(ago=1000.0))
+    await world.until(lambda: zoned("0", "0"))
+    await world.offers({BATCH_CPU: None, names.RESOURCE_GPU: 200})
+    await world.admin.delete(Device, "n1")
+    await world.offers({names.RESOURCE_GPU: None, names.RESOURCE_GPU_CORE: None, names.RESOURCE_RDMA: None})
+
+
+async def test_persistent_interference_lowers_what_is_lent_and_is_told(world: World) -> None:
+    how = {"persistSeconds": 60, "stepSeconds": 30, "stepPercent": 20, "floorPercent": 60, "recoverPercent": 40}
+    await world.configure(extensions={"interference": how})
+    brief = {"container": "c", "resource": "cpu", "cause": "neighbour", "state": "interfered", "confidence": 0.9}
+    said = {"interference": [{**brief, "culprit": "demo/burn/main"}]}
+
+    def report(ago: float, hurt: bool) -> NodeMetric:
+        victim = pod_metric("web", "1", "1G", extensions=said if hurt else None)
+        return fresh(victim, ago=ago, extensions={"interference": {"interfered": {"cpu": 2 if hurt else 0}}})
+
+    await world.report(report(600, True))
+    await world.offers({BATCH_CPU: 57000})
+    await world.report(report(500, True))
+    node = await world.offers({BATCH_CPU: 45600, BATCH_MEMORY: 65 * G})
+    condition = node.status.condition(names.CONDITION_LENDING)
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("True", "InterferencePersists")
+    assert "80 % of cpu: 2 containers held up by neighbours, because of demo/burn" in condition.message
+    await world.report(report(400, True))
+    await world.offers({BATCH_CPU: 34200})
+    await world.weighed(report(300, True))  # at the floor already
+    for ago in (200, 130, 60, 0):
+        await world.weighed(report(ago, False))
+    node = await world.offers({BATCH_CPU: 57000})
+    condition = node.status.condition(names.CONDITION_LENDING)
+    assert condition is not None
+    assert condition.reason == "AsMeasured"
+
+
+async def test_what_others_write_at_the_same_time_survives(world: World) -> None:
+    await world.report(fresh())
+    await world.offers({BATCH_CPU: 58000})
+    for turn in range(15):
+        await world.admin.patch(Node, "n1", body={"metadata": {"annotations": {"demo/turn": str(turn)}}})
+        await world.report(fresh(system=(str(10 + 3 * turn), "12G")))
+        body = {"status": {"conditions": [{"type": "Ready", "status": "True", "reason": f"turn{turn}"}]}}
+        await world.admin.patch(Node, "n1", body=body, kind=PatchKind.STRATEGIC, subresource="status")
+    node = await world.offers({BATCH_CPU: 13000})
+    assert node.metadata.annotations["demo/turn"] == "14"
+    ready = node.status.condition("Ready")
+    assert ready is not None
+    assert ready.reason == "turn14"
