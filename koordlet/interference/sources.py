@@ -149,7 +149,8 @@ def io(window: Callable[[], Mapping[str, SubjectBlockIO] | None]) -> Source:
 
 def network(window: Callable[[], Mapping[str, SubjectNetStall] | None]) -> Source:
     """`NetStallCollector.window`: CPU time that packets of others took from it; None where no probe counts. Packets of
-    its own are its work, not its trouble."""
+    its own are its work, not its trouble. What interrupts take is part of what a task ran (kernels that account it
+    apart, CONFIG_IRQ_TIME_ACCOUNTING, are rare; there the loss is overstated: s of s + r shows as s of r)."""
 
     def of(frame: Frame) -> ResourceEvidence | None:
         found = window()
@@ -163,7 +164,7 @@ def network(window: Callable[[], Mapping[str, SubjectNetStall] | None]) -> Sourc
                 p99[row] = np.nan if one.softirq_p99 is None else one.softirq_p99
         return ResourceEvidence(
             source="bpf",
-            others=lost_share(others, frame.ran),
+            others=lost_share(others, np.maximum(frame.ran - others, 0.0)),
             own=np.zeros(len(others)),
             latency=p99,
             culprits=lambda row: found[frame.keys[row]].culprits if frame.keys[row] in found else (),

@@ -11,6 +11,8 @@ by one real koordlet process through a private view (tests/koordlet/process). Th
     cpu-two     two neighbours, one of which takes clearly more
     memory      a neighbour fills the limit that both are under with page cache
     io          a neighbour floods the victim's disk, a loop device
+    softirq     a neighbour floods a network of its own, whose packets the kernel works off on the victim's CPU: its
+                softirqs and, when these are too many, its thread; the packets' owner or the kernel is to blame
 
 A judge beside koordlet reads the victim's run delay (`/proc/<pid>/schedstat`). A quiet trial in which it lost time all
 the same was *disturbed* by a stranger on this machine, and so was one with a neighbour of which strangers got a good
@@ -228,6 +230,7 @@ class Stage:
         probe = self.pod(KubeQOS.BURSTABLE)
         try:
             self.known(probe)
+            time.sleep(WARM[1])  # each collector gives evidence at its second reading
             return lab.until(lambda: found.sources if (found := self.explained(probe)) else None, "evidence", 30.0)
         finally:
             self.remove((probe, KubeQOS.BURSTABLE))
@@ -288,8 +291,9 @@ def watch(stage: Stage, trial: Trial, victim: Any, began: float, guilty: set[str
             trial.seen[f"{series.resource} {series.cause}"] = round(max(series.values), 3)
         if trial.truth == NEIGHBOUR or trial.scenario.kind in NEEDS:
             # What is done is done to one resource; others, and the kernel's threads that serve it, take the CPU too.
-            expected = NEEDS.get(trial.scenario.kind, "cpu")
-            alarms = [v for v in alarms if v.resource == expected]
+            kind = trial.scenario.kind
+            expected = SHOWN.get(kind, (NEEDS.get(kind, "cpu"),))
+            alarms = [v for v in alarms if v.resource in expected]
         said = verdict_of(alarms)
         if said == NEIGHBOUR or trial.said == NOTHING:
             trial.said = said
@@ -352,6 +356,38 @@ def run_io(stage: Stage, scenario: Scenario, trial: Trial) -> None:
         stage.remove((victim, KubeQOS.BURSTABLE), (neighbour, KubeQOS.BESTEFFORT))
 
 
+def run_softirq(stage: Stage, scenario: Scenario, trial: Trial) -> None:
+    """A flood over a loopback device whose packets are steered to the victim's CPU."""
+    mine, other = stage.cpus
+    victim, neighbour = stage.pod(KubeQOS.BURSTABLE), stage.pod(KubeQOS.BESTEFFORT)
+    try:
+        with Judge() as judge:
+            judge.follow(victim.run(lab.duty(scenario.busy, scenario.idle), mine))
+            stage.known(victim, neighbour)
+            time.sleep(scenario.warm)
+            began = time.monotonic()
+            neighbour.run(packets(mine), other)
+            watch(stage, trial, victim, began, {neighbour.pod_uid, "kernel"})
+            trial.lost = judge.worst(began - JUDGED_SECONDS)
+    finally:
+        stage.remove((victim, KubeQOS.BURSTABLE), (neighbour, KubeQOS.BESTEFFORT))
+
+
+def packets(cpu: int) -> str:
+    """Send small datagrams to nobody who reads them, in a network namespace of its own; `cpu` has to receive them."""
+    return (
+        "import ctypes, fcntl, socket, struct\nlibc = ctypes.CDLL(None)\n"
+        "assert libc.unshare(0x40020000) == 0\n"  # CLONE_NEWNET | CLONE_NEWNS
+        "assert libc.mount(b'none', b'/', None, 0x44000, None) == 0\n"  # MS_REC | MS_PRIVATE
+        "assert libc.mount(b'none', b'/sys', b'sysfs', 0, None) == 0\n"
+        f"open('/sys/class/net/lo/queues/rx-0/rps_cpus', 'w').write('{1 << cpu:x}')\n"
+        "near, far = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))\n"
+        "fcntl.ioctl(near, 0x8914, struct.pack('16sH14x', b'lo', 0x41))\n"  # SIOCSIFFLAGS: up and running
+        "far.bind(('127.0.0.1', 9))\nnear.connect(('127.0.0.1', 9))\npiece = bytes(100)\n"
+        "while True: near.send(piece)\n"
+    )
+
+
 def write_on(path: Path) -> str:
     """Write a file over and over."""
     return (
@@ -387,12 +423,19 @@ RUNS: dict[str, tuple[str, Callable[[Stage, Scenario, Trial], None]]] = {
     "cpu-two": (NEIGHBOUR, run_cpu),
     "memory": (NEIGHBOUR, run_memory),
     "io": (NEIGHBOUR, run_io),
+    "softirq": (NEIGHBOUR, run_softirq),
 }
 UNDISTURBED = ("quiet",)
 """Kinds in which nothing of ours, kernel threads included, is on the victim's CPU: what it lost, a stranger took."""
-NEEDS = {"memory": "memory", "self-memory": "memory", "io": "io"}
+NEEDS = {"memory": "memory", "self-memory": "memory", "io": "io", "softirq": "network"}
 """Kind -> the resource that koordlet must have evidence of by a probe."""
-MIX = ("quiet", "cpu", "self-quota", "cpu-two", "quiet", "memory", "cpu", "self-threads", "io", "self-memory")
+SHOWN = {"softirq": ("network", "cpu")}
+"""Kind -> resources that an alarm may name, if they are not the one that is needed: work of softirqs that the kernel
+puts off to its thread is waiting for a CPU."""
+MIX = (
+    *("quiet", "cpu", "self-quota", "cpu-two", "quiet", "memory"),
+    *("cpu", "softirq", "self-threads", "io", "self-memory"),
+)
 """How often each kind comes; kinds that koordlet has no probe for here fall away."""
 
 
