@@ -111,6 +111,11 @@ def _koordinator() -> tuple[Family, ...]:
         Family("settings", "Kernel settings that an owner wants and has.", ("owner",)),
         Family("setting_problems", "Kernel settings that do not hold what they should."),
         Family(
+            "container_oom_score_adj",
+            "oom_score_adj that the pod asks for and processes of the container have.",
+            ("pod_name", "pod_namespace", "pod_uid", "container_name"),
+        ),
+        Family(
             "container_core_sched_cookie",
             "1 for the core scheduling cookie that a container has.",
             (

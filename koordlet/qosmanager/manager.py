@@ -25,6 +25,7 @@ FAMILIES = (
     "container_scaled_cfs_burst_us",
     "container_scaled_cfs_quota_us",
     "interference_action_level",
+    "container_oom_score_adj",
 )
 """Families that decisions fill."""
 

@@ -35,11 +35,13 @@ from koordlet.resourceexecutor.cookies import Cookies
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger, LedgerError
 from koordlet.resourceexecutor.merge import OwnerRule
+from koordlet.resourceexecutor.oomscores import OOMScores
 from koordlet.runtimehooks.batchresource import BatchResource
 from koordlet.runtimehooks.coresched import CoreSched, attach_cookies
 from koordlet.runtimehooks.cpunormalization import CPUNormalization
 from koordlet.runtimehooks.cpuset import CPUSetAllocator
 from koordlet.runtimehooks.groupidentity import GroupIdentity
+from koordlet.runtimehooks.oomscore import OOMScoreAdj
 from koordlet.statesinformer.callbacks import StateType
 from koordlet.wiring import divided
 from koordlet.wiring.context import Context
@@ -78,7 +80,8 @@ def enforcement(
     strategies = [pair for pair in every if pair[1] > 0]
     cookies = Cookies(context.files.procs, context.host.facts.features["core_sched"], boot_clock)
     attach_cookies(context.registries, cookies, lambda: states.workloads.pods.values())
-    files = KernelFiles(context.files, context.host.roots, [cookies, *divided.stores(context)])
+    oom_scores = OOMScores(context.files.procs, context.host.roots)
+    files = KernelFiles(context.files, context.host.roots, [cookies, oom_scores, *divided.stores(context)])
     executor = Executor(
         files,
         _ledger(context),
@@ -166,6 +169,8 @@ def _strategies(context: Context, actions: InterferenceActions) -> list[tuple[St
         found.append((allocator, options.runtime_hooks_reconcile_interval))
     if gates.enabled("CPUNormalization"):
         found.append((CPUNormalization(), options.runtime_hooks_reconcile_interval))
+    if gates.enabled("OOMScoreAdj"):
+        found.append((OOMScoreAdj(), options.runtime_hooks_reconcile_interval))
     if gates.enabled("CoreSched"):
         cookies = CoreSched(context.host.facts.features["core_sched"])
         found.append((cookies, options.runtime_hooks_reconcile_interval))

@@ -81,6 +81,7 @@ NEEDS_MORE = {
     "koordlet_resource_update_duration_milliseconds",
     "koordlet_runtime_hook_invoked_duration_milliseconds",  # a runtime that asks
     "koordlet_runtime_hook_calls_total",
+    "koordlet_container_oom_score_adj",  # an annotation
     "koordlet_runtime_hook_newborn_pods",
     "koordlet_runtime_hook_protocol_up",
     "koordlet_resource_update_problems_total",

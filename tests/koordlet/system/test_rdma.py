@@ -36,7 +36,7 @@ def test_the_first_verbs_device_and_the_connection_manager(host: tuple[Roots, Pa
 
 def test_what_is_not_there_is_named(host: tuple[Roots, Path], tmp_path: Path) -> None:
     roots, dev = host
-    with pytest.raises(RDMAError, match="0000:09:00.0"):
+    with pytest.raises(RDMAError, match=r"0000:09:00\.0"):
         verbs_device(roots, "0000:09:00.0", dev)
     with pytest.raises(RDMAError, match=r"'\.\./\.\.' is not a PCI address"):
         verbs_device(roots, "../..", dev)

@@ -1,0 +1,82 @@
+"""oom_score_adj of a cgroup's processes: the value of most, held by all; real processes of this test."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from koordlet.resourceexecutor import Setting
+from koordlet.resourceexecutor.oomscores import OOM_SCORE_ADJ, OOMScores
+from koordlet.system.errors import InvalidValue
+from koordlet.system.roots import Roots
+from koordlet.system.write import TargetGone
+
+SETTING = Setting(OOM_SCORE_ADJ, "kubepods/pod1/c")
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
+    made = [subprocess.Popen(["sleep", "infinity"]) for _ in range(3)]
+    yield made
+    for one in made:
+        one.kill()
+        one.wait(60)
+
+
+@pytest.fixture
+def store(processes: list[subprocess.Popen[bytes]]) -> OOMScores:
+    return OOMScores(lambda directory: tuple(one.pid for one in processes), Roots.host())
+
+
+def scores(processes: list[subprocess.Popen[bytes]]) -> list[int]:
+    return [int(Path(f"/proc/{one.pid}/oom_score_adj").read_text()) for one in processes]
+
+
+def test_all_processes_get_it(store: OOMScores, processes: list[subprocess.Popen[bytes]]) -> None:
+    store.write(SETTING, 100)
+    assert scores(processes) == [100] * 3
+    assert (store.read(SETTING), store.holds(SETTING, 100), store.holds(SETTING, 5)) == (100, True, False)
+    Path(f"/proc/{processes[0].pid}/oom_score_adj").write_text("300")
+    assert (store.read(SETTING), store.holds(SETTING, 100)) == (100, False), "what most have is no proof"
+    store.write(SETTING, 100)
+    assert scores(processes) == [100] * 3
+
+
+def test_without_processes_there_is_nothing(tmp_path: Path) -> None:
+    for pids in (None, (), (2**22 + 1,), (0,)):
+        empty = OOMScores(lambda directory, pids=pids: pids, Roots.host())
+        assert (empty.read(SETTING), empty.gone(SETTING)) == (None, True)
+    store = OOMScores(lambda directory: (7,), Roots.under(tmp_path))
+    (tmp_path / "proc/7").mkdir(parents=True)
+    (tmp_path / "proc/7/oom_score_adj").write_text("5\n")
+    assert (store.read(SETTING), store.gone(SETTING)) == (5, False)
+
+
+def test_processes_that_all_end_before_the_write(tmp_path: Path) -> None:
+    file = tmp_path / "proc/7/oom_score_adj"
+    file.parent.mkdir(parents=True)
+    file.write_text("5\n")
+    asked = 0
+
+    def pids(directory: str) -> tuple[int, ...]:
+        nonlocal asked
+        asked += 1
+        return (7,) if asked == 1 else ()
+
+    class Ending(OOMScores):
+        def _scores(self, setting: Setting) -> dict[int, int]:
+            found = super()._scores(setting)
+            file.unlink(missing_ok=True)
+            return found
+
+    with pytest.raises(TargetGone, match="no process is left"):
+        Ending(pids, Roots.under(tmp_path)).write(SETTING, 100)
+
+
+@pytest.mark.parametrize("value", [-1001, 1001, "5"])
+def test_no_score(store: OOMScores, value: int | str) -> None:
+    with pytest.raises(InvalidValue, match="not a score"):
+        store.check(SETTING, value)

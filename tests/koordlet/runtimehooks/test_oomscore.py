@@ -1,0 +1,61 @@
+"""OOM scores by annotation: spec 03 §4.14."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from koordlet.resourceexecutor import Setting
+from koordlet.runtimehooks.oomscore import FAMILY, OOMScoreAdj
+from tests.koordlet.qosmanager.conftest import make_pod, make_view
+
+BY_CONTAINER, FOR_ALL = "koordinator.sh/oom-score-adj-spec", "koordinator.sh/oom-score-adj"
+
+
+def decided(annotations: dict[str, str], **given: Any) -> dict[str, int | str]:
+    pod = make_pod("p", kube="Burstable", containers=2, annotations=annotations, **given)
+    updates = OOMScoreAdj().decide(make_view(pods=(pod,))).updates
+    return {update.setting.cgroup_dir.rpartition("/")[2]: update.value for update in updates}
+
+
+CASES: dict[str, tuple[dict[str, str], dict[str, int]]] = {
+    "nothing asked": ({}, {}),
+    "for all": ({FOR_ALL: "-50"}, {"p-c0": -50, "p-c1": -50}),
+    "by container": ({BY_CONTAINER: '{"c1": 7}'}, {"p-c1": 7}),
+    "both": ({BY_CONTAINER: '{"c1": 7}', FOR_ALL: "9"}, {"p-c0": 9, "p-c1": 7}),
+    "out of range is left out": ({BY_CONTAINER: '{"c0": 1001, "c1": -1000}', FOR_ALL: "9"}, {"p-c1": -1000}),
+    "malformed, whatever the other says": ({BY_CONTAINER: "{", FOR_ALL: "9"}, {}),
+    "no number": ({FOR_ALL: "low"}, {}),
+}
+
+
+@pytest.mark.parametrize(("annotations", "expected"), CASES.values(), ids=CASES)
+def test_scores(annotations: dict[str, str], expected: dict[str, int]) -> None:
+    assert decided(annotations) == expected
+
+
+def test_who_is_left_alone() -> None:
+    assert decided({FOR_ALL: "9"}, phase="Failed") == {}
+    assert decided({FOR_ALL: "9"}, spec={"runtimeClassName": "kata"}) == {}
+
+
+def test_init_containers_are_set_while_they_run() -> None:
+    pod = make_pod("p", annotations={FOR_ALL: "9", BY_CONTAINER: json.dumps({"prepare": 3})})
+    assert pod.meta.pod is not None
+    status = pod.meta.pod.status.container_statuses[0]
+    running = type(status)(name="prepare", container_id="containerd://init", state=status.state)
+    waiting = type(status)(name="later", container_id="")
+    pod.meta.pod.status.init_container_statuses = [running, waiting]
+    updates = OOMScoreAdj().decide(make_view(pods=(pod,))).updates
+    directory = pod.meta.cgroup_dir
+    assert {u.setting.cgroup_dir: u.value for u in updates} == {f"{directory}/p-c0": 9, f"{directory}/init": 3}
+
+
+def test_the_metric_is_for_what_is_held() -> None:
+    pod = make_pod("p", containers=2, annotations={FOR_ALL: "9"})
+    one = pod.meta.containers[0]
+    held = {Setting("oom_score_adj", one.cgroup_dir): 9}
+    decision = OOMScoreAdj().decide(make_view(pods=(pod,), held=held))
+    assert decision.figures == {FAMILY: {("p", "default", "uid-p", "c0"): 9}}
