@@ -21,7 +21,7 @@ from koordlet.api import crdgen
 from koordlet.api.core import Node
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.app.flags import read
-from koordlet.kube import Client, Config, KubeError, PatchKind
+from koordlet.kube import ApiError, Client, Config, KubeError, PatchKind
 from koordlet.kube.credentials import Fixed
 
 _PLURALS = {"PriorityClass": "priorityclasses"}
@@ -211,3 +211,56 @@ async def _stopped(running: Running) -> None:
 def until() -> Callable[..., Awaitable[Any]]:
     """`await until(check)`: ask until the answer is true; the answer."""
     return _until
+
+
+@dataclass
+class Asking:
+    """What a client of the API server sees while a manager answers its webhooks: objects as plain JSON."""
+
+    client: Client
+    manager: Manager
+
+    async def create(self, path: str, obj: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
+        """POST; the object that was stored. Raises ApiError."""
+        params = {"dryRun": "All"} if dry_run else {}
+        found: dict[str, Any] = json.loads(await self.client.raw("POST", path, body=obj, params=params))
+        return found
+
+    async def get(self, path: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(await self.client.raw("GET", path))
+        return found
+
+    async def merge(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """A merge patch. Raises ApiError."""
+        answer = await self.client.raw("PATCH", path, body=body, content_type=PatchKind.MERGE.value)
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    async def delete(self, path: str) -> None:
+        await self.client.raw("DELETE", path)
+
+    async def refused(self, request: Awaitable[Any]) -> ApiError:
+        """The error that a write is refused with."""
+        with pytest.raises(ApiError) as caught:
+            await request
+        return caught.value
+
+    async def until(self, check: Callable[[], Any | Awaitable[Any]]) -> Any:
+        return await _until(check)
+
+    def cached(self, kind: type, key: str) -> Any:
+        """An object as the manager's own cache knows it; None before it does."""
+        return self.manager.context.caches.informer(kind).get(key)
+
+
+@pytest.fixture
+def asking(cluster: Cluster, manager: Callable[..., Awaitable[Running]]) -> Callable[..., Awaitable[Asking]]:
+    """`await asking({"Gate": True}, "--flag=…")`: a manager with its webhooks and the controllers that go with them."""
+
+    async def start(gates: dict[str, bool] | None = None, *flags: str) -> Asking:
+        told = ",".join(f"{gate}={on}" for gate, on in (gates or {}).items())
+        given = ([f"--feature-gates={told}"] if told else []) + ["--controllers=colocationprofile,quotaprofile"]
+        running = await manager(*given, *flags)
+        return Asking(cluster.admin, running.manager)
+
+    return start

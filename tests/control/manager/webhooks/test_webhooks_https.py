@@ -37,203 +37,203 @@ def profile(name, **spec):
 
 async def add_profile(cluster, name, **spec):
     await cluster.create(PROFILES, profile(name, **spec))
-    await cluster.until(lambda: cluster.cached(ClusterColocationProfile, name), "the manager knows the profile")
+    await cluster.until(lambda: cluster.cached(ClusterColocationProfile, name))
 
 
-async def test_pods_become_best_effort_with_batch_resources(start):
-    async with start() as cluster:
-        await add_profile(
-            cluster,
-            "colocation",
-            selector={"matchLabels": ENABLED},
-            namespaceSelector={"matchLabels": ENABLED},
-            qosClass="BE",
-            priorityClassName="koord-batch",
-            koordinatorPriority=1000,
-            labels={"koordinator.sh/mutated": "true"},
-            patch={"spec": {"terminationGracePeriodSeconds": 7}},
-        )
-        await cluster.merge("/api/v1/namespaces/default", {"metadata": {"labels": ENABLED}})
-        namespaces = cluster.manager.context.caches.informer(Namespace)
-        await cluster.until(lambda: namespaces.get("default").metadata.labels.items() >= ENABLED.items(), "labels seen")
+async def test_pods_become_best_effort_with_batch_resources(asking):
+    cluster = await asking()
+    await add_profile(
+        cluster,
+        "colocation",
+        selector={"matchLabels": ENABLED},
+        namespaceSelector={"matchLabels": ENABLED},
+        qosClass="BE",
+        priorityClassName="koord-batch",
+        koordinatorPriority=1000,
+        labels={"koordinator.sh/mutated": "true"},
+        patch={"spec": {"terminationGracePeriodSeconds": 7}},
+    )
+    await cluster.merge("/api/v1/namespaces/default", {"metadata": {"labels": ENABLED}})
+    namespaces = cluster.manager.context.caches.informer(Namespace)
+    await cluster.until(lambda: namespaces.get("default").metadata.labels.items() >= ENABLED.items())
 
-        plain = await cluster.create(PODS, pod("plain", requests={"cpu": "1"}))
-        assert QOS not in plain["metadata"].get("labels", {})
-        assert plain["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "1"}
+    plain = await cluster.create(PODS, pod("plain", requests={"cpu": "1"}))
+    assert QOS not in plain["metadata"].get("labels", {})
+    assert plain["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "1"}
 
-        made = await cluster.create(PODS, pod("be", ENABLED, {"cpu": "1", "memory": "3456Mi"}))
-        batch = {"kubernetes.io/batch-cpu": "1k", "kubernetes.io/batch-memory": "3456Mi"}
-        assert made["metadata"]["labels"].items() >= {QOS: "BE", "koordinator.sh/priority": "1000"}.items()
-        assert made["spec"]["containers"][0]["resources"] == {"requests": batch, "limits": batch}
-        assert (made["spec"]["priority"], made["spec"]["priorityClassName"]) == (5000, "koord-batch")
-        assert made["spec"]["terminationGracePeriodSeconds"] == 7
-        text = made["metadata"]["annotations"]["node.koordinator.sh/extended-resource-spec"]
-        assert json.loads(text) == {"containers": {"app": {"limits": batch, "requests": batch}}}
+    made = await cluster.create(PODS, pod("be", ENABLED, {"cpu": "1", "memory": "3456Mi"}))
+    batch = {"kubernetes.io/batch-cpu": "1k", "kubernetes.io/batch-memory": "3456Mi"}
+    assert made["metadata"]["labels"].items() >= {QOS: "BE", "koordinator.sh/priority": "1000"}.items()
+    assert made["spec"]["containers"][0]["resources"] == {"requests": batch, "limits": batch}
+    assert (made["spec"]["priority"], made["spec"]["priorityClassName"]) == (5000, "koord-batch")
+    assert made["spec"]["terminationGracePeriodSeconds"] == 7
+    text = made["metadata"]["annotations"]["node.koordinator.sh/extended-resource-spec"]
+    assert json.loads(text) == {"containers": {"app": {"limits": batch, "requests": batch}}}
 
-        # A namespace that was made a moment ago is read from the API server.
-        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "fresh", "labels": ENABLED}}
-        await cluster.create("/api/v1/namespaces", space)
-        fresh = await cluster.create("/api/v1/namespaces/fresh/pods", pod("be", ENABLED, {"cpu": "1"}))
-        assert fresh["metadata"]["labels"][QOS] == "BE"
+    # A namespace that was made a moment ago is read from the API server.
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "fresh", "labels": ENABLED}}
+    await cluster.create("/api/v1/namespaces", space)
+    fresh = await cluster.create("/api/v1/namespaces/fresh/pods", pod("be", ENABLED, {"cpu": "1"}))
+    assert fresh["metadata"]["labels"][QOS] == "BE"
 
-        # What a profile asks for and is not there fails the pod, and names both.
-        await add_profile(cluster, "wrong", selector={"matchLabels": {"w": "1"}}, priorityClassName="no-such")
-        error = await cluster.refused(cluster.create(PODS, pod("w", {"w": "1"})))
-        assert error.status == 500
-        assert 'ClusterColocationProfile wrong: spec.priorityClassName: PriorityClass "no-such" not found' in str(error)
-
-
-async def test_pods_that_do_not_fit_are_refused(start):
-    async with start() as cluster:
-        error = await cluster.refused(cluster.create(PODS, pod("a", {QOS: "BE"}, priorityClassName="koord-prod")))
-        assert error.status == 400
-        assert 'admission webhook "vpod.koordinator.sh" denied the request: ' in str(error)
-        assert f"labels.{QOS}: Forbidden: {QOS}=BE and priorityClass=koord-prod cannot be used" in str(error)
-
-        batch = {"kubernetes.io/batch-cpu": "1k"}
-        error = await cluster.refused(cluster.create(PODS, pod("b", {}, batch, priorityClassName="koord-batch")))
-        assert f"labels.{QOS}: Required value: a pod that requests kubernetes.io/batch-cpu" in str(error)
-
-        good = pod("c", {QOS: "BE"}, batch, priorityClassName="koord-batch")
-        assert (await cluster.create(PODS, good))["metadata"]["labels"] == {QOS: "BE"}
-        error = await cluster.refused(cluster.merge(f"{PODS}/c", {"metadata": {"labels": {QOS: None}}}))
-        assert f'labels.{QOS}: Invalid value: "": field is immutable' in str(error)
-        await cluster.merge(f"{PODS}/c", {"metadata": {"labels": {"other": "1"}}})
-
-        gpus = pod("d", {}, {"koordinator.sh/gpu": "200"})
-        made = await cluster.create(PODS, gpus)
-        assert made["spec"]["containers"][0]["resources"]["requests"] == {
-            "koordinator.sh/gpu-core": "200",
-            "koordinator.sh/gpu-memory-ratio": "200",
-            "koordinator.sh/gpu.shared": "2",
-        }
+    # What a profile asks for and is not there fails the pod, and names both.
+    await add_profile(cluster, "wrong", selector={"matchLabels": {"w": "1"}}, priorityClassName="no-such")
+    error = await cluster.refused(cluster.create(PODS, pod("w", {"w": "1"})))
+    assert error.status == 500
+    assert 'ClusterColocationProfile wrong: spec.priorityClassName: PriorityClass "no-such" not found' in str(error)
 
 
-async def test_enhanced_rules_and_devices_behind_their_gates(start):
+async def test_pods_that_do_not_fit_are_refused(asking):
+    cluster = await asking()
+    error = await cluster.refused(cluster.create(PODS, pod("a", {QOS: "BE"}, priorityClassName="koord-prod")))
+    assert error.status == 400
+    assert 'admission webhook "vpod.koordinator.sh" denied the request: ' in str(error)
+    assert f"labels.{QOS}: Forbidden: {QOS}=BE and priorityClass=koord-prod cannot be used" in str(error)
+
+    batch = {"kubernetes.io/batch-cpu": "1k"}
+    error = await cluster.refused(cluster.create(PODS, pod("b", {}, batch, priorityClassName="koord-batch")))
+    assert f"labels.{QOS}: Required value: a pod that requests kubernetes.io/batch-cpu" in str(error)
+
+    good = pod("c", {QOS: "BE"}, batch, priorityClassName="koord-batch")
+    assert (await cluster.create(PODS, good))["metadata"]["labels"] == {QOS: "BE"}
+    error = await cluster.refused(cluster.merge(f"{PODS}/c", {"metadata": {"labels": {QOS: None}}}))
+    assert f'labels.{QOS}: Invalid value: "": field is immutable' in str(error)
+    await cluster.merge(f"{PODS}/c", {"metadata": {"labels": {"other": "1"}}})
+
+    gpus = pod("d", {}, {"koordinator.sh/gpu": "200"})
+    made = await cluster.create(PODS, gpus)
+    assert made["spec"]["containers"][0]["resources"]["requests"] == {
+        "koordinator.sh/gpu-core": "200",
+        "koordinator.sh/gpu-memory-ratio": "200",
+        "koordinator.sh/gpu.shared": "2",
+    }
+
+
+async def test_enhanced_rules_and_devices_behind_their_gates(asking):
     gates = {"EnablePodEnhancedValidator": True, "ValidatePodDeviceResource": True}
-    async with start(gates, pod_enhanced_validator_reconcile_interval="0s") as cluster:
-        await cluster.create(PODS, pod("before"))
-        await cluster.create(
-            "/api/v1/namespaces/koordinator-system/configmaps",
-            {
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                "metadata": {"name": "pod-enhanced-validator-config"},
-                "data": {"enable": "true", "rules": '[{"name":"team","requiredLabels":["team"]}]'},
-            },
-        )
-        error = await cluster.refused(cluster.create(PODS, pod("a")))
-        assert "metadata.labels: Required value: rule team requires the labels team" in str(error)
-        await cluster.create(PODS, pod("b", {"team": ""}))
-        wrong = {"koordinator.sh/gpu.shared": "2", "koordinator.sh/gpu-memory-ratio": "51"}
-        error = await cluster.refused(cluster.create(PODS, pod("c", {"team": ""}, wrong)))
-        assert "requests[koordinator.sh/gpu-memory-ratio]: Forbidden: 51 is not a multiple" in str(error)
+    cluster = await asking(gates, "--pod-enhanced-validator-reconcile-interval=0s")
+    await cluster.create(PODS, pod("before"))
+    await cluster.create(
+        "/api/v1/namespaces/koordinator-system/configmaps",
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "pod-enhanced-validator-config"},
+            "data": {"enable": "true", "rules": '[{"name":"team","requiredLabels":["team"]}]'},
+        },
+    )
+    error = await cluster.refused(cluster.create(PODS, pod("a")))
+    assert "metadata.labels: Required value: rule team requires the labels team" in str(error)
+    await cluster.create(PODS, pod("b", {"team": ""}))
+    wrong = {"koordinator.sh/gpu.shared": "2", "koordinator.sh/gpu-memory-ratio": "51"}
+    error = await cluster.refused(cluster.create(PODS, pod("c", {"team": ""}, wrong)))
+    assert "requests[koordinator.sh/gpu-memory-ratio]: Forbidden: 51 is not a multiple" in str(error)
 
 
-async def test_bindings_by_others_are_refused(start):
-    flags = {"binding_admission_user_name": "koord-scheduler", "binding_admission_namespaces": "*"}
-    async with start({"BindingAdmissionWebhook": True}, **flags) as cluster:
-        await cluster.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
-        for name, labels in (("a", {}), ("b", {"koordinator.sh/binding-admission-bypass": ""})):
-            await cluster.create(PODS, pod(name, labels))
-            await cluster.until(lambda name=name: cluster.cached(Pod, f"default/{name}"), "the manager knows the pod")
+async def test_bindings_by_others_are_refused(asking):
+    flags = ("--binding-admission-user-name=koord-scheduler", "--binding-admission-namespaces=*")
+    cluster = await asking({"BindingAdmissionWebhook": True}, *flags)
+    await cluster.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
+    for name, labels in (("a", {}), ("b", {"koordinator.sh/binding-admission-bypass": ""})):
+        await cluster.create(PODS, pod(name, labels))
+        await cluster.until(lambda name=name: cluster.cached(Pod, f"default/{name}"))
 
-        def bind(name):
-            target = {"apiVersion": "v1", "kind": "Node", "name": "n"}
-            binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
-            return cluster.create(f"{PODS}/{name}/binding", binding)
+    def bind(name):
+        target = {"apiVersion": "v1", "kind": "Node", "name": "n"}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+        return cluster.create(f"{PODS}/{name}/binding", binding)
 
-        error = await cluster.refused(bind("a"))
-        assert error.status == 403
-        assert "is not allowed to bind pod default/a" in str(error)
-        await bind("b")
-        assert (await cluster.get(f"{PODS}/b"))["spec"]["nodeName"] == "n"
+    error = await cluster.refused(bind("a"))
+    assert error.status == 403
+    assert "is not allowed to bind pod default/a" in str(error)
+    await bind("b")
+    assert (await cluster.get(f"{PODS}/b"))["spec"]["nodeName"] == "n"
 
 
-async def test_nodes_and_configuration(start):
+async def test_nodes_and_configuration(asking):
     gates = {"NodeMutatingWebhook": True, "NodeValidatingWebhook": True, "ConfigMapValidatingWebhook": True}
-    async with start(gates) as cluster:
-        ratio = {"node.koordinator.sh/resource-amplification-ratio": '{"cpu":1.5}'}
-        for name, annotations in (("n", ratio), ("m", {"node.koordinator.sh/resource-amplification-ratio": "{"})):
-            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "annotations": annotations}}
-            await cluster.create(NODES, {**node, "metadata": {**node["metadata"], "labels": {"pool": "a"}}})
-        body = {"status": {"allocatable": {"cpu": "4", "memory": "8Gi"}}}
-        node = await cluster.merge(f"{NODES}/n/status", body)
-        assert node["status"]["allocatable"] == {"cpu": "6", "memory": "8Gi"}
-        raw = node["metadata"]["annotations"]["node.koordinator.sh/raw-allocatable"]
-        assert json.loads(raw) == {"cpu": "4", "memory": "8Gi"}
-        again = await cluster.merge(f"{NODES}/n/status", {"status": {"allocatable": {"pods": "110"}}})
-        assert again["status"]["allocatable"] == {"cpu": "6", "memory": "8Gi", "pods": "110"}
-        broken = await cluster.merge(f"{NODES}/m/status", body)
-        assert broken["status"]["allocatable"] == {"cpu": "4", "memory": "8Gi"}, "a broken annotation stops nobody"
+    cluster = await asking(gates)
+    ratio = {"node.koordinator.sh/resource-amplification-ratio": '{"cpu":1.5}'}
+    for name, notes in (("n", ratio), ("m", {"node.koordinator.sh/resource-amplification-ratio": "{"})):
+        meta = {"name": name, "annotations": notes, "labels": {"pool": "a"}}
+        await cluster.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": meta})
+    body = {"status": {"allocatable": {"cpu": "4", "memory": "8Gi"}}}
+    node = await cluster.merge(f"{NODES}/n/status", body)
+    assert node["status"]["allocatable"] == {"cpu": "6", "memory": "8Gi"}
+    raw = node["metadata"]["annotations"]["node.koordinator.sh/raw-allocatable"]
+    assert json.loads(raw) == {"cpu": "4", "memory": "8Gi"}
+    again = await cluster.merge(f"{NODES}/n/status", {"status": {"allocatable": {"pods": "110"}}})
+    assert again["status"]["allocatable"] == {"cpu": "6", "memory": "8Gi", "pods": "110"}
+    broken = await cluster.merge(f"{NODES}/m/status", body)
+    assert broken["status"]["allocatable"] == {"cpu": "4", "memory": "8Gi"}, "a broken annotation stops nobody"
 
-        path = "/api/v1/namespaces/koordinator-system/configmaps/slo-controller-config"
+    path = "/api/v1/namespaces/koordinator-system/configmaps/slo-controller-config"
 
-        def strategies(*selectors, **more):
-            entries = [
-                {"name": f"s{i}", "nodeSelector": {"matchLabels": labels}, **more} for i, labels in enumerate(selectors)
-            ]
-            return cluster.merge(path, {"data": {"cpu-burst-config": json.dumps({"nodeStrategies": entries})}})
+    def strategies(*selectors, **more):
+        entries = [
+            {"name": f"s{i}", "nodeSelector": {"matchLabels": labels}, **more} for i, labels in enumerate(selectors)
+        ]
+        return cluster.merge(path, {"data": {"cpu-burst-config": json.dumps({"nodeStrategies": entries})}})
 
-        error = await cluster.refused(cluster.merge(path, {"data": {"colocation-config": "{"}}))
-        assert error.status == 400 and '"reason":"ParseConfigFail"' in str(error)
-        error = await cluster.refused(strategies({"a": "1"}, cpuBurstPercent=0))
-        assert '"reason":"ConfigParamInvalid"' in str(error) and "cpuBurstPercent" in str(error)
-        error = await cluster.refused(strategies({"a": "1"}, {"a": "1", "b": "2"}))
-        assert '"reason":"NodeStrategiesOverlap"' in str(error)
-        await cluster.merge(f"{NODES}/n", {"metadata": {"labels": {"zone": "b"}}})
-        nodes = cluster.manager.context.caches.informer(Node)
-        await cluster.until(lambda: nodes.get("n").metadata.labels.get("zone") == "b", "labels seen")
-        error = await cluster.refused(strategies({"pool": "a"}, {"zone": "b"}))
-        assert '"reason":"ExistNodeConfict"' in str(error) and '"exampleNodes":["n"]' in str(error)
+    error = await cluster.refused(cluster.merge(path, {"data": {"colocation-config": "{"}}))
+    assert error.status == 400 and '"reason":"ParseConfigFail"' in str(error)
+    error = await cluster.refused(strategies({"a": "1"}, cpuBurstPercent=0))
+    assert '"reason":"ConfigParamInvalid"' in str(error) and "cpuBurstPercent" in str(error)
+    error = await cluster.refused(strategies({"a": "1"}, {"a": "1", "b": "2"}))
+    assert '"reason":"NodeStrategiesOverlap"' in str(error)
+    await cluster.merge(f"{NODES}/n", {"metadata": {"labels": {"zone": "b"}}})
+    nodes = cluster.manager.context.caches.informer(Node)
+    await cluster.until(lambda: nodes.get("n").metadata.labels.get("zone") == "b")
+    error = await cluster.refused(strategies({"pool": "a"}, {"zone": "b"}))
+    assert '"reason":"ExistNodeConfict"' in str(error) and '"exampleNodes":["n"]' in str(error)
 
-        await strategies({"pool": "a"}, {"zone": "c"})
-        informer = cluster.manager.context.config.informer
-        await cluster.until(lambda: "cpu-burst-config" in informer.object.data, "the manager knows the configuration")
-        error = await cluster.refused(cluster.merge(f"{NODES}/n", {"metadata": {"labels": {"zone": "c"}}}))
-        assert error.status == 400 and '"reason":"ExistNodeConfict"' in str(error)
-        await cluster.merge(f"{NODES}/n", {"metadata": {"labels": {"zone": "d"}}})
-
-
-async def test_reservations_take_profiles(start):
-    async with start({"ReservationMutatingWebhook": True}) as cluster:
-        await add_profile(cluster, "p", selector={"matchLabels": ENABLED}, priorityClassName="koord-mid", qosClass="LS")
-        reservation = {
-            "apiVersion": "scheduling.koordinator.sh/v1alpha1",
-            "kind": "Reservation",
-            "metadata": {"name": "r", "labels": ENABLED},
-            "spec": {
-                "owners": [{"object": {"name": "x"}}],
-                "template": {"spec": pod("x", None, {"cpu": "1"})["spec"]},
-            },
-        }
-        made = await cluster.create(RESERVATIONS, reservation)
-        assert made["metadata"]["labels"] == {**ENABLED, QOS: "LS"}
-        spec = made["spec"]["template"]["spec"]
-        assert (spec["priority"], spec["containers"][0]["resources"]["requests"]) == (7000, {"cpu": "1"})
+    await strategies({"pool": "a"}, {"zone": "c"})
+    informer = cluster.manager.context.config.informer
+    await cluster.until(lambda: "cpu-burst-config" in informer.object.data)
+    error = await cluster.refused(cluster.merge(f"{NODES}/n", {"metadata": {"labels": {"zone": "c"}}}))
+    assert error.status == 400 and '"reason":"ExistNodeConfict"' in str(error)
+    await cluster.merge(f"{NODES}/n", {"metadata": {"labels": {"zone": "d"}}})
 
 
-async def test_policies_and_time_outs_are_those_registered(start):
+async def test_reservations_take_profiles(asking):
+    cluster = await asking({"ReservationMutatingWebhook": True})
+    await add_profile(cluster, "p", selector={"matchLabels": ENABLED}, priorityClassName="koord-mid", qosClass="LS")
+    reservation = {
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+        "kind": "Reservation",
+        "metadata": {"name": "r", "labels": ENABLED},
+        "spec": {
+            "owners": [{"object": {"name": "x"}}],
+            "template": {"spec": pod("x", None, {"cpu": "1"})["spec"]},
+        },
+    }
+    made = await cluster.create(RESERVATIONS, reservation)
+    assert made["metadata"]["labels"] == {**ENABLED, QOS: "LS"}
+    spec = made["spec"]["template"]["spec"]
+    assert (spec["priority"], spec["containers"][0]["resources"]["requests"]) == (7000, {"cpu": "1"})
+
+
+async def test_policies_and_time_outs_are_those_registered(asking):
     """With the manager's server gone, what fails closed is refused and what fails open passes."""
-    async with start({"NodeMutatingWebhook": True}) as cluster:
-        base = "/apis/admissionregistration.k8s.io/v1"
-        found = await cluster.get(f"{base}/mutatingwebhookconfigurations/koordinator-mutating-webhook-configuration")
-        policies = {each["name"].split(".")[0]: each["failurePolicy"] for each in found["webhooks"]}
-        assert policies["mpod-create"] == "Fail" and policies["mnode-status"] == "Ignore"
-        assert all(each["timeoutSeconds"] == 10 and each["sideEffects"] == "None" for each in found["webhooks"])
-        await cluster.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
-        assert cluster.manager.server is not None
-        await cluster.manager.server.stop()
-        error = await cluster.refused(cluster.create(PODS, pod("a")))
-        assert error.status == 500 and 'failed calling webhook "mpod-create.koordinator.sh"' in str(error)
-        node = await cluster.merge(f"{NODES}/n/status", {"status": {"allocatable": {"cpu": "4"}}})
-        assert node["status"]["allocatable"] == {"cpu": "4"}
+    cluster = await asking({"NodeMutatingWebhook": True})
+    base = "/apis/admissionregistration.k8s.io/v1"
+    found = await cluster.get(f"{base}/mutatingwebhookconfigurations/koordinator-mutating-webhook-configuration")
+    policies = {each["name"].split(".")[0]: each["failurePolicy"] for each in found["webhooks"]}
+    assert policies["mpod-create"] == "Fail" and policies["mnode-status"] == "Ignore"
+    assert all(each["timeoutSeconds"] == 10 and each["sideEffects"] == "None" for each in found["webhooks"])
+    await cluster.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
+    assert cluster.manager.server is not None
+    await cluster.manager.server.stop()
+    error = await cluster.refused(cluster.create(PODS, pod("a")))
+    assert error.status == 500 and 'failed calling webhook "mpod-create.koordinator.sh"' in str(error)
+    node = await cluster.merge(f"{NODES}/n/status", {"status": {"allocatable": {"cpu": "4"}}})
+    assert node["status"]["allocatable"] == {"cpu": "4"}
 
 
-async def test_many_at_once(start):
-    async with start() as cluster:
-        await add_profile(cluster, "p", qosClass="BE", priorityClassName="koord-batch")
-        made = await asyncio.gather(*(cluster.create(PODS, pod(f"p{i}", None, {"cpu": "1"})) for i in range(40)))
-        assert all(
-            each["spec"]["containers"][0]["resources"]["requests"] == {"kubernetes.io/batch-cpu": "1k"} for each in made
-        )
+async def test_many_at_once(asking):
+    cluster = await asking()
+    await add_profile(cluster, "p", qosClass="BE", priorityClassName="koord-batch")
+    made = await asyncio.gather(*(cluster.create(PODS, pod(f"p{i}", None, {"cpu": "1"})) for i in range(40)))
+    assert all(
+        each["spec"]["containers"][0]["resources"]["requests"] == {"kubernetes.io/batch-cpu": "1k"} for each in made
+    )
