@@ -134,7 +134,7 @@ class ColocationProfileController(Controller):
             return
         try:
             result = await self._update(profile, pod)
-        except (MutationError, KubeError) as error:
+        except (ValueError, KubeError) as error:  # MutationError, and what no merge patch can say
             self._counters.pods.labels("failed").inc()
             log.error("Profile not applied", profile=profile.metadata.name, pod=pod.metadata.key, err=error)
             return
