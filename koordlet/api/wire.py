@@ -142,7 +142,7 @@ class FastDecoder(Generic[T]):
         """Read one document. Raises WireError."""
         try:
             return self._fast.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):  # msgspec does not dress bad UTF-8 inside strings
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # bad UTF-8 and depth are not dressed
             result: T = decode(data, self._type, where=where)
             return result
 

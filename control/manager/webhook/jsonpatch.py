@@ -40,6 +40,8 @@ def _carried_map(raw: Mapping[str, Any], before: Mapping[str, Any], after: Mappi
         if old is _NOTHING:
             # What the struct left out as its zero value may hold fields that the struct does not know.
             old = {} if isinstance(value, Mapping) and isinstance(raw.get(key), Mapping) else _NOTHING
+        elif same(old, value):
+            continue
         result[key] = value if old is _NOTHING else carried(raw.get(key), old, value)
     return result
 

@@ -1,0 +1,103 @@
+"""Flags, environment and the rule that selects controllers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from control.manager.options import CONTROLLERS, NODERESOURCE_PLUGINS, Options, WebhookEnv, selected
+from control.manager.parts import CONTROLLERS as BUILT
+from koordlet.app.flags import FlagError, read
+
+SELECTIONS = {
+    "all others": ("*,-noderesource", {"nodemetric", "nodeslo", "colocationprofile", "quotaprofile"}),
+    "name before star": ("noderesource,*", set(CONTROLLERS)),
+    "one off, first": ("-nodeslo,*", set(CONTROLLERS) - {"nodeslo"}),
+    "star comes first": ("*,-nodeslo", set(CONTROLLERS) - {"nodeslo"}),
+    "only these": ("nodemetric,nodeslo", {"nodemetric", "nodeslo"}),
+    "the first word counts": ("nodeslo,-nodeslo", {"nodeslo"}),
+    "off before on": ("-nodeslo,nodeslo", set()),
+    "none": ("-nodeslo", set()),
+}
+
+
+@pytest.mark.parametrize(("items", "enabled"), SELECTIONS.values(), ids=SELECTIONS)
+def test_selection(items: str, enabled: set[str]) -> None:
+    assert {name for name in CONTROLLERS if selected(name, items.split(","))} == enabled
+
+
+def test_the_defaults_are_koordinators() -> None:
+    options = read(Options, [])
+    assert options.controllers == list(CONTROLLERS)
+    assert options.noderesource_plugins == list(NODERESOURCE_PLUGINS)
+    assert (options.metrics_addr, options.health_probe_addr, options.pprof_addr) == (":8080", ":8000", ":8090")
+    assert (options.enable_leader_election, options.leader_election_namespace) == (True, "koordinator-system")
+    assert (options.rest_config_qps, options.rest_config_burst) == (30, 50)
+    assert (options.config_namespace, options.slo_config_name) == ("koordinator-system", "slo-controller-config")
+    assert options.colocation_profile_reconcile_interval == 30
+    assert options.binding_admission_exclude_namespaces == "kube-system"
+    assert options.resync_seconds is None
+    assert set(BUILT) <= set(CONTROLLERS)
+
+
+def test_lists_replace_their_default() -> None:
+    assert read(Options, ["--controllers=*,-nodeslo"]).controllers == ["*", "-nodeslo"]
+
+
+RESYNCS = {"": None, "0": None, "0s": None, "10m": 600.0, "soon": None}
+
+
+@pytest.mark.parametrize(("text", "seconds"), RESYNCS.items(), ids=[key or "none" for key in RESYNCS])
+def test_the_resync_period(text: str, seconds: float | None) -> None:
+    assert read(Options, [f"--sync-period={text}"]).resync_seconds == seconds
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--metrics-addr=8080", "--metrics-addr"),
+        ("--leader-elect-resource-lock=endpoints", "must be one of leases"),
+        ("--rest-config-qps=fast", "not an integer"),
+        ("--metric-addr=:1", "did you mean --metrics-addr"),
+    ],
+)
+def test_what_can_not_be_used_is_named(flag: str, said: str) -> None:
+    with pytest.raises(FlagError, match=said):
+        read(Options, [flag])
+
+
+def test_the_environment_has_koordinators_defaults() -> None:
+    env = WebhookEnv.read({})
+    assert (env.port, env.cert_dir) == (9876, Path("/tmp/koordinator-webhook-certs"))
+    assert env.dns_name == "koordinator-webhook-service.koordinator-system.svc"
+    assert not env.to_files
+
+
+WRITERS = {
+    "Secret": ({}, False),
+    "files asked for": ({"WEBHOOK_CERT_WRITER": "fs"}, True),
+    "a host": ({"WEBHOOK_HOST": "10.0.0.1"}, True),
+    "a host, and a Secret asked for": ({"WEBHOOK_HOST": "10.0.0.1", "WEBHOOK_CERT_WRITER": "secret"}, False),
+}
+
+
+@pytest.mark.parametrize(("environ", "files"), WRITERS.values(), ids=WRITERS)
+def test_where_certificates_are_kept(environ: dict[str, str], files: bool) -> None:
+    assert WebhookEnv.read(environ).to_files is files
+
+
+def test_the_host_of_a_url() -> None:
+    assert WebhookEnv.read({"WEBHOOK_HOST": "fd00::1"}).url_host == "[fd00::1]"
+    assert WebhookEnv.read({"WEBHOOK_HOST": "hooks.example"}).url_host == "hooks.example"
+    assert WebhookEnv.read({"WEBHOOK_HOST": "hooks.example"}).dns_name == "hooks.example"
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{"WEBHOOK_PORT": "https"}, {"WEBHOOK_PORT": "70000"}, {"WEBHOOK_CONFIGURATION_FAILURE_POLICY_PODS": "Maybe"}],
+    ids=["no number", "too high", "no policy"],
+)
+def test_a_bad_environment_names_the_variable(environ: dict[str, str]) -> None:
+    with pytest.raises(FlagError, match=next(iter(environ))):
+        WebhookEnv.read(environ)
