@@ -16,12 +16,16 @@ from koordlet.resourceexecutor.order import CPU_SETS
 from koordlet.resourceexecutor.settings import Setting, Value
 from koordlet.resourceexecutor.stores import Store
 from koordlet.system.cgroup import registry, tree
+from koordlet.system.cgroup.codecs import WEIGHT, Codec
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.cgroup.registry import FileSpec, Kind, NodeRoot, Support
 from koordlet.system.cpuset import CPUListError, CPUSet
 from koordlet.system.errors import InvalidValue, MalformedFile, ResourceUnsupported, UnreadableFile
 from koordlet.system.roots import Roots
 from koordlet.system.write import write_value
+
+EMPTY = "\n"
+"""A write of no bytes never reaches a cgroup file."""
 
 
 class KernelFiles:
@@ -87,7 +91,7 @@ class KernelFiles:
         if spec is None:
             return _feature(text, setting.device) if setting.device else _number(text)
         try:
-            return str(CPUSet.parse(text)) if spec.kind is Kind.CPU_LIST else spec.codec.decode(text)
+            return str(CPUSet.parse(text)) if spec.kind is Kind.CPU_LIST else exactly(spec.codec, text)
         except ValueError as error:
             raise MalformedFile(path, text, str(error)) from error
 
@@ -99,7 +103,7 @@ class KernelFiles:
         if setting.device and spec is None:
             text = f"{'' if value else 'NO_'}{setting.device}"
         elif spec is None or spec.kind is Kind.CPU_LIST:
-            text = str(value)
+            text = str(value) or EMPTY
         else:
             text = spec.codec.encode(int(value), self._current(path))
         write_value(path, text)
@@ -141,6 +145,13 @@ class KernelFiles:
                 return file.read().decode("ascii").strip("\n")
         except OSError:
             return ""
+
+
+def exactly(codec: Codec, text: str) -> int:
+    """In v1 terms, and so that encoding it gives `text` again: what is put back must be what was there."""
+    found = codec.decode(text)
+    rounded = codec is WEIGHT and codec.encode(found, "") != text == codec.encode(found + 1, "")
+    return found + 1 if rounded else found
 
 
 def _feature(text: str, name: str) -> Value | None:

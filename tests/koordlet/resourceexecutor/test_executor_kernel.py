@@ -6,10 +6,10 @@ import pytest
 
 from koordlet.metrics import Registries
 from koordlet.resourceexecutor.executor import Executor
-from koordlet.resourceexecutor.kernelfiles import KernelFiles
+from koordlet.resourceexecutor.kernelfiles import KernelFiles, exactly
 from koordlet.resourceexecutor.settings import Setting
 from koordlet.system.cgroup import CgroupFS
-from koordlet.system.cgroup.codecs import UNLIMITED
+from koordlet.system.cgroup.codecs import UNLIMITED, WEIGHT
 from koordlet.system.errors import InvalidValue, ResourceUnsupported
 from koordlet.system.host import Host
 
@@ -97,6 +97,22 @@ def test_a_cgroup_that_ends_and_comes_again(files, pod, tmp_path) -> None:
     executor.apply()
     found = files.read(setting)
     assert found is not None and abs(int(found) - 512) <= 26  # a v2 weight is coarser
+
+
+@pytest.mark.parametrize("weight", [*range(1, 200), 1000, 9999, 10_000])
+def test_a_weight_that_is_put_back_is_the_one_that_was_there(weight: int) -> None:
+    """Weights are coarser than shares: truncating both ways would lose one each time."""
+    assert WEIGHT.encode(exactly(WEIGHT, str(weight)), "") == str(weight)
+
+
+def test_a_cpu_set_that_was_empty_is_empty_again(files, pod) -> None:
+    """A write of no bytes does nothing."""
+    setting = Setting("cpuset.cpus", pod[1].dir)
+    held = files.read(setting)
+    files.write(setting, "")
+    assert files.read(setting) == ""
+    files.write(setting, held)
+    assert files.read(setting) == held
 
 
 @pytest.mark.parametrize(
