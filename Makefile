@@ -49,6 +49,10 @@ bench-interference: setup-test  ## who is named as culprit, in randomised trials
 demo-colocation: setup-test  ## a service beside batch work, with and without koordlet, in numbers; ONCE=1 ends by itself
 	@$(PY) -m tests.scale.colocation $(if $(ONCE),--once) $(if $(SVG),--svg $(SVG))
 
+.PHONY: chaos
+chaos: setup-test  ## kill -9 koordlet at random moments while pods come and go: KILLS=50 PODS=200 SEED=n
+	@$(PY) tests/scale/chaos.py $(if $(KILLS),--kills $(KILLS)) $(if $(PODS),--pods $(PODS)) $(if $(SEED),--seed $(SEED))
+
 .PHONY: bpf
 bpf:  ## the BPF objects
 	@$(MAKE) --no-print-directory -C bpf

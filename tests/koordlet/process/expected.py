@@ -51,9 +51,9 @@ class Policy:
     """What best effort may use when CPUs are reserved; empty for all."""
 
 
-def expected(before: State, fleet: Fleet, policy: Policy, files: set[str]) -> State:
+def expected(before: State, fleet: Fleet, policy: Policy) -> State:
     """`before` with everything that the policy asks for over it, as far as the kernel has the file."""
-    found = dict(before)
+    found, files = dict(before), {file for _, file in before}
     for directory, resource, value in wishes(fleet, policy):
         if isinstance(value, str):
             file, text = resource, value
@@ -69,7 +69,7 @@ def unseen(fleet: Fleet, policy: Policy) -> set[tuple[str, str]]:
     """Weights of idle groups: the kernel forgets them meanwhile."""
     weight = "cpu.weight" if fleet.tree.v2 else "cpu.shares"
     idle = {directory for directory, resource, _ in wishes(fleet, policy) if resource == "cpu.idle"}
-    return {(directory, file) for directory in idle for file in (weight, "cpu.weight.nice")}
+    return {(directory, weight) for directory in idle}
 
 
 def wishes(fleet: Fleet, policy: Policy) -> Iterator[Wish]:

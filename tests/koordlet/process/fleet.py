@@ -7,6 +7,7 @@ container that no manifest names is in every pod, as a runtime makes it.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import uuid
 from collections.abc import Iterable, Mapping
@@ -241,6 +242,8 @@ def kernel_text(v2: bool, resource: str, value: int) -> tuple[str, str, str]:
             return controller, "cpu.max.burst", str(value)
         case "memory.limit_in_bytes":
             return controller, "memory.max", unlimited
+        case "memory.high" | "memory.low" | "memory.min" if unlimited != "max":
+            return controller, resource, str(value // PAGE * PAGE)
         case "memory.high":
             return controller, resource, unlimited
     return controller, resource, str(value)
@@ -253,29 +256,31 @@ VOLATILE = {
     "memory.memsw.max_usage_in_bytes", "memory.memsw.failcnt", "memory.kmem.max_usage_in_bytes", "memory.kmem.failcnt",
     "memory.kmem.tcp.max_usage_in_bytes", "memory.kmem.tcp.failcnt", "memory.peak", "memory.swap.peak",
     "cgroup.event_control", "memory.force_empty", "memory.pressure_level", "memory.reclaim", "cgroup.kill",
-    "blkio.reset_stats",
+    "blkio.reset_stats", "cpu.weight.nice",
 }  # fmt: skip
-"""Writable files that count or command instead of holding a setting."""
+"""Writable files that count or command or show another one's value, instead of holding a setting."""
 
 State = dict[tuple[str, str], str]
 """(directory, file) -> content"""
 
 
-def walk(tree: Any) -> State:
-    """Every file of every group below the tree that anybody could write."""
+def walk(tree: Any, below: str = "") -> State:
+    """Every file that anybody could write, of every group at or below a directory of the tree."""
     found: State = {}
     for root in dict.fromkeys(tree.roots.values()):
         top = root / tree.top
-        for directory in [top, *(path for path in sorted(top.rglob("*")) if path.is_dir())]:
-            for path in directory.iterdir():
+        for parent, _, names in os.walk(top / below):
+            directory = str(Path(parent).relative_to(top)).removeprefix(".")
+            for name in names:
+                path = Path(parent, name)
                 if _is_setting(path):
-                    found[str(directory.relative_to(top)).removeprefix("."), path.name] = path.read_text().strip()
+                    found[directory, name] = path.read_text().strip()
     return found
 
 
 def _is_setting(path: Path) -> bool:
     name = path.name
-    if name in VOLATILE or name.endswith(".pressure") or not path.is_file():
+    if name in VOLATILE or name.endswith(".pressure"):
         return False
     return bool(path.stat().st_mode & 0o200)
 

@@ -18,7 +18,7 @@ SLO = f"/apis/slo.koordinator.sh/v1alpha1/nodeslos/{NODE}"
 CRDS = ("nodeslos.slo.koordinator.sh",)
 GATES = "CgroupReconcile=true"
 FLAGS = (
-    "--kubelet-sync-interval=1s",
+    "--kubelet-sync-interval=0.3s",
     "--runtime-hooks-reconcile-interval=1s",
     "--probes=off",
     "--enable-node-metric-report=false",

@@ -11,6 +11,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -20,6 +21,7 @@ from koordlet.api.hooks import api_pb2
 from koordlet.api.hooks.api_pb2_grpc import RuntimeHookServiceStub
 from koordlet.system.naming import KubeQOS
 
+from .cluster import NODE
 from .fleet import Fleet, Need, PodSpec, kernel_text
 from .scene import Scene
 
@@ -33,6 +35,9 @@ POD = {"cpu.shares": 512, "cpu.cfs_quota_us": 50_000, "memory.limit_in_bytes": 6
 NEUTRAL = {"cpu.shares": 2, "cpu.cfs_quota_us": -1, "memory.limit_in_bytes": -1}
 LABELS = {"koordinator.sh/qosClass": "BE"}
 SPEC_ANNOTATION = "node.koordinator.sh/extended-resource-spec"
+GATES = "GPUEnvInject=true,OOMScoreAdj=true"
+DEVICES = json.dumps({"gpu": [{"minor": 1, "resources": {}}, {"minor": 0, "resources": {}}]})
+SCORED = PodSpec("scored", KubeQOS.BURSTABLE, "LS", (Need(),), {"koordinator.sh/oom-score-adj": "321"})
 BATCH_POD = PodSpec("job", KubeQOS.BESTEFFORT, "BE", (Need(),))
 CALL_SECONDS = 60.0
 """What this client waits; koordlet's own patience is shorter."""
@@ -58,7 +63,7 @@ class Proxy:
             pod_meta=_meta(pod),
             container_meta={"name": "c0"},
             pod_labels=LABELS,
-            pod_annotations={SPEC_ANNOTATION: annotation},
+            pod_annotations={SPEC_ANNOTATION: annotation, "scheduling.koordinator.sh/device-allocated": DEVICES},
             pod_cgroup_parent=f"/{pod.dir}",
             container_envs={"HOME": "/root"},
             container_resources={"cpu_period": 100_000, "cpu_shares": 2, "oom_score_adj": 1000},
@@ -91,7 +96,7 @@ def held(scene: Scene, directory: str, values: dict[str, int]) -> dict[str, bool
 @pytest.fixture(scope="module")
 def scene(tools: Any, trees: Any, views: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     tree = trees()
-    made = Scene(tools, Fleet(tree), views(tree), tmp_path_factory.mktemp("cluster"))
+    made = Scene(tools, Fleet(tree), views(tree), tmp_path_factory.mktemp("cluster"), gates=GATES)
     (made.view.scratch / "hookserver.d").mkdir()
     try:
         made.open(SPEC, cpus=2, memory_mib=4096)
@@ -139,7 +144,8 @@ def test_a_container_is_created_with_its_values_and_everything_else_as_asked(sce
     answer = proxy.container(pod)
     resources = answer.container_resources
     assert (resources.cpu_shares, resources.cpu_quota, resources.memory_limit_in_bytes) == tuple(POD.values())
-    assert (resources.oom_score_adj, dict(answer.container_envs)) == (1000, {"HOME": "/root"})
+    assert resources.oom_score_adj == 1000
+    assert dict(answer.container_envs) == {"HOME": "/root", "NVIDIA_VISIBLE_DEVICES": "1,0"}
     assert all(held(scene, pod.dir, POD).values()), "its sandbox may have started before koordlet"
 
 
@@ -176,6 +182,22 @@ def test_many_calls_at_once_are_all_answered(scene: Scene, proxy: Proxy) -> None
         answers = list(pool.map(proxy.sandbox, pods * 10))
     assert {answer.resources.cpu_quota for answer in answers} == {50_000}
     assert [pod.dir for pod in pods if not all(held(scene, pod.dir, POD).values())] == []
+
+
+def _oom_score(scene: Scene, directory: str) -> int:
+    (pid,) = (scene.fleet.tree.path("memory", directory) / "cgroup.procs").read_text().split()
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+
+def test_a_running_containers_oom_score_is_set_but_not_its_sandboxs(scene: Scene) -> None:
+    (pod,) = scene.fleet.add(SCORED)
+    directory = pod.container_dirs[0]
+    before = _oom_score(scene, directory)
+    scene.kubelet.pods = [pod.manifest(NODE)]
+    scene.tools.until(lambda: _oom_score(scene, directory) == 321, "the score")
+    assert _oom_score(scene, pod.sandbox_dir) == before
+    family = "koordlet_container_oom_score_adj"
+    scene.tools.until(lambda: scene.koordlet.values(family, pod_name="scored") == [321.0], "its metric")
 
 
 def test_koordlet_stops_while_calls_run_and_its_registration_stays(scene: Scene, proxy: Proxy) -> None:

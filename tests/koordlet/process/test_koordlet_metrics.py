@@ -73,6 +73,7 @@ NEEDS_MORE = {
     "koordlet_core_sched_cookie_manage_status",
     "koordlet_pod_eviction",  # a node in need
     "koordlet_pod_eviction_detail",
+    "koordlet_node_slo_problems",  # a NodeSLO with problems
     "koordlet_settings",  # an API server
     "koordlet_setting_problems",
     "koordlet_be_suppress_cpu_cores",  # a strategy that writes

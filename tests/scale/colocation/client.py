@@ -1,4 +1,4 @@
-"""`python client.py SOCKET OP RATE SECONDS`: the service's client, open loop, so that a slow answer holds up no request.
+"""`python client.py SOCKET OP RATE SECONDS`: the service's client, open loop: a slow answer holds up no request.
 
 Requests are due at times drawn from a Poisson process (a fixed seed: every run has the same ones); a latency is counted
 from when a request was due. Latencies in seconds go to stdout as JSON. Imports nothing of ours.
