@@ -10,6 +10,7 @@ from control.manager.controller import Controller
 from control.manager.nodemetric import NodeMetricController
 from control.manager.noderesource.controller import NodeResourceController
 from control.manager.nodeslo import NodeSLOController
+from control.manager.quota.hooks import MutateQuota, ValidateQuota
 from control.manager.webhook.admission import Handler
 from control.manager.webhooks.mutatehooks import MutatePod, MutateReservation
 from control.manager.webhooks.objecthooks import MutateNodeStatus, ValidateConfigMap, ValidateNode
@@ -31,5 +32,7 @@ WEBHOOKS: list[tuple[Callable[[Context], Handler], str]] = [
     (ValidateNode, ValidateNode.gate),
     (ValidateConfigMap, ValidateConfigMap.gate),
     (MutateReservation, MutateReservation.gate),
+    (MutateQuota, MutateQuota.gate),
+    (ValidateQuota, ValidateQuota.gate),
 ]
 """(constructor, gate) of every handler; a handler whose gate is off is not built."""

@@ -27,6 +27,7 @@ from control.manager.metrics import KnownNames, ManagerMetrics
 from control.manager.options import CONTROLLERS as KNOWN
 from control.manager.options import Options, WebhookEnv, selected
 from control.manager.parts import CONTROLLERS, WEBHOOKS
+from control.manager.quota.hooks import routes as quota_routes
 from control.manager.webhook.metrics import WebhookMetrics
 from control.manager.webhook.ready import WebhookReady
 from control.manager.webhook.rotation import Rotation
@@ -129,6 +130,7 @@ class Manager:
         for build, gate in WEBHOOKS:
             if self.context.gates.enabled(gate):
                 server.register(build(self.context))
+        server.add_routes(quota_routes(self.context))
         return server
 
     def _serve_pages(self) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from control.manager.caches import Caches
@@ -101,6 +101,12 @@ class Tree:
         return {name: list(self._children.get(name, ())) for name in sorted(parents)}
 
 
+class _Expected(NamedTuple):
+    key: str
+    info: QuotaInfo | None  # None: deleted
+    until: float
+
+
 class QuotaTopology:
     """The current tree; see the module text. Reads are cheap, the tree is made anew after a change."""
 
@@ -108,7 +114,7 @@ class QuotaTopology:
         self._clock = clock
         self._known: dict[str, QuotaInfo] = {}
         self._keys: dict[str, str] = {}  # name -> key of the object that is filed under it
-        self._expected: dict[str, tuple[QuotaInfo | None, float]] = {}  # None: admitted for deletion
+        self._expected: dict[str, _Expected] = {}
         self._tree: Tree | None = None
 
     def follow(self, caches: Caches) -> None:
@@ -131,23 +137,33 @@ class QuotaTopology:
             del self._keys[name], self._known[name]
             self._forget(name)
 
-    def expect(self, name: str, info: QuotaInfo | None) -> None:
-        """A write was admitted: the quota is going to be `info`, or gone."""
-        self._expected[name] = (info, self._clock.monotonic() + EXPECT_SECONDS)
+    def expect(self, name: str, key: str, info: QuotaInfo | None) -> None:
+        """A write of the object `key` was admitted: the quota is going to be `info`, or gone."""
+        self._expected[name] = _Expected(key, info, self._clock.monotonic() + EXPECT_SECONDS)
         self._tree = None
+
+    def taken(self, name: str, key: str) -> bool:
+        """Whether an object `key` must not be created because the name is in use.
+
+        An admitted creation of the same object does not count: it may have been refused elsewhere, and the API
+        server itself refuses a second object of one key.
+        """
+        self._expire()
+        expected = self._expected.get(name)
+        if expected is not None:
+            return expected.info is not None and expected.key != key
+        return name in self._known
 
     @property
     def tree(self) -> Tree:
         """What exists and what is expected."""
-        now = self._clock.monotonic()
-        for name in [name for name, (_, until) in self._expected.items() if until <= now]:
-            self._forget(name)
+        self._expire()
         if self._tree is None:
             quotas = dict(self._known)
-            for name, (info, _) in self._expected.items():
+            for name, expected in self._expected.items():
                 quotas.pop(name, None)
-                if info is not None:
-                    quotas[name] = info
+                if expected.info is not None:
+                    quotas[name] = expected.info
             self._tree = Tree(quotas.values())
         return self._tree
 
@@ -156,6 +172,11 @@ class QuotaTopology:
         tree = self.tree
         info = tree.get(quota) or tree.get(tree.namespaces.get(namespace, ""))
         return info.tree if info is not None else ""
+
+    def _expire(self) -> None:
+        now = self._clock.monotonic()
+        for name in [name for name, expected in self._expected.items() if expected.until <= now]:
+            self._forget(name)
 
     def _forget(self, name: str) -> None:
         self._expected.pop(name, None)

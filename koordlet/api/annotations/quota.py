@@ -30,7 +30,7 @@ NON_PREEMPTIBLE_USED: Final = _list(names.ANNOTATION_QUOTA_NON_PREEMPTIBLE_USED)
 ADMISSION: Final = _list(names.ANNOTATION_QUOTA_ADMISSION)
 TOTAL_RESOURCE: Final = _list(names.ANNOTATION_QUOTA_TOTAL_RESOURCE)
 UNSCHEDULABLE_RESOURCE: Final = _list(names.ANNOTATION_QUOTA_UNSCHEDULABLE_RESOURCE)
-_SHARED_WEIGHT: Final = _list(names.ANNOTATION_QUOTA_SHARED_WEIGHT)
+SHARED_WEIGHT: Final = _list(names.ANNOTATION_QUOTA_SHARED_WEIGHT)
 
 NAMESPACES: Final[Annotation[list[str]]] = Annotation(names.ANNOTATION_QUOTA_NAMESPACES, list[str], empty=list)
 STRICT_CHECK_KEYS: Final[Annotation[list[str]]] = Annotation(
@@ -42,7 +42,7 @@ RESOURCE_KEYS: Final[Annotation[list[str]]] = Annotation(names.ANNOTATION_QUOTA_
 def shared_weight(annotations: Map, maximum: ResourceList) -> ResourceList:
     """How spare resources are shared out; the quota's max when missing, invalid or all zero."""
     try:
-        weight = _SHARED_WEIGHT.get(annotations) or {}
+        weight = SHARED_WEIGHT.get(annotations) or {}
     except WireError:
         return maximum
     return weight if any(weight.values()) else maximum

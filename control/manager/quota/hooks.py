@@ -1,0 +1,174 @@
+"""The webhooks of ElasticQuotas, and their debug page: caches in, the rules, an answer out (spec 04 §16).
+
+Both share the process's topology. What is admitted is expected there at once, unless it is a dry run.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+
+import msgspec
+from aiohttp import web
+
+from control.manager.caches import POD_BY_QUOTA
+from control.manager.context import Context
+from control.manager.quota.mutate import QuotaError, mutate_quota
+from control.manager.quota.selfchecks import self_error
+from control.manager.quota.topology import QuotaInfo, page, shared
+from control.manager.quota.treechecks import Rules, tree_error
+from control.manager.webhook import jsonpatch
+from control.manager.webhook.admission import (
+    CREATE,
+    AdmissionRequest,
+    Allowed,
+    Denied,
+    Handler,
+    Patched,
+    Response,
+)
+from control.manager.webhook.metrics import MUTATE, VALIDATE, WebhookMetrics
+from control.manager.webhooks.errors import forbidden
+from control.manager.webhooks.objects import Json
+from koordlet.api import names
+from koordlet.api.core import Pod
+from koordlet.api.quota import ElasticQuota
+
+_RESOURCE = ("scheduling.sigs.k8s.io", "elasticquotas", "")
+_SEALED = frozenset({names.SYSTEM_QUOTA, names.ROOT_QUOTA})
+_KEPT = _SEALED | {names.DEFAULT_QUOTA}
+
+
+class MutateQuota(Handler):
+    """`/mutate-…-elasticquota`: parent, tree id and shared weight of new quotas."""
+
+    path, gate = "/mutate-scheduling-sigs-k8s-io-v1alpha1-elasticquota", "ElasticMutatingWebhook"
+    resources = frozenset({_RESOURCE})
+
+    def __init__(self, context: Context) -> None:
+        self._topology = shared(context)
+        self._metrics = WebhookMetrics.of(context.internal)
+
+    async def handle(self, request: AdmissionRequest) -> Response:
+        if request.operation != CREATE:
+            return Allowed()
+        quota = request.decode(ElasticQuota)
+        raw: Json = msgspec.json.decode(bytes(request.object))
+        after = copy.deepcopy(raw)
+        with self._metrics.plugin(MUTATE, "elasticquota", request.operation, "QuotaMetaChecker") as verdict:
+            try:
+                weight = mutate_quota(after, quota, self._topology.tree)
+            except QuotaError as error:
+                verdict.rejected = True
+                return Denied(str(error))
+        for name, amount in (weight or {}).items():
+            self._metrics.shared_weight.labels(quota.metadata.name, name).set(float(amount))
+        operations = jsonpatch.diff(raw, after)
+        return Patched(tuple(operations)) if operations else Allowed()
+
+
+class ValidateQuota(Handler):
+    """`/validate-…-elasticquota`: the rules of the tree."""
+
+    path, gate = "/validate-scheduling-sigs-k8s-io-v1alpha1-elasticquota", "ElasticValidatingWebhook"
+    resources = frozenset({_RESOURCE})
+
+    def __init__(self, context: Context) -> None:
+        self._topology = shared(context)
+        self._pods = context.caches.informer(Pod)
+        self._metrics = WebhookMetrics.of(context.internal)
+        self._rules = Rules(
+            keys_may_differ=context.gates.enabled("ElasticQuotaEnableUpdateResourceKey"),
+            check_guarantee=context.gates.enabled("ElasticQuotaGuaranteeUsage"),
+        )
+
+    async def handle(self, request: AdmissionRequest) -> Response:
+        with self._metrics.plugin(VALIDATE, "elasticquota", request.operation, "QuotaMetaChecker") as verdict:
+            match request.operation:
+                case "CREATE":
+                    error = self._create(request)
+                case "UPDATE":
+                    error = self._update(request)
+                case "DELETE":
+                    error = self._delete(request)
+                case _:
+                    error = None
+            verdict.rejected = error is not None
+        return Allowed() if error is None else Denied(error)
+
+    def _create(self, request: AdmissionRequest) -> str | None:
+        quota = request.decode(ElasticQuota)
+        quota.metadata.namespace = quota.metadata.namespace or request.namespace
+        name = quota.metadata.name
+        if self._topology.taken(name, quota.metadata.key):
+            return forbidden("metadata.name", f"quota {name} exists already; names are unique over all namespaces")
+        return self._judge(request, quota, None)
+
+    def _update(self, request: AdmissionRequest) -> str | None:
+        quota, before = request.decode(ElasticQuota), request.decode_old(ElasticQuota)
+        quota.metadata.namespace = quota.metadata.namespace or request.namespace
+        if _relevant(quota) == _relevant(before):
+            return None
+        name = quota.metadata.name
+        if name in _SEALED:
+            return forbidden("metadata.name", f"quota {name} cannot be modified")
+        if self._topology.tree.get(name) is None:
+            return forbidden("metadata.name", f"quota {name} is not known")
+        return self._judge(request, quota, QuotaInfo.of(before))
+
+    def _judge(self, request: AdmissionRequest, quota: ElasticQuota, old: QuotaInfo | None) -> str | None:
+        info, tree = QuotaInfo.of(quota), self._topology.tree
+        for namespace in info.namespaces:
+            other = tree.namespaces.get(namespace, info.name)
+            if other != info.name:
+                path = f"annotations.{names.ANNOTATION_QUOTA_NAMESPACES}"
+                return forbidden(path, f"namespace {namespace} is bound to quota {other}")
+        error = self_error(quota) or tree_error(tree, info, old, self._rules, lambda: self._has_pods(old))
+        if error is None and not request.dry_run:
+            self._topology.expect(info.name, quota.metadata.key, info)
+        return error
+
+    def _delete(self, request: AdmissionRequest) -> str | None:
+        name = request.name or request.decode_old(ElasticQuota).metadata.name
+        if name in _KEPT:
+            return forbidden("metadata.name", f"quota {name} cannot be deleted")
+        tree = self._topology.tree
+        if tree.get(name) is None:
+            return forbidden("metadata.name", f"quota {name} is not known")
+        if children := tree.children(name):
+            listed = ", ".join(child.name for child in children)
+            return forbidden("metadata.name", f"quota {name} has children ({listed})")
+        if pods := self._pods.by_index(POD_BY_QUOTA, name):
+            listed = ", ".join(pod.metadata.key for pod in pods[:2])
+            return forbidden("metadata.name", f"quota {name} has {len(pods)} pods ({listed})")
+        if not request.dry_run:
+            self._topology.expect(name, f"{request.namespace}/{name}", None)
+        return None
+
+    def _has_pods(self, quota: QuotaInfo | None) -> bool:
+        """Whether pods are bound to a quota: by label, or by their namespace."""
+        if quota is None:
+            return False
+        spaces = {quota.name, *quota.namespaces}
+        return bool(self._pods.by_index(POD_BY_QUOTA, quota.name)) or _any_in(self._pods.list(), spaces)
+
+
+def _any_in(pods: Iterable[Pod], namespaces: set[str]) -> bool:
+    return any(pod.metadata.namespace in namespaces for pod in pods)
+
+
+def _relevant(quota: ElasticQuota) -> object:
+    """What an update must change to be judged."""
+    labels, notes = quota.metadata.labels, quota.metadata.annotations
+    keys = (names.LABEL_QUOTA_PARENT, names.LABEL_QUOTA_IS_PARENT, names.LABEL_QUOTA_TREE_ID)
+    return [labels.get(key, "") for key in keys], notes.get(names.ANNOTATION_QUOTA_NAMESPACES, ""), quota.spec
+
+
+def routes(context: Context) -> list[web.RouteDef]:
+    """The debug page `/elasticQuota`."""
+    topology = shared(context)
+
+    async def show(_: web.Request) -> web.Response:
+        return web.json_response(page(topology.tree))
+
+    return [web.get("/elasticQuota", show)]

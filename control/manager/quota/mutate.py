@@ -1,0 +1,51 @@
+"""What admission fills into a new ElasticQuota (spec 04 §16.2). Pure."""
+
+from __future__ import annotations
+
+from control.manager.quota.topology import Tree
+from control.manager.webhooks.errors import invalid
+from control.manager.webhooks.objects import Json, own_annotations, own_labels
+from koordlet.api import names
+from koordlet.api.annotations.quota import SHARED_WEIGHT
+from koordlet.api.quota import ElasticQuota
+from koordlet.api.resources import ResourceList
+from koordlet.api.wire import WireError
+
+
+class QuotaError(ValueError):
+    """A quota that can't be completed (HTTP 400)."""
+
+
+def mutate_quota(raw: Json, quota: ElasticQuota, tree: Tree) -> ResourceList | None:
+    """Complete `raw`, of which `quota` is the typed view; the shared weight if it was defaulted. Raises QuotaError.
+
+    A missing parent is the root, the tree id is that of the parent, the shared weight has the keys of max.
+    """
+    if quota.metadata.name == names.ROOT_QUOTA:
+        return None
+    labels = quota.metadata.labels
+    parent = labels.get(names.LABEL_QUOTA_PARENT) or names.ROOT_QUOTA
+    if not labels.get(names.LABEL_QUOTA_PARENT):
+        own_labels(raw)[names.LABEL_QUOTA_PARENT] = parent
+    if not labels.get(names.LABEL_QUOTA_TREE_ID) and parent != names.ROOT_QUOTA:
+        above = tree.get(parent)
+        if above is None:
+            raise QuotaError(invalid(f"labels.{names.LABEL_QUOTA_PARENT}", parent, "there is no such quota"))
+        if above.tree:
+            own_labels(raw)[names.LABEL_QUOTA_TREE_ID] = above.tree
+    return _weight(raw, quota)
+
+
+def _weight(raw: Json, quota: ElasticQuota) -> ResourceList | None:
+    maximum = quota.spec.max
+    if not quota.metadata.annotations.get(SHARED_WEIGHT.key):
+        own_annotations(raw)[SHARED_WEIGHT.key] = SHARED_WEIGHT.text(maximum)
+        return maximum
+    try:
+        given = SHARED_WEIGHT.get(quota.metadata.annotations) or {}
+    except WireError as error:
+        raise QuotaError(str(error)) from error
+    wanted = {name: given.get(name, amount) for name, amount in maximum.items()}
+    if wanted != given:
+        own_annotations(raw)[SHARED_WEIGHT.key] = SHARED_WEIGHT.text(wanted)
+    return None

@@ -1,0 +1,366 @@
+"""Rules of an ElasticQuota tree: worked examples of spec 04 §16, and what holds of every tree that the rules admit."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from control.manager.quota.lists import excess, largest, total
+from control.manager.quota.mutate import QuotaError, mutate_quota
+from control.manager.quota.resolve import change_errors, quota_of_pod, submission_errors
+from control.manager.quota.selfchecks import self_error
+from control.manager.quota.topology import EXPECT_SECONDS, QuotaInfo, QuotaTopology, Tree, page
+from control.manager.quota.treechecks import Rules, tree_error
+from koordlet.api.core import Pod
+from koordlet.api.quantity import Quantity
+from koordlet.api.quota import ElasticQuota
+from koordlet.api.wire import convert
+from koordlet.app.clock import FakeClock
+
+KEY = "quota.scheduling.koordinator.sh/"
+ROOT, DEFAULT = "koordinator-root-quota", "koordinator-default-quota"
+
+
+def quota(name, labels=None, notes=None, namespace="default", used=None, **spec):
+    return convert(
+        {
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "labels": {KEY + k: v for k, v in (labels or {}).items()},
+                "annotations": {KEY + k: v for k, v in (notes or {}).items()},
+            },
+            "spec": spec,
+            "status": {"used": used or {}},
+        },
+        ElasticQuota,
+    )
+
+
+def amounts(**given_):
+    return {name: Quantity(str(amount)) for name, amount in given_.items()}
+
+
+def info(name, parent=ROOT, *, min=None, max=None, guaranteed=None, **more):
+    return QuotaInfo(
+        name,
+        parent,
+        min=amounts(**(min or {})),
+        max=amounts(**(max or {})),
+        guaranteed=amounts(**(guaranteed or {})),
+        **more,
+    )
+
+
+def judge(given_, *others, old=None, pods=False, **rules):
+    return tree_error(Tree(others), given_, old, Rules(**rules), lambda: pods)
+
+
+BIG = {"cpu": 100, "memory": 100}
+TOP = info("top", is_parent=True, min={"cpu": 10}, max=BIG)
+REFUSED = {
+    "child wants more than the parent has": (
+        info("c", "top", min={"cpu": 16}, max=BIG), [TOP],
+        'spec.min: Invalid value: "cpu=16": the children of top come to cpu=16, it has cpu=10',
+    ),
+    "siblings together": (
+        info("c", "top", min={"cpu": 6}, max=BIG), [TOP, info("d", "top", min={"cpu": 5}, max=BIG)],
+        'spec.min: Invalid value: "cpu=6": the children of top come to cpu=11, it has cpu=10',
+    ),
+    "parent without min": (
+        info("c", "top", min={"cpu": 19}, max=BIG), [info("top", is_parent=True, max=BIG)],
+        "spec.min: Forbidden: cpu of c is not in that of its parent top",
+    ),
+    "own children": (
+        info("top", is_parent=True, min={"cpu": 1}, max=BIG), [info("d", "top", min={"cpu": 5}, max=BIG)],
+        'spec.min: Invalid value: "cpu=1": its children come to cpu=5',
+    ),
+    "unknown parent": (
+        info("c", "no", max=BIG), [], f'labels.{KEY}parent: Invalid value: "no": there is no such quota',
+    ),
+    "parent is a leaf": (
+        info("c", "leaf", max=BIG), [info("leaf", max=BIG)],
+        f'labels.{KEY}parent: Invalid value: "leaf": it is not labelled {KEY}is-parent=true',
+    ),
+    "below itself": (
+        info("top", "c", is_parent=True, max=BIG), [TOP, info("c", "top", is_parent=True, max=BIG)],
+        f'labels.{KEY}parent: Invalid value: "c": it is below this quota',
+    ),
+    "other keys": (
+        info("c", "top", max={"cpu": 1}), [TOP], "spec.max: Forbidden: the keys of c and of its parent top differ",
+    ),
+    "other keys of a child": (
+        info("top", is_parent=True, max={"cpu": 1}), [info("c", "top", max=BIG)],
+        "spec.max: Forbidden: the keys of c and of its parent top differ",
+    ),
+    "other tree": (
+        info("c", "top", max=BIG, tree="t"), [TOP],
+        f"labels.{KEY}tree-id: Invalid value: \"t\": quota top, its relative, is of tree ''",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("given_", "others", "expected"), REFUSED.values(), ids=REFUSED)
+def test_what_a_tree_refuses(given_, others, expected):
+    assert judge(given_, *others) == expected
+
+
+ADMITTED = {
+    "root": (info(ROOT, "", min={"cpu": 99}), []),
+    "leaf below the root": (info("a", min={"cpu": 99}, max={"gpu": 1}), []),
+    "fits": (
+        info("c", "top", min={"cpu": 16, "memory": 12800}, max=BIG),
+        [info("top", is_parent=True, min={"cpu": 19, "memory": 51200}, max=BIG)],
+    ),
+    "forced": (info("c", "top", min={"cpu": 16}, max=BIG, force=True), [TOP]),
+    "tree root": (info("c", "top", min={"cpu": 16}, max=BIG, is_tree_root=True), [TOP]),
+}
+
+
+@pytest.mark.parametrize(("given_", "others"), ADMITTED.values(), ids=ADMITTED)
+def test_what_a_tree_admits(given_, others):
+    assert judge(given_, *others) is None
+
+
+def test_a_gate_lets_a_child_lack_keys():
+    assert judge(info("c", "top", max={"cpu": 1}), TOP, keys_may_differ=True) is None
+    assert judge(info("c", "top", max={"gpu": 1}), TOP, keys_may_differ=True) is not None
+
+
+def test_what_must_not_change():
+    leaf, parent = info("top", max=BIG), TOP
+    child = info("c", "top", max=BIG)
+    assert judge(leaf, parent, child, old=parent) == f"labels.{KEY}is-parent: Forbidden: quota top has children (c)"
+    assert judge(parent, leaf, old=leaf, pods=True) == f"labels.{KEY}is-parent: Forbidden: quota top has pods"
+    assert judge(parent, leaf, old=leaf, pods=False) is None
+    moved = info("top", is_parent=True, max=BIG, tree="t")
+    assert judge(moved, parent, old=parent) == f'labels.{KEY}tree-id: Invalid value: "t": field is immutable'
+
+
+@pytest.mark.parametrize(
+    ("own_min", "refused"), [(5, False), (6, False), (7, False), (8, True)], ids=["within", "equal", "fits", "too much"]
+)
+def test_guarantees(own_min, refused):
+    top = info("top", is_parent=True, is_tree_root=True, tree="t", min={"cpu": 10}, max=BIG, guaranteed={"cpu": 10})
+    sibling = info("s", "top", tree="t", max=BIG, guaranteed={"cpu": 3})
+    own = info("c", "top", tree="t", min={"cpu": own_min}, max=BIG, guaranteed={"cpu": 6})
+    found = judge(own, top, sibling, check_guarantee=True)
+    assert (found is not None) is refused
+    if found:
+        assert found == (
+            'spec.min: Invalid value: "cpu=8": is not guaranteed by any quota above; top would have to guarantee cpu=11'
+        )
+    assert judge(own, top, sibling) is None, "without the gate"
+
+
+SELF = {
+    "fine": (quota("q", min={"cpu": "1"}, max={"cpu": "2"}), None),
+    "negative": (quota("q", max={"cpu": "-1"}), 'spec.max: Invalid value: "cpu=-1": must not be negative'),
+    "min without max": (quota("q", min={"cpu": "1"}), "spec.min: Forbidden: cpu is not in spec.max"),
+    "min above max": (
+        quota("q", min={"cpu": "3"}, max={"cpu": "2"}), 'spec.min: Invalid value: "cpu=3": is more than spec.max cpu=2',
+    ),
+    "weight": (
+        quota("q", notes={"shared-weight": '{"cpu":"-1"}'}, max={"cpu": "1"}),
+        f'annotations.{KEY}shared-weight: Invalid value: "cpu=-1": must not be negative',
+    ),
+    "used key gone": (
+        quota("q", notes={"max-strict-check-resource-keys": '["gpu"]'}, used={"gpu": "1"}, max={"cpu": "1"}),
+        "spec.max: Forbidden: gpu is in use and must stay",
+    ),
+    "used is more": (
+        quota("q", notes={"max-strict-check-resource-keys": '["cpu"]'}, used={"cpu": "2"}, max={"cpu": "1"}),
+        'spec.max: Invalid value: "cpu=1": is less than what is in use, cpu=2',
+    ),
+    "used but not strict": (quota("q", used={"cpu": "2"}, max={"cpu": "1"}), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("given_", "expected"), SELF.values(), ids=SELF)
+def test_a_quota_by_itself(given_, expected):
+    assert self_error(given_) == expected
+
+
+@pytest.mark.parametrize("key", ["shared-weight", "namespaces", "max-strict-check-resource-keys"])
+def test_an_unreadable_annotation_is_named(key):
+    assert key in (self_error(quota("q", notes={key: "{["})) or "")
+
+
+def raw(given_):
+    return {"metadata": {"name": given_.metadata.name, "x": 1}, "spec": {"y": 2}}
+
+
+def test_a_new_quota_is_completed():
+    given_ = quota("q", max={"cpu": "10", "memory": "20"})
+    made = raw(given_)
+    assert mutate_quota(made, given_, Tree()) == amounts(cpu=10, memory=20)
+    assert made == {
+        "metadata": {
+            "name": "q",
+            "x": 1,
+            "labels": {KEY + "parent": ROOT},
+            "annotations": {KEY + "shared-weight": '{"cpu":"10","memory":"20"}'},
+        },
+        "spec": {"y": 2},
+    }
+
+
+def test_a_given_weight_takes_the_keys_of_max():
+    given_ = quota("q", {"parent": ROOT}, {"shared-weight": '{"cpu":"5","gpu":"1"}'}, max={"cpu": "10", "memory": "20"})
+    made = raw(given_)
+    assert mutate_quota(made, given_, Tree()) is None
+    assert made["metadata"]["annotations"] == {KEY + "shared-weight": '{"cpu":"5","memory":"20"}'}
+    same = quota("q", {"parent": ROOT}, {"shared-weight": '{"cpu": 5}'}, max={"cpu": "10"})
+    made = raw(same)
+    mutate_quota(made, same, Tree())
+    assert made == raw(same)
+
+
+def test_the_tree_of_the_parent_is_taken():
+    tree = Tree([info("top", tree="t"), info("other")])
+    for parent, expected in (("top", {KEY + "tree-id": "t"}), ("other", {})):
+        given_ = quota("q", {"parent": parent}, {"shared-weight": "{}"})
+        made = raw(given_)
+        mutate_quota(made, given_, tree)
+        assert made["metadata"].get("labels", {}) == expected
+    with pytest.raises(QuotaError, match=r'parent: Invalid value: "no": there is no such quota'):
+        mutate_quota({}, quota("q", {"parent": "no"}), tree)
+    with pytest.raises(QuotaError, match="shared-weight"):
+        mutate_quota({}, quota("q", {"parent": "top"}, {"shared-weight": "["}), tree)
+    untouched: dict[str, object] = {}
+    assert mutate_quota(untouched, quota(ROOT), tree) is None
+    assert untouched == {}
+
+
+async def test_expected_writes_count_until_they_are_told_or_expire():
+    clock = FakeClock()
+    topology = QuotaTopology(clock)
+    made = quota("q", max={"cpu": "1"})
+    topology.expect("q", "default/q", QuotaInfo.of(made))
+    assert topology.tree.get("q") is not None
+    assert not topology.taken("q", "default/q"), "it may have been refused elsewhere"
+    assert topology.taken("q", "other/q")
+    await clock.advance(EXPECT_SECONDS + 1)
+    assert topology.tree.get("q") is None
+    assert not topology.taken("q", "other/q")
+    topology.put(made)
+    assert topology.taken("q", "default/q")
+    topology.expect("q", "default/q", None)
+    assert topology.tree.get("q") is None
+    assert not topology.taken("q", "default/q")
+    topology.put(made)
+    assert topology.tree.get("q") is not None, "the informer's word is the last"
+    topology.remove(quota("q", namespace="other"))
+    assert topology.tree.get("q") is not None, "another object of the same name"
+    topology.remove(made)
+    assert topology.tree.get("q") is None
+
+
+def test_unknown_parents_have_children():
+    topology = QuotaTopology()
+    topology.put(quota("c", {"parent": "no"}))
+    topology.put(quota("c", {"parent": "other"}))
+    assert [each.name for each in topology.tree.children("other")] == ["c"]
+    assert topology.tree.children("no") == []
+
+
+def test_the_debug_page():
+    tree = Tree([info("top", is_parent=True, max={"cpu": 2}), info("c", "top", lends=False)])
+    assert page(tree) == {
+        "quotaInfoMap": {
+            "c": {
+                "name": "c", "parentName": "top", "isParent": False, "allowLentResource": False, "max": {}, "min": {},
+            },
+            "top": {
+                "name": "top", "parentName": ROOT, "isParent": True, "allowLentResource": True,
+                "max": {"cpu": "2"}, "min": {},
+            },
+        },
+        "quotaHierarchyInfo": {"c": [], ROOT: ["top"], "top": ["c"]},
+    }  # fmt: skip
+    assert page(Tree())["quotaHierarchyInfo"] == {ROOT: []}
+
+
+RESOLVED = {
+    "label": ({KEY + "name": "mine"}, "team", {}, False, "mine"),
+    "quota of the namespace's name": ({}, "team", {}, False, "team"),
+    "bound by annotation, first by name": ({}, "b", {"b": ["z", "a"]}, False, "a"),
+    "default": ({}, "other", {}, False, DEFAULT),
+    "default disabled": ({}, "team", {}, True, ""),
+}
+
+
+@pytest.mark.parametrize(("labels", "namespace", "bound", "disabled", "expected"), RESOLVED.values(), ids=RESOLVED)
+def test_which_quota_a_pod_is_under(labels, namespace, bound, disabled, expected):
+    found = quota_of_pod(
+        labels,
+        namespace,
+        exists=lambda space, name: (space, name) == ("team", "team"),
+        bound=lambda space: bound.get(space, []),
+        default_disabled=disabled,
+    )
+    assert found == expected
+
+
+def test_parents_take_no_pods():
+    tree = Tree([TOP, info("leaf", "top")])
+    assert submission_errors(tree, "top") == [
+        f"labels.{KEY}name: Forbidden: quota top is a parent quota, pods must be submitted to one of its children"
+    ]
+    for name in ("leaf", "", DEFAULT, "unknown"):
+        assert submission_errors(tree, name) == []
+
+
+def test_preemptible_must_not_change():
+    new, old = (convert({"metadata": {"labels": {KEY + "preemptible": v}}}, Pod) for v in ("false", "true"))
+    assert change_errors(new, old) == [f'labels.{KEY}preemptible: Invalid value: "false": field is immutable']
+    assert change_errors(new, new) == []
+
+
+# --- laws ----------------------------------------------------------------------------------------------
+
+lists = st.dictionaries(st.sampled_from("abc"), st.integers(0, 20).map(Quantity.of), max_size=3)
+
+
+@given(lists, lists)
+def test_laws_of_lists(a, b):
+    assert excess(a, total([a, b])) == []
+    assert excess(a, largest(a, b)) == excess(b, largest(a, b)) == []
+    assert (excess(a, b) == []) == all(amount <= b.get(name, Quantity.of(0)) for name, amount in a.items())
+
+
+proposals = st.builds(
+    lambda name, parent, is_parent, lower: info(
+        name, parent, is_parent=is_parent, min={"cpu": lower}, max={"cpu": 50}, tree=""
+    ),
+    st.sampled_from("abcdef"),
+    st.sampled_from([ROOT, *"abcdef"]),
+    st.booleans(),
+    st.integers(0, 50),
+)
+
+
+@settings(max_examples=200)
+@given(st.lists(proposals, max_size=25))
+def test_what_is_admitted_stays_a_tree(given_):
+    """Whatever is proposed in whatever order: what the rules let in is a tree whose sums fit at every level."""
+    topology = QuotaTopology()
+    for each in given_:
+        tree = topology.tree
+        if tree_error(tree, each, tree.get(each.name), Rules()) is None:
+            topology.expect(each.name, each.name, each)
+        tree = topology.tree
+        for quota_ in tree.quotas.values():
+            if quota_.parent != ROOT:
+                above = tree.get(quota_.parent)
+                assert above is not None and above.is_parent
+                seen, node = set(), quota_
+                while node is not None and node.parent != ROOT:
+                    assert node.name not in seen, "no circles"
+                    seen.add(node.name)
+                    node = tree.get(node.parent)
+            if quota_.is_parent:
+                assert not excess(total(child.min for child in tree.children(quota_.name)), quota_.min)
+            else:
+                assert tree.children(quota_.name) == []
