@@ -17,9 +17,9 @@ from koordlet.app.logging import get_logger
 from koordlet.metriccache import Batch, MetricCache, SeriesError
 from koordlet.metrics import Registries
 from koordlet.metricsadvisor.counters import CulpritCounters, SteadySums
-from koordlet.metricsadvisor.latency import Blame, OwnerOf, blame, blames, group, sum_rows
+from koordlet.metricsadvisor.latency import Blame, OwnerOf, Pairs, blame, group, sum_rows
 from koordlet.metricsadvisor.readings import Floats
-from koordlet.metricsadvisor.views import BUCKET_BOUNDS, CULPRITS_EXPORTED, container_labels
+from koordlet.metricsadvisor.views import BUCKET_BOUNDS, CULPRITS_EXPORTED, container_labels, culprit_labels
 from koordlet.metricsadvisor.window import Window
 from koordlet.probes.blockio import BlockIOSource
 from koordlet.probes.iosnapshot import DIRECTIONS, FLUSH, READ, WRITE, BlockIOSnapshot, device_name, diff
@@ -139,7 +139,7 @@ class BlockIOCollector:
         self._index, self._clock, self._disks = index, clock, Disks(sys)
         self._window: Window[BlockIOSnapshot] = Window(window)
         self._steady: dict[str, SteadySums] = {}
-        self._culprit_counters: dict[str, CulpritCounters] = {}
+        self._culprit_counters = CulpritCounters(CULPRITS_EXPORTED)
         self.window: Mapping[str, SubjectBlockIO] = {}
         """Subject key -> figures of the last seconds, only of those that did I/O."""
         registries.view("block_io_bytes_total", lambda: self._by_disk("bytes"))
@@ -238,16 +238,9 @@ class BlockIOCollector:
         if latest is None:
             return
         subjects = {s.key: s for s in self._workloads().subjects if s.kind is not SubjectKind.POD}
-        kept, self._culprit_counters = self._culprit_counters, {}
-        for victim, found in blames(latest, self._index.owner, only=subjects, spread=False):
+        for victim, who, waited in self._culprit_counters.update(Pairs.of(latest, self._index.owner, subjects)):
             subject = subjects[victim]
-            labels = (*container_labels(subject), subject.qos)
-            counters = self._culprit_counters[victim] = kept.get(victim) or CulpritCounters(CULPRITS_EXPORTED)
-            counters.update(found)
-            for who, waited in counters.own.values():
-                yield (*labels, who.kind, who.namespace, who.pod, who.name), waited
-            if counters.other:
-                yield (*labels, "other", "", "", ""), counters.other
+            yield (*container_labels(subject), subject.qos, *culprit_labels(who)), waited
 
     def _lost(self) -> list[Row]:
         if self._window.latest is None:

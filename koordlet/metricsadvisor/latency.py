@@ -6,9 +6,9 @@ figures come from the last `window` seconds because one tick of a quiet containe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -113,40 +113,58 @@ def identity(who: Owner) -> str:
     return f"{who.kind} {who.subject.key if who.subject is not None else who.label}"
 
 
-def blame(
-    snapshot: Matrix, owner: OwnerOf, *, only: Collection[str] | None = None, spread: bool = True
-) -> dict[str, list[Blame]]:
-    """By victim's subject key: who held the CPU (or the disk) while it waited, longest first; see `blames`."""
-    return dict(blames(snapshot, owner, only=only, spread=spread))
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """A matrix by subject: `ns[i]` of waiting in `count[i]` waits of `victims[victim[i]]` is `culprits[culprit[i]]`'s.
+    Sorted by victim; of one victim in the matrix' order."""
+
+    victims: list[str]
+    """Subject keys."""
+    culprits: list[Owner]
+    victim: Ints
+    culprit: Ints
+    ns: Ints
+    count: Ints
+
+    @classmethod
+    def of(cls, matrix: Matrix, owner: OwnerOf, only: Collection[str] | None = None) -> Pairs:
+        """A container's own other tasks count as the container itself. `only` limits the victims."""
+        names, victim = _victims(matrix.victim, owner, only)
+        owners, culprit = _runners(matrix.culprit, owner)
+        taken = np.flatnonzero((victim >= 0) & (matrix.wait_ns > 0))
+        codes, first, group = np.unique(
+            victim[taken] * len(owners) + culprit[taken], return_index=True, return_inverse=True
+        )
+        ns, count = (sum_by(group, column[taken], len(codes)) for column in (matrix.wait_ns, matrix.wait_count))
+        victim, culprit = codes // max(len(owners), 1), codes % max(len(owners), 1)
+        order = np.lexsort((first, victim))
+        return cls(names, owners, victim[order], culprit[order], ns[order], count[order])
+
+    def of_victims(self) -> Iterator[tuple[str, slice]]:
+        """Where each victim's pairs are; those without any are left out."""
+        ends = np.searchsorted(self.victim, np.arange(len(self.victims) + 1)).tolist()
+        for name, begin, end in zip(self.victims, ends[:-1], ends[1:], strict=True):
+            if begin < end:
+                yield name, slice(begin, end)
 
 
-def blames(
-    snapshot: Matrix, owner: OwnerOf, *, only: Collection[str] | None = None, spread: bool = True
-) -> Iterator[tuple[str, list[Blame]]]:
-    """`blame` a victim at a time: a full node has a pair for every two containers, too many objects to hold at once.
+def blame(matrix: Matrix, owner: OwnerOf) -> dict[str, list[Blame]]:
+    """By victim's subject key: who held the CPU (or the disk) while it waited, longest first.
 
-    A container's own other tasks count as the container itself. `only` limits the victims. Waiting whose runner is not
-    remembered is spread over the victim's known culprits: who ran lately, ran then; without `spread`, which counters
-    want because shares change, it stays with culprits of kind unknown.
+    Waiting whose runner is not remembered is spread over the victim's known culprits: who ran lately, ran then.
     """
-    names, victim = _victims(snapshot.victim, owner, only)
-    owners, culprit = _runners(snapshot.culprit, owner)
-    taken = np.flatnonzero((victim >= 0) & (snapshot.wait_ns > 0))
-    pairs, first, group = np.unique(
-        victim[taken] * len(owners) + culprit[taken], return_index=True, return_inverse=True
-    )
-    wait_ns, count = (sum_by(group, column[taken], len(pairs)) for column in (snapshot.wait_ns, snapshot.wait_count))
-    victim, culprit = pairs // max(len(owners), 1), pairs % max(len(owners), 1)
-    order = np.lexsort((first, victim))  # equal ones stay in the matrix' order
-    ends = np.searchsorted(victim, np.arange(len(names) + 1))
-    for name, begin, end in zip(names, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
-        if begin < end:
-            at = order[begin:end]
-            columns = (culprit[at].tolist(), wait_ns[at].tolist(), count[at].tolist())
-            yield (
-                name,
-                _longest_first([(owners[who], ns, waits) for who, ns, waits in zip(*columns, strict=True)], spread),
-            )
+    pairs = Pairs.of(matrix, owner)
+    return {
+        name: _longest_first(
+            [
+                (pairs.culprits[who], ns, waits)
+                for who, ns, waits in zip(
+                    pairs.culprit[at].tolist(), pairs.ns[at].tolist(), pairs.count[at].tolist(), strict=True
+                )
+            ]
+        )
+        for name, at in pairs.of_victims()
+    }
 
 
 def _victims(keys: Ints, owner: OwnerOf, only: Collection[str] | None) -> tuple[list[str], Ints]:
@@ -177,9 +195,9 @@ def _runners(keys: Ints, owner: OwnerOf) -> tuple[list[Owner], Ints]:
     return owners, rows[at]
 
 
-def _longest_first(found: Collection[Sequence[Any]], spread: bool) -> list[Blame]:
+def _longest_first(found: Collection[tuple[Owner, int, int]]) -> list[Blame]:
     """*found*: owner, ns and waits of each culprit; equal ones stay in this order."""
-    known = [row for row in found if row[0].kind != "unknown"] if spread else found
+    known = [row for row in found if row[0].kind != "unknown"]
     seen = sum(ns for _, ns, _ in known)
     scale = sum(ns for _, ns, _ in found) / seen / 1e9 if seen else 1e-9
     blames = [Blame(who, ns * scale, waits) for who, ns, waits in known or found]

@@ -15,9 +15,9 @@ from koordlet.app.logging import get_logger
 from koordlet.metriccache import Batch, MetricCache, SeriesError
 from koordlet.metrics import Registries
 from koordlet.metricsadvisor.counters import CulpritCounters, SteadySums
-from koordlet.metricsadvisor.latency import Blame, OwnerOf, blame, blames, group, sum_rows
+from koordlet.metricsadvisor.latency import Blame, OwnerOf, Pairs, blame, group, sum_rows
 from koordlet.metricsadvisor.readings import Floats
-from koordlet.metricsadvisor.views import CULPRITS_EXPORTED, container_labels, pod_labels
+from koordlet.metricsadvisor.views import CULPRITS_EXPORTED, container_labels, culprit_labels, pod_labels
 from koordlet.metricsadvisor.window import Window
 from koordlet.probes.netsnapshot import NetStallSnapshot, diff
 from koordlet.probes.netstall import NetStallSource
@@ -100,7 +100,7 @@ class NetStallCollector:
         self._index, self._clock = index, clock
         self._window: Window[NetStallSnapshot] = Window(window)
         self._steady: dict[str, SteadySums] = {}
-        self._culprit_counters: dict[str, CulpritCounters] = {}
+        self._culprit_counters = CulpritCounters(CULPRITS_EXPORTED)
         self.window: Mapping[str, SubjectNetStall] = {}
         """Subject key -> figures of the last seconds, only of those that the network did something to."""
         registries.view("net_retransmits_total", lambda: self._rows("retransmits", 1.0))
@@ -171,15 +171,8 @@ class NetStallCollector:
         if latest is None:
             return
         subjects = {subject.key: subject for subject in self._workloads().subjects}
-        kept, self._culprit_counters = self._culprit_counters, {}
-        for victim, found in blames(latest, self._index.owner, only=subjects, spread=False):
-            counters = self._culprit_counters[victim] = kept.get(victim) or CulpritCounters(CULPRITS_EXPORTED)
-            counters.update(found)
-            labels = net_labels(subjects[victim])
-            for who, seconds in counters.own.values():
-                yield (*labels, who.kind, who.namespace, who.pod, who.name), seconds
-            if counters.other:
-                yield (*labels, "other", "", "", ""), counters.other
+        for victim, who, seconds in self._culprit_counters.update(Pairs.of(latest, self._index.owner, subjects)):
+            yield (*net_labels(subjects[victim]), *culprit_labels(who)), seconds
 
     def _lost(self) -> list[Row]:
         if self._window.latest is None:

@@ -13,11 +13,12 @@ from koordlet.metriccache import MetricCache
 from koordlet.metrics import Registries
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
 from koordlet.metricsadvisor.counters import CulpritCounters, SteadySums
-from koordlet.metricsadvisor.latency import Blame, blame, blames
+from koordlet.metricsadvisor.latency import Blame, Pairs, blame
 from koordlet.metricsadvisor.pressure import DEGREES, PRECISIONS, WIRE
 from koordlet.metricsadvisor.readings import Floats
 from koordlet.probes.openprobes import ProbeSet
 from koordlet.probes.snapshot import BOUNDS_NS
+from koordlet.statesinformer.cgroupindex import Owner
 from koordlet.statesinformer.model import Subject, SubjectKind
 from koordlet.system.host import HostFacts
 
@@ -38,6 +39,11 @@ def pod_labels(subject: Subject) -> tuple[str, ...]:
     return (subject.pod_uid, subject.pod_name, subject.namespace)
 
 
+def culprit_labels(who: Owner | None) -> tuple[str, ...]:
+    """kind, namespace, pod, name; None are all culprits without a series of their own."""
+    return ("other", "", "", "") if who is None else (who.kind, who.namespace, who.pod, who.name)
+
+
 class Views:
     """Attaches the advisor's figures to the registries and answers /top."""
 
@@ -55,7 +61,7 @@ class Views:
         self._verdicts = verdicts
         self._advisor, self._cache, self._probes, self._facts = advisor, cache, probes, facts
         self._sums: dict[str, SteadySums] = {}
-        self._culprit_counters: dict[str, CulpritCounters] = {}
+        self._culprit_counters = CulpritCounters(CULPRITS_EXPORTED)
         view = registries.view
         view("node_used_cpu_cores", lambda: self._node("cores"))
         view("node_used_memory_bytes", lambda: self._node("memory"))
@@ -171,17 +177,10 @@ class Views:
         if snapshot is None:
             return
         subjects = {s.key: s for s in self._advisor.workloads.subjects if s.kind is not SubjectKind.POD}
-        kept = self._culprit_counters
-        self._culprit_counters = {}
-        for victim, found in blames(snapshot, self._advisor.index.owner, only=subjects, spread=False):
+        pairs = Pairs.of(snapshot, self._advisor.index.owner, subjects)
+        for victim, who, waited in self._culprit_counters.update(pairs):
             subject = subjects[victim]
-            labels = (*container_labels(subject), subject.qos)
-            counters = self._culprit_counters[victim] = kept.get(victim) or CulpritCounters(CULPRITS_EXPORTED)
-            counters.update(found)
-            for owner, waited in counters.own.values():
-                yield (*labels, owner.kind, owner.namespace, owner.pod, owner.name), waited
-            if counters.other:
-                yield (*labels, "other", "", "", ""), counters.other
+            yield (*container_labels(subject), subject.qos, *culprit_labels(who)), waited
 
     def _lost(self) -> list[Row]:
         snapshot = self._advisor.latency_window.latest

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from koordlet.metricsadvisor.latency import blame, by_subject, culprit_owner
+from koordlet.metricsadvisor.latency import Pairs, blame, by_subject, culprit_owner
 from koordlet.probes.layout import BUCKETS, SPECIAL_KEYS
 from koordlet.probes.snapshot import Lost, SchedLatencySnapshot
 from koordlet.statesinformer.cgroupindex import Owner, owner_of
@@ -83,7 +83,7 @@ def test_blame_is_by_culprit_and_longest_first():
     ]
     assert found[JOB.key][0].owner.subject is WEB
     assert len(found) == 2  # ssh.service is no subject here
-    assert blame(snapshot(1, matrix=matrix), owner, only=[JOB.key]).keys() == {JOB.key}
+    assert Pairs.of(snapshot(1, matrix=matrix), owner, only=[JOB.key]).victims == [JOB.key]
 
 
 def test_forgotten_slices_are_spread_over_the_known_culprits():

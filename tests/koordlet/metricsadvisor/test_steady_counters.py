@@ -7,17 +7,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.metricsadvisor.counters import CulpritCounters, SteadySums
-from koordlet.metricsadvisor.latency import Blame
+from koordlet.metricsadvisor.latency import Pairs
 from koordlet.statesinformer.cgroupindex import Owner
 
 
-def blames(**seconds: float) -> list[Blame]:
-    longest_first = sorted(seconds.items(), key=lambda item: -item[1])
-    return [Blame(Owner("system", name), value, 1) for name, value in longest_first]
+class Scrapes:
+    """Of one victim, web; what others took is under no name."""
 
+    def __init__(self, places: int) -> None:
+        self._counters = CulpritCounters(places)
 
-def own(counters: CulpritCounters) -> dict[str, float]:
-    return {owner.name: value for owner, value in counters.own.values()}
+    def __call__(self, **seconds: float) -> dict[str, float]:
+        return {name: value for (_, name), value in self.of({"web": seconds}).items()}
+
+    def of(self, found: dict[str, dict[str, float]]) -> dict[tuple[str, str], float]:
+        names = sorted({name for culprits in found.values() for name in culprits})
+        rows = [(v, names.index(name), s) for v, one in enumerate(found.values()) for name, s in one.items()]
+        victim, culprit = (np.array([row[at] for row in rows], dtype=np.int64) for at in (0, 1))
+        ns = np.array([round(row[2] * 1e9) for row in rows], dtype=np.int64)
+        pairs = Pairs(list(found), [Owner("system", name) for name in names], victim, culprit, ns, np.ones_like(ns))
+        return {(victim, owner.name if owner else ""): value for victim, owner, value in self._counters.update(pairs)}
 
 
 def test_a_part_that_is_taken_away_stays_counted():
@@ -35,38 +44,46 @@ def test_a_subject_that_went_begins_anew():
 
 
 def test_the_longest_have_places_and_keep_them():
-    counters = CulpritCounters(2)
-    counters.update(blames(a=5, b=4, c=3))
-    assert (own(counters), counters.other) == ({"a": 5, "b": 4}, 3)
-    counters.update(blames(a=5, b=4, c=30, d=1))
-    assert (own(counters), counters.other) == ({"a": 5, "b": 4}, 31)
+    scrape = Scrapes(2)
+    assert scrape(a=5, b=4, c=3) == {"a": 5, "b": 4, "": 3}
+    assert scrape(a=5, b=4, c=30, d=1) == {"a": 5, "b": 4, "": 31}
 
 
 def test_a_place_that_comes_free_takes_nothing_from_the_others():
-    counters = CulpritCounters(1)
-    counters.update(blames(a=5, b=3))
-    counters.update(blames(b=4))
-    assert (own(counters), counters.other) == ({"b": 4}, 3)
+    scrape = Scrapes(1)
+    assert scrape(a=5, b=3) == {"a": 5, "": 3}
+    assert scrape(b=4) == {"b": 4, "": 3}
 
 
 def test_a_culprit_that_loses_a_group_does_not_run_back():
-    counters = CulpritCounters(1)
-    counters.update(blames(a=5))
-    counters.update(blames(a=2))
-    assert own(counters) == {"a": 5}
-    counters.update(blames(a=3))
-    assert own(counters) == {"a": 6}
+    scrape = Scrapes(1)
+    assert scrape(a=5) == {"a": 5}
+    assert scrape(a=2) == {"a": 5}
+    assert scrape(a=3) == {"a": 6}
 
 
-@given(st.lists(st.dictionaries(st.sampled_from("abcd"), st.floats(0.1, 100)), max_size=12))
-def test_no_series_ever_runs_back_while_it_lasts(scrapes: list[dict[str, float]]):
-    counters = CulpritCounters(2)
-    last: dict[str, float] = {}
-    other = 0.0
-    for seconds in scrapes:
-        counters.update(blames(**seconds))
-        now = own(counters)
-        assert len(now) <= 2
-        assert all(value >= last[name] for name, value in now.items() if name in last)
-        assert counters.other >= other
-        last, other = now, counters.other
+def test_victims_are_told_apart_whoever_comes_and_goes():
+    scrape = Scrapes(1)
+    scrape.of({"web": {"b": 2}, "job": {"b": 7, "c": 1}})
+    assert scrape.of({"new": {"a": 1}, "job": {"b": 9, "c": 2}, "web": {"a": 1, "b": 3}}) == {
+        ("new", "a"): 1, ("job", "b"): 9, ("job", ""): 2, ("web", "b"): 3, ("web", ""): 1,
+    }  # fmt: skip
+    assert scrape.of({}) == {}
+
+
+culprits = st.dictionaries(st.sampled_from("abcd"), st.floats(0.1, 100))
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(["web", "job"]), culprits), max_size=12))
+def test_no_series_ever_runs_back_while_it_lasts(scrapes: list[dict[str, dict[str, float]]]):
+    scrape = Scrapes(2)
+    last: dict[tuple[str, str], float] = {}
+    before: set[str] = set()
+    for found in scrapes:
+        now = scrape.of(found)
+        for victim, culprits in found.items():
+            named = {name for whose, name in now if whose == victim and name}
+            assert len(named) == min(2, len(culprits))
+            assert named <= set(culprits)
+        assert all(value >= last[series] for series, value in now.items() if series in last and series[0] in before)
+        last, before = now, set(found)
