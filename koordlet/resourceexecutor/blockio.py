@@ -12,16 +12,14 @@ the form in which it is asked for, so that equal is equal; `ctrl=auto` stands fo
 
 from __future__ import annotations
 
-import errno
 import os
-from pathlib import Path
 
 from koordlet.resourceexecutor.settings import Setting, Value
+from koordlet.resourceexecutor.stores import read_now
 from koordlet.system.cgroup import codecs
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.cgroup.validators import BlkioLine
-from koordlet.system.errors import InvalidValue, ResourceUnsupported, UnreadableFile
-from koordlet.system.kernel import read_text
+from koordlet.system.errors import InvalidValue, ResourceUnsupported
 from koordlet.system.write import write_value
 
 THROTTLES = {
@@ -77,13 +75,7 @@ class BlockStore:
 
     def read(self, setting: Setting) -> Value | None:
         """The device's value; what a device without a line has where the file names others only."""
-        path = self.path(setting)
-        try:
-            text = read_text(Path(path))
-        except UnreadableFile as error:
-            if error.errno in (errno.ENODEV, errno.EOPNOTSUPP):
-                return None
-            raise
+        text = read_now(self.path(setting))
         if text is None:
             return None
         line = codecs.parse_blkio(text).get(setting.device)

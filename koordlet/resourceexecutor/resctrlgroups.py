@@ -20,9 +20,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from koordlet.resourceexecutor.settings import Setting, Value
-from koordlet.resourceexecutor.stores import ABSENT
+from koordlet.resourceexecutor.stores import ABSENT, read_now
 from koordlet.system.errors import InvalidValue, KernelFileError, UnreadableFile
-from koordlet.system.kernel import read_text
 from koordlet.system.resctrl import Schemata, check_mask, format_l3, format_mb, parse_schemata, read_facts
 from koordlet.system.write import TargetGone, WriteError, write_error, write_value
 
@@ -101,7 +100,7 @@ class ResctrlStore:
             return PRESENT if group.is_dir() else ABSENT
         if setting.resource == TASKS:
             return MEMBERS if group.is_dir() else None
-        text = read_text(group / "schemata")
+        text = read_now(group / "schemata")
         if text is None:
             return None
         found = parse_schemata(text, path=str(group / "schemata"))
@@ -143,7 +142,7 @@ class ResctrlStore:
             raise write_error(os.fspath(group), text, error.errno or 5, self._why()) from error
 
     def _mounted(self) -> bool:
-        text = read_text(self._root / "schemata")
+        text = read_now(self._root / "schemata")
         return text is not None and parse_schemata(text) != Schemata()
 
     def _unmount_unused(self, root: Path) -> None:
@@ -188,7 +187,7 @@ class ResctrlStore:
 
     def _why(self) -> str:
         try:
-            said = read_text(self._root / "info/last_cmd_status")
+            said = read_now(self._root / "info/last_cmd_status")
         except UnreadableFile:
             return ""
         return "" if said is None or said.strip() == "ok" else said.strip()
@@ -201,7 +200,7 @@ class ResctrlStore:
 
     def _members(self, group: str) -> set[int]:
         path = self._root / group / "tasks"
-        text = read_text(path)
+        text = read_now(path)
         if text is None:
             return set()
         try:

@@ -14,7 +14,11 @@ from koordlet.audit import About
 
 Value = int | str
 
-RANKS = {"resctrl.mount": 0, "resctrl.group": 1, "resctrl.L3": 2, "resctrl.MB": 2, "resctrl.tasks": 3}
+RANKS = {
+    "resctrl.mount": 0, "resctrl.group": 1, "resctrl.L3": 2, "resctrl.MB": 2, "resctrl.tasks": 3,
+    "tc.qdisc": 0, "tc.total": 1, "tc.class": 2, "tc.cgroup": 3, "tc.sources": 3, "ipset": 0, "iptables": 1,
+    "terway.global": 0, "terway.pods": 0,
+}  # fmt: skip
 """Of settings without a cgroup that build on each other: made in this order, removed in the opposite one."""
 
 

@@ -6,12 +6,27 @@ writing it removes the object. So the executor's merging, order, ledger and givi
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection
+from pathlib import Path
 from typing import Protocol
 
 from koordlet.resourceexecutor.settings import Setting, Value
+from koordlet.system.errors import UnreadableFile
 
 ABSENT = ""
+
+
+def read_now(path: Path | str) -> str | None:
+    """A kernel file's content; None when it, or what it is about, is not there. Raises UnreadableFile."""
+    try:
+        return Path(path).read_text(encoding="ascii", errors="surrogateescape")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno in (errno.ENODEV, errno.EOPNOTSUPP):
+            return None
+        raise UnreadableFile(path, error) from error
 
 
 class Store(Protocol):

@@ -5,22 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from koordlet.api.core import PersistentVolumeClaim
+from koordlet.app.logging import get_logger
 from koordlet.metricsadvisor.storageinfo import FACT_STORAGE
 from koordlet.qosmanager.blkio import BlkIO
 from koordlet.qosmanager.resctrl import Facts, ResctrlClasses
 from koordlet.qosmanager.strategy import Strategy
+from koordlet.resourceexecutor.addresssets import AddressStore
 from koordlet.resourceexecutor.blockio import BlockStore
 from koordlet.resourceexecutor.resctrlgroups import ResctrlStore
 from koordlet.resourceexecutor.stores import Store
+from koordlet.resourceexecutor.traffic import TrafficStore
+from koordlet.runtimehooks.netqos import NetQoS
 from koordlet.runtimehooks.resctrlpods import ResctrlPods
 from koordlet.statesinformer.claims import Claims
 from koordlet.system import resctrl
 from koordlet.system.cgroup import tree
 from koordlet.system.errors import CgroupGone
+from koordlet.system.netroute import default_interface
 from koordlet.system.resctrl import ResctrlFacts
 from koordlet.system.storage import LocalStorage
 from koordlet.wiring.context import Context
 from koordlet.wiring.states import Cluster
+
+log = get_logger(__name__)
 
 CLAIMS_SECONDS = 5.0
 
@@ -35,7 +42,12 @@ def stores(context: Context) -> list[Store]:
             except CgroupGone:
                 continue
 
-    return [ResctrlStore(context.host.roots.resctrl, threads), BlockStore(context.files)]
+    return [
+        ResctrlStore(context.host.roots.resctrl, threads),
+        BlockStore(context.files),
+        TrafficStore(),
+        AddressStore(),
+    ]
 
 
 def strategies(context: Context, cluster: Cluster) -> list[tuple[Strategy, float]]:
@@ -48,6 +60,8 @@ def strategies(context: Context, cluster: Cluster) -> list[tuple[Strategy, float
         found.append((ResctrlPods(*_resctrl(context)), options.runtime_hooks_reconcile_interval))
     if gates.enabled("BlkIOReconcile"):
         found.append((_blkio(context, cluster), options.reconcile_interval_seconds))
+    if gates.enabled("TCNetworkQoS"):
+        found.append((_netqos(context), options.runtime_hooks_reconcile_interval))
     return found
 
 
@@ -59,6 +73,18 @@ def _resctrl(context: Context) -> tuple[Facts, str]:
         return resctrl.read_facts(root, vendor)
 
     return facts, context.host.facts.reasons().get("resctrl", "")
+
+
+def _netqos(context: Context) -> NetQoS:
+    """In koordlet's own network namespace, which is the node's."""
+    missing = AddressStore().probe()
+    if missing:
+        log.info("addresses are matched by filters", cause=missing)
+    return NetQoS(
+        lambda: default_interface(context.host.roots),
+        lambda resource, directory: bool(context.files.support(resource, directory)),
+        missing,
+    )
 
 
 def _blkio(context: Context, cluster: Cluster) -> BlkIO:

@@ -1,0 +1,344 @@
+"""Network bandwidth on this machine's kernel: two network namespaces of the test's own, a veth pair, real HTB. What is
+built is held against what `tc`, `ipset` and `iptables` themselves say."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordlet.metrics import Registries
+from koordlet.resourceexecutor.addresssets import AddressStore
+from koordlet.resourceexecutor.executor import Executor
+from koordlet.resourceexecutor.kernelfiles import KernelFiles
+from koordlet.resourceexecutor.settings import Setting, Update
+from koordlet.resourceexecutor.traffic import BY_CGROUP, QDISC, ROOT, SOURCES, TrafficStore
+from koordlet.runtimehooks.netqos import NetQoS
+from koordlet.system.errors import InvalidValue
+from koordlet.system.netlink import NETFILTER, Netlink
+from tests.koordlet.qosmanager.conftest import make_pod, make_view
+
+from .conftest import Recorder, ledger_at
+
+pytestmark = pytest.mark.kernel
+
+CLONE_NEWNET = 0x40000000
+MB = 1_000_000
+LIMIT = 8 * MB
+"""bit/s of best effort in the transfer: one million bytes a second."""
+ADDRESSES = {"ls": "10.9.0.4", "be": "10.9.0.5", "own": "10.9.0.6"}
+CLASS = re.compile(r"class htb (\S+) (root|parent \S+) (?:leaf \S+ )?(?:prio (\d+) )?rate (\S+) ceil (\S+)")
+_serial = itertools.count()
+_libc = ctypes.CDLL(None, use_errno=True)
+
+RECEIVER = """
+import socket, sys, time
+server = socket.create_server(("10.9.0.2", 7000))
+print("listening", flush=True)
+peer, _ = server.accept()
+got, begin = 0, None
+while data := peer.recv(1 << 16):
+    begin = begin or time.monotonic()
+    got += len(data)
+print(got, time.monotonic() - begin, flush=True)
+"""
+SENDER = """
+import socket, sys
+peer = socket.create_connection(("10.9.0.2", 7000), source_address=(sys.argv[1], 0))
+peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+peer.sendall(b"x" * int(sys.argv[2]))
+peer.close()
+"""
+
+
+def run(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@dataclass(frozen=True)
+class Space:
+    """The namespace of the node; `other` is beyond the wire."""
+
+    name: str
+    other: str
+
+    def inside(self, *command: str) -> str:
+        return run("ip", "netns", "exec", self.name, *command)
+
+    def socket(self, family: int = 0) -> Netlink:
+        """Made in the namespace, and there it stays."""
+        own, there = os.open("/proc/self/ns/net", os.O_RDONLY), os.open(f"/run/netns/{self.name}", os.O_RDONLY)
+        try:
+            assert _libc.setns(there, CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+            try:
+                return Netlink(family)
+            finally:
+                assert _libc.setns(own, CLONE_NEWNET) == 0
+        finally:
+            os.close(own)
+            os.close(there)
+
+    def picture(self) -> dict[str, Any]:
+        """Everything that a test may change, as the tools tell it."""
+        return {
+            "qdisc": json.loads(self.inside("tc", "-j", "qdisc", "show", "dev", "up0")),
+            "classes": self.classes(),
+            "filters": self.inside("tc", "filter", "show", "dev", "up0"),
+            "sets": self.inside("ipset", "list", "-name"),
+            "rules": self.inside("iptables", "-t", "mangle", "-S", "POSTROUTING"),
+        }
+
+    def sent(self, handle: str) -> int:
+        """Bytes that a class has counted."""
+        told = self.inside("tc", "-s", "class", "show", "dev", "up0", "classid", handle)
+        return int(told.split("Sent ")[1].split()[0])
+
+    def classes(self) -> dict[str, tuple[str, int, int, int]]:
+        """Handle -> parent, rate, ceil (bit/s), prio."""
+        found = CLASS.findall(self.inside("tc", "class", "show", "dev", "up0"))
+        return {
+            handle: (parent.removeprefix("parent "), bits(rate), bits(ceil), int(prio or 0))
+            for handle, parent, prio, rate, ceil in found
+        }
+
+
+def bits(text: str) -> int:
+    """As tc writes rates."""
+    number = text.rstrip("GMKbit")
+    return int(number) * {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}[text[len(number) :].removesuffix("bit")]
+
+
+@pytest.fixture
+def space() -> Iterator[Space]:
+    stem = f"koord-test-{os.getpid()}-{next(_serial)}"
+    made = Space(f"{stem}-a", f"{stem}-b")
+    for name in (made.name, made.other):
+        run("ip", "netns", "add", name)
+    try:
+        run("ip", "-n", made.name, "link", "add", "up0", "type", "veth", "peer", "name", "up1", "netns", made.other)
+        for name, interface, addresses in (
+            (made.name, "up0", ["10.9.0.1", *ADDRESSES.values()]), (made.other, "up1", ["10.9.0.2"])
+        ):  # fmt: skip
+            for address in addresses:
+                run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", interface)
+            run("ip", "-n", name, "link", "set", interface, "up")
+        yield made
+    finally:
+        for name in (made.name, made.other):
+            run("ip", "netns", "del", name)
+
+
+@dataclass
+class Bench:
+    space: Space
+    ledger: Path
+    stores: tuple[TrafficStore, AddressStore]
+
+    def executor(self) -> Executor:
+        """As after kill -9 when there was one before."""
+        files = KernelFiles(None, None, self.stores)  # type: ignore[arg-type]
+        return Executor(files, ledger_at(self.ledger), Recorder(), Registries())  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def bench(space: Space, tmp_path: Path) -> Iterator[Bench]:
+    links: list[Netlink] = []
+
+    def link(family: int) -> Callable[[], Netlink]:
+        def make() -> Netlink:
+            links.append(space.socket(family))
+            return links[-1]
+
+        return make
+
+    inside = ("ip", "netns", "exec", space.name)
+    yield Bench(space, tmp_path / "ledger.json", (TrafficStore(link(0)), AddressStore(link(NETFILTER), inside)))
+    for one in links:
+        one.close()
+
+
+def pods() -> tuple[Any, ...]:
+    made = []
+    for name, address in ADDRESSES.items():
+        qos = "LS" if name == "ls" else "BE"
+        annotations = {"koordinator.sh/networkQOS": '{"egressLimit":"4M"}'} if name == "own" else {}
+        pod = make_pod(name, qos=qos, annotations=annotations)
+        pod.meta.pod.status.pod_ip = address
+        made.append(pod)
+    return tuple(made)
+
+
+def wanted(sets: str = "", interface: str = "up0", some: tuple[Any, ...] | None = None) -> tuple[Update, ...]:
+    classes = {
+        "lsClass": {"networkQOS": {"enable": True, "egressRequest": "400M", "egressLimit": "900M"}},
+        "beClass": {"networkQOS": {"enable": True, "egressRequest": 0, "egressLimit": str(LIMIT)}},
+    }
+    slo = {"resourceQOSStrategy": classes, "systemStrategy": {"totalNetworkBandwidth": "1G"}}
+    decision = NetQoS(lambda: interface, lambda *_: False, sets).decide(
+        make_view(slo=slo, pods=pods() if some is None else some)
+    )
+    assert decision is not None
+    return decision.updates
+
+
+@pytest.mark.parametrize("sets", ["", "no sets"], ids=["sets", "filters"])
+def test_what_is_built_is_what_the_tools_show_and_all_of_it_goes(bench: Bench, sets: str) -> None:
+    before = bench.space.picture()
+    executor = bench.executor()
+    executor.declare("netqos", wanted(sets))
+    result = executor.apply()
+    assert (result.problems, result.waiting) == ({}, [])
+    found = bench.space.picture()
+    assert [(q["kind"], q["handle"], q["options"]["default"]) for q in found["qdisc"]] == [("htb", "1:", "0x2")]
+    own = next(handle for handle in found["classes"] if int(handle[2:], 16) > 4)
+    assert found["classes"] == {
+        "1:1": ("root", 1000 * MB, 1000 * MB, 0),
+        "1:2": ("1:1", 600 * MB, 1000 * MB, 1),
+        "1:3": ("1:1", 400 * MB, 900 * MB, 2),
+        "1:4": ("1:1", 8_000, LIMIT, 3),
+        own: ("1:1", 4 * MB, 4 * MB, 3),
+    }
+    flows = {line.split("flowid ")[1].split()[0] for line in found["filters"].splitlines() if "flowid" in line}
+    assert flows == ({own} if not sets else {own, "1:3", "1:4"})
+    if not sets:
+        assert set(found["sets"].split()) == {"system_class", "ls_class", "be_class"}
+        assert bench.space.inside("ipset", "list", "be_class").split("Members:")[1].split() == [ADDRESSES["be"]]
+        assert found["rules"].count("-j CLASSIFY") == 3
+        assert "-A POSTROUTING -m set --match-set be_class src -j CLASSIFY --set-class 0001:0004" in found["rules"]
+    assert bench.executor().apply().written, "as after kill -9: nobody wants it any more"
+    assert bench.space.picture() == before
+
+
+def test_pods_come_and_go_and_nothing_else_is_written(bench: Bench) -> None:
+    executor = bench.executor()
+    ls, be, own = pods()
+    executor.declare("netqos", wanted(some=(ls, own)))
+    executor.apply()
+    executor.declare("netqos", wanted(some=(ls, be)))
+    changed = {change.setting.resource for change in executor.apply().written}
+    assert changed == {"ipset", "tc.class", SOURCES}
+    found = bench.space.picture()
+    assert "flowid" not in found["filters"]
+    assert len(found["classes"]) == 4
+    assert executor.apply().written == []
+    assert executor.give_everything_back().problems == {}
+
+
+@pytest.mark.parametrize("sets", ["", "no sets"], ids=["sets", "filters"])
+def test_best_effort_gets_no_more_than_its_limit(bench: Bench, spawn: Any, sets: str) -> None:
+    executor = bench.executor()
+    executor.declare("netqos", wanted(sets))
+    assert executor.apply().problems == {}
+    took = {name: transfer(bench.space, spawn, ADDRESSES[name], 2 * MB) for name in ("be", "ls")}
+    assert took["be"] >= 1.6, "two million bytes at one million a second, what the sockets hold taken off"
+    assert bench.space.sent("1:4") >= 2 * MB
+    assert bench.space.sent("1:3") >= 2 * MB
+    assert bench.space.sent("1:2") < MB, "answers to ARP and the like"
+    assert executor.give_everything_back().problems == {}
+
+
+def transfer(space: Space, spawn: Any, source: str, count: int) -> float:
+    """Seconds from the first byte's arrival to the last one's."""
+    receiver = spawn(["ip", "netns", "exec", space.other, sys.executable, "-S", "-c", RECEIVER])
+    assert receiver.stdout.readline() == "listening\n"
+    spawn(["ip", "netns", "exec", space.name, sys.executable, "-S", "-c", SENDER, source, str(count)])
+    got, seconds = receiver.stdout.readline().split()
+    receiver.wait(timeout=30)
+    assert int(got) == count
+    return float(seconds)
+
+
+def test_a_foreign_root_is_replaced_and_made_again(bench: Bench) -> None:
+    bench.space.inside("tc", "qdisc", "add", "dev", "up0", "root", "handle", "20:", "pfifo")
+    executor = bench.executor()
+    executor.declare("netqos", wanted())
+    assert executor.apply().problems == {}
+    assert bench.space.picture()["qdisc"][0]["kind"] == "htb"
+    assert executor.give_everything_back().problems == {}
+    assert [one["kind"] for one in bench.space.picture()["qdisc"]] == ["pfifo"]
+
+
+def test_a_foreign_htb_is_replaced(bench: Bench) -> None:
+    bench.space.inside("tc", "qdisc", "add", "dev", "up0", "root", "handle", "1:", "htb", "default", "7")
+    executor = bench.executor()
+    executor.declare("netqos", wanted())
+    assert executor.apply().problems == {}
+    assert bench.space.picture()["qdisc"][0]["options"]["default"] == "0x2"
+    assert executor.give_everything_back().problems == {}
+    assert bench.space.picture()["classes"] == {}
+
+
+def test_an_interface_that_leaves_takes_its_settings_along(bench: Bench) -> None:
+    executor = bench.executor()
+    executor.declare("netqos", wanted())
+    executor.apply()
+    bench.space.inside("ip", "link", "del", "up0")
+    assert executor.give_everything_back().problems == {}
+    assert bench.space.inside("ipset", "list", "-name") == ""
+
+
+def test_an_interface_that_is_not_there_yet_is_waited_for(bench: Bench) -> None:
+    executor = bench.executor()
+    executor.declare("netqos", wanted(interface="later0", some=()))
+    result = executor.apply()
+    assert {setting.device.split()[0] for setting in result.waiting} == {"later0"}
+    bench.space.inside("ip", "link", "add", "later0", "type", "veth")
+    assert executor.apply().waiting == []
+    assert executor.give_everything_back().problems == {}
+
+
+def test_filters_by_task_where_the_kernel_has_them(bench: Bench) -> None:
+    """Elsewhere they are a problem of their own and of nothing else."""
+    executor = bench.executor()
+    by_task = Setting(BY_CGROUP, device="up0")
+    executor.declare("netqos", [*wanted(), Update(by_task, "on", neutral="")])
+    result = executor.apply()
+    assert set(result.problems) <= {by_task}
+    assert bench.space.picture()["filters"].count(" cgroup ") == (0 if result.problems else 3)
+    assert executor.give_everything_back().problems == {}
+    assert bench.space.picture()["filters"] == ""
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        (Setting(QDISC, device="up0"), "fq"),
+        (Setting("tc.class", device="up0 1:2"), "prio 1 rate 0 ceil 8"),
+        (Setting("tc.class", device="up0 1:2"), "prio 1 rate 9 ceil 16"),
+        (Setting("tc.class", device="up0 1:2"), "fast"),
+        (Setting(SOURCES, device="up0"), "10.0.0.300=1:2"),
+        (Setting(SOURCES, device="up0"), "10.0.0.3"),
+        (Setting("ipset", device="be_class"), "hash:ip fd00::1"),
+        (Setting("ipset", device="be class"), "hash:ip"),
+        (Setting("iptables", device="be_class"), "2:1"),
+    ],
+)
+def test_what_can_not_be_is_not_tried(bench: Bench, setting: Setting, value: str) -> None:
+    store = next(store for store in bench.stores if setting.resource in store.resources)
+    with pytest.raises(InvalidValue):
+        store.check(setting, value)
+
+
+def test_rates_beyond_thirty_two_bits(bench: Bench) -> None:
+    executor, place = bench.executor(), Setting("tc.total", device="up0")
+    executor.declare(
+        "x",
+        [Update(Setting(QDISC, device="up0"), ROOT), Update(place, f"prio 0 rate {80_000 * MB} ceil {96_000 * MB}")],
+    )
+    assert executor.apply().problems == {}
+    assert bench.space.classes() == {"1:1": ("root", 80_000 * MB, 96_000 * MB, 0)}
+    assert executor.give_everything_back().problems == {}
+
+
+def test_addresses_can_be_matched_by_sets_here(bench: Bench) -> None:
+    assert bench.stores[1].probe() == ""

@@ -1,0 +1,184 @@
+"""Network bandwidth by class and pod: the table of spec 03 §4.12."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from koordlet.qosmanager.bandwidth import size
+from koordlet.runtimehooks.netqos import FIRST_OWN, LEAST, NetQoS
+from tests.koordlet.qosmanager.conftest import make_pod, make_view
+
+GBIT = 1_000_000_000
+NO_SETS = "no sets here"
+
+
+def slo(ls=None, be=None, total="1G", policy=None):
+    qos = {
+        f"{name}Class": {"networkQOS": {"enable": True, **given}} for name, given in (("ls", ls), ("be", be)) if given
+    }
+    if policy:
+        qos["policies"] = {"netQOSPolicy": policy}
+    return {"resourceQOSStrategy": qos, "systemStrategy": {"totalNetworkBandwidth": total}}
+
+
+def net_pod(name, qos="", ip="", limit=None, host=False, **given):
+    annotations = {} if limit is None else {"koordinator.sh/networkQOS": json.dumps({"egressLimit": limit})}
+    pod = make_pod(name, qos=qos, annotations=annotations, spec={"hostNetwork": host}, **given)
+    pod.meta.pod.status.pod_ip = ip
+    return pod
+
+
+def strategy(classids=False, sets="", interface="eth0"):
+    return NetQoS(lambda: interface, lambda resource, directory: classids, sets)
+
+
+def values(decision):
+    return {(u.setting.resource, u.setting.cgroup_dir or u.setting.device): u.value for u in decision.updates}
+
+
+def decide(given, *pods, **options):
+    return strategy(**options).decide(make_view(slo=given, pods=pods))
+
+
+def test_the_tree_of_classes() -> None:
+    found = values(
+        decide(slo(ls={"egressRequest": 40, "egressLimit": 90}, be={"egressRequest": "100M", "egressLimit": 50}))
+    )
+    assert {key: value for key, value in found.items() if key[0].startswith("tc.")} == {
+        ("tc.qdisc", "eth0"): "htb 1: default 2",
+        ("tc.total", "eth0"): f"prio 0 rate {GBIT} ceil {GBIT}",
+        ("tc.class", "eth0 1:2"): f"prio 1 rate {500_000_000} ceil {GBIT}",
+        ("tc.class", "eth0 1:3"): f"prio 2 rate {400_000_000} ceil {900_000_000}",
+        ("tc.class", "eth0 1:4"): f"prio 3 rate {100_000_000} ceil {500_000_000}",
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param({"egressRequest": 30}, (300_000_000, 300_000_000), id="no limit: the request"),
+        pytest.param({"egressLimit": 30}, (LEAST, 300_000_000), id="no request: the least rate there is"),
+        pytest.param({"egressRequest": 0, "egressLimit": 0}, (LEAST, GBIT), id="neither"),
+        pytest.param(
+            {"egressRequest": 101, "egressLimit": -1}, (LEAST, GBIT), id="percentages out of range count as 0"
+        ),
+    ],
+)
+def test_requests_and_limits(given, expected) -> None:
+    found = values(decide(slo(be=given)))
+    assert found["tc.class", "eth0 1:4"] == "prio 3 rate {} ceil {}".format(*expected)
+
+
+def test_requests_of_everything_leave_the_system_the_least() -> None:
+    found = values(decide(slo(ls={"egressRequest": 60}, be={"egressRequest": 40})))
+    assert found["tc.class", "eth0 1:2"] == f"prio 1 rate {LEAST} ceil {GBIT}"
+
+
+@pytest.mark.parametrize(
+    ("given", "note"),
+    [
+        (slo(be={"egressLimit": 10}, total="0"), "totalNetworkBandwidth is not said"),
+        (slo(be={"egressLimit": 10}, policy="terway-qos"), "left to terway-qos"),
+        (slo(), "nobody asks for bandwidth"),
+    ],
+)
+def test_when_the_host_is_left_alone(given, note) -> None:
+    decision = decide(given, net_pod("a", "BE", "10.0.0.1"))
+    assert (decision.updates, decision.note) == ((), note)
+
+
+def test_without_a_default_route_what_was_built_stands() -> None:
+    assert decide(slo(be={"egressLimit": 10}), interface=None) is None
+
+
+def test_a_value_that_is_none_changes_nothing() -> None:
+    netqos = strategy()
+    before = netqos.decide(make_view(slo=slo(be={"egressLimit": "100M"}))).updates
+    after = netqos.decide(make_view(slo=slo(be={"egressLimit": "2G"})))
+    assert after.updates == before
+    assert "be.egress_limit: 2G is not within" in after.note
+
+
+PODS = (
+    net_pod("s", "SYSTEM", "10.0.0.1"), net_pod("e", "LSE", "10.0.0.2"), net_pod("r", "LSR", "10.0.0.3"),
+    net_pod("l", "LS", "10.0.0.4"), net_pod("b", "BE", "10.0.0.5"), net_pod("n", "", "10.0.0.6"),
+    net_pod("h", "BE", "192.168.0.1", host=True), net_pod("v6", "BE", "fd00::1"), net_pod("wait", "BE", ""),
+    net_pod("done", "BE", "10.0.0.9", phase="Succeeded"),
+)  # fmt: skip
+
+
+def test_addresses_by_class() -> None:
+    found = values(decide(slo(be={"egressLimit": 10}), *PODS))
+    assert {key[1]: value for key, value in found.items() if key[0] == "ipset"} == {
+        "system_class": "hash:ip 10.0.0.1",
+        "ls_class": "hash:ip 10.0.0.2 10.0.0.3 10.0.0.4",
+        "be_class": "hash:ip 10.0.0.5",
+    }
+    rules = {key[1]: value for key, value in found.items() if key[0] == "iptables"}
+    assert rules == {"system_class": "1:2", "ls_class": "1:3", "be_class": "1:4"}
+    assert ("tc.sources", "eth0") not in found
+
+
+def test_addresses_by_filters_where_there_are_no_sets() -> None:
+    decision = decide(slo(be={"egressLimit": 10}), *PODS, sets=NO_SETS)
+    found = values(decision)
+    assert not [key for key in found if key[0] in ("ipset", "iptables")]
+    assert found["tc.sources", "eth0"] == "10.0.0.1=1:2 10.0.0.2=1:3 10.0.0.3=1:3 10.0.0.4=1:3 10.0.0.5=1:4"
+    assert NO_SETS in decision.note
+    assert "host's network" in decision.note
+
+
+def test_tasks_by_net_cls() -> None:
+    decision = decide(slo(be={"egressLimit": 10}), *PODS, classids=True)
+    found = values(decision)
+    assert found["tc.cgroup", "eth0"] == "on"
+    ids = {key[1].rpartition("uid-")[2]: value for key, value in found.items() if key[0] == "net_cls.classid"}
+    pods = {name: value for name, value in ids.items() if "/" not in name}
+    assert pods == {"s": 65538, "e": 65539, "r": 65539, "l": 65539, "b": 65540, "h": 65540, "v6": 65540, "wait": 65540}
+    assert all(value == pods[name.partition("/")[0]] for name, value in ids.items())
+    assert len(ids) == 2 * len(pods), "the containers that run already, too"
+    assert "host's network" not in decision.note
+
+
+def test_a_pod_with_a_limit_of_its_own() -> None:
+    """20M bits a second, divided by eight once (spec 03 §8, 17)."""
+    netqos = strategy(classids=True)
+    mine, plain = net_pod("mine", "LS", "10.0.0.7", limit="20M"), net_pod("plain", "LS", "10.0.0.8")
+    found = values(netqos.decide(make_view(slo=slo(), pods=(mine, plain))))
+    (place,) = [
+        key[1] for key, value in found.items() if key[0] == "tc.class" and value == "prio 2 rate 20000000 ceil 20000000"
+    ]
+    minor = int(place.removeprefix("eth0 1:"), 16)
+    assert minor >= FIRST_OWN
+    assert found["tc.sources", "eth0"] == f"10.0.0.7=1:{minor:x}"
+    assert found["ipset", "ls_class"] == "hash:ip 10.0.0.8", "a packet rule would win over its filter"
+    assert found["net_cls.classid", mine.meta.cgroup_dir] == 0x10000 + minor
+    assert values(strategy(classids=True).decide(make_view(slo=slo(), pods=(mine, plain)))) == found, "after a restart"
+    assert netqos.decide(make_view(slo=slo(), pods=(plain,))).updates == ()
+
+
+def test_many_pods_have_a_class_each() -> None:
+    pods = [net_pod(f"p{n}", "BE", f"10.0.{n // 200}.{n % 200 + 1}", limit="1M") for n in range(300)]
+    found = values(decide(slo(), *pods))
+    assert len([key for key in found if key[0] == "tc.class"]) == 303
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "x"])
+def test_no_limit_of_its_own(limit) -> None:
+    assert decide(slo(), net_pod("a", "LS", "10.0.0.7", limit=limit)).updates == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(None, 0), (0, 0), (50, 500), (100, 1000), (101, 0), (-1, 0), ("700", 700), ("0.5k", 500)],
+)
+def test_sizes(value, expected) -> None:
+    assert size(value, 1000) == expected
+
+
+@pytest.mark.parametrize("value", ["1001", "-1", "x"])
+def test_sizes_that_are_none(value) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        size(value, 1000)

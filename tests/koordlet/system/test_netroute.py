@@ -1,0 +1,41 @@
+"""Which interface the default route leaves by."""
+
+from __future__ import annotations
+
+import pytest
+
+from koordlet.system.errors import MalformedFile
+from koordlet.system.netroute import default_interface
+from koordlet.system.roots import Roots
+
+HEAD = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
+
+
+def row(interface, destination="00000000", flags="0003", metric=0, mask="00000000"):
+    return f"{interface}\t{destination}\t0102A8C0\t{flags}\t0\t0\t{metric}\t{mask}\t0\t0\t0\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        pytest.param([], None, id="no route"),
+        pytest.param([row("eth0")], "eth0", id="one"),
+        pytest.param([row("eth0", "0002A8C0", mask="00FFFFFF")], None, id="only to neighbours"),
+        pytest.param([row("eth0", metric=100), row("wlan0", metric=50)], "wlan0", id="the least metric"),
+        pytest.param([row("eth0", metric=100), row("down0", flags="0002")], "eth0", id="one that is up"),
+    ],
+)
+def test_default_interface(tmp_path, rows, expected) -> None:
+    roots = Roots.under(tmp_path)
+    (roots.proc / "net").mkdir(parents=True)
+    (roots.proc / "net/route").write_text(HEAD + "".join(rows))
+    assert default_interface(roots) == expected
+
+
+def test_no_file_and_a_broken_one(tmp_path) -> None:
+    roots = Roots.under(tmp_path)
+    assert default_interface(roots) is None
+    (roots.proc / "net").mkdir(parents=True)
+    (roots.proc / "net/route").write_text(HEAD + "eth0\t0000\n")
+    with pytest.raises(MalformedFile, match="net/route"):
+        default_interface(roots)
