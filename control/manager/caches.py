@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from control.manager.slim import slimmed
 from koordlet.api import names
-from koordlet.api.core import Container, Pod
+from koordlet.api.core import Container, Node, Pod
 from koordlet.api.nodemetric import NodeMetric
 from koordlet.api.quota import ElasticQuota
 from koordlet.api.registry import resource_for
@@ -77,7 +78,11 @@ def trim_metric(metric: NodeMetric) -> NodeMetric:
     return msgspec.structs.replace(metric, status=msgspec.structs.replace(metric.status, node_metric=info))
 
 
-TRIMS: dict[type, Callable[[Any], Any]] = {Pod: trim_pod, NodeMetric: trim_metric}
+TRIMS: dict[type, Callable[[Any], Any]] = {
+    Pod: lambda pod: slimmed(trim_pod(pod)),
+    NodeMetric: lambda metric: slimmed(trim_metric(metric)),
+    Node: slimmed,
+}
 
 
 class Caches:

@@ -67,12 +67,12 @@ class Pass:
     names: list[str]
     rows: Columns
     settings: Settings
-    percent: Ints
+    percent: list[tuple[int, int]]
     batch: Lent
     mid: Mid
-    batch_units: Ints
+    batch_units: list[list[int]]
     """what is lent: milli-cores, bytes"""
-    mid_units: Ints
+    mid_units: list[list[int]]
 
 
 @dataclass(slots=True)
@@ -203,14 +203,15 @@ class Calculator:
     def _lend(self, table: Table, lending: Sequence[Result], settings: Sequence[Setting]) -> None:
         chosen = [result.node.metadata.name for result in lending]
         rows, columns = Columns.of([table.row(name) for name in chosen]), Settings.of(settings)
-        percent = np.array([_percents(result.holds) for result in lending], dtype=np.int64)
+        percents = [_percents(result.holds) for result in lending]
+        percent = np.array(percents, dtype=np.int64)
         batch, mid = lend(rows, columns), lend_mid(rows, columns)
         of = Pass(
-            chosen, rows, columns, percent, batch, mid,
-            batch_units=ceil_units(_part(batch.amount, percent)),
-            mid_units=ceil_units(_part(mid.amount, percent)),
+            chosen, rows, columns, percents, batch, mid,
+            batch_units=ceil_units(_part(batch.amount, percent)).tolist(),
+            mid_units=ceil_units(_part(mid.amount, percent)).tolist(),
         )  # fmt: skip
-        batches, mids = of.batch_units.tolist(), of.mid_units.tolist()
+        batches, mids = of.batch_units, of.mid_units
         for index, result in enumerate(lending):
             lent: dict[str, Quantity | None] = {}
             if self._on(MID_RESOURCE):

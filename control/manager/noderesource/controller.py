@@ -39,7 +39,7 @@ log = get_logger(__name__)
 FULL_SECONDS: Final = 30.0
 GATHER_SECONDS: Final = 0.2
 """Events come in bursts: those of so long are worked out together."""
-CHUNK: Final = 250
+CHUNK: Final = 100
 """Nodes worked out between two turns of the loop, which webhooks share: some milliseconds."""
 PAUSES: Final = (0.01, 0.05, 0.25)
 """Before the second, third and fourth attempt after a conflict or a 429; a tenth of it at random on top."""
@@ -303,7 +303,4 @@ def _told(result: Result, now: float) -> Told:
     of, index = result.of, result.index
     if of is None:
         return Told(now, result.reason, (100, 100), None, None)
-    left, batch, mid = (
-        (int(pair[0]), int(pair[1])) for pair in (of.percent[index], of.batch_units[index], of.mid_units[index])
-    )
-    return Told(now, result.reason, left, batch, mid)
+    return Told(now, result.reason, of.percent[index], of.batch_units[index], of.mid_units[index])

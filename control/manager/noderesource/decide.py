@@ -15,10 +15,10 @@ from control.manager.noderesource import zones
 from control.manager.noderesource.calculate import Result
 from control.manager.noderesource.explain import explained
 from control.manager.noderesource.interference import written_holds
-from control.manager.noderesource.prepare import LENT, Prepared, meta_patch, must_write, prepare, status_patch
+from control.manager.noderesource.prepare import LENT, meta_patch, must_write, prepare, status_patch
 from koordlet.api import names
 from koordlet.api.core import Node
-from koordlet.api.lending import DISABLED, LENDING, Hold
+from koordlet.api.lending import DISABLED, INTERFERENCE, Hold
 from koordlet.api.sloconfig.colocation import DEFAULT, ColocationStrategy
 from koordlet.api.topology import NodeResourceTopology
 
@@ -62,7 +62,7 @@ def decide(
         due = overdue(synced.node, now, result.strategy)
         turned = _turned(result)
         if due or turned or must_write(node, prepared, result.plan.devices, threshold_of(result.strategy)):
-            status = _status(result, prepared, wall, turned=turned)
+            status = status_patch(node, prepared, lambda: explained(result, prepared, wall), turned=turned, now=wall)
             confirmed = synced.node if status else now
     renewed = overdue(synced.topology, now, result.strategy)
     rewrite = topology is not None and new_zones(zones.typed_zones(topology), result, refresh=renewed) is not None
@@ -93,20 +93,14 @@ def threshold_of(strategy: ColocationStrategy) -> float:
     return strategy.resource_diff_threshold or DEFAULT.resource_diff_threshold or 0.0
 
 
-def _status(result: Result, prepared: Prepared, wall: float, *, turned: bool) -> Mapping[str, Any]:
-    said = explained(result, prepared, wall)
-    text = LENDING.text(said)
-    return status_patch(
-        result.node, prepared, lending=text, reason=said.reason, message=said.message, turned=turned, now=wall
-    )
-
-
 def _turned(result: Result) -> bool:
     """Whether the Node tells another reason, or another part that interference leaves."""
     condition = result.node.status.condition(names.CONDITION_LENDING)
     if condition is None or condition.reason != result.reason:
         return True
-    return result.lends and left_of(written_holds(result.node)) != left_of(result.holds)
+    if result.reason != INTERFERENCE:
+        return False  # everything is lent, and was
+    return left_of(written_holds(result.node)) != left_of(result.holds)
 
 
 def left_of(holds: Mapping[str, Hold]) -> dict[str, int]:

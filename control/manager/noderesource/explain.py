@@ -51,7 +51,7 @@ def _batch(result: Result, prepared: Prepared, column: int) -> BatchTerms:
         high=units(of.batch.high),
         limit=units(of.batch.limit) if limited else None,
         calculated=units(of.batch.amount),
-        percent=int(of.percent[index, column]),
+        percent=of.percent[index][column],
         normalization=result.plan.ratio if column == 0 and (result.plan.ratio or 1.0) > 1 else None,
         third_party=third.value() if third is not None else 0,
         lent=_value(prepared, name),
@@ -72,7 +72,7 @@ def _mid(result: Result, prepared: Prepared, column: int) -> MidTerms:
         share=units(of.mid.share),
         fixed=units(of.mid.fixed) if int(of.settings.static[index, column]) else None,
         limit=units(of.mid.limit),
-        percent=int(of.percent[index, column]),
+        percent=of.percent[index][column],
         lent=_value(prepared, MID[column]),
     )
 

@@ -34,13 +34,8 @@ class Row(NamedTuple):
     reclaimable: Amounts = ZERO
 
 
-class Charge(NamedTuple):
-    """What one pod, or one metric without a pod, takes from what can be lent."""
-
-    request: Amounts
-    used: Amounts
-    peak: Amounts
-    numa: tuple[int, ...] = ()
+Charge = tuple[Amounts, Amounts, Amounts, tuple[int, ...]]
+"""What one pod, or one metric without a pod, takes from what can be lent: request, usage, peak; its NUMA nodes."""
 
 
 def charges(pods: Iterable[PodFacts], report: Report, *, strict: bool = False) -> Iterator[Charge]:
@@ -49,32 +44,34 @@ def charges(pods: Iterable[PodFacts], report: Report, *, strict: bool = False) -
     `strict` is Koordinator to the digit: a pod without metric adds nothing to `maxUsageRequest`.
     """
     measured = dict(report.pods)
-    for pod in pods:
-        metric = measured.pop(pod.key, None)
-        if not pod.high:
+    for key, priority, exclusive, request, numa in pods:
+        metric = measured.pop(key, None)
+        if priority in LENT:
             continue
         if metric is None:
-            yield Charge(pod.request, pod.request, ZERO if strict else pod.request, pod.numa)
+            yield request, request, ZERO if strict else request, numa
             continue
         usage = metric[0]
-        used = (pod.request[0], usage[1]) if pod.exclusive else usage
-        yield Charge(pod.request, used, larger(pod.request, usage), pod.numa)
+        yield request, (request[0], usage[1]) if exclusive else usage, larger(request, usage), numa
     for usage, priority in measured.values():
         if priority not in LENT:
-            yield Charge(ZERO, usage, usage)
+            yield ZERO, usage, usage, ()
 
 
 def node_row(own: Own, pods: Collection[PodFacts], report: Report, *, strict: bool = False) -> Row:
     """The row of a node."""
-    request, used, peak, prod = [0, 0], [0, 0], [0, 0], [0, 0]
-    for charge in charges(pods, report, strict=strict):
-        for total, amount in ((request, charge.request), (used, charge.used), (peak, charge.peak)):
-            total[0] += amount[0]
-            total[1] += amount[1]
+    request_cpu = request_memory = used_cpu = used_memory = peak_cpu = peak_memory = prod_cpu = prod_memory = 0
+    for request, used, peak, _ in charges(pods, report, strict=strict):
+        request_cpu += request[0]
+        request_memory += request[1]
+        used_cpu += used[0]
+        used_memory += used[1]
+        peak_cpu += peak[0]
+        peak_memory += peak[1]
     for pod in pods:
         if pod.prod:
-            prod[0] += pod.request[0]
-            prod[1] += pod.request[1]
+            prod_cpu += pod.request[0]
+            prod_memory += pod.request[1]
     return Row(
         capacity=own.capacity,
         kubelet=own.kubelet,
@@ -82,10 +79,10 @@ def node_row(own: Own, pods: Collection[PodFacts], report: Report, *, strict: bo
         system=report.system,
         host_high=_bounded(report.host_high),
         host_prod=_bounded(report.host_prod),
-        high_request=_bounded(request),
-        high_used=_bounded(used),
-        high_max=_bounded(peak),
-        prod_request=_bounded(prod),
+        high_request=(clamp(request_cpu), clamp(request_memory)),
+        high_used=(clamp(used_cpu), clamp(used_memory)),
+        high_max=(clamp(peak_cpu), clamp(peak_memory)),
+        prod_request=(clamp(prod_cpu), clamp(prod_memory)),
         node_usage=report.node_usage,
         complete=(1, 1) if report.complete else ZERO,
         reclaimable=report.reclaimable,
@@ -103,7 +100,7 @@ def zone_rows(
     position = {numa: index for index, (numa, _) in enumerate(capacities)}
     sums = [[ZERO, ZERO, ZERO] for _ in capacities]
     for charge in charges(pods, report):
-        bound = [position[numa] for numa in charge.numa if numa in position] or range(count)
+        bound = [position[numa] for numa in charge[3] if numa in position] or range(count)
         parts = [divided(amount, len(bound)) for amount in charge[:3]]
         for index in bound:
             sums[index] = [plus(total, part) for total, part in zip(sums[index], parts, strict=True)]

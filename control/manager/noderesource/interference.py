@@ -125,6 +125,8 @@ def weigh(
     """All holds of a node after a report. Switched off, everything is lent at once."""
     if not policy.enable:
         return {}
+    if not holds and not report.troubled:
+        return holds
     after = {}
     for resource in CAUSES:
         because = hurts(report, resource, policy, lent)

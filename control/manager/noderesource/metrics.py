@@ -6,7 +6,7 @@ client objects would cost more memory than the whole table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -28,9 +28,9 @@ class Told(NamedTuple):
     """monotonic"""
     reason: str
     percent: tuple[int, int]
-    batch: tuple[int, int] | None
+    batch: Sequence[int] | None
     """milli-cores and bytes, before normalization and third parties; None: nothing is lent"""
-    mid: tuple[int, int] | None
+    mid: Sequence[int] | None
 
 
 class NodeResourceMetrics(MetricSet):

@@ -7,11 +7,9 @@ for: a conflict is worked out afresh.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
-
-import msgspec
 
 from control.manager.noderesource.reserved import third_party
 from control.manager.noderesource.units import milli_ratio
@@ -19,7 +17,7 @@ from control.manager.noderesource.zones import is_diff
 from koordlet.api import names
 from koordlet.api.annotations.node import ORIGIN_ALLOCATABLE, OriginAllocatable
 from koordlet.api.core import Node
-from koordlet.api.lending import LENDING_REASONS
+from koordlet.api.lending import LENDING, LENDING_REASONS, Lending
 from koordlet.api.quantity import ZERO, Quantity
 from koordlet.api.wire import Time, WireError
 
@@ -36,7 +34,7 @@ class Plan:
     """What the plug-ins want of one Node."""
 
     lent: Totals = field(default_factory=dict)
-    """batch and mid, before normalization and third parties"""
+    """batch and mid in whole milli-cores and bytes, before normalization and third parties"""
     devices: Totals = field(default_factory=dict)
     ratio: float | None = None
     """CPU normalization ratio just worked out"""
@@ -50,8 +48,8 @@ class Prepared:
     """What the Node's status should hold."""
 
     resources: Totals
-    origin: str | None
-    """the annotation of what batch was before third parties; None: leave it"""
+    before: Mapping[str, Quantity]
+    """batch before third parties; empty: batch is not ours to write"""
     third: Mapping[str, Quantity]
     problem: str = ""
     """an annotation of the Node that could not be read, and was passed over"""
@@ -60,19 +58,17 @@ class Prepared:
 def prepare(node: Node, plan: Plan) -> Prepared:
     """The last steps of the calculation, which need the Node as it is."""
     resources = dict(plan.lent)
-    for name, amount in resources.items():
-        if amount is None:
-            continue
-        if name == names.RESOURCE_BATCH_CPU and plan.ratio is not None and plan.ratio > 1:
-            amount = Quantity.milli(milli_ratio(amount.milli_value(), plan.ratio))
-        resources[name] = Quantity.of(amount.value(), amount.fmt)
+    cpu = resources.get(names.RESOURCE_BATCH_CPU)
+    if cpu is not None and plan.ratio is not None and plan.ratio > 1:
+        thousandths = milli_ratio(cpu.milli_value(), plan.ratio)
+        resources[names.RESOURCE_BATCH_CPU] = Quantity.of(-(-thousandths // 1000))
     if not any(name in resources for name in BATCH):
-        return Prepared({**resources, **plan.devices}, None, {})
+        return Prepared({**resources, **plan.devices}, {}, {})
     before = {name: resources.get(name) or ZERO for name in BATCH}
-    origin = ORIGIN_ALLOCATABLE.text(OriginAllocatable(resources={**_origin(node), **before}))
     third: dict[str, Quantity] = {}
     problem = ""
-    if all(resources.get(name) is not None for name in BATCH):
+    lends = all(resources.get(name) is not None for name in BATCH)
+    if lends and names.ANNOTATION_THIRD_PARTY_ALLOCATIONS in node.metadata.annotations:
         try:
             held = third_party(node)
         except WireError as error:
@@ -80,15 +76,19 @@ def prepare(node: Node, plan: Plan) -> Prepared:
         third = {name: held[name] for name in BATCH if name in held}
         for name, amount in third.items():
             resources[name] = max(before[name] - amount, ZERO)
-    return Prepared({**resources, **plan.devices}, origin, third, problem)
+    return Prepared({**resources, **plan.devices}, before, third, problem)
 
 
-def _origin(node: Node) -> dict[str, Quantity]:
+def origin_text(node: Node, before: Mapping[str, Quantity]) -> str | None:
+    """The annotation of what batch was before third parties, with other resources that it has; None: leave it."""
     try:
         known = ORIGIN_ALLOCATABLE.get(node.metadata.annotations)
     except WireError:
-        return {}  # ours: what cannot be read is written anew
-    return known.resources if known is not None else {}
+        known = None  # ours: what cannot be read is written anew
+    resources = {**(known.resources if known is not None else {}), **before}
+    if not before or (known is not None and known.resources == resources):
+        return None
+    return ORIGIN_ALLOCATABLE.text(OriginAllocatable(resources=resources))
 
 
 def must_write(node: Node, prepared: Prepared, devices: Iterable[str], threshold: float) -> bool:
@@ -108,11 +108,12 @@ def must_write(node: Node, prepared: Prepared, devices: Iterable[str], threshold
 
 
 def status_patch(
-    node: Node, prepared: Prepared, *, lending: str, reason: str, message: str, turned: bool, now: float
+    node: Node, prepared: Prepared, explain: Callable[[], Lending], *, turned: bool, now: float
 ) -> dict[str, Any]:
     """The strategic merge patch for `nodes/status`; empty when the Node holds all that already.
 
-    Without other changes a new explanation is written only when `turned`: its reason or its holds differ.
+    Without other changes a new explanation is written only when `turned`: its reason or its holds differ. It is asked
+    for only when it is written.
     """
     status: dict[str, Any] = {}
     for part, have in (("capacity", node.status.capacity), ("allocatable", node.status.allocatable)):
@@ -124,13 +125,14 @@ def status_patch(
         if changed:
             status[part] = changed
     annotations: dict[str, str] = {}
-    if prepared.origin is not None and not _same_origin(node, prepared.origin):
-        annotations[names.ANNOTATION_ORIGIN_EXTENDED_ALLOCATABLE] = prepared.origin
-    old = node.status.condition(names.CONDITION_LENDING)
+    origin = origin_text(node, prepared.before)
+    if origin is not None:
+        annotations[names.ANNOTATION_ORIGIN_EXTENDED_ALLOCATABLE] = origin
     if not (status or annotations or turned):
         return {}
-    annotations[names.ANNOTATION_LENDING] = lending
-    state, moment = "True" if reason in LENDING_REASONS else "False", str(Time.from_unix(now))
+    lending, old = explain(), node.status.condition(names.CONDITION_LENDING)
+    annotations[names.ANNOTATION_LENDING] = LENDING.text(lending)
+    state, moment = "True" if lending.reason in LENDING_REASONS else "False", str(Time.from_unix(now))
     since = moment
     if old is not None and old.status == state and old.last_transition_time is not None:
         since = str(old.last_transition_time)
@@ -138,25 +140,14 @@ def status_patch(
         {
             "type": names.CONDITION_LENDING,
             "status": state,
-            "reason": reason,
-            "message": message,
+            "reason": lending.reason,
+            "message": lending.message,
             "lastHeartbeatTime": moment,
             "lastTransitionTime": since,
         }
     ]
     meta = {"resourceVersion": node.metadata.resource_version, "annotations": annotations}
     return {"metadata": meta, "status": status}
-
-
-def _same_origin(node: Node, text: str) -> bool:
-    have = node.metadata.annotations.get(names.ANNOTATION_ORIGIN_EXTENDED_ALLOCATABLE)
-    if have is None or have == text:
-        return have == text
-    try:
-        old, new = ORIGIN_ALLOCATABLE.get(node.metadata.annotations), msgspec.json.decode(text)["resources"]
-    except WireError:
-        return False
-    return old is not None and {name: str(amount) for name, amount in old.resources.items()} == new
 
 
 def meta_patch(node: Node, plan: Plan) -> dict[str, Any]:

@@ -50,6 +50,11 @@ class Report(NamedTuple):
     interfered: Mapping[str, int] = MappingProxyType({})
     """resource -> containers that a neighbour hurts, as koordlet counts them for the node"""
 
+    @property
+    def troubled(self) -> bool:
+        """Whether anything is said of interference."""
+        return bool(self.suffering) or any(self.interfered.values())
+
 
 def read_report(metric: NodeMetric | None) -> Report | None:
     """None when nothing usable was reported: no object, no `updateTime`, no `nodeMetric`."""
