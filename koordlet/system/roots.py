@@ -84,5 +84,11 @@ class Roots:
         return self.sys_fs / "resctrl"
 
     @property
+    def terway_qos(self) -> Path:
+        """Where Terway looks for bandwidths: `/var/lib`, in a DaemonSet `/host-var-lib`."""
+        base = self.var_run.with_name("lib" if self.host_mode else "host-var-lib")
+        return base / "terway/qos"
+
+    @property
     def proc_sys(self) -> Path:
         return self.proc / "sys"

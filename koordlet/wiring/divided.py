@@ -14,9 +14,11 @@ from koordlet.resourceexecutor.addresssets import AddressStore
 from koordlet.resourceexecutor.blockio import BlockStore
 from koordlet.resourceexecutor.resctrlgroups import ResctrlStore
 from koordlet.resourceexecutor.stores import Store
+from koordlet.resourceexecutor.terwayfiles import TerwayStore
 from koordlet.resourceexecutor.traffic import TrafficStore
 from koordlet.runtimehooks.netqos import NetQoS
 from koordlet.runtimehooks.resctrlpods import ResctrlPods
+from koordlet.runtimehooks.terway import TerwayQoS
 from koordlet.statesinformer.claims import Claims
 from koordlet.system import resctrl
 from koordlet.system.cgroup import tree
@@ -47,6 +49,7 @@ def stores(context: Context) -> list[Store]:
         BlockStore(context.files),
         TrafficStore(),
         AddressStore(),
+        TerwayStore(context.host.roots.terway_qos),
     ]
 
 
@@ -62,6 +65,8 @@ def strategies(context: Context, cluster: Cluster) -> list[tuple[Strategy, float
         found.append((_blkio(context, cluster), options.reconcile_interval_seconds))
     if gates.enabled("TCNetworkQoS"):
         found.append((_netqos(context), options.runtime_hooks_reconcile_interval))
+    if gates.enabled("TerwayQoS"):
+        found.append((TerwayQoS(), options.runtime_hooks_reconcile_interval))
     return found
 
 
