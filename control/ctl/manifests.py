@@ -50,6 +50,7 @@ def _koordlet_rules(node: str) -> list[Object]:
     return [
         _rule("", ["nodes"], ["get", "list", "watch"]),
         _rule("", ["nodes/pods", "nodes/configz", "nodes/proxy"], ["get"], [node]),
+        _rule("", ["nodes/status"], ["patch"], [node]),
         _rule("slo.koordinator.sh", ["nodeslos", "nodemetrics"], ["get", "list", "watch"]),
         _rule("slo.koordinator.sh", ["nodemetrics/status"], ["patch"], [node]),
         _rule("topology.node.k8s.io", ["noderesourcetopologies"], ["get", "list", "watch", "create"]),

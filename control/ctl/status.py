@@ -232,7 +232,7 @@ def _enforcement_blocks(enforcement: Enforcement | None) -> list[Table | Text]:
     strategies = _table("STRATEGY", "SETTINGS", "SAYS")
     for name, said in enforcement.strategies.items():
         strategies.add_row(name, str(counts[name]), Text(said))
-    blocks: list[Table | Text] = [Text(), strategies]
+    blocks: list[Table | Text] = [Text(), strategies, *_not_in_force(enforcement), *_held_back(enforcement)]
     odd = [one for one in enforcement.settings if one.overruled or one.problem]
     if odd or enforcement.stuck:
         settings = _table("SETTING", "VALUE", "OWNER", "OVERRULED", "PROBLEM")
@@ -243,6 +243,24 @@ def _enforcement_blocks(enforcement: Enforcement | None) -> list[Table | Text]:
         blocks += [Text(), settings]
         blocks += [Text(f"{', '.join(r.resources)}: {' before '.join(r.owners)} ({r.why})") for r in enforcement.rules]
     return blocks
+
+
+def _not_in_force(enforcement: Enforcement) -> list[Table | Text]:
+    if not enforcement.node_slo:
+        return []
+    fields = _table("NODESLO FIELD", "WHY IT IS NOT IN FORCE")
+    for path, reason in enforcement.node_slo.items():
+        fields.add_row(path, Text(reason))
+    return [Text(), fields]
+
+
+def _held_back(enforcement: Enforcement) -> list[Table | Text]:
+    if not enforcement.held_back:
+        return []
+    pods = _table("HELD BACK", "RESOURCE", "LEFT", "BECAUSE")
+    for one in enforcement.held_back:
+        pods.add_row(f"{one.namespace}/{one.pod}", one.resource, Text(f"{one.percent} %, {one.left}"), Text(one.why))
+    return [Text(), pods]
 
 
 def _node_blocks(node: NodeStatus) -> list[Table | Text]:

@@ -31,6 +31,14 @@ class RuleState(Struct):
     why: Annotated[str, doc("The reason.")] = ""
 
 
+class Equivalent(Struct):
+    """What a field of NodeSLO means on this kernel."""
+
+    field: str = ""
+    kernel: Annotated[str, doc("vendor, stock or none.")] = ""
+    means: Annotated[str, doc("The file, or what stands for it; for none why there is nothing.")] = ""
+
+
 class Enforcement(Struct):
     """The whole page."""
 
@@ -44,4 +52,10 @@ class Enforcement(Struct):
     )
     held_back: Annotated[list[HeldBack], doc("Best-effort pods that are held back because they hurt services.")] = (
         msgspec.field(default_factory=list)
+    )
+    node_slo: Annotated[dict[str, str], doc("Fields of NodeSLO that are not in force -> why.")] = msgspec.field(
+        default_factory=dict, name="nodeSLO"
+    )
+    equivalents: Annotated[list[Equivalent], doc("What fields of NodeSLO mean on this kernel.")] = msgspec.field(
+        default_factory=list
     )

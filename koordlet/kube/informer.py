@@ -88,6 +88,8 @@ class Informer(Generic[T]):
         """Monotonic time of the last sign of life of the server."""
         self.problem: str | None = "not synced yet"
         """Why the copy is not being kept current just now; None while a watch runs. Fits `Health.check`."""
+        self.undecoded: dict[str, str] = {}
+        """Objects whose latest version is malformed, by key, and why: the store has an older one, or none."""
         self._handlers: list[_Handler[T]] = []
         self._version: str | None = None
         self._task: asyncio.Task[None] | None = None
@@ -215,7 +217,7 @@ class Informer(Generic[T]):
                         fresh[obj.metadata.key] = obj
                     except wire.WireError as error:
                         meta = decode_meta(raw)
-                        self._malformed(error)
+                        self._malformed(error, "" if meta is None else meta.key)
                         if meta is not None:
                             fresh[meta.key] = None
                     if count % _BATCH == _BATCH - 1:
@@ -227,7 +229,7 @@ class Informer(Generic[T]):
 
     async def _replace(self, fresh: Mapping[str, T | None]) -> None:
         """Make the store what the list says, as events."""
-        for key in sorted(set(self.store.keys()) - fresh.keys()):
+        for key in sorted({*self.store.keys(), *self.undecoded} - fresh.keys()):
             self._delete(key)
         for count, (key, obj) in enumerate(fresh.items()):
             if obj is not None:
@@ -268,12 +270,13 @@ class Informer(Generic[T]):
         elif event.object is not None:
             self._upsert(key, event.object)
         elif event.error is not None:
-            self._malformed(event.error)
+            self._malformed(event.error, key)
         if event.meta.resource_version:
             self._version = event.meta.resource_version
         self._metrics.objects.labels(self.name).set(len(self.store))
 
     def _upsert(self, key: str, obj: T) -> None:
+        self.undecoded.pop(key, None)
         old = self.store.get(key)
         if old is not None and "" != old.metadata.uid != obj.metadata.uid:
             self._delete(key)  # another object of the same name: whoever follows the old one must hear of its end
@@ -294,6 +297,7 @@ class Informer(Generic[T]):
                 self._tell(handler.on_update, old, new)
 
     def _delete(self, key: str, last: T | None = None) -> None:
+        self.undecoded.pop(key, None)
         old = self.store.pop(key)
         if old is None:
             return
@@ -311,7 +315,9 @@ class Informer(Generic[T]):
             self._metrics.handler_errors.labels(self.name).inc()
             log.exception("Handler failed", informer=self.name, object=objects[-1].metadata.key, err=error)
 
-    def _malformed(self, error: wire.WireError) -> None:
+    def _malformed(self, error: wire.WireError, key: str) -> None:
+        if key:
+            self.undecoded[key] = str(error)
         self._metrics.decode_errors.labels(self.name).inc()
         log.error("Malformed object left as it was", informer=self.name, err=error)
 
@@ -344,6 +350,11 @@ class ObjectInformer(Informer[T]):
         self.object_name = object_name
         self._key = f"{namespace}/{object_name}" if namespace else object_name
         self.title = where_of(self._resource, namespace, object_name)
+
+    @property
+    def malformed(self) -> str:
+        """Why the latest version could not be read; empty when it could."""
+        return self.undecoded.get(self._key, "")
 
     @property
     def object(self) -> T | None:

@@ -108,6 +108,9 @@ def _koordinator() -> tuple[Family, ...]:
             ("type",),
             unit="cores",
         ),
+        Family(
+            "node_slo_problems", "Fields of NodeSLO that are not in force, because their section is not.", ("section",)
+        ),
         Family("settings", "Kernel settings that an owner wants and has.", ("owner",)),
         Family("setting_problems", "Kernel settings that do not hold what they should."),
         Family(

@@ -14,6 +14,7 @@ from koordlet.api.core import Node
 from koordlet.api.nodemetric import NodeMetric
 from koordlet.api.priority import class_of_qos
 from koordlet.api.slo import NodeSLO, NodeSLOSpec
+from koordlet.api.slocheck import Problems
 from koordlet.api.sloconfig import HostApplicationSpec
 from koordlet.app.logging import get_logger
 from koordlet.kube import Client, ObjectInformer
@@ -22,7 +23,7 @@ from koordlet.statesinformer.kubelet import Endpoint, KubeletClient, KubeletErro
 from koordlet.statesinformer.local import discover
 from koordlet.statesinformer.model import PodMeta, Subject, SubjectKind, Workloads, subjects_of
 from koordlet.statesinformer.nodemetric import Policy
-from koordlet.statesinformer.nodeslo import effective
+from koordlet.statesinformer.nodeslo import Accepted
 from koordlet.statesinformer.pods import PodsInformer, SandboxDir, TaskIds
 from koordlet.system.naming import CgroupDriver, KubeQOS, host_application_dir, kubepods_dir, qos_dir
 
@@ -99,6 +100,7 @@ class KubeStates:
         self.node_name = node_name
         self.node = ObjectInformer(client, Node, node_name)
         self.node_slo = ObjectInformer(client, NodeSLO, node_name)
+        self._accepted = Accepted()
         self.node_metric = ObjectInformer(client, NodeMetric, node_name)
         self.workloads = Workloads()
         self._found_driver = found_driver
@@ -193,7 +195,13 @@ class KubeStates:
     def slo(self) -> NodeSLOSpec:
         """The strategies in force; koordlet's defaults while there is no NodeSLO."""
         found = self.node_slo.object
-        return effective(None if found is None else found.spec)
+        return self._accepted.take(None if found is None else found.spec)
+
+    @property
+    def slo_problems(self) -> Problems:
+        """Section of NodeSLO -> field -> why it is not in force."""
+        self._accepted.take(None if self.node_slo.object is None else self.node_slo.object.spec)
+        return self._accepted.problems
 
     @property
     def policy(self) -> Policy:

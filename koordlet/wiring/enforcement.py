@@ -18,6 +18,7 @@ from koordlet.qosmanager import cpuevict, memoryevict
 from koordlet.qosmanager.cpuburst import CPUBurst
 from koordlet.qosmanager.cpurules import NodeRules
 from koordlet.qosmanager.cpusuppress import CPUSuppress
+from koordlet.qosmanager.equivalents import equivalents
 from koordlet.qosmanager.evictor import Evictor
 from koordlet.qosmanager.interferenceactions import InterferenceActions
 from koordlet.qosmanager.look import averages, look, memory_reader
@@ -43,6 +44,7 @@ from koordlet.runtimehooks.cpuset import CPUSetAllocator
 from koordlet.runtimehooks.groupidentity import GroupIdentity
 from koordlet.runtimehooks.oomscore import OOMScoreAdj
 from koordlet.statesinformer.callbacks import StateType
+from koordlet.system.naming import kubepods_dir
 from koordlet.wiring import divided
 from koordlet.wiring.context import Context
 from koordlet.wiring.hooks import newborns_of, runtime_hooks
@@ -124,6 +126,8 @@ def enforcement(
 
     async def page(_: web.Request) -> web.Response:
         state = state_page(manager, executor, RULES)
+        state.node_slo = cluster.slo_condition.problems
+        state.equivalents = equivalents(_supports(context), kubepods_dir(states.driver))
         state.held_back = held_back(actions.said, SYSTEM_CLOCK.now() - boot_clock())
         return web.Response(body=encode(state), content_type="application/json")
 

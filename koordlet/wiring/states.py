@@ -7,12 +7,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.kube import Client, Config, EventRecorder
 from koordlet.kube.credentials import TokenFile
+from koordlet.statesinformer import slocondition
 from koordlet.statesinformer.kubelet import REQUEST_BUCKETS, KubeletClient
 from koordlet.statesinformer.model import PodMeta
 from koordlet.statesinformer.pods import PodsInformer
 from koordlet.statesinformer.resourceviews import ResourceViews
+from koordlet.statesinformer.slocondition import SLOCondition
 from koordlet.statesinformer.states import KubeStates, LocalStates
 from koordlet.statesinformer.taskids import sandbox_of, task_ids
 from koordlet.system.cgroup import tree
@@ -29,6 +32,7 @@ class Cluster:
     kubelet: KubeletClient
     pods: PodsInformer
     events: EventRecorder
+    slo_condition: SLOCondition
 
 
 def local(context: Context) -> LocalStates:
@@ -85,7 +89,9 @@ def cluster(context: Context) -> Cluster:
     states.callbacks.attach(context.registries)
     context.runner.add(states.callbacks)
     ResourceViews(states, context.registries)
-    return Cluster(client, states, kubelet, pods, events)
+    slo_condition = SLOCondition(states, client, events, context.registries, wall=SYSTEM_CLOCK.now)
+    context.runner.add(context.periodic("node-slo-condition", slocondition.SECONDS, slo_condition.look))
+    return Cluster(client, states, kubelet, pods, events, slo_condition)
 
 
 def _task_ids(context: Context, meta: PodMeta, driver: CgroupDriver) -> Mapping[str, tuple[int, ...]]:

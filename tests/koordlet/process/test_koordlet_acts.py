@@ -1,4 +1,5 @@
-"""A koordlet process holds back a best-effort burner that hurts a service, and lets go of it when it has ended.
+"""A koordlet process holds back a best-effort burner that hurts a service, and lets go of it when it has ended; and it
+says on the Node what of a NodeSLO it does not take.
 
 One history for all tests. Group identity is off and both pods weigh the same, so that the burner really hurts: it gets
 less and less CPU until the service is well, and all of it back afterwards. What the service waits is the kernel's word
@@ -51,6 +52,10 @@ class History:
     bystander: int = 0
     """Quota of another best-effort pod, which does nothing."""
     log: str = ""
+    invalid: dict[str, Any] = field(default_factory=dict)
+    not_taken: dict[str, str] = field(default_factory=dict)
+    problems: list[float] = field(default_factory=list)
+    valid: dict[str, Any] = field(default_factory=dict)
 
 
 def _pod(container: Any, name: str, qos: str, kube_qos: KubeQOS) -> dict[str, Any]:
@@ -123,12 +128,17 @@ def history(
             container.end()
 
 
+def _condition(api: Api, status: str) -> dict[str, Any] | None:
+    found = api.call("GET", f"/api/v1/nodes/{NODE}")["status"].get("conditions", [])
+    return next((one for one in found if one["type"] == "NodeSLOInvalid" and one["status"] == status), None)
+
+
 def _live(
     tools: Any, api: Api, koordlet: Any, pods: Any, quota: Callable[[], int], bystander: Callable[[], int], cpu: int
 ) -> History:
     service, burner, idler = pods
     history = History(before=quota())
-    idler.run(tools.SLEEP, cpu)
+    idler.run(tools.touch(1), cpu)
     pid = service.run(tools.duty(*SERVICE), cpu)
     burner.run(tools.BURN, cpu)
     with tools.Witness({"wait": lambda: tools.run_delay_seconds(pid)}) as witness:
@@ -157,6 +167,13 @@ def _live(
         return {(one["involvedObject"]["name"], one["reason"]): one for one in items}
 
     tools.until(lambda: ("burn", "InterferenceFreed") in told(), "the last Event")
+    api.patch(SLO, {"spec": {"cpuBurstStrategy": {"policy": "always"}, "systemStrategy": {"watermarkScaleFactor": 20}}})
+    history.invalid = tools.until(lambda: _condition(api, "True"), "the condition on the Node")
+    history.not_taken = json.loads(koordlet.get("/enforcement"))["nodeSLO"]
+    history.problems = koordlet.values("koordlet_node_slo_problems", section="cpuBurstStrategy")
+    tools.until(lambda: (NODE, "NodeSLONotTaken") in told(), "the Event on the Node")
+    api.patch(SLO, {"spec": {"cpuBurstStrategy": {"policy": "none"}}})
+    history.valid = tools.until(lambda: _condition(api, "False"), "the condition taken back")
     history.events = told()
     history.log = koordlet.log
     assert koordlet.terminate() == 0
@@ -201,3 +218,13 @@ def test_pages_and_figures_say_it(history: History) -> None:
     steps = {s.labels["step"]: s.value for s in history.families["koordlet_interference_action_steps"].samples
              if s.name.endswith("_total")}  # fmt: skip
     assert steps["tighten"] >= 2
+
+
+def test_the_node_says_which_part_of_its_policy_is_not_in_force(history: History) -> None:
+    """An unknown word in one section; the other section is taken."""
+    assert "cpuBurstStrategy.policy: 'always' is none of none, cpuBurstOnly" in history.invalid["message"]
+    assert list(history.not_taken) == ["cpuBurstStrategy.policy"]
+    assert history.problems == [1.0]
+    event = history.events[NODE, "NodeSLONotTaken"]
+    assert event["type"] == "Warning" and "cpuBurstStrategy.policy" in event["message"]
+    assert (history.valid["reason"], history.valid["message"]) == ("NodeSLOAccepted", "NodeSLO is taken as it is")

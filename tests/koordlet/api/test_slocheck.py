@@ -1,0 +1,92 @@
+"""What a NodeSLO may not say, field by field."""
+
+from __future__ import annotations
+
+import pytest
+
+from koordlet.api.slo import NodeSLOSpec
+from koordlet.api.slocheck import lines, problems
+from koordlet.api.wire import convert
+
+LS = {"lsClass": {"memoryQOS": {"enable": True, "wmarkRatio": 95}}}
+
+
+def found(spec):
+    return lines(problems(convert(spec, NodeSLOSpec)))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressThresholdPercent": 0}},
+        {"resourceUsedThresholdWithBE": {"cpuSuppressPolicy": "cfsQuota", "cpuEvictPolicy": "evictByAllocatable"}},
+        {"resourceQOSStrategy": LS},
+        {"cpuBurstStrategy": {"policy": "auto", "cfsQuotaBurstPeriodSeconds": -1}},
+        {"systemStrategy": {"minFreeKbytesFactor": 100, "schedFeatures": {"X": True}}},
+        {"hostApplications": [{"name": "nginx", "qos": "LS", "cgroupPath": {"base": "Kubepods"}}]},
+        {"extensions": {"Object": {"interferenceStrategy": {"minDurationSeconds": 9}, "other": 1}}},
+        {"aNewerSection": {"x": 1}, "cpuBurstStrategy": {"aNewerField": 1}},
+    ],
+)
+def test_what_is_fine(spec) -> None:
+    assert found(spec) == {}
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "reason"),
+    [
+        ({"resourceUsedThresholdWithBE": {"cpuSuppressThresholdPercent": 101}},
+         "resourceUsedThresholdWithBE.cpuSuppressThresholdPercent", "101 is greater than 100"),
+        ({"resourceUsedThresholdWithBE": {"cpuSuppressThresholdPercent": -1}},
+         "resourceUsedThresholdWithBE.cpuSuppressThresholdPercent", "less than 0"),
+        ({"resourceUsedThresholdWithBE": {"cpuSuppressPolicy": "shares"}},
+         "resourceUsedThresholdWithBE.cpuSuppressPolicy", "'shares' is none of cpuset, cfsQuota"),
+        ({"resourceUsedThresholdWithBE": {"cpuEvictPolicy": "x"}},
+         "resourceUsedThresholdWithBE.cpuEvictPolicy", "none of"),
+        ({"resourceUsedThresholdWithBE": {"memoryEvictLowerPercent": 70}},
+         "resourceUsedThresholdWithBE.memoryEvictThresholdPercent", "70 is not greater than memoryEvictLower"),
+        ({"resourceUsedThresholdWithBE": {"cpuEvictTimeWindowSeconds": 0}},
+         "resourceUsedThresholdWithBE.cpuEvictTimeWindowSeconds", "not greater than 0"),
+        ({"resourceUsedThresholdWithBE": {"allocatableEvictPriorityThreshold": 9000}},
+         "resourceUsedThresholdWithBE.allocatableEvictPriorityThreshold", "greater than 7999"),
+        ({"resourceQOSStrategy": {"beClass": {"cpuQOS": {"groupIdentity": 3}}}},
+         "resourceQOSStrategy.beClass.cpuQOS.groupIdentity", "greater than 2"),
+        ({"resourceQOSStrategy": {"lsClass": {"memoryQOS": {"wmarkMinAdj": 51}}}},
+         "resourceQOSStrategy.lsClass.memoryQOS.wmarkMinAdj", "greater than 50"),
+        ({"resourceQOSStrategy": {"beClass": {"resctrlQOS": {"catRangeStartPercent": 50}}}},
+         "resourceQOSStrategy.beClass.resctrlQOS.catRangeEndPercent", "30 is not greater than"),
+        ({"resourceQOSStrategy": {"policies": {"cpuPolicy": "x"}}},
+         "resourceQOSStrategy.policies.cpuPolicy", "none of groupIdentity, coreSched"),
+        ({"resourceQOSStrategy": {"beClass": {"networkQOS": {"egressLimit": 101}}}},
+         "resourceQOSStrategy.beClass.networkQOS.egressLimit", "101 percent"),
+        ({"resourceQOSStrategy": {"beClass": {"networkQOS": {"egressLimit": "fast"}}}},
+         "resourceQOSStrategy.beClass.networkQOS.egressLimit", "fast"),
+        ({"resourceQOSStrategy": {"lsClass": {"networkQOS": {"ingressRequest": 80}},
+                                  "beClass": {"networkQOS": {"ingressRequest": 40}}}},
+         "resourceQOSStrategy.*.networkQOS.ingressRequest", "sum to 120"),
+        ({"resourceQOSStrategy": {"lsClass": {"networkQOS": {"ingressRequest": "2G"}}},
+          "systemStrategy": {"totalNetworkBandwidth": "1G"}},
+         "resourceQOSStrategy.*.networkQOS.ingressRequest", "more than the total"),
+        ({"resourceQOSStrategy": {"beClass": {"blkioQOS": {"blocks": [{"name": "vda", "type": "disk"}]}}}},
+         "resourceQOSStrategy.beClass.blkioQOS.blocks[0].type", "'disk' is none of"),
+        ({"resourceQOSStrategy": {"beClass": {"blkioQOS": {"blocks": [
+            {"name": "vda", "type": "device", "ioCfg": {"ioWeightPercent": 0}}]}}}},
+         "resourceQOSStrategy.beClass.blkioQOS.blocks[0].ioCfg.ioWeightPercent", "not within 1 and 100"),
+        ({"cpuBurstStrategy": {"policy": "always"}}, "cpuBurstStrategy.policy", "none of none, cpuBurstOnly"),
+        ({"cpuBurstStrategy": {"cfsQuotaBurstPercent": 50}}, "cpuBurstStrategy.cfsQuotaBurstPercent", "less than 100"),
+        ({"systemStrategy": {"minFreeKbytesFactor": 0}}, "systemStrategy.minFreeKbytesFactor", "not greater than 0"),
+        ({"hostApplications": [{"qos": "LS"}]}, "hostApplications[0].name", "must not be empty"),
+        ({"hostApplications": [{"name": "a"}, {"name": "a"}]}, "hostApplications[1].name", "twice"),
+        ({"hostApplications": [{"name": "a", "qos": "X"}]}, "hostApplications[0].qos", "none of"),
+        ({"hostApplications": [{"name": "a", "cgroupPath": {"base": "/"}}]},
+         "hostApplications[0].cgroupPath.base", "none of"),
+        ({"extensions": {"interferenceStrategy": {"cpu": {"lostPercent": 300}}}},
+         "extensions.interferenceStrategy", "cpu.lostPercent: 300 is greater than 100"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "." in value else "",
+)  # fmt: skip
+def test_what_is_not(spec, field, reason) -> None:
+    said = found(spec)
+    assert list(said) == [field]
+    assert reason in said[field]

@@ -1,0 +1,118 @@
+"""A bad section of NodeSLO keeps its last good value; the others count; the Node says so."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordlet.api import slocheck
+from koordlet.api.core import Node
+from koordlet.api.slo import NodeSLOSpec
+from koordlet.api.wire import Time, convert
+from koordlet.statesinformer.nodeslo import Accepted, effective
+from koordlet.statesinformer.slocondition import NOT_TAKEN, TYPE, condition, message
+
+
+def spec(**sections):
+    return convert(sections, NodeSLOSpec)
+
+
+def threshold(**fields):
+    return {"resourceUsedThresholdWithBE": {"enable": True, **fields}}
+
+
+def test_the_last_good_section_stays_and_the_others_count() -> None:
+    accepted = Accepted()
+    accepted.take(spec(**threshold(cpuSuppressThresholdPercent=50)))
+    found = accepted.take(
+        spec(**threshold(cpuSuppressThresholdPercent=150), cpuBurstStrategy={"policy": "auto"},
+             hostApplications=[{"name": "a"}])
+    )  # fmt: skip
+    assert found.resource_used_threshold_with_be.cpu_suppress_threshold_percent == 50
+    assert found.cpu_burst_strategy.policy == "auto"
+    assert [app.name for app in found.host_applications] == ["a"]
+    assert list(accepted.problems) == ["resourceUsedThresholdWithBE"]
+    again = accepted.take(spec(**threshold(cpuSuppressThresholdPercent=151), hostApplications=[{"name": ""}]))
+    assert again.resource_used_threshold_with_be.cpu_suppress_threshold_percent == 50
+    assert [app.name for app in again.host_applications] == ["a"]
+    assert again.cpu_burst_strategy.policy == "none", "left out of a good section is the default"
+    good = accepted.take(spec(**threshold(cpuSuppressThresholdPercent=80)))
+    assert good.resource_used_threshold_with_be.cpu_suppress_threshold_percent == 80
+    assert accepted.problems == {}
+
+
+def test_before_there_was_a_good_one_the_defaults_hold_and_without_an_object_too() -> None:
+    accepted = Accepted()
+    bad = spec(**threshold(cpuSuppressPolicy="shares"))
+    assert accepted.take(bad) == effective(None)
+    assert accepted.take(bad) is accepted.take(bad)
+    accepted.take(spec(**threshold()))
+    assert accepted.take(None) == effective(None) and accepted.problems == {}
+    assert accepted.take(bad) == effective(None), "a deleted NodeSLO is no last good one"
+
+
+percent = st.integers(-50, 150)
+sections = st.fixed_dictionaries(
+    {},
+    optional={
+        "resourceUsedThresholdWithBE": st.fixed_dictionaries(
+            {}, optional={"cpuSuppressThresholdPercent": percent, "memoryEvictThresholdPercent": percent,
+                          "memoryEvictLowerPercent": percent, "cpuSuppressPolicy": st.sampled_from(["cpuset", "x"])},
+        ),
+        "cpuBurstStrategy": st.fixed_dictionaries(
+            {}, optional={"policy": st.sampled_from(["auto", "none", "y"]), "cfsQuotaBurstPercent": st.integers(0, 300)}
+        ),
+        "systemStrategy": st.fixed_dictionaries({}, optional={"watermarkScaleFactor": st.integers(-1, 500)}),
+    },
+)  # fmt: skip
+
+
+@given(st.lists(sections, max_size=8))
+def test_what_is_in_force_is_always_something_that_was_good(story) -> None:
+    accepted = Accepted()
+    for given_sections in story:
+        given_spec = spec(**given_sections)
+        bad = slocheck.problems(given_spec)
+        found = accepted.take(given_spec)
+        assert accepted.problems == bad
+        whole = effective(given_spec)
+        for name, section in slocheck.SECTIONS.items():
+            now = getattr(found, section.attribute)
+            if name not in bad:
+                assert now == getattr(whole, section.attribute)
+        assert slocheck.problems(found) == {}, "what is merged can be acted on as well"
+
+
+def node(*conditions):
+    return convert({"metadata": {"name": "n"}, "status": {"conditions": list(conditions)}}, Node)
+
+
+NOW, BEFORE = Time.from_unix(2000), Time.from_unix(1000)
+PROBLEM = {"systemStrategy.watermarkScaleFactor": "0 is less than 1"}
+BAD = {"type": TYPE, "status": "True", "reason": NOT_TAKEN, "lastTransitionTime": str(BEFORE),
+       "message": f"the last good values stay: {message(PROBLEM)}"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("problems", "shown", "expected"),
+    [
+        ({}, (), None),
+        (PROBLEM, (), ("True", NOW)),
+        (PROBLEM, (BAD,), None),
+        ({"a": "b"}, (BAD,), ("True", BEFORE)),
+        ({}, (BAD,), ("False", NOW)),
+        ({}, ({**BAD, "status": "False"},), None),
+        (PROBLEM, ({"type": "Ready", "status": "True"},), ("True", NOW)),
+    ],
+    ids=["good", "new", "said", "another-field", "mended", "mended-and-said", "others-stay"],
+)
+def test_the_condition_is_written_when_it_differs(problems, shown, expected) -> None:
+    found = condition(problems, node(*shown), NOW)
+    assert (None if found is None else (found.status, found.last_transition_time)) == expected
+    if found is not None and problems:
+        assert next(iter(problems)) in found.message
+
+
+def test_a_message_names_five_fields_and_counts_the_rest() -> None:
+    assert message({f"f{n}": "bad" for n in range(7)}).endswith("f4: bad; and 2 more")
