@@ -230,6 +230,10 @@ class Options(LoggingOptions):
     runtime_hooks_disable_stages: list[str] = flag(
         "runtime-hooks-disable-stages", [], "hook stages that are not registered"
     )
+    runtime_hooks_settle_timeout: Duration = flag(
+        "runtime-hooks-settle-timeout", "1s", "how long a hook waits until the kernel holds what its pod gets",
+        minimum=0,
+    )  # fmt: skip
     default_runtime_type: str = flag(
         "default-runtime-type", "containerd", "the container runtime, as container ids name it", choices=RUNTIME_TYPES
     )

@@ -27,7 +27,7 @@ log = get_logger(__name__)
 PICTURE_SECONDS = 0.05
 GAP_SECONDS = 0.02
 PATIENCE_SECONDS = 1.0
-"""What a call waits for its round; runtimes wait two seconds for a hook and five for an NRI plugin."""
+"""What a call waits for its round unless told; runtimes wait two seconds for a hook and for an NRI plugin."""
 BIRTHS = (Stage.PRE_RUN_POD_SANDBOX, Stage.PRE_CREATE_CONTAINER)
 """Stages at which a pod is there that the kubelet may not show yet."""
 

@@ -61,7 +61,8 @@ def runtime_hooks(
         dirs = {qos.value: qos_dir(states.driver, qos) or kubepods_dir(states.driver) for qos in KubeQOS}
         return picture() or NodeView(boot_clock(), states.slo, states.node.object, (), current, qos_dirs=dirs)
 
-    calls = HookCalls(hooks, newborns, view, manager.follow, context.registries)
+    patience = options.runtime_hooks_settle_timeout
+    calls = HookCalls(hooks, newborns, view, manager.follow, context.registries, patience=patience)
     _follow_pods(states, calls)
     _serve(context, calls)
     return calls

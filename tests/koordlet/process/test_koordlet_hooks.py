@@ -39,8 +39,9 @@ GATES = "GPUEnvInject=true,OOMScoreAdj=true"
 DEVICES = json.dumps({"gpu": [{"minor": 1, "resources": {}}, {"minor": 0, "resources": {}}]})
 SCORED = PodSpec("scored", KubeQOS.BURSTABLE, "LS", (Need(),), {"koordinator.sh/oom-score-adj": "321"})
 BATCH_POD = PodSpec("job", KubeQOS.BESTEFFORT, "BE", (Need(),))
-CALL_SECONDS = 60.0
-"""What this client waits; koordlet's own patience is shorter."""
+PATIENT = "--runtime-hooks-settle-timeout=100s"
+CALL_SECONDS = 240.0
+"""What this client waits; koordlet waits half of it at most: whatever else the machine does, nobody is late."""
 
 
 class Proxy:
@@ -100,7 +101,7 @@ def scene(tools: Any, trees: Any, views: Any, tmp_path_factory: pytest.TempPathF
     (made.view.scratch / "hookserver.d").mkdir()
     try:
         made.open(SPEC, cpus=2, memory_mib=4096)
-        made.start()
+        made.start(PATIENT)
         made.settle()
         yield made
     finally:
@@ -236,7 +237,8 @@ def test_koordlet_stops_while_calls_run_and_its_registration_stays(scene: Scene,
 def strict(scene: Scene) -> Iterator[Proxy]:
     scene.koordlet.kill()
     scene.kubelet.silent = True
-    scene.start("--runtime-hooks-plugin-failure-policy=Fail", "--runtime-hooks-disable-stages=PreRunPodSandbox")
+    flags = ("--runtime-hooks-plugin-failure-policy=Fail", "--runtime-hooks-disable-stages=PreRunPodSandbox")
+    scene.start(PATIENT, *flags)
     scene.tools.until((scene.view.state / "koordlet.sock").exists, "its socket")
     proxy = Proxy(scene)
     yield proxy
