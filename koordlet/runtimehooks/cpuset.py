@@ -98,11 +98,12 @@ class CPUSetAllocator(Strategy):
         if pod.allocation_error:
             return  # said where it was read
         cpus = cpus_for(pod, view.cpu_rules, be_cpu_manager=self._manager)
+        if not cpus or not _there(view, cpus, f"pod {pod.meta.namespace}/{pod.meta.name}"):
+            return
         about = about_pod(pod.meta.namespace, pod.meta.name)
-        if cpus and _there(view, cpus, f"pod {pod.meta.namespace}/{pod.meta.name}"):
-            directories = [container.cgroup_dir for container in pod.meta.containers if container.running]
-            for directory in [*directories, pod.meta.sandbox_dir] if pod.meta.sandbox_dir else directories:
-                yield _cpus(view, directory, cpus, about)
+        directories = [container.cgroup_dir for container in pod.meta.containers if container.running]
+        for directory in [*directories, pod.meta.sandbox_dir] if pod.meta.sandbox_dir else directories:
+            yield _cpus(view, directory, cpus, about)
         if self._unset and without_quota(pod):
             yield from _no_quota(pod, about)
 

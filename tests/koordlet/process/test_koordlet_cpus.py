@@ -107,19 +107,7 @@ def history(scene: Scene) -> History:
     found.killed = walk(tree)
     _ask(scene, wanted=False)
     scene.start()
-    import time
-
-    for _ in range(200):
-        left = _unpinned(walk(tree), found.before)
-        if not left:
-            break
-        time.sleep(0.1)
-    else:
-        raise AssertionError(
-            "\n".join(left)
-            + (scene.view.state / "settings.json").read_text()
-            + "\n".join(scene.koordlet.log[-40:] if hasattr(scene.koordlet, "log") else [])
-        )
+    until(lambda: _unpinned(walk(tree), found.before) == [], "what the killed one left to be given back")
     scene.settle()
     found.off = walk(tree)
     _ask(scene, wanted=True)

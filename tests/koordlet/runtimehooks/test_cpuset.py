@@ -131,11 +131,12 @@ def test_a_pinned_pod_has_no_quota_and_gets_the_kubelets_back() -> None:
         make_pod(qos="BE", kube="BestEffort"),
         make_pod(qos="LS", phase="Succeeded"),
         make_pod(qos="LS", cpuset="6,64"),
+        make_pod(qos="LSR", kube="Guaranteed", cpuset="64"),
         allocated("{", qos="LSR", kube="Guaranteed"),
         allocated('{"cpuset":"1-"}', qos="LS"),
         make_pod(qos="LS", spec={"runtimeClassName": "kata"}),
     ],
-    ids=["best effort", "finished", "a CPU that is not there", "malformed", "no CPU list", "in a VM"],
+    ids=["best effort", "finished", "a CPU that is not there", "its only one", "malformed", "no CPU list", "in a VM"],
 )
 def test_who_is_left_alone(pod) -> None:
     assert decided(pod) == {}
