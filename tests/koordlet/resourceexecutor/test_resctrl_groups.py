@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from koordlet.metrics import Registries
 from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
-from koordlet.resourceexecutor.resctrlgroups import GROUP, L3, MB, MOUNT, TASKS, ResctrlStore
+from koordlet.resourceexecutor.resctrlgroups import GROUP, L3, MB, MOUNT, SCAN_SECONDS, TASKS, ResctrlStore
 from koordlet.resourceexecutor.settings import Setting, Update
 from koordlet.system.errors import InvalidValue
 from koordlet.system.resctrl import ResctrlFacts, check_mask, legal_mask, read_facts
@@ -135,9 +135,9 @@ def test_threads_follow_their_class_and_new_ones_are_found(bench) -> None:
         bench.want(*group("LS", tasks="pods/a"), *group("BE", tasks="pods/b"))
         assert (bench.members("LS"), bench.members("BE")) == ({first}, {second})
         bench.threads["pods/a"] = {first, late}
-        bench.now += 0.5
+        bench.now += 1
         assert bench.executor.apply().written == [], "not every round"
-        bench.now += 2
+        bench.now += SCAN_SECONDS
         assert len(bench.executor.apply().written) == 1
         assert bench.members("LS") == {first, late}
         bench.want(*group("LS"), *group("BE", tasks="pods/a pods/b"))
