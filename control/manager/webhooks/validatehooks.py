@@ -10,6 +10,7 @@ from typing import Protocol
 from control.manager.caches import QUOTA_BY_NAME, QUOTA_BY_NAMESPACE
 from control.manager.context import Context
 from control.manager.quota import shared
+from control.manager.quota.evaluation import Evaluator
 from control.manager.quota.resolve import change_errors, quota_of_pod, submission_errors
 from control.manager.webhook.admission import (
     CREATE,
@@ -93,6 +94,8 @@ class ValidatePod(Handler):
         self._topology = shared(context)
         self._quotas = context.caches.informer(ElasticQuota)
         self._evaluator = evaluator
+        if evaluator is None and context.gates.enabled("EnableQuotaAdmission"):
+            self._evaluator = Evaluator(context)
         self._enhanced = EnhancedSource(context)
         self._metrics = WebhookMetrics.of(context.internal)
 

@@ -1,0 +1,304 @@
+"""Counting pods against quotas at admission: figures, batches, conflicts, time-outs (spec 04 §17)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from control.manager.quota import evaluation
+from control.manager.quota.evaluation import Evaluator, OwnWrites
+from control.manager.quota.usage import Account, budget, pod_usage, transformed
+from koordlet.api.core import Pod
+from koordlet.api.quantity import Quantity
+from koordlet.api.quota import ElasticQuota
+from koordlet.api.wire import WireError, convert
+from koordlet.app.clock import FakeClock
+from koordlet.kube import Conflict, ServerError
+
+KEY = "quota.scheduling.koordinator.sh/"
+
+
+def quota(used=None, version="1", admission=None, **maximum):
+    notes = {k: v for k, v in ((KEY + "child-request", used), (KEY + "admission", admission)) if v is not None}
+    meta = {"name": "q", "namespace": "ns", "uid": "u", "resourceVersion": version, "annotations": notes}
+    return convert({"metadata": meta, "spec": {"max": {k: str(v) for k, v in maximum.items()}}}, ElasticQuota)
+
+
+def pod(cpu, memory=None, annotations=None, **status):
+    requests = {k: str(v) for k, v in (("cpu", cpu), ("memory", memory)) if v is not None}
+    return convert(
+        {
+            "metadata": {"annotations": annotations or {}},
+            "spec": {"containers": [{"name": "c", "resources": {"requests": requests}}]},
+            "status": status,
+        },
+        Pod,
+    )
+
+
+def amounts(**given_):
+    return {name.replace("_", "-"): Quantity(str(amount)) for name, amount in given_.items()}
+
+
+FITS = {
+    "fits": (quota('{"cpu":"1"}', cpu=4), amounts(cpu=3), None),
+    "too much": (
+        quota('{"cpu":"3"}', cpu=4, memory=10), amounts(cpu=2, memory=1),
+        "exceeded quota: ns/q, requested: cpu=2, used: cpu=3, limited: cpu=4",
+    ),
+    "over in two": (
+        quota('{"cpu":"3"}', cpu=4, memory=10), amounts(memory=11, cpu=2),
+        "exceeded quota: ns/q, requested: cpu=2,memory=11, used: cpu=3,memory=0, limited: cpu=4,memory=10",
+    ),
+    "admission limits instead of max": (
+        quota(admission='{"cpu":"1"}', cpu=4), amounts(cpu=2),
+        "exceeded quota: ns/q, requested: cpu=2, used: cpu=0, limited: cpu=1",
+    ),
+    "not in admission is unlimited": (quota(admission='{"memory":"1"}', cpu=4), amounts(cpu=9), None),
+    "over already, asks for other things": (quota('{"cpu":"9"}', cpu=4, memory=10), amounts(memory=1), None),
+    "no max": (quota(), amounts(cpu=9), None),
+    "nothing managed": (quota(gpus=1), amounts(gpus=2), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("given_", "usage", "expected"), FITS.values(), ids=FITS)
+def test_one_pod(given_, usage, expected):
+    account = Account.of(given_)
+    assert account.refusal(account.counted(usage)) == expected
+
+
+def test_unreadable_annotations_are_named():
+    for bad in (quota("[", cpu=1), quota(admission="{", cpu=1)):
+        with pytest.raises(WireError, match="annotation quota"):
+            Account.of(bad)
+
+
+def test_what_a_pod_counts_for():
+    assert pod_usage(pod(2), 0) == amounts(cpu=2)
+    assert pod_usage(pod(2, phase="Succeeded"), 0) == {}
+    gone = pod(2)
+    gone.metadata = convert(
+        {"deletionTimestamp": "1970-01-01T00:00:10Z", "deletionGracePeriodSeconds": 5}, type(gone.metadata)
+    )
+    assert pod_usage(gone, 14) == amounts(cpu=2)
+    assert pod_usage(gone, 16) == {}
+
+
+def test_resources_can_be_renamed_before_counting():
+    given_ = pod(2, 3, {"pod.koordinator.sh/replace-resources": "cpu:kubernetes.io/batch-cpu,memory:"})
+    assert pod_usage(transformed(given_), 0) == {"kubernetes.io/batch-cpu": Quantity("2k")}
+    assert pod_usage(given_, 0) == amounts(cpu=2, memory=3)
+
+
+BUDGETS = [
+    (0, 10, 3),
+    (1, 10, 3),
+    (2, 10, 4),
+    (3, 10, 4),
+    (4, 10, 5),
+    (8, 10, 6),
+    (16, 10, 7),
+    (128, 10, 10),
+    (8, 3, 3),
+]
+
+
+@pytest.mark.parametrize(("changed", "most", "expected"), BUDGETS)
+def test_budget(changed, most, expected):
+    assert budget(changed, most) == expected
+
+
+def test_own_writes_count_until_the_cache_has_them():
+    own = OwnWrites(size=1)
+    assert own.newest(None, "ns/q") is None
+    own.put(quota(version="5"))
+    assert own.newest(quota(version="4"), "ns/q").metadata.resource_version == "5"
+    assert own.newest(quota(version="10"), "ns/q").metadata.resource_version == "10"
+    again = quota(version="2")
+    again.metadata.uid = "other"
+    assert own.newest(again, "ns/q") is again, "deleted and made again"
+    other = quota(version="7")
+    other.metadata.name = "r"
+    own.put(other)
+    assert own.newest(quota(version="4"), "ns/q").metadata.resource_version == "4", "forgotten"
+
+
+class Server:
+    """One quota on a server that checks versions; `steps` are run, one each, before a write is looked at."""
+
+    def __init__(self, stored, *steps):
+        self.stored, self.cached, self.steps, self.writes = stored, stored, list(steps), []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    def write(self, used):
+        """Somebody else writes."""
+        self.stored = quota(used, str(int(self.stored.metadata.resource_version) + 1), **self._max())
+
+    def _max(self):
+        return {name: str(amount) for name, amount in self.stored.spec.max.items()}
+
+    async def patch(self, kind, name, namespace, *, body):
+        await self.gate.wait()
+        if self.steps:
+            step = self.steps.pop(0)
+            if isinstance(step, Exception):
+                raise step
+            self.write(step)
+        self.writes.append(body["metadata"]["annotations"][KEY + "child-request"])
+        if body["metadata"]["resourceVersion"] != self.stored.metadata.resource_version:
+            raise Conflict(409, reason="Conflict", message="the object has been modified")
+        self.write(self.writes[-1])
+        return self.stored
+
+    async def get(self, kind, name, namespace):
+        return self.stored
+
+
+def evaluator(server, clock=None, **options):
+    given_ = {
+        "quota_update_max_retries": 3, "quota_update_retry_jitter": 0.0, "quota_update_max_total_jitter": 1.0,
+        "quota_update_conflict_fresh_get": True, **options,
+    }  # fmt: skip
+    server.clock = clock or FakeClock()
+    context = SimpleNamespace(
+        options=SimpleNamespace(**given_),
+        client=server,
+        clock=server.clock,
+        gates=SimpleNamespace(enabled=lambda _: False),
+        caches=SimpleNamespace(informer=lambda _: SimpleNamespace(get=lambda key: server.cached)),
+        internal=CollectorRegistry(),
+    )
+    return Evaluator(context, random.Random(1))
+
+
+async def many(subject, server, *pods):
+    return await asyncio.gather(*(subject.evaluate(each, server.cached, dry_run=False) for each in pods))
+
+
+async def test_a_batch_is_one_write():
+    server = Server(quota('{"cpu":"10"}', cpu=20))
+    assert await many(evaluator(server), server, pod(2), pod(3), pod(9), pod(4)) == [
+        None, None, "exceeded quota: ns/q, requested: cpu=9, used: cpu=15, limited: cpu=20", None,
+    ]  # fmt: skip
+    assert server.writes == ['{"cpu":"19"}']
+
+
+async def test_pods_that_count_for_nothing_are_not_written():
+    server = Server(quota(cpu=20))
+    assert await many(evaluator(server), server, pod(0), pod(None, 5)) == [None, None]
+    assert server.writes == []
+
+
+async def test_after_a_conflict_the_whole_batch_still_fits():
+    server = Server(quota('{"cpu":"10"}', cpu=20), '{"cpu":"12"}')
+    assert await many(evaluator(server), server, pod(2), pod(3)) == [None, None]
+    assert server.writes == ['{"cpu":"15"}', '{"cpu":"17"}']
+
+
+async def test_after_a_conflict_it_does_not_fit_any_more():
+    server = Server(quota('{"cpu":"10"}', cpu=20), '{"cpu":"18"}')
+    assert await many(evaluator(server), server, pod(5)) == [
+        "exceeded quota: ns/q, requested: cpu=5, used: cpu=18, limited: cpu=20"
+    ]
+    assert len(server.writes) == 1
+
+
+async def test_a_batch_that_fits_no_more_is_looked_at_pod_by_pod():
+    server = Server(quota('{"cpu":"10"}', cpu=20), '{"cpu":"16"}')
+    first, second = await many(evaluator(server), server, pod(3), pod(4))
+    assert first is None
+    assert second == "exceeded quota: ns/q, requested: cpu=4, used: cpu=19, limited: cpu=20"
+    assert server.stored.metadata.annotations[KEY + "child-request"] == '{"cpu":"19"}'
+
+
+async def test_attempts_end():
+    server = Server(quota(cpu=20), *('{"cpu":"1"}' for _ in range(9)))
+    (refusal,) = await many(evaluator(server), server, pod(1))
+    assert "the object has been modified" in refusal
+    assert len(server.writes) == 4, "three retries for one pod"
+
+
+async def test_other_errors_are_tried_again_as_well():
+    server = Server(quota(cpu=20), ServerError(500, reason="", message="broken"))
+    assert await many(evaluator(server), server, pod(1)) == [None]
+
+
+async def test_pauses_after_conflicts_are_bounded():
+    clock = FakeClock(auto=True)
+    server = Server(quota(cpu=20), *('{"cpu":"1"}' for _ in range(3)))
+    began = clock.monotonic()
+    subject = evaluator(server, clock, quota_update_retry_jitter=0.6)
+    assert await many(subject, server, pod(1)) == [None]
+    assert 0.3 <= clock.monotonic() - began <= 0.6, "a second pause would make more than a second in all"
+
+
+async def test_who_comes_during_a_write_waits_for_the_next():
+    server = Server(quota(cpu=20))
+    subject = evaluator(server)
+    server.gate.clear()
+    first = asyncio.create_task(subject.evaluate(pod(1), server.cached, dry_run=False))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    rest = [asyncio.create_task(subject.evaluate(pod(2), server.cached, dry_run=False)) for _ in range(5)]
+    await asyncio.sleep(0)
+    server.gate.set()
+    assert await asyncio.gather(first, *rest) == [None] * 6
+    assert server.writes == ['{"cpu":"1"}', '{"cpu":"11"}']
+
+
+async def test_a_dry_run_reserves_nothing():
+    server = Server(quota('{"cpu":"19"}', cpu=20))
+    subject = evaluator(server)
+    assert await subject.evaluate(pod(1), server.cached, dry_run=True) is None
+    assert await subject.evaluate(pod(2), server.cached, dry_run=True) == (
+        "exceeded quota: ns/q, requested: cpu=2, used: cpu=19, limited: cpu=20"
+    )
+    assert server.writes == []
+
+
+async def test_nobody_waits_for_ever():
+    clock = FakeClock()
+    server = Server(quota(cpu=20))
+    server.gate.clear()
+    subject = evaluator(server, clock)
+    asked = asyncio.create_task(subject.evaluate(pod(1), server.cached, dry_run=False))
+    await asyncio.sleep(0)
+    await clock.advance(evaluation.WAIT_SECONDS + 1)
+    assert await asked == evaluation.TIMED_OUT
+    server.gate.set()
+    await asyncio.gather(*subject._tasks.values())
+
+
+async def test_a_quota_that_went_away_or_broke_refuses():
+    server = Server(quota(cpu=20))
+    subject = evaluator(server)
+    first = server.cached
+    server.cached = None
+    assert "no such quota" in (await subject.evaluate(pod(1), first, dry_run=False) or "")
+    server.cached = quota("[", cpu=20)
+    assert KEY + "child-request" in (await subject.evaluate(pod(1), first, dry_run=False) or "")
+
+
+@given(st.lists(st.integers(0, 6), max_size=12), st.integers(0, 20), st.lists(st.integers(0, 20), max_size=3))
+def test_what_is_admitted_never_exceeds_the_quota(asked, used, others):
+    """Whoever else writes meanwhile: our last write is within the limit unless theirs was over it already."""
+
+    async def play():
+        server = Server(quota(f'{{"cpu":"{used}"}}', cpu=20), *(f'{{"cpu":"{each}"}}' for each in others))
+        answers = await many(evaluator(server), server, *(pod(each) for each in asked))
+        admitted = sum(each for each, answer in zip(asked, answers, strict=True) if answer is None)
+        if len(server.writes) > len(others):  # the last write was taken
+            base = others[len(server.writes) - 2] if len(server.writes) > 1 else used
+            stored = Quantity(server.stored.metadata.annotations[KEY + "child-request"][8:-2])
+            assert stored.value() == base + admitted <= 20
+        for each, answer in zip(asked, answers, strict=True):
+            assert each or answer is None
+
+    asyncio.run(play())
