@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf import json_format
 
 from koordlet.api.hooks import api_pb2
 from koordlet.api.hooks.api_pb2_grpc import RuntimeHookServiceStub
@@ -148,6 +151,17 @@ def test_a_container_is_created_with_its_values_and_everything_else_as_asked(sce
     assert resources.oom_score_adj == 1000
     assert dict(answer.container_envs) == {"HOME": "/root", "NVIDIA_VISIBLE_DEVICES": "1,0"}
     assert all(held(scene, pod.dir, POD).values()), "its sandbox may have started before koordlet"
+
+
+def test_the_command_of_the_documentation(scene: Scene, proxy: Proxy) -> None:
+    (pod,) = scene.fleet.add(BATCH_POD)
+    ask = [sys.executable, "-m", "koordlet.runtimehooks", str(proxy.path)]
+    request = json_format.MessageToJson(proxy.request(pod))
+    done = subprocess.run([*ask, "PreRunPodSandbox"], input=request, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["resources"]["cpu_quota"] == "50000"
+    for stage, text, status in (("PreRun", request, 2), ("PreRunPodSandbox", "no", 2)):
+        assert subprocess.run([*ask, stage], input=text, capture_output=True, text=True).returncode == status
+    proxy.stopped(pod)
 
 
 def test_a_malformed_annotation_costs_nobody_a_start(scene: Scene, proxy: Proxy) -> None:
