@@ -2,11 +2,13 @@
 
 `prometheus_client` makes an object and a dict of every sample and formats each label of each line anew; a full node's
 7 MB take it half a second, in which nothing else runs. A `Table` keeps rows as they came and writes a row's labels
-once, however many buckets it has. `page` gives, byte for byte, what `generate_latest` would.
+once, however many buckets it has. `page` gives, byte for byte, what `generate_latest` would, `packed_page` the same
+gzipped.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -84,8 +86,8 @@ class _One:
         yield self._metric
 
 
-def page(registries: Iterable[CollectorRegistry]) -> bytes:
-    """All families of *registries* in the text format, version 0.0.4."""
+def pieces(registries: Iterable[CollectorRegistry]) -> Iterator[bytes]:
+    """All families of *registries* in the text format, version 0.0.4, as they are formatted."""
     memo: dict[float, str] = {}
 
     def text_of(value: float) -> str:
@@ -96,13 +98,23 @@ def page(registries: Iterable[CollectorRegistry]) -> bytes:
                 memo[value] = text
         return text
 
-    parts: list[bytes] = []
     for registry in registries:
         for metric in registry.collect():
             if isinstance(metric, Table):
                 lines = metric.lines(text_of)
                 while some := list(islice(lines, _LINES)):
-                    parts.append("\n".join([*some, ""]).encode())
+                    yield "\n".join([*some, ""]).encode()
             else:
-                parts.append(generate_latest(_One(metric)))
-    return b"".join(parts)
+                yield generate_latest(_One(metric))
+
+
+def page(registries: Iterable[CollectorRegistry]) -> bytes:
+    """The whole page."""
+    return b"".join(pieces(registries))
+
+
+def packed_page(registries: Iterable[CollectorRegistry]) -> bytes:
+    """The whole page, gzipped as it is written: the text of a full node never exists at once. The fastest level, for a
+    node's CPU time is dearer than what a better one saves on the wire."""
+    packer = zlib.compressobj(1, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    return b"".join([*map(packer.compress, pieces(registries)), packer.flush()])

@@ -16,7 +16,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from koordlet.app.exposition import page
+from koordlet.app.exposition import packed_page, page
 from koordlet.app.health import Health, Result
 from koordlet.app.logging import describe, get_logger
 
@@ -139,13 +139,13 @@ def _metrics_page(
     registries: tuple[CollectorRegistry, ...],
 ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def handler(request: web.Request) -> web.StreamResponse:
+        packed = "gzip" in request.headers.get("Accept-Encoding", "")
         try:
-            body = page(registries)
+            body = packed_page(registries) if packed else page(registries)
         except Exception as error:
             log.exception("Metrics page failed", path=request.path, err=error)
             return web.Response(status=500, text=f"cannot collect metrics: {describe(error)}\n")
-        response = web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
-        response.enable_compression()
-        return response
+        headers = {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4, "Vary": "Accept-Encoding"}
+        return web.Response(body=body, headers=headers | ({"Content-Encoding": "gzip"} if packed else {}))
 
     return handler

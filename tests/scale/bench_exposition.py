@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from koordlet.app.exposition import Table, page
+from koordlet.app.exposition import Table, packed_page, page
 from tests.scale.figures import Figure, report
 
 LABELS = ("node", "namespace", "pod", "pod_uid", "container", "container_id", "qos", "reason")
@@ -78,6 +78,7 @@ def main() -> int:
         [
             Figure("exposition_page_size", len(body) / 1e6, "MB"),
             Figure("exposition_page", fast, "ms"),
+            Figure("exposition_packed", best_ms(lambda: packed_page([ours])), "ms"),
             Figure("exposition_prometheus_client", plain, "ms"),
             Figure("exposition_ratio", fast / plain, "ratio", 0.3),
         ],

@@ -193,7 +193,8 @@ class Soak:
     def _fetch(self, path: str) -> None:
         """As a Prometheus would, which gives up and comes again."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{PORT}{path}", timeout=FETCH) as response:
+            request = urllib.request.Request(f"http://127.0.0.1:{PORT}{path}", headers={"Accept-Encoding": "gzip"})
+            with urllib.request.urlopen(request, timeout=FETCH) as response:
                 response.read()
         except OSError as error:
             self.failed += 1

@@ -13,7 +13,7 @@ from prometheus_client.core import (
     UnknownMetricFamily,
 )
 
-from koordlet.app.exposition import Table, page
+from koordlet.app.exposition import Table, packed_page, page
 
 VALUES = st.one_of(st.floats(), st.integers(0, 10**12).map(float), st.sampled_from([0.0, -0.0, 1e6, 1234567.0, 1e21]))
 TEXT = st.text(max_size=8) | st.sampled_from(["a\\b", 'say "x"', "two\nlines", "zoë", ""])
@@ -89,3 +89,4 @@ def test_several_registries_and_metrics_that_are_no_tables():
     table, plain = registries("gauge", ["a"], [(["b"], math.nan)])
     two.register(next(iter(table._collector_to_names)))
     assert page([one, two]) == generate_latest(one) + generate_latest(plain)
+    assert gzip.decompress(packed_page([one, two])) == page([one, two])
