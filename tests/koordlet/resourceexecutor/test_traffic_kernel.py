@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyroute2 import IPRoute
 
 from koordlet.metrics import Registries
 from koordlet.resourceexecutor.addresssets import AddressStore
@@ -342,3 +343,24 @@ def test_rates_beyond_thirty_two_bits(bench: Bench) -> None:
 
 def test_addresses_can_be_matched_by_sets_here(bench: Bench) -> None:
     assert bench.stores[1].probe() == ""
+
+
+def test_a_second_reader_sees_the_same(bench: Bench) -> None:
+    """pyroute2's decoding of qdisc and classes against ours."""
+    executor = bench.executor()
+    executor.declare("netqos", wanted(some=()))
+    assert executor.apply().problems == {}
+    with IPRoute(netns=bench.space.name) as other:
+        index = other.link_lookup(ifname="up0")[0]
+        kinds = {q.get_attr("TCA_KIND") for q in other.get_qdiscs(index)}
+        parameters = {
+            one["handle"] & 0xFFFF: one.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_PARMS")
+            for one in other.get_classes(index)
+        }
+    assert kinds == {"htb"}
+    for minor in (2, 3, 4):
+        place = Setting("tc.class", device=f"up0 1:{minor}")
+        told = parameters[minor]
+        assert bench.stores[0].read(place) == f"prio {told['prio']} rate {told['rate'] * 8} ceil {told['ceil'] * 8}"
+        assert min(told["buffer"], told["cbuffer"]) >= 200
+    assert executor.give_everything_back().problems == {}
