@@ -1,5 +1,6 @@
 """Pages are byte for byte what prometheus_client writes."""
 
+import gzip
 import math
 
 import pytest
