@@ -167,7 +167,8 @@ def test_the_cost_model_of_the_root(config, qos, model) -> None:
 
 
 def test_a_model_with_holes_and_a_kernel_without_one_are_said() -> None:
-    assert "lacks modelReadSeqIOPS, modelReadRandIOPS, modelWriteBPS" in decide(root(block(enableUserModel=True, modelReadBPS=1))).note
+    holes = decide(root(block(enableUserModel=True, modelReadBPS=1)))
+    assert "lacks modelReadSeqIOPS, modelReadRandIOPS, modelWriteBPS" in holes.note
     found = decide(root(block()), has=())
     assert found.updates == ()
     assert "no I/O cost controller" in found.note
