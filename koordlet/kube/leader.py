@@ -89,6 +89,7 @@ class LeaderElector:
         log.info("Leading", lease=f"{self.namespace}/{self.name}", identity=self.identity)
         work: asyncio.Task[R] | None = None
         renew: asyncio.Task[None] | None = None
+        lost = False
         try:
             if self._on_started is not None:
                 self._on_started()
@@ -97,13 +98,13 @@ class LeaderElector:
             await asyncio.wait({work, renew}, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return work.result()
+            lost = True
             raise LeadershipLost(f"lease {self.namespace}/{self.name} is not ours any more") from renew.exception()
         finally:
             tasks = [task for task in (work, renew) if task is not None]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            lost = renew is not None and not renew.cancelled()
             self._set_leader(False)
             if lost and self._on_lost is not None:
                 self._on_lost()
@@ -181,7 +182,13 @@ class LeaderElector:
             return
         try:
             async with self._clock.timeout(self._retry):
-                await self._write({"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": str(self._now())})
+                spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": str(self._now())}
+                try:
+                    await self._write(spec)
+                except Conflict:  # a renewal that was under way when we were stopped got through
+                    self._observe(await self._client.get(Lease, self.name, self.namespace))
+                    if self.leader == self.identity:
+                        await self._write(spec)
         except (KubeError, TimeoutError) as error:  # the next candidate waits out the duration instead
             log.warning("Lease not released", lease=f"{self.namespace}/{self.name}", err=error)
 

@@ -99,8 +99,16 @@ class Cluster:
             await self.admin.raw("POST", "/api/v1/nodes", body=node)
             await self.admin.patch(Node, name, body=status, subresource="status")
 
-    async def config(self, data: dict[str, str]) -> None:
-        await apply(self.admin, manifests.config(data)[0])
+    async def config(self, data: dict[str, str], *, first: bool = False) -> None:
+        """Set the ConfigMap's data; `first`: before any manager runs, while its webhook would still be in the way."""
+        webhooks = manifests.webhooks()[1]
+        if first:
+            await self.admin.raw("DELETE", path_of(webhooks))
+        path = path_of(manifests.config()[0])
+        found = await self.get(path)
+        await self.admin.raw("PUT", path, body={**found, "data": data})
+        if first:
+            await apply(self.admin, webhooks)
 
     async def get(self, path: str) -> Any:
         """An object as it is, None when it is not there."""

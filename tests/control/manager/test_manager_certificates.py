@@ -1,0 +1,189 @@
+"""Certificates: made, judged, stored; and the webhook configurations that are written from them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import stat
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+
+from control.manager.options import WebhookEnv
+from control.manager.webhook import configurations
+from control.manager.webhook.certificates import FILES, PREVIOUS_SECONDS, YEARS_10, Certificates, make, problem
+from control.manager.webhook.certstore import FileStore
+from control.manager.webhook.configurations import BadTemplate, Target, WebhookConfiguration
+from koordlet.api.meta import ObjectMeta
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+NAME = "koordinator-webhook-service.koordinator-system.svc"
+DAY = timedelta(days=1)
+
+
+@pytest.fixture(scope="module")
+def made() -> Certificates:
+    return make(NAME, NOW)
+
+
+@pytest.fixture(scope="module")
+def other() -> Certificates:
+    return make(NAME, NOW)
+
+
+def test_what_is_made_is_what_koordinator_makes(made: Certificates) -> None:
+    ca, cert = x509.load_pem_x509_certificate(made.ca_cert), x509.load_pem_x509_certificate(made.cert)
+    assert made.key.startswith(b"-----BEGIN RSA PRIVATE KEY-----") and made.ca_key.startswith(b"-----BEGIN RSA")
+    assert ca.subject.rfc4514_string() == "CN=webhook-cert-ca"
+    assert cert.subject.rfc4514_string() == f"CN={NAME}"
+    names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["localhost", NAME]
+    assert cert.not_valid_before_utc == ca.not_valid_before_utc
+    assert ca.not_valid_after_utc == cert.not_valid_after_utc == NOW + YEARS_10
+    assert 0 < cert.serial_number < 2**63
+    assert problem(made, NAME, NOW) is None
+
+
+def test_an_address_is_an_address_in_the_certificate() -> None:
+    found = make("127.0.0.1", NOW)
+    names = x509.load_pem_x509_certificate(found.cert).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    assert [str(one) for one in names.value.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+    assert problem(found, "127.0.0.1", NOW) is None
+    assert problem(found, "127.0.0.2", NOW) == "cert.pem is not for 127.0.0.2"
+
+
+AGES = {
+    "new": (timedelta(), None),
+    "six months and a day left": (YEARS_10 - 184 * DAY, None),
+    "less than six months left": (YEARS_10 - 182 * DAY, "cert.pem ends on"),
+    "from the future": (-DAY, "cert.pem is not valid before"),
+}
+
+
+@pytest.mark.parametrize(("age", "said"), AGES.values(), ids=AGES)
+def test_how_long_they_are_good(made: Certificates, age: timedelta, said: str | None) -> None:
+    found = problem(made, NAME, NOW + age)
+    assert found is None if said is None else found is not None and found.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ("key", "key.pem does not fit cert.pem"),
+        ("ca_cert", "cert.pem was not issued by ca-cert.pem"),
+        ("cert", "key.pem does not fit cert.pem"),
+    ],
+)
+def test_parts_that_do_not_belong_together(made: Certificates, other: Certificates, part: str, said: str) -> None:
+    assert problem(replace(made, **{part: getattr(other, part)}), NAME, NOW) == said
+
+
+@pytest.mark.parametrize("part", ["key", "cert", "ca_cert"])
+def test_damaged_parts_are_named(made: Certificates, part: str) -> None:
+    assert "is not a PEM" in str(problem(replace(made, **{part: b"-----BEGIN"}), NAME, NOW))
+
+
+def test_a_good_ca_is_kept_and_an_old_one_replaced_and_trusted_for_a_while(made: Certificates) -> None:
+    soon = NOW + YEARS_10 - 400 * DAY
+    kept = make(NAME, soon, made)
+    assert kept.ca_cert == made.ca_cert and kept.cert != made.cert and not kept.previous_ca
+    late = NOW + YEARS_10 - 300 * DAY
+    new = make(NAME, late, made)
+    assert new.ca_cert != made.ca_cert and new.previous_ca == made.ca_cert
+    assert made.ca_cert.strip() in new.bundle and new.ca_cert.strip() in new.bundle
+    assert new.settled(late.timestamp() + PREVIOUS_SECONDS - 1) == new
+    assert not new.settled(late.timestamp() + PREVIOUS_SECONDS + 1).previous_ca
+    assert Certificates.of(new.data()) == new
+
+
+def test_the_directory_changes_as_a_whole_and_is_private(
+    made: Certificates, other: Certificates, tmp_path: Path
+) -> None:
+    store = FileStore(tmp_path / "certs")
+    assert store.current() is None
+    store.directory.mkdir()
+    (store.directory / "tls.crt").write_text("a plain file of old")
+    store.replace(made)
+    assert store.current() == made
+    assert stat.S_IMODE(store.directory.stat().st_mode) == 0o700
+    for name in FILES:
+        assert (store.directory / name).is_symlink()
+        assert stat.S_IMODE((store.directory / name).stat().st_mode) == 0o600
+    ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+        store.directory / "tls.crt", store.directory / "tls.key"
+    )
+    store.replace(other.after(made.ca_cert, 7.0))
+    assert store.current() == other.after(made.ca_cert, 7.0)
+    store.replace(other)
+    assert store.current() == other
+    assert len(list(store.directory.glob("..certs-*"))) == 1
+    (store.directory / "..data" / "key.pem").unlink()
+    assert store.current() is None
+
+
+def service(name: str, path: str, **more: Any) -> dict[str, Any]:
+    config = {"service": {"name": "theirs", "namespace": "elsewhere", "path": path, "port": 443}, "caBundle": "b2xk"}
+    return {"name": name, "clientConfig": config, "failurePolicy": "Fail", "unknown": {"to": "us"}, **more}
+
+
+TEMPLATE = [service("pods", "/mutate-pod"), service("nodes", "/mutate-node-status")]
+BUNDLE = b"PEM"
+ENCODED = base64.b64encode(BUNDLE).decode()
+
+
+def target(*paths: str, **env: str) -> Target:
+    return Target(WebhookEnv.read(env), 9876, paths, BUNDLE)
+
+
+def configuration(webhooks: list[Any], template: str | None = None) -> WebhookConfiguration:
+    annotations = {} if template is None else {configurations.TEMPLATE: template}
+    return WebhookConfiguration(metadata=ObjectMeta(resource_version="7", annotations=annotations), webhooks=webhooks)
+
+
+def test_a_first_pass_keeps_the_list_and_fills_in_who_and_whom_to_trust() -> None:
+    body = configurations.patch(configuration(TEMPLATE), target("/mutate-pod", "/mutate-node-status"))
+    assert body is not None
+    assert json.loads(body["metadata"]["annotations"]["template"]) == TEMPLATE
+    assert body["metadata"]["resourceVersion"] == "7"
+    for entry, given in zip(body["webhooks"], TEMPLATE, strict=True):
+        path = given["clientConfig"]["service"]["path"]
+        ours = {"name": "koordinator-webhook-service", "namespace": "koordinator-system", "path": path, "port": 443}
+        assert entry["clientConfig"] == {"service": ours, "caBundle": ENCODED}
+        assert (entry["unknown"], entry["failurePolicy"]) == ({"to": "us"}, "Fail")
+
+
+def test_what_is_right_is_left_alone() -> None:
+    where = target("/mutate-pod", "/mutate-node-status")
+    webhooks, template = configurations.wanted(configuration(TEMPLATE), where)
+    assert configurations.patch(configuration(webhooks, template), where) is None
+
+
+def test_a_gate_that_goes_off_and_on_again() -> None:
+    text = json.dumps(TEMPLATE)
+    off = configurations.patch(configuration(TEMPLATE, text), target("/mutate-pod"))
+    assert off is not None and [entry["name"] for entry in off["webhooks"]] == ["pods"]
+    on = configurations.patch(configuration(off["webhooks"], text), target("/mutate-pod", "/mutate-node-status"))
+    assert on is not None and [entry["name"] for entry in on["webhooks"]] == ["pods", "nodes"]
+
+
+def test_with_a_host_webhooks_are_called_by_url() -> None:
+    body = configurations.patch(configuration(TEMPLATE), target("/mutate-pod", WEBHOOK_HOST="10.1.2.3"))
+    assert body is not None
+    assert body["webhooks"][0]["clientConfig"] == {"url": "https://10.1.2.3:9876/mutate-pod", "caBundle": ENCODED}
+
+
+def test_the_failure_policy_of_the_pod_webhooks_can_be_set() -> None:
+    where = target("/mutate-pod", "/mutate-node-status", WEBHOOK_CONFIGURATION_FAILURE_POLICY_PODS="Ignore")
+    webhooks, _ = configurations.wanted(configuration(TEMPLATE), where)
+    assert [entry["failurePolicy"] for entry in webhooks] == ["Ignore", "Fail"]
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[1]"], ids=["no JSON", "no list", "no webhooks"])
+def test_a_template_that_can_not_be_read(text: str) -> None:
+    with pytest.raises(BadTemplate, match="annotation template"):
+        configurations.patch(configuration([], text), target())

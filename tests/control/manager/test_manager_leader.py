@@ -1,0 +1,112 @@
+"""Two real processes and one lease: the leader is killed in the midst of its work, the other finishes it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/koordinator-system/leases/koordinator-manager"
+NODES = 60
+SECONDS = 5
+
+
+@pytest.fixture
+def replica(cluster: Any) -> Iterator[Callable[[str, Path], subprocess.Popen[bytes]]]:
+    """`replica("a", kubeconfig)`: a process of the real binary; slow writes, a short lease."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, kubeconfig: Path) -> subprocess.Popen[bytes]:
+        command = [
+            sys.executable, "-m", "control.manager", f"--kubeconfig={kubeconfig}",
+            "--metrics-addr=127.0.0.1:0", "--health-probe-addr=127.0.0.1:0", "--enable-pprof=false",
+            "--feature-gates=WebhookFramework=false", "--controllers=nodemetric,nodeslo",
+            f"--leader-elect-lease-duration={SECONDS}s", "--leader-elect-renew-deadline=4s",
+            "--leader-elect-retry-period=500ms", "--rest-config-qps=20", "--rest-config-burst=1",
+        ]  # fmt: skip
+        with (cluster.tmp / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "POD_NAME": name})
+        running.append(process)
+        return process
+
+    yield start
+    for process in running:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+async def test_a_killed_leader_is_followed_and_nothing_is_written_twice(
+    cluster: Any, replica: Callable[[str, Path], subprocess.Popen[bytes]], until: Any
+) -> None:
+    await cluster.nodes(*(f"n{number}" for number in range(NODES)))
+    kubeconfig = await cluster.kubeconfig()
+
+    async def holder() -> str:
+        lease = await cluster.get(LEASE)
+        return str(lease["spec"].get("holderIdentity", "")).partition("_")[0] if lease else ""
+
+    async def made() -> int:
+        found = await cluster.get("/apis/slo.koordinator.sh/v1alpha1/nodeslos")
+        return len(found["items"])
+
+    async def is_holder(name: str) -> bool:
+        return await holder() == name
+
+    first = replica("first", kubeconfig)
+    await until(lambda: is_holder("first"))
+    second = replica("second", kubeconfig)
+
+    async def some() -> bool:
+        return await made() >= 5
+
+    await until(some)
+    assert first.poll() is None and await made() < NODES, "it was not killed in the midst of its work"
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    died = (await cluster.get(LEASE))["spec"]["renewTime"]
+
+    await until(lambda: is_holder("second"), 60)
+    lease = (await cluster.get(LEASE))["spec"]
+    assert lease["leaseTransitions"] == 1
+    assert lease["acquireTime"] > died
+
+    async def all_made() -> bool:
+        return await made() == NODES
+
+    await until(all_made, 60)
+    second.send_signal(signal.SIGTERM)
+    await until(lambda: second.poll() is not None)  # not `wait`: the API server runs in this very loop
+    assert second.returncode == 0, (cluster.tmp / "second.log").read_text()
+    assert (await cluster.get(LEASE))["spec"]["holderIdentity"] == ""  # given back: nobody need wait
+
+    writes = Counter(
+        (line["verb"], line["objectRef"]["resource"], line["requestURI"], line["responseStatus"]["code"])
+        for line in map(json.loads, cluster.audit.read_text().splitlines())
+        if line["objectRef"].get("resource") in ("nodeslos", "nodemetrics")
+        and line["verb"] not in ("get", "list", "watch")
+    )
+    created = {key: count for key, count in writes.items() if key[0] == "create" and key[3] == 201}
+    assert sum(count for key, count in created.items() if key[1] == "nodeslos") == NODES
+    assert sum(count for key, count in created.items() if key[1] == "nodemetrics") == NODES
+    assert {key[0] for key in writes} == {"create"}, writes  # nothing was patched that was right, nothing deleted
+
+
+def test_the_binary_says_what_it_can_not_use() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "control.manager", "--metrics-adr=:1"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "did you mean --metrics-addr" in done.stderr
+    done = subprocess.run(
+        [sys.executable, "-m", "control.manager"], capture_output=True, text=True, check=False,
+        env={**os.environ, "WEBHOOK_PORT": "https", "KUBECONFIG": "/nowhere"},
+    )  # fmt: skip
+    assert done.returncode == 2 and "WEBHOOK_PORT" in done.stderr

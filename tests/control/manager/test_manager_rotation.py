@@ -1,0 +1,152 @@
+"""Certificates change while pods are admitted without a pause: no admission fails."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import ssl
+from typing import Any
+
+import aiohttp
+import pytest
+
+from koordlet.kube import Client, KubeError
+
+SECRET = "/api/v1/namespaces/koordinator-system/secrets/koordinator-webhook-certs"
+MERGE = "application/merge-patch+json"
+CONFIGURATIONS = tuple(
+    f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/koordinator-{kind}-webhook-configuration"
+    for kind in ("mutating", "validating")
+)
+
+
+class Load:
+    """Pods made one after the other (dry run) by a few clients; every failure is kept."""
+
+    def __init__(self, admin: Client) -> None:
+        self._admin = admin
+        self.admitted = 0
+        self.failures: list[str] = []
+        self._tasks = [asyncio.create_task(self._run(number)) for number in range(3)]
+
+    async def _run(self, number: int) -> None:
+        pod = {"metadata": {"name": f"p-{number}"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+        while True:
+            try:
+                await self._admin.raw("POST", "/api/v1/namespaces/default/pods", params={"dryRun": "All"}, body=pod)
+                self.admitted += 1
+            except KubeError as error:
+                self.failures.append(str(error))
+            await asyncio.sleep(0)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def served_by(port: int) -> str:
+    """Serial number of the certificate that new connections get."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    der = writer.get_extra_info("ssl_object").getpeercert(True)
+    writer.close()
+    await writer.wait_closed()
+    return base64.b64encode(der).decode()
+
+
+async def bundles(cluster: Any) -> set[str]:
+    found = set()
+    for path in CONFIGURATIONS:
+        for entry in (await cluster.get(path))["webhooks"]:
+            found.add(base64.b64decode(entry["clientConfig"]["caBundle"]).decode())
+    return found
+
+
+async def test_webhooks_are_registered_for_what_is_served(cluster: Any, manager: Any) -> None:
+    await manager()
+    mutating, validating = [await cluster.get(path) for path in CONFIGURATIONS]
+    assert {entry["name"] for entry in mutating["webhooks"]} >= {"mpod-create.koordinator.sh"}
+    assert "mnode-status.koordinator.sh" not in {entry["name"] for entry in mutating["webhooks"]}  # its gate is off
+    kept = {entry["name"] for entry in json.loads(mutating["metadata"]["annotations"]["template"])}
+    assert "mnode-status.koordinator.sh" in kept
+    secret = await cluster.get(SECRET)
+    ca = base64.b64decode(secret["data"]["ca-cert.pem"]).decode()
+    assert {bundle.strip() for bundle in await bundles(cluster)} == {ca.strip()}
+    assert {entry["name"] for entry in validating["webhooks"]} >= {"vpod.koordinator.sh"}
+
+
+@pytest.mark.parametrize("what", ["the server's certificate", "the CA", "the Secret"])
+async def test_a_rotation_under_load_fails_no_admission(cluster: Any, manager: Any, until: Any, what: str) -> None:
+    await manager()
+    await until(lambda: cluster.get("/api/v1/namespaces/default/serviceaccounts/default"))
+    old, ca = await served_by(cluster.webhook_port), (await cluster.get(SECRET))["data"]["ca-cert.pem"]
+    load = Load(cluster.admin)
+    try:
+        await until(lambda: load.admitted > 5)
+        match what:
+            case "the server's certificate":  # the CA stays
+                await cluster.admin.raw("PATCH", SECRET, body={"data": {"cert.pem": ca}}, content_type=MERGE)
+            case "the CA":
+                broken = base64.b64encode(b"no key").decode()
+                body = {"data": {"ca-key.pem": broken, "key.pem": broken}}
+                await cluster.admin.raw("PATCH", SECRET, body=body, content_type=MERGE)
+            case "the Secret":
+                await cluster.admin.raw("DELETE", SECRET)
+
+        async def renewed() -> bool:
+            return await served_by(cluster.webhook_port) != old
+
+        await until(renewed)
+        after = load.admitted
+        await until(lambda: load.admitted > after + 20)
+        assert not load.failures, load.failures[:3]
+        new = await until(lambda: cluster.get(SECRET))
+        assert (new["data"]["ca-cert.pem"] == ca) is (what == "the server's certificate")
+        # Connections of before live on, so ask on a new one, trusting what the API server was told to trust.
+        (bundle,) = await bundles(cluster)
+        context = ssl.create_default_context(cadata=bundle)
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session,
+            session.get(f"https://localhost:{cluster.webhook_port}/healthz") as response,
+        ):
+            assert response.status == 200
+    finally:
+        await load.stop()
+    assert not load.failures, load.failures[:3]
+
+
+async def test_files_take_the_place_of_the_secret_where_a_host_is_set(cluster: Any, manager: Any, until: Any) -> None:
+    running = await manager(WEBHOOK_HOST="127.0.0.1")
+    assert await cluster.get(SECRET) is None
+    mutating = await cluster.get(CONFIGURATIONS[0])
+    urls = {entry["clientConfig"]["url"] for entry in mutating["webhooks"]}
+    assert f"https://127.0.0.1:{cluster.webhook_port}/mutate-pod" in urls
+    await until(lambda: cluster.get("/api/v1/namespaces/default/serviceaccounts/default"))
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    await cluster.admin.raw("POST", "/api/v1/namespaces/default/pods", body=pod)
+    assert await running.stop() == 0
+
+
+async def test_a_second_replica_serves_the_same_certificates(cluster: Any, manager: Any) -> None:
+    first = await manager()
+    second = await manager(name="b", wait=False, WEBHOOK_PORT="0")
+    await second.ready()
+    stores = [one.manager.env.cert_dir for one in (first, second)]
+    contents = [{name: (store / name).read_bytes() for name in ("tls.crt", "ca-cert.pem")} for store in stores]
+    assert contents[0] == contents[1]
+    leads = [one.manager.context.internal.get_sample_value("koordinator_manager_is_leader") for one in (first, second)]
+    assert sorted(leads) == [0, 1]
+
+
+async def test_what_somebody_breaks_in_a_configuration_is_mended(cluster: Any, manager: Any, until: Any) -> None:
+    await manager()
+    before = await cluster.get(CONFIGURATIONS[0])
+    await cluster.admin.raw("PATCH", CONFIGURATIONS[0], body={"webhooks": []}, content_type=MERGE)
+
+    async def mended() -> bool:
+        return (await cluster.get(CONFIGURATIONS[0])).get("webhooks") == before["webhooks"]
+
+    await until(mended)
