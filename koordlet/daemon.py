@@ -62,7 +62,7 @@ class Daemon:
         if found is not None:
             from koordlet.wiring.enforcement import enforcement  # nothing to load for --standalone
 
-            enforcement(context, found, made.advisor, interference)
+            enforcement(context, found, made.advisor, interference, made.block_io)
         views = Views(
             made.advisor,
             context.cache,

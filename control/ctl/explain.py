@@ -123,7 +123,7 @@ def headline(said: PodExplained) -> str:
 
 def held_back_words(one: HeldBack) -> str:
     """`40 % of 950m left (quota 38000 us), no further`."""
-    had = f"{one.had}m" if one.resource == "cpu" else text.size(one.had)
+    had = f"{one.had}m" if one.resource == "cpu" else text.size(one.had) + (" a second" if one.resource == "io" else "")
     words = f"{one.percent} % of {had} left ({one.left})"
     if one.problem:
         return f"{words}, but {one.problem}"

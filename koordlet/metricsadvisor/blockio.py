@@ -159,6 +159,13 @@ class BlockIOCollector:
         """Where figures come from: ``bpf``, ``files``, ``none``."""
         return "none" if self._source is None else self._source.source
 
+    def bytes_per_second(self, key: str) -> float | None:
+        """What a subject read and wrote in the window; 0 for one that did nothing, None without a probe."""
+        if self._source is None:
+            return None
+        found = self.window.get(key)
+        return 0.0 if found is None else found.read_bytes + found.write_bytes
+
     def read(self) -> None:
         """Read the probe and judge the window."""
         if self._source is None:

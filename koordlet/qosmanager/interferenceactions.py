@@ -57,13 +57,15 @@ class _Held:
 
 
 class InterferenceActions(Strategy):
-    """The strategy. `supports` tells what the kernel has."""
+    """The strategy. `supports` tells what the kernel has, `io` holds back block I/O; without it I/O is let be."""
 
     name = NAME
     gate = FEATURE
 
-    def __init__(self, supports: Supports) -> None:
-        self._levers: Mapping[str, Lever] = {"cpu": CpuLever(), "memory": MemoryLever(supports)}
+    def __init__(self, supports: Supports, io: Lever | None = None) -> None:
+        self._levers: dict[str, Lever] = {"cpu": CpuLever(), "memory": MemoryLever(supports)}
+        if io is not None:
+            self._levers["io"] = io
         self._held: dict[Key, _Held] = {}
         self._told: set[tuple[str, ...]] = set()
         """Culprits that were named and let be."""
@@ -273,6 +275,8 @@ def _pace(action: InterferenceAction) -> Pace:
 
 
 def _amount(resource: str, base: int) -> str:
+    if resource == "io":
+        return f"{base >> 10} KiB a second"
     return f"{base}m" if resource == "cpu" else f"{base >> 20} MiB"
 
 

@@ -49,6 +49,7 @@ def look(
     normalized: bool = False,
     judged: Judged | None = None,
     memory_now: MemoryNow = lambda directory: None,
+    io_now: Callable[[str], float | None] = lambda container: None,
     newborns: tuple[PodView, ...] = (),
 ) -> NodeView | None:
     """None while the Node is unknown. `now` is on the picture's clock; `normalized` is gate CPUNormalization."""
@@ -87,6 +88,7 @@ def look(
         normalized=normalized,
         judged=judged,
         memory_now=memory_now,
+        io_now=io_now,
         newborns=newborns,
     )
 

@@ -14,7 +14,7 @@ from koordlet.api import names
 from koordlet.api.annotations.node import RESERVATION, system_qos_resource
 from koordlet.api.annotations.scheduling import RESOURCE_STATUS
 from koordlet.api.core import Container, Node, Pod, pod_limits
-from koordlet.api.qos import BE, LSE, LSR, raw_qos_class
+from koordlet.api.qos import BE, LS, LSE, LSR, NONE, raw_qos_class
 from koordlet.api.quantity import Quantity
 from koordlet.api.slo import NodeSLOSpec
 from koordlet.api.sloconfig.interference import InterferenceStrategy
@@ -106,6 +106,11 @@ class PodView:
         return self.meta.pod is None or self.meta.pod.status.phase in ACTIVE
 
     @property
+    def normalizes(self) -> bool:
+        """Whether its quotas follow the node's normalization (spec 03 §4.8)."""
+        return self.raw_qos in (LS, NONE) and not self.cpuset
+
+    @property
     def best_effort(self) -> bool:
         """Best effort in Koordinator's or in Kubernetes' sense."""
         return self.raw_qos == BE or self.meta.kube_qos == BEST_EFFORT
@@ -165,6 +170,9 @@ class NodeView:
     judged: Judged | None = None
     """None where nothing detects interference."""
     memory_now: MemoryNow = lambda directory: None
+    io_now: Callable[[str], float | None] = lambda container: None
+    """Container id -> bytes a second of block I/O, all disks together, over the collector's window; None where nothing
+    counts."""
     normalized: bool = True
     """Whether services' quotas follow that (gate CPUNormalization); those of batch resources always do."""
 
@@ -178,7 +186,7 @@ class NodeView:
         return self.qos_dirs.get(BEST_EFFORT, "")
 
     def quota_of(self, container: Container) -> int:
-        """Microseconds of quota that belong to the container's limit on this node; UNLIMITED without one."""
+        """Microseconds of quota that belong to the limit of a container whose pod `normalizes`; UNLIMITED without."""
         return normalized_quota(container_quota(container), self.normalization if self.normalized else 1.0)
 
     def capacity(self, resource: str) -> int:

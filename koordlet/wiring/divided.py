@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from koordlet.api.core import PersistentVolumeClaim
 from koordlet.app.logging import get_logger
 from koordlet.metricsadvisor.storageinfo import FACT_STORAGE
 from koordlet.qosmanager.blkio import BlkIO
+from koordlet.qosmanager.iolever import IoLever
 from koordlet.qosmanager.resctrl import Facts, ResctrlClasses
 from koordlet.qosmanager.strategy import Strategy
 from koordlet.resourceexecutor.addresssets import AddressStore
@@ -96,17 +97,33 @@ def _blkio(context: Context, cluster: Cluster) -> BlkIO:
     async def claim(namespace: str, name: str) -> PersistentVolumeClaim:
         return await cluster.client.get(PersistentVolumeClaim, name, namespace)
 
-    def storage() -> LocalStorage | None:
-        fact = context.cache.facts.get(FACT_STORAGE)
-        return fact if isinstance(fact, LocalStorage) else None
-
     claims, store = Claims(claim), BlockStore(context.files)
     context.runner.add(context.periodic("claims", CLAIMS_SECONDS, claims.refresh))
-    facts = context.host.facts
     return BlkIO(
-        storage,
+        lambda: _storage(context),
         store.supports,
         claims=claims.volume,
         kubelet_dir=str(context.host.roots.var_lib_kubelet),
-        flat=facts.cgroup_version == 1 and not facts.anolis,
+        flat=_flat(context),
     )
+
+
+def io_lever(context: Context) -> IoLever:
+    """For culprits of block I/O."""
+
+    def disks() -> Collection[str]:
+        storage = _storage(context)
+        return () if storage is None else storage.disk_numbers.values()
+
+    return IoLever(disks, BlockStore(context.files).supports, flat=_flat(context))
+
+
+def _storage(context: Context) -> LocalStorage | None:
+    fact = context.cache.facts.get(FACT_STORAGE)
+    return fact if isinstance(fact, LocalStorage) else None
+
+
+def _flat(context: Context) -> bool:
+    """Whether limits of block I/O are not passed down."""
+    facts = context.host.facts
+    return facts.cgroup_version == 1 and not facts.anolis

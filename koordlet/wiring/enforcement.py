@@ -14,6 +14,7 @@ from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.app.logging import get_logger
 from koordlet.interference.assembly import Interference
 from koordlet.metricsadvisor.advisor import MetricsAdvisor, boot_clock
+from koordlet.metricsadvisor.blockio import BlockIOCollector
 from koordlet.qosmanager import cpuevict, memoryevict
 from koordlet.qosmanager.cpuburst import CPUBurst
 from koordlet.qosmanager.cpurules import NodeRules
@@ -21,6 +22,7 @@ from koordlet.qosmanager.cpusuppress import CPUSuppress
 from koordlet.qosmanager.equivalents import equivalents
 from koordlet.qosmanager.evictor import Evictor
 from koordlet.qosmanager.interferenceactions import InterferenceActions
+from koordlet.qosmanager.iolever import IO_SETTINGS
 from koordlet.qosmanager.look import averages, look, memory_reader
 from koordlet.qosmanager.manager import QoSManager
 from koordlet.qosmanager.memoryqos import MemoryQOSReconcile
@@ -66,6 +68,11 @@ RULES = (
         ("cpusuppress", "interferenceactions", "cpusetallocator", "cpuburst", "cpunormalization", "batchresource"),
         "a bound on best effort outranks all; own CPUs need no quota; a burst starts from the normalized quota",
     ),
+    OwnerRule(
+        ("memory.limit_in_bytes", "memory.high", *IO_SETTINGS),
+        ("interferenceactions", "memoryqos", "batchresource", "blkio"),
+        "a pod that hurts a service has less than it may have, and never more",
+    ),
 )
 LEDGER = "settings.json"
 ROUND_SECONDS = 1.0
@@ -73,11 +80,15 @@ ROUND_SECONDS = 1.0
 
 
 def enforcement(
-    context: Context, cluster: Cluster, advisor: MetricsAdvisor, interference: Interference | None = None
+    context: Context,
+    cluster: Cluster,
+    advisor: MetricsAdvisor,
+    interference: Interference | None = None,
+    block_io: BlockIOCollector | None = None,
 ) -> None:
     """Make what the gates ask for, and run it."""
     options, gates, states = context.options, context.gates, cluster.states
-    actions = InterferenceActions(_supports(context))
+    actions = InterferenceActions(_supports(context), divided.io_lever(context))
     every = [*_strategies(context, actions), *divided.strategies(context, cluster)]
     strategies = [pair for pair in every if pair[1] > 0]
     cookies = Cookies(context.files.procs, context.host.facts.features["core_sched"], boot_clock)
@@ -116,6 +127,7 @@ def enforcement(
             normalized=gates.enabled("CPUNormalization"),
             judged=None if interference is None else _judged(interference),
             memory_now=memory_reader(context.files),
+            io_now=block_io.bytes_per_second if block_io is not None else lambda container: None,
             newborns=newborns.shown(),
         )
 

@@ -12,9 +12,13 @@ from hypothesis import strategies as st
 from koordlet.api.sloconfig.interference import EXTENSION_KEY, effective
 from koordlet.interference.model import Cause, Culprit, Resource, State, Verdict
 from koordlet.qosmanager.interferenceactions import InterferenceActions
+from koordlet.qosmanager.iolever import IoLever
 from koordlet.qosmanager.view import Judged
+from koordlet.resourceexecutor import Setting, Update
+from koordlet.resourceexecutor.merge import merge
 from koordlet.statesinformer.cgroupindex import Owner, owner_of
 from koordlet.statesinformer.model import subjects_of
+from koordlet.wiring.enforcement import RULES
 
 from .conftest import make_pod, make_view
 
@@ -196,6 +200,50 @@ def test_memory(policy, kernel, expected, problem) -> None:
     decided = stage.round(verdict((BURN, 0.9), resource=Resource.MEMORY))
     assert stage.settings(decided) == expected
     assert problem in stage.acts.said[0].problem and bool(problem) == bool(stage.acts.said[0].problem)
+
+
+LIMITS = tuple(f"blkio.throttle.{way}_bps_device" for way in ("read", "write"))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "flat", "rounds", "expected"),
+    [
+        ("blkio.cost.weight", False, 1, [("burn", "blkio.cost.weight", "80")]),
+        ("blkio.bfq.weight_device", False, 1, [("burn", "blkio.bfq.weight_device", "80")]),
+        ("blkio.cost.weight", False, 2,
+         [("burn", "blkio.cost.weight", "60"), *(("burn", file, "6291456") for file in LIMITS)]),
+        ("", False, 1, [("burn", file, "8388608") for file in LIMITS]),
+        ("", True, 1, [(where, file, "8388608") for file in LIMITS for where in ("burn", "burn/c0")]),
+    ],
+    ids=["weight-first", "bfq", "then-a-limit", "no-weights", "limits-not-passed-down"],
+)  # fmt: skip
+def test_block_io(kernel, flat, rounds, expected) -> None:
+    stage = Stage({"io": {"enable": True, "intervalSeconds": 1}})
+    lever = IoLever(lambda: ("8:0",), lambda resource, directory: resource == kernel, flat=flat)
+    stage.acts = InterferenceActions(lambda resource, directory: True, lever)
+    for _ in range(rounds):
+        decided = stage.round(verdict((BURN, 0.9), resource=Resource.IO), io_now=lambda container: 10.0 * MIB)
+    containers = {BURN.meta.cgroup_dir: "burn", BURN.meta.containers[0].cgroup_dir: "burn/c0"}
+    assert {u.setting.device for u in decided.updates} == {"8:0"}
+    assert [(containers[u.setting.cgroup_dir], u.setting.resource, u.value) for u in decided.updates] == expected
+
+
+def test_block_io_that_nobody_counts_or_has_no_disk_is_said() -> None:
+    stage = Stage({"io": {"enable": True}})
+    case = verdict((BURN, 0.9), resource=Resource.IO)
+    assert stage.round(case).updates == () == stage.acts.said, "no lever at all"
+    stage.acts = InterferenceActions(lambda resource, directory: True, IoLever(tuple, lambda *_: True, flat=False))
+    assert stage.round(case).updates == () == stage.acts.said, "nobody measured it"
+    assert stage.round(case, io_now=lambda container: 0.0).updates == ()
+    assert "no disk" in stage.acts.said[0].problem and stage.acts.said[0].held.base == MIB
+
+
+@pytest.mark.parametrize("resource", [QUOTA, HIGH, LIMIT, "blkio.cost.weight", *LIMITS])
+@pytest.mark.parametrize("other", ["batchresource", "memoryqos", "blkio", "cpuburst", "cpunormalization"])
+def test_a_bound_on_a_culprit_outranks_what_it_may_have(resource, other) -> None:
+    setting = Setting(resource, "kubepods/besteffort/pod1")
+    claims = {owner: {setting: Update(setting, value)} for owner, value in ((other, 9), ("interferenceactions", 5))}
+    assert merge(claims, RULES)[setting].owner == "interferenceactions"
 
 
 def test_eviction_only_after_its_time_at_the_floor_and_the_next_one_waits_as_long() -> None:
