@@ -106,11 +106,10 @@ class Disks:
 
 
 def limits(device: str, config: IOConfig, weight: str | None) -> dict[tuple[str, str], int]:
-    """(file, device) -> value for a class or a pod; no limit where none is said. `weight` is the file for weights."""
-    found = {(file, device): getattr(config, field) or 0 for file, field in LIMITS.items()}
-    if weight is not None:
-        found[weight, device] = 100 if config.io_weight_percent is None else config.io_weight_percent
-    return found
+    """(file, device) -> value for a class or a pod: what is said, 0 for no limit. The defaults of the rest are what a
+    device has that nobody spoke of. `weight` is the file for weights."""
+    files = {**LIMITS, **({} if weight is None else {weight: "io_weight_percent"})}
+    return {(file, device): value for file, field in files.items() if (value := getattr(config, field)) is not None}
 
 
 def cost(device: str, config: IOConfig) -> dict[tuple[str, str], str]:

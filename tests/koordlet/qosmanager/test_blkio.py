@@ -27,7 +27,6 @@ STORAGE = LocalStorage(
     },
 )
 CLAIMS = {("default", "data"): "pv-1"}.get
-NO_LIMIT = {READ_IOPS: "0", READ_BPS: "0", WRITE_IOPS: "0", WRITE_BPS: "0", WEIGHT: "100"}
 
 
 def block(name="/dev/vda", kind="device", **config):
@@ -78,7 +77,12 @@ def test_all_fields_of_best_effort() -> None:
     ],
 )
 def test_blocks_of_a_class(name, kind, number) -> None:
-    assert values(decide(be(block(name, kind)))) == {(BE, number): NO_LIMIT}
+    assert values(decide(be(block(name, kind, readBPS=7)))) == {(BE, number): {READ_BPS: "7"}}
+
+
+def test_what_is_not_said_is_not_asked_for_and_0_is_no_limit() -> None:
+    assert values(decide(be(block()))) == {}
+    assert values(decide(be(block(readIOPS=0)))) == {(BE, "253:0"): {READ_IOPS: "0"}}
 
 
 @pytest.mark.parametrize(
@@ -105,7 +109,7 @@ def test_one_block_that_cannot_be_told_leaves_the_class_alone(name, kind, why) -
 )
 def test_volumes_of_a_pod(volume, number) -> None:
     found = values(decide({}, pod(block(volume["name"], "podvolume", writeBPS=9), spec={"volumes": [volume]})))
-    assert found == {("kubepods/besteffort/poduid-p", number): {**NO_LIMIT, WRITE_BPS: "9"}}
+    assert found == {("kubepods/besteffort/poduid-p", number): {WRITE_BPS: "9"}}
 
 
 @pytest.mark.parametrize(
@@ -177,7 +181,7 @@ def test_a_model_with_holes_and_a_kernel_without_one_are_said() -> None:
 @pytest.mark.parametrize(("has", "file"), [((WEIGHT, BFQ_WEIGHT), WEIGHT), ((BFQ_WEIGHT,), BFQ_WEIGHT), ((), None)])
 def test_weights_go_where_the_kernel_has_them(has, file) -> None:
     found = decide(be(block(ioWeightPercent=50)), has=has)
-    weights = {k: v for k, v in values(found)[BE, "253:0"].items() if "throttle" not in k}
+    weights = {k: v for k, v in values(found).get((BE, "253:0"), {}).items() if "throttle" not in k}
     assert weights == ({} if file is None else {file: "50"})
     assert ("no weights" in found.note) == (file is None)
 
