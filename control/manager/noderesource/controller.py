@@ -164,7 +164,7 @@ class NodeResourceController(Controller):
     def sweep(self, names: Sequence[str]) -> None:
         """Work out what these nodes lend and queue those that must be written."""
         begun = self.context.clock.monotonic()
-        for result, decision in self._work_out(names):
+        for result, decision in self._work_out(names, in_words=False):
             name = result.node.metadata.name
             if decision:
                 self.queue.add(name)
@@ -173,7 +173,7 @@ class NodeResourceController(Controller):
         self._shown.seconds.observe(self.context.clock.monotonic() - begun)
         self._shown.nodes.inc(len(names))
 
-    def _work_out(self, names: Iterable[str]) -> list[tuple[Result, Decision]]:
+    def _work_out(self, names: Iterable[str], *, in_words: bool = True) -> list[tuple[Result, Decision]]:
         config, clock = self.context.config, self.context.clock
         now, wall = clock.monotonic(), clock.now()
         results = self.calculator.run(self.table, config.current, config.strategy, names, wall)
@@ -182,7 +182,8 @@ class NodeResourceController(Controller):
         for result in results:
             name = result.node.metadata.name
             topology, synced = self.table.topologies.get(name), self._synced.get(name, Synced())
-            worked_out.append((result, decide(result, topology, synced, now=now, wall=wall)))
+            decision = decide(result, topology, synced, now=now, wall=wall, in_words=in_words)
+            worked_out.append((result, decision))
             self._told[name] = _told(result, now)
         self._count_plugins(results)
         return worked_out

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from control.manager.noderesource import zones
@@ -18,7 +19,7 @@ from control.manager.noderesource.interference import written_holds
 from control.manager.noderesource.prepare import LENT, meta_patch, must_write, prepare, status_patch
 from koordlet.api import names
 from koordlet.api.core import Node
-from koordlet.api.lending import DISABLED, INTERFERENCE, Hold
+from koordlet.api.lending import DISABLED, INTERFERENCE, Hold, Lending
 from koordlet.api.sloconfig.colocation import DEFAULT, ColocationStrategy
 from koordlet.api.topology import NodeResourceTopology
 
@@ -48,9 +49,15 @@ class Decision:
 
 
 def decide(
-    result: Result, topology: NodeResourceTopology | None, synced: Synced, *, now: float, wall: float
+    result: Result,
+    topology: NodeResourceTopology | None,
+    synced: Synced,
+    *,
+    now: float,
+    wall: float,
+    in_words: bool = True,
 ) -> Decision:
-    """`now` is monotonic, `wall` Unix time."""
+    """`now` is monotonic, `wall` Unix time; without `in_words` the patch lacks the explanation, its costliest part."""
     node = result.node
     if not node.status.capacity or not node.status.allocatable:
         return Decision({}, {}, False, synced)
@@ -62,7 +69,8 @@ def decide(
         due = overdue(synced.node, now, result.strategy)
         turned = _turned(result)
         if due or turned or must_write(node, prepared, result.plan.devices, threshold_of(result.strategy)):
-            status = status_patch(node, prepared, lambda: explained(result, prepared, wall), turned=turned, now=wall)
+            words = partial(explained, result, prepared, wall) if in_words else Lending
+            status = status_patch(node, prepared, words, turned=turned, now=wall)
             confirmed = synced.node if status else now
     renewed = overdue(synced.topology, now, result.strategy)
     rewrite = topology is not None and new_zones(zones.typed_zones(topology), result, refresh=renewed) is not None

@@ -1,0 +1,272 @@
+"""The columns against a slow plain implementation made from spec 04 §6.3 to §6.5, and laws that hold for any input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control.manager.noderesource.batch import lend
+from control.manager.noderesource.columns import Columns, Setting, Settings
+from control.manager.noderesource.fold import node_row, zone_rows
+from control.manager.noderesource.mid import lend_mid
+from control.manager.noderesource.pods import PodFacts
+from control.manager.noderesource.report import Report
+from control.manager.noderesource.reserved import Own
+from control.manager.noderesource.units import UNIT, ceil_units
+from koordlet.api.sloconfig.colocation import ColocationStrategy
+from tests.control.manager.noderesource.world import strategy
+
+CORE, BYTE = 10**9, 10**3
+CLASSES = ("koord-prod", "koord-mid", "koord-batch", "koord-free", "")
+cpus = st.one_of(st.integers(0, 40).map(lambda n: n * CORE), st.integers(0, 40 * CORE))
+memories = st.one_of(st.integers(0, 200).map(lambda n: n * 2**30 * BYTE), st.integers(0, 200 * 2**30 * BYTE))
+both = st.tuples(cpus, memories)
+capacities = st.tuples(st.integers(1, 300).map(lambda n: n * CORE), st.integers(1, 2**40).map(lambda n: n * BYTE))
+
+
+@dataclass(frozen=True)
+class Node:
+    own: Own
+    pods: tuple[PodFacts, ...]
+    report: Report
+    how: ColocationStrategy
+    strict: bool
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> Node:
+    count = draw(st.integers(0, 6))
+    pods = tuple(
+        PodFacts(
+            f"demo/p{index}",
+            draw(st.sampled_from(CLASSES)),
+            draw(st.booleans()),
+            draw(both),
+            tuple(sorted(draw(st.sets(st.integers(0, 4), max_size=3)))),
+        )
+        for index in range(count)
+    )
+    measured = {
+        f"demo/p{index}": (draw(both), draw(st.sampled_from(CLASSES)))
+        for index in draw(st.sets(st.integers(0, count + 2)))
+    }
+    report = Report(
+        at=0.0,
+        node_usage=draw(both),
+        complete=draw(st.booleans()),
+        system=draw(both),
+        host_high=draw(both),
+        host_prod=draw(both),
+        pods=measured,
+        reclaimable=draw(both),
+    )
+    percents = {
+        name: draw(st.integers(0, high))
+        for name, high in {
+            "cpu_reclaim_threshold_percent": 200,
+            "memory_reclaim_threshold_percent": 200,
+            "mid_cpu_threshold_percent": 100,
+            "mid_memory_threshold_percent": 100,
+            "mid_unallocated_percent": 100,
+            "mid_static_cpu_reserved_percent": 100,
+            "mid_static_memory_reserved_percent": 100,
+        }.items()
+    }
+    limits = {
+        name: draw(st.none() | st.integers(0, 150))
+        for name in ("batch_cpu_threshold_percent", "batch_memory_threshold_percent")
+    }
+    how = strategy(
+        **percents,
+        **limits,
+        cpu_calculate_policy=draw(st.sampled_from(("usage", "maxUsageRequest", "request", "odd"))),
+        memory_calculate_policy=draw(st.sampled_from(("usage", "maxUsageRequest", "request", ""))),
+        mid_reclaim_mode=draw(st.sampled_from((None, "static"))),
+    )
+    own = Own(draw(capacities), draw(both), draw(both))
+    return Node(own, pods, report, how, draw(st.booleans()))
+
+
+# --- the plain implementation: exact fractions of a core and of a byte, one resource at a time
+
+
+def fraction(amount: tuple[int, int], resource: int) -> Fraction:
+    return Fraction(amount[resource], (CORE, BYTE)[resource])
+
+
+def times(amount: Fraction, ratio: float, resource: int) -> Fraction:
+    """mulMilli for cpu, mul for memory."""
+    if resource == 0:
+        return Fraction(math.trunc(float(math.ceil(amount * 1000)) * ratio), 1000)
+    return Fraction(math.trunc(float(math.ceil(amount)) * ratio))
+
+
+def takes(pod: PodFacts) -> bool:
+    return pod.priority not in ("koord-batch", "koord-free")
+
+
+def sums(node: Node, resource: int) -> tuple[Fraction, Fraction, Fraction]:
+    """hpReq, hpUsed, hpMax."""
+    request = used = peak = Fraction(0)
+    for pod in filter(takes, node.pods):
+        asked = fraction(pod.request, resource)
+        request += asked
+        if pod.key not in node.report.pods:
+            used += asked
+            peak += 0 if node.strict else asked
+            continue
+        usage = fraction(node.report.pods[pod.key][0], resource)
+        used += asked if pod.exclusive and resource == 0 else usage
+        peak += max(asked, usage)
+    known = {pod.key for pod in node.pods}
+    for key, (amount, priority) in node.report.pods.items():
+        if key not in known and priority not in ("koord-batch", "koord-free"):
+            used += fraction(amount, resource)
+            peak += fraction(amount, resource)
+    return request, used, peak
+
+
+def plain_batch(node: Node, resource: int) -> int:
+    how = node.how
+    reclaim, policy, limit = (
+        (how.cpu_reclaim_threshold_percent, how.cpu_calculate_policy, how.batch_cpu_threshold_percent),
+        (how.memory_reclaim_threshold_percent, how.memory_calculate_policy, how.batch_memory_threshold_percent),
+    )[resource]
+    assert reclaim is not None
+    capacity = fraction(node.own.capacity, resource)
+    margin = times(capacity, (100 - reclaim) / 100, resource)
+    reserved = max(fraction(node.own.kubelet, resource), fraction(node.own.annotation, resource))
+    measured = fraction(node.report.system, resource) + fraction(node.report.host_high, resource)
+    system = max(measured, reserved)
+    request, used, peak = sums(node, resource)
+    if policy == "request" and resource == 1:
+        result = capacity - margin - reserved - request
+    elif policy == "maxUsageRequest":
+        result = capacity - margin - system - peak
+    else:
+        result = capacity - margin - system - used
+    result = max(result, Fraction(0))
+    if limit is not None:
+        result = min(result, times(capacity, limit / 100, resource))
+    return math.ceil(result * (1000, 1)[resource])
+
+
+def plain_mid(node: Node, resource: int) -> int:
+    how = node.how
+    threshold, static = (
+        (how.mid_cpu_threshold_percent, how.mid_static_cpu_reserved_percent),
+        (how.mid_memory_threshold_percent, how.mid_static_memory_reserved_percent),
+    )[resource]
+    assert threshold is not None and static is not None and how.mid_unallocated_percent is not None
+    capacity = fraction(node.own.capacity, resource)
+    limit = times(capacity, threshold / 100, resource)
+    if how.mid_reclaim_mode == "static":
+        return math.ceil(min(times(capacity, static / 100, resource), limit) * (1000, 1)[resource])
+    unused = capacity - fraction(node.report.node_usage, resource) if node.report.complete else Fraction(0)
+    reserved = max(fraction(node.own.kubelet, resource), fraction(node.own.annotation, resource))
+    system = max(fraction(node.report.system, resource) + fraction(node.report.host_prod, resource), reserved)
+    asked = sum(
+        (fraction(pod.request, resource) for pod in node.pods if pod.priority in ("koord-prod", "")), Fraction()
+    )
+    unallocated = max(capacity - system - asked, Fraction(0))
+    mid = max(min(fraction(node.report.reclaimable, resource), unused), Fraction(0))
+    mid += times(unallocated, how.mid_unallocated_percent / 100, resource)
+    return math.ceil(min(mid, limit) * (1000, 1)[resource])
+
+
+def table(given: Sequence[Node]) -> tuple[Columns, Settings]:
+    rows = [node_row(node.own, node.pods, node.report, strict=node.strict) for node in given]
+    return Columns.of(rows), Settings.of([Setting.of(node.how) for node in given])
+
+
+@given(st.lists(nodes(), max_size=5))
+def test_columns_agree_with_the_plain_implementation(given_nodes: list[Node]) -> None:
+    rows, settings = table(given_nodes)
+    batch, mid = ceil_units(lend(rows, settings).amount), ceil_units(lend_mid(rows, settings).amount)
+    assert batch.tolist() == [[plain_batch(node, one) for one in (0, 1)] for node in given_nodes]
+    assert mid.tolist() == [[plain_mid(node, one) for one in (0, 1)] for node in given_nodes]
+
+
+def lent(node: Node) -> list[int]:
+    rows, settings = table([node])
+    amounts: list[int] = ceil_units(lend(rows, settings).amount)[0].tolist()
+    return amounts
+
+
+@given(nodes())
+def test_never_negative_never_above_the_limit(node: Node) -> None:
+    rows, settings = table([node])
+    found = lend(rows, settings)
+    assert (found.amount >= 0).all()
+    assert (found.amount <= found.limit).all()
+
+
+@given(nodes())
+def test_lent_and_taken_and_kept_free_fit_into_the_node(node: Node) -> None:
+    rows, settings = table([node])
+    found = lend(rows, settings)
+    total = found.amount + found.high + found.system + found.margin
+    assert ((total <= rows.capacity) | (found.amount == 0)).all()
+
+
+@given(nodes(), both)
+def test_more_use_never_lends_more(node: Node, more: tuple[int, int]) -> None:
+    system = (node.report.system[0] + more[0], node.report.system[1] + more[1])
+    busier = lent(replace(node, report=node.report._replace(system=system)))
+    assert all(after <= before for after, before in zip(busier, lent(node), strict=True))
+
+
+@given(nodes(), both, st.sampled_from(("koord-prod", "koord-mid", "")))
+def test_another_pod_never_lends_more_and_a_batch_pod_changes_nothing(
+    node: Node, request: tuple[int, int], priority: str
+) -> None:
+    def plus(one: PodFacts) -> list[int]:
+        return lent(replace(node, pods=(*node.pods, one)))
+
+    before = lent(node)
+    assert all(a <= b for a, b in zip(plus(PodFacts("demo/new", priority, False, request)), before, strict=True))
+    assert plus(PodFacts("demo/new", "koord-batch", False, request)) == before
+
+
+@given(nodes(), st.integers(0, 100))
+def test_a_higher_reclaim_percentage_never_lends_less(node: Node, more: int) -> None:
+    cpu = node.how.cpu_reclaim_threshold_percent
+    assert cpu is not None
+    higher = msgspec.structs.replace(node.how, cpu_reclaim_threshold_percent=cpu + more)
+    assert lent(replace(node, how=higher))[0] >= lent(node)[0]
+
+
+@given(nodes(), st.integers(1, 4))
+def test_zones_together_take_what_the_node_takes(node: Node, count: int) -> None:
+    """Each part is rounded up, so zones together never take less, and at most a thousandth a part more."""
+    capacities = [(numa, (node.own.capacity[0] // count, node.own.capacity[1] // count)) for numa in range(count)]
+    zones = zone_rows(node.own, capacities, node.pods, node.report)
+    whole = node_row(node.own, node.pods, node.report)
+    parts = (len(node.pods) + len(node.report.pods) + 1) * count
+    for field in ("high_request", "high_used", "high_max", "system"):
+        for resource, smallest in ((0, 10**6), (1, 1)):
+            total = sum(getattr(zone, field)[resource] for zone in zones)
+            wanted = getattr(whole, field)[resource] + (whole.host_high[resource] if field == "system" else 0)
+            assert wanted <= total <= wanted + parts * smallest + parts * (10**6 if resource == 0 else 1)
+
+
+@given(st.lists(nodes(), min_size=1, max_size=4), st.data())
+def test_rows_do_not_depend_on_their_neighbours(given_nodes: list[Node], data: Any) -> None:
+    rows, settings = table(given_nodes)
+    chosen = data.draw(st.integers(0, len(given_nodes) - 1))
+    alone = table([given_nodes[chosen]])
+    assert (lend(rows, settings).amount[chosen] == lend(*alone).amount[0]).all()
+
+
+@pytest.mark.parametrize("amount", [0, 1, 10**6 - 1, 10**6, 10**6 + 1])
+def test_units_round_up(amount: int) -> None:
+    assert ceil_units(np.array([[amount, amount]]))[0].tolist() == [-(-amount // int(unit)) for unit in UNIT]
