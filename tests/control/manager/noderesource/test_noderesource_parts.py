@@ -117,8 +117,11 @@ def test_a_node_that_holds_everything_gets_no_patch() -> None:
 
 @pytest.mark.parametrize(
     ("have", "wanted", "write"),
-    [("20000", 20000, False), ("20000", 22000, False), ("20000", 22001, True), ("20000", 18000, False)]
-    + [
+    [
+        ("20000", 20000, False),
+        ("20000", 22000, False),
+        ("20000", 22001, True),
+        ("20000", 18000, False),
         ("20000", 17999, True),
         ("0", 0, False),
         ("0", 1, True),
@@ -250,8 +253,14 @@ def test_normalization(how: Any, label: str | None, info: Any, expected: Any) ->
 
 @pytest.mark.parametrize(
     ("old", "new", "write"),
-    [(None, "1.00", True), ("1.00", "1.00", False), ("1.21", "1.20", False), ("1.23", "1.20", True)]
-    + [("x", "1.00", True), ("-1", "1.00", True)],
+    [
+        (None, "1.00", True),
+        ("1.00", "1.00", False),
+        ("1.21", "1.20", False),
+        ("1.23", "1.20", True),
+        ("x", "1.00", True),
+        ("-1", "1.00", True),
+    ],
 )
 def test_normalization_is_written_when_it_differs(old: str | None, new: str, write: bool) -> None:
     node = make_node(annotations={names.ANNOTATION_CPU_NORMALIZATION_RATIO: old} if old else {})
