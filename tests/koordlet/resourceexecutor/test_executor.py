@@ -14,7 +14,7 @@ from koordlet.resourceexecutor.ledger import Ledger, LedgerError
 from koordlet.resourceexecutor.merge import OwnerRule
 from koordlet.resourceexecutor.settings import Setting, Update, Value
 from koordlet.system.cpuset import CPUSet
-from koordlet.system.write import Busy
+from koordlet.system.write import Busy, Denied, Refused, TargetGone, Unsupported, WriteError
 
 from .conftest import CPUS, IDLE, QUOTA, SHARES, ModelKernel, Recorder, ledger_at, wants
 
@@ -194,6 +194,48 @@ def test_a_refusal_costs_only_its_own_setting_and_is_tried_again(make, kernel) -
     assert kernel.values[bad] == 2
 
 
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [(Busy, errno.EBUSY), (Refused, errno.EINVAL), (Denied, errno.EROFS), (Denied, errno.EACCES),
+     (Unsupported, errno.EOPNOTSUPP), (TargetGone, errno.ENOENT), (WriteError, errno.EIO)],
+    ids=lambda value: errno.errorcode[value] if isinstance(value, int) else "",
+)  # fmt: skip
+def test_whatever_the_kernel_says_is_shown_counted_and_tried_again_in_a_while(make, kernel, kind, code) -> None:
+    """ENOENT of a file whose group is there is a refusal as well."""
+    clock = Clock()
+    executor = make(clock=clock)
+    bad, good = Setting(SHARES, POD), Setting(SHARES, CONTAINER)
+    kernel.broken[bad] = kind(bad.label, "2", code, "no")
+    executor.declare("hook", wants({bad: 2, good: 2}))
+    for _ in range(3):
+        result = executor.apply()
+        assert list(result.problems) == [bad] and kernel.values[good] == 2
+    row = ("hook", SHARES, "failed")
+    assert executor._registries._counts["resource_update_problems_total"] == {row: 1.0}
+    clock.now += 6
+    executor.apply()
+    assert executor._registries._counts["resource_update_problems_total"] == {row: 2.0}
+    del kernel.broken[bad]
+    clock.now += 3600  # a clock that jumps ahead (a machine that slept) only makes it look sooner
+    assert executor.apply().problems == {} and kernel.values[bad] == 2
+    executor.give_everything_back()
+    assert kernel.values[bad] == kernel.values[good] == 1024
+
+
+def test_what_can_not_be_given_back_is_shown_until_it_can(make, kernel) -> None:
+    executor = make()
+    setting = Setting(SHARES, POD)
+    executor.declare("hook", wants({setting: 2}))
+    executor.apply()
+    kernel.broken[setting] = Denied(setting.label, "1024", errno.EROFS, "read only")
+    executor.withdraw("hook")
+    assert "read only" in executor.apply().problems[setting]
+    assert executor.originals == {setting: 1024}
+    del kernel.broken[setting]
+    executor.apply()
+    assert kernel.values[setting] == 1024 and executor.originals == {}
+
+
 def test_the_owner_that_stands_higher_wins_and_the_other_is_named(make, kernel) -> None:
     executor = make(rules=(OwnerRule((QUOTA,), ("suppress", "burst"), "what protects others goes first"),))
     setting = Setting(QUOTA, POD)
@@ -223,6 +265,19 @@ def test_after_a_kill_the_next_one_knows_what_to_give_back(make, kernel, tmp_pat
     third = make(ledger_at(tmp_path / "ledger.json"))
     third.give_everything_back()
     assert kernel.values == before
+
+
+def test_what_leftovers_stood_in_the_way_of_is_set_with_them_gone(make, kernel, tmp_path) -> None:
+    """Not only at the next retry: the pass in which the last owner speaks is the one that sets everything right."""
+    first = make(ledger_at(tmp_path / "ledger.json"))
+    first.declare("suppress", wants({Setting(QUOTA, POD): 50_000}))
+    first.apply()
+    second = make(ledger_at(tmp_path / "ledger.json"), expected=("suppress", "hook"))
+    second.declare("hook", wants({Setting(QUOTA, CONTAINER): 80_000}))
+    assert list(second.apply().problems) == [Setting(QUOTA, CONTAINER)]
+    second.withdraw("suppress")
+    assert second.apply().problems == {} == second.problems
+    assert (kernel.values[Setting(QUOTA, POD)], kernel.values[Setting(QUOTA, CONTAINER)]) == (-1, 80_000)
 
 
 def test_another_boots_ledger_is_void(tmp_path) -> None:

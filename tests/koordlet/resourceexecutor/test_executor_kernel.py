@@ -83,6 +83,21 @@ def test_a_group_that_was_idle_weighs_again_what_it_did(files, pod, tmp_path) ->
     assert (files.read(idle), files.read(weight)) == (0, before)
 
 
+def test_cpus_that_do_not_exist_are_refused_and_everything_else_is_set(files, pod, kernel_host, tmp_path) -> None:
+    """An annotation may ask for any CPU; the kernel says no, and the group keeps what it has."""
+    nowhere, shares = Setting("cpuset.cpus", pod[1].dir), Setting("cpu.shares", pod[1].dir)
+    before = files.read(nowhere)
+    executor = executor_over(files, tmp_path / "ledger.json")
+    executor.declare("test", wants({nowhere: str(max(kernel_host.facts.online_cpus) + 4000), shares: 512}))
+    result = executor.apply()
+    assert list(result.problems) == [nowhere] and "writing" in result.problems[nowhere]
+    assert files.read(nowhere) == before
+    found = files.read(shares)
+    assert found is not None and abs(int(found) - 512) <= 26
+    executor.give_everything_back()
+    assert files.read(nowhere) == before and executor.originals == {}
+
+
 def test_a_cgroup_that_ends_and_comes_again(files, pod, tmp_path) -> None:
     container = pod[1]
     setting = Setting("cpu.shares", container.dir)
