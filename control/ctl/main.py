@@ -14,6 +14,8 @@ from control.ctl.down import down as take_down
 from control.ctl.errors import CtlError
 from control.ctl.explain import exit_status, page
 from control.ctl.koordletclient import DEFAULT_URL, fetch_explanation, fetch_top
+from control.ctl.node import fetch_node, lending_of
+from control.ctl.node import page as node_page
 from control.ctl.parts import Layout
 from control.ctl.progress import Progress
 from control.ctl.state import Settings
@@ -198,6 +200,27 @@ def explain_pod(
 def print_explanation(said: PodExplained, console: Console) -> None:
     """The page, never cut at the width of the terminal."""
     for line in page(said, SYSTEM_CLOCK.now()):
+        console.print(line, soft_wrap=True)
+
+
+@cli.command("node")
+@click.argument("name")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
+@click.option("--kubeconfig", help="API server to ask.  [default: that of `up`, KUBECONFIG]")
+@state_dir_option
+def node_command(name: str, output: str, kubeconfig: str | None, state_dir: Path) -> None:
+    """Show where a node's capacity goes: prod, reserved, lent to batch and mid pods, and the formulas with numbers.
+
+    Tells what koord-manager wrote, when and why. Exit status 1 when there is no such Node.
+    """
+    admin = Layout(state_dir).admin_kubeconfig
+    asked = kubeconfig or (str(admin) if admin.exists() else None)
+    said = lending_of(asyncio.run(fetch_node(asked, name)))
+    if output == "json":
+        click.echo(encode(said))
+        return
+    console = Console(highlight=False)
+    for line in node_page(said, SYSTEM_CLOCK.now()):
         console.print(line, soft_wrap=True)
 
 
