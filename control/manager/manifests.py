@@ -53,8 +53,9 @@ RULES: list[Object] = [
     rule("", ["namespaces"], ["get", "list", "watch"]),
     rule("scheduling.k8s.io", ["priorityclasses"], ["get", "list", "watch"]),
     rule("config.koordinator.sh", ["clustercolocationprofiles"], ["list", "watch"]),
-    rule("scheduling.sigs.k8s.io", ["elasticquotas"], ["list", "watch"]),
-    rule("quota.koordinator.sh", ["elasticquotaprofiles"], ["list", "watch"]),
+    # quotaprofile, and pods that are counted against quotas
+    rule("scheduling.sigs.k8s.io", ["elasticquotas"], ["get", "list", "watch", "create", "patch"]),
+    rule("quota.koordinator.sh", ["elasticquotaprofiles"], ["list", "watch", "patch"]),
     # colocationprofile
     rule("", ["pods"], ["get", "list", "watch", "patch"]),
     # what is wrong with configuration, profiles, nodes; Events of cluster-scoped objects live in `default`

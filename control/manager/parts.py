@@ -11,6 +11,7 @@ from control.manager.nodemetric import NodeMetricController
 from control.manager.noderesource.controller import NodeResourceController
 from control.manager.nodeslo import NodeSLOController
 from control.manager.quota.hooks import MutateQuota, ValidateQuota
+from control.manager.quota.profile import QuotaProfileController
 from control.manager.webhook.admission import Handler
 from control.manager.webhooks.mutatehooks import MutatePod, MutateReservation
 from control.manager.webhooks.objecthooks import MutateNodeStatus, ValidateConfigMap, ValidateNode
@@ -21,6 +22,7 @@ CONTROLLERS: dict[str, Callable[[Context], Controller]] = {
     "nodemetric": NodeMetricController,
     "noderesource": NodeResourceController,
     "nodeslo": NodeSLOController,
+    "quotaprofile": QuotaProfileController,
 }
 """Name (as in --controllers) -> constructor."""
 

@@ -1,0 +1,130 @@
+"""Root quotas as large as some nodes: the example of spec 04 §7, and the controller against a real API server."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from control.manager.quota.profiledecide import resource_keys, tree_id, wanted
+from koordlet.api.core import Node
+from koordlet.api.quantity import Quantity
+from koordlet.api.quota import ElasticQuota, ElasticQuotaProfile
+from koordlet.api.wire import convert
+from koordlet.kube import NotFound
+
+KEY = "quota.scheduling.koordinator.sh/"
+PROFILES = "/apis/quota.koordinator.sh/v1alpha1/namespaces/default/elasticquotaprofiles"
+QUOTA = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/elasticquotas/root"
+
+
+def node(name, ready=True, unschedulable=False):
+    amounts = {"cpu": "10", "memory": "1000", "storage": "1000"}
+    conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
+    return convert(
+        {
+            "metadata": {"name": name, "labels": {"zone": "a"}},
+            "spec": {"unschedulable": unschedulable},
+            "status": {"allocatable": amounts, "conditions": conditions},
+        },
+        Node,
+    )
+
+
+def profile(namespace="", name="profile1", ratio=None, labels=None, **annotations):
+    meta = {"name": name, "namespace": namespace, "labels": labels or {}, "annotations": annotations}
+    spec = {"quotaName": "root", "nodeSelector": {"matchLabels": {"zone": "a"}}, "quotaLabels": {"mine": "1"}}
+    return convert({"metadata": meta, "spec": {**spec, "resourceRatio": ratio}}, ElasticQuotaProfile)
+
+
+def plain(amounts):
+    return {name: float(amount) for name, amount in amounts.items()}
+
+
+EXAMPLES = {
+    "whole": (None, ["cpu", "memory"], {"cpu": 20, "memory": 2000}, (20, 2000), (10, 1000)),
+    "nine tenths": ("0.9", ["cpu", "memory"], {"cpu": 18, "memory": 1800}, (18, 1800), (9, 900)),
+    "cpu alone": ("0.9", ["cpu"], {"cpu": 18}, (18, 1800), (9, 900)),
+    "a key that no node has": (None, ["gpu"], {"gpu": 0}, (20, 2000), (10, 1000)),
+    "ratio over 1": ("1.5", ["cpu"], {"cpu": 20}, (20, 2000), (10, 1000)),
+    "unreadable ratio": ("most", ["cpu"], {"cpu": 20}, (20, 2000), (10, 1000)),
+}
+
+
+@pytest.mark.parametrize(("ratio", "keys", "lower", "everything", "idle"), EXAMPLES.values(), ids=EXAMPLES)
+def test_the_quota_of_two_nodes(ratio, keys, lower, everything, idle):
+    want = wanted(profile(ratio=ratio), [node("n1"), node("n2", ready=False)], keys)
+    assert plain(want.spec.min) == lower
+    assert want.spec.max == dict.fromkeys(keys, Quantity("4611686018427387"))
+    for key, (cpu, rest) in (("total-resource", everything), ("unschedulable-resource", idle)):
+        found = {name: float(Quantity(text)) for name, text in json.loads(want.annotations[KEY + key]).items()}
+        assert found == {"cpu": cpu, "memory": rest, "storage": rest}
+    assert want.labels == {
+        KEY + "profile": "profile1", "mine": "1", KEY + "tree-id": "2862972692226656278", KEY + "is-root": "true",
+    }  # fmt: skip
+
+
+def test_nodes_that_take_no_pods():
+    nodes = [node("a"), node("b", unschedulable=True), node("c", ready=False)]
+    want = wanted(profile(), nodes, ["cpu"])
+    assert json.loads(want.annotations[KEY + "unschedulable-resource"])["cpu"] == "20"
+
+
+def test_tree_ids():
+    assert tree_id(profile()) == "2862972692226656278"
+    assert tree_id(profile("default")) == "3288849408605801223"
+    assert tree_id(profile(labels={KEY + "tree-id": "mine"})) == "mine"
+
+
+def test_resource_keys():
+    assert resource_keys({}) == (["cpu", "memory"], None)
+    assert resource_keys({KEY + "resource-keys": '["cpu"]'}) == (["cpu"], None)
+    keys, problem = resource_keys({KEY + "resource-keys": "cpu"})
+    assert keys == ["cpu", "memory"] and KEY + "resource-keys" in problem
+
+
+def test_what_is_more_on_the_quota_stays():
+    want = wanted(profile(), [node("a")], ["cpu"])
+    same = ElasticQuota(spec=want.spec)
+    same.metadata.labels = {**want.labels, "other": "1"}
+    same.metadata.annotations = {**want.annotations, KEY + "shared-weight": "{}"}
+    assert not want.changes(same)
+    same.metadata.labels["mine"] = "2"
+    assert want.changes(same)
+
+
+async def test_a_quota_follows_its_nodes(asking):
+    cluster = await asking()
+    for name in ("n1", "n2"):
+        meta = {"name": name, "labels": {"zone": "a"}}
+        await cluster.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": meta})
+        status = {"allocatable": {"cpu": "10", "memory": "1000"}, "conditions": [{"type": "Ready", "status": "True"}]}
+        await cluster.merge(f"/api/v1/nodes/{name}/status", {"status": status})
+    nodes = cluster.manager.context.caches.informer(Node)
+    await cluster.until(lambda: sum(bool(each.status.allocatable) for each in nodes.list()) == 2)
+    made = await cluster.create(
+        PROFILES,
+        {
+            "apiVersion": "quota.koordinator.sh/v1alpha1",
+            "kind": "ElasticQuotaProfile",
+            "metadata": {"name": "p"},
+            "spec": {"quotaName": "root", "nodeSelector": {"matchLabels": {"zone": "a"}}},
+        },
+    )
+
+    async def quota(cpu):
+        try:
+            found = await cluster.get(QUOTA)
+        except NotFound:
+            return None
+        return found if found["spec"]["min"].get("cpu") == cpu else None
+
+    found = await cluster.until(lambda: quota("20"))
+    assert found["metadata"]["labels"][KEY + "is-root"] == "true"
+    assert found["metadata"]["labels"][KEY + "tree-id"]
+    labelled = await cluster.get(f"{PROFILES}/p")
+    assert labelled["metadata"]["labels"][KEY + "tree-id"] == found["metadata"]["labels"][KEY + "tree-id"]
+    change = {"spec": {"resourceRatio": "0.5"}, "metadata": {"annotations": {KEY + "resource-keys": '["cpu"]'}}}
+    assert made["metadata"]["generation"] < (await cluster.merge(f"{PROFILES}/p", change))["metadata"]["generation"]
+    found = await cluster.until(lambda: quota("10"))
+    assert found["spec"]["min"] == {"cpu": "10"}, "keys that are no longer wanted are gone"
