@@ -143,7 +143,7 @@ def page(said: PodExplained, now: float) -> Iterator[Text]:
     style = "bold red" if status == EXIT_NEIGHBOUR else "bold yellow" if status else "bold green"
     yield Text(headline(said), style=style if said.judged and said.enabled else "bold")
     for one in said.held_back:
-        yield Text(f"Held back in {one.resource} since {text.age(now - one.since)}: {held_back_words(one)}.", "yellow")
+        yield Text(f"Held back in {one.resource} for {text.age(now - one.since)}: {held_back_words(one)}.", "yellow")
         yield Text(f"  because {one.why}", style="dim")
     for one in said.held_back_for:
         yield Text(f"{one.namespace}/{one.pod} is held back for it in {one.resource}: {held_back_words(one)}.", "green")

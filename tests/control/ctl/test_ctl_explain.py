@@ -20,6 +20,7 @@ from koordlet.api.interference import (
     Blamed,
     ChangeSaid,
     ContainerExplained,
+    HeldBack,
     PodExplained,
     SeriesSaid,
     SignalSaid,
@@ -132,6 +133,36 @@ def test_a_sparkline_fits_and_loses_no_peak(values, width):
 @given(st.floats(-1.0, 2.0))
 def test_a_bar_keeps_its_width(share):
     assert len(bar(share, 10)) == 10
+
+
+def held_back(**changes) -> HeldBack:
+    given = {
+        "namespace": "demo",
+        "pod": "batch-0",
+        "resource": "cpu",
+        "percent": 40,
+        "had": 950,
+        "left": "quota 38000 us",
+        "since": NOW - 34,
+        "why": "container serve of demo/web lost 43 % of its time",
+    }
+    return HeldBack(**{**given, **changes})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ({"held_back": [held_back()]}, "Held back in cpu for 34s: 40 % of 950m left (quota 38000 us)."),
+        ({"held_back": [held_back()]}, "because container serve of demo/web lost 43 % of its time"),
+        ({"held_back": [held_back(floor=True)]}, "40 % of 950m left (quota 38000 us), no further."),
+        ({"held_back": [held_back(problem="no disk is known")]}, "(quota 38000 us), but no disk is known."),
+        ({"held_back": [held_back(resource="memory", had=512 << 20, left="204 MiB")]}, "40 % of 512Mi left"),
+        ({"held_back": [held_back(resource="io", had=8 << 20, left="x")]}, "40 % of 8Mi a second left"),
+        ({"held_back_for": [held_back()]}, "demo/batch-0 is held back for it in cpu: 40 % of 950m left"),
+    ],
+)
+def test_what_is_done_about_it_is_told_on_both_pages(given, shown) -> None:
+    assert shown in "\n".join(line.plain for line in page(pod(verdict(), **given), NOW))
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from control.ctl.koordletclient import KoordletUnreachable, fetch_ready, fetch_t
 from control.ctl.state import Settings
 from control.ctl.status import gather, render
 from koordlet.api.enforcement import Enforcement, RuleState, SettingState
+from koordlet.api.interference import HeldBack
 from koordlet.api.top import Culprit, FeatureState, SchedLatency, Top, TopRow
 from koordlet.api.wire import encode
 
@@ -41,6 +42,8 @@ ENFORCED = Enforcement(
         SettingState(setting="kubepods/b/cpu.shares", value=2, owner="batchresource", problem="the kernel refused it"),
     ],
     stuck={"kubepods/c/cpu.idle": "in use"},
+    node_slo={"cpuBurstStrategy.policy": "'always' is none of"},
+    held_back=[HeldBack(namespace="demo", pod="burn", resource="cpu", percent=40, left="quota 5 us", why="web waits")],
 )
 
 
@@ -111,6 +114,8 @@ async def test_status_of_a_lone_koordlet(koordlet: str, tmp_path: Path, monkeypa
     assert "cpuburst" in said and "the kernel refused it" in said
     assert "cpusuppress before cpuburst" in said
     assert "can't be given back: in use" in said
+    assert "cpuBurstStrategy.policy" in said and "'always' is none of" in said
+    assert "demo/burn" in said and "40 %, quota 5 us" in said and "web waits" in said
 
 
 async def test_status_of_parts_that_ended(tmp_path: Path) -> None:

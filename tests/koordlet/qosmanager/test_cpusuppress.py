@@ -168,6 +168,12 @@ def test_the_quota_policy_gives_the_cpus_back() -> None:
     assert decision.figures == {"be_suppress_cpu_cores": {("cfsQuota",): 3.1}}
 
 
+def test_while_it_hurts_a_service_best_effort_gets_part_of_its_quota() -> None:
+    held = {Setting("cpu.cfs_quota_us", BE_DIR): -1}
+    view = be_node(slo=on(cpuSuppressPolicy="cfsQuota"), held=held)
+    assert values(CPUSuppress(target=lambda: 40).decide(view)) == {("cpu.cfs_quota_us", BE_DIR): 124_000}
+
+
 def test_switched_off_it_wants_nothing_so_that_everything_is_given_back() -> None:
     assert CPUSuppress().decide(be_node()).updates == ()
 
