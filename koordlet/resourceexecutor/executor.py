@@ -34,6 +34,8 @@ RETRY_SECONDS = 5.0
 DURATION_BUCKETS = tuple(0.01 * 4**power for power in range(8))
 """Milliseconds (spec 03 §6)."""
 SCHEMATA = ("resctrl.L3", "resctrl.MB")
+SHORT = 200
+"""Characters of a value in the audit log."""
 GIVEN_BACK = "GiveBack"
 NOBODY = "nobody"
 IDLE, WEIGHT = "cpu.idle", "cpu.shares"
@@ -78,6 +80,8 @@ class Executor:
         self._files, self._ledger, self._auditor, self._registries = files, ledger, auditor, registries
         self._rules, self._force, self._clock = tuple(rules), force_seconds, clock
         self._silent = set(expected)
+        self._incomplete = bool(self._silent)
+        """Whether there was no pass yet in which everybody had spoken."""
         self._given: dict[str, tuple[Update, ...]] = {}
         """As declared; `_declared` is what of it can be set."""
         self._declared: dict[str, dict[Setting, Update]] = {}
@@ -162,6 +166,11 @@ class Executor:
         """One pass. A ledger that can't be saved holds back what was never touched before, and nothing else."""
         result, now = PassResult(), self._clock()
         wishes = self.wishes
+        if (
+            self._incomplete and not self._silent
+        ):  # what earlier ones left goes now, and what it stood in the way of comes
+            self._incomplete = False
+            self._held = {setting: held for setting, held in self._held.items() if not held.problem}
         changes = [
             change
             for setting, wish in wishes.items()
@@ -363,7 +372,7 @@ class Executor:
             about = audit.node() if setting.cgroup_dir is None else audit.group(setting.cgroup_dir)
         reason = GIVEN_BACK if wish is None else wish.update.reason or "UpdateCgroups"
         self._auditor.record(
-            3, about, reason, f"update {setting.label} from {change.current} to {change.value}",
+            3, about, reason, f"update {setting.label} from {_short(change.current)} to {_short(change.value)}",
             details={"owner": NOBODY if wish is None else wish.owner},
         )  # fmt: skip
 
@@ -381,3 +390,9 @@ class Executor:
     def _count(self, owner: str, setting: Setting, kind: str, cause: str) -> None:
         self._registries.count("resource_update_problems_total", owner, setting.resource, kind)
         log.once(f"{kind}:{setting.resource}:{cause}", "setting not applied", owner=owner, cause=cause)
+
+
+def _short(value: Value) -> str:
+    """Lists of directories and addresses are as long as a node has pods."""
+    text = str(value)
+    return text if len(text) <= SHORT else f"{text[:SHORT]}… ({len(text)} characters)"

@@ -14,25 +14,26 @@ from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.ledger import Ledger
 from koordlet.resourceexecutor.settings import Setting, Update, Value
 from koordlet.system.cpuset import CPUSet
-from koordlet.system.write import Refused, TargetGone
+from koordlet.system.write import Busy, Refused, TargetGone
 
 QUOTA, CPUS, SHARES, IDLE = "cpu.cfs_quota_us", "cpuset.cpus", "cpu.shares", "cpu.idle"
+MEMORY = "memory.limit_in_bytes"
 IDLE_SHARES, DEFAULT_SHARES = 3, 1024
 INFINITE = float("inf")
 
 
-def _size(quota: Value) -> float:
-    return INFINITE if quota == -1 else float(quota)
-
-
 @dataclass
 class ModelKernel:
-    """Quotas bounded by the nearest limited ancestor, CPU sets nested, as cgroup v1 has them."""
+    """Quotas bounded by the nearest limited ancestor, CPU sets nested, no weight while idle, no memory limit below what
+    is used: as cgroup v1 has them."""
 
     values: dict[Setting, Value] = field(default_factory=dict)
     log: list[tuple[Setting, Value]] = field(default_factory=list)
     reads: int = 0
     broken: dict[Setting, Exception] = field(default_factory=dict)
+    used: dict[str, int] = field(default_factory=dict)
+    """Bytes that can't be reclaimed, by directory."""
+    refused: list[tuple[Setting, Value]] = field(default_factory=list)
 
     def mkdir(self, *directories: str, cpus: str = "0-7") -> None:
         for directory in directories:
@@ -40,6 +41,7 @@ class ModelKernel:
             self.values[Setting(CPUS, directory)] = cpus
             self.values[Setting(SHARES, directory)] = DEFAULT_SHARES
             self.values[Setting(IDLE, directory)] = 0
+            self.values[Setting(MEMORY, directory)] = -1
 
     def rmdir(self, directory: str) -> None:
         for setting in [setting for setting in self.values if setting.cgroup_dir == directory]:
@@ -78,6 +80,8 @@ class ModelKernel:
             raise self.broken[setting]
         if setting.resource in (QUOTA, CPUS) and not self._nested(setting, value):
             raise Refused(setting.label, str(value), 22, "value not acceptable here")
+        if setting.resource == MEMORY and value != -1 and int(value) < self.used.get(setting.cgroup_dir or "", 0):
+            raise Busy(setting.label, str(value), 16, "in use")
         weight = Setting(SHARES, setting.cgroup_dir)
         if setting.resource == SHARES and self.values[Setting(IDLE, setting.cgroup_dir)] == 1:
             raise Refused(setting.label, str(value), 22, "value not acceptable here")
@@ -87,17 +91,25 @@ class ModelKernel:
         self.log.append((setting, value))
 
     def _nested(self, setting: Setting, value: Value) -> bool:
+        if setting.resource == QUOTA:
+            return self._schedulable({**self.values, setting: value})
         parent = setting.cgroup_dir.rpartition("/")[0]
         above = self.values.get(Setting(setting.resource, parent)) if parent else None
-        below = [self.values[other] for other in self._below(setting)]
-        if setting.resource == CPUS:
-            mine = CPUSet.parse(str(value))
-            within = above is None or mine <= CPUSet.parse(str(above))
-            return bool(mine) and within and all(CPUSet.parse(str(held)) <= mine for held in below)
-        own = [held for held in below if held != -1]  # a child without a quota of its own has its parent's
-        return (above is None or value == -1 or _size(value) <= _size(above)) and all(
-            _size(held) <= _size(value) for held in own
+        mine = CPUSet.parse(str(value))
+        within = above is None or mine <= CPUSet.parse(str(above))
+        return (
+            bool(mine) and within and all(CPUSet.parse(str(self.values[one])) <= mine for one in self._below(setting))
         )
+
+    def _schedulable(self, values: dict[Setting, Value]) -> bool:
+        """Whether no quota is above that of the nearest ancestor which has one."""
+        bounds: dict[str, float] = {}
+        for directory, quota in sorted((s.cgroup_dir, held) for s, held in values.items() if s.resource == QUOTA):
+            bound = bounds.get(directory.rpartition("/")[0], INFINITE)
+            if quota != -1 and quota > bound:
+                return False
+            bounds[directory] = bound if quota == -1 else float(quota)
+        return True
 
 
 class Recorder:
