@@ -54,8 +54,8 @@ async def test_a_killed_leader_is_followed_and_nothing_is_written_twice(
         lease = await cluster.get(LEASE)
         return str(lease["spec"].get("holderIdentity", "")).partition("_")[0] if lease else ""
 
-    async def made() -> int:
-        found = await cluster.get("/apis/slo.koordinator.sh/v1alpha1/nodeslos")
+    async def made(kind: str = "nodeslos") -> int:
+        found = await cluster.get(f"/apis/slo.koordinator.sh/v1alpha1/{kind}")
         return len(found["items"])
 
     async def is_holder(name: str) -> bool:
@@ -80,7 +80,7 @@ async def test_a_killed_leader_is_followed_and_nothing_is_written_twice(
     assert lease["acquireTime"] > died
 
     async def all_made() -> bool:
-        return await made() == NODES
+        return await made() == NODES == await made("nodemetrics")
 
     await until(all_made, 60)
     second.send_signal(signal.SIGTERM)
@@ -94,10 +94,11 @@ async def test_a_killed_leader_is_followed_and_nothing_is_written_twice(
         if line["objectRef"].get("resource") in ("nodeslos", "nodemetrics")
         and line["verb"] not in ("get", "list", "watch")
     )
-    created = {key: count for key, count in writes.items() if key[0] == "create" and key[3] == 201}
-    assert sum(count for key, count in created.items() if key[1] == "nodeslos") == NODES
-    assert sum(count for key, count in created.items() if key[1] == "nodemetrics") == NODES
-    assert {key[0] for key in writes} == {"create"}, writes  # nothing was patched that was right, nothing deleted
+    # Nothing was made twice (that would be a 409), nothing that was right was patched, nothing deleted. What the first
+    # leader had asked for when it died is made, but the answer that nobody took may be missing from the audit log.
+    assert {(verb, code) for verb, _, _, code in writes} == {("create", 201)}, writes
+    for kind in ("nodeslos", "nodemetrics"):
+        assert NODES - 1 <= sum(count for key, count in writes.items() if key[1] == kind) <= NODES
 
 
 def test_the_binary_says_what_it_can_not_use() -> None:

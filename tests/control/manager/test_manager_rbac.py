@@ -1,0 +1,190 @@
+"""The manager under its own roles: nothing it asks is refused, and nothing that is granted goes unused."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from control.manager import manifests
+from control.manager.caches import Caches
+from koordlet.api.config import ClusterColocationProfile
+from koordlet.api.core import Namespace, PriorityClass
+from koordlet.api.meta import ObjectMeta
+from koordlet.api.quantity import Quantity
+from koordlet.api.slo import NodeMetric, NodeMetricInfo, NodeMetricStatus, ResourceMap
+from koordlet.api.topology import NodeResourceTopology, ResourceInfo, Zone
+from koordlet.api.wire import Time, to_builtins
+from koordlet.kube import KubeError
+
+ROOT = Path(__file__).parents[3]
+USER = f"system:serviceaccount:koordinator-system:{manifests.ACCOUNT}"
+GATES = ",".join(
+    f"{gate}=true"
+    for gate in (
+        "NodeMutatingWebhook", "NodeValidatingWebhook", "ConfigMapValidatingWebhook", "ReservationMutatingWebhook",
+        "ColocationProfileController", "EnablePodEnhancedValidator", "MultiQuotaTree", "BindingAdmissionWebhook",
+        "EnableQuotaAdmission",
+    )
+)  # fmt: skip
+MERGE = "application/merge-patch+json"
+Right = tuple[str, str, str]
+
+
+def granted() -> set[Right]:
+    """(group, resource, verb) of all rules."""
+    return {
+        (group, resource, verb)
+        for rule in (*manifests.RULES, *manifests.NAMESPACE_RULES)
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def asked(audit: Path) -> Iterator[tuple[Right, int, str]]:
+    """What the manager asked for, with the answer."""
+    for line in map(json.loads, audit.read_text().splitlines()):
+        if line["user"]["username"] == USER and line["objectRef"].get("resource"):
+            ref = line["objectRef"]
+            resource = ref["resource"] + (f"/{ref['subresource']}" if ref.get("subresource") else "")
+            yield (ref.get("apiGroup", ""), resource, line["verb"]), line["responseStatus"]["code"], line["requestURI"]
+
+
+async def test_every_call_is_allowed_and_every_right_is_used(cluster: Any, manager: Any, until: Any) -> None:
+    await cluster.nodes("n1", "n2")
+    running = await manager(
+        f"--feature-gates={GATES}", "--colocation-profile-reconcile-by-default=true",
+        "--colocation-profile-reconcile-interval=200ms",
+    )  # fmt: skip
+    await until(lambda: cluster.spec("nodeslos", "n1"))
+    await exercise(cluster, until, running.manager.context.caches)
+
+    def unused(without: str = "") -> set[Right]:
+        used = {right for right, _, _ in asked(cluster.audit)}
+        return {right for right in granted() - used if right[2] != without}
+
+    try:
+        await until(lambda: not unused(without="watch"), 40)  # a watch is in the audit log when it ends
+    except TimeoutError:
+        pass  # said below
+    await running.stop()
+    await until(lambda: not any(verb == "watch" for _, _, verb in unused()))
+    assert not unused(), "granted and never used"
+    refused = {(right, uri) for right, code, uri in asked(cluster.audit) if code in (401, 403)}
+    assert not refused
+    assert {right for right, _, _ in asked(cluster.audit)} <= granted()
+
+
+async def exercise(cluster: Any, until: Any, caches: Caches) -> None:
+    """Bring about everything that the manager may want to write or read."""
+    raw = cluster.admin.raw
+    slo = "/apis/slo.koordinator.sh/v1alpha1"
+    # an Event, a NodeMetric and a NodeSLO that change and go
+    await raw("PATCH", f"{slo}/nodemetrics/n1", body={"spec": {"metricCollectPolicy": None}}, content_type=MERGE)
+    await raw("PATCH", f"{slo}/nodeslos/n1", body={"spec": {"cpuBurstStrategy": None}}, content_type=MERGE)
+    await raw("DELETE", "/api/v1/nodes/n2")
+    # an Event that is sent, and then again
+    await say_no_config(cluster)
+    # a certificate that has to be made anew
+    secret = f"/api/v1/namespaces/koordinator-system/secrets/{manifests.DEFAULTS.secret_name}"
+    await raw("PATCH", secret, body={"data": {"cert.pem": "eA=="}}, content_type=MERGE)
+    await lend(cluster)
+    await quotas(cluster, until)
+    # a profile that is applied to a pod that waits for a node
+    # in a namespace and under a PriorityClass that no cache has heard of yet
+    await caches.informer(Namespace).stop()
+    await caches.informer(PriorityClass).stop()
+    await raw("POST", "/api/v1/namespaces", body={"metadata": {"name": "jobs", "labels": {"jobs": "yes"}}})
+    fresh = {"metadata": {"name": "fresh"}, "value": 9100}
+    await raw("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body=fresh)
+    await until(lambda: cluster.get("/api/v1/namespaces/jobs/serviceaccounts/default"))
+    pod = {
+        "metadata": {"name": "p", "labels": {"app": "p"}},
+        "spec": {"priorityClassName": "koord-prod", "containers": [{"name": "c", "image": "i"}]},
+    }
+    await raw("POST", "/api/v1/namespaces/jobs/pods", body=pod)
+    await caches.informer(Namespace).start()
+    profile = {
+        "apiVersion": "config.koordinator.sh/v1alpha1",
+        "kind": "ClusterColocationProfile",
+        "metadata": {"name": "all"},
+        "spec": {
+            "namespaceSelector": {"matchLabels": {"jobs": "yes"}},
+            "selector": {"matchLabels": {"app": "p"}},
+            "labels": {"touched": "yes"},
+            "priorityClassName": "fresh",
+        },
+    }
+    await raw("POST", "/apis/config.koordinator.sh/v1alpha1/clustercolocationprofiles", body=profile)
+    profiles = caches.informer(ClusterColocationProfile)
+    await until(lambda: profiles.list())
+    again = {**pod, "metadata": {**pod["metadata"], "name": "q"}}  # type: ignore[dict-item]
+    await raw("POST", "/api/v1/namespaces/jobs/pods", body=again)
+    await keep_quota(cluster, until)
+
+
+async def keep_quota(cluster: Any, until: Any) -> None:
+    """A quota that is made for the nodes of a profile, and changed with it."""
+    path = "/apis/quota.koordinator.sh/v1alpha1/namespaces/default/elasticquotaprofiles"
+    spec: dict[str, Any] = {"quotaName": "root", "nodeSelector": {}}
+    body = {"apiVersion": "quota.koordinator.sh/v1alpha1", "kind": "ElasticQuotaProfile", "metadata": {"name": "p"}}
+    await cluster.admin.raw("POST", path, body={**body, "spec": spec})
+    await until(lambda: cluster.get("/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/elasticquotas/root"))
+    change = {"spec": {"quotaLabels": {"changed": "yes"}}}
+    await cluster.admin.raw("PATCH", f"{path}/p", body=change, content_type=MERGE)
+
+
+async def say_no_config(cluster: Any) -> None:
+    """Two bad versions of the ConfigMap, past its own webhook: an Event, and one more of the same."""
+    webhooks = (
+        f"/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/{manifests.DEFAULTS.validating_name}"
+    )
+    path = "/api/v1/namespaces/koordinator-system/configmaps/slo-controller-config"
+    for number in range(3):
+        await cluster.admin.raw("PATCH", webhooks, body={"webhooks": []}, content_type=MERGE)
+        body = {"data": {"colocation-config": "{", "number": str(number)}}
+        try:
+            await cluster.admin.raw("PATCH", path, body=body, content_type=MERGE)
+        except KubeError as error:  # the manager mended the configuration before that
+            assert "colocation-config" in str(error)
+
+
+async def lend(cluster: Any) -> None:
+    """A fresh NodeMetric of a node with a NUMA zone: something to lend, on the Node and in its topology."""
+    amounts = ResourceMap(resources={"cpu": Quantity("1"), "memory": Quantity("1Gi")})
+    info = NodeMetricInfo(node_usage=amounts, system_usage=amounts)
+    status = NodeMetricStatus(update_time=Time.from_unix(time.time()), node_metric=info)
+    await cluster.admin.patch(NodeMetric, "n1", body={"status": to_builtins(status)}, subresource="status")
+    have = [
+        ResourceInfo(name=name, capacity=Quantity(amount), allocatable=Quantity(amount), available=Quantity(amount))
+        for name, amount in (("cpu", "8"), ("memory", "16Gi"))
+    ]
+    zones = [Zone(name="node-0", type="Node", resources=have)]
+    await cluster.admin.create(NodeResourceTopology(metadata=ObjectMeta(name="n1"), zones=zones))
+
+
+async def quotas(cluster: Any, until: Any) -> None:
+    """A root quota that is made and grows with its nodes."""
+    profile = {
+        "apiVersion": "quota.koordinator.sh/v1alpha1",
+        "kind": "ElasticQuotaProfile",
+        "metadata": {"name": "all", "namespace": "default"},
+        "spec": {"quotaName": "root", "nodeSelector": {"matchLabels": {"kubernetes.io/os": "linux"}}},
+    }
+    path = "/apis/quota.koordinator.sh/v1alpha1/namespaces/default/elasticquotaprofiles"
+    await cluster.admin.raw("POST", path, body=profile)
+    await until(lambda: cluster.get("/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/elasticquotas/root"))
+    spec = {"nodeSelector": {"matchLabels": None}}
+    await cluster.admin.raw("PATCH", f"{path}/all", body={"spec": spec}, content_type=MERGE)
+
+
+def test_deploy_holds_what_the_manager_is_installed_with() -> None:
+    for name, text in manifests.texts().items():
+        assert (ROOT / "deploy/manager" / name).read_text() == text, "run python -m control.manager.manifests"
+    assert {path.name for path in (ROOT / "deploy/manager").iterdir()} == set(manifests.texts())
+    assert all(yaml.safe_load_all(text) for text in manifests.texts().values())
