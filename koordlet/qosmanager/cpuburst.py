@@ -7,7 +7,7 @@ for, so that policy `none` gives everything back and CPU normalization keeps its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
@@ -20,9 +20,9 @@ from koordlet.app.logging import get_logger
 from koordlet.audit import pod as about_pod
 from koordlet.qosmanager.eviction import sum_requests
 from koordlet.qosmanager.strategy import Decision, Rows, Strategy
-from koordlet.qosmanager.view import ContainerView, NodeView, PodView
+from koordlet.qosmanager.view import ContainerView, NodeView, PodView, container_quota, normalized_quota, pod_quota
 from koordlet.resourceexecutor import Setting, Update
-from koordlet.system.cgroup.codecs import CFS_PERIOD_US
+from koordlet.system.cgroup.codecs import CFS_PERIOD_US, UNLIMITED
 
 log = get_logger(__name__)
 
@@ -144,6 +144,8 @@ class CPUBurst(Strategy):
     def __init__(self, *, interval: float, beyond_quota: bool = False, random: Random | None = None) -> None:
         self._interval, self._beyond = interval, beyond_quota
         self._limiter = Limiter(random or Random())
+        self._grown: frozenset[str] = frozenset()
+        """Directories whose quota the last decision let grow."""
 
     def decide(self, view: NodeView) -> Decision | None:
         """See the module."""
@@ -165,6 +167,7 @@ class CPUBurst(Strategy):
                     labels = (pod.meta.namespace, pod.meta.name, container.meta.id, container.meta.name)
                     (bursts if update.setting.resource == BURST else quotas)[labels] = float(update.value)
         self._limiter.forget(view.now)
+        self._grown = frozenset(str(one.setting.cgroup_dir) for one in updates if one.setting.resource == QUOTA)
         rows: dict[str, Rows] = {"container_scaled_cfs_burst_us": bursts, "container_scaled_cfs_quota_us": quotas}
         return Decision(tuple(updates), figures=rows, note=f"shared CPUs are {state.value}")
 
@@ -178,34 +181,38 @@ class CPUBurst(Strategy):
             spec = specs.get(container.meta.name)
             if spec is None:
                 continue
-            base = view.quota_of(spec)
-            own_quota = base
+            kubelets = container_quota(spec)
+            base = own_quota = normalized_quota(kubelets, view.ratio_of(pod))
             if container.meta.running and base > 0 and not pod.cpuset:
-                own_quota = self._quota(view, container, config, state, base)
+                own_quota = self._quota(view, container, config, state, base, kubelets)
                 if own_quota != base:
                     growth += own_quota - base
                     setting = Setting(QUOTA, container.meta.cgroup_dir)
-                    yield Update(setting, own_quota, "CFSQuotaBurst", base, about), container
+                    yield Update(setting, own_quota, "CFSQuotaBurst", kubelets, about), container
             own_burst = static_burst(spec, config)
             if not self._beyond:
                 own_burst = min(own_burst, max(base, 0))
             if own_burst > 0:
                 burst += own_burst
                 yield Update(Setting(BURST, container.meta.cgroup_dir), own_burst, "CPUBurst", 0, about), container
-        pod_base = _pod_quota(view, specs.values())
+        kubelets = UNLIMITED if pod.meta.pod is None else pod_quota(pod.meta.pod)
+        pod_base = normalized_quota(kubelets, view.ratio_of(pod))
         if growth and pod_base > 0:
-            yield Update(Setting(QUOTA, pod.meta.cgroup_dir), pod_base + growth, "CFSQuotaBurst", pod_base, about), None
+            yield Update(Setting(QUOTA, pod.meta.cgroup_dir), pod_base + growth, "CFSQuotaBurst", kubelets, about), None
         if burst and (self._beyond or pod_base > 0):
             allowed = burst if self._beyond else min(burst, pod_base)
             yield Update(Setting(BURST, pod.meta.cgroup_dir), allowed, "CPUBurst", 0, about), None
 
     def _quota(
-        self, view: NodeView, container: ContainerView, config: CPUBurstConfig, state: NodeState, base: int
-    ) -> int:
+        self, view: NodeView, container: ContainerView, config: CPUBurstConfig, state: NodeState, base: int,
+        kubelets: int,
+    ) -> int:  # fmt: skip
+        """The next one; what the kubelet has just set is where a burst begins, not one that is under way."""
         percent = 100 if container.cpu is None else int(container.cpu * CFS_PERIOD_US / 10 / base)
         allowed = self._limiter.allows(container.meta.id, config, view.now, percent)
         held = view.current(Setting(QUOTA, container.meta.cgroup_dir))
-        current = base if held is None or int(held) <= 0 else int(held)
+        fresh = held == kubelets and container.meta.cgroup_dir not in self._grown
+        current = base if held is None or int(held) <= 0 or fresh else int(held)
         return next_quota(current, base, config, state, container.throttled, allowed)
 
 
@@ -225,9 +232,3 @@ def pod_config(pod: PodView, strategy: CPUBurstStrategy) -> CPUBurstConfig:
         cfs_quota_burst_period_seconds=strategy.cfs_quota_burst_period_seconds,
     )
     return node if own is None else overlay(node, own)
-
-
-def _pod_quota(view: NodeView, containers: Iterable[Container]) -> int:
-    """The sum of the containers' quotas; -1 as soon as one has none."""
-    quotas = [view.quota_of(container) for container in containers]
-    return sum(quotas) if quotas and min(quotas) > 0 else -1

@@ -189,6 +189,10 @@ class NodeView:
         """Microseconds of quota that belong to the limit of a container whose pod `normalizes`; UNLIMITED without."""
         return normalized_quota(container_quota(container), self.normalization if self.normalized else 1.0)
 
+    def ratio_of(self, pod: PodView) -> float:
+        """What the pod's quotas are divided by."""
+        return self.normalization if self.normalized and pod.normalizes else 1.0
+
     def capacity(self, resource: str) -> int:
         """Milli-cores for cpu, else whole units; 0 while unknown."""
         return _amount({} if self.node is None else self.node.status.capacity, resource)

@@ -21,6 +21,8 @@ LIMITS = frozenset({"cpu.cfs_quota_us"})
 PROTECTIONS = frozenset({"memory.min", "memory.low", "memory.high"})
 """Bound by the parent; the largest number is unlimited."""
 CPU_SETS = frozenset({"cpuset.cpus"})
+BURSTS = frozenset({"cpu.cfs_burst_us"})
+"""Bound by the directory's own quota: before one that shrinks, after one that grows."""
 EXCLUSIVE = frozenset({"sched_core", "sched_group_identity_enabled"})
 """Switches of the node of which the kernel lets one be on: off comes before on."""
 
@@ -38,8 +40,10 @@ class Change:
 def ordered(changes: Iterable[Change]) -> list[Change]:
     """Every change once (a CPU set possibly in two steps), growing ones and unbound ones top-down, then shrinking ones
     bottom-up."""
+    first: list[Change] = []
     down: list[Change] = []
     up: list[Change] = []
+    last: list[Change] = []
     for change in changes:
         resource = change.setting.resource
         if resource in CPU_SETS:
@@ -50,6 +54,8 @@ def ordered(changes: Iterable[Change]) -> list[Change]:
             if union != str(change.current):
                 down.append(replace(change, value=union, last=False))
             up.append(change)
+        elif resource in BURSTS:
+            (first if _size(change.value) < _size(change.current) else last).append(change)
         elif resource in RANKS:
             (up if change.value == ABSENT else down).append(change)
         elif resource in LIMITS | PROTECTIONS and _size(change.value) < _size(change.current):
@@ -58,7 +64,7 @@ def ordered(changes: Iterable[Change]) -> list[Change]:
             down.append(change)
     down.sort(key=lambda change: (change.setting.depth, _switched_on(change), change.setting))
     up.sort(key=lambda change: (-change.setting.depth, change.setting))
-    return down + up
+    return first + down + up + last
 
 
 def _switched_on(change: Change) -> int:

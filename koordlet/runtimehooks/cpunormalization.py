@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from koordlet.api.qos import LS, NONE
 from koordlet.audit import pod as about_pod
 from koordlet.qosmanager.strategy import Decision, Strategy
 from koordlet.qosmanager.view import NodeView, PodView, container_quota, normalized_quota, pod_quota
@@ -18,11 +17,6 @@ from koordlet.runtimehooks.hooks import NOTHING, Answer, HookContext, HookError,
 
 QUOTA = "cpu.cfs_quota_us"
 REASON = "CPUNormalization"
-
-
-def normalizes(pod: PodView) -> bool:
-    """Whether the pod's quotas follow the ratio."""
-    return pod.raw_qos in (LS, NONE) and not pod.cpuset
 
 
 class CPUNormalization(Strategy):
@@ -40,7 +34,7 @@ class CPUNormalization(Strategy):
             return Decision(note="quotas are worth what they say")
         updates: list[Update] = []
         for pod in followed(view):
-            if normalizes(pod) and not pod.allocation_error:
+            if pod.normalizes and not pod.allocation_error:
                 updates += _of_pod(pod, view.normalization)
         return Decision(tuple(updates), note=f"quotas divided by {view.normalization:.2f}")
 
@@ -49,7 +43,7 @@ class CPUNormalization(Strategy):
         native = None if context.container is None else context.container.native.cfs_quota
         if context.pod.allocation_error:
             raise HookError(context.pod.allocation_error)
-        if native is None or native <= 0 or not normalizes(context.pod):
+        if native is None or native <= 0 or not context.pod.normalizes:
             return NOTHING
         return Answer(cfs_quota=normalized_quota(native, view.normalization))
 

@@ -14,6 +14,7 @@ from koordlet.app.logging import get_logger
 from koordlet.audit import About
 from koordlet.audit import pod as about_pod
 from koordlet.qosmanager.cpurules import CPURules, joined
+from koordlet.qosmanager.cpusuppress import unsuppressed
 from koordlet.qosmanager.strategy import Decision, Strategy
 from koordlet.qosmanager.view import BEST_EFFORT, NO_CPUS, HostAppView, NodeView, PodView, container_quota, pod_quota
 from koordlet.resourceexecutor import Setting, Update
@@ -87,17 +88,24 @@ class CPUSetAllocator(Strategy):
         pod = context.pod
         if pod.allocation_error:
             raise HookError(pod.allocation_error)
-        cpus = cpus_for(pod, view.cpu_rules, be_cpu_manager=self._manager)
+        cpus = self._cpus_of(view, pod)
         if cpus is None:
             return NOTHING
         if missing := _missing(view, cpus):
             raise HookError(f"this node has no CPUs {missing}")
         return Answer(cpuset=str(cpus), cfs_quota=UNLIMITED if self._unset and without_quota(pod) else None)
 
+    def _cpus_of(self, view: NodeView, pod: PodView) -> CPUSet | None:
+        """As `cpus_for`; below the BestEffort directory never more than best effort may have."""
+        cpus = cpus_for(pod, view.cpu_rules, be_cpu_manager=self._manager)
+        if cpus and pod.meta.kube_qos == BEST_EFFORT and view.topology is not None:
+            return cpus & (unsuppressed(view) | (cpus - view.topology.online))
+        return cpus
+
     def _of_pod(self, view: NodeView, pod: PodView) -> Iterator[Update]:
         if pod.allocation_error:
             return  # said where it was read
-        cpus = cpus_for(pod, view.cpu_rules, be_cpu_manager=self._manager)
+        cpus = self._cpus_of(view, pod)
         if not cpus or not _there(view, cpus, f"pod {pod.meta.namespace}/{pod.meta.name}"):
             return
         about = about_pod(pod.meta.namespace, pod.meta.name)

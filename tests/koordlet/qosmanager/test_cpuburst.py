@@ -205,6 +205,11 @@ def test_normalization_sets_the_base() -> None:
     assert found["cpu.cfs_burst_us", f"{POD_DIR}/web-c0"] == 160_000
 
 
+def test_a_class_that_is_not_normalized_bursts_from_its_limit() -> None:
+    found = decided(burst_view(web(qos="SYSTEM", throttled=0.5), normalization=1.25))
+    assert found["cpu.cfs_quota_us", f"{POD_DIR}/web-c0"] == 240_000  # 200000 * 1.2
+
+
 def test_the_annotation_lies_over_the_nodes_configuration() -> None:
     strategy = CPUBurstStrategy(policy="auto", cpu_burst_percent=1000)
     own = web(annotations={"koordinator.sh/cpuBurst": '{"cpuBurstPercent":50}'})
