@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 from koordlet.api.sloconfig.interferenceactions import REPORT, InterferenceAction, enabled
 from koordlet.interference import say
@@ -30,6 +31,8 @@ STALE_SECONDS = 10.0
 """Verdicts older than this say nothing: what is held back stays as it is."""
 TIGHTENED, RELEASED, FREED = "InterferenceTightened", "InterferenceReleased", "InterferenceFreed"
 SPARED, WOULD = "InterferenceNotActedOn", "InterferenceWouldAct"
+EVENT_SECONDS = 60.0
+"""Between two Events about one culprit and resource; every step is in the audit log."""
 STEPS = "interference_action_steps_total"
 
 
@@ -54,6 +57,8 @@ class _Held:
     pod: PodMeta
     why: str
     victims: tuple[tuple[str, str], ...]
+    told: float = -inf
+    """When an Event last said so."""
 
 
 class InterferenceActions(Strategy):
@@ -130,7 +135,8 @@ class InterferenceActions(Strategy):
             return [self._freed(key, "nobody is hurt any more")] if known else []
         if charge is not None:
             victims = tuple(sorted({(v.victim.pod_uid, v.victim.name) for v, _ in charge.cases}))
-            self._held[key] = known = _Held(after, pod.meta, _why(charge), victims)
+            told = -inf if known is None else known.told
+            self._held[key] = known = _Held(after, pod.meta, _why(charge), victims, told)
         elif known is not None:
             known.squeeze = after
         if known is None or (before is not None and before.level == after.level):
@@ -149,6 +155,9 @@ class InterferenceActions(Strategy):
     ) -> list[Notice]:
         after, meta = held.squeeze, held.pod
         down = before is None or after.level < before.level
+        event = event and down and view.now - held.told >= EVENT_SECONDS
+        if event:
+            held.told = view.now
         details = {"resource": resource, "level": after.level, "base": after.base, "was": before and before.level}
         left = f"{after.level} % of {_amount(resource, after.base)}, {lever.words(view, after)}"
         text = f"{resource}: {'held back to' if down else 'given back up to'} {left}: {held.why}"
@@ -157,13 +166,13 @@ class InterferenceActions(Strategy):
                 meta,
                 TIGHTENED if down else RELEASED,
                 text,
-                event=f"{resource} is held back: {_whom(charge)}" if down and event and charge is not None else "",
+                event=f"{resource} is held back: {_whom(charge)}" if event and charge is not None else "",
                 warning=True,
                 details=details,
                 counts=(STEPS, resource, "tighten" if down else "release"),
             )
         ]
-        if down and event and charge is not None:
+        if event and charge is not None:
             for victim in _victim_pods(view, charge):
                 words = f"{meta.namespace}/{meta.name}, which holds it up, gets less {resource}"
                 found.append(Notice(victim, TIGHTENED, f"{words}: {left}", event=words))
