@@ -68,7 +68,7 @@ def refuse(facts: Facts, wanted: Collection[str]) -> None:
         raise CtlError(
             f"no usable cgroups: {facts.cgroups_problem}",
             "Mount cgroup v2, or the v1 hierarchies cpu, cpuset and memory, at /sys/fs/cgroup; "
-            "`koordctl up --without kubelet,koordlet` gives an API server alone.",
+            "`koordctl up --without kubelet,koordlet` gives API server and manager alone.",
         )
     if "kubelet" in wanted and not facts.cgroups_writable:
         raise CtlError(
