@@ -364,8 +364,11 @@ async def test_malformed_objects_leave_the_last_good_one(fake, client, start, ev
     assert informer.get("ns/good").data == {"a": "1"}
     assert sample(client, "decode_errors_total", informer="configmaps") >= 2
     assert "ns/good" in caplog.text and "data" in caplog.text
+    assert set(informer.undecoded) == {"ns/good", "ns/bad"} and "data" in informer.undecoded["ns/good"]
     fake.put(MAPS, "good", "ns", data={"a": "2"})
     await eventually(lambda: informer.get("ns/good").data == {"a": "2"})
+    fake.remove(MAPS, "bad", "ns")
+    await eventually(lambda: informer.undecoded == {})
 
 
 async def test_a_stream_of_nonsense_lists_again(fake, client, start, eventually, new_fake):
