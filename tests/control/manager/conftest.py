@@ -16,6 +16,7 @@ import yaml
 from control.manager import manifests
 from control.manager.options import Options
 from control.manager.process import Manager
+from control.manager.slim import EMPTY_LIST, EMPTY_MAP
 from control.standalone.apiserver import ApiServer
 from koordlet.api import crdgen
 from koordlet.api.core import Node
@@ -213,6 +214,7 @@ async def manager(cluster: Cluster) -> AsyncIterator[Callable[..., Awaitable[Run
 async def _stopped(running: Running) -> None:
     if not running.task.done():
         await running.stop()
+    assert not EMPTY_LIST and not EMPTY_MAP, "somebody changed an object of a cache"
 
 
 @pytest.fixture

@@ -1,0 +1,50 @@
+"""Cached objects: smaller, and the same to whoever reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from control.manager.caches import TRIMS
+from control.manager.slim import EMPTY_LIST, EMPTY_MAP, slimmed
+from koordlet.api.core import Node, Pod
+from koordlet.api.nodemetric import NodeMetric
+from koordlet.api.wire import convert, encode
+
+POD: dict[str, Any] = {
+    "metadata": {"name": "a", "namespace": "demo", "labels": {"app": "x"}, "annotations": {"long": "y" * 500}},
+    "spec": {
+        "nodeName": "n1",
+        "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}, {"name": "d"}],
+        "tolerations": [{"key": "k", "operator": "Exists"}],
+    },
+    "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+}
+METRIC: dict[str, Any] = {
+    "metadata": {"name": "n1"},
+    "status": {
+        "updateTime": "2026-01-01T00:00:00Z",
+        "nodeMetric": {"nodeUsage": {"resources": {"cpu": "1"}}, "aggregatedNodeUsages": [{"duration": "5m"}]},
+        "podsMetric": [{"name": "a", "namespace": "demo", "podUsage": {"resources": {"cpu": "1"}}}],
+    },
+}
+
+
+def test_slimming_changes_nothing_that_can_be_read() -> None:
+    for kind, body in ((Pod, POD), (Node, {"metadata": {"name": "n1", "labels": {"a": "b"}}}), (NodeMetric, METRIC)):
+        assert encode(slimmed(convert(body, kind))) == encode(convert(body, kind))
+
+
+def test_what_is_empty_is_shared_and_what_repeats_is_one() -> None:
+    one, other = (slimmed(convert(POD, Pod)) for _ in range(2))
+    assert one.spec.volumes is other.spec.volumes is EMPTY_LIST
+    assert one.spec.containers[1].resources.limits is EMPTY_MAP
+    assert one.metadata.namespace is other.metadata.namespace
+    assert next(iter(one.metadata.labels)) is next(iter(other.metadata.labels))
+
+
+def test_a_cached_report_keeps_nodes_and_pods_but_no_windows() -> None:
+    kept = TRIMS[NodeMetric](convert(METRIC, NodeMetric))
+    assert kept.status.node_metric.aggregated_node_usages == []
+    assert kept.status.node_metric.node_usage.resources
+    assert [pod.name for pod in kept.status.pods_metric] == ["a"]
+    assert TRIMS[NodeMetric](NodeMetric()).status.node_metric is None
