@@ -60,19 +60,20 @@ def keyed(text: str) -> dict[str, int]:
     return {name: int(value) for name, _, value in (line.partition(" ") for line in text.splitlines())}
 
 
-def find_pod(uid: str, root: Path = Path("/sys/fs/cgroup")) -> PodFiles | None:
-    """The pod's directories, whichever cgroup version and driver; None while there is none."""
-    v2 = (root / "cgroup.controllers").exists()
+def find_group(uid: str, controller: str, root: Path = Path("/sys/fs/cgroup")) -> Path | None:
+    """The pod's directory of a controller (one for all on cgroup v2), whichever driver; None while there is none."""
     names = {f"pod{uid}", uid.replace("-", "_")}
+    base = root if (root / "cgroup.controllers").exists() else root / controller
+    for top in ("kubepods", "kubepods.slice"):
+        for path in (base / top).glob("**/"):
+            if path.name in names or any(path.name.endswith(f"-pod{name}.slice") for name in names):
+                return path
+    return None
 
-    def below(base: Path) -> Path | None:
-        for top in ("kubepods", "kubepods.slice"):
-            for path in (base / top).glob("**/"):
-                if path.name in names or any(path.name.endswith(f"-pod{name}.slice") for name in names):
-                    return path
-        return None
 
-    cpu, memory = (below(root if v2 else root / name) for name in ("cpuacct", "memory"))
+def find_pod(uid: str, root: Path = Path("/sys/fs/cgroup")) -> PodFiles | None:
+    """The directories of the pod's counters; None while there are none."""
+    cpu, memory = (find_group(uid, name, root) for name in ("cpuacct", "memory"))
     return None if cpu is None or memory is None else PodFiles(cpu, memory)
 
 

@@ -5,13 +5,14 @@ so that the rest can still be seen.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from control.ctl.demo import judge, workload
+from control.ctl.demo import colocation, judge, workload
 from control.ctl.demo.judge import Verdict
-from control.ctl.demo.kernelfiles import Sampler, average, find_pod
+from control.ctl.demo.kernelfiles import Sampler, average, find_group, find_pod
 from control.ctl.errors import CtlError
 from control.ctl.koordletclient import KoordletUnreachable, fetch_explanation, fetch_top
 from control.ctl.main import print_explanation, print_picture
@@ -20,6 +21,7 @@ from control.ctl.progress import Progress
 from control.ctl.state import Settings
 from control.ctl.up import up
 from koordlet.api.interference import PodExplained
+from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.api.nodemetric import NodeMetric
 from koordlet.api.top import Top
 from koordlet.api.wire import Time
@@ -28,6 +30,8 @@ from koordlet.kube import Client, Config
 REPORT_SECONDS, AGGREGATE_SECONDS = 30, 60
 TOP_SECONDS = 45.0
 """How long the demo waits for latency figures: two windows of 10 s and some start-up, with room."""
+PROFILE_SECONDS = 20.0
+"""How long the manager may take to hear of a new profile."""
 PIN_DIR = "/sys/fs/bpf/koordlet-demo"
 METRIC_COLUMNS = (
     "NODE:.metadata.name,CPU:.status.nodeMetric.nodeUsage.resources.cpu,"
@@ -58,6 +62,7 @@ class Scenario:
         self.show_top()
         self.show_metrics()
         self.show_explanation()
+        self.show_colocation()
 
     def stop(self) -> None:
         if self.sampler is not None:
@@ -216,6 +221,39 @@ class Scenario:
         self.progress.say()
         for verdict in verdicts:
             self._judge(verdict)
+
+    def show_colocation(self) -> None:
+        self._title("A ClusterColocationProfile makes a pod best effort, on what the node lends")
+        folder = self.folder / "colocation"
+        first, other = workload.cores()
+        workload.write(folder, workload.rendered(self.settings.node_name, first, other, workload.COLOCATION))
+        pod, config = str(folder / "report.yaml"), ("cm", "slo-controller-config", "-n", KOORDINATOR_NAMESPACE)
+        given = self.kubectl.get(*config)["data"].get("colocation-config", "")
+        change = json.dumps({"data": {"colocation-config": colocation.strategy(given)}})
+        self.kubectl.run("patch", *config, "--type=merge", "-p", change)
+        self.kubectl.run("apply", "-f", str(folder / "profile.yaml"))
+        name = self.settings.node_name
+        self._judge(self._wait(lambda: colocation.lent(self.kubectl.get("node", name)), 2 * REPORT_SECONDS))
+        # A dry run shows when the manager has heard of the profile.
+        tried = ("create", "--dry-run=server", "-o", "json", "-f", pod)
+        self._wait(lambda: colocation.admitted(json.loads(self.kubectl.run(*tried))), PROFILE_SECONDS)
+        self.kubectl.run("apply", "-f", pod)
+        self.kubectl.run("wait", "-n", workload.NAMESPACE, "--for=condition=Ready", "pod/report", "--timeout=60s")
+        self._show("get", "pod", "report", "-n", workload.NAMESPACE, "-o", "wide")
+        stored = self.kubectl.get("pod", "report", "-n", workload.NAMESPACE)
+        self._judge(colocation.admitted(stored))
+        cpu, memory = (find_group(stored["metadata"]["uid"], name) for name in ("cpu", "memory"))
+        if cpu is None or memory is None:
+            raise CtlError("no kubepods cgroup of report exists", self._logs("kubelet"))
+        # koordlet writes its batch resources there.
+        self._judge(self._wait(lambda: colocation.placed(stored, cpu, memory), TOP_SECONDS))
+
+    def _wait(self, check: Callable[[], Verdict], seconds: float) -> Verdict:
+        """The first good verdict, or the last one when time is up."""
+        deadline = time.monotonic() + seconds
+        while not (verdict := check()).ok and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return verdict
 
     async def _report(self, note: Callable[[str], None]) -> tuple[NodeMetric, float]:
         """The first report whose window lies within what was sampled, and when (monotonic) it was seen."""

@@ -15,6 +15,8 @@ from control.ctl.errors import CtlError
 from control.ctl.supervisor import CODE_ROOT
 
 MANIFESTS = CODE_ROOT / "deploy" / "demo"
+COLOCATION = MANIFESTS / "colocation"
+"""A profile and a pod that it is for, applied when the node lends something."""
 NAMESPACE = "demo"
 VICTIM, METER = "web", "meter"
 BATCH = ("batch-0", "batch-1")
