@@ -1,0 +1,94 @@
+"""Holding a pod back on this machine's kernel: every step is one that it takes, and what was there comes back."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from koordlet.api.sloconfig.interferenceactions import DEFAULT
+from koordlet.audit import NullAuditor
+from koordlet.metrics import Registries
+from koordlet.qosmanager.levers import CPU_QUOTA, MEMORY_LIMIT, CpuLever, MemoryLever
+from koordlet.qosmanager.squeeze import Squeeze
+from koordlet.qosmanager.view import PodView
+from koordlet.resourceexecutor import Executor, Setting, Update
+from koordlet.resourceexecutor.kernelfiles import KernelFiles
+from koordlet.resourceexecutor.ledger import Ledger
+from koordlet.system.cgroup import CgroupFS
+from koordlet.system.host import Host
+from koordlet.wiring.enforcement import RULES
+
+from .conftest import make_pod, make_view
+
+pytestmark = pytest.mark.kernel
+
+MIB = 1 << 20
+LEVELS = (80, 60, 20, 10, 40, 90)
+HOLD = "held = bytearray(b'x') * (64 << 20)\nprint('held', flush=True)\nimport time\ntime.sleep(600)"
+
+
+@pytest.fixture
+def pod(cgroup_child: Callable[[str], Any]) -> tuple[PodView, list[Any]]:
+    """Two containers of two cores each; one has no limit in the spec."""
+    group = cgroup_child("lever")
+    groups = [group.child(name) for name in ("c0", "c1")]
+    limits = {"resources": {"limits": {"kubernetes.io/batch-cpu": "2000"}}}
+    spec = {"containers": [{"name": "c0", **limits}, {"name": "c1"}]}
+    made = make_pod("burn", qos="BE", kube="BestEffort", containers=2, cpu=1500, memory=64 * MIB, spec=spec)
+    metas = tuple(replace(m, cgroup_dir=g.dir) for m, g in zip(made.meta.containers, groups, strict=True))
+    return replace(made, meta=replace(made.meta, cgroup_dir=group.dir, containers=metas)), groups
+
+
+@pytest.fixture
+def executor(kernel_fs: CgroupFS, kernel_host: Host) -> Executor:
+    files = KernelFiles(kernel_fs, kernel_host.roots)
+    return Executor(files, Ledger(None, "boot"), NullAuditor(), Registries(), rules=RULES)
+
+
+def test_quotas_go_down_and_up_with_a_container_that_has_its_own(pod: Any, executor: Executor) -> None:
+    """v1 refuses a pod that has less than one of its containers."""
+    view, _ = pod
+    assert DEFAULT.cpu is not None
+    own = Setting(CPU_QUOTA, view.meta.containers[0].cgroup_dir)
+    whole, other = Setting(CPU_QUOTA, view.meta.cgroup_dir), Setting(CPU_QUOTA, view.meta.containers[1].cgroup_dir)
+    executor.declare("batchresource", [Update(own, 200_000)])
+    assert executor.apply().problems == {}
+    lever, node = CpuLever(), make_view(pods=(view,))
+    base = lever.base(node, view)
+    assert base == 1500
+    for level in LEVELS:
+        held = Squeeze(base, level, 0.0, 0.0, 0.0)
+        executor.declare("interferenceactions", lever.updates(node, view, held, DEFAULT.cpu))
+        executor.declare("batchresource", [] if level == 10 else [Update(own, 200_000)])
+        assert executor.apply().problems == {}
+        assert [executor.current(one) for one in (whole, own, other)] == [1500 * level, 1500 * level, -1]
+    executor.withdraw("interferenceactions")
+    assert executor.apply().problems == {}
+    assert [executor.current(one) for one in (whole, own, other)] == [-1, 200_000, -1]
+
+
+def test_a_limit_that_the_kernel_can_not_reach_is_a_problem_and_no_harm(
+    pod: Any, executor: Executor, kernel_fs: CgroupFS, spawn: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """64 MiB are held that can't be reclaimed; v1 says EBUSY, and nobody is killed."""
+    assert kernel_fs.version == 1, "cgroup v2 would kill; there memory.high is used"
+    view, groups = pod
+    process = spawn(["python3", "-S", "-c", HOLD], groups[0])
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    assert DEFAULT.memory is not None
+    lever, node = MemoryLever(lambda resource, directory: False), make_view(pods=(view,))
+    setting = Setting(MEMORY_LIMIT, view.meta.cgroup_dir)
+    for level, refused in ((50, True), (300, False)):
+        held = Squeeze(64 * MIB, level, 0.0, 0.0, 0.0)
+        executor.declare("interferenceactions", lever.updates(node, view, held, DEFAULT.memory))
+        assert (setting in executor.apply().problems) == refused
+        assert process.poll() is None
+    assert executor.current(setting) == 192 * MIB
+    executor.withdraw("interferenceactions")
+    executor.apply()
+    assert executor.current(setting) == -1
