@@ -156,7 +156,13 @@ class Manager:
 
     def _serve_webhooks(self, server: WebhookServer) -> None:
         context = self.context
-        rotation = Rotation(context.client, self.env, server, registry=context.framework)
+        client = Client(
+            replace(context.client.config, user_agent=f"{COMPONENT}/webhook-controller"),
+            clock=context.clock,
+            registry=context.framework,
+        )
+        self.runner.add_stop("webhook-client", client.close)
+        rotation = Rotation(client, self.env, server, registry=context.framework)
         ready = WebhookReady(rotation, server, self.env.cert_dir, context.clock)
         self.health.check("webhook-ready", ready.check)
         self.runner.add(rotation)

@@ -125,9 +125,33 @@ async def test_files_take_the_place_of_the_secret_where_a_host_is_set(cluster: A
     urls = {entry["clientConfig"]["url"] for entry in mutating["webhooks"]}
     assert f"https://127.0.0.1:{cluster.webhook_port}/mutate-pod" in urls
     await until(lambda: cluster.get("/api/v1/namespaces/default/serviceaccounts/default"))
-    pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
-    await cluster.admin.raw("POST", "/api/v1/namespaces/default/pods", body=pod)
+    await cluster.admin.raw("POST", "/api/v1/namespaces/default/pods", body=POD)
     assert await running.stop() == 0
+
+
+POD = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+
+
+@pytest.mark.parametrize("policy", ["Fail", "Ignore"])
+async def test_while_nobody_serves_the_failure_policy_decides(
+    cluster: Any, manager: Any, until: Any, policy: str
+) -> None:
+    running = await manager(
+        "--feature-gates=NodeMutatingWebhook=true,NodeValidatingWebhook=true",
+        WEBHOOK_CONFIGURATION_FAILURE_POLICY_PODS=policy,
+    )
+    await until(lambda: cluster.get("/api/v1/namespaces/default/serviceaccounts/default"))
+    assert await running.stop() == 0
+    await cluster.nodes("n1")  # its webhooks are ignored
+    made = cluster.admin.raw("POST", "/api/v1/namespaces/default/pods", body=POD)
+    if policy == "Ignore":
+        await made
+    else:
+        with pytest.raises(KubeError, match=r"failed calling webhook \"mpod-create.koordinator.sh\""):
+            await made
+    # What must go on without us is not asked about at all.
+    await until(lambda: cluster.get("/api/v1/namespaces/koordinator-system/serviceaccounts/default"))
+    await cluster.admin.raw("POST", "/api/v1/namespaces/koordinator-system/pods", body=POD)
 
 
 async def test_a_second_replica_serves_the_same_certificates(cluster: Any, manager: Any) -> None:
