@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Runs a command in a guest with Debian's 6.1 kernel and one unified cgroup v2 tree.
 
-    scripts/guest.py [--out DIR] [--timeout SECONDS] -- COMMAND [ARGUMENT ...]
+    scripts/guest.py [--out DIR] [--timeout SECONDS] [--cpus NUMBER] -- COMMAND [ARGUMENT ...]
 
 The guest sees this machine's root file system read-only (changes under /tmp, /usr, /etc … go to its own memory), has
-two emulated CPUs, PSI, BTF and kernel headers, and runs COMMAND as root in the repository's directory. What the command
+two emulated CPUs if not said otherwise, PSI, BTF and kernel headers, and runs COMMAND as root in the repository's directory. What the command
 writes to $GUEST_OUT comes back in DIR (default build/guest/out). The exit status is the command's; 125 when the guest
 itself failed, 124 when time ran out. Emulated: it proves behaviour, not speed.
 
@@ -94,7 +94,7 @@ def script(command: list[str], out: Path) -> str:
     )
 
 
-def run(command: list[str], out: Path, timeout: float = TIMEOUT) -> int:
+def run(command: list[str], out: Path, timeout: float = TIMEOUT, cpus: int = 2) -> int:
     """Boot, run, come back; returns the command's exit status. Raises `GuestError`."""
     image = set_up()
     vng = VENV / "bin" / "vng"
@@ -104,7 +104,7 @@ def run(command: list[str], out: Path, timeout: float = TIMEOUT) -> int:
     status = out / "status"
     status.unlink(missing_ok=True)
     boot = [
-        str(vng), "--disable-kvm", "--run", str(image), "--cpus", "2", "--memory", "2G", "--append", "psi=1",
+        str(vng), "--disable-kvm", "--run", str(image), "--cpus", str(cpus), "--memory", "2G", "--append", "psi=1",
         "--rwdir", str(out), f"--qemu-opts=-cpu {CPU}", "--", script(command, out),
     ]  # fmt: skip
     environment = {**os.environ, "PATH": f"{VENV / 'bin'}:{os.environ['PATH']}"}
@@ -140,11 +140,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=GUEST / "out")
     parser.add_argument("--timeout", type=float, default=TIMEOUT)
+    parser.add_argument("--cpus", type=int, default=2)
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, stop)
     try:
-        return run(options.command, options.out.resolve(), options.timeout)
+        return run(options.command, options.out.resolve(), options.timeout, options.cpus)
     except GuestError as error:
         print(f"guest: {error}", file=sys.stderr)
         return FAILED

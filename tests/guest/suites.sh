@@ -47,6 +47,7 @@ suite cgroups 500 -k "not cgroupfs" \
   $T/system/cgroup/test_discover.py \
   $T/system/test_storage.py \
   $T/statesinformer/test_pleg.py \
+  $T/runtimehooks/test_cpu_sets_kernel.py \
   $T/qosmanager/guest_memory.py \
   $T/process/test_koordlet_figures.py
 # Compiling takes minutes here; then the tests that hold the other variant to the kernel's own figures.

@@ -1,0 +1,121 @@
+"""CPU sets on this machine's cgroups: where processes may run is what CPU suppress and the allocator say together, step
+by step and back. With two CPUs best effort and a pinned pod get one each; more CPUs show more steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordlet.metrics import Registries
+from koordlet.qosmanager.cpurules import CPURules
+from koordlet.qosmanager.cpusuppress import CPUSuppress
+from koordlet.qosmanager.view import PodView
+from koordlet.resourceexecutor.executor import Executor
+from koordlet.resourceexecutor.kernelfiles import KernelFiles
+from koordlet.resourceexecutor.ledger import Ledger
+from koordlet.runtimehooks.cpuset import CPUSetAllocator
+from koordlet.system.cgroup import CgroupFS
+from koordlet.system.cpuset import CPUSet
+from koordlet.system.cputopology import read_topology
+from koordlet.system.host import Host
+from koordlet.wiring.enforcement import RULES
+from tests.koordlet.qosmanager.conftest import make_node, make_pod, make_view
+from tests.koordlet.resourceexecutor.conftest import Recorder
+
+pytestmark = pytest.mark.kernel
+
+
+@dataclass
+class Node:
+    """A pinned pod, a service and a best-effort pod, each with one process."""
+
+    pods: tuple[PodView, ...]
+    pids: dict[str, int]
+    best_effort: str
+    executor: Executor
+    host: Host
+    suppress: CPUSuppress
+    allocator: CPUSetAllocator
+
+    @property
+    def online(self) -> CPUSet:
+        return self.host.facts.online_cpus
+
+    def round(self, *, used: int, suppress: bool, pinned: bool = True) -> Any:
+        """`used` milli-cores are busy with services; what the pass did."""
+        pods = self.pods if pinned else tuple(replace(pod, cpuset=CPUSet()) for pod in self.pods)
+        own = CPUSet().union(*(pod.cpuset for pod in pods))
+        threshold = {"enable": suppress, "cpuSuppressThresholdPercent": 100}
+        view = make_view(
+            pods=tuple(replace(pod, cpu=used if pod.raw_qos == "LS" else 0) for pod in pods), cpu=used,
+            node=make_node(str(len(self.online))), topology=read_topology(self.host.roots),
+            qos_dirs={"BestEffort": self.best_effort}, cpu_rules=CPURules(shared={0: self.online - own}),
+            slo={"resourceUsedThresholdWithBE": threshold}, current=self.executor.current,
+        )  # fmt: skip
+        for strategy in (self.suppress, self.allocator):
+            decision = strategy.decide(view)
+            if decision is not None:
+                self.executor.declare(strategy.name, decision.updates)
+        return self.executor.apply()
+
+    def allowed(self) -> dict[str, CPUSet]:
+        """CPUs on which the process of each pod may really run."""
+        found = {}
+        for name, pid in self.pids.items():
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            found[name] = CPUSet.parse(next(line.split()[1] for line in lines if line.startswith("Cpus_allowed_list")))
+        return found
+
+
+@pytest.fixture
+def node(kernel_fs: CgroupFS, kernel_host: Host, cgroup_child: Callable[..., Any], spawn: Callable[..., Any]) -> Node:
+    root = cgroup_child()
+    last = str(max(kernel_host.facts.online_cpus))
+    parents = {"Guaranteed": root, "Burstable": root.child("burstable"), "BestEffort": root.child("besteffort")}
+    pods, pids = [], {}
+    for name, qos, kube, cpuset in (
+        ("pinned", "LSE", "Guaranteed", last), ("web", "LS", "Burstable", ""), ("job", "BE", "BestEffort", ""),
+    ):  # fmt: skip
+        group = parents[kube].child(name)
+        inside = group.child("container")
+        pids[name] = spawn(["sleep", "600"], inside).pid
+        pod = make_pod(name, qos=qos, kube=kube, cpuset=cpuset)
+        container = replace(pod.meta.containers[0], cgroup_dir=inside.dir)
+        meta = replace(pod.meta, cgroup_dir=group.dir, containers=(container,))
+        pods.append(replace(pod, meta=meta, containers=(replace(pod.containers[0], meta=container),)))
+    files = KernelFiles(kernel_fs, kernel_host.roots)
+    executor = Executor(files, Ledger(None, "boot"), Recorder(), Registries(), rules=RULES)  # type: ignore[arg-type]
+    best_effort = parents["BestEffort"].dir
+    return Node(tuple(pods), pids, best_effort, executor, kernel_host, CPUSuppress(), CPUSetAllocator())
+
+
+def test_everybody_runs_where_he_may_and_where_he_did_at_the_end(node: Node) -> None:
+    before, last = node.allowed(), CPUSet({max(node.online)})
+    assert node.round(used=0, suppress=False).problems == {}
+    assert node.allowed() == {"pinned": last, "web": node.online - last, "job": node.online - last}
+    assert node.round(used=0, suppress=False, pinned=False).problems == {}
+    assert set(node.allowed().values()) == {node.online}
+    node.round(used=0, suppress=False)
+    assert node.executor.give_everything_back().problems == {}
+    assert node.allowed() == before
+
+
+def test_suppression_shrinks_at_once_and_grows_by_steps(node: Node) -> None:
+    """Services take the whole node, then nothing of it."""
+    count, before = len(node.online), node.allowed()
+    step = -(-count // 10)
+    assert node.round(used=1000 * count, suppress=True, pinned=False).problems == {}
+    sizes = [len(node.allowed()["job"])]
+    assert sizes == [2]
+    for _ in range(count):
+        assert node.round(used=0, suppress=True, pinned=False).problems == {}
+        sizes.append(len(node.allowed()["job"]))
+    assert sizes == [min(2 + step * turn, count) for turn in range(count + 1)]
+    assert node.allowed()["web"] == node.online
+    assert node.executor.give_everything_back().problems == {}
+    assert node.allowed() == before
