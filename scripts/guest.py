@@ -4,9 +4,9 @@
     scripts/guest.py [--out DIR] [--timeout SECONDS] [--cpus NUMBER] -- COMMAND [ARGUMENT ...]
 
 The guest sees this machine's root file system read-only (changes under /tmp, /usr, /etc … go to its own memory), has
-two emulated CPUs if not said otherwise, PSI, BTF and kernel headers, and runs COMMAND as root in the repository's directory. What the command
-writes to $GUEST_OUT comes back in DIR (default build/guest/out). The exit status is the command's; 125 when the guest
-itself failed, 124 when time ran out. Emulated: it proves behaviour, not speed.
+two emulated CPUs unless told otherwise, PSI, BTF and kernel headers, and runs COMMAND as root in the repository's
+directory. What the command writes to $GUEST_OUT comes back in DIR (default build/guest/out). The exit status is the
+command's; 125 when the guest itself failed, 124 when time ran out. Emulated: it proves behaviour, not speed.
 
 The first run fetches the kernel and its headers by package name and unpacks them under build/guest; later runs start at
 once. Needs the packages of scripts/apt/test.txt and the virtual environment with virtme-ng.
