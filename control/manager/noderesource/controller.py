@@ -70,7 +70,7 @@ class NodeResourceController(Controller):
         self._steps = ManagerMetrics.of(context.internal).node_resource
         self._plugin_steps = ManagerMetrics.of(context.internal).plugins
         self._shown = NodeResourceMetrics.of(context.internal)
-        context.internal.register(LendingCollector(self._told, context.clock.monotonic))
+        context.internal.register(LendingCollector(self._told, context.clock))
         self._listen()
         for name in sorted(plugins):
             self._plugin_steps.labels(name, SUCCEEDED, "Setup").inc()
@@ -150,16 +150,18 @@ class NodeResourceController(Controller):
             self._woken.clear()
             names, self.table.dirty = sorted(self.table.dirty), set()
             for start in range(0, len(names), CHUNK):
-                chunk = names[start : start + CHUNK]
-                try:
-                    self.sweep(chunk)
-                except Exception as error:
-                    # One by one, so that only the node that cannot be worked out waits for its next try.
-                    log.exception("Cannot work out nodes together", nodes=len(chunk), err=error)
-                    self._steps.labels(FAILED, "sweep").inc()
-                    for name in chunk:
-                        self.queue.add(name)
+                self.sweep_safely(names[start : start + CHUNK])
                 await asyncio.sleep(0)
+
+    def sweep_safely(self, names: Sequence[str]) -> None:
+        """`sweep`, or each node alone where one of them cannot be worked out, so that only that one waits."""
+        try:
+            self.sweep(names)
+        except Exception as error:
+            log.exception("Cannot work out nodes together", nodes=len(names), err=error)
+            self._steps.labels(FAILED, "sweep").inc()
+            for name in names:
+                self.queue.add(name)
 
     def sweep(self, names: Sequence[str]) -> None:
         """Work out what these nodes lend and queue those that must be written."""

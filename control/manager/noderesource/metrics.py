@@ -6,7 +6,7 @@ client objects would cost more memory than the whole table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from koordlet.api import names
+from koordlet.app.clock import Clock
 from koordlet.app.metrics import MetricSet
 
 EXPIRES: Final = 300.0
@@ -51,15 +52,15 @@ class NodeResourceMetrics(MetricSet):
 class LendingCollector(Collector):
     """Per-node and by-reason families; `told` is the controller's own dictionary."""
 
-    def __init__(self, told: dict[str, Told], monotonic: Callable[[], float]) -> None:
-        self._told, self._monotonic = told, monotonic
+    def __init__(self, told: Mapping[str, Told], clock: Clock) -> None:
+        self._told, self._clock = told, clock
 
     def describe(self) -> list[Metric]:
         return list(self._families())
 
     def collect(self) -> Iterator[Metric]:
         amounts, nodes, percent = self._families()
-        fresh = self._monotonic() - EXPIRES
+        fresh = self._clock.monotonic() - EXPIRES
         counts: dict[str, int] = {}
         for name, told in self._told.items():
             if told.at < fresh:
