@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from koordlet import audit
 from koordlet.api.core import Pod
 from koordlet.api.names import ANNOTATION_RESCTRL
 from koordlet.api.sloconfig.resourceqos import ResctrlQOS, ResourceQOSStrategy
@@ -20,7 +21,7 @@ from koordlet.resourceexecutor.stores import ABSENT
 from koordlet.system.errors import InvalidValue
 from koordlet.system.resctrl import ResctrlFacts, legal_mask, mba_value
 
-REASON, TASKS_REASON = "UpdateResctrl", "ApplyCatL3GroupTasks"
+REASON, GROUP_REASON, TASKS_REASON = "UpdateResctrl", "CreateCATGroup", "ApplyCatL3GroupTasks"
 CLASSES = {"LSR": "lsr_class", "LS": "ls_class", "BE": "be_class"}
 GROUP_OF = {"LSE": "LSR", "LSR": "LSR", "LS": "LS", "BE": "BE"}
 """Effective QoS -> group."""
@@ -89,8 +90,11 @@ class ResctrlClasses(Strategy):
         for group, config in configs.items():
             found, said = lines(config, facts)
             wrong += [f"{group}: {one}" for one in said]
-            updates.append(Update(Setting(GROUP, device=group), PRESENT, REASON))
-            updates += [Update(Setting(line, device=group), value, REASON) for line, value in found.items()]
+            about = audit.group(group)
+            updates.append(Update(Setting(GROUP, device=group), PRESENT, GROUP_REASON, about=about))
+            updates += [
+                Update(Setting(line, device=group), value, REASON, about=about) for line, value in found.items()
+            ]
         updates += self._tasks(view, {group for group, config in configs.items() if config.enable})
         return Decision(tuple(updates), note="; ".join(wrong) or "groups " + ", ".join(configs))
 
@@ -103,7 +107,9 @@ class ResctrlClasses(Strategy):
                 directories[group].append(pod.meta.cgroup_dir)
         for group, found in directories.items():
             if found:
-                yield Update(Setting(TASKS, device=group), " ".join(sorted(found)), TASKS_REASON, ABSENT)
+                yield Update(
+                    Setting(TASKS, device=group), " ".join(sorted(found)), TASKS_REASON, ABSENT, audit.group(group)
+                )
 
 
 def _own_range(pod: Pod | None) -> bool:

@@ -49,7 +49,11 @@ class AddressStore:
     def probe(self) -> str:
         """Why addresses can't be matched this way here; empty when they can."""
         try:
-            missing = self._sets.probe()
+            link = self._open()
+            try:
+                missing = IPSets(link).probe()
+            finally:
+                link.close()
             if not missing:
                 self._run("-S", "POSTROUTING")
         except (OSError, RuleError) as error:

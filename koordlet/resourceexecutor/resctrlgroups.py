@@ -32,6 +32,8 @@ SCAN_SECONDS = 5.0
 with three cgroups each takes 10 ms of CPU time."""
 SWEEPS = 4
 """A process that forks faster than this is caught by the next look."""
+AT_ONCE, BEHIND_SECONDS = 2_000, 1.0
+"""Threads moved in one pass (some microseconds each), and when the rest follows."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _TAKEN = ("info", "mon_groups", "mon_data")
 _MS_RELATIME = 1 << 21
@@ -72,6 +74,8 @@ class ResctrlStore:
         unmount: Callable[[Path], None] = unmount,
     ) -> None:
         self._root, self._threads, self._mount, self._unmount = root, threads, mount, unmount
+        self._behind: set[str] = set()
+        """Groups that have threads to come."""
 
     def check(self, setting: Setting, value: Value) -> Value:
         """Masks are held to what the mounted resctrl says it takes."""
@@ -120,7 +124,9 @@ class ResctrlStore:
 
     def period(self, setting: Setting) -> float | None:
         """Threads come and go."""
-        return SCAN_SECONDS if setting.resource == TASKS else None
+        if setting.resource != TASKS:
+            return None
+        return BEHIND_SECONDS if setting.device in self._behind else SCAN_SECONDS
 
     def write(self, setting: Setting, value: Value) -> None:
         """As the module says."""
@@ -155,11 +161,17 @@ class ResctrlStore:
         if text == ABSENT:
             self._enter("", self._members(group))
             return
+        left = AT_ONCE
+        self._behind.discard(group)
         for _ in range(SWEEPS):
-            missing = self._missing(group, text)
+            missing = sorted(self._missing(group, text))
             if not missing:
                 return
-            self._enter(group, missing)
+            self._enter(group, missing[:left])
+            left -= len(missing)
+            if left <= 0:
+                self._behind.add(group)
+                return
 
     def _enter(self, group: str, threads: Iterable[int]) -> None:
         """One write a thread, in ascending order. A thread that ended is passed over; the first other refusal is told

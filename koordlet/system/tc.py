@@ -33,6 +33,8 @@ MAJOR = 0x10000
 HTB, U32, CGROUP = "htb", "u32", "cgroup"
 LEAST_BURST = 3_200
 """Bytes: two full frames."""
+LEAST_QUANTUM, MOST_QUANTUM = 1_000, 200_000
+"""Bytes that a class sends before its equals have their turn; the kernel's own bounds, of which it warns."""
 LEAST_TICKS = 200
 """Of buffer and cbuffer (spec 03 §4.12)."""
 
@@ -123,7 +125,8 @@ class Traffic:
     def set_class(self, index: int, minor: int, wanted: HtbClass) -> None:
         """Made or changed; 1:1 below the root, the others below 1:1."""
         rate, ceil = wanted.rate // 8, wanted.ceil // 8
-        parameters = _HTB_CLASS.pack(_rate(rate), _rate(ceil), _ticks(rate), _ticks(ceil), 0, 0, wanted.prio)
+        quantum = min(max(rate // 10, LEAST_QUANTUM), MOST_QUANTUM)
+        parameters = _HTB_CLASS.pack(_rate(rate), _rate(ceil), _ticks(rate), _ticks(ceil), quantum, 0, wanted.prio)
         wide = b"".join(
             attribute(kind, struct.pack("=Q", value))
             for kind, value in ((_HTB_RATE64, rate), (_HTB_CEIL64, ceil))

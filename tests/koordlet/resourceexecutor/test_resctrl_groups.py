@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.metrics import Registries
+from koordlet.resourceexecutor import resctrlgroups
 from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.resctrlgroups import GROUP, L3, MB, MOUNT, SCAN_SECONDS, TASKS, ResctrlStore
@@ -142,6 +143,22 @@ def test_threads_follow_their_class_and_new_ones_are_found(bench) -> None:
         assert bench.members("LS") == {first, late}
         bench.want(*group("LS"), *group("BE", tasks="pods/a pods/b"))
         assert (bench.members("LS"), bench.members("BE")) == (set(), {first, second, late})
+
+
+@kernel
+def test_many_threads_are_moved_in_steps(bench, monkeypatch) -> None:
+    monkeypatch.setattr(resctrlgroups, "AT_ONCE", 2)
+    with sleepers(5) as processes:
+        everybody = {process.pid for process in processes}
+        bench.threads["pods/a"] = everybody
+        bench.want(*group("BE", tasks="pods/a"))
+        moved = [len(bench.members("BE"))]
+        for _ in range(2):
+            bench.now += resctrlgroups.BEHIND_SECONDS
+            bench.executor.apply()
+            moved.append(len(bench.members("BE")))
+        assert moved == [2, 4, 5]
+        assert bench.members("BE") == everybody
 
 
 @kernel
