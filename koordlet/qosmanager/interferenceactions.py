@@ -18,7 +18,7 @@ from koordlet.interference import say
 from koordlet.interference.model import Verdict
 from koordlet.qosmanager.blame import Charge, Key, charges
 from koordlet.qosmanager.eviction import USED, Task, best_effort_victim, by_priority
-from koordlet.qosmanager.levers import CpuLever, Lever, MemoryLever, suppressed_by_quota, target_percent
+from koordlet.qosmanager.levers import CpuLever, Lever, MemoryLever, target_percent
 from koordlet.qosmanager.squeeze import Blame, Pace, Squeeze, advance, evict_now
 from koordlet.qosmanager.strategy import Decision, Notice, Rows, Strategy, Supports
 from koordlet.qosmanager.view import NodeView, PodView
@@ -31,6 +31,7 @@ STALE_SECONDS = 10.0
 """Verdicts older than this say nothing: what is held back stays as it is."""
 TIGHTENED, RELEASED, FREED = "InterferenceTightened", "InterferenceReleased", "InterferenceFreed"
 SPARED, WOULD = "InterferenceNotActedOn", "InterferenceWouldAct"
+GONE, OFF = "it is gone", "switched off"
 EVENT_SECONDS = 60.0
 """Between two Events about one culprit and resource; every step is in the audit log."""
 STEPS = "interference_action_steps_total"
@@ -62,13 +63,15 @@ class _Held:
 
 
 class InterferenceActions(Strategy):
-    """The strategy. `supports` tells what the kernel has, `io` holds back block I/O; without it I/O is let be."""
+    """The strategy. `supports` tells what the kernel has, `io` holds back block I/O (without it I/O is let be),
+    `suppress` says that CPU suppress runs, which asks `target`."""
 
     name = NAME
     gate = FEATURE
 
-    def __init__(self, supports: Supports, io: Lever | None = None) -> None:
-        self._levers: dict[str, Lever] = {"cpu": CpuLever(), "memory": MemoryLever(supports)}
+    def __init__(self, supports: Supports, io: Lever | None = None, *, suppress: bool = True) -> None:
+        self._cpu = CpuLever(suppress=suppress)
+        self._levers: dict[str, Lever] = {"cpu": self._cpu, "memory": MemoryLever(supports)}
         if io is not None:
             self._levers["io"] = io
         self._held: dict[Key, _Held] = {}
@@ -84,7 +87,7 @@ class InterferenceActions(Strategy):
         strategy = None if judged is None else judged.strategy
         on = enabled(strategy.actions) if strategy is not None and strategy.enable is not False else {}
         if judged is None or strategy is None or strategy.actions is None or not on:
-            return self._decision(view, on, self._free_all("switched off"))
+            return self._decision(view, on, self._free_all(OFF))
         if judged.at is None or view.now - judged.at > STALE_SECONDS:
             return None if self._held else Decision(note="waiting for verdicts")
         pods = {pod.meta.uid: pod for pod in view.pods}
@@ -123,7 +126,7 @@ class InterferenceActions(Strategy):
         """One step for one culprit and resource, and what is to be said of it."""
         resource, known = key[1], self._held.get(key)
         if pod is None or action is None or action.policy == REPORT:
-            return [self._freed(key, "it is gone" if pod is None else "switched off")] if known else []
+            return [self._freed(key, GONE if pod is None else OFF)] if known else []
         lever = self._levers.get(resource)
         base = None if lever is None else lever.base(view, pod)
         if lever is None or (known is None and base is None):
@@ -181,7 +184,8 @@ class InterferenceActions(Strategy):
     def _freed(self, key: Key, why: str) -> Notice:
         held = self._held.pop(key)
         text = f"{key[1]}: free again, {why}"
-        return Notice(held.pod, FREED, text, event=f"{key[1]} is free again", counts=(STEPS, key[1], "free"))
+        words = "" if why == GONE else f"{key[1]} is free again"
+        return Notice(held.pod, FREED, text, event=words, counts=(STEPS, key[1], "free"))
 
     def _free_all(self, why: str) -> list[Notice]:
         self._told.clear()
@@ -257,7 +261,7 @@ class InterferenceActions(Strategy):
             levels[uid, one.pod.name, one.pod.namespace, resource] = one.squeeze.level / 100
         self.said = tuple(said)
         cpu = [one.squeeze for (_, resource), one in self._held.items() if resource == "cpu"]
-        self.target = target_percent(cpu) if suppressed_by_quota(view) else 100
+        self.target = target_percent(cpu) if self._cpu.whole(view) else 100
         rows: dict[str, Rows] = {"interference_action_level": levels}
         return Decision(tuple(updates), tasks, rows, self._note(on), tuple(notices))
 

@@ -42,15 +42,18 @@ class Lever(Protocol):
     def words(self, view: NodeView, held: Squeeze) -> str: ...
 
 
-def suppressed_by_quota(view: NodeView) -> bool:
-    """Whether best effort as a whole has a quota (CPU suppress): then no pod has one of its own, as the kernel refuses
-    a parent that has less than a child, and the whole is held back instead."""
-    settings = view.slo.resource_used_threshold_with_be
-    return settings is not None and bool(settings.enable) and settings.cpu_suppress_policy == CFS_QUOTA_POLICY
-
-
 class CpuLever:
-    """The pod's CFS quota, and those of its containers that have a larger one."""
+    """The pod's CFS quota, and those of its containers that have a larger one. `suppress`: CPU suppress runs."""
+
+    def __init__(self, *, suppress: bool = True) -> None:
+        self._suppress = suppress
+
+    def whole(self, view: NodeView) -> bool:
+        """Whether best effort as a whole has a quota (CPU suppress): then no pod has one of its own, as the kernel
+        refuses a parent that has less than a child, and the whole is held back instead."""
+        settings = view.slo.resource_used_threshold_with_be
+        by_quota = settings is not None and settings.enable and settings.cpu_suppress_policy == CFS_QUOTA_POLICY
+        return self._suppress and bool(by_quota)
 
     def base(self, view: NodeView, pod: PodView) -> int | None:
         """Milli-cores it used last."""
@@ -62,7 +65,7 @@ class CpuLever:
 
     def updates(self, view: NodeView, pod: PodView, held: Squeeze, action: InterferenceAction) -> Iterator[Update]:
         """None where best effort as a whole is held back."""
-        if suppressed_by_quota(view):
+        if self.whole(view):
             return
         quota, about = _quota(held), about_pod(pod.meta.namespace, pod.meta.name)
         specs = {} if pod.meta.pod is None else {one.name: one for one in pod.meta.pod.spec.containers}
@@ -76,7 +79,7 @@ class CpuLever:
 
     def words(self, view: NodeView, held: Squeeze) -> str:
         """`quota 76000 us`, or what all of best effort gets."""
-        if suppressed_by_quota(view):
+        if self.whole(view):
             return f"best effort as a whole gets {held.level} % of its quota"
         return f"quota {_quota(held)} us"
 

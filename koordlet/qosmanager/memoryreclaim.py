@@ -51,12 +51,13 @@ class MemoryReclaim(Strategy):
             return self._nothing("this kernel has no memory.reclaim: watermarks do nothing")
         watched: dict[str, Watched] = {}
         actions: list[Action] = []
-        left = NODE_BYTES
+        left, blind = NODE_BYTES, False
         for pod, meta, given in _candidates(view, strategy):
             now = view.memory_now(meta.cgroup_dir)
             if now is None:
                 continue
             used, stalled = now
+            blind = blind or stalled is None
             known, wanted = step(self._watched.get(meta.cgroup_dir), used, stalled, view.now, given)
             watched[meta.cgroup_dir] = known
             wanted = min(wanted, left)
@@ -67,6 +68,8 @@ class MemoryReclaim(Strategy):
         self._watched = watched
         active = [known for known in watched.values() if known.active]
         note = f"{len(active)} containers above their watermark" if active else "nobody is above its watermark"
+        if blind:
+            note = "without pressure figures (PSI) nothing is reclaimed"
         return Decision(note=note, actions=tuple(actions))
 
     def acted(self, now: float, outcomes: Mapping[Setting, Outcome]) -> None:

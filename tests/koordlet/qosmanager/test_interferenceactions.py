@@ -185,6 +185,8 @@ def test_where_best_effort_has_a_quota_the_whole_is_held_back() -> None:
     assert decided.updates == () and stage.acts.target == 80
     stage.round(verdict((BURN, 0.9)))
     assert stage.acts.target == 100
+    stage.acts = InterferenceActions(lambda resource, directory: True, suppress=False)
+    assert stage.settings(stage.round(verdict((BURN, 0.9)), slo=slo)) == {("burn", QUOTA): 80_000}, "nobody gives one"
 
 
 @pytest.mark.parametrize(

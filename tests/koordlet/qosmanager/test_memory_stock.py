@@ -153,6 +153,12 @@ def test_one_that_is_gone_or_feels_it_is_left_alone() -> None:
     assert stage.round().actions == ()
 
 
+def test_without_pressure_figures_nothing_is_taken_and_that_is_said() -> None:
+    stage = Stage(pod_of())
+    decisions = [stage.round(memory_now=lambda directory: (990 * MIB, None)) for _ in range(4)]
+    assert not any(one.actions for one in decisions) and "PSI" in decisions[-1].note
+
+
 def test_pages_that_could_not_be_found_make_a_pause_and_late_ones_none() -> None:
     stage = Stage(pod_of())
     for _ in range(3):
