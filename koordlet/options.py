@@ -234,6 +234,34 @@ class Options(LoggingOptions):
         "runtime-hooks-settle-timeout", "1s", "how long a hook waits until the kernel holds what its pod gets",
         minimum=0,
     )  # fmt: skip
+    enable_nri_runtime_hook: bool = flag(
+        "enable-nri-runtime-hook", True, "be a plugin of the container runtime where it speaks NRI"
+    )
+    runtime_hooks_nri_socket_path: str = flag(
+        "runtime-hooks-nri-socket-path", "nri/nri.sock", "the runtime's NRI socket, below the host's /var/run"
+    )
+    runtime_hooks_nri_plugin_name: str = flag(
+        "runtime-hooks-nri-plugin-name", "koordlet_nri", "the name by which koordlet registers"
+    )
+    runtime_hooks_nri_plugin_index: str = flag(
+        "runtime-hooks-nri-plugin-index", "00", "two digits: its place among the runtime's plugins"
+    )
+    runtime_hooks_nri_connect_timeout: Duration = flag(
+        "runtime-hooks-nri-connect-timeout", "6s", "time to connect and register; a connection that lasts it is good",
+        minimum=0.1,
+    )  # fmt: skip
+    runtime_hooks_nri_backoff_duration: Duration = flag(
+        "runtime-hooks-nri-backoff-duration", "1s", "pause before connecting again", minimum=0.1
+    )
+    runtime_hooks_nri_backoff_cap: Duration = flag(
+        "runtime-hooks-nri-backoff-cap", "1m", "the longest such pause", minimum=0.1
+    )
+    runtime_hooks_nri_backoff_steps: int = flag(
+        "runtime-hooks-nri-backoff-steps", 2147483647, "how often the pause grows", minimum=0
+    )
+    runtime_hooks_nri_backoff_factor: float = flag(
+        "runtime-hooks-nri-backoff-factor", 2.0, "how much it grows", minimum=1
+    )
     default_runtime_type: str = flag(
         "default-runtime-type", "containerd", "the container runtime, as container ids name it", choices=RUNTIME_TYPES
     )

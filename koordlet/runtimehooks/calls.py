@@ -30,6 +30,7 @@ PATIENCE_SECONDS = 1.0
 """What a call waits for its round unless told; runtimes wait two seconds for a hook and for an NRI plugin."""
 BIRTHS = (Stage.PRE_RUN_POD_SANDBOX, Stage.PRE_CREATE_CONTAINER)
 """Stages at which a pod is there that the kubelet may not show yet."""
+DEATHS = (Stage.POST_STOP_POD_SANDBOX, Stage.PRE_REMOVE_RUN_POD_SANDBOX)
 
 
 class HookCalls:
@@ -83,7 +84,7 @@ class HookCalls:
     async def _settled(self, stage: Stage, context: HookContext, seconds: float | None) -> str:
         """Wait until the kernel holds what the pod gets; why it was not awaited, empty when it was."""
         meta = context.pod.meta
-        if stage is Stage.POST_STOP_POD_SANDBOX:
+        if stage in DEATHS:
             self.newborns.forget(meta.uid)
             return ""
         if stage not in BIRTHS:

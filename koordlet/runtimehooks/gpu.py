@@ -55,6 +55,8 @@ class GPUEnvInject:
         if self._monitor and context.container is not None:
             directory = str(PurePosixPath(self._library).parent)
             own = f"{context.pod.meta.uid}_{context.container.name}"
+            if "/" in own:
+                raise HookError(f"{own!r} can't be a directory's name")
             env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{directory}/{own}.cache"
             mounts.append(Mount(f"{directory}/containers/{own}", directory, fresh=True))
         return Answer(env=env, mounts=tuple(mounts))

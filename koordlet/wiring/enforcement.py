@@ -153,9 +153,10 @@ def enforcement(
     context.routes.append(web.get("/enforcement", page))
     context.runner.add_stop("settings", give_back)
     plugins = [strategy for strategy, _ in every]
-    runtime_hooks(context, states, plugins, manager, newborns, picture, executor.current)
+    registration = runtime_hooks(context, states, plugins, manager, newborns, picture, executor.current)
     if strategies:
         context.runner.add(context.periodic("qos", ROUND_SECONDS, manager.round))
+    context.runner.add(registration)
     log.info("enforcing", strategies=",".join(strategy.name for strategy, _ in strategies), gates=str(gates))
 
 

@@ -1,7 +1,7 @@
 """Runtime hooks: the plugins, the protocols that carry them, and the registration with a runtime proxy (spec 03 §4).
 
-Start order: the server, then (`enforcement`) the strategies' rounds, then the registration file, so that nobody is sent
-here before there is somebody. Stop order is the reverse; the file stays (`runtimehooks.registration`).
+Start order: the server, NRI, then (`enforcement`) the strategies' rounds, then the registration file, so that nobody
+is sent here before there is somebody. Stop order is the reverse; the file stays (`runtimehooks.registration`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import cast
 
 from koordlet.app.logging import get_logger
+from koordlet.app.periodic import Periodic
 from koordlet.metricsadvisor.advisor import boot_clock
 from koordlet.options import Options
 from koordlet.qosmanager.manager import QoSManager
@@ -20,8 +21,10 @@ from koordlet.runtimehooks.calls import HookCalls
 from koordlet.runtimehooks.gpu import GPUEnvInject
 from koordlet.runtimehooks.hooks import FailurePolicy, HookPlugin, Hooks, Stage
 from koordlet.runtimehooks.newborns import Newborns
+from koordlet.runtimehooks.nri import NRIPlugin, NRISettings
 from koordlet.runtimehooks.rdma import RDMADeviceInject
 from koordlet.runtimehooks.registration import RegistrationError, register
+from koordlet.runtimehooks.server import HookServer
 from koordlet.statesinformer.callbacks import StateType, Target
 from koordlet.statesinformer.states import KubeStates
 from koordlet.system.naming import KubeQOS, kubepods_dir, qos_dir
@@ -48,8 +51,9 @@ def runtime_hooks(
     newborns: Newborns,
     picture: Callable[[], NodeView | None],
     current: Current,
-) -> HookCalls:
-    """Serve hooks by every protocol that is on. `picture` is None while the kubelet did not answer."""
+) -> Periodic:
+    """Serve hooks by every protocol that is on; `picture` is None while the kubelet did not answer. The task that is
+    returned registers with a runtime proxy."""
     options = context.options
     hooks = Hooks(
         [*_of(strategies), *_injectors(context)],
@@ -64,8 +68,7 @@ def runtime_hooks(
     patience = options.runtime_hooks_settle_timeout
     calls = HookCalls(hooks, newborns, view, manager.follow, context.registries, patience=patience)
     _follow_pods(states, calls)
-    _serve(context, calls)
-    return calls
+    return _registration(context, calls, _serve(context, calls))
 
 
 def _of(strategies: Iterable[Strategy]) -> list[HookPlugin]:
@@ -96,16 +99,23 @@ def _follow_pods(states: KubeStates, calls: HookCalls) -> None:
     states.callbacks.register(StateType.ALL_PODS, "runtime-hooks", "settings of pods that came", on_pods)
 
 
-def _serve(context: Context, calls: HookCalls) -> None:
-    from koordlet.runtimehooks.server import HookServer  # gRPC: not for --standalone
-
+def _serve(context: Context, calls: HookCalls) -> HookServer:
     options = context.options
     server = HookServer(socket_path(context), calls, options.default_runtime_type)
+    protocols: dict[str, HookServer | NRIPlugin] = {"grpc": server}
+    if options.enable_nri_runtime_hook:
+        protocols["nri"] = NRIPlugin(_nri(context), calls, options.default_runtime_type)
     context.registries.view(
         "runtime_hook_protocol_up",
-        lambda: [(("grpc", server.problem), 0.0 if server.problem else 1.0)],
+        lambda: [((name, one.problem), 0.0 if one.problem else 1.0) for name, one in protocols.items()],
     )
-    context.runner.add(server)
+    for protocol in protocols.values():
+        context.runner.add(protocol)
+    return server
+
+
+def _registration(context: Context, calls: HookCalls, server: HookServer) -> Periodic:
+    options = context.options
     directory = hook_directory(context)
     off = {Stage(name) for name in options.runtime_hooks_disable_stages}
     stages = [stage for stage in calls.hooks.stages if stage not in off and stage in server.stages]
@@ -122,7 +132,21 @@ def _serve(context: Context, calls: HookCalls) -> None:
         except RegistrationError as error:
             log.once(f"register:{error}", "not registered with a runtime proxy", cause=str(error))
 
-    context.runner.add(context.periodic("hook-registration", REGISTER_SECONDS, announce))
+    return context.periodic("hook-registration", REGISTER_SECONDS, announce)
+
+
+def _nri(context: Context) -> NRISettings:
+    options = context.options
+    return NRISettings(
+        context.host.roots.var_run / options.runtime_hooks_nri_socket_path,
+        options.runtime_hooks_nri_plugin_name,
+        options.runtime_hooks_nri_plugin_index,
+        connect=options.runtime_hooks_nri_connect_timeout,
+        pause=options.runtime_hooks_nri_backoff_duration,
+        factor=options.runtime_hooks_nri_backoff_factor,
+        steps=options.runtime_hooks_nri_backoff_steps,
+        longest=options.runtime_hooks_nri_backoff_cap,
+    )
 
 
 def _policy(options: Options) -> FailurePolicy:

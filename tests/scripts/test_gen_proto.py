@@ -10,6 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PROTO = "koordlet/api/hooks/api.proto"
 OUTPUTS = [f"koordlet/api/hooks/api_pb2{suffix}" for suffix in (".py", ".pyi", "_grpc.py")]
+OTHERS = ("koordlet/api/nri/api.proto", "koordlet/api/nri/ttrpc.proto")
+ALL = [*OUTPUTS, *(other.replace(".proto", f"_pb2{suffix}") for other in OTHERS for suffix in (".py", ".pyi"))]
 
 
 @pytest.fixture
@@ -19,21 +21,22 @@ def generate():
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    (tmp_path / PROTO).parent.mkdir(parents=True)
-    shutil.copy(ROOT / PROTO, tmp_path / PROTO)
+    for proto in (PROTO, *OTHERS):
+        (tmp_path / proto).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / proto, tmp_path / proto)
     return tmp_path
 
 
 def test_writes_next_to_the_proto(generate, tree):
-    assert generate(tree) == OUTPUTS
-    assert all((tree / name).stat().st_size for name in OUTPUTS)
+    assert generate(tree) == ALL
+    assert all((tree / name).stat().st_size for name in ALL)
     assert "from koordlet.api.hooks import api_pb2" in (tree / OUTPUTS[2]).read_text()
 
 
 def test_leaves_fresh_output_alone(generate, tree):
     generate(tree)
     assert generate(tree) == []
-    assert generate(tree, force=True) == OUTPUTS
+    assert generate(tree, force=True) == ALL
 
 
 def test_regenerates_after_a_change(generate, tree):

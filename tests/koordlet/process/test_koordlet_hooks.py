@@ -6,12 +6,13 @@ proxy is a plain gRPC client.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from google.protobuf import json_format
 
 from koordlet.api.hooks import api_pb2
 from koordlet.api.hooks.api_pb2_grpc import RuntimeHookServiceStub
+from koordlet.api.nri import api_pb2 as nri
 from koordlet.system.naming import KubeQOS
+from tests.koordlet.runtimehooks.fake_runtime import Runtime
 
 from .cluster import NODE
 from .fleet import Fleet, Need, PodSpec, kernel_text
@@ -247,13 +250,54 @@ def test_koordlet_stops_while_calls_run_and_its_registration_stays(scene: Scene,
 # --- the last: another koordlet over the same node
 
 
+class Containerd:
+    """The runtime's side of NRI in a thread of its own, for as long as the block lasts."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+
+    def __enter__(self) -> Containerd:
+        self._thread.start()
+        self._runtime = self._run(self._begin())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._run(self._runtime.__aexit__())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def connected(self) -> bool:
+        return bool(self._runtime.plugins)
+
+    def call(self, method: str, request: Any) -> bytes:
+        answer: bytes = self._run(self._runtime.plugins[-1].call(method, request, CALL_SECONDS))
+        return answer
+
+    async def _begin(self) -> Runtime:
+        return await Runtime(self.path).__aenter__()
+
+    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(CALL_SECONDS)
+
+
 @pytest.fixture(scope="module")
-def strict(scene: Scene) -> Iterator[Proxy]:
+def runtime(scene: Scene) -> Iterator[Containerd]:
+    with Containerd(scene.view.scratch / "nri.sock") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def strict(scene: Scene, runtime: Containerd) -> Iterator[Proxy]:
     scene.koordlet.kill()
     scene.kubelet.silent = True
     flags = ("--runtime-hooks-plugin-failure-policy=Fail", "--runtime-hooks-disable-stages=PreRunPodSandbox")
-    scene.start(PATIENT, *flags)
+    scene.start(PATIENT, f"--runtime-hooks-nri-socket-path={runtime.path}", *flags)
     scene.tools.until((scene.view.state / "koordlet.sock").exists, "its socket")
+    scene.tools.until(lambda: runtime.connected, "it to register with the runtime")
     proxy = Proxy(scene)
     yield proxy
     proxy.channel.close()
@@ -273,6 +317,26 @@ def test_koordlet_answers_before_the_kubelet_did(strict: Proxy, scene: Scene) ->
     assert strict.sandbox(pod).resources.cpu_quota == 50_000
     scene.kubelet.silent = False
     scene.tools.until(lambda: all(held(scene, pod.dir, POD).values()), "settings once the kubelet answered")
+
+
+def test_a_runtime_that_speaks_nri_is_answered_too(strict: Proxy, scene: Scene, runtime: Containerd) -> None:
+    """Pod settings are in the kernel when RunPodSandbox returns, a container's in the adjustment."""
+    (pod,) = scene.fleet.add(BATCH_POD)
+    sandbox = nri.PodSandbox(
+        name="job", namespace="default", uid=pod.uid, labels=LABELS, annotations={SPEC_ANNOTATION: EXTENDED},
+        linux={"cgroup_parent": f"/{pod.dir}"},
+    )  # fmt: skip
+    runtime.call("RunPodSandbox", nri.PodRequest(pod=sandbox))
+    assert all(held(scene, pod.dir, POD).values()), held(scene, pod.dir, POD)
+    request = nri.CreateContainerRequest(pod=sandbox, container={"id": "abc", "name": "c0"})
+    adjust = nri.CreateContainerResponse.FromString(runtime.call("CreateContainer", request)).adjust
+    resources = adjust.linux.resources
+    assert (resources.cpu.shares.value, resources.cpu.quota.value, resources.memory.limit.value) == tuple(POD.values())
+    sandbox.annotations[SPEC_ANNOTATION] = "{"
+    with pytest.raises(RuntimeError, match="default/job, container c0"):
+        runtime.call("CreateContainer", nri.CreateContainerRequest(pod=sandbox, container={"id": "abc", "name": "c0"}))
+    up = {s.labels["protocol"]: s.value for s in scene.koordlet.families()["koordlet_runtime_hook_protocol_up"].samples}
+    assert up == {"grpc": 1.0, "nri": 1.0}
 
 
 def test_a_disabled_stage_is_not_registered(strict: Proxy, scene: Scene) -> None:

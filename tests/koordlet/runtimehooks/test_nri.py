@@ -1,0 +1,323 @@
+"""koordlet as an NRI plugin of a runtime that is as strict as containerd: registration, events, adjustments, updates,
+lost connections."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordlet.api.nri import RUNTIME
+from koordlet.api.nri import api_pb2 as pb
+from koordlet.metrics import Registries
+from koordlet.runtimehooks.batchresource import BatchResource
+from koordlet.runtimehooks.calls import HookCalls
+from koordlet.runtimehooks.hooks import Answer, Device, FailurePolicy, HookContext, Hooks, Mount, ResctrlAnswer, Stage
+from koordlet.runtimehooks.newborns import Newborns
+from koordlet.runtimehooks.nri import NRIPlugin, NRISettings, configured, event_mask
+from koordlet.runtimehooks.ttrpc import CallError
+from tests.koordlet.qosmanager.conftest import make_view
+from tests.koordlet.runtimehooks import fake_runtime as fake
+
+GIB = 1 << 30
+BATCH = {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": "1Gi"}
+EXTENDED = json.dumps({"containers": {"c": {"requests": BATCH, "limits": BATCH}}})
+PATIENCE = 60.0
+
+
+class Extra:
+    """A plugin that wants everything else."""
+
+    hook, gate = "extra", "none"
+    stages = (Stage.PRE_CREATE_CONTAINER,)
+
+    def __init__(self, fresh: str = "") -> None:
+        self.seen: list[HookContext] = []
+        self._fresh = (Mount(fresh, "/cache", fresh=True),) if fresh else ()
+
+    def answer(self, stage: Stage, context: HookContext, view: Any) -> Answer:
+        self.seen.append(context)
+        return Answer(
+            env={"B": "2", "A": "1"},
+            mounts=(Mount("/lib.so", "/lib.so"), *self._fresh),
+            devices=(Device("/dev/infiniband/rdma_cm", "c", 10, 57),),
+            resctrl=ResctrlAnswer("koordlet-1"),
+            cpuset="0-1",
+        )
+
+
+class Node:
+    """Calls of a koordlet over a node made by hand."""
+
+    def __init__(self, *plugins: Any, policy: FailurePolicy = FailurePolicy.IGNORE) -> None:
+        registries = Registries()
+        self.newborns = Newborns(dict, lambda: "kubepods", lambda: 0.0)
+        self.rounds = 0
+        hooks = Hooks([BatchResource(), *plugins], registries, policy=policy)
+        self.calls = HookCalls(hooks, self.newborns, make_view, self._follow, registries, patience=PATIENCE)
+
+    def _follow(self) -> None:
+        self.rounds += 1
+
+
+async def until(done: Callable[[], Any]) -> Any:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            if found := done():
+                return found
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def connect(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
+    """Start a koordlet's plugin against a runtime; both end with the test."""
+    made: list[NRIPlugin] = []
+
+    async def start(node: Node, **settings: Any) -> NRIPlugin:
+        given = {"connect": PATIENCE, "pause": 0.01, "longest": 0.05, **settings}
+        plugin = NRIPlugin(NRISettings(tmp_path / "nri.sock", **given), node.calls, "containerd")
+        await plugin.start()
+        made.append(plugin)
+        return plugin
+
+    yield start
+    for plugin in made:
+        await plugin.stop()
+
+
+def pod(annotation: str = EXTENDED, parent: str = "/kubepods/besteffort/pod1") -> pb.PodSandbox:
+    return pb.PodSandbox(
+        id="sandbox",
+        name="job",
+        uid="1",
+        namespace="default",
+        labels={"koordinator.sh/qosClass": "BE"},
+        annotations={"node.koordinator.sh/extended-resource-spec": annotation},
+        linux={"cgroup_parent": parent},
+    )
+
+
+def create(annotation: str = EXTENDED, **container: Any) -> pb.CreateContainerRequest:
+    own = {"id": "abc", "name": "c", "env": ["HOME=/root", "EMPTY="], **container}
+    return pb.CreateContainerRequest(pod=pod(annotation), container=own)
+
+
+async def configured_plugin(runtime: Any) -> Any:
+    await until(lambda: runtime.plugins)
+    return runtime.plugins[-1]
+
+
+async def test_it_registers_and_subscribes(tmp_path: Path, connect: Callable[..., Any]) -> None:
+    async with fake.Runtime(tmp_path / "nri.sock") as runtime:
+        plugin = await connect(Node())
+        seen = await configured_plugin(runtime)
+        assert (seen.index, seen.name) == ("00", "koordlet_nri")
+        assert seen.events == event_mask(["RunPodSandbox", "RemovePodSandbox", "CreateContainer", "UpdateContainer"])
+        assert seen.events == 0b1000_1101
+        await until(lambda: plugin.problem == "")
+
+
+@pytest.mark.parametrize("older", [True, False], ids=["as a state change", "as a call"])
+async def test_a_pod_is_set_up_when_its_call_returns(tmp_path: Path, connect: Callable[..., Any], older: bool) -> None:
+    node = Node()
+    async with fake.Runtime(tmp_path / "nri.sock") as runtime:
+        await connect(node)
+        plugin = await configured_plugin(runtime)
+
+        async def tell(event: int, method: str) -> bytes:
+            if older:
+                return await plugin.call("StateChange", pb.StateChangeEvent(event=event, pod=pod()))
+            return await plugin.call(method, pb.PodRequest(pod=pod()))
+
+        assert await tell(pb.RUN_POD_SANDBOX, "RunPodSandbox") == b""
+        assert (node.rounds, [one.meta.uid for one in node.newborns.shown()]) == (1, ["1"])
+        assert await tell(pb.REMOVE_POD_SANDBOX, "RemovePodSandbox") == b""
+        assert len(node.newborns) == 0
+
+
+async def test_a_container_is_adjusted(tmp_path: Path, connect: Callable[..., Any]) -> None:
+    fresh = tmp_path / "containers/1_c"
+    (fresh / "old").mkdir(parents=True)
+    extra = Extra(str(fresh))
+    async with fake.Runtime(tmp_path / "nri.sock") as runtime:
+        await connect(Node(extra))
+        plugin = await configured_plugin(runtime)
+        adjust = pb.CreateContainerResponse.FromString(await plugin.call("CreateContainer", create())).adjust
+    resources = adjust.linux.resources
+    assert (resources.cpu.shares.value, resources.cpu.quota.value, resources.cpu.cpus) == (512, 50_000, "0-1")
+    assert (resources.memory.limit.value, resources.rdt_class.value) == (GIB, "koordlet-1")
+    assert [(one.key, one.value) for one in adjust.env] == [("A", "1"), ("B", "2")]
+    assert [(one.source, one.destination, one.type, list(one.options)) for one in adjust.mounts] == [
+        ("/lib.so", "/lib.so", "bind", ["rbind"]),
+        (str(fresh), "/cache", "bind", ["rbind"]),
+    ]
+    (device,) = adjust.linux.devices
+    assert (device.path, device.type, device.major, device.minor, device.file_mode.value) == (
+        "/dev/infiniband/rdma_cm", "c", 10, 57, 0o666,
+    )  # fmt: skip
+    assert list(fresh.iterdir()) == []
+    assert fresh.stat().st_mode & 0o777 == 0o777
+    (context,) = extra.seen
+    assert context.container is not None
+    assert (context.container.id, context.container.env) == ("containerd://abc", {"HOME": "/root"})
+
+
+async def test_a_container_that_nobody_wants_to_change(tmp_path: Path, connect: Callable[..., Any]) -> None:
+    async with fake.Runtime(tmp_path / "nri.sock") as runtime:
+        await connect(Node())
+        plugin = await configured_plugin(runtime)
+        adjust = pb.CreateContainerResponse.FromString(await plugin.call("CreateContainer", create("{}"))).adjust
+        assert adjust == pb.ContainerAdjustment()
+        request = pb.UpdateContainerRequest(pod=pod("{}"), container={"id": "abc", "name": "c"})
+        assert not pb.UpdateContainerResponse.FromString(await plugin.call("UpdateContainer", request)).update
+
+
+async def test_an_update_names_its_container_and_starts_from_the_request(
+    tmp_path: Path, connect: Callable[..., Any]
+) -> None:
+    """Fields that we don't know (a swap limit, say) come back as they were."""
+    swap = bytes([0x0A, 0x04, 0x1A, 0x02, 0x08, 0x05])  # memory { swap { value: 5 } }
+    asked = pb.LinuxResources.FromString(swap)
+    asked.cpu.quota.value, asked.cpu.period.value, asked.cpu.cpus = 10_000, 50_000, "3"
+    request = pb.UpdateContainerRequest(pod=pod(), container={"id": "abc", "name": "c"}, linux_resources=asked)
+    async with fake.Runtime(tmp_path / "nri.sock") as runtime:
+        await connect(Node())
+        plugin = await configured_plugin(runtime)
+        answer = pb.UpdateContainerResponse.FromString(await plugin.call("UpdateContainer", request))
+    (update,) = answer.update
+    resources = update.linux.resources
+    assert update.container_id == "abc"
+    assert (resources.cpu.shares.value, resources.cpu.quota.value, resources.cpu.period.value) == (512, 50_000, 100_000)
+    assert (resources.cpu.cpus, resources.memory.limit.value) == ("3", GIB)
+    assert bytes([0x1A, 0x02, 0x08, 0x05]) in resources.SerializeToString()
+
+
+async def test_events_without_an_action_are_accepted_and_unknown_ones_refused(
+    tmp_path: Path, connect: Callable[..., Any]
+) -> None:
+    async with fake.Runtime(tmp_path / "nri.sock") as runtime:
+        await connect(Node())
+        plugin = await configured_plugin(runtime)
+        for method in ("StopContainer", "StartContainer", "StopPodSandbox", "RemoveContainer", "Shutdown"):
+            assert await plugin.call(method, pb.PodRequest(pod=pod())) == b""
+        event = pb.StateChangeEvent(event=pb.POST_START_CONTAINER, pod=pod())
+        assert await plugin.call("StateChange", event) == b""
+        for service, method in (("nri.pkg.api.v1alpha1.Plugin", "Dance"), (RUNTIME, "CreateContainer")):
+            with pytest.raises(RuntimeError, match="12: no method"):
+                await plugin.call(method, pb.Empty(), service=service)
+
+
+async def test_a_failing_hook_by_policy(tmp_path: Path, connect: Callable[..., Any]) -> None:
+    for policy in FailurePolicy:
+        async with fake.Runtime(tmp_path / "nri.sock") as runtime:
+            plugin = await connect(Node(policy=policy))
+            seen = await configured_plugin(runtime)
+            if policy is FailurePolicy.IGNORE:
+                assert await seen.call("CreateContainer", create("{")) in (b"", b"\n\x00")
+                bad = pb.PodRequest(pod=pod(parent="/kubepods/../x"))
+                assert await seen.call("RunPodSandbox", bad) == b""
+            else:
+                with pytest.raises(RuntimeError, match=r"default/job, container c.*extended-resource-spec"):
+                    await seen.call("CreateContainer", create("{"))
+            await plugin.stop()
+        (tmp_path / "nri.sock").unlink(missing_ok=True)
+
+
+async def test_large_messages_come_in_pieces_both_ways(tmp_path: Path, connect: Callable[..., Any]) -> None:
+    class Long(Extra):
+        def answer(self, stage: Stage, context: HookContext, view: Any) -> Answer:
+            return Answer(env={f"V{number}": "x" * 1000 for number in range(40)})
+
+    request = create(env=[f"N{number}={'y' * 1000}" for number in range(60)])
+    async with fake.Runtime(tmp_path / "nri.sock") as runtime:
+        await connect(Node(Long()))
+        plugin = await configured_plugin(runtime)
+        answer = pb.CreateContainerResponse.FromString(await plugin.call("CreateContainer", request))
+        assert len(answer.adjust.env) == 40
+        assert runtime.refused == []
+
+
+async def test_a_lost_connection_is_made_again(tmp_path: Path, connect: Callable[..., Any]) -> None:
+    async with fake.Runtime(tmp_path / "nri.sock") as runtime:
+        plugin = await connect(Node())
+        for number in (1, 2, 3):
+            await until(lambda number=number: len(runtime.plugins) == number)
+            runtime.plugins[-1].hang_up()
+        await until(lambda: len(runtime.plugins) == 4)
+        await until(lambda: plugin.problem == "")
+
+
+REFUSED = {
+    "an index that is none": ({"index": "7"}, "", "invalid plugin index 7: must be two digits"),
+    "no name": ({"name": ""}, "", "invalid plugin name"),
+    "a configuration that is no YAML": ({}, "events: [", "failed to configure plugin: 3: configuration"),
+    "an unknown event": ({}, "events: [Dance]", "no event 'Dance'"),
+}
+
+
+@pytest.mark.parametrize(("settings", "config", "said"), REFUSED.values(), ids=REFUSED)
+async def test_a_refused_plugin_says_why_and_tries_again(
+    tmp_path: Path, connect: Callable[..., Any], settings: dict[str, Any], config: str, said: str
+) -> None:
+    async with fake.Runtime(tmp_path / "nri.sock", config=config) as runtime:
+        plugin = await connect(Node(), **settings)
+        await until(lambda: len(runtime.refused) >= 2)
+        assert said in runtime.refused[0]
+        assert plugin.problem != ""
+
+
+async def test_a_runtime_that_never_answers_is_given_up_on(tmp_path: Path, connect: Callable[..., Any]) -> None:
+    async with fake.Runtime(tmp_path / "nri.sock", silent=True) as runtime:
+        plugin = await connect(Node(), connect=0.05)
+        await until(lambda: runtime.connections >= 3)
+        await until(lambda: plugin.problem == "no answer in time")
+
+
+async def test_without_a_socket_there_is_no_nri(tmp_path: Path, connect: Callable[..., Any]) -> None:
+    plugin = await connect(Node())
+    await until(lambda: plugin.problem == f"no socket {tmp_path / 'nri.sock'}")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"\x00\x00\x00\x01\xff\xff\xff\xff", b"\x00\x00\x00\x01\x00\x00\x00\x0a\x00\xff\xff\xff\x00\x00\x00\x01\x01\x00"],
+    ids=["a frame too long", "a message too long"],
+)
+async def test_nonsense_from_the_runtime_ends_the_connection_only(
+    tmp_path: Path, connect: Callable[..., Any], said: bytes
+) -> None:
+    async with fake.Runtime(tmp_path / "nri.sock") as runtime:
+        await connect(Node())
+        plugin = await configured_plugin(runtime)
+        plugin.writer.write(said)
+        await until(lambda: len(runtime.plugins) == 2)
+
+
+async def test_a_call_that_cannot_be_read_is_refused(tmp_path: Path, connect: Callable[..., Any]) -> None:
+    class Broken:
+        def SerializeToString(self) -> bytes:
+            return b"\xff\xff\xff"
+
+    async with fake.Runtime(tmp_path / "nri.sock") as runtime:
+        await connect(Node())
+        plugin = await configured_plugin(runtime)
+        with pytest.raises(RuntimeError, match="3: CreateContainer"):
+            await plugin.call("CreateContainer", Broken())
+
+
+def test_the_events_of_a_configuration() -> None:
+    assert configured("") == configured("other: 1") == configured("events: []")
+    assert configured("events: [runpodsandbox]") == ["runpodsandbox"]
+    assert event_mask(["createcontainer", "CreateContainer"]) == 0b1000
+    for text in ("events: 5", "events: [5]", "- a"):
+        with pytest.raises(CallError, match="events must be a list of names"):
+            configured(text)
+
+
+def test_pauses_grow_to_a_longest() -> None:
+    settings = NRISettings(Path("/none"))
+    assert [settings.pause_after(failures) for failures in (0, 1, 2, 10, 10**6)] == [1, 2, 4, 60, 60]
