@@ -22,7 +22,15 @@ from pathlib import Path
 from koordlet.resourceexecutor.settings import Setting, Value
 from koordlet.resourceexecutor.stores import ABSENT, read_now
 from koordlet.system.errors import InvalidValue, KernelFileError, UnreadableFile
-from koordlet.system.resctrl import Schemata, check_mask, format_l3, format_mb, parse_schemata, read_facts
+from koordlet.system.resctrl import (
+    ResctrlFacts,
+    Schemata,
+    check_mask,
+    format_l3,
+    format_mb,
+    parse_schemata,
+    read_facts,
+)
 from koordlet.system.write import TargetGone, WriteError, write_error, write_value
 
 MOUNT, GROUP, L3, MB, TASKS = "resctrl.mount", "resctrl.group", "resctrl.L3", "resctrl.MB", "resctrl.tasks"
@@ -78,7 +86,7 @@ class ResctrlStore:
         """Groups that have threads to come."""
 
     def check(self, setting: Setting, value: Value) -> Value:
-        """Masks are held to what the mounted resctrl says it takes."""
+        """Masks are held to what the mounted resctrl says it takes, while it can be asked."""
         name, text = setting.device, str(value)
         if setting.resource == MOUNT:
             return _one_of(setting, text, ON)
@@ -89,7 +97,7 @@ class ResctrlStore:
         if setting.resource == TASKS:
             return " ".join(sorted(set(text.split())))
         values = _values(setting, text)
-        if setting.resource == L3 and (facts := read_facts(self._root, "")) is not None:
+        if setting.resource == L3 and (facts := self._facts()) is not None:
             for mask in values.values():
                 check_mask(mask, facts)
         return row(values, 16 if setting.resource == L3 else 10)
@@ -116,7 +124,10 @@ class ResctrlStore:
         """Whether the group, or the mount, is not there."""
         if setting.resource == MOUNT:
             return False
-        return not self._mounted() or not (self._root / setting.device).is_dir()
+        try:
+            return not self._mounted() or not (self._root / setting.device).is_dir()
+        except (OSError, KernelFileError):  # what can't be looked at has not gone
+            return False
 
     def holds(self, setting: Setting, asked: Value) -> bool | None:
         """Of tasks: whether every thread is in the group."""
@@ -152,8 +163,14 @@ class ResctrlStore:
         text = read_now(self._root / "schemata")
         return text is not None and parse_schemata(text) != Schemata()
 
+    def _facts(self) -> ResctrlFacts | None:
+        try:
+            return read_facts(self._root, "")
+        except (OSError, KernelFileError):  # the kernel will judge
+            return None
+
     def _unmount_unused(self, root: Path) -> None:
-        facts = read_facts(root, "")
+        facts = self._facts()
         if facts is None or not facts.groups:  # somebody else's groups would go with it
             self._unmount(root)
 

@@ -86,7 +86,10 @@ class TrafficStore:
 
     def gone(self, setting: Setting) -> bool:
         """The interface left, or its root is to be made."""
-        return self.read(setting) is None
+        try:
+            return self.read(setting) is None
+        except KernelFileError:  # what can't be looked at has not gone
+            return False
 
     def holds(self, setting: Setting, asked: Value) -> bool | None:
         """Values can be compared."""

@@ -23,7 +23,7 @@ from koordlet.runtimehooks.terway import TerwayQoS
 from koordlet.statesinformer.claims import Claims
 from koordlet.system import resctrl
 from koordlet.system.cgroup import tree
-from koordlet.system.errors import CgroupGone
+from koordlet.system.errors import CgroupGone, KernelFileError, MalformedFile
 from koordlet.system.netroute import default_interface
 from koordlet.system.resctrl import ResctrlFacts
 from koordlet.system.storage import LocalStorage
@@ -75,19 +75,34 @@ def _resctrl(context: Context) -> tuple[Facts, str]:
     """One that is mounted can be used, whatever the CPU's flags say (Arm has none)."""
     root, vendor = context.host.roots.resctrl, context.host.facts.cpu.vendor
 
+    last: ResctrlFacts | None = None
+
     def facts() -> ResctrlFacts | None:
-        return resctrl.read_facts(root, vendor)
+        nonlocal last
+        try:
+            last = resctrl.read_facts(root, vendor)
+        except (OSError, KernelFileError) as error:  # as before: nothing is given back for that
+            log.once(f"resctrl:{error}", "resctrl can't be read", error=str(error))
+        return last
 
     return facts, context.host.facts.reasons().get("resctrl", "")
 
 
 def _netqos(context: Context) -> NetQoS:
     """In koordlet's own network namespace, which is the node's."""
+
+    def interface() -> str | None:
+        try:
+            return default_interface(context.host.roots)
+        except MalformedFile as error:
+            log.once(f"route:{error}", "the default route can't be told", error=str(error))
+            return None
+
     missing = AddressStore().probe()
     if missing:
         log.info("addresses are matched by filters", cause=missing)
     return NetQoS(
-        lambda: default_interface(context.host.roots),
+        interface,
         lambda resource, directory: bool(context.files.support(resource, directory)),
         missing,
     )
