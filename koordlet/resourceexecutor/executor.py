@@ -86,6 +86,8 @@ class Executor:
         """As declared; `_declared` is what of it can be set."""
         self._declared: dict[str, dict[Setting, Update]] = {}
         self._merged: dict[Setting, Wish] | None = None
+        self._following: dict[Setting, Wish] | None = None
+        """What follows from the CPU sets that are declared."""
         self._held: dict[Setting, _Held] = {}
         self._problems: dict[Setting, str] = {}
         self._durations = registries.histogram("resource_update_duration_milliseconds", DURATION_BUCKETS)
@@ -110,6 +112,8 @@ class Executor:
             wanted[update.setting] = replace(update, value=value)
         self._silent.discard(owner)
         if self._declared.get(owner) != wanted:
+            if _cpu_sets(self._declared.get(owner, {})) != _cpu_sets(wanted):
+                self._following = None
             self._declared[owner] = wanted
             self._merged = None
 
@@ -122,7 +126,9 @@ class Executor:
         """What shall be, and who says so."""
         if self._merged is None:
             merged = merge(self._declared, self._rules)
-            self._merged = merged | self._followers(merged)
+            if self._following is None:  # looking below hundreds of groups takes a while
+                self._following = self._followers(merged)
+            self._merged = merged | self._following
         return self._merged
 
     def _followers(self, wishes: Mapping[Setting, Wish]) -> dict[Setting, Wish]:
@@ -166,9 +172,7 @@ class Executor:
         """One pass. A ledger that can't be saved holds back what was never touched before, and nothing else."""
         result, now = PassResult(), self._clock()
         wishes = self.wishes
-        if (
-            self._incomplete and not self._silent
-        ):  # what earlier ones left goes now, and what it stood in the way of comes
+        if self._incomplete and not self._silent:  # leftovers go now: what they stood in the way of is tried again
             self._incomplete = False
             self._held = {setting: held for setting, held in self._held.items() if not held.problem}
         changes = [
@@ -289,8 +293,8 @@ class Executor:
             return False
         idle = Setting(IDLE, setting.cgroup_dir)
         wish = self.wishes.get(idle)
-        if wish is not None:
-            return wish.update.value == 1
+        if wish is not None and wish.update.value == 1:
+            return True
         return idle in self._ledger.originals and self.current(idle) == 1
 
     def _remember_weight(self, weight: Setting) -> None:
@@ -396,3 +400,7 @@ def _short(value: Value) -> str:
     """Lists of directories and addresses are as long as a node has pods."""
     text = str(value)
     return text if len(text) <= SHORT else f"{text[:SHORT]}… ({len(text)} characters)"
+
+
+def _cpu_sets(updates: Mapping[Setting, Update]) -> dict[Setting, Update]:
+    return {setting: update for setting, update in updates.items() if setting.resource in CPU_SETS}
