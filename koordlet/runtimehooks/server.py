@@ -56,9 +56,9 @@ class HookServer:
     name = "runtime-hooks"
     stages = (*SANDBOX, *CONTAINER)
 
-    def __init__(self, path: Path, calls: HookCalls, runtime: str) -> None:
+    def __init__(self, path: Path, calls: HookCalls, runtime: str, *, grace: float = GRACE_SECONDS) -> None:
         """`runtime`: the node's, as container ids name it."""
-        self.path, self._calls, self._runtime = path, calls, runtime
+        self.path, self._calls, self._runtime, self._grace = path, calls, runtime, grace
         self._server: grpc.aio.Server | None = None
         self.problem = "not started"
         """Empty while it serves."""
@@ -81,7 +81,7 @@ class HookServer:
         server, self._server = self._server, None
         if server is not None:
             self.problem = "stopped"
-            await server.stop(GRACE_SECONDS)
+            await server.stop(self._grace)
             self.path.unlink(missing_ok=True)
 
     def _handlers(self) -> Any:

@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from koordlet.metrics import Registries
 from koordlet.runtimehooks.batchresource import BatchResource
@@ -85,6 +87,22 @@ def test_later_hooks_overwrite_and_lists_add_up() -> None:
     second = Answer(cfs_quota=-1, cpuset="", env={"B": "2"}, mounts=(two,))
     found = hooks(Plugin("a", first), Plugin("b", second)).answer(SANDBOX, context(), make_view())
     assert found == Answer(cpu_shares=2, cfs_quota=-1, cpuset="", env={"A": "1", "B": "2"}, mounts=(one, two))
+
+
+answers = st.builds(
+    Answer,
+    cpu_shares=st.none() | st.integers(2, 9),
+    cfs_quota=st.none() | st.just(-1),
+    cpuset=st.none() | st.sampled_from(["", "0"]),
+    env=st.dictionaries(st.sampled_from("AB"), st.sampled_from("12")),
+    mounts=st.lists(st.builds(Mount, st.just("/a"), st.sampled_from(["/b", "/c"]))).map(tuple),
+)
+
+
+@given(answers, answers, answers)
+def test_answers_add_up_in_any_grouping_and_nothing_changes_nothing(one: Answer, two: Answer, three: Answer) -> None:
+    assert (one | two) | three == one | (two | three)
+    assert one | NOTHING == NOTHING | one == one
 
 
 FAILURES = {

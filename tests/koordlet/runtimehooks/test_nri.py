@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from koordlet.api.nri import RUNTIME
 from koordlet.api.nri import api_pb2 as pb
@@ -19,7 +21,7 @@ from koordlet.runtimehooks.calls import HookCalls
 from koordlet.runtimehooks.hooks import Answer, Device, FailurePolicy, HookContext, Hooks, Mount, ResctrlAnswer, Stage
 from koordlet.runtimehooks.newborns import Newborns
 from koordlet.runtimehooks.nri import NRIPlugin, NRISettings, configured, event_mask
-from koordlet.runtimehooks.ttrpc import CallError
+from koordlet.runtimehooks.ttrpc import CallError, Trunk
 from tests.koordlet.qosmanager.conftest import make_view
 from tests.koordlet.runtimehooks import fake_runtime as fake
 
@@ -321,3 +323,32 @@ def test_the_events_of_a_configuration() -> None:
 def test_pauses_grow_to_a_longest() -> None:
     settings = NRISettings(Path("/none"))
     assert [settings.pause_after(failures) for failures in (0, 1, 2, 10, 10**6)] == [1, 2, 4, 60, 60]
+
+
+@given(st.binary(max_size=20_000), st.integers(0, 2**31))
+def test_any_message_comes_through_a_runtimes_buffer(body: bytes, stream: int) -> None:
+    """What we frame is what a strict reader reads, whatever its length."""
+
+    async def through() -> tuple[int, int, bytes]:
+        reader, connection = asyncio.StreamReader(), fake.Connection()
+        await Trunk(reader, _Into(connection), _nobody)._send(2, stream, 1, body)
+        return await connection.message()
+
+    assert asyncio.run(through()) == (stream, 1, body)
+
+
+class _Into:
+    """A writer into a connection of the stand-in."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def write(self, frame: bytes) -> None:
+        self._connection.feed(frame[8:])
+
+    async def drain(self) -> None:
+        return
+
+
+async def _nobody(service: str, method: str, payload: bytes, seconds: float | None) -> bytes:
+    raise CallError("nobody")

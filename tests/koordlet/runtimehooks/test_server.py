@@ -1,0 +1,121 @@
+"""The hook service in this process: its socket, its seven calls, its errors, its stop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import stat
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from koordlet.api.hooks import SERVICE
+from koordlet.api.hooks.api_pb2 import (
+    ContainerResourceHookRequest,
+    ContainerResourceHookResponse,
+    PodSandboxHookRequest,
+    PodSandboxHookResponse,
+)
+from koordlet.metrics import Registries
+from koordlet.runtimehooks.calls import HookCalls
+from koordlet.runtimehooks.hooks import Answer, FailurePolicy, HookContext, HookError, Hooks, Stage
+from koordlet.runtimehooks.newborns import Newborns
+from koordlet.runtimehooks.server import CONTAINER, SANDBOX, HookServer
+from tests.koordlet.qosmanager.conftest import make_view
+
+
+class Everywhere:
+    """Answers at every stage with its place among them; fails for a pod named bad."""
+
+    hook, gate, stages = "everywhere", "none", tuple(Stage)
+
+    def answer(self, stage: Stage, context: HookContext, view: Any) -> Answer:
+        if context.pod.meta.name == "bad":
+            raise HookError("no")
+        return Answer(cpu_shares=list(Stage).index(stage) + 2)
+
+
+def serve(path: Path, follow: Any = lambda: None, policy: FailurePolicy = FailurePolicy.FAIL) -> HookServer:
+    registries = Registries()
+    hooks = Hooks([Everywhere()], registries, policy=policy)
+    newborns = Newborns(dict, lambda: "kubepods", lambda: 0.0)
+    calls = HookCalls(hooks, newborns, make_view, follow, registries, patience=60.0)
+    return HookServer(path, calls, "containerd", grace=60.0)
+
+
+async def ask(path: Path, stage: Stage, name: str = "p") -> Any:
+    sandbox = stage in SANDBOX
+    asked, answered = (
+        (PodSandboxHookRequest, PodSandboxHookResponse)
+        if sandbox
+        else (ContainerResourceHookRequest, ContainerResourceHookResponse)
+    )
+    request = asked(pod_meta={"name": name, "namespace": "ns", "uid": "1"})
+    if sandbox:
+        request.cgroup_parent = "/kubepods/pod1"
+    async with grpc.aio.insecure_channel(f"unix:{path}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        call = channel.unary_unary(f"/{SERVICE}/{stage}Hook", asked.SerializeToString, answered.FromString)
+        return await call(request, timeout=60.0)
+
+
+async def test_every_stage_has_a_call(tmp_path: Path) -> None:
+    path = tmp_path / "k.sock"
+    server = serve(path)
+    await server.start()
+    try:
+        assert server.problem == ""
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        for place, stage in enumerate(Stage):
+            if stage in SANDBOX:
+                assert (await ask(path, stage)).resources.cpu_shares == place + 2
+            elif stage in CONTAINER:
+                assert (await ask(path, stage)).container_resources.cpu_shares == place + 2
+        with pytest.raises(grpc.RpcError) as refused:
+            await ask(path, Stage.PRE_REMOVE_RUN_POD_SANDBOX)
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        with pytest.raises(grpc.RpcError) as failed:
+            await ask(path, Stage.PRE_CREATE_CONTAINER, "bad")
+        assert failed.value.code() is grpc.StatusCode.INTERNAL
+        assert failed.value.details() == "hook everywhere, pod ns/bad, container : no"
+    finally:
+        await server.stop()
+    assert (server.problem, path.exists()) == ("stopped", False)
+
+
+async def test_an_old_socket_makes_room(tmp_path: Path) -> None:
+    path = tmp_path / "k.sock"
+    with socket.socket(socket.AF_UNIX) as old:
+        old.bind(str(path))
+    server = serve(path)
+    await server.start()
+    try:
+        assert (await ask(path, Stage.PRE_RUN_POD_SANDBOX)).resources.cpu_shares == 2
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize("name", ["missing/k.sock", "file"], ids=["no directory", "a file in its place"])
+async def test_a_socket_that_cannot_be_is_a_condition(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    (tmp_path / "file").write_text("mine")
+    server = serve(path)
+    await server.start()
+    assert server.problem.startswith(f"{path}: ")
+    await server.stop()
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+async def test_a_call_that_runs_at_the_stop_is_answered(tmp_path: Path) -> None:
+    path = tmp_path / "k.sock"
+    begun = asyncio.Event()
+    server = serve(path, begun.set)
+    server._calls._last = server._calls._clock() + 0.5  # the round comes while the server stops
+    await server.start()
+    call = asyncio.ensure_future(ask(path, Stage.PRE_RUN_POD_SANDBOX))
+    while not len(server._calls.newborns):  # noqa: ASYNC110 - nothing tells of it
+        await asyncio.sleep(0.01)
+    await server.stop()
+    assert begun.is_set()
+    assert (await call).resources.cpu_shares == 2
