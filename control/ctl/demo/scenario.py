@@ -10,21 +10,25 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from control.ctl.demo import colocation, judge, workload
+from control.ctl.demo import colocation, judge, lending, workload
 from control.ctl.demo.judge import Verdict
 from control.ctl.demo.kernelfiles import Sampler, average, find_group, find_pod
 from control.ctl.errors import CtlError
 from control.ctl.koordletclient import KoordletUnreachable, fetch_explanation, fetch_top
 from control.ctl.main import print_explanation, print_picture
+from control.ctl.node import lending_of
+from control.ctl.node import page as node_page
 from control.ctl.parts import Layout
 from control.ctl.progress import Progress
 from control.ctl.state import Settings
 from control.ctl.up import up
+from koordlet.api.core import Node, Pod
 from koordlet.api.interference import PodExplained
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.api.nodemetric import NodeMetric
 from koordlet.api.top import Top
-from koordlet.api.wire import Time
+from koordlet.api.wire import Time, convert
+from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.kube import Client, Config
 
 REPORT_SECONDS, AGGREGATE_SECONDS = 30, 60
@@ -32,6 +36,10 @@ TOP_SECONDS = 45.0
 """How long the demo waits for latency figures: two windows of 10 s and some start-up, with room."""
 PROFILE_SECONDS = 20.0
 """How long the manager may take to hear of a new profile."""
+LENT_COLUMNS = "custom-columns=NODE:.metadata.name," + ",".join(
+    f"{name.upper()}:.status.allocatable.kubernetes\\.io/{name}"
+    for name in ("batch-cpu", "batch-memory", "mid-cpu", "mid-memory")
+)
 PIN_DIR = "/sys/fs/bpf/koordlet-demo"
 METRIC_COLUMNS = (
     "NODE:.metadata.name,CPU:.status.nodeMetric.nodeUsage.resources.cpu,"
@@ -63,6 +71,7 @@ class Scenario:
         self.show_metrics()
         self.show_explanation()
         self.show_colocation()
+        self.show_lending()
 
     def stop(self) -> None:
         if self.sampler is not None:
@@ -247,6 +256,41 @@ class Scenario:
             raise CtlError("no kubepods cgroup of report exists", self._logs("kubelet"))
         # koordlet writes its batch resources there.
         self._judge(self._wait(lambda: colocation.placed(stored, cpu, memory), TOP_SECONDS))
+
+    def show_lending(self) -> None:
+        self._title("What the node lends follows its load")
+        self._judge(self._wait(self._follows, REPORT_SECONDS))
+        folder = self.folder / "lending"
+        first, other = workload.cores()
+        workload.write(folder, workload.rendered(self.settings.node_name, first, other, workload.LENDING))
+        self.kubectl.run("apply", "-f", str(folder))
+        self.kubectl.run("wait", "-n", workload.NAMESPACE, "--for=condition=Ready", "pod/rush", "--timeout=60s")
+        self._judge(self._wait(self._follows, REPORT_SECONDS))
+        with self.progress.step("a report that tells what rush uses") as step:
+            measured = self._wait(self._measured, 3 * REPORT_SECONDS)
+            step.done(measured.text)
+        self._judge(self._wait(self._follows, REPORT_SECONDS))
+        name = self.settings.node_name
+        self._show("get", "node", name, "-o", LENT_COLUMNS)
+        self.progress.say(f"$ koordctl node {name} --state-dir={self.state_dir}")
+        for line in node_page(lending_of(self._objects()[0]), SYSTEM_CLOCK.now()):
+            self.progress.console.print(line, soft_wrap=True)
+
+    def _objects(self) -> tuple[Node, NodeMetric, list[Pod]]:
+        name = self.settings.node_name
+        pods = self.kubectl.get("pods", "-A")["items"]
+        return (
+            convert(self.kubectl.get("node", name), Node),
+            convert(self.kubectl.get("nodemetric", name), NodeMetric),
+            [convert(pod, Pod) for pod in pods],
+        )
+
+    def _follows(self) -> Verdict:
+        return lending.follows(*self._objects())
+
+    def _measured(self) -> Verdict:
+        metric = self._objects()[1]
+        return Verdict(lending.reports(metric, "rush"), f"updated {metric.status.update_time}")
 
     def _wait(self, check: Callable[[], Verdict], seconds: float) -> Verdict:
         """The first good verdict, or the last one when time is up."""

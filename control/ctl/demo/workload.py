@@ -17,6 +17,8 @@ from control.ctl.supervisor import CODE_ROOT
 MANIFESTS = CODE_ROOT / "deploy" / "demo"
 COLOCATION = MANIFESTS / "colocation"
 """A profile and a pod that it is for, applied when the node lends something."""
+LENDING = MANIFESTS / "lending"
+"""A service that comes late, so that the node must lend less."""
 NAMESPACE = "demo"
 VICTIM, METER = "web", "meter"
 BATCH = ("batch-0", "batch-1")

@@ -1,0 +1,79 @@
+"""The demo's own arithmetic of what the node lends: it must notice when the manager is wrong or asleep."""
+
+from __future__ import annotations
+
+import pytest
+
+from control.ctl.demo.lending import expected, follows, reports
+from koordlet.api import names
+from koordlet.api.core import Container, Node, NodeStatus, Pod, PodSpec, PodStatus, ResourceRequirements
+from koordlet.api.lending import LENDING, Hold, Lending
+from koordlet.api.meta import ObjectMeta
+from koordlet.api.nodemetric import NodeMetric, NodeMetricInfo, NodeMetricStatus, PodMetricInfo, ResourceMap
+from koordlet.api.quantity import Quantity
+
+
+def cpu(text: str) -> dict[str, Quantity]:
+    return {"cpu": Quantity(text)}
+
+
+def pod(name: str, request: str, priority: int) -> Pod:
+    container = Container(name="c", resources=ResourceRequirements(requests=cpu(request)))
+    meta = ObjectMeta(name=name, namespace="demo")
+    return Pod(
+        metadata=meta, spec=PodSpec(priority=priority, containers=[container]), status=PodStatus(phase="Running")
+    )
+
+
+PODS = [pod("web", "1", 9500), pod("rush", "500m", 9500), pod("burn", "1", 5500)]
+
+
+def metric(system: str = "500m", **used: str) -> NodeMetric:
+    info = NodeMetricInfo(system_usage=ResourceMap(resources=cpu(system)))
+    pods = [
+        PodMetricInfo(
+            namespace="demo",
+            name=name,
+            pod_usage=ResourceMap(resources=cpu(amount)),
+            priority="koord-batch" if name == "burn" else "koord-prod",
+        )
+        for name, amount in used.items()
+    ]
+    return NodeMetric(status=NodeMetricStatus(node_metric=info, pods_metric=pods))
+
+
+def node(batch_cpu: str | None = None, percent: int = 100) -> Node:
+    extended = {} if batch_cpu is None else {names.RESOURCE_BATCH_CPU: Quantity(batch_cpu)}
+    said = LENDING.text(Lending(hold={"cpu": Hold(percent=percent)}))
+    return Node(
+        metadata=ObjectMeta(name="n", annotations={names.ANNOTATION_LENDING: said}),
+        status=NodeStatus(capacity=cpu("2"), allocatable={**cpu("1800m"), **extended}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("report", "percent", "milli"),
+    [
+        (metric(web="200m", rush="100m", burn="1"), 100, 6000 - 500 - 300),
+        (metric(web="200m", burn="1"), 100, 6000 - 500 - 200 - 500),
+        (metric(web="200m", rush="100m", gone="50m"), 100, 6000 - 500 - 350),
+        (metric("100m", web="200m", rush="100m"), 100, 6000 - 200 - 300),
+        (metric(web="200m", rush="100m"), 50, 2600),
+        (metric("9"), 100, 0),
+    ],
+    ids=["usage", "not measured yet", "gone", "reserved", "held", "nothing left"],
+)
+def test_the_formula_once_more(report: NodeMetric, percent: int, milli: int) -> None:
+    assert expected(node(percent=percent), report, PODS) == milli
+
+
+@pytest.mark.parametrize(
+    ("have", "good"), [("5200", True), ("4800", True), ("4600", False), ("6000", False), (None, False)]
+)
+def test_what_is_too_far_off_is_noticed(have: str | None, good: bool) -> None:
+    assert follows(node(have), metric(web="200m", rush="100m"), PODS).ok is good
+
+
+def test_whether_a_pod_is_measured() -> None:
+    assert reports(metric(web="1"), "web")
+    assert not reports(metric(web="1"), "rush")
