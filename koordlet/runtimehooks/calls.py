@@ -62,7 +62,7 @@ class HookCalls:
         """What the hooks say; `seconds` are left until the caller gives up. Raises HookError with policy Fail."""
         status = "failed"
         try:
-            answer = self.hooks.answer(stage, context, self._view()) if self.hooks.names(stage) else NOTHING
+            answer = self._asked(stage, context)
             late = await self._settled(stage, context, seconds)
             status = "late" if late else "answered"
             if late and self.hooks.policy is FailurePolicy.FAIL:
@@ -70,6 +70,18 @@ class HookCalls:
             return answer
         finally:
             self._registries.count("runtime_hook_calls_total", protocol, stage.value, status)
+
+    def _asked(self, stage: Stage, context: HookContext) -> Answer:
+        if not self.hooks.names(stage):
+            return NOTHING
+        try:
+            view = self._view()
+        except Exception as error:  # our fault, which with policy Ignore is no pod's
+            log.exception("no picture of the node for a hook", error=repr(error))
+            if self.hooks.policy is FailurePolicy.FAIL:
+                raise HookError(f"{context.key}: no picture of the node: {error!r}") from error
+            return NOTHING
+        return self.hooks.answer(stage, context, view)
 
     def soon(self) -> None:
         """A round of the pod-following strategies in a moment; nobody waits for it."""

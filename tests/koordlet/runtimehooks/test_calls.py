@@ -116,6 +116,22 @@ async def test_a_round_that_does_not_come(late: bool) -> None:
         assert node.counts() == {("PreRunPodSandbox", "late"): 1}
 
 
+@pytest.mark.parametrize("policy", FailurePolicy)
+async def test_a_picture_that_fails(policy: FailurePolicy) -> None:
+    node = Node(policy)
+
+    def broken() -> Any:
+        raise RuntimeError("no figures")
+
+    node.calls._picture = broken
+    if policy is FailurePolicy.IGNORE:
+        assert await node.calls.answer(SANDBOX, asked()) == Answer()
+        assert node.rounds == [["1"]], "the strategies see the pod all the same"
+    else:
+        with pytest.raises(HookError, match="no picture of the node"):
+            await node.calls.answer(SANDBOX, asked())
+
+
 async def test_the_callers_deadline_counts_where_it_is_shorter() -> None:
     node = Node()
     node.calls._last = node.calls._clock() + 3600  # the next round is an hour away
