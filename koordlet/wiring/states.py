@@ -90,7 +90,9 @@ def cluster(context: Context) -> Cluster:
     context.runner.add(states.callbacks)
     ResourceViews(states, context.registries)
     slo_condition = SLOCondition(states, client, events, context.registries, wall=SYSTEM_CLOCK.now)
-    context.runner.add(context.periodic("node-slo-condition", slocondition.SECONDS, slo_condition.look))
+    said = context.periodic("node-slo-condition", slocondition.SECONDS, slo_condition.look)
+    states.node_slo.add_handler(on_add=lambda _: said.trigger(), on_update=lambda *_: said.trigger())
+    context.runner.add(said)
     return Cluster(client, states, kubelet, pods, events, slo_condition)
 
 

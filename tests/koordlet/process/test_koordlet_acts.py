@@ -24,7 +24,7 @@ from .cluster import NODE, TOKEN, Api, Kubelet
 pytestmark = pytest.mark.kernel
 
 SLO = f"/apis/slo.koordinator.sh/v1alpha1/nodeslos/{NODE}"
-STEP, FLOOR, RELEASE = 50, 20, 8
+STEP, FLOOR, RELEASE = 50, 20, 4
 ACTIONS = {"cpu": {"enable": True, "stepPercent": STEP, "floorPercent": FLOOR, "intervalSeconds": 2,
                    "releaseSeconds": RELEASE}}  # fmt: skip
 KEEN = {"lostPercent": 4, "minLostPercent": 2}
