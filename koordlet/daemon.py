@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import signal
 
+from koordlet.app.heap import trim_heap
 from koordlet.app.logging import get_logger
 from koordlet.metricsadvisor.capacity import attach_capacity
 from koordlet.metricsadvisor.views import Views
@@ -26,6 +27,8 @@ from koordlet.wiring.probes import STOP_SIGNALS, begin
 from koordlet.wiring.states import Cluster, cluster, local
 
 log = get_logger(__name__)
+
+TRIM_SECONDS = 30.0
 
 
 class Daemon:
@@ -77,3 +80,4 @@ class Daemon:
         context.runner.add(context.pleg)
         serving.serve(context, views)
         serving.snapshots(context)
+        context.runner.add(context.periodic("trim-heap", TRIM_SECONDS, trim_heap, immediate=False))

@@ -36,3 +36,26 @@ def left(bound: bool) -> int:
 def test_freed_blocks_leave() -> None:
     assert left(bound=True) < 2 << 20
     assert left(bound=False) > 8 << 20  # what it is good for
+
+
+def test_holes_are_given_back() -> None:
+    program = """
+from koordlet.app.heap import trim_heap
+import ctypes
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+def block(size):
+    at = libc.malloc(ctypes.c_size_t(size))
+    ctypes.memset(at, 1, size)
+    return ctypes.c_void_p(at)
+blocks = [(block(64 << 10), block(64)) for _ in range(256)]
+for large, _ in blocks:
+    libc.free(large)
+before = resident()
+assert trim_heap()
+print(before - resident())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 12 << 20
