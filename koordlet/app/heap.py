@@ -2,9 +2,9 @@
 
 glibc raises the size from which it maps blocks apart (and gives them back when freed) each time such a block is freed,
 up to 32 MiB; from then on numpy's passing arrays of a megabyte live in the heap and leave holes in it. With both
-thresholds set, they stay where they are. Measured on a full node: 120 instead of 145 MB resident. `bound_heap` is called
-once at start, before anything large was allocated. What is smaller leaves holes all the same, of which whole pages can
-be given back now and then (`trim_heap`: 1 ms, 4 to 10 MB on a busy full node). Without glibc nothing happens.
+thresholds set, they stay where they are. Measured on a full node: 120 instead of 145 MB resident. `bound_heap` is
+called once at start, before anything large was allocated. What is smaller leaves holes all the same, of which whole
+pages can be given back now and then (`trim_heap`: 1 ms, 4 to 10 MB on a busy full node). Without glibc nothing happens.
 """
 
 from __future__ import annotations
