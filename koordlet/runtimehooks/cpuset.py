@@ -8,6 +8,7 @@ business. Containers and sandboxes are set, never the pods above them. Strategy 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from koordlet.api.qos import BE, LS, LSE, LSR, NONE, SYSTEM
 from koordlet.app.logging import get_logger
@@ -117,8 +118,14 @@ class CPUSetAllocator(Strategy):
 
 
 def _cpus(view: NodeView, directory: str, cpus: CPUSet, about: About | None) -> Update:
-    everything = None if view.topology is None else str(view.topology.online)
-    return Update(Setting(CPUS, directory), str(cpus), REASON, everything, about)
+    everything = None if view.topology is None else _text(view.topology.online)
+    return Update(Setting(CPUS, directory), _text(cpus), REASON, everything, about)
+
+
+@lru_cache(maxsize=64)
+def _text(cpus: CPUSet) -> str:
+    """Most containers have one of few sets."""
+    return str(cpus)
 
 
 def _no_quota(pod: PodView, about: About) -> Iterator[Update]:
