@@ -88,7 +88,8 @@ def enforcement(
 ) -> None:
     """Make what the gates ask for, and run it."""
     options, gates, states = context.options, context.gates, cluster.states
-    actions = InterferenceActions(_supports(context), divided.io_lever(context))
+    suppress = gates.enabled("BECPUSuppress")
+    actions = InterferenceActions(_supports(context), divided.io_lever(context), suppress=suppress)
     every = [*_strategies(context, actions), *divided.strategies(context, cluster)]
     strategies = [pair for pair in every if pair[1] > 0]
     cookies = Cookies(context.files.procs, context.host.facts.features["core_sched"], boot_clock)
