@@ -62,11 +62,13 @@ class TerwayQoS(Strategy):
         self._global: Update | None = None
 
     def decide(self, view: NodeView) -> Decision | None:
-        """See the module. A bandwidth that makes no sense leaves the node's file as it was."""
+        """See the module. A bandwidth that makes no sense leaves the node's file as it was; where it is not Terway's
+        work there shall be no files, also none of an earlier boot."""
         strategy = view.slo.resource_qos_strategy
         if policy(strategy) != NET_POLICY_TERWAY:
             self._global = None
-            return Decision(note=f"left to {policy(strategy)}")
+            gone = tuple(Update(Setting(file), ABSENT, REASON, ABSENT) for file in (GLOBAL, PODS))
+            return Decision(gone, note=f"left to {policy(strategy)}")
         whole, note = total(view), ""
         try:
             ls, be = of_class(strategy, "ls_class", whole), of_class(strategy, "be_class", whole)

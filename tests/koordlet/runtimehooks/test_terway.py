@@ -7,7 +7,7 @@ import json
 import pytest
 
 from koordlet.metrics import Registries
-from koordlet.resourceexecutor import Executor
+from koordlet.resourceexecutor import Executor, Setting
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger
 from koordlet.resourceexecutor.terwayfiles import TerwayStore
@@ -80,11 +80,19 @@ def test_a_bandwidth_that_makes_no_sense_keeps_the_old_file() -> None:
 
 def test_files_are_there_while_it_is_terways_work_and_no_longer(tmp_path) -> None:
     directory = tmp_path / "terway/qos"
+    directory.mkdir(parents=True, mode=0o755)
+    (directory / "pod.json").write_text("an earlier boot's")
     files = KernelFiles(None, None, [TerwayStore(directory)])
     executor = Executor(files, Ledger(None, "boot"), Recorder(), Registries())
     strategy = TerwayQoS()
-    for policy, names in (("terway-qos", {"global_bps_config", "pod.json"}), ("tc", set())):
+    for policy, names in (("tc", set()), ("terway-qos", {"global_bps_config", "pod.json"}), ("tc", set())):
         executor.declare("terwayqos", decide(slo(policy=policy), make_pod("p"), strategy=strategy).updates)
         assert executor.apply().problems == {}
         assert {path.name for path in directory.iterdir()} == names
-    assert directory.stat().st_mode & 0o777 == 0o755
+
+
+def test_the_directory_is_made_readable(tmp_path) -> None:
+    """The original makes it with no rights at all."""
+    directory = tmp_path / "terway/qos"
+    TerwayStore(directory).write(Setting("terway.pods"), "{}")
+    assert directory.stat().st_mode & 0o755 == 0o755
