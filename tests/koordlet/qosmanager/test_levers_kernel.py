@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ import pytest
 from koordlet.api.sloconfig.interferenceactions import DEFAULT
 from koordlet.audit import NullAuditor
 from koordlet.metrics import Registries
+from koordlet.qosmanager.iolever import IoLever
 from koordlet.qosmanager.levers import CPU_QUOTA, MEMORY_LIMIT, CpuLever, MemoryLever
 from koordlet.qosmanager.squeeze import Squeeze
 from koordlet.qosmanager.view import PodView
 from koordlet.resourceexecutor import Executor, Setting, Update
+from koordlet.resourceexecutor.blockio import BlockStore
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger
 from koordlet.system.cgroup import CgroupFS
@@ -92,3 +95,34 @@ def test_a_limit_that_the_kernel_can_not_reach_is_a_problem_and_no_harm(
     executor.withdraw("interferenceactions")
     executor.apply()
     assert executor.current(setting) == -1
+
+
+def test_block_io_is_limited_on_the_disk_in_pod_and_containers_and_free_again(
+    pod: Any, kernel_fs: CgroupFS, kernel_host: Host, tmp_path: Path
+) -> None:
+    backing = tmp_path / "disk"
+    with backing.open("wb") as file:
+        file.truncate(MIB)
+    command = ["losetup", "--find", "--show", str(backing)]
+    disk = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    try:
+        number = (Path("/sys/block") / Path(disk).name / "dev").read_text().strip()
+        view, groups = pod
+        store = BlockStore(kernel_fs)
+        files = KernelFiles(kernel_fs, kernel_host.roots, [store])
+        executor = Executor(files, Ledger(None, "boot"), NullAuditor(), Registries(), rules=RULES)
+        lever = IoLever(lambda: (number,), lambda resource, directory: False, flat=True)
+        node = make_view(pods=(view,), io_now=lambda container: 5.0 * MIB)
+        base = lever.base(node, view)
+        assert base == 10 * MIB and DEFAULT.io is not None
+        updates = list(lever.updates(node, view, Squeeze(base, 40, 0.0, 0.0, 0.0), DEFAULT.io))
+        directories = {view.meta.cgroup_dir, *(group.dir for group in groups)}
+        assert {one.setting.cgroup_dir for one in updates} == directories and len(updates) == 6
+        executor.declare("interferenceactions", updates)
+        assert executor.apply().problems == {}
+        assert {files.read(one.setting) for one in updates} == {str(4 * MIB)}
+        executor.withdraw("interferenceactions")
+        assert executor.apply().problems == {}
+        assert {files.read(one.setting) for one in updates} == {"0"}
+    finally:
+        subprocess.run(["losetup", "--detach", disk], check=True)

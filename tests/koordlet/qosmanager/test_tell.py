@@ -1,0 +1,70 @@
+"""What strategies say of pods reaches the audit log, Events and counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from koordlet.metrics import Registries
+from koordlet.qosmanager.equivalents import WAYS, equivalents
+from koordlet.qosmanager.strategy import Notice
+from koordlet.qosmanager.tell import Teller
+
+from .conftest import make_pod
+
+POD = make_pod("burn", qos="BE").meta
+
+
+class Ear:
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def event(self, about: Any, type: str, reason: str, message: str) -> None:
+        self.heard.append((about.namespace, about.name, about.uid, type, reason, message))
+
+    def record(self, level: int, about: Any, reason: str, message: str = "", *, details: Any = None) -> None:
+        self.heard.append((level, about.namespace, about.name, reason, message, details))
+
+
+@pytest.mark.parametrize(
+    ("given", "events"),
+    [
+        ({}, []),
+        ({"event": "less"}, [("default", "burn", "uid-burn", "Normal", "Why", "less")]),
+        ({"event": "less", "warning": True}, [("default", "burn", "uid-burn", "Warning", "Why", "less")]),
+    ],
+    ids=["audit-only", "event", "warning"],
+)
+def test_a_notice_is_told(given, events) -> None:
+    said, kept, registries = Ear(), Ear(), Registries()
+    registries.node = "n"
+    tell = Teller(said, kept, registries)  # type: ignore[arg-type]
+    counts = ("interference_action_steps_total", "cpu", "tighten")
+    tell(Notice(POD, "Why", "cpu: 80 % left", details={"level": 80}, counts=counts, **given))
+    assert said.heard == events
+    assert kept.heard == [(1, "default", "burn", "Why", "cpu: 80 % left", {"level": 80})]
+    labels = {"node": "n", "resource": "cpu", "step": "tighten"}
+    assert registries.external.get_sample_value("koordlet_interference_action_steps_total", labels) == 1
+    tell(Notice(POD, "Why", "again"))
+    assert registries.external.get_sample_value("koordlet_interference_action_steps_total", labels) == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"cpu.bvt_warp_ns", "memory.wmark_ratio", "memory.priority"},
+         {"cpuQOS.groupIdentity": "vendor", "memoryQOS.wmarkRatio": "vendor", "memoryQOS.priority": "vendor"}),
+        ({"cpu.idle", "memory.reclaim", "memory.high", "memory.low"},
+         {"cpuQOS.groupIdentity": "stock", "memoryQOS.wmarkRatio": "stock", "memoryQOS.priority": "stock"}),
+        ({"cpu.idle", "cpu.cfs_burst_us"},
+         {"cpuBurstPercent": "stock", "memoryQOS.wmarkRatio": "none", "memoryQOS.minLimitPercent": "none",
+          "interferenceStrategy.actions.memory": "stock"}),
+    ],
+    ids=["vendor", "v2", "v1"],
+)  # fmt: skip
+def test_what_a_field_means_is_told_by_what_the_kernel_has(files, expected) -> None:
+    found = {one.field: one for one in equivalents(lambda resource, directory: resource in files, "kubepods")}
+    assert set(found) == set(WAYS)
+    assert {field: found[field].kernel for field in expected} == expected
+    assert all(one.means for one in found.values())
