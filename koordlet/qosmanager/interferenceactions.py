@@ -184,7 +184,7 @@ class InterferenceActions(Strategy):
     def _freed(self, key: Key, why: str) -> Notice:
         held = self._held.pop(key)
         text = f"{key[1]}: free again, {why}"
-        words = "" if why == GONE else f"{key[1]} is free again"
+        words = "" if why == GONE or held.told == -inf else f"{key[1]} is free again"
         return Notice(held.pod, FREED, text, event=words, counts=(STEPS, key[1], "free"))
 
     def _free_all(self, why: str) -> list[Notice]:

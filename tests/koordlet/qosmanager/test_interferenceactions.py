@@ -98,6 +98,13 @@ def test_steps_are_in_the_audit_log_and_an_event_comes_once_a_minute() -> None:
     assert len([n for n in said if n.pod.name == "web" and n.event]) == 3
 
 
+def test_without_events_the_audit_log_has_it_all_the_same() -> None:
+    stage = Stage(event=False)
+    said = [*stage.round(verdict((BURN, 0.9), (PROD, 0.95))).notices, *stage.round(pods=(WEB,)).notices]
+    assert [n.reason for n in said] == ["InterferenceNotActedOn", "InterferenceTightened", "InterferenceFreed"]
+    assert not any(n.event for n in said)
+
+
 def test_a_whole_story() -> None:
     """Down to the floor, kept while the alarm ends, given back in steps, and nothing is left."""
     stage, seen = Stage({"cpu": {"enable": True, "floorPercent": 50, "releaseSeconds": 10}}), []
