@@ -6,12 +6,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from koordlet.metrics import Registries
+from koordlet.qosmanager.cpurules import CPURules
 from koordlet.qosmanager.eviction import Task
 from koordlet.qosmanager.manager import QoSManager
 from koordlet.qosmanager.strategy import Decision
 from koordlet.resourceexecutor import PassResult, Setting, Update
 
-from .conftest import make_view
+from .conftest import CPUSet, make_view
 
 SHARES = Setting("cpu.shares", "kubepods")
 
@@ -43,6 +44,7 @@ class Scripted:
     name: str
     answers: list[Any]
     gate: str = ""
+    follows_pods: bool = False
     cooled: list[float] = field(default_factory=list)
 
     def evicted(self, now: float) -> None:
@@ -119,3 +121,26 @@ async def test_victims_of_a_decision_go_and_the_strategy_cools_down() -> None:
         await manager.round()
     assert clock["evictor"].worked == [(task,)]
     assert strategy.cooled == [0.0]
+
+
+async def test_what_pods_get_follows_the_nodes_rules_at_once() -> None:
+    follower = Scripted("pods", [Decision(note=note) for note in ("first", "pools", "ratio")], follows_pods=True)
+    other = Scripted("other", [Decision()])
+    manager, _, _, clock = manager_of(follower, other, interval=60.0)
+    rules, notes, view = CPURules(shared={0: CPUSet({1})}), [], clock["view"]
+    known = [replace(view, cpu_rules=rules, normalization=ratio) for ratio in (1.0, 1.2, 1.2)]
+    for seen in (view, view, *known):
+        clock["view"] = seen
+        await manager.round()
+        notes.append(manager.notes["pods"])
+        clock["now"] += 1
+    assert notes == ["first", "first", "pools", "ratio", "ratio"]
+
+
+async def test_one_that_waits_is_asked_again_at_the_next_round() -> None:
+    manager, executor, _, clock = manager_of(Scripted("a", [None, Decision(note="now")]), interval=60.0)
+    await manager.round()
+    assert executor.declared == {}
+    clock["now"] = 1.0
+    await manager.round()
+    assert manager.notes == {"a": "now"}

@@ -268,3 +268,20 @@ def test_host_applications_and_qos_directories_are_subjects():
         (SubjectKind.HOST_APP, "nginx", "host-latency-sensitive/nginx", "koord-prod"),
         (SubjectKind.HOST_APP, "batch", "kubepods/besteffort/x", "koord-batch"),
     ]
+
+
+async def test_a_sandbox_is_looked_for_once_for_the_same_containers(kubelet: Kubelet, client: KubeletClient):
+    asked, answers = [], ["", "sandbox-1", "sandbox-2"]
+
+    def sandbox(meta, driver):
+        asked.append(meta.uid)
+        return answers.pop(0)
+
+    informer = PodsInformer(client, lambda: CgroupDriver.CGROUPFS, sandbox_dir=sandbox)
+    found = []
+    for digest in (HASH, HASH, HASH, "e" * 64, "e" * 64):
+        kubelet.answer = {"items": [pod("a", "uid-a", container_id=f"containerd://{digest}")]}
+        await informer.sync()
+        found.append(informer.pods["uid-a"].sandbox_dir)
+    assert found == ["", "sandbox-1", "sandbox-1", "sandbox-2", "sandbox-2"]
+    assert len(asked) == 3
