@@ -119,9 +119,8 @@ def _method(answer: Callable[[Stage, Any, Call], Awaitable[Any]], stage: Stage, 
 
 
 def _make_room(path: Path) -> None:
-    """Remove an old socket. Raises OSError when there can be no new one."""
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"directory {path.parent} is not there")
+    """Make the directory, remove an old socket. Raises OSError when there can be no new one."""
+    path.parent.mkdir(mode=0o755, exist_ok=True)
     if path.exists() or path.is_symlink():
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise FileExistsError("there is something that is not a socket")

@@ -61,7 +61,7 @@ async def ask(path: Path, stage: Stage, name: str = "p") -> Any:
 
 
 async def test_every_stage_has_a_call(tmp_path: Path) -> None:
-    path = tmp_path / "k.sock"
+    path = tmp_path / "made/k.sock"
     server = serve(path)
     await server.start()
     try:
@@ -85,7 +85,8 @@ async def test_every_stage_has_a_call(tmp_path: Path) -> None:
 
 
 async def test_an_old_socket_makes_room(tmp_path: Path) -> None:
-    path = tmp_path / "k.sock"
+    path = tmp_path / "run/k.sock"
+    path.parent.mkdir()
     with socket.socket(socket.AF_UNIX) as old:
         old.bind(str(path))
     server = serve(path)
@@ -96,7 +97,7 @@ async def test_an_old_socket_makes_room(tmp_path: Path) -> None:
         await server.stop()
 
 
-@pytest.mark.parametrize("name", ["missing/k.sock", "file"], ids=["no directory", "a file in its place"])
+@pytest.mark.parametrize("name", ["no/where/k.sock", "file"], ids=["no directory", "a file in its place"])
 async def test_a_socket_that_cannot_be_is_a_condition(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     (tmp_path / "file").write_text("mine")
