@@ -110,6 +110,8 @@ def _koordlet(layout: Layout, settings: Settings) -> list[str]:
         f"--addr=127.0.0.1:{settings.koordlet_port}",
         f"--state-dir={layout.root / 'koordlet'}",
         f"--prediction-checkpoint-filepath={layout.root / 'koordlet/predictions'}",
+        f"--runtime-hooks-addr={layout.root / 'koordlet/hooks.sock'}",
+        f"--runtime-hooks-host-endpoint={layout.root / 'koordlet/hooks.sock'}",
         f"--bpf-pin-dir={settings.bpf_pin_dir}",
         f"--probes={settings.probes}",
         "--feature-gates=CPICollector=true,ColdPageCollector=true",
