@@ -41,6 +41,10 @@ bench: setup-test  ## every benchmark: a line `name value unit budget ok|over` e
 soak: setup-test  ## koordlet with everything on, on a full node, for DURATION=1h; plot in docs/soak.svg
 	@$(PY) tests/scale/soak.py $(if $(DURATION),--duration $(DURATION))
 
+.PHONY: bench-manager
+bench-manager: setup-test  ## koord-manager with 5,000 nodes and 100,000 pods, and its webhooks at 200 requests a second
+	@$(PY) scripts/bench.py manager webhook
+
 .PHONY: bench-interference
 bench-interference: setup-test  ## who is named as culprit, in randomised trials: SEED=n TRIALS=40
 	@$(PY) tests/scale/bench_interference.py --seed $(or $(SEED),1) --trials $(or $(TRIALS),40)

@@ -107,7 +107,9 @@ class Options(LoggingOptions):
     )
     binding_admission_user_name: str = flag("binding-admission-user-name", "", "who alone may bind pods")
     binding_admission_dry_run: bool = flag("binding-admission-dry-run", False, "only count what would be refused")
-    binding_admission_namespaces: str = flag("binding-admission-namespaces", "", "namespaces looked at; empty: all")
+    binding_admission_namespaces: str = flag(
+        "binding-admission-namespaces", "", "namespaces looked at; *: all, empty: none"
+    )
     binding_admission_exclude_namespaces: str = flag(
         "binding-admission-exclude-namespaces", "kube-system", "namespaces left alone"
     )

@@ -27,6 +27,9 @@ from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)
 
+_TOLD_LIMIT = 4096
+"""Versions of bad profiles that are told of: beyond, somebody is playing."""
+
 
 class _Profiled(Handler):
     """What both have in common: profiles, the PriorityClasses that they name, chance."""
@@ -37,10 +40,20 @@ class _Profiled(Handler):
         self._profiles = context.caches.informer(ClusterColocationProfile)
         self._classes = Lookup(context, PriorityClass)
         self._metrics = WebhookMetrics.of(context.internal)
+        self._told: set[tuple[str, str, str]] = set()
+
+    def _tell(self, matched: Matched) -> None:
+        """Log and report what is wrong with profiles: once for each version of one."""
+        for profile, reason in matched.problems:
+            meta = profile.metadata
+            key = (meta.uid, meta.resource_version, reason)
+            if key not in self._told and len(self._told) < _TOLD_LIMIT:
+                self._told.add(key)
+                log.warning("Profile matches nothing", profile=meta.name, err=reason)
+                self._context.events.warning(profile, "InvalidProfile", f"{reason}; the profile matches nothing")
 
     async def _known(self, matched: Matched, **more: object) -> Knowledge:
-        for problem in matched.problems:
-            log.warning("Profile does not match for an error", err=problem)
+        self._tell(matched)
         found = {name: await self._classes.get(name) for name in sorted(matched.priority_classes)}
         return Knowledge(
             gates=self._context.gates.enabled,

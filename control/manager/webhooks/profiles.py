@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from control.manager.webhooks import podschema
 from control.manager.webhooks.errors import MutationError
@@ -24,12 +25,19 @@ Labels = Mapping[str, str]
 Profiles = Sequence[ClusterColocationProfile]
 
 
+class Problem(NamedTuple):
+    """A profile that could not be judged, and why."""
+
+    profile: ClusterColocationProfile
+    reason: str
+
+
 @dataclass(frozen=True)
 class Matched:
     """Profiles that match, by ascending name, and what was wrong with others."""
 
     profiles: tuple[ClusterColocationProfile, ...]
-    problems: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
     @property
     def priority_classes(self) -> set[str]:
@@ -52,20 +60,20 @@ def match(
     selectors: Reservations have none.
     """
     found: list[ClusterColocationProfile] = []
-    problems: list[str] = []
+    problems: list[Problem] = []
     for profile in sorted(profiles, key=lambda each: each.metadata.name.encode()):
-        spec, name = profile.spec, profile.metadata.name
+        spec = profile.spec
         try:
             if namespaced and spec.namespace_selector is not None:
                 if namespace is None:
-                    problems.append(f"profile {name}: spec.namespaceSelector: the namespace can't be read")
+                    problems.append(Problem(profile, "spec.namespaceSelector: the namespace can't be read"))
                     continue
                 if not spec.namespace_selector.matches(namespace):
                     continue
             if spec.selector is None or spec.selector.matches(own):
                 found.append(profile)
         except SelectorError as error:
-            problems.append(f"profile {name}: {error}")
+            problems.append(Problem(profile, f"bad selector: {error}"))
     return Matched(tuple(found), tuple(problems))
 
 

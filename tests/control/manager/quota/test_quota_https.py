@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import aiohttp
 
 from koordlet.api.core import Pod
-from koordlet.api.quota import ElasticQuota
+from koordlet.api.quota import ElasticQuota, ElasticQuotaProfile
+from koordlet.kube import ApiError
 
 QUOTAS = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/elasticquotas"
 PODS = "/api/v1/namespaces/default/pods"
@@ -89,3 +91,60 @@ async def test_the_life_of_a_tree(asking):
         shown = await answer.json()
     assert shown["quotaInfoMap"]["child"]["parentName"] == "top"
     assert "child" in shown["quotaHierarchyInfo"]["top"]
+
+
+def asking_for(name, cpu, **labels):
+    made = pod(name, "team")
+    made["metadata"]["labels"] |= labels
+    made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+    return made
+
+
+async def test_pods_are_counted_against_their_quota(asking):
+    cluster = await asking({"EnableQuotaAdmission": True}, "--quota-update-conflict-fresh-get")
+    await cluster.create(QUOTAS, quota("team", max={"cpu": "10"}))
+    await cluster.until(lambda: cluster.cached(ElasticQuota, "default/team"))
+
+    async def create(name, cpu):
+        try:
+            await cluster.create(PODS, asking_for(name, cpu))
+        except ApiError as error:
+            return str(error)
+        return None
+
+    await cluster.create(PODS, asking_for("dry", "9"), dry_run=True)
+    answers = await asyncio.gather(*(create(f"p{number}", "1500m") for number in range(9)))
+    refused = [answer for answer in answers if answer]
+    assert len(refused) == 3, "six times 1500m fit into 10"
+    for words in ("exceeded quota: default/team, requested: cpu=1500m", "limited: cpu=10"):
+        assert all(words in answer for answer in refused)
+    stored = await cluster.get(f"{QUOTAS}/team")
+    assert stored["metadata"]["annotations"][KEY + "child-request"] == '{"cpu":"9"}'
+
+    # Somebody else writes the quota: the next pod is counted on top of that.
+    other = {"metadata": {"annotations": {KEY + "child-request": '{"cpu":"2"}'}}}
+    await cluster.merge(f"{QUOTAS}/team", other)
+    assert await create("late", "3") is None
+    stored = await cluster.get(f"{QUOTAS}/team")
+    assert stored["metadata"]["annotations"][KEY + "child-request"] == '{"cpu":"5"}'
+
+    # What is not there can't be counted against.
+    error = await cluster.refused(cluster.create(PODS, asking_for("x", "1", **{KEY + "name": "no-such"})))
+    assert "quota no-such: 0 ElasticQuotas of this name, there must be one" in str(error)
+
+
+async def test_pods_of_a_tree_stay_on_its_nodes(asking):
+    cluster = await asking({"MultiQuotaTree": True})
+    profile = {
+        "apiVersion": "quota.koordinator.sh/v1alpha1",
+        "kind": "ElasticQuotaProfile",
+        "metadata": {"name": "p", "labels": {KEY + "tree-id": "t"}},
+        "spec": {"quotaName": "root", "nodeSelector": {"matchLabels": {"pool": "x"}}},
+    }
+    await cluster.create("/apis/quota.koordinator.sh/v1alpha1/namespaces/default/elasticquotaprofiles", profile)
+    await cluster.create(QUOTAS, quota("team", {"tree-id": "t"}, max={"cpu": "10"}))
+    await cluster.until(lambda: cluster.cached(ElasticQuotaProfile, "default/p"))
+    made = await cluster.create(PODS, pod("a", "team"))
+    required = made["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert required["nodeSelectorTerms"] == [{"matchExpressions": [{"key": "pool", "operator": "In", "values": ["x"]}]}]
+    assert "affinity" not in (await cluster.create(PODS, pod("b", "other")))["spec"]

@@ -12,6 +12,7 @@ PODS = "/api/v1/namespaces/default/pods"
 NODES = "/api/v1/nodes"
 PROFILES = "/apis/config.koordinator.sh/v1alpha1/clustercolocationprofiles"
 RESERVATIONS = "/apis/scheduling.koordinator.sh/v1alpha1/reservations"
+REGISTERED = "/apis/admissionregistration.k8s.io/v1"
 QOS = "koordinator.sh/qosClass"
 ENABLED = {"koordinator.sh/enable-colocation": "true"}
 
@@ -216,8 +217,7 @@ async def test_reservations_take_profiles(asking):
 async def test_policies_and_time_outs_are_those_registered(asking):
     """With the manager's server gone, what fails closed is refused and what fails open passes."""
     cluster = await asking({"NodeMutatingWebhook": True})
-    base = "/apis/admissionregistration.k8s.io/v1"
-    found = await cluster.get(f"{base}/mutatingwebhookconfigurations/koordinator-mutating-webhook-configuration")
+    found = await cluster.get(f"{REGISTERED}/mutatingwebhookconfigurations/koordinator-mutating-webhook-configuration")
     policies = {each["name"].split(".")[0]: each["failurePolicy"] for each in found["webhooks"]}
     assert policies["mpod-create"] == "Fail" and policies["mnode-status"] == "Ignore"
     assert all(each["timeoutSeconds"] == 10 and each["sideEffects"] == "None" for each in found["webhooks"])
@@ -237,3 +237,49 @@ async def test_many_at_once(asking):
     assert all(
         each["spec"]["containers"][0]["resources"]["requests"] == {"kubernetes.io/batch-cpu": "1k"} for each in made
     )
+
+
+async def test_a_bad_profile_matches_nothing_and_is_told_on_itself(asking):
+    cluster = await asking()
+    await add_profile(cluster, "bad", selector={"matchExpressions": [{"key": "a", "operator": "Near"}]}, qosClass="BE")
+    for name in ("a", "b"):
+        made = await cluster.create(PODS, pod(name))
+        assert QOS not in made["metadata"].get("labels", {})
+
+    async def told():
+        events = (await cluster.get("/api/v1/namespaces/default/events"))["items"]
+        return [each for each in events if each["involvedObject"].get("name") == "bad"]
+
+    (event,) = await cluster.until(told)
+    assert (event["reason"], event["type"]) == ("InvalidProfile", "Warning")
+    assert "'Near' is not a valid label selector operator; the profile matches nothing" in event["message"]
+
+
+async def test_who_does_not_answer_in_time(asking):
+    """The time-out that is registered ends the wait; then the failure policy decides."""
+    cluster = await asking({"NodeMutatingWebhook": True})
+    path = (
+        "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/koordinator-mutating-webhook-configuration"
+    )
+    template = json.loads((await cluster.get(path))["metadata"]["annotations"]["template"])
+    for webhook in template:
+        webhook["timeoutSeconds"] = 1
+    await cluster.merge(path, {"metadata": {"annotations": {"template": json.dumps(template)}}})
+
+    async def registered():
+        return all(each["timeoutSeconds"] == 1 for each in (await cluster.get(path))["webhooks"])
+
+    await cluster.until(registered)
+    await cluster.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
+
+    async def never(request):
+        await asyncio.Event().wait()
+
+    for handler in cluster.manager.server.handlers.values():
+        handler.handle = never
+    error = await cluster.refused(cluster.create(PODS, pod("a")))
+    assert error.status == 500
+    # Both sides count the same second: who gives up first is chance.
+    assert any(words in str(error) for words in ("context deadline exceeded", "the server answered 504"))
+    node = await cluster.merge(f"{NODES}/n/status", {"status": {"allocatable": {"cpu": "4"}}})
+    assert node["status"]["allocatable"] == {"cpu": "4"}

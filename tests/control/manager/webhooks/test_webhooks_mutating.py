@@ -367,7 +367,7 @@ profiles = st.lists(
         profile,
         name=st.sampled_from(["p", "q", "r"]),
         qosClass=st.sampled_from(["", "BE", "LS"]),
-        labels=st.dictionaries(st.sampled_from("ab"), st.sampled_from("12")),
+        labels=st.dictionaries(st.sampled_from("wx"), st.sampled_from("12")),  # not what another one copies
         labelKeysMapping=st.dictionaries(st.sampled_from("ab"), st.sampled_from("cd")),
         priorityClassName=st.sampled_from(["", "koord-batch"]),
         patch=st.sampled_from(

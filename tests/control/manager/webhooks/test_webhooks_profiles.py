@@ -55,14 +55,17 @@ def test_a_bad_selector_matches_nothing_and_is_reported():
     bad = profile("bad", selector={"matchExpressions": [{"key": "a", "operator": "Near", "values": []}]})
     matched = match([bad, profile("good")], {"a": "1"}, {})
     assert names(matched) == ["good"]
-    assert "profile bad" in matched.problems[0] and "Near" in matched.problems[0]
+    ((profile_, reason),) = matched.problems
+    assert profile_ is bad and "Near" in reason
 
 
 def test_a_namespace_that_cannot_be_read_matches_only_profiles_that_do_not_ask():
     asks = profile("asks", namespaceSelector={})
     matched = match([asks, profile("does-not")], {}, None)
     assert names(matched) == ["does-not"]
-    assert "spec.namespaceSelector" in matched.problems[0]
+    assert [(each.metadata.name, reason.split(":")[0]) for each, reason in matched.problems] == [
+        ("asks", "spec.namespaceSelector")
+    ]
 
 
 def test_reservations_have_no_namespace():
