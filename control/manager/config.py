@@ -1,9 +1,9 @@
 """`slo-controller-config` in force: followed through an informer, merged with defaults, the last good kept.
 
-A key that can't be used keeps what it held before and is told as a Warning event on the ConfigMap that names key and
-path; the others go on. A ConfigMap that is deleted changes nothing until the restart; absent at the start means
-defaults (spec 04 §3.4). Whoever wants to know of a change subscribes; `strategy` is the co-location strategy of one
-node (§3.5). Pure parts are in `koordlet.api.sloconfig`.
+A key that can't be used keeps what it held before and is told (by the leader: `tell`) as a Warning event on the
+ConfigMap that names key and path; the others go on. A ConfigMap that is deleted changes nothing until the restart;
+absent at the start means defaults (spec 04 §3.4). Whoever wants to know of a change subscribes; `strategy` is the
+co-location strategy of one node (§3.5). Pure parts are in `koordlet.api.sloconfig`.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ class ConfigCache:
         self._events = events
         self._listeners: list[Listener] = []
         self._bad: dict[str, str] = {}
+        self._telling = False
+        self._untold: list[tuple[ConfigMap, str, str]] = []
         self._strict = strict_parity
         self._metrics = ConfigMetrics.of(registry)
         self.informer.add_handler(on_add=self._load, on_update=self._updated)
@@ -84,6 +86,13 @@ class ConfigCache:
     def subscribe(self, listener: Listener) -> None:
         """Call `listener(old, new)` at every change of what is in force."""
         self._listeners.append(listener)
+
+    def tell(self) -> None:
+        """Send Events from now on, first those about what is refused already. Only one replica should."""
+        self._telling = True
+        untold, self._untold = self._untold, []
+        for config, reason, message in untold:
+            self._events.warning(config, reason, message)
 
     def strategy(self, node: Node) -> ColocationStrategy | None:
         """The effective co-location strategy of a node; None while no configuration was ever usable."""
@@ -109,6 +118,7 @@ class ConfigCache:
         self.extension_values, extension_errors = merge_extensions(self.extensions, values, config.data)
         self._current = after
         self._metrics.loads.inc()
+        self._untold = []
         bad = {problem.key: problem.message for problem in problems}
         for problem in problems:
             self._refuse(config, problem.key, problem.event or EVENT_INVALID, problem.message)
@@ -126,4 +136,6 @@ class ConfigCache:
     def _refuse(self, config: ConfigMap, key: str, reason: str, message: str) -> None:
         self._metrics.bad.labels(key).set(1)
         log.error("Key of the configuration refused, the last good stays", key=key, reason=message)
-        self._events.warning(config, reason, f"{key}: {message}; the last good configuration stays in force")
+        self._untold.append((config, reason, f"{key}: {message}; the last good configuration stays in force"))
+        if self._telling:
+            self.tell()

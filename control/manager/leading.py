@@ -26,8 +26,9 @@ def identity() -> str:
     return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}"
 
 
-async def run_controllers(controllers: Sequence[Controller]) -> None:
+async def run_controllers(context: Context, controllers: Sequence[Controller]) -> None:
     """All of them, until one fails."""
+    context.config.tell()
     log.info("Controllers start", controllers=",".join(controller.name for controller in controllers))
     async with asyncio.TaskGroup() as group:
         for controller in controllers:
@@ -40,7 +41,7 @@ async def lead(context: Context, controllers: Sequence[Controller]) -> None:
     options = context.options
     if not options.enable_leader_election:
         leading.set(1)
-        await run_controllers(controllers)
+        await run_controllers(context, controllers)
         return
     elector = LeaderElector(
         context.client,
@@ -55,4 +56,4 @@ async def lead(context: Context, controllers: Sequence[Controller]) -> None:
         registry=context.framework,
     )
     leading.set(0)
-    await elector.run(lambda: run_controllers(controllers))
+    await elector.run(lambda: run_controllers(context, controllers))
