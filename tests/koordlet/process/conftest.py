@@ -149,9 +149,10 @@ class Container:
 
 
 class PodTree:
-    """kubepods below one group of ours, in every hierarchy that koordlet reads."""
+    """kubepods below one group of ours, in every hierarchy that koordlet reads; `disks`: that of block I/O too."""
 
-    def __init__(self, host: Host, driver: CgroupDriver, weight: int) -> None:
+    def __init__(self, host: Host, driver: CgroupDriver, weight: int, *, disks: bool = False) -> None:
+        self._controllers = "+cpu +memory +cpuset +io" if disks else "+cpu +memory +cpuset"
         mounts = host.facts.cgroup_mounts
         self.driver, self.v2 = driver, mounts.version == 2
         self.roots: dict[str, Path] = {}
@@ -159,7 +160,8 @@ class PodTree:
             assert mounts.unified is not None
             self.roots[""] = mounts.unified
         else:
-            self.roots = {name: mounts.v1[name] for name in HIERARCHIES if name in mounts.v1}
+            wanted = (*HIERARCHIES, "blkio") if disks else HIERARCHIES
+            self.roots = {name: mounts.v1[name] for name in wanted if name in mounts.v1}
             if mounts.unified is not None:  # hybrid: no controllers, but pressure
                 self.roots["unified"] = mounts.unified
         self.top = f"koord-process-{os.getpid()}-{next(_serial)}"
@@ -182,7 +184,7 @@ class PodTree:
             path = root / self.top / directory
             path.mkdir()
             if self.v2:
-                (path.parent / "cgroup.subtree_control").write_text("+cpu +memory +cpuset")
+                (path.parent / "cgroup.subtree_control").write_text(self._controllers)
             elif root == self.roots.get("cpuset"):
                 for name in ("cpuset.cpus", "cpuset.mems"):  # v1 refuses tasks while these are empty
                     (path / name).write_text((path.parent / name).read_text())

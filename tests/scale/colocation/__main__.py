@@ -8,9 +8,9 @@ an open-loop client (service.py, client.py) is measured in interleaved rounds, e
     best effort   two batch pods of Kubernetes' BestEffort class, no koordlet
     koordlet      the same pods with batch resources, enforced by a real koordlet under a NodeSLO
 
-and with two kinds of hogs: burners, and readers of a large file while memory is short. Each round ends with the table
-so far. Without --once it goes on until Ctrl-C. At the end: table, chart, figures as of every benchmark (JSON
-in build/bench/colocation.json); exit status 1 when a figure is over its budget.
+and with three kinds of hogs: burners, readers of a large file while memory is short, readers of the disk.
+Each round ends with the table so far. Without --once it goes on until Ctrl-C. At the end: table, chart, figures as of
+every benchmark (JSON in build/bench/colocation.json); exit status 1 when a figure is over its budget.
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ from tests.scale.figures import Figure, report
 
 LOAD = 0.6
 SLOWDOWN, IDLE_USED = 1.1, 80.0
-PHASES = {"cpu": (ALONE, AS_ORDINARY, AS_BEST_EFFORT, ENFORCED), "memory": (ALONE, AS_BEST_EFFORT, ENFORCED)}
+PHASES = {
+    "cpu": (ALONE, AS_ORDINARY, AS_BEST_EFFORT, ENFORCED),
+    "memory": (ALONE, AS_BEST_EFFORT, ENFORCED),
+    "disk": (ALONE, AS_BEST_EFFORT, ENFORCED),
+}
 Rounds = dict[tuple[str, str], list[Reading]]
 
 
@@ -41,9 +45,9 @@ def play_round(stage: Stage, readings: Rounds, seconds: float, *, backwards: boo
     """Every kind in every phase once; every other round the other way round, so that a drift favours nobody."""
 
     def measure(phases: tuple[str, ...]) -> None:
-        for kind in PHASES:
+        for kind in dict.fromkeys(kind for kind, _ in readings):
             for phase in phases:
-                if phase in PHASES[kind]:
+                if (kind, phase) in readings:
                     reading = stage.measure(kind, phase, seconds)
                     readings[kind, phase].append(reading)
                     print(f"#   {kind:<8}{phase:<14}p99 {reading.percentile(99) * 1e3:8.2f} ms", flush=True)
@@ -70,6 +74,11 @@ def figures(readings: Rounds) -> list[Figure]:
         return median(one.refaults for one in readings["memory", phase])
 
     shares = [one.batch_share for one in readings["cpu", ENFORCED]]
+    disk = [
+        Figure("colocation_disk_p99_alone", p99("disk", ALONE), "ms"),
+        Figure("colocation_disk_p99_best_effort", over("disk", AS_BEST_EFFORT), "x alone"),
+        Figure("colocation_disk_p99_koordlet", over("disk", ENFORCED), "x alone", SLOWDOWN),
+    ] if ("disk", ALONE) in readings else []  # fmt: skip
     return [
         Figure("colocation_rounds", len(shares), "rounds"),
         Figure("colocation_p99_alone", p99("cpu", ALONE), "ms"),
@@ -82,6 +91,7 @@ def figures(readings: Rounds) -> list[Figure]:
         Figure("colocation_memory_p99_koordlet", over("memory", ENFORCED), "x alone", SLOWDOWN),
         Figure("colocation_memory_refaults_best_effort", faults(AS_BEST_EFFORT), "pages"),
         Figure("colocation_memory_refaults_koordlet", faults(ENFORCED), "pages", 0.01 * faults(AS_BEST_EFFORT)),
+        *disk,
     ]
 
 
@@ -102,11 +112,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement")
     parser.add_argument("--svg", type=Path, default=None, help="where to draw the chart, too")
     options = parser.parse_args()
-    readings: Rounds = {(kind, phase): [] for kind, phases in PHASES.items() for phase in phases}
     with tempfile.TemporaryDirectory(prefix="koord-colocation-") as scratch:
         stage = Stage(Path(scratch))
+        kinds = [kind for kind in PHASES if kind != "disk" or stage.disk is not None]
+        readings: Rounds = {(kind, phase): [] for kind in kinds for phase in PHASES[kind]}
         try:
             stage.open()
+            if stage.disk is None:
+                print(f"# {scratch} is on no disk of its own: no disk hogs")
             cost = stage.calibrate(LOAD)
             print(f"# a request costs {cost * 1e3:.2f} ms of CPU; {stage.rates['cpu']:.0f} a second are due")
             for turn in range(options.rounds) if options.once else itertools.count():

@@ -34,10 +34,9 @@ HEAD_START = 1.0
 """Seconds that hogs run before anything is measured."""
 SERVICE_MIB, HOG_MIB, NODE_MIB = 64, 512, 256
 """The service's file, the hog's, and what all pods may have together while memory is short."""
-SPEC = {
-    "resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressThresholdPercent": 95},
-    "resourceQOSStrategy": {"beClass": {"cpuQOS": {"enable": True}}},
-}
+DISK_RATE = 8 << 20
+"""Bytes a second that a batch container may read of the disk."""
+GATES = "BlkIOReconcile=true"
 SERVICE = PodSpec("web", KubeQOS.BURSTABLE, "LS", (Need(cpu=(1000, None), memory=(96, None)),))
 BATCH = Need(batch_cpu=(500, 1000), batch_memory=(32, 48))
 ORDINARY = Need(cpu=(500, None), memory=(32, None))
@@ -48,8 +47,32 @@ READ = (
     "import os, sys\nfd = os.open(sys.argv[1], os.O_RDONLY)\nwhile True:\n os.lseek(fd, 0, 0)\n"
     " while os.read(fd, 1 << 20): pass",
 )  # fmt: skip
-HOGS = {"cpu": BURN, "memory": READ}
+DIRECT = (
+    "-S", "-c",
+    "import mmap, os, random, sys\nfd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT)\n"
+    "area = mmap.mmap(-1, 1 << 20)\nend = os.lseek(fd, 0, 2) >> 20\n"
+    "while True: os.preadv(fd, [area], random.randrange(end) << 20)",
+)  # fmt: skip
+HOGS = {"cpu": (BURN,), "memory": (READ,), "disk": (DIRECT,) * 4}
+"""What each batch pod runs: programs that are given the name of a disk."""
 ALONE, AS_ORDINARY, AS_BEST_EFFORT, ENFORCED = "alone", "ordinary", "best effort", "koordlet"
+
+
+def disk_below(path: Path) -> str | None:
+    """The device (`/dev/...`) that a file system is on; None for one that is on none, such as an overlay."""
+    number = path.stat().st_dev
+    found = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
+    return f"/dev/{found.resolve().name}" if found.exists() else None
+
+
+def spec(disk: str | None) -> dict[str, Any]:
+    """NodeSLO: best effort stands back on the CPU, and has its share of the disk."""
+    block = {"name": disk, "type": "device", "ioCfg": {"readBPS": DISK_RATE}}
+    best_effort = {"cpuQOS": {"enable": True}, "blkioQOS": {"enable": bool(disk), "blocks": [block] if disk else []}}
+    return {
+        "resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressThresholdPercent": 95},
+        "resourceQOSStrategy": {"beClass": best_effort},
+    }
 
 
 @dataclass(frozen=True)
@@ -79,7 +102,7 @@ class Stage:
         usable = sorted(os.sched_getaffinity(0))
         self.mine, self.other = usable[-1], usable[0]
         self.scratch = scratch
-        self.tree = lab.PodTree(Host(Roots.host()), CgroupDriver.CGROUPFS, HEAVY)
+        self.tree = lab.PodTree(Host(Roots.host()), CgroupDriver.CGROUPFS, HEAVY, disks=True)
         self._loops: list[str] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self.fleet = Fleet(self.tree)
@@ -90,20 +113,21 @@ class Stage:
         ordinary = self.fleet.add(*(PodSpec(name, KubeQOS.BURSTABLE, "", (ORDINARY,)) for name in names))
         self.hogs = {ALONE: [], AS_ORDINARY: ordinary, AS_BEST_EFFORT: batch, ENFORCED: batch}
         self.view = lab.View(self.tree, scratch / "view", bpffs=False)
-        self.scene = Scene(lab, self.fleet, self.view, scratch)
+        self.scene = Scene(lab, self.fleet, self.view, scratch, gates=GATES)
         self._client = [root / f"{self.tree.top}-client" for root in self._roots("cpu")]
         for group in self._client:
             group.mkdir()
             name, weight = ("cpu.weight", 100 * HEAVY) if self.tree.v2 else ("cpu.shares", 1024 * HEAVY)
             (group / name).write_text(str(weight))
         self.socket = str(scratch / "web.sock")
-        self.rates = {"memory": 100.0}
+        self.disk = disk_below(scratch)
+        self.rates = {"memory": 100.0, "disk": 100.0}
 
     def open(self) -> None:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
-        self.scene.open(SPEC, cpus=os.cpu_count() or 1, memory_mib=memory)
         pages, self._food = self._disk("pages", SERVICE_MIB), self._disk("food", HOG_MIB)
-        self._run(self.web.container_dirs[0], str(HERE / "service.py"), self.socket, pages, self._food)
+        self.scene.open(spec(self.disk), cpus=os.cpu_count() or 1, memory_mib=memory)
+        self._run(self.web.container_dirs[0], str(HERE / "service.py"), self.socket, pages, str(self.scratch / "food"))
         lab.until(lambda: Path(self.socket).exists(), "the service", 30.0)
 
     def calibrate(self, load: float) -> float:
@@ -116,13 +140,14 @@ class Stage:
 
     def measure(self, kind: str, phase: str, seconds: float) -> Reading:
         """The service for some seconds, with the phase's pods hogging."""
-        running = []
+        running: list[subprocess.Popen[bytes]] = []
+        food = str(self.scratch / "food") if kind == "disk" else self._food
         with self._short_of_memory(kind == "memory"):
             try:
                 if kind == "memory":
                     self._warm()
                 for pod in self.hogs[phase]:
-                    running.append(self._run(pod.container_dirs[0], *HOGS[kind], self._food))
+                    running += [self._run(pod.container_dirs[0], *hog, food) for hog in HOGS[kind]]
                 time.sleep(HEAD_START)
                 before = self._counters(phase)
                 latencies = self._ask(kind, seconds)

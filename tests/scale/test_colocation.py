@@ -1,0 +1,53 @@
+"""The parts of `make demo-colocation` that are pure: when requests are due, what a reading says, what is drawn."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from tests.scale.colocation import client, picture
+from tests.scale.colocation.stage import Reading
+
+ROWS = {
+    ("cpu", "alone"): [4.0, 5.0, 6.0],
+    ("cpu", "koordlet"): [5.0, 5.5, 50.0],
+    ("memory", "alone"): [1.0, 1.0, 1.0],
+    ("memory", "koordlet"): [900.0, 1000.0, 1100.0],
+}
+SHARES = {("cpu", "koordlet"): [0.7, 0.9, 0.8], ("memory", "koordlet"): [0.5, 0.5, 0.5]}
+REFAULTS = {key: [10.0, 20.0, 30.0] for key in ROWS}
+
+
+def test_requests_are_due_at_the_asked_rate_and_the_same_every_time() -> None:
+    due = client.due_times(500.0, 20.0)
+    assert due == client.due_times(500.0, 20.0)
+    assert due == sorted(due)
+    assert len(due) == pytest.approx(500 * (20 + client.WARM_SECONDS), rel=0.05)
+
+
+def test_a_reading_says_its_percentiles_and_how_much_of_the_rest_batch_work_got() -> None:
+    reading = Reading(tuple(range(1, 101)), seconds=10.0, service_cpu=6.0, batch_cpu=3.0, refaults=0)
+    assert (reading.percentile(50), reading.percentile(99), reading.percentile(100)) == (51, 100, 100)
+    assert reading.batch_share == pytest.approx(0.75)
+
+
+def test_the_table_has_medians_beside_alone() -> None:
+    lines = [line.split() for line in picture.table(ROWS, SHARES, REFAULTS).splitlines()]
+    assert lines[2] == ["cpu", "koordlet", "5.50", "1.10", "50.00", "80", "%"]
+    assert lines[4] == ["memory", "koordlet", "1000.00", "1000.00", "1100.00", "50", "%", "20"]
+
+
+def test_bars_grow_with_the_logarithm() -> None:
+    sizes = [line.count("█") for line in picture.bars(ROWS).splitlines()]
+    assert sizes[2] < sizes[0] <= sizes[1] < sizes[3] <= picture.BAR
+
+
+def test_the_chart_has_a_dot_for_every_round_within_its_bounds() -> None:
+    drawing = ElementTree.fromstring(picture.svg("a < b", "note", ROWS))
+    space = "{http://www.w3.org/2000/svg}"
+    height = float(drawing.attrib["viewBox"].split()[3])
+    dots = drawing.findall(f"{space}circle")
+    assert len(dots) == sum(map(len, ROWS.values()))
+    assert all(picture.LEFT <= float(dot.attrib["cx"]) <= picture.WIDTH for dot in dots)
+    assert all(0 <= float(dot.attrib["cy"]) <= height for dot in dots)
