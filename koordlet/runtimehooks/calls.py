@@ -53,6 +53,8 @@ class HookCalls:
         self._patience, self._clock = patience, clock
         self._seen: tuple[float, NodeView] | None = None
         self._round: asyncio.Future[str] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
         self._last = float("-inf")
         registries.view("runtime_hook_newborn_pods", lambda: [((), len(newborns))])
 
@@ -87,6 +89,14 @@ class HookCalls:
         """A round of the pod-following strategies in a moment; nobody waits for it."""
         self._next_round()
 
+    async def close(self) -> None:
+        """No round begins any more: what was set is about to be given back."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._round is not None and not self._round.done():
+            self._round.set_result("koordlet stops")
+
     def _view(self) -> NodeView:
         now = self._clock()
         if self._seen is None or now - self._seen[0] > PICTURE_SECONDS:
@@ -116,7 +126,10 @@ class HookCalls:
         if self._round is None:
             loop = asyncio.get_running_loop()
             self._round = loop.create_future()
-            loop.call_later(max(self._last + GAP_SECONDS - self._clock(), 0.0), self._run)
+            if self._closed:
+                self._round.set_result("koordlet stops")
+            else:
+                self._timer = loop.call_later(max(self._last + GAP_SECONDS - self._clock(), 0.0), self._run)
         return self._round
 
     def _run(self) -> None:

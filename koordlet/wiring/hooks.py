@@ -68,6 +68,7 @@ def runtime_hooks(
     patience = options.runtime_hooks_settle_timeout
     calls = HookCalls(hooks, newborns, view, manager.follow, context.registries, patience=patience)
     _follow_pods(states, calls)
+    context.runner.add_stop("hook rounds", calls.close)
     return _registration(context, calls, _serve(context, calls))
 
 

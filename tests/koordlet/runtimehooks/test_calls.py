@@ -139,6 +139,20 @@ async def test_the_callers_deadline_counts_where_it_is_shorter() -> None:
     assert node.counts() == {("PreRunPodSandbox", "late"): 1}
 
 
+async def test_after_the_stop_nothing_is_set_up_any_more() -> None:
+    """Else a round that was due would set again what has just been given back."""
+    node = Node()
+    node.calls.soon()
+    waiting = asyncio.ensure_future(node.calls.answer(SANDBOX, asked()))
+    await asyncio.sleep(0)
+    await node.calls.close()
+    assert await waiting == Answer(cpu_shares=2)
+    assert await node.calls.answer(SANDBOX, asked("2")) == Answer(cpu_shares=2)
+    await asyncio.sleep(0.1)
+    assert node.rounds == []
+    assert node.counts() == {("PreRunPodSandbox", "late"): 2}
+
+
 # --- newborns
 
 
