@@ -124,11 +124,13 @@ class QuotaTopology:
         )
 
     def put(self, quota: ElasticQuota) -> None:
-        """The object exists."""
-        name = quota.metadata.name
-        self._known[name] = QuotaInfo.of(quota)
+        """The object exists. What the scheduler writes onto it all the time (its use) changes nothing here."""
+        name, info = quota.metadata.name, QuotaInfo.of(quota)
+        unchanged = self._known.get(name) == info and name not in self._expected
         self._keys[name] = quota.metadata.key
-        self._forget(name)
+        if not unchanged:
+            self._known[name] = info
+            self._forget(name)
 
     def remove(self, quota: ElasticQuota) -> None:
         """The object is gone; one of the same name elsewhere stays."""

@@ -257,6 +257,16 @@ async def test_expected_writes_count_until_they_are_told_or_expire():
     assert topology.tree.get("q") is None
 
 
+def test_use_changes_nothing():
+    topology = QuotaTopology()
+    topology.put(quota("q", max={"cpu": "1"}))
+    before = topology.tree
+    topology.put(quota("q", max={"cpu": "1"}, notes={"runtime": '{"cpu":"1"}'}, used={"cpu": "1"}))
+    assert topology.tree is before
+    topology.put(quota("q", max={"cpu": "2"}))
+    assert topology.tree.get("q").max == amounts(cpu=2)
+
+
 def test_unknown_parents_have_children():
     topology = QuotaTopology()
     topology.put(quota("c", {"parent": "no"}))
