@@ -132,17 +132,20 @@ def test_somebody_elses_devices_are_left_alone(store, disk, number, cgroup_child
 
 
 def test_weights_where_this_kernel_has_them(store, disk, number, cgroup_child, make, kernel_host):
-    """By bfq on v1, which weighs only what it schedules; by io.cost on v2."""
-    group = cgroup_child()
-    version = kernel_host.facts.cgroup_version
+    """By bfq on v1, which weighs only what it schedules; by io.cost on v2, which weighs only where a model is on."""
+    group, version = cgroup_child(), kernel_host.facts.cgroup_version
     file = WEIGHT if version == 2 else BFQ_WEIGHT
     assert store.supports(file, group.dir)
     scheduler = Path("/sys/block") / disk.name / "queue/scheduler"
+    updates = list(wanted(store, disk, number, group.dir, ioWeightPercent=40))
     if version == 1:
         scheduler.write_text("bfq")
+    else:
+        line = "enable=1 ctrl=user rpct=95 rlat=3000 wpct=95 wlat=3000"
+        updates.append(Update(Setting(QOS, "", number), line))
     try:
         executor = make()
-        executor.declare("blkio", wanted(store, disk, number, group.dir, ioWeightPercent=40))
+        executor.declare("blkio", updates)
         assert executor.apply().problems == {}
         assert store.read(Setting(file, group.dir, number)) == "40"
         assert executor.give_everything_back().problems == {}
