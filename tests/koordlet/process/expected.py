@@ -30,6 +30,8 @@ class Memory:
     low: int = 0
     throttling: int = 0
     oom_group: int = 0
+    priority: int = 0
+    """Of twelve; 0 for switched off."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,7 @@ def _config(pod: Pod, policy: Policy) -> Memory | None:
         own.get("lowLimitPercent", base.low),
         own.get("throttlingPercent", base.throttling),
         own.get("oomKillGroup", base.oom_group),
+        own.get("priority", base.priority),
     )
 
 
@@ -190,7 +193,7 @@ def _amounts(pod: Pod, need: Need) -> tuple[int, int]:
 
 def _protection(request: int, config: Memory) -> tuple[int, int]:
     minimum, low = request * config.minimum // 100, request * config.low // 100
-    return minimum, max(low, minimum) if low > 0 else low
+    return minimum, max(low if low == 0 else max(low, minimum), request * config.priority // 12)
 
 
 def _memory_of_pod(pod: Pod, policy: Policy) -> Iterator[Wish]:
@@ -250,6 +253,8 @@ def documents(policy: Policy) -> dict[str, Any]:
                 "lowLimitPercent": memory.low,
                 "throttlingPercent": memory.throttling,
                 "oomKillGroup": memory.oom_group,
+                "priorityEnable": int(memory.priority > 0),
+                "priority": memory.priority,
             },
         }  # fmt: skip
     return {

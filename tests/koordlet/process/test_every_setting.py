@@ -32,7 +32,7 @@ FULL = Policy(
     burst=True,
     memory={
         "lsr": Memory(minimum=50, low=80),
-        "ls": Memory(minimum=20, low=10, throttling=80),
+        "ls": Memory(minimum=20, low=10, throttling=80, priority=6),
         "be": Memory(throttling=60, oom_group=1),
         "system": Memory(low=30),
     },
