@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from ipaddress import AddressValueError, IPv4Address
@@ -24,7 +25,8 @@ from koordlet.system.write import WriteError, write_error
 
 SET, RULE = "ipset", "iptables"
 COMMAND = ("iptables", "-w", "2", "-t", "mangle")
-SECONDS = 5.0
+SECONDS, FRESH_SECONDS = 5.0, 1.0
+"""How long a command may take, and how long its answer counts."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,31}")
 _CLASS = re.compile(r"1:([0-9a-f]{1,4})")
 _SHOWN = re.compile(r"-A POSTROUTING -m set --match-set (\S+) src -j CLASSIFY --set-class 0*1:0*([0-9a-fA-F]+)")
@@ -41,6 +43,8 @@ class AddressStore:
 
     def __init__(self, link: Callable[[], Netlink] = lambda: Netlink(NETFILTER), prefix: Sequence[str] = ()) -> None:
         self._open, self._prefix = link, tuple(prefix)
+        self._known: dict[str, str] = {}
+        self._asked = float("-inf")
 
     @cached_property
     def _sets(self) -> IPSets:
@@ -124,15 +128,21 @@ class AddressStore:
         self._sets.add(name, sorted(wanted - given))
 
     def _write_rule(self, name: str, text: str) -> None:
-        given = self._rules().get(name)
+        rules = self._rules()
+        given = rules.pop(name, None)
         if given is not None:
             self._run("-D", *_rule(name, given))
         if text != ABSENT:
             self._run("-A", *_rule(name, text))
+            rules[name] = text
 
     def _rules(self) -> dict[str, str]:
-        """Set -> class."""
-        return {name: f"1:{minor.lower()}" for name, minor in _SHOWN.findall(self._run("-S", "POSTROUTING"))}
+        """Set -> class. Asked once for all rules of a pass; what is written is known without asking."""
+        now = time.monotonic()
+        if now >= self._asked + FRESH_SECONDS:
+            told = _SHOWN.findall(self._run("-S", "POSTROUTING"))
+            self._known, self._asked = {name: f"1:{minor.lower()}" for name, minor in told}, now
+        return self._known
 
     def _run(self, *arguments: str) -> str:
         command = [*self._prefix, *COMMAND, *arguments]
@@ -141,6 +151,7 @@ class AddressStore:
         except subprocess.TimeoutExpired as error:
             raise RuleError(f"{' '.join(command)}: no answer in {SECONDS:g} s") from error
         if done.returncode != 0:
+            self._asked = float("-inf")
             raise RuleError(f"{' '.join(command)}: {done.stderr.strip() or f'exit {done.returncode}'}")
         return done.stdout
 
