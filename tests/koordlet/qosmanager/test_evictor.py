@@ -19,8 +19,12 @@ from koordlet.metrics import Registries
 from koordlet.qosmanager.eviction import Task
 from koordlet.qosmanager.evictor import Evictor
 from koordlet.qosmanager.view import PodView
+from koordlet.statesinformer.cgroupindex import owner_of
+from koordlet.statesinformer.model import subjects_of
 from koordlet.statesinformer.pods import describe
 from koordlet.system.naming import CgroupDriver
+
+from .test_interferenceactions import WEB, Stage, verdict
 
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -39,9 +43,11 @@ class Node:
         self.events = EventRecorder(client, "koordlet", "n")
         self.evictor = Evictor(client, self.events, NullAuditor(), self.registries, lambda: self.now)
 
-    async def pod(self, name: str, ready: bool = True) -> PodView:
+    async def pod(self, name: str, ready: bool = True, **labels: str) -> PodView:
+        """`labels` are Koordinator's."""
+        own = {f"koordinator.sh/{key}": value for key, value in labels.items()}
         body = {
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": "job"}},
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": "job", **own}},
             "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "none"}]},
         }  # fmt: skip
         await self.client.raw("POST", PODS, body=body)
@@ -51,6 +57,18 @@ class Node:
             content_type="application/merge-patch+json",
         )  # fmt: skip
         return PodView.of(describe(await self.client.get(Pod, name, "default"), CgroupDriver.CGROUPFS), 100, 100)
+
+    async def budget(self) -> None:
+        """One of two pods may go; made after them."""
+        budget = {
+            "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "keep"},
+            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "job"}}},
+        }  # fmt: skip
+        await self.client.raw("POST", "/apis/policy/v1/namespaces/default/poddisruptionbudgets", body=budget)
+        path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets/keep"
+        async with asyncio.timeout(60):
+            while (await _json(self.client, path)).get("status", {}).get("disruptionsAllowed") != 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
 
     async def left(self) -> list[str]:
         """Pods that nobody asked to go."""
@@ -98,20 +116,31 @@ async def test_victims_go_until_enough_is_released_and_nobody_twice(node: Node) 
 
 
 async def test_a_disruption_budget_holds_and_the_next_victim_is_tried(node: Node) -> None:
-    budget = {
-        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "keep"},
-        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "job"}}},
-    }  # fmt: skip
     pods = [await node.pod(name) for name in ("a", "b")]
-    await node.client.raw("POST", "/apis/policy/v1/namespaces/default/poddisruptionbudgets", body=budget)
-    path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets/keep"
-    async with asyncio.timeout(60):
-        while (await _json(node.client, path)).get("status", {}).get("disruptionsAllowed") != 1:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await node.budget()
     assert await node.evictor.work([task(*pods, release=1000)]) == 1
     assert len(await node.left()) == 1
     (event, *_) = await events_of(node.client, "evictPodFail")
     assert "disruption budget" in event.message
+
+
+async def test_culprits_that_stay_a_trouble_go_one_by_one_and_within_their_budget(node: Node) -> None:
+    """Two that hurt a service at their floor, one of which the budget lets go."""
+    pods = [await node.pod(name, qosClass="BE") for name in ("a", "b")]
+    await node.budget()
+    stage = Stage({"cpu": {"enable": True, "floorPercent": 80, "evictAfterSeconds": 2}})
+    both = verdict(*((owner_of(subjects_of(pod.meta)[0]), 0.45) for pod in pods))
+    gone = []
+    for _ in range(8):
+        decided = stage.round(both, pods=(WEB, *pods))
+        node.now = stage.now
+        if decided.evictions and await node.evictor.work(decided.evictions):
+            stage.acts.evicted(stage.now)
+            gone.append(stage.now - 1000)
+    assert gone == [3.0], "after its time; the other is kept by the budget, or counted as on its way"
+    assert len(await node.left()) == 1
+    (event, *_) = await events_of(node.client, "evictPodSuccess")
+    assert "trigger by koordlet feature InterferenceActions" in event.message
 
 
 async def test_another_pod_of_the_same_name_is_not_the_victim(node: Node) -> None:
