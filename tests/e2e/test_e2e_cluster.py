@@ -242,3 +242,40 @@ def test_a_victim_is_told_of_its_neighbour(cluster: Cluster, eventually: Eventua
         assert set(summary) == {"interfered", "selfInflicted", "worstCulprits"}
     finally:
         cluster.run("delete", "pods", "victim", "burner-0", "burner-1", "--ignore-not-found", "--wait", "--timeout=60s")
+
+
+def test_a_profile_makes_pods_best_effort_and_wrong_ones_are_refused(cluster: Cluster, eventually: Eventually):
+    """What koord-manager's webhooks do, as kubectl sees it. Nothing runs: a node may lend nothing just now."""
+    profile = {
+        "apiVersion": "config.koordinator.sh/v1alpha1",
+        "kind": "ClusterColocationProfile",
+        "metadata": {"name": cluster.namespace},
+        "spec": {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": cluster.namespace}},
+            "selector": {"matchLabels": {"colocate": "yes"}},
+            "qosClass": "BE",
+            "priorityClassName": "koord-batch",
+        },
+    }
+    plain = pod(cluster, "colocated", "true", priorityClassName="")
+    plain["metadata"]["labels"] = {"colocate": "yes"}
+    plain["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "500m", "memory": "64Mi"}}
+
+    def tried(obj: dict[str, Any]) -> dict[str, Any]:
+        said = cluster.run("create", "--dry-run=server", "-o", "json", "-f", "-", text=json.dumps(obj)).stdout
+        found: dict[str, Any] = json.loads(said)
+        return found
+
+    try:
+        cluster.apply(profile)
+        eventually(lambda: tried(plain)["metadata"]["labels"].get("koordinator.sh/qosClass") == "BE")
+        made = tried(plain)["spec"]
+        assert (made["priorityClassName"], made["priority"]) == ("koord-batch", 5000)
+        wanted = {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": "64Mi"}
+        assert made["containers"][0]["resources"]["requests"] == wanted
+    finally:
+        cluster.run("delete", "clustercolocationprofile", cluster.namespace, "--ignore-not-found")
+    wrong = pod(cluster, "wrong", "true", priorityClassName="koord-prod")
+    refused = cluster.run("create", "-f", "-", text=json.dumps(wrong), ok=False)
+    assert refused.returncode != 0
+    assert "koordinator.sh/qosClass=BE and priorityClass=koord-prod cannot be used in combination" in refused.stderr

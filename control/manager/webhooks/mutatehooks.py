@@ -49,8 +49,8 @@ class _Profiled(Handler):
             key = (meta.uid, meta.resource_version, reason)
             if key not in self._told and len(self._told) < _TOLD_LIMIT:
                 self._told.add(key)
-                log.warning("Profile matches nothing", profile=meta.name, err=reason)
-                self._context.events.warning(profile, "InvalidProfile", f"{reason}; the profile matches nothing")
+                log.warning("Profile passed over", profile=meta.name, err=reason)
+                self._context.events.warning(profile, "InvalidProfile", f"{reason}; the profile is passed over")
 
     async def _known(self, matched: Matched, **more: object) -> Knowledge:
         self._tell(matched)
