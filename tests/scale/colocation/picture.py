@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from xml.sax.saxutils import escape
 
-WIDTH, PANEL, LEFT, TOP = 900, 190, 230, 56
-ROW = 30
-INK, GRID, DOT, MEDIAN, BEST = "#333333", "#dddddd", "#1f6fb2", "#c0392b", "#2e8b57"
+WIDTH, LEFT, RIGHT, TOP, ROW = 900, 120, 150, 56, 30
+INK, GRID, DOT, OTHER = "#333333", "#dddddd", "#1f6fb2", "#c0392b"
+COLOURS = {"alone": INK, "koordlet": "#2e8b57"}
 BAR = 40
 Rows = Mapping[tuple[str, str], Sequence[float]]
 """(kind of hog, phase) -> p99 of each round, in milliseconds."""
@@ -45,7 +45,7 @@ def svg(title: str, note: str, latencies: Rows) -> str:
     """One panel a kind of hog; a row a phase, a dot a round, a line the median; the axis is logarithmic."""
     kinds = list(dict.fromkeys(kind for kind, _ in latencies))
     low, high = _bounds(latencies)
-    width = WIDTH - LEFT - 110
+    width = WIDTH - LEFT - RIGHT
     rows = {kind: [phase for other, phase in latencies if other == kind] for kind in kinds}
     height = TOP + sum(len(phases) * ROW + 60 for phases in rows.values())
 
@@ -76,15 +76,19 @@ def svg(title: str, note: str, latencies: Rows) -> str:
             out += [
                 f'<circle cx="{x(one):.1f}" cy="{middle:.1f}" r="3.5" fill="{DOT}" opacity="0.6"/>' for one in values
             ]
-            at, colour = x(median(values)), BEST if phase == "koordlet" else MEDIAN
+            at, colour = x(median(values)), COLOURS.get(phase, OTHER)
             out.append(
                 f'<line x1="{at:.1f}" y1="{middle - 10:.1f}" x2="{at:.1f}" y2="{middle + 10:.1f}" '
                 f'stroke="{colour}" stroke-width="2.5"/>'
             )
-            said = f"{median(values):.3g} ms, {median(values) / alone:.2f} x"
+            said = f"{_short(median(values))} ms, {_short(median(values) / alone)} x"
             out.append(f'<text x="{LEFT + width + 8}" y="{middle + 4:.0f}" fill="{colour}">{said}</text>')
         top = bottom + 40
     return "\n".join([*out, "</svg>", ""])
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _bounds(latencies: Rows) -> tuple[float, float]:
