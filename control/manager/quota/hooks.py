@@ -31,28 +31,52 @@ from control.manager.webhook.metrics import MUTATE, VALIDATE, WebhookMetrics
 from control.manager.webhooks.errors import forbidden
 from control.manager.webhooks.objects import Json
 from koordlet.api import names
+from koordlet.api.annotations import quota as annotation
 from koordlet.api.core import Pod
 from koordlet.api.quota import ElasticQuota
+from koordlet.app.logging import get_logger
+from koordlet.kube import KubeError
+from koordlet.kube.selectors import by_name
+
+log = get_logger(__name__)
 
 _RESOURCE = ("scheduling.sigs.k8s.io", "elasticquotas", "")
 _SEALED = frozenset({names.SYSTEM_QUOTA, names.ROOT_QUOTA})
 _KEPT = _SEALED | {names.DEFAULT_QUOTA}
 
 
-class MutateQuota(Handler):
-    """`/mutate-…-elasticquota`: parent, tree id and shared weight of new quotas."""
+class _Quotas(Handler):
+    """What both have in common: the topology, and a look at the API server for parents that it does not know yet."""
 
-    path, gate = "/mutate-scheduling-sigs-k8s-io-v1alpha1-elasticquota", "ElasticMutatingWebhook"
     resources = frozenset({_RESOURCE})
 
     def __init__(self, context: Context) -> None:
+        self._client = context.client
         self._topology = shared(context)
         self._metrics = WebhookMetrics.of(context.internal)
+
+    async def _learn_parent(self, quota: ElasticQuota) -> None:
+        """A parent that was admitted by another replica a moment ago: the watch has not told of it yet."""
+        parent = annotation.parent(quota.metadata.name, quota.metadata.labels)
+        if parent in ("", names.ROOT_QUOTA) or self._topology.tree.get(parent) is not None:
+            return
+        try:
+            for found in await self._client.list(ElasticQuota, field_selector=by_name(parent)):
+                self._topology.expect(parent, found.metadata.key, QuotaInfo.of(found))
+        except KubeError as error:
+            log.warning("Cannot look for the parent of a quota", quota=quota.metadata.name, parent=parent, err=error)
+
+
+class MutateQuota(_Quotas):
+    """`/mutate-…-elasticquota`: parent, tree id and shared weight of new quotas."""
+
+    path, gate = "/mutate-scheduling-sigs-k8s-io-v1alpha1-elasticquota", "ElasticMutatingWebhook"
 
     async def handle(self, request: AdmissionRequest) -> Response:
         if request.operation != CREATE:
             return Allowed()
         quota = request.decode(ElasticQuota)
+        await self._learn_parent(quota)
         raw: Json = msgspec.json.decode(bytes(request.object))
         after = copy.deepcopy(raw)
         with self._metrics.plugin(MUTATE, "elasticquota", request.operation, "QuotaMetaChecker") as verdict:
@@ -67,16 +91,14 @@ class MutateQuota(Handler):
         return Patched(tuple(operations)) if operations else Allowed()
 
 
-class ValidateQuota(Handler):
+class ValidateQuota(_Quotas):
     """`/validate-…-elasticquota`: the rules of the tree."""
 
     path, gate = "/validate-scheduling-sigs-k8s-io-v1alpha1-elasticquota", "ElasticValidatingWebhook"
-    resources = frozenset({_RESOURCE})
 
     def __init__(self, context: Context) -> None:
-        self._topology = shared(context)
+        super().__init__(context)
         self._pods = context.caches.informer(Pod)
-        self._metrics = WebhookMetrics.of(context.internal)
         self._rules = Rules(
             keys_may_differ=context.gates.enabled("ElasticQuotaEnableUpdateResourceKey"),
             check_guarantee=context.gates.enabled("ElasticQuotaGuaranteeUsage"),
@@ -86,9 +108,9 @@ class ValidateQuota(Handler):
         with self._metrics.plugin(VALIDATE, "elasticquota", request.operation, "QuotaMetaChecker") as verdict:
             match request.operation:
                 case "CREATE":
-                    error = self._create(request)
+                    error = await self._create(request)
                 case "UPDATE":
-                    error = self._update(request)
+                    error = await self._update(request)
                 case "DELETE":
                     error = self._delete(request)
                 case _:
@@ -96,15 +118,15 @@ class ValidateQuota(Handler):
             verdict.rejected = error is not None
         return Allowed() if error is None else Denied(error)
 
-    def _create(self, request: AdmissionRequest) -> str | None:
+    async def _create(self, request: AdmissionRequest) -> str | None:
         quota = request.decode(ElasticQuota)
         quota.metadata.namespace = quota.metadata.namespace or request.namespace
         name = quota.metadata.name
         if self._topology.taken(name, quota.metadata.key):
             return forbidden("metadata.name", f"quota {name} exists already; names are unique over all namespaces")
-        return self._judge(request, quota, None)
+        return await self._judge(request, quota, None)
 
-    def _update(self, request: AdmissionRequest) -> str | None:
+    async def _update(self, request: AdmissionRequest) -> str | None:
         quota, before = request.decode(ElasticQuota), request.decode_old(ElasticQuota)
         quota.metadata.namespace = quota.metadata.namespace or request.namespace
         if _relevant(quota) == _relevant(before):
@@ -114,10 +136,11 @@ class ValidateQuota(Handler):
             return forbidden("metadata.name", f"quota {name} cannot be modified")
         if self._topology.tree.get(name) is None:
             return forbidden("metadata.name", f"quota {name} is not known")
-        return self._judge(request, quota, QuotaInfo.of(before))
+        return await self._judge(request, quota, QuotaInfo.of(before))
 
-    def _judge(self, request: AdmissionRequest, quota: ElasticQuota, old: QuotaInfo | None) -> str | None:
-        info, tree = QuotaInfo.of(quota), self._topology.tree
+    async def _judge(self, request: AdmissionRequest, quota: ElasticQuota, old: QuotaInfo | None) -> str | None:
+        await self._learn_parent(quota)
+        info, tree = QuotaInfo.of(quota), self._topology.tree  # nothing is awaited from here to `expect`
         for namespace in info.namespaces:
             other = tree.namespaces.get(namespace, info.name)
             if other != info.name:

@@ -7,6 +7,7 @@ import json
 
 import aiohttp
 
+from control.manager.quota import shared
 from koordlet.api.core import Pod
 from koordlet.api.quota import ElasticQuota, ElasticQuotaProfile
 from koordlet.kube import ApiError
@@ -148,3 +149,17 @@ async def test_pods_of_a_tree_stay_on_its_nodes(asking):
     required = made["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert required["nodeSelectorTerms"] == [{"matchExpressions": [{"key": "pool", "operator": "In", "values": ["x"]}]}]
     assert "affinity" not in (await cluster.create(PODS, pod("b", "other")))["spec"]
+
+
+async def test_a_parent_that_another_replica_admitted_is_found(asking):
+    """As long as the watch says nothing, the parent is looked up."""
+    cluster = await asking()
+    await cluster.create(
+        QUOTAS, quota("top", {"is-parent": "true", "tree-id": "t"}, min={"cpu": "9"}, max={"cpu": "9"})
+    )
+    await cluster.until(lambda: cluster.cached(ElasticQuota, "default/top"))
+    topology = shared(cluster.manager.context)
+    topology.remove(cluster.cached(ElasticQuota, "default/top"))
+    assert topology.tree.get("top") is None
+    made = await cluster.create(QUOTAS, quota("child", {"parent": "top"}, **nine))
+    assert made["metadata"]["labels"][KEY + "tree-id"] == "t"
