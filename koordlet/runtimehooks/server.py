@@ -31,6 +31,8 @@ log = get_logger(__name__)
 
 GRACE_SECONDS = 2.0
 """Calls that run when koordlet stops get this long; new ones are refused at once."""
+CALLS_AT_ONCE = 1024
+"""More are refused: a runtime that asks so much does not wait for answers."""
 PROTOCOL = "grpc"
 SANDBOX = (Stage.PRE_RUN_POD_SANDBOX, Stage.POST_STOP_POD_SANDBOX)
 CONTAINER = (
@@ -66,7 +68,7 @@ class HookServer:
     async def start(self) -> None:
         try:
             _make_room(self.path)
-            server = grpc.aio.server()
+            server = grpc.aio.server(maximum_concurrent_rpcs=CALLS_AT_ONCE)
             server.add_generic_rpc_handlers((self._handlers(),))
             server.add_insecure_port(f"unix:{self.path}")
             await server.start()
