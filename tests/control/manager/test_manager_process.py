@@ -13,9 +13,10 @@ from control.manager.options import Options
 from control.manager.process import Manager
 from control.standalone.apiserver import ApiServer
 from koordlet.api.core import Node
+from koordlet.api.slo import NodeSLO
 from koordlet.app.flags import FlagError, read
 from koordlet.app.gates import GateError
-from koordlet.kube import Client, Config
+from koordlet.kube import Client, Config, ServerError
 
 SLO, METRIC = "nodeslos", "nodemetrics"
 
@@ -418,3 +419,47 @@ async def test_an_annotation_of_bandwidth_takes_effect_at_once(cluster: Any, man
         return (await cluster.spec(SLO, "n1"))["systemStrategy"]["totalNetworkBandwidth"] == "5G"
 
     await until(there)
+
+
+def controller(running: Any, name: str) -> Any:
+    return next(one for one in running.manager.controllers if one.name == name)
+
+
+async def test_a_refused_write_is_counted_and_tried_again(
+    cluster: Any, manager: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = await manager()
+    context = running.manager.context
+    create, left = context.client.create, [3]
+
+    async def flaky(obj: Any, **options: Any) -> Any:
+        if isinstance(obj, NodeSLO) and left[0]:
+            left[0] -= 1
+            raise ServerError(500, message="not now")
+        return await create(obj, **options)
+
+    monkeypatch.setattr(context.client, "create", flaky)
+    await cluster.nodes("n1")
+    await until(lambda: cluster.spec(SLO, "n1"))
+    count = context.internal.get_sample_value
+    labels = {"reason": "createNodeSLO"}
+    name = "slo_controller_nodeslo_reconcile_count"
+    assert count(name, {**labels, "status": "failed"}) == 3
+    await until(lambda: count(name, {**labels, "status": "succeeded"}) == 1)
+    errors = context.framework.get_sample_value("controller_runtime_reconcile_errors_total", {"controller": "nodeslo"})
+    assert errors == 3
+
+
+async def test_a_lagging_cache_costs_no_node_its_policy(cluster: Any, manager: Any, until: Any) -> None:
+    await cluster.nodes("n1")
+    running = await manager()
+    await until(lambda: cluster.spec(SLO, "n1"))
+    nodeslo = controller(running, "nodeslo")
+    await until(lambda: nodeslo.objects.get("n1"))
+    node = nodeslo.nodes.store.pop("n1")  # as if the watch had not told of it
+    await nodeslo.reconcile("n1")
+    assert await cluster.spec(SLO, "n1")
+    nodeslo.nodes.store.put("n1", node)
+    nodeslo.objects.store.pop("n1")  # nor of what was made
+    await nodeslo.reconcile("n1")
+    assert await cluster.spec(SLO, "n1")
