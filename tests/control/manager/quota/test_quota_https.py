@@ -154,9 +154,8 @@ async def test_pods_of_a_tree_stay_on_its_nodes(asking):
 async def test_a_parent_that_another_replica_admitted_is_found(asking):
     """As long as the watch says nothing, the parent is looked up."""
     cluster = await asking()
-    await cluster.create(
-        QUOTAS, quota("top", {"is-parent": "true", "tree-id": "t"}, min={"cpu": "9"}, max={"cpu": "9"})
-    )
+    nine = {"min": {"cpu": "9"}, "max": {"cpu": "9"}}
+    await cluster.create(QUOTAS, quota("top", {"is-parent": "true", "tree-id": "t"}, **nine))
     await cluster.until(lambda: cluster.cached(ElasticQuota, "default/top"))
     topology = shared(cluster.manager.context)
     topology.remove(cluster.cached(ElasticQuota, "default/top"))
