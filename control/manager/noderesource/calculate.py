@@ -18,15 +18,7 @@ from control.manager.noderesource import devices, ratios, zones
 from control.manager.noderesource.batch import Lent, lend
 from control.manager.noderesource.columns import Columns, Setting, Settings
 from control.manager.noderesource.fold import Row
-from control.manager.noderesource.interference import (
-    CAUSES,
-    DEFAULT,
-    InterferencePolicy,
-    InterferencePolicyError,
-    policy_of,
-    weigh,
-    written_holds,
-)
+from control.manager.noderesource.interference import CAUSES, weigh, written_holds
 from control.manager.noderesource.mid import Mid, lend_mid
 from control.manager.noderesource.prepare import BATCH, MID, Plan
 from control.manager.noderesource.report import Report
@@ -39,6 +31,7 @@ from koordlet.api.quantity import Quantity
 from koordlet.api.sloconfig.colocation import DEFAULT as DEFAULT_STRATEGY
 from koordlet.api.sloconfig.colocation import ColocationStrategy
 from koordlet.api.sloconfig.configmap import SLOConfig
+from koordlet.api.sloconfig.lending import DEFAULT, InterferencePolicy, InterferencePolicyError, policy_of
 from koordlet.api.sloconfig.normalization import RatioError
 
 RESOURCES: Final = tuple(CAUSES)
@@ -156,10 +149,10 @@ class Calculator:
         if known is not None and known[1] is config and _same_meta(known[0], node):
             return known[2:]
         strategy = strategy_of(node) or DEFAULT_STRATEGY
-        policy = DEFAULT
         try:
             policy = policy_of(strategy)
         except InterferencePolicyError as error:
+            policy = known[4] if known is not None else DEFAULT  # the last good one
             self._failed(BATCH_RESOURCE, name, error)
         setting = Setting.of(strategy)
         self._settings[name] = (node, config, strategy, setting, policy)

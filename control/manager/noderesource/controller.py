@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
+from control.manager.config import EVENT_INVALID
 from control.manager.context import Context
 from control.manager.controller import Controller
 from control.manager.metrics import FAILED, SUCCEEDED, ManagerMetrics
@@ -30,6 +31,9 @@ from koordlet.api.device import Device
 from koordlet.api.lending import DISABLED
 from koordlet.api.nodemetric import NodeMetric
 from koordlet.api.registry import resource_for
+from koordlet.api.sloconfig.configmap import SLOConfig
+from koordlet.api.sloconfig.documents import COLOCATION_KEY
+from koordlet.api.sloconfig.lending import InterferencePolicyError, policy_of
 from koordlet.api.topology import NodeResourceTopology
 from koordlet.app.logging import get_logger
 from koordlet.kube import Conflict, KubeError, NotFound, PatchKind, TooManyRequests
@@ -92,7 +96,7 @@ class NodeResourceController(Controller):
                 on_update=lambda old, new, fn=updated: self._tell(fn, old, new),
                 on_delete=lambda obj, fn=deleted: self._tell(fn, obj),
             )
-        self.context.config.subscribe(lambda *_: self._all())
+        self.context.config.subscribe(self._configured)
 
     def _tell(self, fn: Any, *objects: Any) -> None:
         fn(*objects)
@@ -121,6 +125,20 @@ class NodeResourceController(Controller):
         self.calculator.forget(name)
         self._synced.pop(name, None)
         self._told.pop(name, None)
+
+    def _configured(self, _: SLOConfig, config: SLOConfig) -> None:
+        """What the ConfigMap's own checks do not know: our extension. Told where its author looks."""
+        self._all()
+        found, about = config.colocation, self.context.config.informer.object
+        if found is None or about is None:
+            return
+        for name, strategy in (("", found.cluster), *((one.name, one.strategy) for one in found.nodes)):
+            try:
+                policy_of(strategy)
+            except InterferencePolicyError as error:
+                where = f"{COLOCATION_KEY}: {name}: " if name else f"{COLOCATION_KEY}: "
+                text = f"{where}{error}; the last good policy stays in force"
+                self.context.events.warning(about, EVENT_INVALID, text)
 
     def _all(self) -> None:
         self.table.dirty.update(self.table.nodes)

@@ -9,68 +9,18 @@ twice counts once. The state is a `Hold` a resource, kept in the node's lending 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 
 from control.manager.noderesource.report import Report
-from koordlet.api.base import Frozen
 from koordlet.api.core import Node
-from koordlet.api.fields import doc
 from koordlet.api.lending import LENDING, Hold
-from koordlet.api.sloconfig.colocation import ColocationStrategy
-from koordlet.api.wire import WireError, convert
-
-EXTENSION: Final = "interference"
-"""Key in `colocation-config`'s `extensions`."""
-ANY: Final = "any"
-LENT: Final = "lent"
+from koordlet.api.sloconfig.lending import LENT, InterferencePolicy
+from koordlet.api.wire import WireError
 
 CAUSES: Final = {"cpu": ("cpu", "cache", "network", "io"), "memory": ("memory",)}
 """Lent resource -> symptoms that call for lending less of it: fewer batch pods also read, write and send less."""
-
-
-class InterferencePolicyError(ValueError):
-    """The extension cannot be used; the default is in force. The message names the field."""
-
-
-class InterferencePolicy(Frozen):
-    """`extensions.interference` of a co-location strategy."""
-
-    enable: Annotated[bool, doc("Whether interference lowers what is lent.")] = True
-    persist_seconds: Annotated[int, doc("How long trouble, or calm, must have lasted.")] = 120
-    step_seconds: Annotated[int, doc("Between two steps.")] = 50
-    step_percent: Annotated[int, doc("Of the calculated amount, a step down.")] = 10
-    recover_percent: Annotated[int, doc("A step up.")] = 5
-    floor_percent: Annotated[int, doc("Never less than this.")] = 40
-    min_confidence: Annotated[float, doc("Verdicts below count for nothing, where verdicts are told.")] = 0.5
-    culprits: Annotated[str, doc("any, or lent: only where a batch, free or mid pod is most to blame.")] = ANY
-
-
-DEFAULT: Final = InterferencePolicy()
-
-
-def policy_of(strategy: ColocationStrategy) -> InterferencePolicy:
-    """A node's policy. Raises InterferencePolicyError."""
-    said = strategy.extensions.get(EXTENSION)
-    if said is None:
-        return DEFAULT
-    try:
-        policy: InterferencePolicy = convert(said, InterferencePolicy, where=f"extensions.{EXTENSION}")
-    except WireError as error:
-        raise InterferencePolicyError(str(error)) from error
-    for name, low, high in (
-        ("persist_seconds", 0, 86400),
-        ("step_seconds", 0, 86400),
-        ("step_percent", 1, 100),
-        ("recover_percent", 1, 100),
-        ("floor_percent", 0, 100),
-    ):
-        if not low <= getattr(policy, name) <= high:
-            raise InterferencePolicyError(f"extensions.{EXTENSION}: {name} must be {low} to {high}")
-    if policy.culprits not in (ANY, LENT):
-        raise InterferencePolicyError(f"extensions.{EXTENSION}: culprits must be {ANY} or {LENT}")
-    return policy
 
 
 def hurts(report: Report, resource: str, policy: InterferencePolicy, lent: Callable[[str], bool]) -> str:

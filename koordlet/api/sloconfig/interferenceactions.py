@@ -19,7 +19,13 @@ QUOTA: Final = "quota"
 HIGH: Final = "high"
 LIMIT: Final = "limit"
 WEIGHT: Final = "weight"
-POLICIES: Final = {"cpu": (QUOTA, REPORT), "memory": (AUTO, HIGH, LIMIT, REPORT), "io": (WEIGHT, REPORT)}
+CLASS: Final = "class"
+POLICIES: Final = {
+    "cpu": (QUOTA, REPORT),
+    "memory": (AUTO, HIGH, LIMIT, REPORT),
+    "io": (WEIGHT, REPORT),
+    "network": (CLASS, REPORT),
+}
 """Resource -> policies; the first is the default. What is not here is detected and reported only."""
 
 
@@ -27,7 +33,7 @@ class InterferenceAction(Frozen):
     """How the culprits of one resource are held back; percentages are of what a culprit had when it began."""
 
     enable: Annotated[bool | None, doc("Whether anything is done, default false.")] = None
-    policy: Annotated[str, doc("cpu: quota. memory: auto, high, limit. io: weight. Each: report, to say only.")] = ""
+    policy: Annotated[str, doc("cpu: quota. memory: auto, high, limit. io: weight. network: class. Or report.")] = ""
     step_percent: Annotated[int | None, doc("Taken away in one step.", minimum=1, maximum=50)] = None
     floor_percent: Annotated[int | None, doc("Always left to the culprit.", minimum=1, maximum=100)] = None
     interval_seconds: Annotated[int | None, doc("Between two steps.", minimum=1, maximum=600)] = None
@@ -50,7 +56,8 @@ class InterferenceActions(Frozen):
     ] = None
     cpu: Annotated[InterferenceAction | None, doc("Quota of the culprit pod.")] = None
     memory: Annotated[InterferenceAction | None, doc("memory.high or the limit of the culprit pod.")] = None
-    io: Annotated[InterferenceAction | None, doc("Weight of the culprit pod.")] = None
+    io: Annotated[InterferenceAction | None, doc("Weight and limit of the culprit pod.")] = None
+    network: Annotated[InterferenceAction | None, doc("Traffic class of the culprit pod.")] = None
 
 
 def _action(policy: str, floor: int, interval: int) -> InterferenceAction:
@@ -71,6 +78,7 @@ DEFAULT: Final = InterferenceActions(
     cpu=_action(QUOTA, 10, 3),
     memory=_action(AUTO, 50, 5),
     io=_action(WEIGHT, 10, 3),
+    network=_action(CLASS, 20, 3),
 )
 
 BOUNDS: Final = (

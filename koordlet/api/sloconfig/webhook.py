@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from koordlet.api.meta import SelectorError
-from koordlet.api.sloconfig import colocation, defaults, documents, interference
+from koordlet.api.sloconfig import colocation, defaults, documents, interference, lending
 from koordlet.api.sloconfig.bounds import Bound, broken, field_at
 from koordlet.api.sloconfig.colocation import ColocationConfig, ColocationStrategy
 from koordlet.api.sloconfig.merge import NodeEntry, selects
@@ -270,12 +270,22 @@ def _check_numbers(rule: Rule, cluster: msgspec.Struct | None, entries: list[Nod
         problems = broken(given, rule.bounds)
         if isinstance(given, interference.InterferenceStrategy):
             problems = interference.problems(given)
+        if isinstance(given, ColocationStrategy):
+            problems |= _extension_problems(given)
         for lower, upper in rule.pairs:
             low, high = field_at(merged, lower), field_at(merged, upper)
             if isinstance(low, int) and isinstance(high, int) and high <= low:
                 problems[upper] = f"{high} is not greater than {lower} {low}"
         if problems:
             raise _Refused(PARAM_INVALID, {where + path: text for path, text in problems.items()})
+
+
+def _extension_problems(given: ColocationStrategy) -> dict[str, str]:
+    try:
+        lending.policy_of(given)
+    except lending.InterferencePolicyError as error:
+        return error.problems
+    return {}
 
 
 def _check_names(entries: list[NodeEntry]) -> None:

@@ -17,8 +17,9 @@ from control.manager.noderesource.controller import NodeResourceController
 from control.manager.options import Options
 from koordlet.api import gates as api_gates
 from koordlet.api import names
-from koordlet.api.core import Node, NodeCondition
+from koordlet.api.core import ConfigMap, Node, NodeCondition
 from koordlet.api.lending import LENDING
+from koordlet.api.meta import ObjectMeta
 from koordlet.api.nodemetric import NodeMetric
 from koordlet.api.quantity import Quantity
 from koordlet.api.sloconfig import configmap
@@ -269,3 +270,29 @@ async def test_one_node_that_cannot_be_worked_out_stops_no_other(bench: Bench, m
     bench.controller.sweep_safely(["n1", "n2"])
     assert sorted(bench.controller.queue._ready) == ["n1", "n2"]
     assert bench.counted("failed", "sweep") == 1
+
+
+async def test_a_bad_policy_is_told_on_the_configmap_and_the_last_good_one_stays(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(EventRecorder, "warning", lambda _, about, reason, text: told.append(f"{reason}: {text}"))
+    enabled = CONFIG["colocation-config"].removesuffix("}")
+
+    def configure(version: str, policy: str) -> None:
+        data = {"colocation-config": f'{enabled},"extensions":{{"interference":{policy}}}}}'}
+        meta = ObjectMeta(name="c", namespace="n", resource_version=version)
+        bench.context.config.informer._upsert("n/c", ConfigMap(metadata=meta, data=data))
+
+    def step() -> int:
+        bench.controller.sweep(["n1"])
+        return bench.controller.calculator._settings["n1"][4].step_percent
+
+    configure("1", '{"stepPercent":30}')
+    assert (step(), told) == (30, [])
+    configure("2", '{"stepPercent":0}')
+    assert step() == 30
+    assert told == [
+        "ColocationCfgInvalid: colocation-config: extensions.interference.stepPercent: 0 is less than 1;"
+        " the last good policy stays in force"
+    ]

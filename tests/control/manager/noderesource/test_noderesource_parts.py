@@ -10,17 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control.manager.noderesource import devices, ratios
-from control.manager.noderesource.interference import (
-    ANY,
-    LENT,
-    InterferencePolicy,
-    InterferencePolicyError,
-    hurts,
-    policy_of,
-    step,
-    weigh,
-    written_holds,
-)
+from control.manager.noderesource.interference import hurts, step, weigh, written_holds
 from control.manager.noderesource.prepare import Plan, Prepared, meta_patch, must_write, prepare, status_patch
 from control.manager.noderesource.report import read_report
 from control.manager.noderesource.zones import is_diff, rewritten, zone_capacities, zone_values
@@ -29,6 +19,7 @@ from koordlet.api.device import Device, DeviceInfo, DeviceSpec
 from koordlet.api.lending import AS_MEASURED, LENDING, Hold, Lending
 from koordlet.api.meta import ObjectMeta
 from koordlet.api.quantity import BINARY_SI, Quantity
+from koordlet.api.sloconfig.lending import ANY, LENT, InterferencePolicy, InterferencePolicyError, policy_of
 from koordlet.api.sloconfig.normalization import (
     CPUNormalizationStrategy,
     ModelRatios,
@@ -443,11 +434,11 @@ def test_switched_off_everything_is_lent_at_once() -> None:
 @pytest.mark.parametrize(
     ("said", "field"),
     [
-        ({"stepPercent": 0}, "step_percent"),
-        ({"floorPercent": 101}, "floor_percent"),
-        ({"culprits": "all"}, "culprits"),
-        ({"persistSeconds": "long"}, "persistSeconds"),
-        ([], "interference"),
+        ({"stepPercent": 0}, "extensions.interference.stepPercent: 0 is less than 1"),
+        ({"floorPercent": 101}, "extensions.interference.floorPercent"),
+        ({"culprits": "all"}, "extensions.interference.culprits"),
+        ({"persistSeconds": "long"}, "extensions.interference.persistSeconds"),
+        ([], "extensions.interference: "),
     ],
 )
 def test_a_policy_out_of_bounds_names_its_field(said: Any, field: str) -> None:

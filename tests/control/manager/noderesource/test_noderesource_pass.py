@@ -271,7 +271,7 @@ def test_a_bad_interference_extension_is_told_and_the_default_holds() -> None:
     given = config(ENABLED % ',"extensions":{"interference":{"stepPercent":0}}')
     result = run(make_node(), make_metric(), given=given, failed=failed)
     assert result.reason == AS_MEASURED
-    assert failed == [("BatchResource", "extensions.interference: step_percent must be 1 to 100")]
+    assert failed == [("BatchResource", "extensions.interference.stepPercent: 0 is less than 1")]
 
 
 # --- the table

@@ -118,6 +118,27 @@ def test_refuses_parameters(data: dict[str, str], path: str, text: str) -> None:
     assert list(message) == [path] and message[path].startswith(text)
 
 
+@pytest.mark.parametrize(
+    ("policy", "path", "text"),
+    [
+        ({"stepPercent": 0}, "stepPercent", "0 is less than 1"),
+        ({"culprits": "all"}, "culprits", "must be any or lent"),
+        ({"floorPercent": "low"}, "floorPercent", "must be an integer"),
+    ],
+)
+def test_refuses_lending_policies_wherever_they_stand(policy: dict[str, Any], path: str, text: str) -> None:
+    given = {"extensions": {"interference": policy, "mine": 1}}
+    for document, where in (
+        (given, ""),
+        ({"nodeConfigs": [entry({"a": "1"}, **given)]}, "nodeConfigs[0]."),
+    ):
+        reason, message = refused(validate({"colocation-config": json.dumps(document)}))
+        assert reason == "ConfigParamInvalid"
+        assert text in message[f"{where}extensions.interference.{path}"]
+    good = {"extensions": {"interference": {"stepPercent": 1}, "mine": 1}}
+    assert validate({"colocation-config": json.dumps(good)}) is None
+
+
 def test_node_total_with_the_identical_selector() -> None:
     system = {
         "system-config": json.dumps(
