@@ -34,7 +34,7 @@ def test_the_demo_shows_what_it_should_and_leaves_nothing(tmp_path: Path):
         "kubectl get nodemetric",
         "koordctl top --once",
         "koordctl explain pod web",
-        "report is BE, priority 5000, requests kubernetes.io/batch-cpu 500, kubernetes.io/batch-memory 64Mi",
+        "report is BE, priority 5000, requests kubernetes.io/batch-cpu 200, kubernetes.io/batch-memory 64Mi",
         "demo       web",
         "a report that tells what rush uses",
         "koordctl node",

@@ -30,7 +30,7 @@ def lent(node: dict[str, Any]) -> Verdict:
     allocatable = node["status"].get("allocatable") or {}
     amounts = {name: Quantity(str(allocatable.get(name, "0"))) for name in (CPU, MEMORY)}
     said = ", ".join(f"{name} {amount}" for name, amount in amounts.items())
-    return Verdict(amounts[CPU].value() >= 500 and amounts[MEMORY] >= Quantity("64Mi"), f"the node lends {said}")
+    return Verdict(amounts[CPU].value() >= 200 and amounts[MEMORY] >= Quantity("64Mi"), f"the node lends {said}")
 
 
 def admitted(pod: dict[str, Any]) -> Verdict:

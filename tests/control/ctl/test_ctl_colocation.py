@@ -73,9 +73,9 @@ def test_placed(tmp_path: Path, version):
     ("allocatable", "ok"),
     [
         ({}, False),
-        ({CPU: "499", MEMORY: "1Gi"}, False),
+        ({CPU: "199", MEMORY: "1Gi"}, False),
         ({CPU: "1k", MEMORY: "1Mi"}, False),
-        ({CPU: "500", MEMORY: "64Mi"}, True),
+        ({CPU: "200", MEMORY: "64Mi"}, True),
     ],
 )
 def test_lent(allocatable, ok):
