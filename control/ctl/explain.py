@@ -123,8 +123,8 @@ def headline(said: PodExplained) -> str:
 
 def held_back_words(one: HeldBack) -> str:
     """`40 % of 950m left (quota 38000 us), no further`."""
-    had = f"{one.had}m" if one.resource == "cpu" else text.size(one.had) + (" a second" if one.resource == "io" else "")
-    words = f"{one.percent} % of {had} left ({one.left})"
+    had = {"cpu": f"{one.had}m", "io": f"{text.size(one.had)} a second", "network": "its class"}
+    words = f"{one.percent} % of {had.get(one.resource, text.size(one.had))} left ({one.left})"
     if one.problem:
         return f"{words}, but {one.problem}"
     return f"{words}, no further" if one.floor else words

@@ -118,9 +118,9 @@ class HeldBack(Struct):
     namespace: str = ""
     pod: str = ""
     uid: str = ""
-    resource: Annotated[str, doc("cpu, memory or io.")] = ""
+    resource: Annotated[str, doc("cpu, memory, io or network.")] = ""
     percent: Annotated[int, doc("What is left to it, of what it had when this began.")] = written(int)
-    had: Annotated[int, doc("Milli-cores, bytes, or bytes a second that it had.")] = written(int)
+    had: Annotated[int, doc("Milli-cores, bytes, bytes a second, or 100 percent that it had.")] = written(int)
     left: Annotated[str, doc("What is left, as it is set.")] = ""
     since: Annotated[float, doc("Unix time of the first step.")] = written(float)
     floor: Annotated[bool, doc("Whether nothing more is taken.")] = False

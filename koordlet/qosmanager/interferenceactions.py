@@ -63,23 +63,25 @@ class _Held:
 
 
 class InterferenceActions(Strategy):
-    """The strategy. `supports` tells what the kernel has, `io` holds back block I/O (without it I/O is let be),
-    `suppress` says that CPU suppress runs, which asks `target`."""
+    """The strategy. `supports` tells what the kernel has, `more` are the levers of other resources than CPU and memory
+    (one without a lever is let be), `suppress` says that CPU suppress runs, which asks `target`."""
 
     name = NAME
     gate = FEATURE
 
-    def __init__(self, supports: Supports, io: Lever | None = None, *, suppress: bool = True) -> None:
+    def __init__(self, supports: Supports, more: Mapping[str, Lever] | None = None, *, suppress: bool = True) -> None:
         self._cpu = CpuLever(suppress=suppress)
-        self._levers: dict[str, Lever] = {"cpu": self._cpu, "memory": MemoryLever(supports)}
-        if io is not None:
-            self._levers["io"] = io
+        self._levers: dict[str, Lever] = {"cpu": self._cpu, "memory": MemoryLever(supports), **(more or {})}
         self._held: dict[Key, _Held] = {}
         self._told: set[tuple[str, ...]] = set()
         """Culprits that were named and let be."""
         self.said: tuple[Said, ...] = ()
         self.target = 100
         """Percent of its CPU budget that best effort as a whole keeps."""
+
+    def left(self, resource: str) -> dict[str, int]:
+        """Pod UID -> percent left, of pods that are held back in that resource."""
+        return {uid: one.squeeze.level for (uid, which), one in self._held.items() if which == resource}
 
     def decide(self, view: NodeView) -> Decision | None:
         """See the module."""
@@ -290,6 +292,8 @@ def _pace(action: InterferenceAction) -> Pace:
 def _amount(resource: str, base: int) -> str:
     if resource == "io":
         return f"{base >> 10} KiB a second"
+    if resource == "network":
+        return "its class"
     return f"{base}m" if resource == "cpu" else f"{base >> 20} MiB"
 
 

@@ -6,7 +6,7 @@ Levers only ever bound: what a pod's own limits allow is never exceeded, so they
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from koordlet.api.core import Container
@@ -14,7 +14,7 @@ from koordlet.api.names import RESOURCE_BATCH_CPU, RESOURCE_BATCH_MEMORY
 from koordlet.api.sloconfig.interferenceactions import HIGH, LIMIT, InterferenceAction
 from koordlet.api.sloconfig.threshold import CFS_QUOTA_POLICY
 from koordlet.audit import pod as about_pod
-from koordlet.qosmanager.squeeze import Squeeze
+from koordlet.qosmanager.squeeze import FREE, Squeeze
 from koordlet.qosmanager.strategy import Supports
 from koordlet.qosmanager.view import NodeView, PodView
 from koordlet.resourceexecutor import Setting, Update
@@ -136,3 +136,28 @@ class MemoryLever:
 def target_percent(cpu: list[Squeeze]) -> int:
     """How much of its CPU budget best effort keeps while these are held back: the lowest level."""
     return min((held.level for held in cpu), default=100)
+
+
+class NetworkLever:
+    """The pod's traffic class on the node's interface, or that of all best effort where it has none of its own: its
+    limit shrinks (`netqos` asks how far). Bounds what leaves the node, and with it what its peers are asked to send.
+    `why_not`: why no classes are made, empty where they are."""
+
+    def __init__(self, why_not: Callable[[NodeView], str]) -> None:
+        self._why_not = why_not
+
+    def base(self, view: NodeView, pod: PodView) -> int | None:
+        """Percent of the class's own limit."""
+        return FREE
+
+    def problem(self, view: NodeView, pod: PodView, action: InterferenceAction) -> str:
+        """Nothing is shaped here."""
+        return self._why_not(view)
+
+    def updates(self, view: NodeView, pod: PodView, held: Squeeze, action: InterferenceAction) -> Iterator[Update]:
+        """The classes are `netqos`'s."""
+        yield from ()
+
+    def words(self, view: NodeView, held: Squeeze) -> str:
+        """`30 % of its class's limit`"""
+        return f"{held.level} % of its class's limit"

@@ -8,7 +8,8 @@ when the node's bandwidth is said and some class or pod asks for something. Only
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from zlib import crc32
 
 from koordlet.api.sloconfig.resourceqos import NET_POLICY_TC
@@ -53,20 +54,34 @@ def _class(whole: int, given: Bandwidth, minor: int) -> HtbClass:
     return HtbClass(_rate(given.egress_request), _rate(ceil), PRIO[minor])
 
 
+def _less(given: HtbClass, percent: int) -> HtbClass:
+    """That much of its limit, and no more guaranteed than that."""
+    ceil = _rate(given.ceil * percent // 100)
+    return replace(given, rate=min(given.rate, ceil), ceil=ceil)
+
+
 def _rate(bits: int) -> int:
     return max(bits // 8 * 8, LEAST)
 
 
 class NetQoS(Strategy):
     """The strategy. `interface` names that of the default route; `sets` says why addresses can't be matched by sets and
-    packet rules, empty when they can: else each has a filter of its own."""
+    packet rules, empty when they can: else each has a filter of its own. `held`: pod UID -> percent left to pods that
+    hurt a service: of their own class, or of best effort's (the least of them)."""
 
     name = "netqos"
     gate = "TCNetworkQoS"
     follows_pods = True
 
-    def __init__(self, interface: Interface, supports: Supports, sets: str = "") -> None:
-        self._interface, self._supports, self._no_sets = interface, supports, sets
+    def __init__(
+        self,
+        interface: Interface,
+        supports: Supports,
+        sets: str = "",
+        *,
+        held: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        self._interface, self._supports, self._no_sets, self._held = interface, supports, sets, held
         self._minors: dict[str, int] = {}
         """Pod UID -> minor of its own class."""
         self._last: tuple[Update, ...] = ()
@@ -90,7 +105,11 @@ class NetQoS(Strategy):
         interface = self._interface()
         if interface is None:
             return None
-        updates = [*_tree(interface, whole, classes(whole, ls, be)), *self._own(interface, pods, own)]
+        held = self._held()
+        made = classes(whole, ls, be)
+        made[BE] = _less(made[BE], min((left for uid, left in held.items() if uid not in own), default=100))
+        own = {uid: bits * held.get(uid, 100) // 100 for uid, bits in own.items()}
+        updates = [*_tree(interface, whole, made), *self._own(interface, pods, own)]
         updates += self._addresses(interface, pods, own)
         by_task = self._supports(CLASSID, "")
         if by_task:

@@ -7,10 +7,14 @@ from collections.abc import Collection, Iterator
 from koordlet.api.core import PersistentVolumeClaim
 from koordlet.app.logging import get_logger
 from koordlet.metricsadvisor.storageinfo import FACT_STORAGE
+from koordlet.qosmanager.bandwidth import total
 from koordlet.qosmanager.blkio import BlkIO
+from koordlet.qosmanager.interferenceactions import InterferenceActions
 from koordlet.qosmanager.iolever import IoLever
+from koordlet.qosmanager.levers import Lever, NetworkLever
 from koordlet.qosmanager.resctrl import Facts, ResctrlClasses
 from koordlet.qosmanager.strategy import Strategy
+from koordlet.qosmanager.view import NodeView
 from koordlet.resourceexecutor.addresssets import AddressStore
 from koordlet.resourceexecutor.blockio import BlockStore
 from koordlet.resourceexecutor.resctrlgroups import ResctrlStore
@@ -54,8 +58,8 @@ def stores(context: Context) -> list[Store]:
     ]
 
 
-def strategies(context: Context, cluster: Cluster) -> list[tuple[Strategy, float]]:
-    """Those that are gated on, with their intervals."""
+def strategies(context: Context, cluster: Cluster, actions: InterferenceActions) -> list[tuple[Strategy, float]]:
+    """Those that are gated on, with their intervals; `actions` says who is held back."""
     options, gates = context.options, context.gates
     found: list[tuple[Strategy, float]] = []
     if gates.enabled("RdtResctrl"):
@@ -65,7 +69,7 @@ def strategies(context: Context, cluster: Cluster) -> list[tuple[Strategy, float
     if gates.enabled("BlkIOReconcile"):
         found.append((_blkio(context, cluster), options.reconcile_interval_seconds))
     if gates.enabled("TCNetworkQoS"):
-        found.append((_netqos(context), options.runtime_hooks_reconcile_interval))
+        found.append((_netqos(context, actions), options.runtime_hooks_reconcile_interval))
     if gates.enabled("TerwayQoS"):
         found.append((TerwayQoS(), options.runtime_hooks_reconcile_interval))
     return found
@@ -88,7 +92,7 @@ def _resctrl(context: Context) -> tuple[Facts, str]:
     return facts, context.host.facts.reasons().get("resctrl", "")
 
 
-def _netqos(context: Context) -> NetQoS:
+def _netqos(context: Context, actions: InterferenceActions) -> NetQoS:
     """In koordlet's own network namespace, which is the node's."""
 
     def interface() -> str | None:
@@ -105,6 +109,7 @@ def _netqos(context: Context) -> NetQoS:
         interface,
         lambda resource, directory: bool(context.files.support(resource, directory)),
         missing,
+        held=lambda: actions.left("network"),
     )
 
 
@@ -123,8 +128,23 @@ def _blkio(context: Context, cluster: Cluster) -> BlkIO:
     )
 
 
-def io_lever(context: Context) -> IoLever:
-    """For culprits of block I/O."""
+def levers(context: Context) -> dict[str, Lever]:
+    """For culprits that hurt by what is divided here."""
+
+    def no_classes(view: NodeView) -> str:
+        if not context.gates.enabled("TCNetworkQoS"):
+            return "gate TCNetworkQoS is off: nothing is shaped"
+        if total(view) <= 0:
+            return "totalNetworkBandwidth is not said: nothing is shaped"
+        strategy = view.slo.resource_qos_strategy
+        classes = () if strategy is None else (strategy.ls_class, strategy.be_class)
+        asked = any(one is not None and one.network_qos is not None and one.network_qos.enable for one in classes)
+        return "" if asked else "no class has networkQOS: only pods with a limit of their own are shaped"
+
+    return {"io": _io_lever(context), "network": NetworkLever(no_classes)}
+
+
+def _io_lever(context: Context) -> IoLever:
 
     def disks() -> Collection[str]:
         storage = _storage(context)

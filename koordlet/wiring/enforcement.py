@@ -89,8 +89,8 @@ def enforcement(
     """Make what the gates ask for, and run it."""
     options, gates, states = context.options, context.gates, cluster.states
     suppress = gates.enabled("BECPUSuppress")
-    actions = InterferenceActions(_supports(context), divided.io_lever(context), suppress=suppress)
-    every = [*_strategies(context, actions), *divided.strategies(context, cluster)]
+    actions = InterferenceActions(_supports(context), divided.levers(context), suppress=suppress)
+    every = [*_strategies(context, actions), *divided.strategies(context, cluster, actions)]
     strategies = [pair for pair in every if pair[1] > 0]
     cookies = Cookies(context.files.procs, context.host.facts.features["core_sched"], boot_clock)
     attach_cookies(context.registries, cookies, lambda: states.workloads.pods.values())

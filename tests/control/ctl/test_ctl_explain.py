@@ -158,6 +158,7 @@ def held_back(**changes) -> HeldBack:
         ({"held_back": [held_back(problem="no disk is known")]}, "(quota 38000 us), but no disk is known."),
         ({"held_back": [held_back(resource="memory", had=512 << 20, left="204 MiB")]}, "40 % of 512Mi left"),
         ({"held_back": [held_back(resource="io", had=8 << 20, left="x")]}, "40 % of 8Mi a second left"),
+        ({"held_back": [held_back(resource="network", had=100, left="x")]}, "40 % of its class left (x)"),
         ({"held_back_for": [held_back()]}, "demo/batch-0 is held back for it in cpu: 40 % of 950m left"),
     ],
 )

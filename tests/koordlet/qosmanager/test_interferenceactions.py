@@ -13,6 +13,7 @@ from koordlet.api.sloconfig.interference import EXTENSION_KEY, effective
 from koordlet.interference.model import Cause, Culprit, Resource, State, Verdict
 from koordlet.qosmanager.interferenceactions import InterferenceActions
 from koordlet.qosmanager.iolever import IoLever
+from koordlet.qosmanager.levers import NetworkLever
 from koordlet.qosmanager.view import Judged
 from koordlet.resourceexecutor import Setting, Update
 from koordlet.resourceexecutor.merge import merge
@@ -232,7 +233,7 @@ LIMITS = tuple(f"blkio.throttle.{way}_bps_device" for way in ("read", "write"))
 def test_block_io(kernel, flat, rounds, expected) -> None:
     stage = Stage({"io": {"enable": True, "intervalSeconds": 1}})
     lever = IoLever(lambda: ("8:0",), lambda resource, directory: resource == kernel, flat=flat)
-    stage.acts = InterferenceActions(lambda resource, directory: True, lever)
+    stage.acts = InterferenceActions(lambda resource, directory: True, {"io": lever})
     for _ in range(rounds):
         decided = stage.round(verdict((BURN, 0.9), resource=Resource.IO), io_now=lambda container: 10.0 * MIB)
     containers = {BURN.meta.cgroup_dir: "burn", BURN.meta.containers[0].cgroup_dir: "burn/c0"}
@@ -244,10 +245,21 @@ def test_block_io_that_nobody_counts_or_has_no_disk_is_said() -> None:
     stage = Stage({"io": {"enable": True}})
     case = verdict((BURN, 0.9), resource=Resource.IO)
     assert stage.round(case).updates == () == stage.acts.said, "no lever at all"
-    stage.acts = InterferenceActions(lambda resource, directory: True, IoLever(tuple, lambda *_: True, flat=False))
+    nowhere = IoLever(tuple, lambda *_: True, flat=False)
+    stage.acts = InterferenceActions(lambda resource, directory: True, {"io": nowhere})
     assert stage.round(case).updates == () == stage.acts.said, "nobody measured it"
     assert stage.round(case, io_now=lambda container: 0.0).updates == ()
     assert "no disk" in stage.acts.said[0].problem and stage.acts.said[0].held.base == MIB
+
+
+@pytest.mark.parametrize("why", ["", "nothing is shaped"])
+def test_network_is_a_share_of_the_class_that_netqos_asks_for(why) -> None:
+    stage = Stage({"network": {"enable": True, "intervalSeconds": 1}})
+    stage.acts = InterferenceActions(lambda resource, directory: True, {"network": NetworkLever(lambda view: why)})
+    for left in (80, 60, 40):
+        decided = stage.round(verdict((BURN, 0.9), resource=Resource.NETWORK))
+        assert (decided.updates, stage.acts.left("network"), stage.acts.left("cpu")) == ((), {"uid-burn": left}, {})
+    assert stage.acts.said[0].problem == why
 
 
 @pytest.mark.parametrize("resource", [QUOTA, HIGH, LIMIT, "blkio.cost.weight", *LIMITS])

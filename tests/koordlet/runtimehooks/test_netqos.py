@@ -71,6 +71,26 @@ def test_requests_and_limits(given, expected) -> None:
     assert found["tc.class", "eth0 1:4"] == "prio 3 rate {} ceil {}".format(*expected)
 
 
+@pytest.mark.parametrize(
+    ("held", "best_effort", "own"),
+    [
+        ({}, (100_000_000, 500_000_000), 80_000_000),
+        ({"uid-other": 40}, (100_000_000, 200_000_000), 80_000_000),
+        ({"uid-other": 10, "uid-third": 30}, (50_000_000, 50_000_000), 80_000_000),
+        ({"uid-own": 50}, (100_000_000, 500_000_000), 40_000_000),
+    ],
+    ids=["nobody", "best-effort-has-less", "the-least-of-them-and-never-more-guaranteed", "its-own-class"],
+)
+def test_who_hurts_a_service_has_less(held, best_effort, own) -> None:
+    pods = [net_pod("own", "BE", "10.0.0.1", "80M"), net_pod("other", "BE", "10.0.0.2")]
+    made = NetQoS(lambda: "eth0", lambda resource, directory: False, held=lambda: held)
+    given = slo(be={"egressRequest": "100M", "egressLimit": 50})
+    found = values(made.decide(make_view(slo=given, pods=pods)))
+    assert found["tc.class", "eth0 1:4"] == "prio 3 rate {} ceil {}".format(*best_effort)
+    (line,) = [v for (kind, place), v in found.items() if kind == "tc.class" and int(place.split(":")[1], 16) >= 16]
+    assert line == f"prio 3 rate {own} ceil {own}"
+
+
 def test_requests_of_everything_leave_the_system_the_least() -> None:
     found = values(decide(slo(ls={"egressRequest": 60}, be={"egressRequest": 40})))
     assert found["tc.class", "eth0 1:2"] == f"prio 1 rate {LEAST} ceil {GBIT}"
