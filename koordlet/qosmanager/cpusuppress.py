@@ -104,9 +104,9 @@ class CPUSuppress(Strategy):
         return self._by_cpuset(view, milli)
 
     def _by_cpuset(self, view: NodeView, milli: int) -> Decision | None:
-        held = view.current(Setting(CPUSET, view.best_effort_dir)) or view.current(
-            Setting(EFFECTIVE, view.best_effort_dir)
-        )
+        held = view.current(Setting(CPUSET, view.best_effort_dir))
+        if held == "":
+            held = view.current(Setting(EFFECTIVE, view.best_effort_dir))
         chosen = choose(view, milli, CPUSet.parse(str(held or "")))
         if not chosen:
             return None
