@@ -5,14 +5,13 @@ Built once by the process (or by a test), read-only afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
 from control.manager.caches import Caches
 from control.manager.config import ConfigCache
-from control.manager.options import Options, WebhookEnv
+from control.manager.options import Options
 from koordlet.app.clock import Clock
 from koordlet.app.gates import FeatureGates
 from koordlet.kube import Client, EventRecorder
@@ -34,8 +33,6 @@ class Context:
     framework: CollectorRegistry
     internal: CollectorRegistry
     external: CollectorRegistry
-    webhook_env: WebhookEnv = field(default_factory=WebhookEnv)
-    environ: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def clock(self) -> Clock:

@@ -254,6 +254,8 @@ def deployment() -> list[Object]:
         ],
         "readinessProbe": {"httpGet": {"path": "/readyz", "port": 8000}},
         "livenessProbe": {"httpGet": {"path": "/healthz", "port": 8000}, "initialDelaySeconds": 30},
+        # The API server goes on calling for a moment after the pod is no endpoint any more.
+        "lifecycle": {"preStop": {"exec": {"command": ["sleep", "5"]}}},
         "resources": {
             "requests": {"cpu": "500m", "memory": "256Mi"},
             "limits": {"cpu": "1", "memory": "1Gi"},

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -24,7 +24,6 @@ from control.manager.context import COMPONENT, Context
 from control.manager.controller import Controller
 from control.manager.leading import lead
 from control.manager.metrics import KnownNames, ManagerMetrics
-from control.manager.options import CONTROLLERS as KNOWN
 from control.manager.options import Options, WebhookEnv, selected
 from control.manager.parts import CONTROLLERS, WEBHOOKS
 from control.manager.quota.hooks import routes as quota_routes
@@ -84,9 +83,7 @@ class Manager:
             registry=internal,
             strict_parity=options.strict_parity,
         )
-        self.context = Context(
-            options, gates, client, caches, slo, events, framework, internal, external, self.env, dict(environ)
-        )
+        self.context = Context(options, gates, client, caches, slo, events, framework, internal, external)
         self.controllers = self._controllers()
         self.server: WebhookServer | None = None
         if gates.enabled("WebhookFramework"):
@@ -114,7 +111,7 @@ class Manager:
 
     def _controllers(self) -> list[Controller]:
         chosen = self.context.options.controllers
-        unknown = {item.removeprefix("-") for item in chosen} - CONTROLLERS.keys() - {"*", *KNOWN}
+        unknown = {item.removeprefix("-") for item in chosen} - CONTROLLERS.keys() - {"*"}
         if unknown:
             raise FlagError(f"--controllers: there is no controller {', '.join(sorted(unknown))}")
         return [build(self.context) for name, build in CONTROLLERS.items() if selected(name, chosen)]
@@ -193,8 +190,11 @@ class Manager:
 class _Once:
     """A step of the start that has nothing to stop."""
 
-    def __init__(self, name: str, step) -> None:  # type: ignore[no-untyped-def]
-        self.name, self.start = name, step
+    def __init__(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
+        self.name, self._step = name, step
+
+    async def start(self) -> None:
+        await self._step()
 
     async def stop(self) -> None:
         return None

@@ -9,8 +9,8 @@ first certificate of it is served: the bundle with both CAs goes first, the file
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -54,7 +54,7 @@ class NotOurs(Exception):
 
 
 class Rotation:
-    """A service: `start`, then wait for `initialised`. `serve` is awaited once, when the files are there first."""
+    """A service: `start`, then wait for `initialised`. Starts the server when its files are there first."""
 
     def __init__(
         self,
@@ -62,7 +62,6 @@ class Rotation:
         env: WebhookEnv,
         server: WebhookServer,
         *,
-        serve: Callable[[], Awaitable[None]] | None = None,
         registry: CollectorRegistry | None = None,
     ) -> None:
         self.name = "webhook-certificates"
@@ -70,7 +69,6 @@ class Rotation:
         self.initialised = asyncio.Event()
         self._client, self._env, self._server = client, env, server
         self._clock = client.clock
-        self._serve = serve if serve is not None else server.start
         self._serving = False
         self._store: FileStore | SecretStore = (
             self.files if env.to_files else SecretStore(client, env.namespace, env.secret_name)
@@ -90,8 +88,8 @@ class Rotation:
 
     def _follow(
         self, kind: type, name: str, namespace: str | None = None, *, resource: Resource | None = None
-    ) -> ObjectInformer:  # type: ignore[type-arg]  # three kinds in one list
-        informer: ObjectInformer = ObjectInformer(  # type: ignore[type-arg]
+    ) -> ObjectInformer[Any]:
+        informer: ObjectInformer[Any] = ObjectInformer(
             self._client, kind, name, namespace, resource=resource, name=f"webhook:{name}"
         )
         informer.add_handler(on_add=self._changed, on_update=lambda _, new: self._changed(new), on_delete=self._changed)
@@ -128,7 +126,7 @@ class Rotation:
             self.files.replace(certs)
             log.info("Webhook certificates written", directory=str(self.files.directory))
         if not self._serving:
-            await self._serve()
+            await self._server.start()
             self._serving = True
         self._server.reload()
         await self._configure(certs.bundle)

@@ -9,7 +9,7 @@ read again when its file changes; connections that are open keep the old one.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from aiohttp import web
@@ -120,8 +120,8 @@ class WebhookServer:
             self._loaded = seen
             log.info("Webhook certificate loaded", file=str(self._cert))
 
-    def _route(self, handler: Handler):  # type: ignore[no-untyped-def]  # aiohttp's handler type
-        async def answer(request: web.Request) -> web.Response:
+    def _route(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def answer(request: web.Request) -> web.StreamResponse:
             begun = self._clock.monotonic()
             self._metrics.in_flight.labels(handler.path).inc()
             code = 500

@@ -16,7 +16,7 @@ import pytest
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/koordinator-system/leases/koordinator-manager"
 NODES = 60
-SECONDS = 5
+SECONDS = 8
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def replica(cluster: Any) -> Iterator[Callable[[str, Path], subprocess.Popen[byt
             sys.executable, "-m", "control.manager", f"--kubeconfig={kubeconfig}",
             "--metrics-addr=127.0.0.1:0", "--health-probe-addr=127.0.0.1:0", "--enable-pprof=false",
             "--feature-gates=WebhookFramework=false", "--controllers=nodemetric,nodeslo",
-            f"--leader-elect-lease-duration={SECONDS}s", "--leader-elect-renew-deadline=4s",
+            f"--leader-elect-lease-duration={SECONDS}s", "--leader-elect-renew-deadline=7s",
             "--leader-elect-retry-period=500ms", "--rest-config-qps=20", "--rest-config-burst=1",
         ]  # fmt: skip
         with (cluster.tmp / f"{name}.log").open("wb") as log:
