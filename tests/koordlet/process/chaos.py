@@ -24,6 +24,9 @@ LONGEST = 3.0
 """Seconds from a check, or from the start, to the kill at most."""
 EARLY = 0.3
 """Share of restarts that are killed within LONGEST of their start, before anything is checked."""
+STOPPING = 0.2
+"""Share of kills that come within HURRY seconds of an orderly stop: half of the settings may be given back by then."""
+HURRY = 0.4
 ROUNDS = 2
 PINNED = 0.5
 """Share of new Guaranteed LSR pods that get a CPU of their own."""
@@ -103,6 +106,9 @@ class Chaos:
         while time.monotonic() < began + lives:
             self._churn()
         rounds = self.scene.runs("qos")
+        if self.rng.random() < STOPPING:
+            self.scene.koordlet.process.terminate()
+            time.sleep(self.rng.uniform(0.0, HURRY))
         self.scene.koordlet.kill()
         return time.monotonic() - began, rounds
 
