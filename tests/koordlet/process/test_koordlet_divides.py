@@ -90,8 +90,13 @@ def test_the_cache_is_divided_and_whole_again(scene: Scene, cache: Cache) -> Non
     }
     assert expected["BE"][1], "the pod has threads"
     scene.open(ON, cpus=2, memory_mib=4096)
+
+    def alive() -> bool:
+        """Fails with koordlet's log when it has ended."""
+        return scene.koordlet.answer("/enforcement") is not None
+
     scene.start()
-    tools.until(lambda: _lined(cache.groups()) == _lined(expected), "groups, schemata and threads")
+    tools.until(lambda: alive() and _lined(cache.groups()) == _lined(expected), "groups, schemata and threads")
     assert threads(service), "nobody's group: its class is off"
     scene.koordlet.kill()
     assert _lined(cache.groups()) == _lined(expected)
@@ -99,7 +104,7 @@ def test_the_cache_is_divided_and_whole_again(scene: Scene, cache: Cache) -> Non
     fleet.remove(own.uid)
     scene.publish()
     scene.start()
-    tools.until(lambda: cache.groups() == {}, "what the killed one left to be removed")
+    tools.until(lambda: alive() and cache.groups() == {}, "what the killed one left to be removed")
     assert (cache.root / "schemata").read_text() == root_schemata
     scene.ask(ON)
     tools.until(lambda: cache.groups().keys() == {"BE", "LS", "LSR"}, "groups once more")
