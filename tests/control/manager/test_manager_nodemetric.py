@@ -1,0 +1,76 @@
+"""What NodeMetric.spec is computed from a strategy (spec 04 §4), and what a broken configuration leaves of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from control.manager.nodemetric import collect_policy
+from koordlet.api.sloconfig import colocation
+from koordlet.api.sloconfig.colocation import ColocationConfig
+from koordlet.api.wire import convert, to_builtins
+
+DEFAULT = {
+    "aggregateDurationSeconds": 300,
+    "reportIntervalSeconds": 60,
+    "nodeAggregatePolicy": {"durations": ["5m0s", "10m0s", "30m0s"]},
+    "nodeMemoryCollectPolicy": "usageWithoutPageCache",
+}
+OWN = {
+    "enable": True,
+    "metricAggregateDurationSeconds": 120,
+    "metricReportIntervalSeconds": 30,
+    "metricAggregatePolicy": {"durations": ["2m", "90s"]},
+    "metricMemoryCollectPolicy": "usageWithPageCache",
+}
+POLICY = {
+    "aggregateDurationSeconds": 120,
+    "reportIntervalSeconds": 30,
+    "nodeAggregatePolicy": {"durations": ["2m0s", "1m30s"]},
+    "nodeMemoryCollectPolicy": "usageWithPageCache",
+}
+STRATEGIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "nothing said": ({}, DEFAULT),
+    "enabled": ({"enable": True}, DEFAULT),
+    "its own": (OWN, POLICY),
+    "its own, switched off": ({**OWN, "enable": False}, DEFAULT),
+    "its own, out of bounds elsewhere": ({**OWN, "degradeTimeMinutes": -1}, DEFAULT),
+    "one field of its own": (
+        {"enable": True, "metricReportIntervalSeconds": 90},
+        {**DEFAULT, "reportIntervalSeconds": 90},
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "policy"), STRATEGIES.values(), ids=STRATEGIES)
+def test_the_collect_policy(given: dict[str, Any], policy: dict[str, Any]) -> None:
+    merged = colocation.merge(convert(given, ColocationConfig))
+    assert to_builtins(collect_policy(colocation.for_node(merged, {}, {}))) == policy
+
+
+async def test_a_broken_configuration_keeps_the_specs_that_there_are(cluster: Any, manager: Any, until: Any) -> None:
+    """With the error state on, a NodeMetric stays as it is, whoever made it so; a new one gets the last good policy."""
+    await cluster.config({"colocation-config": json.dumps(OWN)}, first=True)
+    await cluster.nodes("n1")
+    running = await manager()
+
+    async def policy(name: str) -> Any:
+        spec = await cluster.spec("nodemetrics", name)
+        return spec and spec["metricCollectPolicy"]
+
+    async def has(name: str, wanted: Any) -> bool:
+        return await policy(name) == wanted
+
+    await until(lambda: has("n1", POLICY))
+    await cluster.config({"colocation-config": "{"})
+    await until(lambda: running.manager.context.config.current.colocation_error)
+    mine = {"spec": {"metricCollectPolicy": {"reportIntervalSeconds": 45}}}
+    path = "/apis/slo.koordinator.sh/v1alpha1/nodemetrics/n1"
+    await cluster.admin.raw("PATCH", path, body=mine, content_type="application/merge-patch+json")
+    await cluster.nodes("n2")
+    await until(lambda: has("n2", POLICY))
+    assert (await policy("n1"))["reportIntervalSeconds"] == 45
+    await cluster.config({"colocation-config": json.dumps(OWN)})
+    await until(lambda: has("n1", POLICY))
