@@ -108,10 +108,13 @@ class ResctrlPods(Strategy):
         return Decision(tuple(updates), note=f"{len(asked)} pods with a group")
 
     def answer(self, stage: Stage, context: HookContext, view: NodeView) -> Answer:
-        """The group's name and schemata; a pod that goes needs no word, its group goes with it."""
+        """The group's name and schemata; a pod that goes needs no word, its group goes with it. A container is not told
+        of a group that could not be made: it would not start."""
         facts = self._facts()
         asked = asked_by(context.annotations)
         if asked is None or facts is None or stage is Stage.PRE_REMOVE_RUN_POD_SANDBOX:
+            return NOTHING
+        if stage is Stage.PRE_CREATE_CONTAINER and closid(context.pod.meta.uid) not in facts.groups:
             return NOTHING
         found = lines(asked, facts)
         text = (format_l3(found[L3]) if L3 in found else "") + (format_mb(found[MB]) if MB in found else "")

@@ -98,10 +98,13 @@ def test_groups_that_an_earlier_koordlet_left_go_after_a_while() -> None:
 
 
 def test_the_hook_names_the_group_and_its_schemata() -> None:
-    strategy, one = ResctrlPods(lambda: facts()), pod({"llc": llc(0, 30), "mb": mb(20)})
+    made: tuple[str, ...] = ("koordlet-uid-p",)
+    strategy, one = ResctrlPods(lambda: facts(groups=made)), pod({"llc": llc(0, 30), "mb": mb(20)})
     context, view = HookContext(one), make_view()
     expected = ResctrlAnswer("koordlet-uid-p", "L3:0=f;1=f;\nMB:0=20;1=20;\n")
     for stage in (Stage.PRE_RUN_POD_SANDBOX, Stage.PRE_CREATE_CONTAINER):
         assert strategy.answer(stage, context, view).resctrl == expected
     assert strategy.answer(Stage.PRE_REMOVE_RUN_POD_SANDBOX, context, view).resctrl is None
     assert strategy.answer(Stage.PRE_RUN_POD_SANDBOX, HookContext(make_pod("x")), view).resctrl is None
+    made = ()
+    assert strategy.answer(Stage.PRE_CREATE_CONTAINER, context, view).resctrl is None, "no group, or it does not start"
