@@ -36,6 +36,10 @@ def profile(name, **spec):
     }
 
 
+def measured(cluster, family, **labels):
+    return cluster.manager.context.internal.get_sample_value(f"koord_manager_webhook_{family}", labels)
+
+
 async def add_profile(cluster, name, **spec):
     await cluster.create(PROFILES, profile(name, **spec))
     await cluster.until(lambda: cluster.cached(ClusterColocationProfile, name))
@@ -95,6 +99,11 @@ async def test_pods_that_do_not_fit_are_refused(asking):
     error = await cluster.refused(cluster.create(PODS, pod("b", {}, batch, priorityClassName="koord-batch")))
     assert f"labels.{QOS}: Required value: a pod that requests kubernetes.io/batch-cpu" in str(error)
 
+    shown = {"object_type": "pod", "operation": "CREATE", "plugin_name": "ClusterColocationProfile"}
+    counted = "webhook_duration_milliseconds_count"
+    assert measured(cluster, counted, webhook_type="validate", status="rejected", **shown) == 2
+    assert measured(cluster, counted, webhook_type="mutate", status="allowed", **shown) == 2
+
     good = pod("c", {QOS: "BE"}, batch, priorityClassName="koord-batch")
     assert (await cluster.create(PODS, good))["metadata"]["labels"] == {QOS: "BE"}
     error = await cluster.refused(cluster.merge(f"{PODS}/c", {"metadata": {"labels": {QOS: None}}}))
@@ -147,6 +156,7 @@ async def test_bindings_by_others_are_refused(asking):
     error = await cluster.refused(bind("a"))
     assert error.status == 403
     assert "is not allowed to bind pod default/a" in str(error)
+    assert measured(cluster, "binding_admission_decisions_total", decision="denied") == 1
     await bind("b")
     assert (await cluster.get(f"{PODS}/b"))["spec"]["nodeName"] == "n"
 
@@ -166,6 +176,10 @@ async def test_nodes_and_configuration(asking):
     again = await cluster.merge(f"{NODES}/n/status", {"status": {"allocatable": {"pods": "110"}}})
     assert again["status"]["allocatable"] == {"cpu": "6", "memory": "8Gi", "pods": "110"}
     broken = await cluster.merge(f"{NODES}/m/status", body)
+    assert measured(
+        cluster, "webhook_duration_milliseconds_count", webhook_type="mutate", object_type="node", operation="UPDATE",
+        plugin_name="NodeResourceAmplificationPlugin", status="allowed",
+    ) == 3  # fmt: skip
     assert broken["status"]["allocatable"] == {"cpu": "4", "memory": "8Gi"}, "a broken annotation stops nobody"
 
     path = "/api/v1/namespaces/koordinator-system/configmaps/slo-controller-config"

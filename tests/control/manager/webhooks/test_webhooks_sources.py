@@ -1,0 +1,84 @@
+"""What the webhooks read from the API server themselves: single objects, and the enhanced validator's ConfigMap."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from control.manager.webhooks.lookup import Lookup
+from control.manager.webhooks.validatehooks import EnhancedSource
+from koordlet.api.core import ConfigMap, Namespace
+from koordlet.api.wire import convert
+from koordlet.app.clock import FakeClock
+from koordlet.kube import ConnectionFailed, NotFound, ServerError
+
+AWAY = [ConnectionFailed("refused"), ServerError(500, message="broken")]
+
+
+class Server:
+    """Answers GETs in turn: an object, or an error to raise."""
+
+    def __init__(self, *answers):
+        self.answers, self.asked = list(answers), 0
+
+    async def get(self, kind, name, namespace=None):
+        self.asked += 1
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def context(server, cached=None, clock=None):
+    options = SimpleNamespace(
+        pod_enhanced_validator_config_name="rules",
+        pod_enhanced_validator_config_namespace="ns",
+        pod_enhanced_validator_reconcile_interval=300.0,
+    )
+    caches = SimpleNamespace(informer=lambda _: SimpleNamespace(get=lambda name: (cached or {}).get(name)))
+    return SimpleNamespace(client=server, caches=caches, clock=clock or FakeClock(), options=options)
+
+
+async def test_what_the_cache_has_is_not_asked_for():
+    known, server = Namespace(), Server()
+    assert await Lookup(context(server, {"a": known}), Namespace).get("a") is known
+    assert server.asked == 0
+
+
+@pytest.mark.parametrize("answer", [NotFound(404), *AWAY], ids=["missing", "no connection", "error"])
+async def test_what_nobody_has_is_none(answer):
+    assert await Lookup(context(Server(answer)), Namespace).get("a") is None
+
+
+async def test_what_the_cache_lacks_is_asked_for():
+    found = Namespace()
+    assert await Lookup(context(Server(found)), Namespace).get("a") is found
+
+
+def config(**data):
+    return convert({"data": data}, ConfigMap)
+
+
+GOOD = config(enable="true", rules='[{"name":"r","requiredLabels":["team"]}]')
+
+
+async def test_rules_are_read_at_first_use_and_again_when_they_are_old():
+    clock, server = FakeClock(), Server(GOOD, config(enable="false"))
+    source = EnhancedSource(context(server, clock=clock))
+    for _ in range(3):
+        assert (await source.rules()).enabled
+    assert server.asked == 1
+    await clock.advance(301)
+    assert not (await source.rules()).enabled
+
+
+@pytest.mark.parametrize("bad", [*AWAY, config(enable="true", rules="[")], ids=["no connection", "error", "malformed"])
+async def test_the_last_good_rules_stay(bad):
+    clock, server = FakeClock(), Server(GOOD, bad, NotFound(404))
+    source = EnhancedSource(context(server, clock=clock))
+    good = await source.rules()
+    await clock.advance(301)
+    assert await source.rules() is good
+    await clock.advance(301)
+    assert not (await source.rules()).enabled, "a ConfigMap that is gone switches them off"
