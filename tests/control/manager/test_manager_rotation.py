@@ -174,3 +174,51 @@ async def test_what_somebody_breaks_in_a_configuration_is_mended(cluster: Any, m
         return (await cluster.get(CONFIGURATIONS[0])).get("webhooks") == before["webhooks"]
 
     await until(mended)
+
+
+@pytest.mark.parametrize("what", ["the CA", "the Secret"])
+async def test_every_replica_is_trusted_all_the_time(cluster: Any, manager: Any, until: Any, what: str) -> None:
+    """Whichever of two replicas makes the new CA: what each of them serves fits what the API server trusts."""
+    await manager()
+    second = await manager(name="b", WEBHOOK_PORT="0")
+    ports = (cluster.webhook_port, second.manager.server.port)
+    failures: list[str] = []
+
+    async def trusted(port: int) -> None:
+        (bundle, *more) = await bundles(cluster)
+        context = ssl.create_default_context(cadata=bundle)
+        try:
+            _, writer = await asyncio.open_connection("localhost", port, ssl=context)
+        except ssl.SSLError as error:
+            if await bundles(cluster) == {bundle, *more}:  # else it changed while we asked
+                failures.append(f"{port}: {error}")
+            return
+        writer.close()
+        await writer.wait_closed()
+
+    async def watch() -> None:
+        while True:
+            for port in ports:
+                await trusted(port)
+
+    old = [await served_by(port) for port in ports]
+    watching = asyncio.create_task(watch())
+    try:
+        if what == "the CA":
+            broken = base64.b64encode(b"no key").decode()
+            body = {"data": {"ca-key.pem": broken, "key.pem": broken}}
+            await cluster.admin.raw("PATCH", SECRET, body=body, content_type=MERGE)
+        else:
+            await cluster.admin.raw("DELETE", SECRET)
+
+        async def renewed() -> bool:
+            now = [await served_by(port) for port in ports]
+            return now[0] == now[1] and now[0] not in old
+
+        await until(renewed)
+        for port in ports:
+            await trusted(port)
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    assert not failures, failures[:3]
