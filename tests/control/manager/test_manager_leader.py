@@ -113,3 +113,19 @@ def test_the_binary_says_what_it_can_not_use() -> None:
         env={**os.environ, "WEBHOOK_PORT": "https", "KUBECONFIG": "/nowhere"},
     )  # fmt: skip
     assert done.returncode == 2 and "WEBHOOK_PORT" in done.stderr
+
+
+async def test_a_lost_lease_ends_the_process(cluster: Any, manager: Any, until: Any) -> None:
+    """Somebody else holds it: nothing more is written, and the lease is left to its new owner."""
+    running = await manager("--leader-elect-retry-period=100ms")
+    gauge = running.manager.context.internal.get_sample_value
+    await until(lambda: gauge("koordinator_manager_is_leader") == 1)
+    await cluster.admin.raw(
+        "PATCH", LEASE, body={"spec": {"holderIdentity": "other"}}, content_type="application/merge-patch+json"
+    )
+    await until(running.task.done)
+    assert running.task.result() == 1
+    assert gauge("koordinator_manager_is_leader") == 0
+    assert (await cluster.get(LEASE))["spec"]["holderIdentity"] == "other"
+    await cluster.nodes("n1")
+    assert await cluster.spec("nodeslos", "n1") is None
