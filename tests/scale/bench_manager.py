@@ -26,12 +26,14 @@ from control.manager.caches import Caches
 from control.manager.config import ConfigCache
 from control.manager.context import Context
 from control.manager.noderesource.controller import CHUNK, NodeResourceController
+from control.manager.noderesource.decide import new_zones
 from control.manager.options import Options
 from koordlet.api import gates as api_gates
 from koordlet.api.core import Node, Pod
 from koordlet.api.names import LABEL_QOS_CLASS, SLO_CONFIGMAP
 from koordlet.api.nodemetric import NodeMetric
 from koordlet.api.sloconfig import configmap
+from koordlet.api.topology import NodeResourceTopology
 from koordlet.api.wire import convert, encode, json_decoder, to_builtins
 from koordlet.app.flags import read
 from koordlet.app.gates import FeatureGates
@@ -118,6 +120,16 @@ def metric(number: int, pods: list[dict[str, Any]], now: str, rng: random.Random
     return {"metadata": meta(f"node-{number}"), "spec": {}, "status": status}
 
 
+def topology(number: int) -> dict[str, Any]:
+    amounts = {"capacity": "32", "allocatable": "32", "available": "32"}
+    memory = dict.fromkeys(amounts, "128Gi")
+    zones = [
+        {"name": f"node-{one}", "type": "Node", "resources": [{"name": "cpu", **amounts}, {"name": "memory", **memory}]}
+        for one in range(2)
+    ]
+    return {"metadata": meta(f"node-{number}"), "topologyPolicies": ["None"], "zones": zones}
+
+
 def meta(name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "uid": f"00000000-{name}", "resourceVersion": "1", **more}
 
@@ -132,6 +144,7 @@ def objects(nodes: int, pods: int) -> Iterator[tuple[type, bytes]]:
             yield Pod, encode(one)
         yield Node, encode(node(number))
         yield NodeMetric, encode(metric(number, here, now, rng))
+        yield NodeResourceTopology, encode(topology(number))
 
 
 def median(rounds: int, work: Callable[[], object]) -> float:
@@ -177,6 +190,10 @@ def lending(nodes: int, pods: int, rounds: int) -> list[Figure]:
         for start in range(0, len(names), CHUNK):
             for result, decision in controller._work_out(names[start : start + CHUNK]):
                 table.put_node(written(result.node, decision.status, decision.meta))
+                found = to_builtins(table.topologies[result.node.metadata.name])
+                zones = new_zones(found["zones"], result, refresh=True)
+                if zones is not None:
+                    table.put_topology(convert({**found, "zones": zones}, NodeResourceTopology))
 
     first = median(1, lambda: chunks(table._forget_rows))
     pretend_written()

@@ -55,9 +55,8 @@ class Plugins:
 
 @dataclass(slots=True)
 class Pass:
-    """The columns of one pass, shared by its results; row i is `names[i]`."""
+    """The columns of one pass, shared by its results, each of which knows its row."""
 
-    names: list[str]
     rows: Columns
     settings: Settings
     percent: list[tuple[int, int]]
@@ -194,13 +193,13 @@ class Calculator:
         return after
 
     def _lend(self, table: Table, lending: Sequence[Result], settings: Sequence[Setting]) -> None:
-        chosen = [result.node.metadata.name for result in lending]
-        rows, columns = Columns.of([table.row(name) for name in chosen]), Settings.of(settings)
+        rows = Columns.of([table.row(result.node.metadata.name) for result in lending])
+        columns = Settings.of(settings)
         percents = [_percents(result.holds) for result in lending]
         percent = np.array(percents, dtype=np.int64)
         batch, mid = lend(rows, columns), lend_mid(rows, columns)
         of = Pass(
-            chosen, rows, columns, percents, batch, mid,
+            rows, columns, percents, batch, mid,
             batch_units=ceil_units(_part(batch.amount, percent)).tolist(),
             mid_units=ceil_units(_part(mid.amount, percent)).tolist(),
         )  # fmt: skip

@@ -73,7 +73,7 @@ def decide(
             status = status_patch(node, prepared, words, turned=turned, now=wall)
             confirmed = synced.node if status else now
     renewed = overdue(synced.topology, now, result.strategy)
-    rewrite = topology is not None and new_zones(zones.typed_zones(topology), result, refresh=renewed) is not None
+    rewrite = topology is not None and _zones_moved(topology, result, refresh=renewed)
     return Decision(
         status=status,
         meta=meta_patch(node, result.plan),
@@ -83,8 +83,15 @@ def decide(
     )
 
 
+def _zones_moved(topology: NodeResourceTopology, result: Result, *, refresh: bool) -> bool:
+    if result.zones is None:
+        return False
+    threshold = threshold_of(result.strategy)
+    return zones.must_rewrite(topology, result.zones, threshold, refresh=refresh, clearing=not result.lends)
+
+
 def new_zones(present: list[dict[str, Any]], result: Result, *, refresh: bool) -> list[dict[str, Any]] | None:
-    """The zones as they should be, None when they may stay."""
+    """The zones of the object as the API server has it, as they should be; None when they may stay."""
     if result.zones is None:
         return None
     threshold = threshold_of(result.strategy)

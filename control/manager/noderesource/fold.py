@@ -77,8 +77,8 @@ def node_row(own: Own, pods: Collection[PodFacts], report: Report, *, strict: bo
         kubelet=own.kubelet,
         annotation=own.annotation,
         system=report.system,
-        host_high=_bounded(report.host_high),
-        host_prod=_bounded(report.host_prod),
+        host_high=(clamp(report.host_high[0]), clamp(report.host_high[1])),
+        host_prod=(clamp(report.host_prod[0]), clamp(report.host_prod[1])),
         high_request=(clamp(request_cpu), clamp(request_memory)),
         high_used=(clamp(used_cpu), clamp(used_memory)),
         high_max=(clamp(peak_cpu), clamp(peak_memory)),
@@ -98,26 +98,37 @@ def zone_rows(
     """
     count = len(capacities)
     position = {numa: index for index, (numa, _) in enumerate(capacities)}
-    sums = [[ZERO, ZERO, ZERO] for _ in capacities]
-    for charge in charges(pods, report):
-        bound = [position[numa] for numa in charge[3] if numa in position] or range(count)
-        parts = [divided(amount, len(bound)) for amount in charge[:3]]
+    own_parts = [[0] * 6 for _ in capacities]
+    request_cpu = request_memory = used_cpu = used_memory = peak_cpu = peak_memory = 0
+    milli = count * 10**6  # rounding up to thousandths of a core and then to a part is rounding up once
+    for request, used, peak, numa in charges(pods, report):
+        bound = [position[one] for one in numa if one in position] if numa else ()
+        if not bound:
+            request_cpu -= -request[0] // milli
+            request_memory -= -request[1] // count
+            used_cpu -= -used[0] // milli
+            used_memory -= -used[1] // count
+            peak_cpu -= -peak[0] // milli
+            peak_memory -= -peak[1] // count
+            continue
         for index in bound:
-            sums[index] = [plus(total, part) for total, part in zip(sums[index], parts, strict=True)]
+            total = own_parts[index]
+            for field, amount in enumerate((*request, *used, *peak)):
+                total[field] -= -amount // (len(bound) * (10**6 if field % 2 == 0 else 1))
+    everywhere = (request_cpu, request_memory, used_cpu, used_memory, peak_cpu, peak_memory)
     system = divided(plus(report.system, report.host_high), count) if count else ZERO
     kept = divided(larger(own.kubelet, own.annotation), count) if count else ZERO
-    return [
-        Row(
-            capacity=capacity,
-            annotation=kept,
-            system=system,
-            high_request=_bounded(request),
-            high_used=_bounded(used),
-            high_max=_bounded(peak),
+    rows = []
+    for (_, capacity), own_part in zip(capacities, own_parts, strict=True):
+        total = [a + b for a, b in zip(everywhere, own_part, strict=True)]
+        rows.append(
+            Row(
+                capacity=capacity,
+                annotation=kept,
+                system=system,
+                high_request=(clamp(total[0] * 10**6), clamp(total[1])),
+                high_used=(clamp(total[2] * 10**6), clamp(total[3])),
+                high_max=(clamp(total[4] * 10**6), clamp(total[5])),
+            )
         )
-        for (_, capacity), (request, used, peak) in zip(capacities, sums, strict=True)
-    ]
-
-
-def _bounded(amount: Sequence[int]) -> Amounts:
-    return clamp(amount[0]), clamp(amount[1])
+    return rows

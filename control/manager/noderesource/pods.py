@@ -33,10 +33,6 @@ class PodFacts(NamedTuple):
     """NUMA nodes that the scheduler gave it; empty: not bound"""
 
     @property
-    def high(self) -> bool:
-        return self.priority not in LENT
-
-    @property
     def prod(self) -> bool:
         """Whether its request takes from what could be lent to mid pods."""
         return self.priority not in LENT and self.priority != priority.MID

@@ -64,13 +64,26 @@ def is_diff(old: Quantity, new: Quantity, threshold: float) -> bool:
     return abs(new.milli_value() - before) > before * threshold
 
 
-def typed_zones(topology: NodeResourceTopology) -> list[dict[str, Any]]:
-    """Zones as plain objects, as `rewritten` reads them."""
-
-    def plain(zone: Zone) -> list[dict[str, Any]]:
-        return [{"name": one.name, **{part: getattr(one, part) for part in _FIELDS}} for one in zone.resources]
-
-    return [{"resources": plain(zone)} for zone in topology.zones]
+def must_rewrite(
+    topology: NodeResourceTopology, wanted: Wanted, threshold: float, *, refresh: bool, clearing: bool
+) -> bool:
+    """Whether `rewritten` would change a cached object: asked of every node all the time."""
+    if len(topology.zones) != len(wanted):
+        return False
+    exact = refresh or clearing
+    for zone, values in zip(topology.zones, wanted, strict=True):
+        missing = len(values)
+        for one in zone.resources:
+            value = values.get(one.name)
+            if value is None:
+                continue
+            missing -= 1
+            for old in (one.capacity, one.allocatable, one.available):
+                if old != value and (exact or is_diff(old, value, threshold)):
+                    return True
+        if missing and not clearing:
+            return True
+    return False
 
 
 def rewritten(
@@ -106,8 +119,8 @@ def rewritten(
 
 
 def _quantity(value: Any) -> Quantity | None:
-    if isinstance(value, Quantity) or value is None:
-        return value
+    if value is None:
+        return None
     try:
         return Quantity(str(value))
     except QuantityError:

@@ -13,7 +13,7 @@ from control.manager.noderesource import devices, ratios
 from control.manager.noderesource.interference import hurts, step, weigh, written_holds
 from control.manager.noderesource.prepare import Plan, Prepared, meta_patch, must_write, prepare, status_patch
 from control.manager.noderesource.report import read_report
-from control.manager.noderesource.zones import is_diff, rewritten, zone_capacities, zone_values
+from control.manager.noderesource.zones import is_diff, must_rewrite, rewritten, zone_capacities, zone_values
 from koordlet.api import names
 from koordlet.api.device import Device, DeviceInfo, DeviceSpec
 from koordlet.api.lending import AS_MEASURED, LENDING, Hold, Lending
@@ -27,6 +27,7 @@ from koordlet.api.sloconfig.normalization import (
     ResourceAmplificationStrategy,
 )
 from koordlet.api.topology import NodeResourceTopology, ResourceInfo, Zone
+from koordlet.api.wire import to_builtins
 from tests.control.manager.noderesource.world import NOW, make_metric, make_node, pod_metric, strategy
 
 CPU, MEMORY = names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY
@@ -191,6 +192,20 @@ def test_zone_amounts_that_are_missing_are_added_in_order_unless_cleared() -> No
     assert added[0]["resources"][1]["available"] == "12k"
     assert rewritten(present, wanted, 0.1, refresh=False, clearing=True) is None
     assert rewritten([], wanted, 0.1, refresh=True, clearing=False) is None, "another topology than was worked out"
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from((CPU, MEMORY, "cpu")), st.integers(0, 3)), max_size=3),
+    st.lists(st.fixed_dictionaries({CPU: st.integers(0, 3), MEMORY: st.integers(0, 3)}), max_size=3),
+    st.booleans(),
+    st.booleans(),
+)
+def test_the_quick_question_has_the_same_answer(present: Any, wanted: Any, refresh: bool, clearing: bool) -> None:
+    zones = [zone(f"node-{i}", **{name: str(n) for name, n in one.items()}) for i, one in enumerate(present)]
+    topology = NodeResourceTopology(zones=zones)
+    values = [{name: Quantity.of(n) for name, n in one.items()} for one in wanted]
+    slow = rewritten(to_builtins(topology)["zones"], values, 0.4, refresh=refresh, clearing=clearing) is not None
+    assert must_rewrite(topology, values, 0.4, refresh=refresh, clearing=clearing) is slow
 
 
 # --- ratios
