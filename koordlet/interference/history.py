@@ -2,7 +2,7 @@
 
 A ring of `POINTS` steps of `STEP` seconds, float32 by container, resource and cause: 2 MB for 256 containers. Each
 step keeps the largest value, so that nothing worth seeing is averaged away. The last `CHANGES` changes of a container
-are kept as long as the container is.
+are kept as long as the container is: 3 KB each, with who was named, so 4 MB for 110 containers in a storm.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from koordlet.statesinformer.model import Subject
 
 STEP = 5.0
 POINTS = 180
-CHANGES = 32
+CHANGES = 12
 
 
 class History:
