@@ -16,7 +16,7 @@ from koordlet.kube import ConfigError
 async def _start(options: Options) -> int:
     from control.manager.process import Manager  # what it loads finds the settings of `main`
 
-    return await Manager(options).run()
+    return await Manager(options, alone=True).run()
 
 
 def main() -> int:

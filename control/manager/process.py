@@ -36,6 +36,7 @@ from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.flags import FlagError
 from koordlet.app.gates import FeatureGates
 from koordlet.app.health import Health
+from koordlet.app.heap import settle_heap
 from koordlet.app.http import ListenError, Server
 from koordlet.app.logging import get_logger
 from koordlet.app.runner import Runner
@@ -63,8 +64,10 @@ class Manager:
         *,
         config: Config | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        alone: bool = False,
     ) -> None:
-        """Raises FlagError, GateError, ConfigError for what can't be used."""
+        """`alone`: nothing else runs in this process. Raises FlagError, GateError, ConfigError for what can't be used."""
+        self._alone = alone
         self.env = WebhookEnv.read(environ)
         gates = FeatureGates(api_gates.MANAGER)
         gates.set(options.feature_gates)
@@ -175,6 +178,8 @@ class Manager:
             late = [i for i in (*caches.informers.values(), config.informer) if not i.synced.is_set()]
             reasons = "; ".join(f"{i.name}: {i.problem}" for i in late)
             raise StartFailed(f"caches are not filled after {CACHE_SECONDS:g} s: {reasons}") from error
+        if self._alone:
+            settle_heap()
 
     async def _certificates(self, rotation: Rotation) -> None:
         try:

@@ -10,6 +10,7 @@ pages can be given back now and then (`trim_heap`: 1 ms, 4 to 10 MB on a busy fu
 from __future__ import annotations
 
 import ctypes
+import gc
 
 MMAP_THRESHOLD = TRIM_THRESHOLD = 256 * 1024
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -28,3 +29,13 @@ def trim_heap() -> bool:
     """Give back pages that hold nothing; whether there were any."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     return trim is not None and bool(trim(ctypes.c_size_t(0)))
+
+
+def settle_heap() -> None:
+    """Take what lives now out of the garbage collector's sight, for a process whose large tables have just been filled.
+
+    A full collection looks at every object: 1.5 s for 100,000 cached pods, during which nothing else runs. What is
+    replaced later is freed by its reference count as ever; only cycles among what lives now would stay.
+    """
+    gc.collect()
+    gc.freeze()

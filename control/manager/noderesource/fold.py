@@ -58,10 +58,10 @@ def charges(pods: Iterable[PodFacts], report: Report, *, strict: bool = False) -
             yield ZERO, usage, usage, ()
 
 
-def node_row(own: Own, pods: Collection[PodFacts], report: Report, *, strict: bool = False) -> Row:
-    """The row of a node."""
+def node_row(own: Own, pods: Collection[PodFacts], report: Report, taken: Iterable[Charge]) -> Row:
+    """The row of a node; `taken` are its `charges`."""
     request_cpu = request_memory = used_cpu = used_memory = peak_cpu = peak_memory = prod_cpu = prod_memory = 0
-    for request, used, peak, _ in charges(pods, report, strict=strict):
+    for request, used, peak, _ in taken:
         request_cpu += request[0]
         request_memory += request[1]
         used_cpu += used[0]
@@ -90,9 +90,9 @@ def node_row(own: Own, pods: Collection[PodFacts], report: Report, *, strict: bo
 
 
 def zone_rows(
-    own: Own, capacities: Sequence[tuple[int, Amounts]], pods: Collection[PodFacts], report: Report
+    own: Own, capacities: Sequence[tuple[int, Amounts]], report: Report, taken: Iterable[Charge]
 ) -> list[Row]:
-    """The rows of a node's NUMA zones, given as (NUMA id, allocatable).
+    """The rows of a node's NUMA zones, given as (NUMA id, allocatable); `taken` are the node's `charges`.
 
     What belongs to no zone is split evenly, a pod bound to some zones evenly among them, each part rounded up (§6.4).
     """
@@ -101,7 +101,7 @@ def zone_rows(
     own_parts = [[0] * 6 for _ in capacities]
     request_cpu = request_memory = used_cpu = used_memory = peak_cpu = peak_memory = 0
     milli = count * 10**6  # rounding up to thousandths of a core and then to a part is rounding up once
-    for request, used, peak, numa in charges(pods, report):
+    for request, used, peak, numa in taken:
         bound = [position[one] for one in numa if one in position] if numa else ()
         if not bound:
             request_cpu -= -request[0] // milli

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from control.manager.noderesource.fold import Row, node_row, zone_rows
+from control.manager.noderesource.fold import Row, charges, node_row, zone_rows
 from control.manager.noderesource.pods import PodFacts, pod_facts
 from control.manager.noderesource.report import Report, read_report
 from control.manager.noderesource.reserved import Own, own_facts
@@ -128,18 +128,26 @@ class Table:
         """The sums of a node that reports; kept until something changes."""
         row = self._rows.get(name)
         if row is None:
-            pods = self.pods.get(name, NO_PODS).values()
-            row = self._rows[name] = node_row(self.owns[name], pods, self.reports[name], strict=self._strict)
+            self._fold(name)
+            row = self._rows[name]
         return row
 
     def zone_rows(self, name: str) -> list[Row]:
         """The sums of its NUMA zones; none where no topology tells them."""
         rows = self._zone_rows.get(name)
         if rows is None:
-            pods = self.pods.get(name, NO_PODS).values()
-            zones = self.zones.get(name, [])
-            rows = self._zone_rows[name] = zone_rows(self.owns[name], zones, pods, self.reports[name])
+            self._fold(name)
+            rows = self._zone_rows[name]
         return rows
+
+    def _fold(self, name: str) -> None:
+        """Go over the pods once for both."""
+        own, report, zones = self.owns[name], self.reports[name], self.zones.get(name, [])
+        pods = self.pods.get(name, NO_PODS).values()
+        taken = list(charges(pods, report))
+        self._zone_rows[name] = zone_rows(own, zones, report, taken) if zones else []
+        strict = charges(pods, report, strict=True) if self._strict else taken
+        self._rows[name] = node_row(own, pods, report, strict)
 
     def runs_on_lent(self, key: str, name: str) -> bool:
         """Whether a pod of the node, `namespace/name`, runs on what is lent: batch, free or mid."""

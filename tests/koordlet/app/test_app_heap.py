@@ -59,3 +59,16 @@ print(before - resident())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert int(done.stdout) > 12 << 20
+
+
+def test_a_settled_heap_is_not_looked_at_again() -> None:
+    program = """
+import gc
+from koordlet.app.heap import settle_heap
+kept = [[] for _ in range(1000)]
+before = gc.get_freeze_count()
+settle_heap()
+assert gc.get_freeze_count() >= before + 1000
+assert gc.get_freeze_count() > len(gc.get_objects())
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from control.manager.noderesource.batch import lend
 from control.manager.noderesource.columns import Columns, Setting, Settings
-from control.manager.noderesource.fold import node_row, zone_rows
+from control.manager.noderesource.fold import charges, node_row, zone_rows
 from control.manager.noderesource.mid import lend_mid
 from control.manager.noderesource.pods import PodFacts
 from control.manager.noderesource.report import Report
@@ -184,7 +184,10 @@ def plain_mid(node: Node, resource: int) -> int:
 
 
 def table(given: Sequence[Node]) -> tuple[Columns, Settings]:
-    rows = [node_row(node.own, node.pods, node.report, strict=node.strict) for node in given]
+    rows = [
+        node_row(node.own, node.pods, node.report, charges(node.pods, node.report, strict=node.strict))
+        for node in given
+    ]
     return Columns.of(rows), Settings.of([Setting.of(node.how) for node in given])
 
 
@@ -249,8 +252,9 @@ def test_a_higher_reclaim_percentage_never_lends_less(node: Node, more: int) -> 
 def test_zones_together_take_what_the_node_takes(node: Node, count: int) -> None:
     """Each part is rounded up, so zones together never take less, and at most a thousandth a part more."""
     capacities = [(numa, (node.own.capacity[0] // count, node.own.capacity[1] // count)) for numa in range(count)]
-    zones = zone_rows(node.own, capacities, node.pods, node.report)
-    whole = node_row(node.own, node.pods, node.report)
+    taken = list(charges(node.pods, node.report))
+    zones = zone_rows(node.own, capacities, node.report, taken)
+    whole = node_row(node.own, node.pods, node.report, taken)
     parts = (len(node.pods) + len(node.report.pods) + 1) * count
     for field in ("high_request", "high_used", "high_max", "system"):
         for resource, smallest in ((0, 10**6), (1, 1)):

@@ -9,7 +9,7 @@ import msgspec
 
 from control.manager.noderesource.batch import lend
 from control.manager.noderesource.columns import Columns, Setting, Settings
-from control.manager.noderesource.fold import Row, node_row
+from control.manager.noderesource.fold import Row, charges, node_row
 from control.manager.noderesource.mid import lend_mid
 from control.manager.noderesource.pods import pod_facts
 from control.manager.noderesource.report import read_report
@@ -143,7 +143,7 @@ def row_of(node: Node, pods: Sequence[Pod], metric: NodeMetric, *, strict: bool 
     report = read_report(metric)
     assert report is not None
     facts = [one for one in map(pod_facts, pods) if one is not None]
-    return node_row(own_facts(node), facts, report, strict=strict)
+    return node_row(own_facts(node), facts, report, charges(facts, report, strict=strict))
 
 
 def batch_of(node: Node, pods: Sequence[Pod], metric: NodeMetric, how: ColocationStrategy, **more: Any) -> list[int]:
