@@ -66,7 +66,7 @@ class Manager:
         clock: Clock = SYSTEM_CLOCK,
         alone: bool = False,
     ) -> None:
-        """`alone`: nothing else runs in this process. Raises FlagError, GateError, ConfigError for what can't be used."""
+        """`alone`: nobody else is in this process. Raises FlagError, GateError, ConfigError for what can't be used."""
         self._alone = alone
         self.env = WebhookEnv.read(environ)
         gates = FeatureGates(api_gates.MANAGER)
