@@ -14,7 +14,9 @@ import msgspec
 
 from control.manager.slim import slimmed
 from koordlet.api import names
-from koordlet.api.core import Container, Node, Pod
+from koordlet.api.analysis import Recommendation
+from koordlet.api.core import Container, Job, Node, Pod, ReplicaSet
+from koordlet.api.core.workloads import JobSpec, WorkloadSpec
 from koordlet.api.nodemetric import NodeMetric
 from koordlet.api.quota import ElasticQuota
 from koordlet.api.registry import resource_for
@@ -28,6 +30,7 @@ POD_BY_NODE = "spec.nodeName"
 POD_BY_QUOTA = "label.quotaName"
 QUOTA_BY_NAMESPACE = "annotation.namespaces"
 QUOTA_BY_NAME = "metadata.name"
+RECOMMENDATION_BY_NAMESPACE = "metadata.namespace"
 
 
 def quota_namespaces(quota: ElasticQuota) -> list[str]:
@@ -50,6 +53,7 @@ def _quota_of(pod: Pod) -> Iterable[str]:
 INDEXES: dict[type, dict[str, Callable[[Any], Iterable[str]]]] = {
     Pod: {POD_BY_NODE: lambda pod: [pod.spec.node_name], POD_BY_QUOTA: _quota_of},
     ElasticQuota: {QUOTA_BY_NAMESPACE: quota_namespaces, QUOTA_BY_NAME: lambda quota: [quota.metadata.name]},
+    Recommendation: {RECOMMENDATION_BY_NAMESPACE: lambda one: [one.metadata.namespace]},
 }
 
 
@@ -82,6 +86,9 @@ TRIMS: dict[type, Callable[[Any], Any]] = {
     Pod: lambda pod: slimmed(trim_pod(pod)),
     NodeMetric: lambda metric: slimmed(trim_metric(metric)),
     Node: slimmed,
+    # of these only who controls them is asked
+    ReplicaSet: lambda one: slimmed(msgspec.structs.replace(one, spec=WorkloadSpec())),
+    Job: lambda one: slimmed(msgspec.structs.replace(one, spec=JobSpec())),
 }
 
 

@@ -58,6 +58,12 @@ RULES: list[Object] = [
     rule("quota.koordinator.sh", ["elasticquotaprofiles"], ["list", "watch", "patch"]),
     # colocationprofile
     rule("", ["pods"], ["get", "list", "watch", "patch"]),
+    # recommender: who stands above a pod, what is recommended, and pods that are replaced for it
+    rule("apps", ["replicasets"], ["get", "list", "watch"]),
+    rule("batch", ["jobs"], ["get", "list", "watch"]),
+    rule("analysis.koordinator.sh", ["recommendations"], ["list", "watch"]),
+    rule("analysis.koordinator.sh", ["recommendations/status"], ["patch"]),
+    rule("", ["pods/eviction"], ["create"]),
     # what is wrong with configuration, profiles, nodes; Events of cluster-scoped objects live in `default`
     rule("", ["events"], ["create", "patch"]),
     # the certificate reconciler

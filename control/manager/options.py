@@ -18,7 +18,7 @@ from koordlet.app.logging import LoggingOptions, get_logger
 
 log = get_logger(__name__)
 
-CONTROLLERS = ("colocationprofile", "nodemetric", "noderesource", "nodeslo", "quotaprofile")
+CONTROLLERS = ("colocationprofile", "nodemetric", "noderesource", "nodeslo", "quotaprofile", "recommender")
 NODERESOURCE_PLUGINS = (
     "MidResource",
     "BatchResource",
@@ -90,6 +90,39 @@ class Options(LoggingOptions):
     colocation_profile_update_pod_qps_burst: int = flag(
         "colocation-profile-update-pod-qps-burst", 100, "pods updated at once by the profile controller"
     )
+    recommender_sample_interval: Duration = flag(
+        "recommender-sample-interval", "1m", "how often usage of recommended workloads is looked at", minimum=0.1
+    )
+    recommender_cpu_percentile: float = flag(
+        "recommender-cpu-percentile", 0.95, "share of CPU samples that a recommendation covers", minimum=0
+    )
+    recommender_memory_percentile: float = flag(
+        "recommender-memory-percentile", 0.98, "share of memory samples that a recommendation covers", minimum=0
+    )
+    recommender_safety_margin_percent: int = flag(
+        "recommender-safety-margin-percent", 10, "what is added to a recommended amount", minimum=0
+    )
+    recommender_cpu_half_life: Duration = flag(
+        "recommender-cpu-half-life", "12h", "age at which a CPU sample counts half", minimum=60
+    )
+    recommender_memory_half_life: Duration = flag(
+        "recommender-memory-half-life", "24h", "age at which a memory sample counts half", minimum=60
+    )
+    recommender_minimum_history: Duration = flag(
+        "recommender-minimum-history", "24h", "history below which a recommendation is told and not applied"
+    )
+    recommender_status_interval: Duration = flag(
+        "recommender-status-interval", "10m", "how often the status is written although no amount moved by 5 %"
+    )
+    recommender_eviction_share: float = flag(
+        "recommender-eviction-share", 0.5, "share of a workload's pods that may be missing for update mode Auto"
+    )
+    recommender_eviction_minimum_replicas: int = flag(
+        "recommender-eviction-minimum-replicas", 2, "pods below which update mode Auto evicts none", minimum=1
+    )
+    recommender_eviction_minimum_age: Duration = flag(
+        "recommender-eviction-minimum-age", "10m", "age below which update mode Auto leaves a pod alone"
+    )
     pod_enhanced_validator_config_namespace: str = flag(
         "pod-enhanced-validator-config-namespace", KOORDINATOR_NAMESPACE, "namespace of the validator's ConfigMap"
     )
@@ -130,6 +163,13 @@ class Options(LoggingOptions):
                 split_address(address)
             except ValueError as error:
                 raise FlagError(f"--{name}: {error}") from error
+        for name, share in (
+            ("recommender-cpu-percentile", self.recommender_cpu_percentile),
+            ("recommender-memory-percentile", self.recommender_memory_percentile),
+            ("recommender-eviction-share", self.recommender_eviction_share),
+        ):
+            if not 0 <= share <= 1:
+                raise FlagError(f"--{name}: {share:g} is no share from 0 to 1")
 
     @property
     def resync_seconds(self) -> float | None:

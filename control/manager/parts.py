@@ -12,6 +12,7 @@ from control.manager.noderesource.controller import NodeResourceController
 from control.manager.nodeslo import NodeSLOController
 from control.manager.quota.hooks import MutateQuota, ValidateQuota
 from control.manager.quota.profile import QuotaProfileController
+from control.manager.recommender.controller import RecommenderController
 from control.manager.webhook.admission import Handler
 from control.manager.webhooks.mutatehooks import MutatePod, MutateReservation
 from control.manager.webhooks.objecthooks import MutateNodeStatus, ValidateConfigMap, ValidateNode
@@ -23,6 +24,7 @@ CONTROLLERS: dict[str, Callable[[Context], Controller]] = {
     "noderesource": NodeResourceController,
     "nodeslo": NodeSLOController,
     "quotaprofile": QuotaProfileController,
+    "recommender": RecommenderController,
 }
 """Name (as in --controllers) -> constructor."""
 

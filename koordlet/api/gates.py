@@ -121,6 +121,7 @@ MANAGER: Final[dict[str, Gate]] = {
         "EnablePodEnhancedValidator",
         "DisableExtendedResourceSpec",
         "DisableDeviceResourceSpec",
+        "Recommender",
         "BindingAdmissionWebhook",
     ),
     **_TRANSFORMERS,

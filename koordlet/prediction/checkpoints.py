@@ -1,8 +1,7 @@
 """One file a model, so that a restart forgets nothing (spec 02 §8.4). Koordinator's format, to the letter.
 
-A weight is written as ten-thousandths of the greatest one, rounded half up; the file is written beside its place,
-synced and renamed, so that a crash leaves the old one or the new one. The directory is koordlet's own: plain files in
-it that are of no use are removed at the start.
+A file is written beside its place, synced and renamed, so that a crash leaves the old one or the new one. The directory
+is koordlet's own: plain files in it that are of no use are removed at the start.
 """
 
 from __future__ import annotations
@@ -13,30 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
+from koordlet.api.analysis import HistogramCheckpoint
 from koordlet.api.base import Struct
 from koordlet.api.fields import written
 from koordlet.api.wire import Time, WireError, decode, encode
-from koordlet.prediction.histogram import YEAR_ONE, Histograms
+from koordlet.app.histogram import CheckpointError, pack, unpack
 from koordlet.prediction.models import Models
 
-SCALE = 10_000
 PARTIAL = ".tmp"
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be used; the message names the file and what is wrong."""
-
-
-class HistogramCheckpoint(Struct):
-    """One histogram on disk."""
-
-    reference_timestamp: Time | None = None
-    """None: the year 1"""
-    bucket_weights: dict[str, int] = msgspec.field(default_factory=dict)
-    """bucket -> share of the greatest weight, in ten-thousandths"""
-    total_weight: float = 0.0
 
 
 class ModelCheckpoint(Struct):
@@ -46,39 +30,6 @@ class ModelCheckpoint(Struct):
     cpu: HistogramCheckpoint | None = msgspec.field(name="CPU", default=None)
     memory: HistogramCheckpoint | None = msgspec.field(name="Memory", default=None)
     last_updated: Time = written(lambda: Time.from_unix(0.0), name="LastUpdated")
-
-
-def pack(histograms: Histograms, row: int) -> HistogramCheckpoint:
-    """A row as it is written."""
-    weights = histograms.weights[row]
-    greatest = float(weights.max())
-    shares = np.floor(weights * SCALE / greatest + 0.5).astype(int) if greatest > 0 else np.zeros(len(weights), int)
-    reference = float(histograms.reference[row])
-    return HistogramCheckpoint(
-        reference_timestamp=None if reference == YEAR_ONE else Time.from_unix(reference),
-        bucket_weights={str(bucket): int(shares[bucket]) for bucket in np.flatnonzero(shares)},
-        total_weight=float(histograms.total[row]),
-    )
-
-
-def unpack(stored: HistogramCheckpoint | None, histograms: Histograms, row: int) -> None:
-    """Fill an empty row; raises CheckpointError and leaves it empty if the histogram cannot be used."""
-    if stored is None:
-        raise CheckpointError("there is no histogram")
-    if not 0 <= stored.total_weight < float("inf"):
-        raise CheckpointError(f"totalWeight is {stored.total_weight}")
-    weights = np.zeros(len(histograms.buckets))
-    for name, share in stored.bucket_weights.items():
-        bucket = int(name) if name.isascii() and name.isdigit() and len(name) < 10 else -1
-        if not 0 <= bucket < len(weights) or share < 0:
-            raise CheckpointError(f"bucketWeights[{name}] is {share}; there are {len(weights)} buckets")
-        weights[bucket] += share
-    total = weights.sum()
-    if total > 0:
-        histograms.weights[row] = weights * (stored.total_weight / total)
-        histograms.total[row] = stored.total_weight
-        reference = stored.reference_timestamp
-        histograms.reference[row] = YEAR_ONE if reference is None else reference.unix
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,8 @@ from enum import StrEnum
 import numpy as np
 
 from koordlet.api.priority import CLASSES, NONE
-from koordlet.prediction.histogram import Buckets, Floats, Histograms, Rows
+from koordlet.app.histogram import CPU_BUCKETS, MEMORY_BUCKETS, Floats, Histograms, Rows
 from koordlet.statesinformer.forecast import Amount
-
-CPU_BUCKETS = Buckets.exponential(maximum=1024, first=0.025, ratio=1.05)
-"""158 buckets, cores."""
-MEMORY_BUCKETS = Buckets.exponential(maximum=2**41, first=5 * 2**20, ratio=1.05)
-"""205 buckets, bytes."""
 
 NODE, SYSTEM = "__node__", "__node-sys__"
 TRAINED_CLASSES = (*CLASSES, NONE)

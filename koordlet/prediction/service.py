@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from koordlet.api.core import Node
+from koordlet.app.histogram import CheckpointError
 from koordlet.app.logging import get_logger
 from koordlet.metriccache import MetricCache
 from koordlet.metrics import Registries
-from koordlet.prediction.checkpoints import CheckpointDirectory, CheckpointError
+from koordlet.prediction.checkpoints import CheckpointDirectory
 from koordlet.prediction.models import CLASS_KEYS, NODE, SYSTEM, Models
 from koordlet.prediction.predictors import Prediction, PredictionError, allocatable, forecast, predict, view
 from koordlet.prediction.training import LEARNED, Lesson, lesson

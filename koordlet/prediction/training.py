@@ -9,8 +9,8 @@ from typing import Self
 
 import numpy as np
 
+from koordlet.app.histogram import Floats
 from koordlet.metriccache import Aggregation, MetricCache
-from koordlet.prediction.histogram import Floats
 from koordlet.prediction.models import NODE, SYSTEM, TRAINED_CLASSES, class_key
 from koordlet.statesinformer.model import PodMeta
 from koordlet.statesinformer.usage import memory_kind

@@ -9,6 +9,7 @@ import msgspec
 
 from control.manager.context import Context
 from control.manager.quota import shared
+from control.manager.recommender.admission import Hosting
 from control.manager.webhook import jsonpatch
 from control.manager.webhook.admission import CREATE, AdmissionRequest, Allowed, Denied, Handler, Patched, Response
 from control.manager.webhook.metrics import MUTATE, WebhookMetrics
@@ -77,6 +78,7 @@ class MutatePod(_Profiled):
         super().__init__(context, rng)
         self._namespaces = Lookup(context, Namespace)
         self._before = tuple(before)
+        self._hosting = Hosting(context)
         self._trees: Trees = NoTrees()
         self._quota_profiles = None
         if context.gates.enabled("MultiQuotaTree"):
@@ -95,7 +97,7 @@ class MutatePod(_Profiled):
             matched,
             trees=self._trees,
             quota_profiles=self._quota_profiles.list() if self._quota_profiles else (),
-            before=self._before,
+            before=(*self._before, *await self._hosting.steps(pod, namespace, matched.profiles)),
         )
         try:
             after = mutate_pod(

@@ -438,6 +438,29 @@ KINDS = {
         status.podStatus.containerStatuses.resources qtys
         status.updateTime time
         status.conditions CONDITION[]
+        status.explain obj[]
+        status.explain.containerName str
+        status.explain.samples int 0..
+        status.explain.confidencePercent int 0..100
+        status.explain.lowerBound qtys
+        status.explain.upperBound qtys
+        status.explain.message str
+        status.checkpoint obj[]
+        status.checkpoint.containerName str
+        status.checkpoint.samples int 0..
+        status.checkpoint.firstSampleTime time
+        status.checkpoint.lastSampleTime time
+        status.checkpoint.cpu obj
+        status.checkpoint.cpu.referenceTimestamp time
+        status.checkpoint.cpu.bucketWeights int{}
+        status.checkpoint.cpu.totalWeight num
+        status.checkpoint.memory obj
+        status.checkpoint.memory.referenceTimestamp time
+        status.checkpoint.memory.bucketWeights int{}
+        status.checkpoint.memory.totalWeight num
+        status.checkpoint.oomKills int 0..
+        status.checkpoint.oomMemory qty
+        status.checkpoint.oomTime time
     """,
     "ScheduleExplanation": """
         spec obj

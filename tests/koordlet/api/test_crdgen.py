@@ -56,6 +56,8 @@ def kind_of(schema: dict) -> str:
             return "bool"
         case "integer":
             return {"int32": "int32", "int64": "int"}[schema["format"]]
+        case "number":
+            return "num"
         case "string":
             return "time" if schema.get("format") == "date-time" else "str"
     raise AssertionError(schema)
@@ -132,6 +134,8 @@ def test_struct_and_schema_agree(name):
                 return True
             case "integer":
                 return 7
+            case "number":
+                return 7.5
         if "pattern" in schema:
             return "Reason"
         # Reads back as itself from a duration, too.

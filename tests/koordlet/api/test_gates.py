@@ -84,6 +84,7 @@ def test_manager_and_descheduler() -> None:
         "DisableExtendedResourceSpec",
         "DisableDeviceResourceSpec",
         "BindingAdmissionWebhook",
+        "Recommender",
         "PriorityTransformer",
         "PreemptionPolicyTransformer",
         "ReplaceResourcesTransformer",

@@ -9,17 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordlet.api.analysis import HistogramCheckpoint
 from koordlet.api.wire import Time, decode, encode
-from koordlet.prediction.checkpoints import (
-    CheckpointDirectory,
-    CheckpointError,
-    HistogramCheckpoint,
-    ModelCheckpoint,
-    pack,
-    unpack,
-)
-from koordlet.prediction.histogram import Buckets, Histograms
-from koordlet.prediction.models import CPU_BUCKETS, Models
+from koordlet.app.histogram import CPU_BUCKETS, Buckets, CheckpointError, Histograms, pack, unpack
+from koordlet.prediction.checkpoints import CheckpointDirectory, ModelCheckpoint
+from koordlet.prediction.models import Models
 
 NOW = 1_782_864_000.0  # 2026-07-01T00:00:00Z
 HALF = 12 * 3600.0

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.prediction.histogram import EPSILON, YEAR_ONE, Buckets, Histograms
-from koordlet.prediction.models import CPU_BUCKETS, MEMORY_BUCKETS, Models, PeakModel
+from koordlet.app.histogram import CPU_BUCKETS, EPSILON, MEMORY_BUCKETS, YEAR_ONE, Buckets, Histograms
+from koordlet.prediction.models import Models, PeakModel
 
 NOW = 1_782_864_000.0  # 2026-07-01T00:00:00Z
 DAY = 86_400.0

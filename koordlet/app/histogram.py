@@ -1,5 +1,7 @@
 """Decaying histograms, many at once: a matrix row each, buckets that grow exponentially (spec 02 §8.3). Pure.
 
+koordlet learns peaks of a node and its pods with them, the manager's recommender those of workloads.
+
 A sample of weight w at time t counts w * 2^((t - reference) / half-life): instead of shrinking all that is old, what is
 new weighs more. The reference moves on, and everything is scaled down, before those numbers grow out of a float64.
 Times are Unix seconds; the reference begins at the year 1 and later is a multiple of the half-life counted from there.
@@ -15,6 +17,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from koordlet.api.analysis import HistogramCheckpoint
+from koordlet.api.wire import Time
+
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
@@ -24,6 +29,14 @@ EPSILON = 1e-4
 """A bucket that weighs less is empty."""
 MAX_HALF_LIVES = 100
 """How far ahead of the reference a sample may be before the reference moves on."""
+
+
+SCALE = 10_000
+"""What the greatest weight of a checkpoint is written as."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used; the message says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +75,12 @@ class Buckets:
         return found
 
 
+CPU_BUCKETS = Buckets.exponential(maximum=1024, first=0.025, ratio=1.05)
+"""158 buckets, cores."""
+MEMORY_BUCKETS = Buckets.exponential(maximum=2**41, first=5 * 2**20, ratio=1.05)
+"""205 buckets, bytes."""
+
+
 class Histograms:
     """`weights` float64[rows, buckets], `total` and `reference` float64[rows]; a row is one histogram."""
 
@@ -92,6 +111,14 @@ class Histograms:
         scaled = self._scaled(rows, at, weight)
         self.weights[rows, self.buckets.find(values)] += scaled
         self.total[rows] += scaled
+
+    def add_all(self, row: int, values: Floats, at: Floats) -> None:
+        """Any number of samples of weight 1 for one row, each at its own moment."""
+        if len(values):
+            self._advance(np.array([row]), float(at.max()))
+            scaled = np.exp2((at - self.reference[row]) / self.half_life)
+            np.add.at(self.weights[row], self.buckets.find(values), scaled)
+            self.total[row] += scaled.sum()
 
     def subtract(self, rows: Rows, values: Floats, at: float, weight: float = 1.0) -> None:
         """Take samples back that were added at `at`; what falls below EPSILON is nothing."""
@@ -154,6 +181,39 @@ class Histograms:
         self.weights[rows] *= factor[:, np.newaxis]
         self.total[rows] *= factor
         self.reference[rows] = reference
+
+
+def pack(histograms: Histograms, row: int) -> HistogramCheckpoint:
+    """A row as it is written: a weight is ten-thousandths of the greatest one, rounded half up."""
+    weights = histograms.weights[row]
+    greatest = float(weights.max())
+    shares = np.floor(weights * SCALE / greatest + 0.5).astype(int) if greatest > 0 else np.zeros(len(weights), int)
+    reference = float(histograms.reference[row])
+    return HistogramCheckpoint(
+        reference_timestamp=None if reference == YEAR_ONE else Time.from_unix(reference),
+        bucket_weights={str(bucket): int(shares[bucket]) for bucket in np.flatnonzero(shares)},
+        total_weight=float(histograms.total[row]),
+    )
+
+
+def unpack(stored: HistogramCheckpoint | None, histograms: Histograms, row: int) -> None:
+    """Fill an empty row; raises CheckpointError and leaves it empty if the histogram cannot be used."""
+    if stored is None:
+        raise CheckpointError("there is no histogram")
+    if not 0 <= stored.total_weight < float("inf"):
+        raise CheckpointError(f"totalWeight is {stored.total_weight}")
+    weights = np.zeros(len(histograms.buckets))
+    for name, share in stored.bucket_weights.items():
+        bucket = int(name) if name.isascii() and name.isdigit() and len(name) < 10 else -1
+        if not 0 <= bucket < len(weights) or share < 0:
+            raise CheckpointError(f"bucketWeights[{name}] is {share}; there are {len(weights)} buckets")
+        weights[bucket] += share
+    total = weights.sum()
+    if total > 0:
+        histograms.weights[row] = weights * (stored.total_weight / total)
+        histograms.total[row] = stored.total_weight
+        reference = stored.reference_timestamp
+        histograms.reference[row] = YEAR_ONE if reference is None else reference.unix
 
 
 def _power(seconds: Any, half_life: float) -> Any:

@@ -1,0 +1,205 @@
+"""What is learned of a container, kept, and said of it: worked values of spec 04 §9.2-§9.3, and laws."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from control.manager.recommender.estimate import estimate
+from control.manager.recommender.model import ContainerModel
+from control.manager.recommender.settings import MIB, Settings
+from koordlet.api.analysis import ContainerCheckpoint
+from koordlet.api.wire import decode, encode
+from koordlet.app.histogram import CPU_BUCKETS, CheckpointError
+
+NOW = 1_782_864_000.0  # 2026-07-01T00:00:00Z
+HOUR = 3600.0
+DEFAULTS = Settings()
+
+
+def taught(*samples: tuple[float, float, float], given: Settings = DEFAULTS) -> ContainerModel:
+    """A model of (cores, bytes, time)."""
+    made = ContainerModel(given)
+    if samples:
+        made.add(*np.array(samples, dtype=float).T)
+    return made
+
+
+def said(model: ContainerModel, now: float = NOW, given: Settings = DEFAULTS) -> Any:
+    found = estimate("c", model, given, now)
+    assert found is not None
+    return found
+
+
+def test_the_worked_example() -> None:
+    """Nine samples of one core and one of four: p95 is 4.21713, with the margin 4639m."""
+    found = said(taught(*[(1.0, 1 << 30, NOW)] * 9, (4.0, 1 << 30, NOW)))
+    assert found.cpu.target == 4639
+    assert found.memory.target == pytest.approx(1097586419.8 * 1.1, abs=1)
+    status = found.status()
+    assert (status.container_name, str(status.resources["cpu"])) == ("c", "4639m")
+    assert "cpu 4639m = p95 4217m x 1.1" in found.message and "10 samples" in found.message
+
+
+FLOORS = {
+    "idle": (0.0, 0.0, 28, 10 * MIB),
+    "small": (0.03, 8.0 * MIB, 57, math.ceil(10.25 * MIB * 1.1)),
+}
+
+
+@pytest.mark.parametrize(("cores", "memory", "cpu", "amount"), FLOORS.values(), ids=FLOORS)
+def test_floors(cores: float, memory: float, cpu: int, amount: int) -> None:
+    """The first buckets end at 25 milli-cores and 5 MiB; with the margin the one is over its floor, the other not."""
+    found = said(taught((cores, memory, NOW)))
+    assert (found.cpu.target, found.memory.target) == (cpu, amount)
+
+
+def test_nothing_is_said_without_a_sample() -> None:
+    assert estimate("c", taught(), DEFAULTS, NOW) is None
+
+
+CONFIDENCE = {"one sample": (0.0, 0.0), "half": (12.0, 0.5), "just enough": (24.0, 1.0), "plenty": (240.0, 1.0)}
+
+
+@pytest.mark.parametrize(("hours", "confidence"), CONFIDENCE.values(), ids=CONFIDENCE)
+def test_confidence_is_the_history_there_is(hours: float, confidence: float) -> None:
+    model = taught((1.0, 1e9, NOW - hours * HOUR), (1.0, 1e9, NOW))
+    assert said(model).confidence == pytest.approx(confidence)
+
+
+def test_bounds_close_in_with_history() -> None:
+    short = said(taught((1.0, 1e9, NOW - HOUR), (1.0, 1e9, NOW)))
+    long = said(taught((1.0, 1e9, NOW - 1000 * HOUR), (1.0, 1e9, NOW)))
+    assert short.cpu.lower < long.cpu.lower <= long.cpu.target <= long.cpu.upper < short.cpu.upper
+
+
+def test_a_kill_raises_memory_for_a_day_and_says_so() -> None:
+    model = taught(*[(1.0, 100.0 * MIB, NOW + minute * 60) for minute in range(2000)])
+    before = said(model, NOW + 2000 * 60)
+    at = NOW + 2000 * 60
+    model.killed(512.0 * MIB, at)
+    after = said(model, at + 60)
+    assert before.memory.target < 200 * MIB
+    assert after.memory.target == after.memory.lower == math.ceil(614.4 * MIB - 1e-3)
+    assert "killed for lack of memory" in after.message
+    assert after.cpu == before.cpu
+    assert said(model, at + 25 * HOUR).memory.target < 200 * MIB
+
+
+@pytest.mark.parametrize(("limit", "needed"), [(64, 164), (500, 600), (1000, 1200)])
+def test_what_would_have_saved_a_container(limit: int, needed: int) -> None:
+    model = taught((1.0, MIB, NOW))
+    model.killed(limit * MIB, NOW)
+    assert model.oom_floor(NOW) == pytest.approx(needed * MIB)
+
+
+def test_a_second_kill_with_less_does_not_lower_the_floor() -> None:
+    model = taught((1.0, MIB, NOW))
+    model.killed(1000.0 * MIB, NOW)
+    model.killed(100.0 * MIB, NOW + HOUR)
+    assert model.oom_kills == 2
+    assert model.oom_floor(NOW + HOUR) == pytest.approx(1200 * MIB)
+
+
+BROKEN = {
+    "no histogram": ({"memory": {}}, "container c: cpu: there is no histogram"),
+    "bucket": ({"cpu": {"bucketWeights": {"158": 1}, "totalWeight": 1.0}}, "container c: cpu: bucketWeights[158]"),
+    "negative": ({"cpu": {}, "memory": {"totalWeight": -1.0}}, "container c: memory: totalWeight is -1"),
+}
+
+
+@pytest.mark.parametrize(("document", "problem"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_checkpoint_is_named(document: dict[str, Any], problem: str) -> None:
+    stored = decode(encode({"containerName": "c", **document}), ContainerCheckpoint)
+    with pytest.raises(CheckpointError) as caught:
+        ContainerModel.restore(stored, DEFAULTS)
+    assert problem in str(caught.value)
+
+
+samples = st.lists(
+    st.tuples(st.floats(0, 64), st.floats(0, 2.0**38), st.integers(0, 200 * 3600).map(lambda s: NOW + s)),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(samples)
+@settings(max_examples=60, deadline=None)
+def test_law_a_checkpoint_goes_on_where_it_was(given_: list[tuple[float, float, float]]) -> None:
+    """Through the wire and back: the counters are the same, the estimate is one bucket away at most."""
+    model = taught(*given_)
+    model.killed(float(256 * MIB), NOW)
+    stored = decode(encode(model.checkpoint("c")), ContainerCheckpoint)
+    again = ContainerModel.restore(stored, DEFAULTS)
+    assert (again.samples, again.first, again.last) == (model.samples, model.first, model.last)
+    assert (again.oom_kills, again.oom_time) == (1, NOW)
+    old, new = said(model), said(again)
+    assert new.confidence == old.confidence
+    share = 0.5 / 10_000 * len(CPU_BUCKETS)  # what rounding may have moved of the weight
+    shares = (max(0.95 - share, 0.0), 0.95, min(0.95 + share, 1.0))
+    low, _, high = model.percentiles(shares, (0.5,))[0]
+    assert low <= again.percentiles((0.95,), (0.5,))[0][0] <= high
+    kept = again.checkpoint("c")
+    assert encode(ContainerModel.restore(kept, DEFAULTS).checkpoint("c")) == encode(kept), "and stays there"
+
+
+@given(samples)
+@settings(max_examples=60, deadline=None)
+def test_law_targets_are_within_their_bounds_and_over_the_floors(given_: list[tuple[float, float, float]]) -> None:
+    found = said(taught(*given_))
+    for bounds, floor in ((found.cpu, 25), (found.memory, 10 * MIB)):
+        assert floor <= bounds.lower <= bounds.target <= bounds.upper
+        assert not bounds.outside(bounds.target)
+    assert 0 <= found.confidence <= 1
+    highest = max(cores for cores, _, _ in given_)
+    assert found.cpu.target <= max(highest * 1.05 * 1.1 * 1000, 25) + 25 * 1.1 + 1, "over every sample"
+
+
+@given(samples, st.floats(0, 64), st.floats(0, 2.0**38))
+@settings(max_examples=60, deadline=None)
+def test_law_more_use_never_asks_for_less(
+    given_: list[tuple[float, float, float]], cores: float, memory: float
+) -> None:
+    """Samples that are at least as great, one by one, have targets that are."""
+    greater = [(max(c, cores), max(m, memory), at) for c, m, at in given_]
+    less, more = said(taught(*given_)), said(taught(*greater))
+    assert less.cpu.target <= more.cpu.target and less.cpu.lower <= more.cpu.lower
+    assert less.memory.target <= more.memory.target and less.memory.upper <= more.memory.upper
+
+
+@given(samples)
+@settings(max_examples=60, deadline=None)
+def test_law_percentiles_are_those_of_the_weighted_samples(given_: list[tuple[float, float, float]]) -> None:
+    """Against brute force: each sample weighs 2^(age / half-life), told as the upper end of its bucket."""
+    model = taught(*given_)
+    newest = max(at for _, _, at in given_)
+    weighed = sorted((cores, 2.0 ** ((at - newest) / DEFAULTS.cpu_half_life)) for cores, _, at in given_)
+    total = sum(weight for _, weight in weighed)
+    ends, filled = CPU_BUCKETS.ends, [w for _, w in weighed if w > 1e-3]
+    for share in (0.3, 0.5, 0.77, 0.95):
+        near = [abs(sum(w for _, w in weighed[: n + 1]) - share * total) for n in range(len(weighed))]
+        if len(filled) < len(weighed) or min(near) < 1e-6 * total:
+            continue  # so old that the bucket counts as empty, or a tie that a rounding decides
+        reached = np.cumsum([weight for _, weight in weighed])
+        cores = weighed[int(np.argmax(reached >= share * total))][0]
+        expected = ends[CPU_BUCKETS.find(np.array([cores]))[0]]
+        assert model.percentiles((share,), (0.5,))[0][0] == pytest.approx(expected)
+
+
+@given(samples, st.randoms())
+@settings(max_examples=40, deadline=None)
+def test_law_order_and_batches_do_not_matter(given_: list[tuple[float, float, float]], rng: Any) -> None:
+    whole, shuffled = taught(*given_), list(given_)
+    rng.shuffle(shuffled)
+    single = ContainerModel(DEFAULTS)
+    for sample in shuffled:
+        single.add(*np.array([sample]).T)
+    assert (single.samples, single.first, single.last) == (whole.samples, whole.first, whole.last)
+    np.testing.assert_allclose(
+        single.cpu.weights[0] / single.cpu.total[0], whole.cpu.weights[0] / whole.cpu.total[0], atol=1e-9
+    )
