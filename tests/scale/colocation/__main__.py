@@ -50,7 +50,8 @@ def play_round(stage: Stage, readings: Rounds, seconds: float, *, backwards: boo
                 if (kind, phase) in readings:
                     reading = stage.measure(kind, phase, seconds)
                     readings[kind, phase].append(reading)
-                    print(f"#   {kind:<8}{phase:<14}p99 {reading.percentile(99) * 1e3:8.2f} ms", flush=True)
+                    p99, others = reading.percentile(99) * 1e3, reading.others
+                    print(f"#   {kind:<8}{phase:<14}p99 {p99:8.2f} ms, others {others:.1%}", flush=True)
 
     def enforced() -> None:
         with stage.koordlet():
@@ -63,7 +64,7 @@ def play_round(stage: Stage, readings: Rounds, seconds: float, *, backwards: boo
         enforced()
 
 
-def figures(readings: Rounds) -> list[Figure]:
+def figures(readings: Rounds, repeated: int) -> list[Figure]:
     def p99(kind: str, phase: str) -> float:
         return median(one.percentile(99) for one in readings[kind, phase]) * 1e3
 
@@ -81,6 +82,7 @@ def figures(readings: Rounds) -> list[Figure]:
     ] if ("disk", ALONE) in readings else []  # fmt: skip
     return [
         Figure("colocation_rounds", len(shares), "rounds"),
+        Figure("colocation_disturbed", repeated, "readings"),
         Figure("colocation_p99_alone", p99("cpu", ALONE), "ms"),
         Figure("colocation_p99_ordinary", over("cpu", AS_ORDINARY), "x alone"),
         Figure("colocation_p99_best_effort", over("cpu", AS_BEST_EFFORT), "x alone"),
@@ -140,7 +142,7 @@ def main() -> int:
             f"{options.seconds:g} s; kernel {platform.release().partition('-')[0]}, {os.cpu_count()} CPUs"
         )
         options.svg.write_text(picture.svg("A service and batch work on one CPU", note, latencies(readings)))
-    return report("colocation", figures(readings))
+    return report("colocation", figures(readings, stage.repeated))
 
 
 if __name__ == "__main__":

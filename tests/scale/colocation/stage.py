@@ -30,11 +30,13 @@ HERE = Path(__file__).resolve().parent
 HEAVY = 100
 """Weight of our groups against a stranger's."""
 BATCH_PODS = 2
+DISTURBED, TRIES = 0.04, 3
+TICKS = os.sysconf("SC_CLK_TCK")
 HEAD_START = 1.0
 """Seconds that hogs run before anything is measured."""
 SERVICE_MIB, HOG_MIB, NODE_MIB = 64, 512, 256
 """The service's file, the hog's, and what all pods may have together while memory is short."""
-DISK_RATE = 8 << 20
+DISK_RATE = 2 << 20
 """Bytes a second that a batch container may read of the disk."""
 GATES = "BlkIOReconcile=true"
 SERVICE = PodSpec("web", KubeQOS.BURSTABLE, "LS", (Need(cpu=(1000, None), memory=(96, None)),))
@@ -84,6 +86,8 @@ class Reading:
     service_cpu: float
     batch_cpu: float
     refaults: int
+    others: float = 0.0
+    """Share of the contested CPU that the hypervisor took or, with CPU hogs, anybody else but us and koordlet."""
 
     def percentile(self, percent: float) -> float:
         ordered = sorted(self.latencies)
@@ -121,6 +125,8 @@ class Stage:
             (group / name).write_text(str(weight))
         self.socket = str(scratch / "web.sock")
         self.disk = disk_below(scratch)
+        self.repeated = 0
+        """Readings that did not count."""
         self.rates = {"memory": 100.0, "disk": 100.0}
 
     def open(self) -> None:
@@ -139,7 +145,15 @@ class Stage:
         return cost
 
     def measure(self, kind: str, phase: str, seconds: float) -> Reading:
-        """The service for some seconds, with the phase's pods hogging."""
+        """The service for some seconds, with the phase's pods hogging. Where others took too much of the CPU it is done
+        again, a few times; the least disturbed reading counts."""
+        found = [self._measure(kind, phase, seconds)]
+        while found[-1].others > DISTURBED and len(found) < TRIES:
+            found.append(self._measure(kind, phase, seconds))
+        self.repeated += len(found) - 1
+        return min(found, key=lambda reading: reading.others)
+
+    def _measure(self, kind: str, phase: str, seconds: float) -> Reading:
         running: list[subprocess.Popen[bytes]] = []
         food = str(self.scratch / "food") if kind == "disk" else self._food
         with self._short_of_memory(kind == "memory"):
@@ -155,8 +169,9 @@ class Stage:
             finally:
                 for process in running:
                     self._end(process)
-        spent = [late - early for early, late in zip(before, after, strict=True)]
-        return Reading(tuple(latencies), spent[0], spent[1], spent[2], int(spent[3]))
+        passed, service, batch, refaults, stolen, strange = (b - a for a, b in zip(before, after, strict=True))
+        others = (stolen + (strange if kind == "cpu" else 0.0)) / passed
+        return Reading(tuple(latencies), passed, service, batch, int(refaults), others)
 
     @contextmanager
     def koordlet(self) -> Iterator[Any]:
@@ -231,16 +246,18 @@ class Stage:
             sock.send(b"w")
             sock.recv(1)
 
-    def _counters(self, phase: str) -> tuple[float, float, float, float]:
-        """(now, CPU of the service, CPU of the phase's hogs, refaults of the service)."""
+    def _counters(self, phase: str) -> tuple[float, ...]:
+        """now; CPU seconds of the service, of the phase's hogs; refaults of the service; seconds of the contested CPU
+        that were stolen, that strangers used."""
         stat = lab.keyed(self.tree.path("memory", self.web.container_dirs[0]) / "memory.stat")
         refaults = sum(value for name, value in stat.items() if name.startswith("workingset_refault"))
-        return (
-            time.monotonic(),
-            self._cpu(self.web.dir),
-            sum(self._cpu(pod.dir) for pod in self.hogs[phase]),
-            float(refaults),
-        )
+        batch = sum(self._cpu(pod.dir) for pod in self.hogs[phase])
+        line = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith(f"cpu{self.mine} "))
+        user, nice, system, _, _, irq, softirq, steal = (int(text) / TICKS for text in line.split()[1:9])
+        enforcer = self.scene.koordlet.process if phase == ENFORCED else None
+        ours = self._cpu("") + (lab.process_cpu_seconds(enforcer.pid) if enforcer is not None else 0.0)
+        strangers = user + nice + system + irq + softirq - ours
+        return time.monotonic(), self._cpu(self.web.dir), batch, float(refaults), steal, strangers
 
     def _cpu(self, directory: str) -> float:
         if self.tree.v2:
