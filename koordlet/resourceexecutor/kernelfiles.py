@@ -11,6 +11,7 @@ import errno
 import os
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from koordlet.resourceexecutor.order import CPU_SETS
 from koordlet.resourceexecutor.settings import Setting, Value
@@ -22,7 +23,7 @@ from koordlet.system.cgroup.registry import FileSpec, Kind, NodeRoot, Support
 from koordlet.system.cpuset import CPUListError, CPUSet
 from koordlet.system.errors import InvalidValue, MalformedFile, ResourceUnsupported, UnreadableFile
 from koordlet.system.roots import Roots
-from koordlet.system.write import write_value
+from koordlet.system.write import Refused, write_value
 
 EMPTY = "\n"
 """A write of no bytes never reaches a cgroup file."""
@@ -106,7 +107,20 @@ class KernelFiles:
             text = str(value) or EMPTY
         else:
             text = spec.codec.encode(int(value), self._current(path))
-        write_value(path, text)
+        try:
+            write_value(path, text)
+        except Refused:
+            if text != EMPTY:
+                raise
+            write_value(path, self._above(path))  # Linux 6.1 takes no empty set where tasks run: the same CPUs by name
+
+    def _above(self, path: str) -> str:
+        """CPUs of the parent of a v2 group."""
+        effective = Path(path).parents[1] / "cpuset.cpus.effective"
+        try:
+            return effective.read_text().strip()
+        except OSError as error:
+            raise UnreadableFile(os.fspath(effective), error) from error
 
     def bound_below(self, setting: Setting) -> list[Setting]:
         """The same setting of the groups right below, where the kernel refuses one that they exceed: CPU sets on v1."""

@@ -21,6 +21,8 @@ LIMITS = frozenset({"cpu.cfs_quota_us"})
 PROTECTIONS = frozenset({"memory.min", "memory.low", "memory.high"})
 """Bound by the parent; the largest number is unlimited."""
 CPU_SETS = frozenset({"cpuset.cpus"})
+FOLLOWING = ""
+"""A v2 CPU set that is the parent's: written when the parent has what it shall."""
 BURSTS = frozenset({"cpu.cfs_burst_us"})
 """Bound by the directory's own quota: before one that shrinks, after one that grows."""
 EXCLUSIVE = frozenset({"sched_core", "sched_group_identity_enabled"})
@@ -48,7 +50,7 @@ def ordered(changes: Iterable[Change]) -> list[Change]:
         resource = change.setting.resource
         if resource in CPU_SETS:
             union = _union(str(change.current), str(change.value))
-            if union == str(change.value):
+            if change.value in (union, FOLLOWING):
                 down.append(change)
                 continue
             if union != str(change.current):

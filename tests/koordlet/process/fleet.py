@@ -274,8 +274,14 @@ def walk(tree: Any, below: str = "") -> State:
             for name in names:
                 path = Path(parent, name)
                 if _is_setting(path):
-                    found[directory, name] = path.read_text().strip()
+                    found[directory, name] = path.read_text().strip() or _followed(path)
     return found
+
+
+def _followed(path: Path) -> str:
+    """An empty v2 CPU set is the parent's; kernel 6.1 can't be brought back to that while tasks run."""
+    effective = path.with_name("cpuset.cpus.effective")
+    return effective.read_text().strip() if path.name == "cpuset.cpus" and effective.exists() else ""
 
 
 def _is_setting(path: Path) -> bool:
