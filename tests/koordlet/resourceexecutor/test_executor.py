@@ -12,6 +12,7 @@ from koordlet.metrics import Registries
 from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.ledger import Ledger, LedgerError
 from koordlet.resourceexecutor.merge import OwnerRule
+from koordlet.resourceexecutor.order import Change, ordered
 from koordlet.resourceexecutor.settings import Setting, Update, Value
 from koordlet.system.cpuset import CPUSet
 from koordlet.system.write import Busy, Denied, Refused, TargetGone, Unsupported, WriteError
@@ -70,6 +71,12 @@ def test_groups_that_nobody_names_follow_a_cpu_set(make, kernel, tmp_path) -> No
     killed.withdraw("suppress")
     assert killed.apply().problems == {}
     assert kernel.values == before
+
+
+def test_cpu_sets_that_follow_again_do_so_after_their_parents() -> None:
+    """Where the kernel takes no empty set, the parent's CPUs are named: those that it has by then."""
+    changes = [Change(Setting(CPUS, path), "1", "") for path in (CONTAINER, POD)]
+    assert [change.setting.cgroup_dir for change in ordered(changes)] == [POD, CONTAINER]
 
 
 def test_an_unchanged_pass_reads_nothing_until_it_is_forced(make, kernel) -> None:
