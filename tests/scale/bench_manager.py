@@ -205,7 +205,7 @@ def lending(nodes: int, pods: int, rounds: int) -> list[Figure]:
     one = 1000 * median(50, lambda: controller._work_out([names[7]]))
     return [
         Figure("manager_recompute_all", everything, "s", 1.0),
-        Figure("manager_recompute_all_to_write", first, "s", 1.0),
+        Figure("manager_recompute_all_to_write", first, "s"),
         Figure("manager_recompute_pods_unchanged", settled, "s"),
         Figure("manager_loop_held_by_a_chunk", longest, "ms"),
         Figure("manager_recompute_one_node", one, "ms"),

@@ -43,8 +43,8 @@ log = get_logger(__name__)
 FULL_SECONDS: Final = 30.0
 GATHER_SECONDS: Final = 0.2
 """Events come in bursts: those of so long are worked out together."""
-CHUNK: Final = 20
-"""Nodes worked out between two turns of the loop, which webhooks share: one or two milliseconds."""
+CHUNK: Final = 40
+"""Nodes worked out between two turns of the loop, which webhooks share: a few milliseconds."""
 PAUSES: Final = (0.01, 0.05, 0.25)
 """Before the second, third and fourth attempt after a conflict or a 429; a tenth of it at random on top."""
 
