@@ -11,7 +11,7 @@ from control.manager.parts import CONTROLLERS as BUILT
 from koordlet.app.flags import FlagError, read
 
 SELECTIONS = {
-    "all others": ("*,-noderesource", {"nodemetric", "nodeslo", "colocationprofile", "quotaprofile"}),
+    "all others": ("*,-noderesource", set(CONTROLLERS) - {"noderesource"}),
     "name before star": ("noderesource,*", set(CONTROLLERS)),
     "one off, first": ("-nodeslo,*", set(CONTROLLERS) - {"nodeslo"}),
     "star comes first": ("*,-nodeslo", set(CONTROLLERS) - {"nodeslo"}),

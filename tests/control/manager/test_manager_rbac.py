@@ -8,12 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from control.manager import manifests
 from control.manager.caches import Caches
+from control.manager.recommender.model import ContainerModel
+from control.manager.recommender.settings import Settings
+from control.manager.recommender.status import confident
+from koordlet.api.analysis import Recommendation
 from koordlet.api.config import ClusterColocationProfile
-from koordlet.api.core import Namespace, PriorityClass
+from koordlet.api.core import Namespace, Pod, PriorityClass
 from koordlet.api.meta import ObjectMeta
 from koordlet.api.quantity import Quantity
 from koordlet.api.slo import NodeMetric, NodeMetricInfo, NodeMetricStatus, ResourceMap
@@ -28,7 +33,7 @@ GATES = ",".join(
     for gate in (
         "NodeMutatingWebhook", "NodeValidatingWebhook", "ConfigMapValidatingWebhook", "ReservationMutatingWebhook",
         "ColocationProfileController", "EnablePodEnhancedValidator", "MultiQuotaTree", "BindingAdmissionWebhook",
-        "EnableQuotaAdmission",
+        "EnableQuotaAdmission", "Recommender",
     )
 )  # fmt: skip
 MERGE = "application/merge-patch+json"
@@ -59,7 +64,8 @@ async def test_every_call_is_allowed_and_every_right_is_used(cluster: Any, manag
     await cluster.nodes("n1", "n2")
     running = await manager(
         f"--feature-gates={GATES}", "--colocation-profile-reconcile-by-default=true",
-        "--colocation-profile-reconcile-interval=200ms",
+        "--colocation-profile-reconcile-interval=200ms", "--recommender-sample-interval=200ms",
+        "--recommender-eviction-minimum-age=0s",
     )  # fmt: skip
     await until(lambda: cluster.spec("nodeslos", "n1"))
     await exercise(cluster, until, running.manager.context.caches)
@@ -126,6 +132,35 @@ async def exercise(cluster: Any, until: Any, caches: Caches) -> None:
     again = {**pod, "metadata": {**pod["metadata"], "name": "q"}}  # type: ignore[dict-item]
     await raw("POST", "/api/v1/namespaces/jobs/pods", body=again)
     await keep_quota(cluster, until)
+    await recommend(cluster, until, caches)
+
+
+async def recommend(cluster: Any, until: Any, caches: Caches) -> None:
+    """Pods whose requests are far off, and new ones under controllers that no cache has heard of."""
+    raw, model = cluster.admin.raw, ContainerModel(Settings())
+    model.add(np.ones(2), np.ones(2), np.array([time.time() - 864_000, time.time() - 1200]))
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "4"}}}
+    template = {"metadata": {"labels": {"app": "d"}}, "spec": {"containers": [container]}}
+    workload = {"replicas": 2, "selector": {"matchLabels": {"app": "d"}}, "template": template}
+    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "deployment"}, "spec": workload}
+    await raw("POST", "/apis/apps/v1/namespaces/default/deployments", body=body)
+    await until(lambda: sum(pod.metadata.labels.get("app") == "d" for pod in caches.informer(Pod).list()) == 2)
+    for kind, version in (("Deployment", "apps/v1"), ("CronJob", "batch/v1")):
+        name = kind.lower()
+        meta = {"name": name, "annotations": {"analysis.koordinator.sh/update-mode": "Auto"}}
+        spec = {"target": {"type": "workload", "workload": {"kind": kind, "name": name, "apiVersion": version}}}
+        path = "/apis/analysis.koordinator.sh/v1alpha1/namespaces/default/recommendations"
+        recommendation = {"apiVersion": "analysis.koordinator.sh/v1alpha1", "kind": "Recommendation"}
+        await raw("POST", path, body={**recommendation, "metadata": meta, "spec": spec})
+        told = {"containerStatuses": [{"containerName": "c", "resources": {"cpu": "1", "memory": "1Gi"}}]}
+        status = {"podStatus": told, "checkpoint": [to_builtins(model.checkpoint("c"))]}
+        await raw("PATCH", f"{path}/{name}/status", body={"status": status}, content_type=MERGE)
+        informer = caches.informer(Recommendation)
+        await until(lambda name=name, known=informer: confident(known.get(f"default/{name}").status))
+        between = {"apiVersion": version, "kind": {"Deployment": "ReplicaSet", "CronJob": "Job"}[kind]}
+        owner = {**between, "name": "unheard-of", "uid": "1", "controller": True}
+        pod = {"metadata": {"name": f"of-{name}", "ownerReferences": [owner]}, "spec": {"containers": [container]}}
+        await raw("POST", "/api/v1/namespaces/default/pods", body=pod)
 
 
 async def keep_quota(cluster: Any, until: Any) -> None:

@@ -1,0 +1,153 @@
+"""The recommender against an API server, through admission and evictions: Off, Initial, Auto."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from control.manager.recommender.settings import ANNOTATION_APPLIED
+from control.manager.recommender.status import confident
+from koordlet.api.analysis import Recommendation
+
+FLAGS = (
+    "--feature-gates=Recommender=true",
+    "--recommender-sample-interval=200ms",
+    "--recommender-status-interval=300ms",
+    "--recommender-eviction-minimum-age=0s",
+)
+CONTROLLERS = "--controllers=nodemetric,recommender"
+WEB = {"type": "workload", "workload": {"kind": "Deployment", "name": "web", "apiVersion": "apps/v1"}}
+LARGE = {"requests": {"cpu": "4", "memory": "4Gi"}, "limits": {"cpu": "8", "memory": "4Gi"}}
+SMALL = {"cpu": "1140m", "memory": "1207345062"}
+"""What a container that uses one core and 1 GiB should ask for."""
+EVICTIONS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+
+
+def requests(pod: Any) -> dict[str, str]:
+    return {name: str(amount) for name, amount in pod.spec.containers[0].resources.requests.items()}
+
+
+def told(status: dict[str, Any]) -> dict[str, Any]:
+    return {
+        each["containerName"]: each["resources"] for each in status.get("podStatus", {}).get("containerStatuses", [])
+    }
+
+
+def count(running: Any, family: str, **labels: str) -> float:
+    return running.manager.context.internal.get_sample_value(f"koord_manager_recommender_{family}", labels) or 0.0
+
+
+async def test_what_is_used_is_recommended_and_given_to_new_pods(world: Any, manager: Any, until: Any) -> None:
+    await world.recommend("web", WEB)
+    running = await manager(*FLAGS, "--recommender-minimum-history=1m", CONTROLLERS)
+    await until(lambda: _is(world, "web", "NoObjectsMatched", "True"))
+    await world.deployment("web", 3, LARGE)
+    await until(lambda: world.running("web", 3))
+    await until(lambda: world.cluster.get("/apis/slo.koordinator.sh/v1alpha1/nodemetrics/n1"))
+    await until(lambda: _is(world, "web", "NoObjectsMatched", "False"))
+
+    begun = time.time()
+    await world.report(begun - 100, "web")
+    await until(lambda: _told(world, "web"))
+    assert told(await world.status("web")) == {"app": SMALL}
+    assert await world.condition("web", "LowConfidence") == ("True", "ShortHistory")
+    assert count(running, "samples_total") == 3
+
+    # told, and given to nobody while the history is short, whatever the mode
+    await world.mode("web", "Initial")
+    await until(lambda: count(running, "recommendations", mode="Initial"))
+    await world.scale("web", 4)
+    await until(lambda: world.running("web", 4))
+    assert all(requests(pod) == LARGE["requests"] for pod in await world.pods("web"))
+
+    await world.report(begun, "web")
+    await until(lambda: _is(world, "web", "LowConfidence", "False"))
+    (explained,) = (await world.status("web"))["explain"]
+    assert (explained["samples"], explained["confidencePercent"]) == (7, 100)
+    assert "cpu 1140m = p95 1036m x 1.1" in explained["message"]
+    await until(lambda: _cached_confident(running))
+    await world.scale("web", 5)
+    await until(lambda: world.running("web", 5))
+    (given,) = [pod for pod in await world.pods("web") if ANNOTATION_APPLIED in pod.metadata.annotations]
+    assert requests(given) == SMALL
+    limits = given.spec.containers[0].resources.limits
+    assert {name: str(amount) for name, amount in limits.items()} == {"cpu": "2280m", "memory": SMALL["memory"]}
+    assert given.metadata.annotations[ANNOTATION_APPLIED] == "web"
+    assert count(running, "applied_total") == 1
+    assert count(running, "evictions_total", result="evicted") == 0, "Initial replaces nothing"
+
+
+async def test_pods_that_are_far_off_are_replaced_within_their_budget(
+    world: Any, checkpoint: Any, manager: Any, until: Any
+) -> None:
+    """Four pods with a budget of three, and a lone one that nobody touches; from a checkpoint of another process."""
+    for name in ("web", "lone"):
+        await world.recommend(name, {"type": "podSelector", "podSelector": {"matchLabels": {"app": name}}}, "Off",
+                              checkpoint=[checkpoint("app")])  # fmt: skip
+    running = await manager(*FLAGS, CONTROLLERS)
+    for name, replicas in (("web", 4), ("lone", 1)):
+        await world.deployment(name, replicas, LARGE)
+        await until(lambda name=name, replicas=replicas: world.running(name, replicas))
+    budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "web"}}
+    spec = {"minAvailable": 3, "selector": {"matchLabels": {"app": "web"}}}
+    await world.raw("POST", EVICTIONS, body={**budget, "spec": spec})
+    (lone,) = await world.pods("lone")
+    for name in ("web", "lone"):
+        await until(lambda name=name: _told(world, name))
+        assert told(await world.status(name)) == {"app": SMALL}
+        assert await world.condition(name, "LowConfidence") == ("False", "EnoughHistory")
+    assert count(running, "evictions_total", result="evicted") == 0
+    for name in ("web", "lone"):
+        await world.mode(name, "Auto")
+
+    serving: list[int] = []
+
+    async def replaced() -> bool:
+        pods = await world.pods("web")
+        serving.append(sum(pod.status.phase == "Running" for pod in pods))
+        await world.kubelet()
+        return len(pods) == 4 and all(requests(pod) == SMALL for pod in pods)
+
+    await until(replaced, 60)
+    assert min(serving) >= 3, "the budget was kept"
+    assert count(running, "evictions_total", result="evicted") == 4
+    (still,) = await world.pods("lone")
+    assert still.metadata.uid == lone.metadata.uid and requests(still) == LARGE["requests"]
+
+
+async def test_what_cannot_be_used_is_told(world: Any, checkpoint: Any, manager: Any, until: Any) -> None:
+    """A bad target, a bad mode and a bad checkpoint: conditions and Events that name them; the others go on."""
+    broken = {**checkpoint("app"), "cpu": {"bucketWeights": {"999": 1}, "totalWeight": 1.0}}
+    await world.recommend("kind", {"type": "workload", "workload": {"kind": "Pod", "name": "p"}})
+    await world.recommend("mode", WEB, "Sometimes")
+    await world.recommend("past", WEB, checkpoint=[broken])
+    running = await manager(*FLAGS, CONTROLLERS)
+    await until(lambda: _is(world, "kind", "ConfigUnsupported", "True"))
+    await until(lambda: _is(world, "mode", "ConfigUnsupported", "True"))
+    await until(lambda: _is(world, "past", "ConfigUnsupported", "False"))
+    messages = {c["type"]: c["message"] for c in (await world.status("kind"))["conditions"]}
+    assert messages["ConfigUnsupported"].startswith("spec.target.workload.kind: 'Pod' is none of Deployment")
+    messages = {c["type"]: c["message"] for c in (await world.status("mode"))["conditions"]}
+    assert messages["ConfigUnsupported"].startswith("metadata.annotations[analysis.koordinator.sh/update-mode]: 'Som")
+    assert count(running, "checkpoints_refused_total") == 1
+
+    async def event() -> bool:
+        found = await world.cluster.get("/api/v1/namespaces/default/events")
+        return any(each["reason"] == "InvalidCheckpoint" and "bucketWeights[999]" in each["message"]
+                   for each in found["items"])  # fmt: skip
+
+    await until(event)
+
+
+async def _is(world: Any, name: str, type_: str, status: str) -> bool:
+    return (await world.condition(name, type_))[0] == status
+
+
+async def _told(world: Any, name: str) -> bool:
+    return bool(told(await world.status(name)))
+
+
+def _cached_confident(running: Any) -> bool:
+    """Whether the manager's own cache, which admission asks, knows of the history."""
+    found = running.manager.context.caches.informer(Recommendation).get("default/web")
+    return found is not None and confident(found.status)
