@@ -89,11 +89,11 @@ def estimate(container: str, model: ContainerModel, settings: Settings, now: flo
     return Estimate(container, cpu, memory, confidence, model.samples, message)
 
 
-def moved(old: RecommendedContainerStatus, new: RecommendedContainerStatus, share: float = 0.05) -> bool:
-    """Whether an amount differs from what was told by more than `share` of that."""
+def moved(old: RecommendedContainerStatus, new: RecommendedContainerStatus, percent: int = 5) -> bool:
+    """Whether an amount differs from what was told by more than so much of that."""
     for name in new.resources.keys() | old.resources.keys():
         before, after = old.resources.get(name), new.resources.get(name)
-        if before is None or after is None or abs(float(after) - float(before)) > share * float(before):
+        if before is None or after is None or 100 * abs(after.nano - before.nano) > percent * before.nano:
             return True
     return False
 

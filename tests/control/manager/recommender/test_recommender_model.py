@@ -115,7 +115,7 @@ BROKEN = {
 
 @pytest.mark.parametrize(("document", "problem"), BROKEN.values(), ids=BROKEN)
 def test_a_broken_checkpoint_is_named(document: dict[str, Any], problem: str) -> None:
-    stored = decode(encode({"containerName": "c", **document}), ContainerCheckpoint)
+    stored: ContainerCheckpoint = decode(encode({"containerName": "c", **document}), ContainerCheckpoint)
     with pytest.raises(CheckpointError) as caught:
         ContainerModel.restore(stored, DEFAULTS)
     assert problem in str(caught.value)
@@ -134,7 +134,7 @@ def test_law_a_checkpoint_goes_on_where_it_was(given_: list[tuple[float, float, 
     """Through the wire and back: the counters are the same, the estimate is one bucket away at most."""
     model = taught(*given_)
     model.killed(float(256 * MIB), NOW)
-    stored = decode(encode(model.checkpoint("c")), ContainerCheckpoint)
+    stored: ContainerCheckpoint = decode(encode(model.checkpoint("c")), ContainerCheckpoint)
     again = ContainerModel.restore(stored, DEFAULTS)
     assert (again.samples, again.first, again.last) == (model.samples, model.first, model.last)
     assert (again.oom_kills, again.oom_time) == (1, NOW)
