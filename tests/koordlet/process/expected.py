@@ -29,7 +29,8 @@ class Memory:
     minimum: int = 0
     low: int = 0
     throttling: int = 0
-    oom_group: int = 0
+    oom_group: int | None = 0
+    """None for not said."""
     priority: int = 0
     """Of twelve; 0 for switched off."""
 
@@ -91,8 +92,7 @@ def wishes(fleet: Fleet, policy: Policy) -> Iterator[Wish]:
         if policy.free_cpus and pod.spec.kube is KubeQOS.BESTEFFORT:
             for directory in pod.dirs:
                 yield directory, "cpuset.cpus", policy.free_cpus
-    if policy.memory:
-        yield from _memory_of_classes(fleet, policy)
+    yield from _memory_of_classes(fleet, policy)
 
 
 # --- CPU
@@ -165,15 +165,14 @@ def _config(pod: Pod, policy: Policy) -> Memory | None:
     name = CLASS.get(pod.spec.qos) or KUBE_CLASS[pod.spec.kube]
     base = policy.memory.get(name)
     own = json.loads(pod.spec.annotations.get("koordinator.sh/memoryQOS", "{}"))
-    if not policy.memory and not own:
-        return None
-    match own.get("policy"):
+    match own.pop("policy", None):
         case "none":
             return None
         case "auto":
             base = Memory()
-    if base is None:
+    if base is None and not own:
         return None
+    base = base or Memory(oom_group=None)
     return Memory(
         own.get("minLimitPercent", base.minimum),
         own.get("lowLimitPercent", base.low),
@@ -204,7 +203,9 @@ def _memory_of_pod(pod: Pod, policy: Policy) -> Iterator[Wish]:
     amounts = [_amounts(pod, need) for need in pod.spec.containers]
     minimum, low = _protection(sum(request for request, _ in amounts), config)
     yield from ((pod.dir, "memory.min", minimum), (pod.dir, "memory.low", low))
-    yield pod.dir, "memory.oom.group", config.oom_group
+    if config.oom_group is not None:
+        for directory in (pod.dir, *pod.container_dirs):
+            yield directory, "memory.oom.group", config.oom_group
     for directory, (request, limit) in zip(pod.container_dirs, amounts, strict=True):
         minimum, low = _protection(request, config)
         top = limit if limit > 0 else policy.memory_mib * MIB
@@ -213,7 +214,6 @@ def _memory_of_pod(pod: Pod, policy: Policy) -> Iterator[Wish]:
             high = 2**63 - 1
         yield from ((directory, "memory.min", minimum), (directory, "memory.low", low))
         yield directory, "memory.high", max(high, minimum) if high > 0 else high
-        yield directory, "memory.oom.group", config.oom_group
 
 
 def _memory_of_classes(fleet: Fleet, policy: Policy) -> Iterator[Wish]:
@@ -229,7 +229,7 @@ def _memory_of_classes(fleet: Fleet, policy: Policy) -> Iterator[Wish]:
         directory = qos_dir(fleet.driver, qos) or kubepods_dir(fleet.driver)
         yield from ((directory, "memory.min", minimum), (directory, "memory.low", low))
         config = policy.memory.get(KUBE_CLASS[qos])
-        if config is not None:
+        if config is not None and config.oom_group is not None:
             yield directory, "memory.oom.group", config.oom_group
 
 
