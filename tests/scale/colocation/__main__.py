@@ -65,36 +65,31 @@ def play_round(stage: Stage, readings: Rounds, seconds: float, *, backwards: boo
 
 
 def figures(readings: Rounds, repeated: int) -> list[Figure]:
+    """Of the kinds that were measured."""
+
     def p99(kind: str, phase: str) -> float:
         return median(one.percentile(99) for one in readings[kind, phase]) * 1e3
-
-    def over(kind: str, phase: str) -> float:
-        return p99(kind, phase) / p99(kind, ALONE)
 
     def faults(phase: str) -> float:
         return median(one.refaults for one in readings["memory", phase])
 
-    shares = [one.batch_share for one in readings["cpu", ENFORCED]]
-    disk = [
-        Figure("colocation_disk_p99_alone", p99("disk", ALONE), "ms"),
-        Figure("colocation_disk_p99_best_effort", over("disk", AS_BEST_EFFORT), "x alone"),
-        Figure("colocation_disk_p99_koordlet", over("disk", ENFORCED), "x alone", SLOWDOWN),
-    ] if ("disk", ALONE) in readings else []  # fmt: skip
-    return [
-        Figure("colocation_rounds", len(shares), "rounds"),
-        Figure("colocation_disturbed", repeated, "readings"),
-        Figure("colocation_p99_alone", p99("cpu", ALONE), "ms"),
-        Figure("colocation_p99_ordinary", over("cpu", AS_ORDINARY), "x alone"),
-        Figure("colocation_p99_best_effort", over("cpu", AS_BEST_EFFORT), "x alone"),
-        Figure("colocation_p99_koordlet", over("cpu", ENFORCED), "x alone", SLOWDOWN),
-        Figure("colocation_idle_cpu_used", 100 * median(shares), "%", IDLE_USED, at_least=True),
-        Figure("colocation_memory_p99_alone", p99("memory", ALONE), "ms"),
-        Figure("colocation_memory_p99_best_effort", over("memory", AS_BEST_EFFORT), "x alone"),
-        Figure("colocation_memory_p99_koordlet", over("memory", ENFORCED), "x alone", SLOWDOWN),
-        Figure("colocation_memory_refaults_best_effort", faults(AS_BEST_EFFORT), "pages"),
-        Figure("colocation_memory_refaults_koordlet", faults(ENFORCED), "pages", 0.01 * faults(AS_BEST_EFFORT)),
-        *disk,
-    ]
+    rounds = max(len(found) for found in readings.values())
+    found = [Figure("colocation_rounds", rounds, "rounds"), Figure("colocation_disturbed", repeated, "readings")]
+    for kind, phase in readings:
+        name = f"colocation_{kind}_p99_{phase.replace(' ', '_')}"
+        if phase == ALONE:
+            found.append(Figure(name, p99(kind, phase), "ms"))
+        else:
+            bound = SLOWDOWN if phase == ENFORCED else None
+            found.append(Figure(name, p99(kind, phase) / p99(kind, ALONE), "x alone", bound))
+    if ("cpu", ENFORCED) in readings:
+        used = 100 * median(one.batch_share for one in readings["cpu", ENFORCED])
+        found.append(Figure("colocation_idle_cpu_used", used, "%", IDLE_USED, at_least=True))
+    if ("memory", ENFORCED) in readings:
+        bound = 0.01 * faults(AS_BEST_EFFORT)
+        found.append(Figure("colocation_refaults_best_effort", faults(AS_BEST_EFFORT), "pages"))
+        found.append(Figure("colocation_refaults_koordlet", faults(ENFORCED), "pages", bound))
+    return found
 
 
 def latencies(readings: Rounds) -> picture.Rows:
@@ -112,11 +107,12 @@ def main() -> int:
     parser.add_argument("--once", action="store_true", help="end after the rounds instead of going on until Ctrl-C")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement")
+    parser.add_argument("--only", choices=sorted(PHASES), default=None, help="one kind of hogs")
     parser.add_argument("--svg", type=Path, default=None, help="where to draw the chart, too")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="koord-colocation-") as scratch:
         stage = Stage(Path(scratch))
-        kinds = [kind for kind in PHASES if kind != "disk" or stage.disk is not None]
+        kinds = [kind for kind in PHASES if options.only in (None, kind) and (kind != "disk" or stage.disk is not None)]
         readings: Rounds = {(kind, phase): [] for kind in kinds for phase in PHASES[kind]}
         try:
             stage.open()
@@ -138,7 +134,7 @@ def main() -> int:
     print(picture.bars(latencies(readings)) + "\n")
     if options.svg is not None:
         note = (
-            f"p99 by the service's client, {LOAD:.0%} load; median of {len(readings['cpu', ALONE])} rounds of "
+            f"p99 by the service's client, {LOAD:.0%} load; median of {len(next(iter(readings.values())))} rounds of "
             f"{options.seconds:g} s; kernel {platform.release().partition('-')[0]}, {os.cpu_count()} CPUs"
         )
         options.svg.write_text(picture.svg("A service and batch work on one CPU", note, latencies(readings)))
