@@ -21,8 +21,7 @@ from control.manager.recommender.estimate import Estimate, estimate
 from control.manager.recommender.eviction import choose
 from control.manager.recommender.group import Group
 from control.manager.recommender.groups import (
-    Owner,
-    Target,
+    Members,
     UnsupportedTarget,
     controller,
     measured_container,
@@ -89,11 +88,11 @@ class RecommenderController(Controller):
         members = await self._members({each.metadata.namespace for each in wanted})
         now = self.context.clock.now()
         reports = self._new_reports(
-            {pod.spec.node_name for pods in members.values() for pod, _ in pods if pod.spec.node_name}, now
+            {pod.spec.node_name for pods in members.by_namespace.values() for pod in pods if pod.spec.node_name}, now
         )
         for recommendation in wanted:
             try:
-                await self._one(recommendation, members[recommendation.metadata.namespace], reports, now)
+                await self._one(recommendation, members, reports, now)
             except KubeError as error:
                 log.warning("Recommendation not brought up to date", name=recommendation.metadata.key, err=error)
             await asyncio.sleep(0)
@@ -107,9 +106,9 @@ class RecommenderController(Controller):
         for mode, count in counts.items():
             self._counters.recommendations.labels(str(mode)).set(count)
 
-    async def _members(self, namespaces: set[str]) -> Mapping[str, list[tuple[Pod, tuple[Owner, ...]]]]:
-        """The pods of these namespaces that have not ended, with the controllers above them."""
-        found: dict[str, list[tuple[Pod, tuple[Owner, ...]]]] = defaultdict(list)
+    async def _members(self, namespaces: set[str]) -> Members:
+        """The pods of these namespaces that have not ended."""
+        found = Members()
         if not namespaces:
             return found
         for number, pod in enumerate(self._pods.list()):
@@ -117,7 +116,7 @@ class RecommenderController(Controller):
                 await asyncio.sleep(0)
             namespace = pod.metadata.namespace
             if namespace in namespaces and pod.status.phase not in ("Succeeded", "Failed"):
-                found[namespace].append((pod, self._lineage.of(namespace, pod.metadata)))
+                found.add(pod, self._lineage.of(namespace, pod.metadata))
         return found
 
     def _new_reports(self, nodes: set[str], now: float) -> dict[str, Report]:
@@ -140,7 +139,7 @@ class RecommenderController(Controller):
     async def _one(
         self,
         recommendation: Recommendation,
-        members: Sequence[tuple[Pod, tuple[Owner, ...]]],
+        members: Members,
         reports: Mapping[str, Report],
         now: float,
     ) -> None:
@@ -148,12 +147,11 @@ class RecommenderController(Controller):
         if mode is None:
             told = recommendation.metadata.annotations[ANNOTATION_MODE]
             unsupported = f"metadata.annotations[{ANNOTATION_MODE}]: {told!r} is none of {', '.join(Mode)}"
-        target: Target | None = None
+        pods: Sequence[Pod] = ()
         try:
-            target = target_of(recommendation)
+            pods = members.of(recommendation.metadata.namespace, target_of(recommendation))
         except UnsupportedTarget as error:
             unsupported = str(error)
-        pods = [pod for pod, above in members if target is not None and target.wants(pod, above)]
         group = self._group(recommendation)
         taken, kills = group.learn(pods, reports, now)
         self._counters.samples.inc(taken)

@@ -4,7 +4,8 @@
     memory = ceil(max(p98 x 1.1, 10Mi, what saves a container that was killed)) bytes
 
 The bounds say when a pod that runs with another request is worth replacing: below the median, or above the 99th
-percentile, each with the margin, and each the wider the shorter the history is. `lower <= target <= upper` always.
+percentile, each with the margin, and each the wider the shorter the history is; and never within a tenth of the target,
+since the status, which pods are given, may lag 5 % behind. `lower <= target <= upper` always.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from koordlet.api.analysis import ContainerExplanation, RecommendedContainerStat
 from koordlet.api.quantity import BINARY_SI, Quantity
 
 LOWER_SHARE, UPPER_SHARE = 0.5, 0.99
+SLACK = 0.1
 DAY = 86_400.0
 
 
@@ -76,7 +78,7 @@ def estimate(container: str, model: ContainerModel, settings: Settings, now: flo
     cpu = _bounds(low_cpu * 1000, peak_cpu * 1000, high_cpu * 1000, margin, spread, settings.cpu_floor * 1000)
     memory = _bounds(low_memory, peak_memory, high_memory, margin, spread, max(settings.memory_floor, saved))
     if saved:
-        memory = Bounds(max(memory.lower, min(math.ceil(saved), memory.target)), memory.target, memory.upper)
+        memory = Bounds(max(memory.lower, int(saved * (1 - SLACK))), memory.target, memory.upper)
     confidence = 1.0 if settings.minimum_history <= 0 else min(history / settings.minimum_history, 1.0)
     message = (
         f"cpu {cpu.target}m = {_words(settings.cpu_share, f'{peak_cpu * 1000:.0f}m', margin)}"
@@ -100,8 +102,9 @@ def moved(old: RecommendedContainerStatus, new: RecommendedContainerStatus, perc
 
 def _bounds(low: float, peak: float, high: float, margin: float, spread: float, floor: float) -> Bounds:
     target = _ceil(max(peak * margin, floor))
-    lower = min(_ceil(max(low * margin / spread, floor)), target)
-    return Bounds(lower, target, max(_ceil(high * margin * spread), target))
+    lower = min(low * margin / spread, target * (1 - SLACK))
+    upper = max(high * margin * spread, target * (1 + SLACK))
+    return Bounds(int(lower), target, _ceil(upper))
 
 
 def _ceil(value: float) -> int:

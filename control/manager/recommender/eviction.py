@@ -3,7 +3,8 @@
 Few at a time and never the last: of the pods under one controller a share may be missing, those that are missing
 already count, a workload with fewer pods than the minimum (2) is left alone, and pods of Jobs are too, since their work
 would be lost. Disruption budgets are the Eviction API's to keep, on top of that. A pod that came back unchanged after
-an eviction shows that admission does not reach it (another webhook, an excluded namespace): then nothing is evicted.
+an eviction shows that admission does not reach it (another webhook, an excluded namespace): then nothing is evicted for
+a day.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from koordlet.api.core import Pod
 from koordlet.api.qos import LSE, LSR, qos_class
 
 KEPT_KINDS = frozenset({"Job"})
+RETRY_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def choose(
     far = {pod.metadata.uid: distance(pod, estimates) for pod in pods if _may_go(pod)}
     off = [pod for pod in pods if far.get(pod.metadata.uid, 0.0) > 0]
     for pod in off:
-        if _created(pod) > evicted_at and ANNOTATION_APPLIED not in pod.metadata.annotations:
+        if _created(pod) > evicted_at > now - RETRY_SECONDS and ANNOTATION_APPLIED not in pod.metadata.annotations:
             return Choice(
                 blocked=f"pod {pod.metadata.name} was made after an eviction and does not have the recommended"
                 " requests: the pod webhook does not reach it"

@@ -6,6 +6,7 @@ a Recommendation is the Deployment, and the pod knows its ReplicaSet only.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -53,6 +54,27 @@ class Target:
     def wants(self, pod: Pod, owners: Sequence[Owner]) -> bool:
         """Whether a pod under these controllers belongs to it."""
         return self.matches(pod.metadata.labels) if self.owner is None else self.owner in owners
+
+
+class Members:
+    """The pods of some namespaces, to be asked for by target."""
+
+    def __init__(self) -> None:
+        self.by_namespace: dict[str, list[Pod]] = defaultdict(list)
+        self._by_owner: dict[tuple[str, Owner], list[Pod]] = defaultdict(list)
+
+    def add(self, pod: Pod, above: Sequence[Owner]) -> None:
+        """A pod and the controllers above it."""
+        namespace = pod.metadata.namespace
+        self.by_namespace[namespace].append(pod)
+        for owner in above:
+            self._by_owner[namespace, owner].append(pod)
+
+    def of(self, namespace: str, target: Target) -> Sequence[Pod]:
+        """The pods of a target in a namespace."""
+        if target.owner is not None:
+            return self._by_owner.get((namespace, target.owner), ())
+        return [pod for pod in self.by_namespace.get(namespace, ()) if target.wants(pod, ())]
 
 
 def target_of(recommendation: Recommendation) -> Target:

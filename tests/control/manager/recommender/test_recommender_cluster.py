@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
 from control.manager.recommender.settings import ANNOTATION_APPLIED
 from control.manager.recommender.status import confident
 from koordlet.api.analysis import Recommendation
+from koordlet.api.config import ClusterColocationProfile
 from koordlet.api.core import Pod
 
 FLAGS = (
@@ -21,6 +23,7 @@ WEB = {"type": "workload", "workload": {"kind": "Deployment", "name": "web", "ap
 LARGE = {"requests": {"cpu": "4", "memory": "4Gi"}, "limits": {"cpu": "8", "memory": "4Gi"}}
 SMALL = {"cpu": "1140m", "memory": "1207345062"}
 """What a container that uses one core and 1 GiB should ask for."""
+PODS = "/api/v1/namespaces/default/pods"
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 
 
@@ -79,6 +82,15 @@ async def test_what_is_used_is_recommended_and_given_to_new_pods(world: Any, man
     assert count(running, "applied_total") == 1
     assert count(running, "evictions_total", result="evicted") == 0, "Initial replaces nothing"
 
+    # the next leader goes on from there, and no report counts twice
+    assert await running.stop() == 0
+    before = await world.status("web")
+    again = await manager(*FLAGS, "--recommender-minimum-history=1m", CONTROLLERS, name="b")
+    await until(lambda: count(again, "status_writes_total", result="written") >= 2)
+    after = await world.status("web")
+    assert (after["explain"], after["podStatus"]) == (before["explain"], before["podStatus"])
+    assert count(again, "samples_total") == 0
+
 
 async def test_pods_that_are_far_off_are_replaced_within_their_budget(
     world: Any, checkpoint: Any, manager: Any, until: Any
@@ -116,6 +128,40 @@ async def test_pods_that_are_far_off_are_replaced_within_their_budget(
     assert count(running, "evictions_total", result="evicted") == 4
     (still,) = await world.pods("lone")
     assert still.metadata.uid == lone.metadata.uid and requests(still) == LARGE["requests"]
+
+
+async def test_recommended_pods_become_best_effort_with_those_amounts(
+    world: Any, checkpoint: Any, manager: Any, until: Any
+) -> None:
+    """Ahead of profiles; exclusive CPUs are left alone, whether a pod or a profile says so."""
+    amounts = {"containerStatuses": [{"containerName": "app", "resources": SMALL}]}
+    await world.recommend("web", {"type": "podSelector", "podSelector": {}}, "Initial",
+                          checkpoint=[checkpoint("app")], podStatus=amounts)  # fmt: skip
+    running = await manager(*FLAGS, CONTROLLERS)
+    await until(lambda: _cached_confident(running))
+    for qos, priority in (("BE", "koord-batch"), ("LSR", "koord-prod")):
+        body = {
+            "apiVersion": "config.koordinator.sh/v1alpha1",
+            "kind": "ClusterColocationProfile",
+            "metadata": {"name": qos.lower()},
+            "spec": {"selector": {"matchLabels": {"as": qos}}, "qosClass": qos, "priorityClassName": priority},
+        }
+        await world.raw("POST", "/apis/config.koordinator.sh/v1alpha1/clustercolocationprofiles", body=body)
+    profiles = running.manager.context.caches.informer(ClusterColocationProfile)
+    await until(lambda: len(profiles.list()) == 2)
+
+    async def made(name: str, **labels: str) -> dict[str, Any]:
+        container = {"name": "app", "image": "i", "resources": LARGE}
+        spec = {"containers": [container], "priorityClassName": "koord-prod"}
+        answer = await world.raw("POST", PODS, body={"metadata": {"name": name, "labels": labels}, "spec": spec})
+        resources: dict[str, Any] = json.loads(answer)["spec"]["containers"][0]["resources"]
+        return resources
+
+    batch = {"kubernetes.io/batch-cpu": "1140", "kubernetes.io/batch-memory": SMALL["memory"]}
+    assert (await made("be", **{"as": "BE"}))["requests"] == batch
+    assert (await made("plain"))["requests"] == SMALL
+    assert await made("exclusive", **{"as": "LSR"}) == LARGE
+    assert await made("own", **{"koordinator.sh/qosClass": "LSR"}) == LARGE
 
 
 async def test_what_cannot_be_used_is_told(world: Any, checkpoint: Any, manager: Any, until: Any) -> None:

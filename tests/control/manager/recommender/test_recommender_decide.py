@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from control.manager.recommender.estimate import Bounds, Estimate
 from control.manager.recommender.eviction import choose, distance
-from control.manager.recommender.groups import Owner, UnsupportedTarget, measured_container, owners, target_of
+from control.manager.recommender.groups import Members, Owner, UnsupportedTarget, measured_container, owners, target_of
 from control.manager.recommender.requests import Amounts, give, memory_limit, requested
 from control.manager.recommender.settings import ANNOTATION_APPLIED, ANNOTATION_MODE, MIB, Mode, Settings, mode_of
 from koordlet.api.analysis import Recommendation
@@ -89,7 +89,11 @@ TARGETS = {
 @pytest.mark.parametrize(("target", "candidate", "wanted"), TARGETS.values(), ids=TARGETS)
 def test_whose_pods(target: dict[str, Any], candidate: Pod, wanted: bool) -> None:
     above = owners("ns", candidate.metadata, lambda _, reference: ABOVE.get((reference.kind, reference.name)))
-    assert target_of(recommendation(target)).wants(candidate, above) is wanted
+    chosen, members = target_of(recommendation(target)), Members()
+    members.add(candidate, above)
+    assert chosen.wants(candidate, above) is wanted
+    assert list(members.of("ns", chosen)) == ([candidate] if wanted else [])
+    assert not members.of("elsewhere", chosen)
 
 
 def test_owners_that_control_each_other_end() -> None:
@@ -275,6 +279,7 @@ def test_pods_that_come_back_unchanged_end_it() -> None:
     pods = [far("a"), far("b", meta=new)]
     chosen = choose(pods, KNOWN, DEFAULTS, NOW, evicted_at=NOW - 2 * HOUR)
     assert not chosen.pods and "pod b was made after an eviction" in chosen.blocked
+    assert choose(pods, KNOWN, DEFAULTS, NOW + 23 * HOUR, evicted_at=NOW - 2 * HOUR).pods, "tried again a day later"
     given_ = far("b", meta={**new, "annotations": {ANNOTATION_APPLIED: "w"}})
     assert choose([far("a"), given_], KNOWN, DEFAULTS, NOW, evicted_at=NOW - 2 * HOUR).pods
 
