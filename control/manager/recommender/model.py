@@ -1,9 +1,8 @@
 """What is known of one container of a workload: two decayed histograms and its kills for lack of memory. No I/O.
 
-Samples are cores and bytes, each with the moment it was measured; one that is not newer than the container's last one
-restored from a checkpoint is for the caller to leave out. A kill is a sample of what would have saved the container
-and, because one sample among thousands moves no percentile, a floor under the estimate for one half-life of memory;
-by then the container has shown what it uses when it is let.
+Samples are cores and bytes, each with the moment it was measured; that none comes twice is the caller's care. A kill
+is a sample of what would have saved the container and, because one sample among thousands moves no percentile, a floor
+under the estimate for one half-life of memory; by then the container has shown what it uses when it is let.
 """
 
 from __future__ import annotations

@@ -38,8 +38,9 @@ def confident(status: RecommendationStatus) -> bool:
     return told and any(each.type == LOW_CONFIDENCE and each.status == "False" for each in status.conditions)
 
 
-def compose(old: RecommendationStatus, found: Finding, settings: Settings, now: float, *, generation: int = 0
-            ) -> RecommendationStatus:  # fmt: skip
+def compose(
+    old: RecommendationStatus, found: Finding, settings: Settings, now: float, *, generation: int = 0
+) -> RecommendationStatus:
     """The status as it should be. Without pods or estimates the last recommendation stays."""
     at = Time.from_unix(now)
     conditions = {each.type: each for each in old.conditions}

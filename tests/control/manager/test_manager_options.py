@@ -59,6 +59,8 @@ def test_the_resync_period(text: str, seconds: float | None) -> None:
         ("--metrics-addr=8080", "--metrics-addr"),
         ("--leader-elect-resource-lock=endpoints", "must be one of leases"),
         ("--rest-config-qps=fast", "not an integer"),
+        ("--recommender-cpu-percentile=95", "95 is no share from 0 to 1"),
+        ("--recommender-eviction-share=1.5", "--recommender-eviction-share"),
         ("--metric-addr=:1", "did you mean --metrics-addr"),
     ],
 )
