@@ -19,7 +19,7 @@ import pytest
 pytestmark = pytest.mark.guest
 
 ROOT = Path(__file__).resolve().parents[2]
-SUITES = ("sched", "stalls", "cgroups", "bcc")
+SUITES = ("sched", "stalls", "cgroups", "settings", "bcc")
 TIMEOUT_S = 1500
 ENDS = {"124": "its time was up", "137": "it had to be killed"}
 
