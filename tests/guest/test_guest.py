@@ -20,7 +20,7 @@ pytestmark = pytest.mark.guest
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = ("sched", "stalls", "cgroups", "settings", "bcc")
-TIMEOUT_S = 1500
+TIMEOUT_S = 1800
 ENDS = {"124": "its time was up", "137": "it had to be killed"}
 
 
