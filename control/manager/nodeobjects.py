@@ -27,10 +27,10 @@ from koordlet.app.metrics import UnsuffixedCounter
 from koordlet.kube import Conflict, Informer, KubeError, NotFound, merge_diff
 
 log = get_logger(__name__)
-O = TypeVar("O", NodeMetric, NodeSLO)  # noqa: E741 - the object
+T = TypeVar("T", NodeMetric, NodeSLO)
 
 
-class NodeObjectController(Controller, Generic[O]):
+class NodeObjectController(Controller, Generic[T]):
     """See the module text."""
 
     kind: ClassVar[type]
@@ -40,19 +40,19 @@ class NodeObjectController(Controller, Generic[O]):
     def __init__(self, context: Context, count: UnsuffixedCounter) -> None:
         super().__init__(context)
         self.nodes = context.caches.informer(Node)
-        self.objects: Informer[O] = context.caches.informer(self.kind)
+        self.objects: Informer[T] = context.caches.informer(self.kind)
         self._count = count
 
     @abstractmethod
-    def wanted(self, node: Node, existing: O | None) -> Mapping[str, Any] | None:
+    def wanted(self, node: Node, existing: T | None) -> Mapping[str, Any] | None:
         """The fields of `spec` that are ours, as on the wire; None when nothing can be said now."""
 
     @abstractmethod
-    def owned(self, existing: O) -> Mapping[str, Any]:
+    def owned(self, existing: T) -> Mapping[str, Any]:
         """The same fields as the object has them."""
 
     @abstractmethod
-    def new(self, name: str, spec: Mapping[str, Any]) -> O:
+    def new(self, name: str, spec: Mapping[str, Any]) -> T:
         """A new object."""
 
     def watch(self) -> None:
@@ -74,7 +74,7 @@ class NodeObjectController(Controller, Generic[O]):
         if changed or old is new or any(before.get(name) != after.get(name) for name in self.annotations):
             self.queue.add(new.metadata.name)
 
-    def _object_updated(self, old: O, new: O) -> None:
+    def _object_updated(self, old: T, new: T) -> None:
         if old is new or old.metadata.generation != new.metadata.generation:  # the same twice: a resync
             self.queue.add(new.metadata.name)
 
@@ -97,7 +97,7 @@ class NodeObjectController(Controller, Generic[O]):
             await self._update(existing, spec)
         return None
 
-    async def _delete(self, existing: O) -> None:
+    async def _delete(self, existing: T) -> None:
         name = existing.metadata.name
         try:
             await self.context.client.get(Node, name)
@@ -120,7 +120,7 @@ class NodeObjectController(Controller, Generic[O]):
                 raise
             log.debug("Object is there already, its event brings us back", kind=self.kind.__name__, node=name)
 
-    async def _update(self, existing: O, spec: Mapping[str, Any]) -> None:
+    async def _update(self, existing: T, spec: Mapping[str, Any]) -> None:
         patch = merge_diff(self.owned(existing), spec)
         if not patch:
             return

@@ -142,7 +142,7 @@ class Detector:
         dt = 0.0 if self._at is None else max(now - self._at, 0.0)
         self._at = now
         self._learn(evidence, symptoms, dt, now, strategy)
-        scores = self.scores = self._scores(symptoms, limits, _eligible(evidence.subjects, strategy))
+        scores = self.scores = self._scores(symptoms, limits, eligible(evidence.subjects, strategy))
         before = self._state[rows]
         self._advance(scores, now, strategy)
         after = self._state[rows]
@@ -217,7 +217,7 @@ class Detector:
 
     # --- how bad it is
 
-    def _scores(self, symptoms: Floats, limits: Limits, eligible: NDArray[np.bool_]) -> Floats:
+    def _scores(self, symptoms: Floats, limits: Limits, judged: NDArray[np.bool_]) -> Floats:
         others, own = symptoms[..., NEIGHBOUR], symptoms[..., SELF]
         usual = np.maximum(self._usual[self._rows], 1e-9)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -226,7 +226,7 @@ class Detector:
             )
             neighbour = np.fmax(others / limits.lost, above_usual)
             scores = np.stack([neighbour, own / limits.lost], axis=2)
-        scores[~eligible] = 0.0
+        scores[~judged] = 0.0
         scores[:, ~limits.on] = 0.0
         known: Floats = np.nan_to_num(scores, nan=0.0, posinf=1e9)
         return known
@@ -386,7 +386,8 @@ def _towards(old: Floats, new: Floats, quiet: NDArray[np.bool_], keep: float) ->
     return np.where(quiet[..., None] & ~np.isnan(new), mixed, old)
 
 
-def _eligible(subjects: tuple[Subject, ...], strategy: InterferenceStrategy) -> NDArray[np.bool_]:
+def eligible(subjects: tuple[Subject, ...], strategy: InterferenceStrategy) -> NDArray[np.bool_]:
+    """Which containers can be victims, by their QoS class."""
     classes = set(strategy.victim_qos_classes)
     return np.array([subject.qos in classes for subject in subjects], dtype=bool)
 

@@ -8,7 +8,7 @@ optional: a collector that is not there, or has nothing yet, leaves its resource
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from koordlet.api.sloconfig.interference import InterferenceStrategy, InterferenceThresholds
 from koordlet.interference.cpu import PROBES, CpuWindow, Rows, Shares, cpu_evidence, shares_of, suspicious, waiting
+from koordlet.interference.detector import eligible
 from koordlet.interference.model import Evidence, Floats, Resource, ResourceEvidence
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
 from koordlet.metricsadvisor.culprits import CulpritWindow
@@ -67,10 +68,6 @@ class Frame:
     def column(self, values: Floats) -> Floats:
         """A column of the picture for these containers."""
         return values[self.index]
-
-    def of_class(self, classes: Collection[str]) -> NDArray[np.bool_]:
-        """Which containers are of these QoS classes."""
-        return np.array([subject.qos in classes for subject in self.subjects], dtype=bool)
 
     @property
     def memory_full(self) -> Floats:
@@ -183,8 +180,8 @@ class Gatherer:
         matrix = None
         if sums[0].source in PROBES:
             waited = waiting(*sums, rows)
-            hurt = frame.of_class(strategy.victim_qos_classes)
-            noticed = bool((suspicious(waited, shares, frame.ran)[hurt] >= worth_asking(strategy)).any())
+            judged = eligible(frame.subjects, strategy)
+            noticed = bool((suspicious(waited, shares, frame.ran)[judged] >= worth_asking(strategy)).any())
             if self._culprits.due(sums[0].time_ns, frame.window / READINGS if noticed else SHARES_SECONDS):
                 charges = self._advisor.charges()
                 if charges is not None:

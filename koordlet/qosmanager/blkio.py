@@ -29,7 +29,7 @@ from koordlet.api.wire import WireError
 from koordlet.app.logging import get_logger
 from koordlet.audit import About
 from koordlet.audit import pod as about_pod
-from koordlet.qosmanager.strategy import Decision, Strategy
+from koordlet.qosmanager.strategy import Decision, Strategy, Supports
 from koordlet.qosmanager.view import NodeView, PodView
 from koordlet.resourceexecutor import Setting, Update
 from koordlet.resourceexecutor.blockio import BFQ_WEIGHT, MODEL, QOS, WEIGHT
@@ -53,8 +53,6 @@ _WIRE = {field.name: field.encode_name for field in msgspec.structs.fields(IOCon
 WEIGHTS = (WEIGHT, BFQ_WEIGHT)
 """The first that the kernel has is the one."""
 
-Supports = Callable[[str, str], bool]
-"""(resource, cgroup directory) -> whether the kernel has it there."""
 Claims = Callable[[str, str], str | None]
 """(namespace, claim) -> name of its volume; None while unknown."""
 

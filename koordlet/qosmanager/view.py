@@ -98,7 +98,7 @@ class PodView:
         qos = "" if pod is None else raw_qos_class(pod)
         cpuset, nodes, error = _allocation(pod)
         views = containers or tuple(map(ContainerView, meta.containers))
-        return cls(meta, cpu, memory, qos, cpuset, nodes, error, views)
+        return cls(meta, cpu, memory, qos, cpuset, nodes, error, views, charged)
 
     @property
     def active(self) -> bool:

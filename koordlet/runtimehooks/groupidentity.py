@@ -8,7 +8,7 @@ which nothing idle can outweigh. Strategy and hook in one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from koordlet.api.annotations.pod import cpu_qos
@@ -17,7 +17,7 @@ from koordlet.api.wire import WireError
 from koordlet.app.logging import get_logger
 from koordlet.audit import About
 from koordlet.audit import pod as about_pod
-from koordlet.qosmanager.strategy import Decision, Strategy
+from koordlet.qosmanager.strategy import Decision, Strategy, Supports
 from koordlet.qosmanager.view import NodeView, PodView
 from koordlet.resourceexecutor import Setting, Update
 from koordlet.runtimehooks.hooks import NOTHING, Answer, HookContext, Stage, answer_of, followed
@@ -30,8 +30,6 @@ SYSCTLS = (("sched_core", 0), ("sched_group_identity_enabled", 1))
 """What the vendor's kernel needs first, in this order; core scheduling excludes it."""
 REASON = "GroupIdentity"
 BY_QOS = {"LSE": "lsr", "LSR": "lsr", "LS": "ls", "BE": "be"}
-Supports = Callable[[str, str], bool]
-"""(resource, cgroup directory) -> whether the kernel has it there."""
 
 
 def class_values(strategy: ResourceQOSStrategy) -> dict[str, int | None]:

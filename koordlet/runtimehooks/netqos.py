@@ -16,7 +16,7 @@ from koordlet.api.sloconfig.resourceqos import NET_POLICY_TC
 from koordlet.audit import About
 from koordlet.audit import pod as about_pod
 from koordlet.qosmanager.bandwidth import Bandwidth, of_class, of_pod, policy, total
-from koordlet.qosmanager.strategy import Decision, Strategy
+from koordlet.qosmanager.strategy import Decision, Strategy, Supports
 from koordlet.qosmanager.view import NodeView, PodView
 from koordlet.resourceexecutor import Setting, Update
 from koordlet.resourceexecutor.addresssets import RULE, SET
@@ -39,8 +39,6 @@ LEAST = 8_000
 """bit/s: HTB takes no class without a rate."""
 
 Interface = Callable[[], str | None]
-Supports = Callable[[str, str], bool]
-"""(resource, cgroup directory) -> whether the kernel has it there."""
 
 
 def classes(whole: int, ls: Bandwidth, be: Bandwidth) -> dict[int, HtbClass]:

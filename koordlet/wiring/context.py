@@ -70,6 +70,10 @@ class Context:
         self.runner.add_stop(f"prompt {task.name}", prompt.close)
         return prompt
 
+    def supports(self, resource: str, directory: str) -> bool:
+        """Whether the kernel has it there."""
+        return bool(self.files.support(resource, directory))
+
     def cgroup_ids(self) -> Iterator[tuple[str, int]]:
         """(directory, id) of every cgroup of the cpu hierarchy, parents first."""
         return tree.walk_ids(self.files.hierarchy("cpu"))

@@ -107,7 +107,7 @@ def _netqos(context: Context, actions: InterferenceActions) -> NetQoS:
         log.info("addresses are matched by filters", cause=missing)
     return NetQoS(
         interface,
-        lambda resource, directory: bool(context.files.support(resource, directory)),
+        context.supports,
         missing,
         held=lambda: actions.left("network"),
     )

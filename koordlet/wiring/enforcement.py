@@ -28,7 +28,7 @@ from koordlet.qosmanager.manager import QoSManager
 from koordlet.qosmanager.memoryqos import MemoryQOSReconcile
 from koordlet.qosmanager.memoryreclaim import MemoryReclaim
 from koordlet.qosmanager.pages import attach_enforcement, held_back, held_back_about, state_page
-from koordlet.qosmanager.strategy import Strategy, Supports
+from koordlet.qosmanager.strategy import Strategy
 from koordlet.qosmanager.systemconfig import SystemConfig
 from koordlet.qosmanager.tell import Teller
 from koordlet.qosmanager.view import Judged, NodeView
@@ -89,7 +89,7 @@ def enforcement(
     """Make what the gates ask for, and run it."""
     options, gates, states = context.options, context.gates, cluster.states
     suppress = gates.enabled("BECPUSuppress")
-    actions = InterferenceActions(_supports(context), divided.levers(context), suppress=suppress)
+    actions = InterferenceActions(context.supports, divided.levers(context), suppress=suppress)
     every = [*_strategies(context, actions), *divided.strategies(context, cluster, actions)]
     strategies = [pair for pair in every if pair[1] > 0]
     cookies = Cookies(context.files.procs, context.host.facts.features["core_sched"], boot_clock)
@@ -140,7 +140,7 @@ def enforcement(
     async def page(_: web.Request) -> web.Response:
         state = state_page(manager, executor, RULES)
         state.node_slo = cluster.slo_condition.problems
-        state.equivalents = equivalents(_supports(context), kubepods_dir(states.driver))
+        state.equivalents = equivalents(context.supports, kubepods_dir(states.driver))
         state.held_back = held_back(actions.said, SYSTEM_CLOCK.now() - boot_clock())
         return web.Response(body=encode(state), content_type="application/json")
 
@@ -167,10 +167,6 @@ def _judged(interference: Interference) -> Judged:
     return Judged(tuple(watch.active), watch.policy.current(), None if evidence is None else evidence.at)
 
 
-def _supports(context: Context) -> Supports:
-    return lambda resource, directory: bool(context.files.support(resource, directory))
-
-
 def _strategies(context: Context, actions: InterferenceActions) -> list[tuple[Strategy, float]]:
     options, gates = context.options, context.gates
     found: list[tuple[Strategy, float]] = []
@@ -178,7 +174,7 @@ def _strategies(context: Context, actions: InterferenceActions) -> list[tuple[St
         suppress = CPUSuppress(be_cpu_manager=gates.enabled("BECPUManager"), target=lambda: actions.target)
         found.append((suppress, options.cpu_suppress_interval_seconds))
     if gates.enabled("GroupIdentity"):
-        identity = GroupIdentity(_supports(context))
+        identity = GroupIdentity(context.supports)
         found.append((identity, options.runtime_hooks_reconcile_interval))
     if gates.enabled("CPUSetAllocator"):
         allocator = CPUSetAllocator(
@@ -195,7 +191,7 @@ def _strategies(context: Context, actions: InterferenceActions) -> list[tuple[St
     if gates.enabled("BatchResource"):
         found.append((BatchResource(), options.runtime_hooks_reconcile_interval))
     if gates.enabled("CPUBurst"):
-        beyond = bool(context.files.support("cpu.bvt_warp_ns", ""))  # only Anolis takes a burst above the quota
+        beyond = context.supports("cpu.bvt_warp_ns", "")  # only Anolis takes a burst above the quota
         burst = CPUBurst(interval=options.collect_res_used_interval, beyond_quota=beyond)
         found.append((burst, options.reconcile_interval_seconds))
     if gates.enabled("InterferenceActions"):
@@ -203,8 +199,8 @@ def _strategies(context: Context, actions: InterferenceActions) -> list[tuple[St
     if gates.enabled("SystemConfig"):
         found.append((SystemConfig(), options.reconcile_interval_seconds))
     if gates.enabled("CgroupReconcile"):
-        found.append((MemoryQOSReconcile(_supports(context)), options.reconcile_interval_seconds))
-        found.append((MemoryReclaim(_supports(context)), options.reconcile_interval_seconds))
+        found.append((MemoryQOSReconcile(context.supports), options.reconcile_interval_seconds))
+        found.append((MemoryReclaim(context.supports), options.reconcile_interval_seconds))
     by_cpu = [feature for feature in cpuevict.FEATURES if gates.enabled(feature)]
     if by_cpu:
         evict = cpuevict.CPUEvict(

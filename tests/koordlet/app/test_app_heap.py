@@ -3,8 +3,8 @@
 import subprocess
 import sys
 
-PROGRAM = """
-from koordlet.app.heap import bound_heap
+PRELUDE = """
+from koordlet.app.heap import bound_heap, trim_heap
 import ctypes
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
@@ -14,6 +14,8 @@ def block(size):
     at = libc.malloc(ctypes.c_size_t(size))
     ctypes.memset(at, 1, size)
     return ctypes.c_void_p(at)
+"""
+PROGRAM = """
 assert bound_heap() or BOUND == 0
 libc.free(block(24 << 20))  # would raise glibc's threshold to 24 MiB
 begin = resident()
@@ -29,7 +31,7 @@ def left(bound: bool) -> int:
     program = PROGRAM.replace("BOUND", str(int(bound)))
     if not bound:
         program = program.replace("bound_heap() or", "")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", PRELUDE + program], capture_output=True, text=True, check=True)
     return int(done.stdout)
 
 
@@ -40,16 +42,6 @@ def test_freed_blocks_leave() -> None:
 
 def test_holes_are_given_back() -> None:
     program = """
-from koordlet.app.heap import trim_heap
-import ctypes
-libc = ctypes.CDLL(None)
-libc.malloc.restype = ctypes.c_void_p
-def resident():
-    return int(open("/proc/self/statm").read().split()[1]) * 4096
-def block(size):
-    at = libc.malloc(ctypes.c_size_t(size))
-    ctypes.memset(at, 1, size)
-    return ctypes.c_void_p(at)
 blocks = [(block(64 << 10), block(64)) for _ in range(256)]
 for large, _ in blocks:
     libc.free(large)
@@ -57,7 +49,7 @@ before = resident()
 assert trim_heap()
 print(before - resident())
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", PRELUDE + program], capture_output=True, text=True, check=True)
     assert int(done.stdout) > 12 << 20
 
 
@@ -71,4 +63,4 @@ settle_heap()
 assert gc.get_freeze_count() >= before + 1000
 assert gc.get_freeze_count() > len(gc.get_objects())
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", PRELUDE + program], check=True, timeout=60)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from koordlet.qosmanager.cpurules import CPURules, NodeRules
 from koordlet.qosmanager.look import look
-from koordlet.statesinformer.model import Workloads
+from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
 from koordlet.statesinformer.nodeslo import effective
 from koordlet.system.naming import CgroupDriver
 
-from .conftest import make_node
+from .conftest import make_node, make_pod
 
 
 @pytest.mark.parametrize("static", [True, False])
@@ -28,3 +29,29 @@ def test_rules_of_the_node(static) -> None:
     assert view is not None
     assert (view.cpu_rules, view.kubelet_static, view.normalization) == (rules.cpu, static, 1.5)
     assert view.normalized is static
+
+
+def test_use_of_pods_and_containers() -> None:
+    """Every figure reaches the strategies: what a pod is charged for is where memory is held back from."""
+    meta = make_pod("web").meta
+    subjects = (
+        Subject(SubjectKind.POD, meta.uid, meta.cgroup_dir, "web"),
+        Subject(SubjectKind.CONTAINER, meta.containers[0].id, meta.containers[0].cgroup_dir, "c0"),
+    )
+    workloads = Workloads(1, {meta.uid: meta}, subjects)
+    use = SimpleNamespace(
+        cores=np.array([0.5, 0.4]), memory=np.array([100.0, 90.0]), throttled=np.array([np.nan, 0.25]),
+        memory_with_page_cache=np.array([150.0, 140.0]),
+    )  # fmt: skip
+    picture = SimpleNamespace(at=0.0, workloads=workloads, use=use, node=None)
+    node = SimpleNamespace(object=make_node())
+    states = SimpleNamespace(node=node, slo=effective(None), workloads=workloads, driver=CgroupDriver.CGROUPFS)
+    view = look(
+        states, picture, None, lambda setting: None,  # type: ignore[arg-type]
+        average=lambda kind, labels, seconds: None, now=0.0, collect_interval=1.0,
+    )  # fmt: skip
+    assert view is not None
+    (pod,) = view.pods
+    assert (pod.cpu, pod.memory, pod.charged) == (500, 100, 150)
+    (container,) = pod.containers
+    assert (container.cpu, container.throttled, container.charged) == (400, 0.25, 140)
