@@ -1,0 +1,1 @@
+"""Scheduling plugins, one a module; `registry` names them."""

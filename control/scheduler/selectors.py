@@ -1,0 +1,134 @@
+"""Counting pods by what they carry: a column of counts for each (namespaces, selector), kept current as pods come and go.
+
+Spreading and inter-pod affinity ask two things of the pods on every node: how many match a selector, and how many carry
+a term that a new pod may match. Both are counts by row, maintained when a pod is counted or discounted (trials
+included), so that a cycle only sums them over topology domains:
+
+    matching = counters.matching(namespaces, selector)   # Counter; .data[row]
+    per_domain = domain_sums(domains, matching.data[rows])
+
+Which counters a shape belongs to is decided once and remembered on the shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from control.scheduler.columns import Column, IntArray
+from control.scheduler.pods import PodInfo, Shape
+from control.scheduler.table import NodeTable
+
+Belongs: TypeAlias = Callable[[Shape], int]
+"""How often a pod of this shape counts (0: not at all)."""
+
+
+@dataclass
+class Counter:
+    """`column.data[row]`: the count of the pods on a row. Not `live`: terminating pods count, too."""
+
+    number: int
+    belongs: Belongs
+    live: bool
+    column: Column
+    asked: float = 0.0
+    total: int = 0
+
+    @property
+    def data(self) -> IntArray:
+        found: IntArray = self.column.data
+        return found
+
+
+@dataclass
+class _Membership:
+    """Which counters a shape counts in, as far as `upto` counters were known."""
+
+    upto: int = 0
+    generation: int = 0
+    members: list[tuple[Counter, int]] = field(default_factory=list)
+
+
+class PodCounters:
+    """The counters of one table. `generation` changes when what `belongs` reads changed (labels of namespaces)."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self._table = table
+        self._by_key: dict[Hashable, Counter] = {}
+        self._counters: list[Counter] = []
+        self._generation = 0
+        table.listen(self)
+
+    def __len__(self) -> int:
+        return len(self._counters)
+
+    def counter(self, key: Hashable, belongs: Belongs, *, live: bool = False) -> Counter:
+        """The counter named `key`; made, over the pods that there are, when it is new.
+
+        `live`: terminating pods don't count (spreading; spec 05 §4).
+        """
+        found = self._by_key.get(key)
+        if found is None:
+            found = Counter(len(self._counters), belongs, live, self._table.column(np.int64))
+            self._by_key[key] = found
+            self._counters.append(found)
+            self._fill(found)
+        return found
+
+    def rebuild(self) -> None:
+        """Count everything anew: what some `belongs` reads has changed (labels of a namespace)."""
+        self._generation += 1
+        for counter in self._counters:
+            self._fill(counter)
+
+    def pod_added(self, row: int, pod: PodInfo) -> None:
+        self._count(row, pod, 1)
+
+    def pod_removed(self, row: int, pod: PodInfo) -> None:
+        self._count(row, pod, -1)
+
+    def _count(self, row: int, pod: PodInfo, sign: int) -> None:
+        for counter, times in self._members(pod.shape):
+            if not (counter.live and pod.terminating):
+                counter.column.data[row] += sign * times
+                counter.total += sign * times
+
+    def _members(self, shape: Shape) -> list[tuple[Counter, int]]:
+        membership: _Membership | None = shape.memo.get("counters")
+        if membership is None or membership.generation != self._generation:
+            membership = shape.memo["counters"] = _Membership(generation=self._generation)
+        if membership.upto < len(self._counters):
+            for counter in self._counters[membership.upto :]:
+                times = counter.belongs(shape)
+                if times:
+                    membership.members.append((counter, times))
+            membership.upto = len(self._counters)
+        return membership.members
+
+    def _fill(self, counter: Counter) -> None:
+        counter.column.data[:] = 0
+        counter.total = 0
+        times: dict[int, int] = {}
+        for row, pods in enumerate(self._table.pods):
+            for pod in pods.values():
+                shape = pod.shape
+                if shape.id not in times:
+                    times[shape.id] = counter.belongs(shape)
+                if times[shape.id] and not (counter.live and pod.terminating):
+                    counter.column.data[row] += times[shape.id]
+                    counter.total += times[shape.id]
+
+
+def domain_sums(domains: IntArray, counts: IntArray, size: int) -> IntArray:
+    """[size]: the sum of `counts` in each domain; `domains` numbers them, 0 is no domain and sums to 0."""
+    sums = np.bincount(domains, counts, size).astype(np.int64)
+    sums[0] = 0
+    return sums
+
+
+def frozen(mapping: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """A mapping as a key."""
+    return tuple(sorted(mapping.items()))
