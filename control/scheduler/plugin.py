@@ -3,7 +3,7 @@
 A plugin's points are the methods that it overrides. Points that see nodes get *rows* and answer with a column:
 
 - `filter(state, pod, rows)` answers with a number a row: 0 passes, anything else is a reason of `self.reasons`.
-- `score(state, pod, rows)` answers with a raw score a row; `normalize` brings the scores of the feasible rows to 0..100.
+- `score(state, pod, rows)` answers with a raw score a row; `normalize` brings those of the feasible rows to 0..100.
 
 `Reads` says what an answer for a row depends on, and so how long it may be remembered for pods of one shape. A plugin
 that can only look at one node at a time overrides `filter_row` / `score_row`; it is asked last and only about rows

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from koordlet.api import wire
 from koordlet.api.core import Pod
 from koordlet.api.core.pod import Container, ResourceRequirements
 from koordlet.api.core.podresources import pod_requests
@@ -41,7 +42,7 @@ REPLICA_ANNOTATIONS: Final = frozenset(
 )
 """Differ between replicas; a plugin that reads one of them reads it from the pod, not from the shape."""
 
-_encode = msgspec.json.Encoder(order="deterministic").encode
+_encode = msgspec.json.Encoder(order="deterministic", enc_hook=wire.enc_hook).encode
 
 
 class Shape:

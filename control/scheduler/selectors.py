@@ -1,4 +1,4 @@
-"""Counting pods by what they carry: a column of counts for each (namespaces, selector), kept current as pods come and go.
+"""Counting pods by what they carry: a column of counts for each selector or term, current as pods come and go.
 
 Spreading and inter-pod affinity ask two things of the pods on every node: how many match a selector, and how many carry
 a term that a new pod may match. Both are counts by row, maintained when a pod is counted or discounted (trials

@@ -311,21 +311,21 @@ class Trial:
         """(pod, row it was removed from, or -1 when it was added)"""
 
     def add(self, pod: PodInfo, row: int) -> None:
-        self._table._count(pod, row)  # noqa: SLF001 - a trial is a part of the table
+        self._table._count(pod, row)
         self._done.append((pod, -1))
 
     def remove(self, pod: PodInfo) -> None:
         row = pod.row
-        self._table._discount(pod)  # noqa: SLF001
+        self._table._discount(pod)
         self._done.append((pod, row))
 
     def undo(self) -> None:
         while self._done:
             pod, row = self._done.pop()
             if row < 0:
-                self._table._discount(pod)  # noqa: SLF001
+                self._table._discount(pod)
             else:
-                self._table._count(pod, row)  # noqa: SLF001
+                self._table._count(pod, row)
 
 
 def selected(rows: Rows, size: int) -> RowArray:

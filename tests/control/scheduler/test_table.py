@@ -1,0 +1,70 @@
+"""The table keeps count of nodes and pods, and takes trials back without a trace."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control.scheduler.table import CPU, PODS
+from tests.control.scheduler.build import Cluster, node, pod
+
+
+def test_counts_requests_and_pods() -> None:
+    cluster = Cluster(node("a", cpu="4"), node("b"))
+    cluster.put(pod(cpu="500m", on="a"), pod(cpu=None, memory=None, on="a"))
+    (a,) = cluster.rows("a")
+    assert cluster.table.allocatable[CPU, a] == 4000
+    assert cluster.table.requested[CPU, a] == 500
+    assert cluster.table.requested[PODS, a] == 2
+    assert cluster.table.nonzero[CPU, a] == 600  # 100m for the container that asks for nothing
+
+
+def test_a_removed_node_with_pods_keeps_its_row_until_they_are_gone() -> None:
+    cluster = Cluster(node("a"))
+    (one,) = cluster.put(pod(on="a"))
+    cluster.table.remove_node("a")
+    assert cluster.table.row("a") is None
+    assert not cluster.table.valid[0]
+    cluster.table.remove_pod(one)
+    assert cluster.table.rows == {}
+    assert cluster.table.set_node(node("b")) == 0  # the row is used again
+    assert cluster.table.requested[:, 0].tolist() == [0] * len(cluster.table.resources)
+
+
+def test_a_pod_counts_once() -> None:
+    cluster = Cluster(node("a"))
+    (one,) = cluster.put(pod(on="a"))
+    with pytest.raises(ValueError, match="already counted on a"):
+        cluster.table.add_pod(one, "a")
+
+
+def test_equal_pods_share_a_shape_and_others_do_not() -> None:
+    cluster = Cluster()
+    first, second = cluster.info(pod(labels={"app": "x"})), cluster.info(pod(labels={"app": "x"}))
+    other = cluster.info(pod(labels={"app": "y"}))
+    assert first.shape is second.shape
+    assert other.shape is not first.shape
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=30))
+def test_a_trial_leaves_no_trace(steps: list[tuple[int, int]]) -> None:
+    cluster = Cluster(*(node(f"n{i}") for i in range(4)))
+    infos = cluster.put(*(pod(f"p{i}", cpu=f"{i}00m", on=f"n{i % 4}", labels={"n": str(i)}) for i in range(6)))
+    counter = cluster.counters.counter("odd", lambda shape: int(shape.labels["n"]) % 2)
+    table = cluster.table
+    before = table.requested.copy(), table.nonzero.copy(), counter.data.copy(), [dict(pods) for pods in table.pods]
+    with table.what_if() as trial:
+        for row, number in steps:
+            if infos[number].row >= 0:
+                trial.remove(infos[number])
+            else:
+                trial.add(infos[number], row)
+        expected = [sum(p.shape.requests["cpu"] for p in pods.values()) for pods in table.pods]
+        assert table.requested[CPU, :4].tolist() == expected
+        assert counter.total == sum(int(p.shape.labels["n"]) % 2 for pods in table.pods for p in pods.values())
+    assert np.array_equal(before[0], table.requested)
+    assert np.array_equal(before[1], table.nonzero)
+    assert np.array_equal(before[2], counter.data)
+    assert before[3] == [dict(pods) for pods in table.pods]
