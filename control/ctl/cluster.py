@@ -19,8 +19,8 @@ import yaml
 
 from control.ctl import manifests
 from control.ctl.errors import CtlError
-from control.ctl.manifests import Object
 from control.ctl.state import Settings, write_whole
+from control.manifestfiles import Object
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.api.registry import BY_GVK
 from koordlet.kube import Client, Config, Conflict, KubeError, NotFound, PatchKind

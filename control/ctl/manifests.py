@@ -1,61 +1,42 @@
 """The objects a bare cluster needs before koordlet and the stand-in kubelet can work in it. Data only.
 
-Custom resource definitions come from `koordlet.api.crdgen` and what the manager needs from `control.manager.manifests`,
-the sources of deploy/crds and deploy/manager: an installed package has no deploy folder. Rights are what the agents
-ask for and no more; each has a ServiceAccount of its own.
+Custom resource definitions come from `koordlet.api.crdgen`, what the manager needs from `control.manager.manifests`,
+what koordlet needs from `control.ctl.koordletmanifests`: the sources of deploy/, because an installed package has no
+deploy folder. Rights are what the agents ask for and no more; each has a ServiceAccount of its own.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
+from control.ctl import koordletmanifests as agent
 from control.manager import manifests as manager
+from control.manifestfiles import Object, rule
 from koordlet.api import crdgen
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.api.nodemetric import CollectPolicy, NodeAggregatePolicy
 from koordlet.api.wire import Duration, to_builtins
 
-Object = dict[str, Any]
-
-KUBELET, KOORDLET, MANAGER = "koord-kubelet", "koordlet", manager.ACCOUNT
+KUBELET, KOORDLET, MANAGER = "koord-kubelet", agent.ACCOUNT, manager.ACCOUNT
 """ServiceAccounts in the namespace koordinator-system; also the names of roles and bindings."""
 
 _RBAC = "rbac.authorization.k8s.io"
 
 
-def _rule(group: str, resources: list[str], verbs: list[str], names: list[str] | None = None) -> Object:
-    rule: Object = {"apiGroups": [group], "resources": resources, "verbs": verbs}
-    return {**rule, "resourceNames": names} if names else rule
-
-
 def _kubelet_rules(node: str) -> list[Object]:
     return [
-        _rule("", ["nodes"], ["get", "list", "watch", "create"]),
-        _rule("", ["nodes", "nodes/status"], ["patch"], [node]),
-        _rule("", ["pods"], ["get", "list", "watch", "delete"]),
-        _rule("", ["pods/status"], ["patch"]),
-        _rule("", ["configmaps", "secrets"], ["get"]),
-        _rule("", ["events"], ["create", "patch"]),
-        _rule("events.k8s.io", ["events"], ["create", "patch"]),
-        _rule("coordination.k8s.io", ["leases"], ["create"]),
-        _rule("coordination.k8s.io", ["leases"], ["get", "patch"], [node]),
-        _rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
-        _rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
-    ]
-
-
-def _koordlet_rules(node: str) -> list[Object]:
-    return [
-        _rule("", ["nodes"], ["get", "list", "watch"]),
-        _rule("", ["nodes/pods", "nodes/configz", "nodes/proxy"], ["get"], [node]),
-        _rule("", ["nodes/status"], ["patch"], [node]),
-        _rule("slo.koordinator.sh", ["nodeslos", "nodemetrics"], ["get", "list", "watch"]),
-        _rule("slo.koordinator.sh", ["nodemetrics/status"], ["patch"], [node]),
-        _rule("topology.node.k8s.io", ["noderesourcetopologies"], ["get", "list", "watch", "create"]),
-        _rule("topology.node.k8s.io", ["noderesourcetopologies"], ["patch"], [node]),
-        _rule("", ["events"], ["create", "patch"]),
+        rule("", ["nodes"], ["get", "list", "watch", "create"]),
+        rule("", ["nodes", "nodes/status"], ["patch"], [node]),
+        rule("", ["pods"], ["get", "list", "watch", "delete"]),
+        rule("", ["pods/status"], ["patch"]),
+        rule("", ["configmaps", "secrets"], ["get"]),
+        rule("", ["events"], ["create", "patch"]),
+        rule("events.k8s.io", ["events"], ["create", "patch"]),
+        rule("coordination.k8s.io", ["leases"], ["create"]),
+        rule("coordination.k8s.io", ["leases"], ["get", "patch"], [node]),
+        rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
+        rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
     ]
 
 
@@ -69,25 +50,26 @@ def base(node: str) -> Iterator[Object]:
     yield from manager.namespace()
     yield from manager.priority_classes()
     yield from manager.rbac()
-    for name, rules in ((KUBELET, _kubelet_rules(node)), (KOORDLET, _koordlet_rules(node))):
-        yield {
-            "apiVersion": "v1",
-            "kind": "ServiceAccount",
-            "metadata": {"name": name, "namespace": KOORDINATOR_NAMESPACE},
-        }
-        yield {
-            "apiVersion": f"{_RBAC}/v1",
-            "kind": "ClusterRole",
-            "metadata": {"name": name},
-            "rules": rules,
-        }
-        yield {
-            "apiVersion": f"{_RBAC}/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": name},
-            "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": KOORDINATOR_NAMESPACE}],
-        }
+    yield from agent.rbac(node)
+    subject = {"kind": "ServiceAccount", "name": KUBELET, "namespace": KOORDINATOR_NAMESPACE}
+    yield {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": KUBELET, "namespace": KOORDINATOR_NAMESPACE},
+    }
+    yield {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": KUBELET},
+        "rules": _kubelet_rules(node),
+    }
+    yield {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": KUBELET},
+        "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": KUBELET},
+        "subjects": [subject],
+    }
 
 
 def configuration(*, report_seconds: int, aggregate_seconds: int) -> Object:

@@ -10,19 +10,14 @@ on a verb that nobody uses.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from pathlib import Path
-from typing import Any
 
-import yaml
-
+from control import manifestfiles
 from control.manager.context import COMPONENT
 from control.manager.options import WebhookEnv
+from control.manifestfiles import Object, rule
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.api.priority import BANDS
-
-Object = dict[str, Any]
 
 ACCOUNT = "koord-manager"
 CONFIG = "slo-controller-config"
@@ -30,14 +25,8 @@ CONFIG_TYPE = "koordinator.sh/configmap-type"
 IMAGE = "koordinator-py:latest"
 DEFAULTS = WebhookEnv()
 
-_HEADER = "# Written by `python -m control.manager.manifests`; edit that instead.\n"
+_MODULE = "control.manager.manifests"
 _RBAC = "rbac.authorization.k8s.io"
-
-
-def rule(group: str, resources: list[str], verbs: list[str], names: list[str] | None = None) -> Object:
-    """One PolicyRule."""
-    made: Object = {"apiGroups": [group], "resources": resources, "verbs": verbs}
-    return {**made, "resourceNames": names} if names else made
 
 
 RULES: list[Object] = [
@@ -310,41 +299,13 @@ FILES = {
 }
 
 
-class _Dumper(yaml.SafeDumper):
-    """No anchors: what stands in two places is written twice."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
-
-
 def texts() -> dict[str, str]:
     """File name -> content."""
-    result = {
-        name: _HEADER + yaml.dump_all(make(), Dumper=_Dumper, sort_keys=False, width=120)
-        for name, make in FILES.items()
-    }  # fmt: skip
-    kustomization = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "resources": list(FILES),
-    }
-    return {**result, "kustomization.yaml": _HEADER + yaml.dump(kustomization, sort_keys=False)}
+    return manifestfiles.texts(FILES, _MODULE)
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m control.manager.manifests")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--check", action="store_true")
-    args = parser.parse_args(argv)
-    for name, text in texts().items():
-        path: Path = args.out / name
-        if not args.check:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        elif not path.exists() or path.read_text(encoding="utf-8") != text:
-            sys.stderr.write(f"{path} is not what control.manager.manifests says\n")
-            return 1
-    return 0
+    return manifestfiles.main(argv, texts(), _MODULE)
 
 
 if __name__ == "__main__":

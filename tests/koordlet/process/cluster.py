@@ -30,8 +30,8 @@ TOPOLOGY = f"/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies/{NODE}"
 class Api:
     """An API server process that can be killed and started again, and a client of it."""
 
-    def __init__(self, directory: Path, port: int) -> None:
-        self.directory, self.port = directory, port
+    def __init__(self, directory: Path, port: int, *flags: str) -> None:
+        self.directory, self.port, self.flags = directory, port, flags
         self.process: subprocess.Popen[bytes] | None = None
         self.kubeconfig = directory / "admin.kubeconfig"
 
@@ -41,6 +41,7 @@ class Api:
                 [
                     sys.executable, "-m", "control.standalone.apiserver", f"--data-dir={self.directory}",
                     f"--secure-port={self.port}", "--watch-history=1s", "--watch-history-events=100",
+                    *self.flags,
                 ],
                 stdout=log, stderr=log,
             )  # fmt: skip
@@ -87,7 +88,7 @@ class Kubelet:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                if outer.silent or self.headers.get("Authorization") != f"Bearer {TOKEN}":
+                if outer.silent or not outer.lets_in(self.headers.get("Authorization", ""), self.path):
                     self.close_connection = True
                     return
                 answer = {"kubeletconfig": {"cgroupDriver": "cgroupfs"}}
@@ -108,6 +109,10 @@ class Kubelet:
         self.port = self.server.server_address[1]
         self.thread = threading.Thread(target=self.server.serve_forever)
         self.thread.start()
+
+    def lets_in(self, authorization: str, path: str) -> bool:
+        """Whether whoever calls with this header may see `path`."""
+        return authorization == f"Bearer {TOKEN}"
 
     def close(self) -> None:
         self.server.shutdown()

@@ -1,0 +1,66 @@
+"""Generated folders below deploy/: rules of roles, and objects written as YAML or held against what is written.
+
+A generator names its files and what makes their objects (`FILES`); `main` is its command line:
+
+    python -m control.manager.manifests --out deploy/manager           write them
+    python -m control.manager.manifests --out deploy/manager --check   exit 1 if they differ
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Object = dict[str, Any]
+Files = Mapping[str, Callable[[], list[Object]]]
+"""File name -> what makes its objects, in an order that can be applied."""
+
+
+def rule(group: str, resources: list[str], verbs: list[str], names: list[str] | None = None) -> Object:
+    """One PolicyRule."""
+    made: Object = {"apiGroups": [group], "resources": resources, "verbs": verbs}
+    return {**made, "resourceNames": names} if names else made
+
+
+class _Dumper(yaml.SafeDumper):
+    """No anchors: what stands in two places is written twice."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def texts(files: Files, module: str) -> dict[str, str]:
+    """File name -> content, a kustomization last; `module` is named in each as the place to edit."""
+    header = f"# Written by `python -m {module}`; edit that instead.\n"
+    result = {
+        name: header + yaml.dump_all(make(), Dumper=_Dumper, sort_keys=False, width=120)
+        for name, make in files.items()
+    }  # fmt: skip
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": list(files),
+    }
+    return {**result, "kustomization.yaml": header + yaml.dump(kustomization, sort_keys=False)}
+
+
+def main(argv: list[str], made: Mapping[str, str], module: str) -> int:
+    """See the module text; `made` is what `texts` says."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args(argv)
+    for name, text in made.items():
+        path: Path = args.out / name
+        if not args.check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        elif not path.exists() or path.read_text(encoding="utf-8") != text:
+            sys.stderr.write(f"{path} is not what {module} says\n")
+            return 1
+    return 0

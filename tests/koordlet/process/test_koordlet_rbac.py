@@ -1,0 +1,259 @@
+"""A koordlet process under the role of deploy/koordlet: nothing it asks is refused, no right goes unused.
+
+The API server writes an audit log; the kubelet is this process and asks the server, as a real one does, who calls and
+whether they may. koordlet is brought to do everything that it does with the API: it reports, evicts a pod, says what of
+a NodeSLO it does not take (twice: the second time the Event is counted up), looks up a claim, and keeps the node's
+topology against somebody who changes it all the time, so that a write of its own comes too late now and then.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from control.ctl import koordletmanifests as manifests
+from koordlet.api import crdgen
+from koordlet.system.naming import KubeQOS, container_dir
+from koordlet.system.roots import Roots
+
+from tests.koordlet.process.cluster import METRIC, NODE, TOPOLOGY, Api, Kubelet
+
+pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
+
+ROOT = Path(__file__).resolve().parents[3]
+USER = f"system:serviceaccount:koordinator-system:{manifests.ACCOUNT}"
+SYSTEM = "/api/v1/namespaces/koordinator-system"
+SLO = f"/apis/slo.koordinator.sh/v1alpha1/nodeslos/{NODE}"
+GATES = "BlkIOReconcile=true,BEMemoryEvict=true"
+FULL = {"enable": True, "memoryEvictThresholdPercent": 1, "memoryEvictLowerPercent": 0}
+"""Every node is fuller than that."""
+BLOCKS = {"blocks": [{"type": "podvolume", "name": "data", "ioCfg": {"readBPS": 1 << 20}}]}
+Right = tuple[str, str, str]
+
+
+class AskingKubelet(Kubelet):
+    """Whoever calls is looked up and must have a right: to the path, or for every second call to nodes/proxy."""
+
+    def __init__(self, directory: Path, api: Api) -> None:
+        self.used: set[Right] = set()
+        self.refused: set[tuple[str, str]] = set()
+        self._api, self._old = api, True
+        super().__init__(directory)
+
+    def lets_in(self, authorization: str, path: str) -> bool:
+        token = authorization.removeprefix("Bearer ")
+        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
+        user = self._api.call("POST", "/apis/authentication.k8s.io/v1/tokenreviews", review)["status"]
+        self._old = not self._old
+        subresource = "proxy" if self._old else path.strip("/")
+        spec = {
+            "user": user.get("user", {}).get("username", ""),
+            "groups": user.get("user", {}).get("groups", []),
+            "resourceAttributes": {"verb": "get", "resource": "nodes", "subresource": subresource, "name": NODE},
+        }
+        body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+        answer = self._api.call("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", body)
+        if not answer["status"]["allowed"]:
+            self.refused.add((spec["user"], subresource))
+            return False
+        self.used.add(("", f"nodes/{subresource}", "get"))
+        return True
+
+
+def granted() -> set[Right]:
+    """(group, resource, verb) of all rules."""
+    return {
+        (group, resource, verb)
+        for rule in manifests.rules()
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def asked(audit: Path) -> Iterator[tuple[Right, int, str]]:
+    """What koordlet asked for, with the answer."""
+    for line in map(json.loads, audit.read_text().splitlines()):
+        if line["user"]["username"] == USER and line["objectRef"].get("resource"):
+            ref = line["objectRef"]
+            resource = ref["resource"] + (f"/{ref['subresource']}" if ref.get("subresource") else "")
+            yield (ref.get("apiGroup", ""), resource, line["verb"]), line["responseStatus"]["code"], line["requestURI"]
+
+
+def install(api: Api, kubelet_port: int) -> None:
+    """CRDs, the Node and its objects, and deploy/koordlet."""
+    for crd in crdgen.documents().values():
+        api.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+    api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "koordinator-system"}})
+    account, role, binding = yaml.safe_load_all((ROOT / "deploy/koordlet/rbac.yaml").read_text())
+    api.call("POST", f"{SYSTEM}/serviceaccounts", account)
+    api.call("POST", "/apis/rbac.authorization.k8s.io/v1/clusterroles", role)
+    api.call("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
+    (daemonset,) = yaml.safe_load_all((ROOT / "deploy/koordlet/daemonset.yaml").read_text())
+    api.call("POST", "/apis/apps/v1/namespaces/koordinator-system/daemonsets", daemonset)
+    api.call("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+    amounts = {"cpu": "2", "memory": "4Gi"}
+    status = {"addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+              "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet_port}},
+              "capacity": amounts, "allocatable": amounts}  # fmt: skip
+    api.patch(f"/api/v1/nodes/{NODE}/status", {"status": status})
+
+
+def report_and_obey(api: Api) -> None:
+    """Objects of the manager: how to report, and a policy that has a pod evicted."""
+    group = {"apiVersion": "slo.koordinator.sh/v1alpha1", "metadata": {"name": NODE}}
+    policy = {"aggregateDurationSeconds": 30, "reportIntervalSeconds": 30}
+    metric = {**group, "kind": "NodeMetric", "spec": {"metricCollectPolicy": policy}}
+    api.call("POST", METRIC.rpartition("/")[0], metric)
+    spec = {"resourceUsedThresholdWithBE": FULL, "resourceQOSStrategy": {"beClass": {"cpuQOS": {"enable": False}}}}
+    api.call("POST", SLO.rpartition("/")[0], {**group, "kind": "NodeSLO", "spec": spec})
+
+
+def token(api: Api) -> str:
+    """Of koordlet's account."""
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+    answer = api.call("POST", f"{SYSTEM}/serviceaccounts/{manifests.ACCOUNT}/token", body)
+    found: str = answer["status"]["token"]
+    return found
+
+
+def kubeconfig(api: Api, scratch: Path) -> Path:
+    document = yaml.safe_load(api.kubeconfig.read_text())
+    document["users"] = [{"name": "koordlet", "user": {"token": token(api)}}]
+    document["contexts"][0]["context"]["user"] = "koordlet"
+    path = scratch / "koordlet.kubeconfig"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def running_pod(api: Api, tools: Any, tree: Any, name: str, qos: str, kube_qos: KubeQOS) -> dict[str, Any]:
+    """A pod of the API server, with its cgroups; as its kubelet tells of it."""
+    annotations = {"koordinator.sh/blkioQOS": json.dumps(BLOCKS)} if qos == "LS" else {}
+    claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"koordinator.sh/qosClass": qos}, "annotations": annotations},
+        "spec": {"nodeName": NODE, "volumes": [claim], "containers": [{"name": "main", "image": "none"}]},
+    }
+    pod = api.call("POST", "/api/v1/namespaces/default/pods", body)
+    uid, digest = pod["metadata"]["uid"], uuid.uuid4().hex + uuid.uuid4().hex
+    directory = container_dir(tree.driver, kube_qos, uid, f"containerd://{digest}")
+    tree.mkdir(directory)
+    container = tools.Container(tree, uid, digest, directory)
+    tree.containers.append(container)
+    container.run(tools.touch(1))
+    status = {"name": "main", "containerID": f"containerd://{digest}", "state": {"running": {}}}
+    return {**pod, "status": {"phase": "Running", "qosClass": kube_qos.value, "containerStatuses": [status]}}
+
+
+def refuse_and_accept(api: Api, tools: Any) -> None:
+    """A NodeSLO that is not taken, taken, and not taken for the same reason again."""
+
+    def said(status: str) -> bool:
+        found = api.call("GET", f"/api/v1/nodes/{NODE}")["status"].get("conditions", [])
+        return any(one["type"] == "NodeSLOInvalid" and one["status"] == status for one in found)
+
+    for policy, status in (("always", "True"), ("none", "False"), ("always", "True")):
+        api.patch(SLO, {"spec": {"cpuBurstStrategy": {"policy": policy}}})
+        tools.until(lambda status=status: said(status), f"NodeSLOInvalid {status}")
+
+
+def meddle(api: Api, number: int) -> None:
+    """Take from the topology what is koordlet's, and write what is not: its next write may find another version."""
+    tampered = {"topologyPolicies": ["BestEffort"]} if number % 5 == 0 else {}
+    try:
+        api.patch(TOPOLOGY, {"metadata": {"annotations": {"somebody": str(number)}}, **tampered})
+    except urllib.error.HTTPError as error:
+        assert error.code == 404, error
+
+
+def test_every_call_is_allowed_and_every_right_is_used(
+    tools: Any, trees: Any, views: Any, koordlets: Any, tmp_path: Path
+) -> None:
+    tree, audit = trees(), tmp_path / "audit.log"
+    api = Api(tmp_path / "api", tools.free_port(), f"--audit-log-path={audit}")
+    api.start()
+    kubelet = AskingKubelet(tmp_path, api)
+    try:
+        tools.until(api.ready, "the API server")
+        install(api, kubelet.port)
+        tools.until(lambda: api.find(SLO.rpartition("/")[0]), "NodeSLO served")
+        tools.until(lambda: api.find(f"{SYSTEM.replace('koordinator-system', 'default')}/serviceaccounts/default"),
+                    "the namespace's account")  # fmt: skip
+        report_and_obey(api)
+        kubelet.pods = [
+            running_pod(api, tools, tree, "web", "LS", KubeQOS.BURSTABLE),
+            running_pod(api, tools, tree, "job", "BE", KubeQOS.BESTEFFORT),
+        ]
+        view = views(tree)
+        koordlet = koordlets(
+            view, f"--kubeconfig={kubeconfig(api, view.scratch)}", f"--feature-gates={GATES}", "--probes=off",
+            "--cgroup-stats=files", "--kubelet-sync-interval=1s", "--node-topology-sync-interval=100ms",
+            "--memory-evict-cool-time-seconds=0", standalone=False,
+        )  # fmt: skip
+        refuse_and_accept(api, tools)
+
+        def unused(without: str = "") -> set[Right]:
+            used = {right for right, _, _ in asked(audit)} | kubelet.used
+            return {right for right in granted() - used if right[2] != without}
+
+        numbers = iter(range(1 << 30))
+
+        def everything() -> bool:
+            meddle(api, next(numbers))
+            return not unused(without="watch")  # a watch is in the audit log when it ends
+
+        try:
+            tools.until(everything, "every right to be used", 90.0)
+        except pytest.fail.Exception:
+            pass  # said below
+        reported = api.find(METRIC).get("status", {})
+        assert koordlet.terminate() == 0
+        tools.until(lambda: not any(verb == "watch" for _, _, verb in unused()) or None, "watches in the audit log")
+        assert not unused(), f"granted and never used; log: {koordlet.log[-3000:]}"
+        refused = {(right, uri) for right, code, uri in asked(audit) if code in (401, 403)}
+        assert not refused | kubelet.refused
+        assert {right for right, _, _ in asked(audit)} <= granted()
+        assert reported["nodeMetric"]["nodeUsage"]["resources"].keys() == {"cpu", "memory"}
+        assert "deletionTimestamp" in api.find("/api/v1/namespaces/default/pods/job")["metadata"], "evicted"
+    finally:
+        kubelet.close()
+        api.kill()
+        for container in tree.containers:
+            container.end()
+
+
+def test_deploy_holds_what_koordlet_is_installed_with() -> None:
+    for name, text in manifests.texts().items():
+        assert (ROOT / "deploy/koordlet" / name).read_text() == text, "run python -m control.ctl.koordletmanifests"
+    assert {path.name for path in (ROOT / "deploy/koordlet").iterdir()} == set(manifests.texts())
+
+
+def test_everything_that_koordlet_looks_for_on_the_host_is_mounted() -> None:
+    (daemonset,) = manifests.daemonset()
+    spec = daemonset["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    inside = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    outside = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
+    assert set(inside.values()) == set(outside)
+    here, there = Roots.daemonset(), Roots.host()
+    for name in ("cgroup", "sys", "sys_fs", "var_run", "run", "var_lib_kubelet", "hook_config", "terway_qos"):
+        assert outside[inside[str(getattr(here, name))]] == str(getattr(there, name)), name
+    assert spec["hostPID"] and spec["hostNetwork"], "/proc and the network are the node's"
+    written = [argument.partition("=")[2] for argument in container["args"] if "=/" in argument]
+    assert all(any(path.startswith(f"{mount}/") or path == mount for mount in inside) for path in written), written
+
+
+def test_a_role_for_one_node_writes_to_its_objects_only() -> None:
+    writes = {"patch"}
+    for rule in manifests.rules("n1"):
+        if writes & set(rule["verbs"]) and rule["resources"] != ["events"]:
+            assert rule["resourceNames"] == ["n1"], rule
