@@ -1,0 +1,352 @@
+"""Arguments of every plugin, upstream's and Koordinator's, with their defaults (spec 05 §2.3).
+
+Field names in JSON are the camelCase of the attribute unless a field says otherwise. Defaults are the values that hold
+when the configuration says nothing, conditional ones are filled in when the object is made. `ARGS` tells which
+arguments a plugin takes; a plugin that is not in it takes none. Limits are checked by `argchecks`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from koordlet.api.core.selectors import NodeAffinity, TopologySpreadConstraint
+from koordlet.api.quantity import Quantity
+from koordlet.api.times import Duration
+
+AGGREGATIONS: Final = ("avg", "p50", "p90", "p95", "p99")
+
+
+class Args(msgspec.Struct, frozen=True, rename="camel"):
+    """Base of all arguments. Shared by whoever holds them, so never changed."""
+
+
+class ResourceSpec(Args, frozen=True):
+    """A resource and what it weighs in a score."""
+
+    name: str = ""
+    weight: int = 0
+
+
+def weights(**amounts: int) -> list[ResourceSpec]:
+    """Resources and weights, in order."""
+    return [ResourceSpec(name, weight) for name, weight in amounts.items()]
+
+
+# -- upstream ----------------------------------------------------------------------------------------------------------
+
+
+class UtilizationShapePoint(Args, frozen=True):
+    """A point of a score function: at `utilization` percent the score is `score`, 0..10."""
+
+    utilization: int = 0
+    score: int = 0
+
+
+class RequestedToCapacityRatioParam(Args, frozen=True):
+    """The score function of the strategy of that name."""
+
+    shape: list[UtilizationShapePoint] = msgspec.field(default_factory=list)
+
+
+class ScoringStrategy(Args, frozen=True):
+    """How amounts become a score. Koordinator's plugins know only the first three types."""
+
+    type: str = "LeastAllocated"
+    resources: list[ResourceSpec] = msgspec.field(default_factory=list)
+    requested_to_capacity_ratio: RequestedToCapacityRatioParam | None = None
+
+
+class NodeResourcesFitArgs(Args, frozen=True):
+    """Without resources: cpu 1, memory 1; a weight of 0 is 1."""
+
+    ignored_resources: list[str] = msgspec.field(default_factory=list)
+    ignored_resource_groups: list[str] = msgspec.field(default_factory=list)
+    scoring_strategy: ScoringStrategy = ScoringStrategy()
+
+    def __post_init__(self) -> None:
+        given = self.scoring_strategy
+        resources = [msgspec.structs.replace(one, weight=one.weight or 1) for one in given.resources]
+        strategy = msgspec.structs.replace(given, resources=resources or weights(cpu=1, memory=1))
+        force_setattr(self, "scoring_strategy", strategy)
+
+
+class NodeResourcesBalancedAllocationArgs(Args, frozen=True):
+    """Without resources: cpu 1, memory 1; a weight of 0 is 1, and no other is allowed."""
+
+    resources: list[ResourceSpec] = msgspec.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        resources = [msgspec.structs.replace(one, weight=one.weight or 1) for one in self.resources]
+        force_setattr(self, "resources", resources or weights(cpu=1, memory=1))
+
+
+class NodeAffinityArgs(Args, frozen=True):
+    """`added_affinity` holds for every pod of the profile, besides its own."""
+
+    added_affinity: NodeAffinity | None = None
+
+
+class PodTopologySpreadArgs(Args, frozen=True):
+    """`defaulting_type` System: zone 5, hostname 3; List: `default_constraints`. For pods without constraints."""
+
+    default_constraints: list[TopologySpreadConstraint] = msgspec.field(default_factory=list)
+    defaulting_type: str = "System"
+
+
+class InterPodAffinityArgs(Args, frozen=True):
+    """`hard_pod_affinity_weight`: what required affinity of existing pods weighs in the score."""
+
+    hard_pod_affinity_weight: int = 1
+    ignore_preferred_terms_of_existing_pods: bool = False
+
+
+class VolumeBindingArgs(Args, frozen=True):
+    """`bind_timeout_seconds`: how long PreBind waits for volumes. `shape`: score by used capacity; none, no score."""
+
+    bind_timeout_seconds: int = 600
+    shape: list[UtilizationShapePoint] = msgspec.field(default_factory=list)
+
+
+class DefaultPreemptionArgs(Args, frozen=True):
+    """How many nodes preemption looks at: the larger of a share in percent and a number."""
+
+    min_candidate_nodes_percentage: int = 10
+    min_candidate_nodes_absolute: int = 100
+
+
+class DynamicResourcesArgs(Args, frozen=True):
+    """Accepted; resource claims are not scheduled by this scheduler."""
+
+    filter_timeout: Duration = Duration("10s")
+    binding_timeout: Duration = Duration("600s")
+
+
+# -- Koordinator: load and gangs ---------------------------------------------------------------------------------------
+
+
+class LoadAwareSchedulingAggregatedArgs(Args, frozen=True):
+    """Percentiles instead of averages, for the filter (`usage…`) and the score; a duration of 0 is the longest."""
+
+    usage_thresholds: dict[str, int] = msgspec.field(default_factory=dict)
+    usage_aggregation_type: str = ""
+    usage_aggregated_duration: Duration = Duration("0")
+    score_aggregation_type: str = ""
+    score_aggregated_duration: Duration = Duration("0")
+
+
+class LoadAwareSchedulingArgs(Args, frozen=True):
+    """Maps are by resource name: thresholds and factors in percent, a threshold of 0 is off."""
+
+    filter_expired_node_metrics: bool = True
+    node_metric_expiration_seconds: int = 180
+    enable_schedule_when_node_metrics_expired: bool = False
+    resource_weights: dict[str, int] = msgspec.field(default_factory=dict)
+    dominant_resource_weight: int = 0
+    usage_thresholds: dict[str, int] = msgspec.field(default_factory=dict)
+    prod_usage_thresholds: dict[str, int] = msgspec.field(default_factory=dict)
+    prod_usage_include_sys: bool = False
+    score_according_prod_usage: bool = False
+    estimator: str = ""
+    estimated_scaling_factors: dict[str, int] = msgspec.field(default_factory=dict)
+    estimated_seconds_after_pod_scheduled: int | None = None
+    estimated_seconds_after_initialized: int | None = None
+    allow_customize_estimation: bool = False
+    aggregated: LoadAwareSchedulingAggregatedArgs | None = None
+    supported_resources: list[str] = msgspec.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.resource_weights and not self.dominant_resource_weight:
+            force_setattr(self, "resource_weights", {"cpu": 1, "memory": 1})
+        if not self.usage_thresholds:
+            force_setattr(self, "usage_thresholds", {"cpu": 65, "memory": 95})
+        force_setattr(self, "estimated_scaling_factors", {"cpu": 85, "memory": 70} | self.estimated_scaling_factors)
+
+
+class CoschedulingArgs(Args, frozen=True):
+    """`default_timeout`: how long a gang waits at Permit. `skip_check_schedule_cycle` has no effect any more."""
+
+    default_timeout: Duration = Duration("600s")
+    controller_workers: int = 1
+    skip_check_schedule_cycle: bool = False
+    enable_preemption: bool = False
+    aware_network_topology: bool = False
+    default_match_policy: str = "once-satisfied"
+
+
+# -- Koordinator: resources --------------------------------------------------------------------------------------------
+
+
+class PreAllocationConfig(Args, frozen=True):
+    """Which running pods a reservation may take over."""
+
+    enable_cluster_mode: bool = False
+    cluster_label_key: str = "pod.koordinator.sh/is-pre-allocatable"
+    cluster_priority_annotation_key: str = "pod.koordinator.sh/pre-allocatable-priority"
+    prefer_no_pre_allocated_pods: bool = False
+
+
+class ReservationSelectorIndex(Args, frozen=True):
+    """Labels by which reservations are found without looking at all of them."""
+
+    enabled: bool = False
+    key_prefixes: list[str] = msgspec.field(default_factory=list)
+    keys: list[str] = msgspec.field(default_factory=list)
+
+
+class ReservationArgs(Args, frozen=True):
+    """Of the numbers of seconds and workers, 0 is the default."""
+
+    enable_preemption: bool = False
+    min_candidate_nodes_percentage: int = 10
+    min_candidate_nodes_absolute: int = 100
+    controller_workers: int = 1
+    gc_duration_seconds: int = 86400
+    gc_interval_seconds: int = 60
+    disable_garbage_collection: bool = False
+    resync_interval_seconds: int = 60
+    pre_allocation_config: PreAllocationConfig = PreAllocationConfig()
+    ignored_resources: list[str] = msgspec.field(default_factory=list)
+    ignored_resource_groups: list[str] = msgspec.field(default_factory=list)
+    reservation_selector_index: ReservationSelectorIndex = ReservationSelectorIndex()
+
+    def __post_init__(self) -> None:
+        for name, default in _RESERVATION_NUMBERS.items():
+            if getattr(self, name) == 0:
+                force_setattr(self, name, default)
+
+
+_RESERVATION_NUMBERS: Final = {
+    "controller_workers": 1,
+    "gc_duration_seconds": 86400,
+    "gc_interval_seconds": 60,
+    "resync_interval_seconds": 60,
+}
+QUOTA_UNLIMITED: Final = (2**63 - 1) // 5
+"""What default and system quota groups may use."""
+
+
+class HookPluginConf(Args, frozen=True):
+    """A hook of ElasticQuota: which factory makes it, and what the factory is told."""
+
+    key: str = ""
+    factory_key: str = ""
+    factory_args: str = ""
+
+
+def _unlimited() -> dict[str, Quantity]:
+    return {"cpu": Quantity.of(QUOTA_UNLIMITED), "memory": Quantity.of(QUOTA_UNLIMITED)}
+
+
+class ElasticQuotaArgs(Args, frozen=True):
+    """`…_max`: resource name -> amount."""
+
+    delay_evict_time: Duration = Duration("120s")
+    revoke_pod_interval: Duration = Duration("1s")
+    default_quota_group_max: dict[str, Quantity] = msgspec.field(default_factory=_unlimited)
+    system_quota_group_max: dict[str, Quantity] = msgspec.field(default_factory=_unlimited)
+    quota_group_namespace: str = "koordinator-system"
+    monitor_all_quotas: bool = False
+    enable_check_parent_quota: bool = False
+    enable_runtime_quota: bool = True
+    enable_min_quota_scale: bool = True
+    disable_default_quota_preemption: bool = True
+    enable_queue_hint: bool = False
+    quota_snapshot_update_interval: Duration = Duration("120s")
+    hook_plugins: list[HookPluginConf] = msgspec.field(default_factory=list)
+
+
+def _least_of_cpu_and_memory() -> ScoringStrategy:
+    return ScoringStrategy("LeastAllocated", weights(cpu=1, memory=1))
+
+
+class NodeNUMAResourceArgs(Args, frozen=True):
+    """`default_cpu_bind_policy`: of LSE and LSR pods that ask for none."""
+
+    default_cpu_bind_policy: str = msgspec.field(default="FullPCPUs", name="defaultCPUBindPolicy")
+    scoring_strategy: ScoringStrategy = msgspec.field(default_factory=_least_of_cpu_and_memory)
+    numa_scoring_strategy: ScoringStrategy = msgspec.field(default_factory=_least_of_cpu_and_memory)
+
+
+class GPUSharedResourceTemplatesConfig(Args, frozen=True):
+    """Where the templates of shared GPUs are, and the resources that they are for."""
+
+    config_map_namespace: str = "koordinator-system"
+    config_map_name: str = "gpu-shared-resource-templates"
+    matched_resources: list[str] = msgspec.field(default_factory=lambda: ["huawei.com/npu-core"])
+
+
+class GPUShareUnsupportedModel(Args, frozen=True):
+    """A GPU that can't be shared."""
+
+    vendor: str = ""
+    model: str = ""
+
+
+_DEVICE_RESOURCES: Final = ("gpu-memory-ratio", "gpu-memory", "rdma", "fpga")
+
+
+def _least_of_devices() -> ScoringStrategy:
+    return ScoringStrategy("LeastAllocated", [ResourceSpec(f"koordinator.sh/{name}", 1) for name in _DEVICE_RESOURCES])
+
+
+class DeviceShareArgs(Args, frozen=True):
+    """`allocator` is deprecated and has no effect."""
+
+    allocator: str = ""
+    scoring_strategy: ScoringStrategy = msgspec.field(default_factory=_least_of_devices)
+    disable_device_numa_topology_alignment: bool = msgspec.field(
+        default=False, name="disableDeviceNUMATopologyAlignment"
+    )
+    gpu_shared_resource_templates_config: GPUSharedResourceTemplatesConfig = msgspec.field(
+        default_factory=GPUSharedResourceTemplatesConfig
+    )
+    gpu_share_unsupported_models: list[GPUShareUnsupportedModel] = msgspec.field(default_factory=list)
+
+
+# -- Koordinator: small plugins ----------------------------------------------------------------------------------------
+
+
+class ResourcesType(Args, frozen=True):
+    """How one resource is scored, MostAllocated or LeastAllocated, and what it weighs."""
+
+    type: str = ""
+    weight: int = 0
+
+
+class NodeResourcesFitPlusArgs(Args, frozen=True):
+    """By resource name."""
+
+    resources: dict[str, ResourcesType] = msgspec.field(default_factory=dict)
+
+
+class ScarceResourceAvoidanceArgs(Args, frozen=True):
+    """Resources whose nodes are kept for pods that request them."""
+
+    resources: list[str] = msgspec.field(default_factory=list)
+
+
+class SchedulingHintArgs(Args, frozen=True):
+    """How many nodes a hint may name."""
+
+    max_hint_nodes: int = 100
+
+
+ARGS: Final[dict[str, type[Args]]] = {
+    kind.__name__.removesuffix("Args"): kind
+    for kind in (
+        *(NodeResourcesFitArgs, NodeResourcesBalancedAllocationArgs, NodeAffinityArgs, PodTopologySpreadArgs),
+        *(InterPodAffinityArgs, VolumeBindingArgs, DefaultPreemptionArgs, DynamicResourcesArgs),
+        *(LoadAwareSchedulingArgs, CoschedulingArgs, ReservationArgs, ElasticQuotaArgs, NodeNUMAResourceArgs),
+        *(DeviceShareArgs, NodeResourcesFitPlusArgs, ScarceResourceAvoidanceArgs, SchedulingHintArgs),
+    )
+}
+"""Plugin -> its arguments; kind in configuration files: the type's name."""
+
+
+def default_args(plugin: str) -> Any:
+    """The arguments of a plugin that is configured without; None for one that takes none."""
+    kind = ARGS.get(plugin)
+    return None if kind is None else kind()
