@@ -1,0 +1,349 @@
+"""One pod's scheduling cycle, from PreFilter to Permit, in one synchronous go (spec 05 §3.5, §5.3 to §5.5).
+
+    placement = cycle.place(pod)        # assumed in the cache, reserved, and allowed or parked at Permit
+    except FitError as failure: …       # no node fits; PostFilter has run
+    except CycleFailed as failure: …    # an error, or a rejection after a node was chosen; everything is taken back
+
+All nodes are looked at, not a sample: remembered answers make that cheap, and a sample's loss of score is none. Only
+an explicit `percentageOfNodesToScore` limits how many feasible nodes are scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from control.scheduler.cache import Cache
+from control.scheduler.columns import IntArray, RowArray
+from control.scheduler.failures import LEFT_OUT, PASS, Codes, FitError
+from control.scheduler.framework import Framework
+from control.scheduler.plugin import CycleState, Reads
+from control.scheduler.pods import PodInfo
+from control.scheduler.remembered import Memory, Remembered, ScoreOutOfRange, ask, check_range
+from control.scheduler.status import SUCCESS, Code, Status, error, unresolvable
+from control.scheduler.waiting import WaitingPods
+
+MIN_FEASIBLE = 100
+
+
+class CycleFailed(Exception):
+    """The cycle ended otherwise than for want of a node; nothing is left assumed or reserved."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(status.message)
+        self.status = status
+
+
+@dataclass
+class Placement:
+    """A pod that has a node. `parked`: it waits at Permit for these plugins, seconds each."""
+
+    pod: PodInfo
+    row: int
+    node: str
+    state: CycleState
+    evaluated: int
+    feasible: int
+    parked: Mapping[str, float] = field(default_factory=dict)
+
+
+class Cycle:
+    """The cycles of one profile. Not for several threads; nothing here awaits."""
+
+    def __init__(self, framework: Framework, cache: Cache, waiting: WaitingPods) -> None:
+        self.framework, self.cache, self.waiting = framework, cache, waiting
+        self.table = cache.table
+        self.memory = Memory(framework, self.table)
+        self._cluster_filters = framework.group(Reads.CLUSTER)
+        self._cluster_scores = tuple(s for s in framework.scorers if s.plugin.reads is Reads.CLUSTER and not s.by_row)
+        self._normalized = tuple(
+            s for s in framework.scorers if s not in self._cluster_scores and (s.normalizes or s.by_row)
+        )
+        self._next_start = 0
+        framework.handle.fits = lambda state, pod, row: self.fits(state, pod, row).ok
+
+    # -- the whole ---------------------------------------------------------------------------------------------------
+
+    def place(self, pod: PodInfo) -> Placement:
+        """Find a node for the pod and claim it. Raises FitError or CycleFailed, see the module text."""
+        state = CycleState()
+        try:
+            try:
+                placement = self._choose(state, pod)
+            except FitError as failure:
+                self._post_filter(state, pod, failure)
+                raise
+            except ScoreOutOfRange as failure:
+                raise CycleFailed(error(str(failure))) from failure
+        finally:
+            while state.undo:
+                state.undo.pop()()
+        self._claim(placement)
+        return placement
+
+    def _choose(self, state: CycleState, pod: PodInfo) -> Placement:
+        table = self.table
+        if table.nodes_alive == 0:
+            raise CycleFailed(error("no nodes available to schedule pods"))
+        rows, narrowed_by = self._pre_filter(state, pod)
+        remembered = self.memory.of(pod)
+        remembered.filter(state, pod)
+        feasible = self._feasible(state, pod, remembered, rows)
+        if not len(feasible):
+            raise self._fit_error(state, pod, remembered, rows, narrowed_by)
+        if self.framework.percentage:
+            feasible = self._sample(feasible)
+        if len(feasible) == 1:
+            row = int(feasible[0])
+        else:
+            row = self._best(feasible, self._totals(state, pod, remembered, feasible))
+        return Placement(pod, row, table.names[row], state, table.nodes_alive, len(feasible))
+
+    # -- filtering ---------------------------------------------------------------------------------------------------
+
+    def _pre_filter(self, state: CycleState, pod: PodInfo) -> tuple[RowArray | None, list[str]]:
+        """The rows to look at (None: all), and who narrowed them."""
+        for plugin in self.framework.before_pre_filter:
+            self._expect(state, pod, plugin.before_pre_filter(state, pod).by(plugin.name))
+        rows: RowArray | None = None
+        narrowed_by: list[str] = []
+        for plugin in self.framework.pre_filter:
+            result = plugin.pre_filter(state, pod)
+            if result.status.code is Code.SKIP:
+                state.skip_filter.add(plugin.name)
+                continue
+            if result.status.code is not Code.SUCCESS:
+                self._expect(state, pod, result.status.by(plugin.name))
+            if result.rows is not None:
+                narrowed_by.append(plugin.name)
+                rows = result.rows if rows is None else np.intersect1d(rows, result.rows)
+                if not len(rows):
+                    names = " ".join(narrowed_by)
+                    text = f"node(s) didn't satisfy plugin(s) [{names}]"
+                    text += " simultaneously" if len(narrowed_by) > 1 else ""
+                    self._expect(state, pod, unresolvable(text))
+        for plugin in self.framework.after_pre_filter:
+            self._expect(state, pod, plugin.after_pre_filter(state, pod, rows).by(plugin.name))
+        planner = self.framework.find_one_node
+        if planner is not None:
+            status, row = planner.find_one_node(state, pod, rows)
+            if status.ok:
+                return np.array([row], np.intp), [planner.name]
+            if not status.skipped:
+                self._expect(state, pod, status.by(planner.name))
+        preferring = self.framework.prefer_nodes
+        if preferring is not None:
+            for row in preferring.prefer_nodes(state, pod, rows):
+                if self.fits(state, pod, row).ok:
+                    return np.array([row], np.intp), [preferring.name]
+        return rows, narrowed_by
+
+    def _expect(self, state: CycleState, pod: PodInfo, status: Status) -> None:
+        if status.ok or status.skipped:
+            return
+        if not status.rejected:
+            raise CycleFailed(status)
+        rows = np.flatnonzero(self.table.valid)
+        raise FitError(pod, self.framework, rows, np.full(len(rows), LEFT_OUT, np.uint32), status)
+
+    def _feasible(self, state: CycleState, pod: PodInfo, remembered: Remembered, rows: RowArray | None) -> RowArray:
+        nominated = pod.nominated and self.table.row(pod.nominated)
+        if nominated is not None and nominated != "" and (rows is None or nominated in rows):
+            first = int(nominated)
+            if self.fits(state, pod, first).ok:
+                return np.array([first], np.intp)
+        feasible = remembered.feasible if rows is None else rows[remembered.ok[rows]]
+        if self._cluster_filters and len(feasible):
+            codes = ask(state, pod, feasible, self._cluster_filters, self.table.size)
+            feasible = feasible[codes == PASS]
+        crowded = self._nominated_rows(state, pod)
+        if crowded:
+            refused = [
+                row
+                for row, others in crowded.items()
+                if row in feasible and not self._fits_beside(state, pod, row, others).ok
+            ]
+            feasible = np.setdiff1d(feasible, np.array(refused, np.intp)) if refused else feasible
+        return feasible
+
+    def _fit_error(
+        self, state: CycleState, pod: PodInfo, remembered: Remembered, rows: RowArray | None, narrowed_by: Sequence[str]
+    ) -> FitError:
+        valid = np.flatnonzero(self.table.valid)
+        codes: Codes = remembered.codes[valid]
+        if self._cluster_filters:
+            codes = np.minimum(codes, ask(state, pod, valid, self._cluster_filters, self.table.size))
+        if rows is not None:
+            codes[~np.isin(valid, rows)] = LEFT_OUT
+        failure = FitError(pod, self.framework, valid, codes)
+        failure.left_out = unresolvable(f"node(s) didn't satisfy plugin(s) [{' '.join(narrowed_by)}]")
+        if (codes == PASS).any():  # only the nominated pods stand in the way there
+            for row, others in self._nominated_rows(state, pod).items():
+                failure.overrides[row] = self._fits_beside(state, pod, row, others)
+        return failure
+
+    def check(self, state: CycleState, pod: PodInfo, row: int) -> Status:
+        """What the Filter plugins say of the row as the table stands, nominations left aside."""
+        rows = np.array([row], np.intp)
+        for one in self.framework.filters:
+            if one.plugin.name not in state.skip_filter:
+                reason = int(one.plugin.filter(state, pod, rows)[0])
+                if reason:
+                    return one.plugin.reasons.status(reason).by(one.plugin.name)
+        return SUCCESS
+
+    def fits(self, state: CycleState, pod: PodInfo, row: int) -> Status:
+        """`check`, with and without the pods nominated there (spec 05 §5.5)."""
+        others = self._nominated_rows(state, pod).get(row)
+        if others:
+            status = self._fits_beside(state, pod, row, others)
+            if not status.ok:
+                return status
+        return self.check(state, pod, row)
+
+    def _nominated_rows(self, state: CycleState, pod: PodInfo) -> dict[int, list[PodInfo]]:
+        """Rows with pods nominated to them that this pod must leave room for."""
+        queue = self.framework.handle.queue
+        nominations = queue.nominations() if queue is not None else None
+        if not nominations:
+            return {}
+        found: dict[int, list[PodInfo]] = {}
+        for node, pods in nominations.items():
+            row = self.table.row(node)
+            others = [
+                p
+                for p in pods
+                if p.priority >= pod.priority and p.uid != pod.uid and p.row < 0 and p.uid not in state.same_job
+            ]
+            if row is not None and others:
+                found[row] = others
+        return found
+
+    def _fits_beside(self, state: CycleState, pod: PodInfo, row: int, others: Sequence[PodInfo]) -> Status:
+        with self.table.what_if() as trial:
+            added: list[PodInfo] = []
+            try:
+                for other in others:
+                    trial.add(other, row)
+                    added.append(other)
+                    for plugin in self.framework.added:
+                        status = plugin.added(state, pod, other, row)
+                        if not status.ok:
+                            return error(*status.reasons, plugin=plugin.name)
+                return self.check(state, pod, row)
+            finally:
+                for other in reversed(added):
+                    for plugin in self.framework.removed:
+                        plugin.removed(state, pod, other, row)
+
+    # -- scoring -----------------------------------------------------------------------------------------------------
+
+    def _sample(self, feasible: RowArray) -> RowArray:
+        """So many feasible rows as `percentageOfNodesToScore` asks for, beginning where the last cycle ended."""
+        wanted = max(MIN_FEASIBLE, self.table.nodes_alive * self.framework.percentage // 100)
+        if len(feasible) <= wanted:
+            return feasible
+        begin = int(np.searchsorted(feasible, self._next_start))
+        chosen = np.take(feasible, np.arange(begin, begin + wanted), mode="wrap")
+        self._next_start = (int(chosen[-1]) + 1) % self.table.size
+        return np.sort(chosen)
+
+    def _totals(self, state: CycleState, pod: PodInfo, remembered: Remembered, feasible: RowArray) -> IntArray:
+        """[len(feasible)]: the weighted sum of all scores."""
+        for plugin in self.framework.pre_score:
+            status = plugin.pre_score(state, pod, feasible)
+            if status.code is Code.SKIP:
+                state.skip_score.add(plugin.name)
+            elif not status.ok:
+                raise CycleFailed(status.by(plugin.name))
+        remembered.score(state, pod, feasible)
+        total: IntArray = remembered.base[feasible]
+        for scorer in self._normalized:
+            name = scorer.plugin.name
+            if name not in state.skip_score:
+                scores = remembered.raw[name][feasible]
+                if scorer.normalizes:
+                    scores = scorer.plugin.normalize(state, pod, feasible, scores)
+                check_range(scorer, scores)
+                total += scores * scorer.weight
+        for scorer in self._cluster_scores:
+            if scorer.plugin.name not in state.skip_score:
+                scores = scorer.plugin.score(state, pod, feasible)
+                if scorer.normalizes:
+                    scores = scorer.plugin.normalize(state, pod, feasible, scores)
+                check_range(scorer, scores)
+                total += scores * scorer.weight
+        return total
+
+    def _best(self, feasible: RowArray, totals: IntArray) -> int:
+        """The row with the highest total; among equals a random one."""
+        ties = np.flatnonzero(totals == totals.max())
+        at = 0 if len(ties) == 1 else self.framework.handle.rng.randrange(len(ties))
+        return int(feasible[ties[at]])
+
+    # -- after the choice --------------------------------------------------------------------------------------------
+
+    def _claim(self, placement: Placement) -> None:
+        """Assume, reserve, ask for permission; take everything back when somebody refuses."""
+        pod, row, state = placement.pod, placement.row, placement.state
+        for plugin in self.framework.resize:
+            status = plugin.resize_pod(state, pod, row)
+            if not status.ok:
+                raise CycleFailed(status.by(plugin.name))
+        self.cache.assume(pod, placement.node)
+        pod.nominated = ""
+        state.phase = "Reserve"
+        for plugin in self.framework.reserve:
+            status = plugin.reserve(state, pod, row)
+            if not status.ok:
+                self.take_back(placement)
+                raise CycleFailed(status.by(plugin.name))
+        state.phase = ""
+        parked: dict[str, float] = {}
+        for plugin in self.framework.permit:
+            status = plugin.permit(state, pod, row)
+            if status.code is Code.WAIT:
+                parked[plugin.name] = status.timeout
+            elif not status.ok:
+                self.take_back(placement)
+                raise CycleFailed(status.by(plugin.name))
+        if parked:
+            placement.parked = parked
+            self.waiting.park(pod, parked)
+
+    def take_back(self, placement: Placement) -> None:
+        """Unreserve everywhere and forget the pod."""
+        pod = placement.pod
+        for plugin in self.framework.unreserve:
+            plugin.unreserve(placement.state, pod, placement.row)
+        if pod.assumed:  # it may be gone, or bound by somebody else, meanwhile
+            self.cache.forget(pod)
+        for plugin in self.framework.forgotten:
+            plugin.forgotten(pod)
+
+    def _post_filter(self, state: CycleState, pod: PodInfo, failure: FitError) -> None:
+        """Let the PostFilter plugins make room; the first success ends it (spec 05 §3.5-4)."""
+        state.phase = "PostFilter"
+        said: list[str] = []
+        outcome = None
+        for plugin in self.framework.post_filter:
+            result = plugin.post_filter(state, pod, failure)
+            if result.status.code is Code.ERROR:
+                raise CycleFailed(result.status.by(plugin.name))
+            if result.status.message:
+                said.append(result.status.message)
+            if result.status.ok or result.nominated is not None:
+                outcome = outcome or result
+            if result.status.ok:
+                outcome, said = result, [result.status.message]
+                break
+            if result.status.code is Code.UNRESOLVABLE:
+                break
+        failure.post_filter = tuple(said)
+        if outcome is not None:
+            failure.nominated = outcome.nominated
+        for plugin in self.framework.after_post_filter:
+            plugin.after_post_filter(state, pod, failure, outcome)
+        state.phase = ""
