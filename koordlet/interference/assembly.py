@@ -9,7 +9,7 @@ from koordlet.api.slo import NodeSLO
 from koordlet.audit import Auditor, NullAuditor
 from koordlet.interference import sources
 from koordlet.interference.announce import Announcer, Recorder
-from koordlet.interference.gather import Gatherer, Source
+from koordlet.interference.gather import NOTICED, Gatherer, Source
 from koordlet.interference.model import Resource
 from koordlet.interference.policy import Policy
 from koordlet.interference.views import InterferenceViews
@@ -20,6 +20,7 @@ from koordlet.metricsadvisor.blockio import BlockIOCollector
 from koordlet.metricsadvisor.cpi import CpiCollector
 from koordlet.metricsadvisor.memstall import MemStallCollector, SubjectMemStall
 from koordlet.metricsadvisor.netstall import NetStallCollector
+from koordlet.probes.snapshot import SchedLatencySnapshot
 
 SECONDS = 1.0
 """Between two evaluations."""
@@ -45,14 +46,15 @@ def evidence_from(
         Resource.MEMORY: sources.memory(stalls, stalls_from),
         Resource.IO: sources.io(lambda: block_io.window if block_io is not None and block_io.source == BPF else None),
         Resource.NETWORK: sources.network(
-            lambda: net_stall.window if net_stall is not None and net_stall.source == BPF else None
+            lambda: net_stall.window if net_stall is not None and net_stall.source == BPF else None,
+            lambda: sources.NONE_PUT_OFF if net_stall is None else net_stall.put_off,
         ),
         Resource.CACHE: sources.cache(lambda: {} if cpi is None else cpi.window),
     }
 
 
 class Interference:
-    """`watch.step` is to be run every `SECONDS`; `views` has what is served."""
+    """`step` is to be run every `SECONDS`; `views` has what is served."""
 
     def __init__(
         self,
@@ -70,6 +72,24 @@ class Interference:
             found = node_slo()
             return None if found is None else found.spec.extensions
 
-        self.watch = Watch(Gatherer(advisor, evidence), Policy(extensions), clock=clock)
+        self._advisor, self._gatherer = advisor, Gatherer(advisor, evidence)
+        self._judged: SchedLatencySnapshot | None = None
+        self._rested = False
+        self.watch = Watch(self._gatherer, Policy(extensions), clock=clock)
+        self._gatherer.alarm_at = lambda subjects, strategy: self.watch.detector.alarm_at(
+            subjects, Resource.CPU, strategy
+        )
         self.watch.listen(Announcer(auditor or NullAuditor(), recorder, clock=clock))
         self.views = InterferenceViews(self.watch, registries, lambda: advisor.workloads, clock=clock, wall=wall)
+
+    def step(self) -> None:
+        """Judge what there is. While nobody is anywhere near trouble that is every other time only, and schedule
+        latency is read as seldom; the first figure that comes half way to trouble ends that."""
+        latest = self._advisor.latency_window.latest
+        self._rested = self._advisor.calm and not self._rested and latest is self._judged
+        if self._rested:
+            return
+        self._judged = latest
+        self.watch.step()
+        near = bool((self.watch.detector.scores >= NOTICED).any())
+        self._advisor.calm = not (near or self.watch.verdicts or self._gatherer.noticed)

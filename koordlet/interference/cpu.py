@@ -30,7 +30,7 @@ HARDLY = 0.02
 """Seconds a second added to what a container ran: one that hardly runs hardly suffers."""
 THROTTLED_PERIODS = 0.1
 UNTOLD = tuple(SPECIAL_KEYS[name] for name in ("older", "moved", "overflow"))
-IDLE = SPECIAL_KEYS["idle"]
+IDLE, KSOFTIRQD = SPECIAL_KEYS["idle"], SPECIAL_KEYS["ksoftirqd"]
 Ints = NDArray[np.int64]
 PROBES = ("bpf", "bcc")
 NAMED = 8
@@ -101,17 +101,18 @@ class CpuWindow:
 @dataclass(frozen=True, slots=True)
 class Shares:
     """Whose doing the waiting of containers was when the matrix was last read, [containers]: the part that their own
-    tasks caused, the part that an idle CPU did (a task on its way to a CPU that nobody used), and the seconds a second
-    that they waited then."""
+    tasks caused, the part that an idle CPU did (a task on its way to a CPU that nobody used), the seconds a second
+    that they waited then, and the part (of others') in which the kernel worked off softirqs in its thread."""
 
     own: Floats
     nobody: Floats
     waited: Floats
+    softirqs: Floats
 
     @classmethod
     def none(cls, count: int) -> Shares:
         """Nothing seen yet: all waiting is others' doing."""
-        return cls(np.zeros(count), np.zeros(count), np.zeros(count))
+        return cls(*(np.zeros(count) for _ in range(4)))
 
     @property
     def others(self) -> Floats:
@@ -127,7 +128,7 @@ class Shares:
         return Shares(
             *(
                 np.where(known, column[rows], 0.0) if len(column) else np.zeros(len(rows))
-                for column in (self.own, self.nobody, self.waited)
+                for column in (self.own, self.nobody, self.waited, self.softirqs)
             )
         )
 
@@ -193,9 +194,11 @@ def shares_of(matrix: Matrix, rows: Rows, waited: Floats) -> Shares:
     told[kernel] = ~np.isin(matrix.culprit[kernel], UNTOLD)
     known = rows.sum(victim, np.where(told, matrix.wait_ns, 0))
     own = rows.sum(victim, np.where(told & (victim == culprit), matrix.wait_ns, 0))
-    idle = rows.sum(victim, np.where(matrix.culprit == IDLE, matrix.wait_ns, 0))
+    idle, softirqs = (
+        rows.sum(victim, np.where(matrix.culprit == which, matrix.wait_ns, 0)) for which in (IDLE, KSOFTIRQD)
+    )
     whole = np.maximum(known, 1.0)
-    return Shares(own / whole, idle / whole, waited)
+    return Shares(own / whole, idle / whole, waited, softirqs / whole)
 
 
 def _culprits(
@@ -203,10 +206,14 @@ def _culprits(
 ) -> Callable[[int], Sequence[Blame]]:
     """The `NAMED` longest blames of one container, on demand, scaled to the window of the sums; all others are one of
     kind unknown. `latency.blame` for a row at a time."""
-    victims = rows.of(matrix.victim)
-    order = np.argsort(victims, kind="stable")
-    begins = np.searchsorted(victims[order], np.arange(rows.count + 1)).tolist()
     scale = window / seconds / 1e9
+
+    @cache
+    def places() -> tuple[NDArray[np.intp], list[int]]:
+        """Entries in order of victims, and where each container's begin."""
+        victims = rows.of(matrix.victim)
+        order = np.argsort(victims, kind="stable")
+        return order, np.searchsorted(victims[order], np.arange(rows.count + 1)).tolist()
 
     @cache
     def parties() -> tuple[NDArray[np.intp], Ints, NDArray[np.bool_]]:
@@ -229,6 +236,7 @@ def _culprits(
         return numbers, key_of, np.array(known, dtype=bool)
 
     def of(row: int) -> Sequence[Blame]:
+        order, begins = places()
         mine = order[begins[row] : begins[row + 1]]
         numbers, key_of, known = parties()
         ns, waits = (

@@ -134,6 +134,17 @@ class Detector:
         found: Floats = self._usual[self._rows]
         return found
 
+    def alarm_at(self, subjects: tuple[Subject, ...], resource: Resource, strategy: InterferenceStrategy) -> Floats:
+        """[subjects]: the symptom that makes a score of 1, neighbours being the cause."""
+        index, limits = RESOURCES.index(resource), Limits.of(strategy)
+        row_of, usual = self._row_of, self._usual[:, index]
+        rows = (
+            self._rows if subjects is self._subjects else np.array([row_of.get(one.key, -1) for one in subjects], int)
+        )
+        known = np.where(rows >= 0, usual[rows], np.nan) if len(usual) else np.full(len(rows), np.nan)
+        found: Floats = np.fmin(limits.lost[index], np.maximum(limits.least[index], limits.factor[index] * known))
+        return found
+
     def step(self, evidence: Evidence, now: float, strategy: InterferenceStrategy) -> Outcome:
         """Weigh one window. `now` never runs back; the same calls give the same outcomes."""
         self._seat(evidence.subjects)

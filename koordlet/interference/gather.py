@@ -64,6 +64,8 @@ class Frame:
             self.cores.append(picture.use.cores[self.index])
         self.pressure: Mapping[str, Floats] = {}
         """Share of time stalled (PSI some) by resource: cpu, memory, io; absent without pressure."""
+        self.behind_softirqs: Floats = np.zeros(len(self.keys))
+        """Seconds a second waited for a CPU on which the kernel's thread worked off softirqs, where a probe tells."""
 
     def column(self, values: Floats) -> Floats:
         """A column of the picture for these containers."""
@@ -124,6 +126,10 @@ class Gatherer:
         self._shares: tuple[tuple[str, ...], Shares] = ((), Shares.none(0))
         self._frame: Frame | None = None
         self._rows: tuple[Rows, tuple[Subject, ...], float] | None = None
+        self.alarm_at: Callable[[tuple[Subject, ...], InterferenceStrategy], Floats] | None = None
+        """Share of CPU time lost from which on each of these containers is in trouble, where that is known."""
+        self.noticed = False
+        """Whether somebody may have lost CPU worth looking into, as of the last evidence."""
 
     def gather(self, now: float, strategy: InterferenceStrategy) -> Evidence | None:
         """The evidence of the strategy's window that ends now; None before the first picture."""
@@ -158,6 +164,8 @@ class Gatherer:
             return None
         rows, ran = self._rows_of(frame, now), frame.ran
         matrix, shares = self._whose_doing(frame, sums, rows, strategy)
+        if shares.softirqs.any():
+            frame.behind_softirqs = waiting(*sums, rows) * shares.softirqs
         return cpu_evidence(
             sums,
             matrix,
@@ -181,7 +189,11 @@ class Gatherer:
         if sums[0].source in PROBES:
             waited = waiting(*sums, rows)
             judged = eligible(frame.subjects, strategy)
-            noticed = bool((suspicious(waited, shares, frame.ran)[judged] >= worth_asking(strategy)).any())
+            least: Floats | float = worth_asking(strategy)
+            if self.alarm_at is not None:
+                least = np.maximum(least, NOTICED * self.alarm_at(frame.subjects, strategy))[judged]
+            noticed = bool((suspicious(waited, shares, frame.ran)[judged] >= least).any())
+            self.noticed = noticed
             if self._culprits.due(sums[0].time_ns, frame.window / READINGS if noticed else SHARES_SECONDS):
                 charges = self._advisor.charges()
                 if charges is not None:

@@ -169,7 +169,7 @@ class Ring:
 
     def _open_column(self, at: float) -> int:
         size = len(self._times)
-        late = int((self._times[self._order()] > at).sum())  # columns that stay newer than this one
+        late = int((self._times > at).sum()) if at < self.newest else 0  # columns that stay newer than this one
         self._head = (self._head + 1) % size
         column = self._head
         for _ in range(min(late, size - 1)):  # a late batch moves the newer columns up by one

@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from koordlet.app.logging import get_logger
 from koordlet.metriccache import Batch, MetricCache, SeriesError
 from koordlet.metrics import Registries
 from koordlet.metricsadvisor.batches import latency_batch, pressure_batch, stall_batch, use_batch
 from koordlet.metricsadvisor.culprits import CulpritWindow
-from koordlet.metricsadvisor.latency import SubjectLatency, by_subject
+from koordlet.metricsadvisor.latency import SubjectLatency, by_subject, group
 from koordlet.metricsadvisor.nodefacts import FACT_BASIC, cpu_basic_info, with_huge_pages
 from koordlet.metricsadvisor.picture import Picture, derive
 from koordlet.metricsadvisor.pressure import PressureReading, stall_shares
@@ -24,10 +26,11 @@ from koordlet.metricsadvisor.readings import Readings
 from koordlet.metricsadvisor.window import ANCHORS, Window
 from koordlet.probes.blame import Blames
 from koordlet.probes.charges import Charges
+from koordlet.probes.mapped import Ints
 from koordlet.probes.openprobes import ProbeSet
 from koordlet.probes.snapshot import SchedLatencySnapshot, diff
 from koordlet.statesinformer.cgroupindex import CgroupIndex
-from koordlet.statesinformer.model import Workloads
+from koordlet.statesinformer.model import Subject, Workloads
 from koordlet.system.cputopology import CpuTopology, read_topology
 from koordlet.system.errors import KernelFileError
 from koordlet.system.host import Host
@@ -37,7 +40,7 @@ log = get_logger(__name__)
 
 TTL_TICKS = 20
 """A reading that is older than so many ticks is no baseline: a mean over a suspend or a long stall is no sample."""
-ATTENTION = 60.0
+ATTENTION = 10.0
 """Seconds for which who asked for culprits is taken to ask again: until then the matrix is read four times as often."""
 FACT_CPU, FACT_NUMA = "node_cpu_info", "node_numa_info"
 
@@ -81,6 +84,10 @@ class MetricsAdvisor:
         self.latency_window: Window[SchedLatencySnapshot] = Window(latency_window)
         self._culprits = CulpritWindow(latency_window)
         self._asked = -ATTENTION
+        self._grouped: tuple[int, Ints, tuple[list[Subject], Ints]] | None = None
+        self.calm = False
+        """Whether every other reading of schedule latency will do; whoever judges the readings says so."""
+        self._rested = False
         self.latencies: Mapping[str, SubjectLatency] = {}
 
     @property
@@ -122,9 +129,12 @@ class MetricsAdvisor:
         self._commit("pressure", lambda: stall_batch(reading, self.stalls))
 
     def read_latency(self) -> None:
-        """Schedule latency of containers; nothing without a probe."""
+        """Schedule latency of containers; nothing without a probe, and every other time while all is calm."""
         source = self._probes.sched_latency
         if source is None:
+            return
+        self._rested = self.calm and not self._rested
+        if self._rested:
             return
         snapshot = source.read(matrix=False)
         now = self._clock()
@@ -133,13 +143,22 @@ class MetricsAdvisor:
         span = self.latency_window.span()
         if span is not None:
             old, new, seconds = span
-            self.latencies = by_subject(diff(old, new, matrix=False), seconds, self.index.owner)
+            self.latencies = by_subject(
+                diff(old, new, matrix=False), seconds, self.index.owner, self._subjects_of(new.keys)
+            )
             self._commit("latency", lambda: latency_batch(now, self.latencies))
         parts = ANCHORS if now - self._asked < ATTENTION else 1
         due = self._culprits.due(snapshot.time_ns, self._culprits.seconds / parts)
         charges = self.charges() if due else None
         if charges is not None:
             self._culprits.push(charges)
+
+    def _subjects_of(self, keys: Ints) -> tuple[list[Subject], Ints]:
+        """`group`, made anew only when keys or their owners changed."""
+        known = self._grouped
+        if known is None or known[0] != self.index.walks or not np.array_equal(known[1], keys):
+            known = self._grouped = (self.index.walks, keys, group(keys, self.index.owner))
+        return known[2]
 
     def whole_latency(self) -> SchedLatencySnapshot | None:
         """A fresh snapshot with culprits; None without a probe."""

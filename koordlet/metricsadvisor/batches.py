@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from koordlet.metriccache import Batch
+from koordlet.metriccache.ring import Key
 from koordlet.metricsadvisor.latency import SubjectLatency
 from koordlet.metricsadvisor.picture import Picture
 from koordlet.metricsadvisor.pressure import DEGREES, WIRE, PressureReading
 from koordlet.metricsadvisor.readings import Floats
-from koordlet.statesinformer.model import Subject, SubjectKind
+from koordlet.statesinformer.model import SubjectKind
 
 LEVEL = {SubjectKind.POD: "pod", SubjectKind.CONTAINER: "container", SubjectKind.HOST_APP: "host_application"}
 
@@ -45,26 +46,23 @@ def use_batch(picture: Picture, *, page_cache: bool) -> Batch:
                 batch.add("node_be", value, "cpu", allocation)
     subjects = picture.workloads.subjects
     for kind, level in LEVEL.items():
-        rows = [row for row, subject in enumerate(subjects) if subject.kind is kind]
+        rows = picture.workloads.rows[kind]
+        keys = [(subjects[row].key,) for row in rows]
         columns = {"cpu_usage": picture.use.cores, "memory_usage": picture.use.memory}
         if kind is not SubjectKind.HOST_APP:
             columns["cpu_throttled"] = picture.use.throttled
         if page_cache and kind is not SubjectKind.HOST_APP:  # theirs is what the kernel charges: hostapps.py
             columns["memory_usage_with_page_cache"] = picture.use.memory_with_page_cache
         for name, column in columns.items():
-            _extend(batch, f"{level}_{name}", subjects, rows, column)
+            _extend(batch, f"{level}_{name}", keys, column[rows])
     return batch
 
 
-def _extend(batch: Batch, kind: str, subjects: tuple[Subject, ...], rows: list[int], column: Floats) -> None:
-    values = column[rows]
+def _extend(batch: Batch, kind: str, keys: Sequence[Key], values: Floats) -> None:
     present = ~np.isnan(values)
-    if present.all():
-        batch.extend(kind, [(subjects[row].key,) for row in rows], values)
-    else:
-        kept = present.tolist()
-        keys = [(subjects[row].key,) for row, keep in zip(rows, kept, strict=True) if keep]
-        batch.extend(kind, keys, values[present])
+    if not present.all():
+        keys = [key for key, there in zip(keys, present.tolist(), strict=True) if there]
+    batch.extend(kind, keys, values[present])
 
 
 def pressure_batch(reading: PressureReading) -> Batch:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
 
 from koordlet.probes.layout import BUCKETS, key_name
@@ -24,8 +25,7 @@ UNTOLD = ("older", "moved", "overflow")
 that got no slot."""
 
 
-@dataclass(frozen=True, slots=True)
-class SubjectLatency:
+class SubjectLatency(msgspec.Struct, frozen=True):
     """One subject over the window: seconds, and task-seconds a second."""
 
     p50: float | None
@@ -79,22 +79,22 @@ def sum_rows(values: Ints, rows: Ints, count: int) -> Ints:
     return sum_by(rows[known], values[known], count)
 
 
-def by_subject(window: SchedLatencySnapshot, seconds: float, owner: OwnerOf) -> dict[str, SubjectLatency]:
-    """Figures by subject key."""
-    subjects, rows = group(window.keys, owner)
-    hist = sum_rows(window.hist, rows, len(subjects)) if window.hist.size else np.zeros((len(subjects), BUCKETS))
-    wait, throttled = (sum_rows(column, rows, len(subjects)) / 1e9 for column in (window.sum_ns, window.throttled_ns))
+def by_subject(
+    window: SchedLatencySnapshot, seconds: float, owner: OwnerOf, grouped: tuple[list[Subject], Ints] | None = None
+) -> dict[str, SubjectLatency]:
+    """Figures by subject key. *grouped*: what `group` says of the window's keys, if that is known."""
+    subjects, rows = grouped or group(window.keys, owner)
+    waits = window.hist
+    hist = sum_rows(waits, rows, len(subjects)) if waits.size else np.zeros((len(subjects), BUCKETS))
+    wait, throttled = (
+        (sum_rows(column, rows, len(subjects)) / 1e9 / seconds).tolist()
+        for column in (window.sum_ns, window.throttled_ns)
+    )
     p50, p99 = ((quantiles(hist, q) / 1e9).tolist() for q in (0.5, 0.99))
-    counts = hist.sum(axis=1).tolist()
+    counts = hist.sum(axis=1).astype(np.int64).tolist()
     return {
-        subject.key: SubjectLatency(
-            p50=p50[row] if counts[row] else None,
-            p99=p99[row] if counts[row] else None,
-            wait=float(wait[row]) / seconds,
-            throttled=float(throttled[row]) / seconds,
-            count=int(counts[row]),
-        )
-        for row, subject in enumerate(subjects)
+        subject.key: SubjectLatency(*figures) if figures[4] else SubjectLatency(None, None, *figures[2:])
+        for subject, *figures in zip(subjects, p50, p99, wait, throttled, counts, strict=True)
     }
 
 

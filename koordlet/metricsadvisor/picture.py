@@ -50,8 +50,8 @@ def derive(old: Readings, new: Readings, node_of_cpu: Mapping[int, int]) -> Pict
 
 
 def _best_effort(new: Readings, use: WorkloadUse) -> BestEffortUse | None:
-    for row, subject in enumerate(new.workloads.subjects):
-        if subject.kind is SubjectKind.QOS and subject.key == "BestEffort":
+    for row in new.workloads.rows[SubjectKind.QOS]:
+        if new.workloads.subjects[row].key == "BestEffort":
             cores = float(use.cores[row])
             return best_effort_use(None if cores != cores else cores, new.workloads.pods.values(), new.best_effort)
     return None

@@ -63,7 +63,7 @@ class TickReader:
             memory=self._memory(),
             numa=numa,
             pods_numa=self._pods_numa(workloads, table, numa),
-            best_effort=self._best_effort(workloads.subjects),
+            best_effort=self._best_effort(workloads),
         )
         self._fs.cache.end_tick()
         return readings
@@ -123,7 +123,8 @@ class TickReader:
         self, workloads: Workloads, table: CgroupTable, numa: Mapping[int, NumaMemInfo]
     ) -> Mapping[int, float]:
         """Bytes of all pods by NUMA node. With one node, the common case, that is their sum and needs no file."""
-        pods = [row for row, s in enumerate(workloads.subjects) if s.kind is SubjectKind.POD and not table.gone[row]]
+        gone = table.gone.tolist()
+        pods = [row for row in workloads.rows[SubjectKind.POD] if not gone[row]]
         sums = dict.fromkeys(numa, 0.0)
         if len(numa) == 1:
             columns = ("memory_inactive_anon", "memory_active_anon", "memory_unevictable")
@@ -141,16 +142,14 @@ class TickReader:
                 sums[node] = sums.get(node, 0.0) + amount.usage
         return sums
 
-    def _best_effort(self, subjects: tuple[Subject, ...]) -> BestEffortLimits | None:
+    def _best_effort(self, workloads: Workloads) -> BestEffortLimits | None:
         """None where there is no BestEffort directory, or the kernel does not tell."""
-        top = next((s for s in subjects if s.kind is SubjectKind.QOS and s.key == "BestEffort"), None)
+        subjects, rows = workloads.subjects, workloads.rows
+        top = next((subjects[row] for row in rows[SubjectKind.QOS] if subjects[row].key == "BestEffort"), None)
         if top is None:
             return None
-        below = [
-            s.cgroup_dir
-            for s in subjects
-            if s.kind is SubjectKind.CONTAINER and s.cgroup_dir.startswith(f"{top.cgroup_dir}/")
-        ]
+        prefix = f"{top.cgroup_dir}/"
+        below = [path for row in rows[SubjectKind.CONTAINER] if (path := subjects[row].cgroup_dir).startswith(prefix)]
         try:
             own = self._fs.cpuset(top.cgroup_dir)
             quota, period = self._fs.cpu_quota(top.cgroup_dir), self._fs.cpu_period(top.cgroup_dir)

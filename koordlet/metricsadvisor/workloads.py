@@ -42,7 +42,10 @@ def workload_use(new: Readings, pairing: Pairing) -> WorkloadUse:
 
 def kind_mask(readings: Readings, *kinds: SubjectKind) -> NDArray[np.bool_]:
     """bool[subjects]: which are of these kinds."""
-    return np.array([subject.kind in kinds for subject in readings.workloads.subjects], dtype=bool)
+    mask = np.zeros(len(readings.workloads.subjects), dtype=bool)
+    for kind in kinds:
+        mask[readings.workloads.rows[kind]] = True
+    return mask
 
 
 def total(use: WorkloadUse, rows: NDArray[np.bool_]) -> Use:
@@ -52,10 +55,11 @@ def total(use: WorkloadUse, rows: NDArray[np.bool_]) -> Use:
 
 def by_qos(use: WorkloadUse, readings: Readings) -> dict[str, Use]:
     """Sums over pods by QoS class."""
-    sums: dict[str, Use] = {}
-    for row, subject in enumerate(readings.workloads.subjects):
-        if subject.kind is SubjectKind.POD and not np.isnan(use.cores[row]):
-            before = sums.get(subject.qos, Use(0.0, 0.0))
-            memory = use.memory[row] if not np.isnan(use.memory[row]) else 0.0
-            sums[subject.qos] = Use(before.cores + float(use.cores[row]), before.memory + float(memory))
-    return sums
+    cores, memory = use.cores.tolist(), np.nan_to_num(use.memory).tolist()
+    sums: dict[str, tuple[float, float]] = {}
+    for row in readings.workloads.rows[SubjectKind.POD]:
+        if cores[row] == cores[row]:
+            qos = readings.workloads.subjects[row].qos
+            before = sums.get(qos, (0.0, 0.0))
+            sums[qos] = before[0] + cores[row], before[1] + memory[row]
+    return {qos: Use(*both) for qos, both in sums.items()}

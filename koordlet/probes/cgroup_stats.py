@@ -131,6 +131,8 @@ class CgroupStats:
         self.roots = {name: os.fspath(root) for name, root in roots.items()}
         self.unified, self.page_size = unified, page_size
         self._links: dict[str, int] = {}
+        self._orders: dict[int, tuple[NDArray[np.uint64], NDArray[np.intp], NDArray[np.uint64]]] = {}
+        """By link: ids as they were walked last, their order, and ids in that order."""
         self._memory_stat = -1
         try:
             self._open(cpus, rows)
@@ -189,9 +191,12 @@ class CgroupStats:
         if self._control["lost"]:
             raise LostRows(f"{PROBE}: {self._control['lost']} cgroups beyond {len(self._rows)}")
         found = self._rows[: int(self._control["rows"])]
-        order = np.argsort(found["id"])
-        rows = found[order]
-        return Hierarchy(rows["id"].copy(), rows, self.page_size, NS_PER_US if self.unified else 1)
+        ids = found["id"].copy()
+        last = self._orders.get(link)
+        if last is None or not np.array_equal(last[0], ids):
+            order = np.argsort(ids)
+            last = self._orders[link] = ids, order, ids[order]
+        return Hierarchy(last[2], found[last[1]], self.page_size, NS_PER_US if self.unified else 1)
 
 
 def open_cgroup_stats(place: Place) -> tuple[CgroupStats | None, ProbeStatus]:

@@ -46,6 +46,8 @@ def sum_by(group: npt.NDArray[np.intp], values: npt.NDArray[Any], groups: int) -
         else:  # halves are exact up to two million rows
             for half, bits in ((whole & 0xFFFFFFFF, 0), (whole >> 32, 32)):
                 total += np.bincount(group, half, groups).astype(np.int64) << bits
+    elif (group[1:] > group[:-1]).all():  # a row each, the usual case
+        total[group] = values
     else:  # of whole rows `add.at` is slower still
         order = np.argsort(group, kind="stable")
         ordered = group[order]

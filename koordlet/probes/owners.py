@@ -31,6 +31,9 @@ TASK, BLKIO, MEMORY, SPECIAL, UNIFIED, NETNS = range(6)
 ID_MASK = (1 << SPACE_SHIFT) - 1
 SELDOM = 64.0
 """Seconds between two looks for an id that nobody knew, at the longest."""
+SPARE, LONGEST = 250, 5.0
+"""A walk is followed by so many times its own CPU time without one, and by so many times `min_interval` at the longest:
+where strangers come and go, unknown ids never end."""
 ASKED = 3
 """Processes of a cgroup that are asked for its network namespace."""
 
@@ -55,7 +58,8 @@ class OwnerIds:
         self._named, self._trees, self._proc = named, dict(trees), proc
         self._min_interval, self._clock = min_interval, clock
         self._known: dict[int, int] = {}
-        self._walked: dict[int, float] = {}
+        self._next: dict[int, float] = {}
+        """When each tree may be walked again."""
         self._holders: dict[int, Path] = {}
         self._vain: dict[int, tuple[float, float]] = {}
         """Tag that nobody knew -> when to look again, and how long to wait if that is in vain, too."""
@@ -93,10 +97,12 @@ class OwnerIds:
         now = self._clock()
         due = {one for one in unknown if walk or self._vain.get(one, (now, 0.0))[0] <= now}
         for space in {one >> SPACE_SHIFT for one in due}:
-            if walk or now - self._walked.get(space, -self._min_interval) >= self._min_interval:
-                self._walked[space] = now
+            if walk or now >= self._next.get(space, now):
+                used = time.thread_time()
                 numbers = {one & ID_MASK for one in unknown if one >> SPACE_SHIFT == space}
                 found = self._namespaces(numbers) if space == NETNS else self._paths(space, numbers)
+                rest = max(SPARE * (time.thread_time() - used), self._min_interval)
+                self._next[space] = now + min(rest, LONGEST * self._min_interval)
                 self._known.update((tag(space, number), key) for number, key in found.items())
                 for number in numbers - found.keys():
                     wait = self._vain.get(tag(space, number), (0.0, self._min_interval))[1]

@@ -40,10 +40,15 @@ def subtract(old: Mapping[str, Ints], new: Mapping[str, Ints], at: Ints) -> dict
     """
     known = at >= 0
     deltas = {}
+    same = bool((at == np.arange(len(at))).all()) and all(len(column) == len(at) for column in old.values())
     for name, column in new.items():
-        delta = column.copy()
-        delta[known] -= old[name][at[known]]
-        deltas[name] = delta
+        if same:  # the usual case
+            deltas[name] = column - old[name]
+        else:
+            delta = deltas[name] = column.copy()
+            delta[known] -= old[name][at[known]]
+    if not any((delta < 0).any() for delta in deltas.values()):
+        return deltas
     ran_back = np.zeros(len(at), dtype=bool)
     for delta in deltas.values():
         ran_back |= (delta < 0).any(axis=tuple(range(1, delta.ndim)))

@@ -62,6 +62,7 @@ class Tables:
         entries = self._entries() if matrix else None
         slot_keys = self._slots.keys()
         live = np.flatnonzero(slot_keys)
+        live = live[np.argsort(slot_keys[live])]  # in order of keys, so that there is nothing left to sort
         keys, group = np.unique(slot_keys[live], return_inverse=True)
         sums, maxima = self._sum(live, group, len(keys))
         ran = sums[:, : 2 * BUCKETS].any(axis=1) | (sums[:, _FIELD["throttled_ns"]] > 0)

@@ -77,6 +77,8 @@ class CgroupIndex:
         self._unseen: set[int] = set()
         self._walked_at = -float("inf")
         self._version = -1
+        self.walks = 0
+        """So often the tree was walked; until the next time every id keeps its owner."""
 
     def refresh(self, workloads: Workloads, now: float, wanted: Iterable[int] = ()) -> None:
         """Walk again if the subjects changed or one of the `wanted` ids is unknown."""
@@ -102,6 +104,7 @@ class CgroupIndex:
         if len(self._unseen) > REMEMBERED:
             self._unseen.clear()
         self._owners = owners
+        self.walks += 1
         self._version, self._walked_at = workloads.version, now
 
     def expire(self) -> None:

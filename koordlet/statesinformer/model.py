@@ -84,6 +84,14 @@ class Workloads:
     version: int = 0
     pods: MappingProxyType[str, PodMeta] = field(default_factory=lambda: MappingProxyType({}))
     subjects: tuple[Subject, ...] = ()
+    rows: Mapping[SubjectKind, list[int]] = field(init=False, repr=False, compare=False)
+    """Places in `subjects` by kind."""
+
+    def __post_init__(self) -> None:
+        rows: dict[SubjectKind, list[int]] = {kind: [] for kind in SubjectKind}
+        for row, subject in enumerate(self.subjects):
+            rows[subject.kind].append(row)
+        object.__setattr__(self, "rows", rows)
 
 
 def subjects_of(pod: PodMeta) -> list[Subject]:

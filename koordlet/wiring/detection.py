@@ -34,5 +34,5 @@ def detection(
     if reporter is not None:
         reporter.extensions = Extensions(of_pod=made.views.pod_extension, of_node=made.views.node_extension)
     context.routes += made.views.routes()
-    context.runner.add(context.periodic("interference", SECONDS, made.watch.step))
+    context.runner.add(context.periodic("interference", SECONDS, made.step))
     return made
