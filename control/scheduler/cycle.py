@@ -17,6 +17,7 @@ import numpy as np
 
 from control.scheduler.cache import Cache
 from control.scheduler.columns import IntArray, RowArray
+from control.scheduler.dryrun import DryRun
 from control.scheduler.failures import LEFT_OUT, PASS, Codes, FitError
 from control.scheduler.framework import Framework
 from control.scheduler.plugin import CycleState, Reads
@@ -62,7 +63,7 @@ class Cycle:
             s for s in framework.scorers if s not in self._cluster_scores and (s.normalizes or s.by_row)
         )
         self._next_start = 0
-        framework.handle.fits = lambda state, pod, row: self.fits(state, pod, row).ok
+        framework.handle.fits = self.fits
 
     # -- the whole ---------------------------------------------------------------------------------------------------
 
@@ -222,21 +223,12 @@ class Cycle:
         return found
 
     def _fits_beside(self, state: CycleState, pod: PodInfo, row: int, others: Sequence[PodInfo]) -> Status:
-        with self.table.what_if() as trial:
-            added: list[PodInfo] = []
-            try:
-                for other in others:
-                    trial.add(other, row)
-                    added.append(other)
-                    for plugin in self.framework.added:
-                        status = plugin.added(state, pod, other, row)
-                        if not status.ok:
-                            return error(*status.reasons, plugin=plugin.name)
-                return self.check(state, pod, row)
-            finally:
-                for other in reversed(added):
-                    for plugin in self.framework.removed:
-                        plugin.removed(state, pod, other, row)
+        with DryRun(self.framework, state, pod) as trial:
+            for other in others:
+                status = trial.add(other, row)
+                if not status.ok:
+                    return error(*status.reasons, plugin=status.plugin)
+            return self.check(state, pod, row)
 
     # -- scoring -----------------------------------------------------------------------------------------------------
 

@@ -65,6 +65,7 @@ class Framework:
         self.percentage = percentage
         self.plugins: dict[str, Plugin] = {}
         handle.plugin = self.plugins.get
+        handle.framework = self
         for names in points.values():
             for name in names:
                 if name not in self.plugins:

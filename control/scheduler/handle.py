@@ -5,15 +5,19 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from control.scheduler.plugin import Event
 from control.scheduler.pods import PodInfo, Shapes
 from control.scheduler.selectors import PodCounters
+from control.scheduler.status import Status
 from control.scheduler.table import NodeTable
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.gates import FeatureGates
 from koordlet.kube import Client, EventRecorder, Informer
+
+if TYPE_CHECKING:
+    from control.scheduler.framework import Framework
 
 
 class Objects(Protocol):
@@ -58,6 +62,16 @@ class Queue(Protocol):
         """A pod that the queue knows, by `namespace/name`."""
 
 
+class Evictor(Protocol):
+    """Removes pods to make room for another."""
+
+    def evict(self, victims: Sequence[PodInfo], *, by: PodInfo, message: str) -> None:
+        """Mark the victims as preempted and delete them, in the background; failures are logged and counted."""
+
+    def evicting_for(self, uid: str) -> bool:
+        """Whether deletion calls for this preemptor are still running."""
+
+
 @dataclass
 class Handle:
     """One per profile; `table`, `shapes`, `counters` and `objects` are shared by all profiles of the process."""
@@ -74,7 +88,9 @@ class Handle:
     objects: Objects | None = None
     waiting: Waiting | None = None
     queue: Queue | None = None
-    fits: Callable[[Any, PodInfo, int], bool] | None = None
-    """(state, pod, row): whether every Filter plugin accepts the row as the table stands, nominated pods included."""
+    evictor: Evictor | None = None
+    framework: Framework | None = None
+    fits: Callable[[Any, PodInfo, int], Status] | None = None
+    """(state, pod, row): what the Filter plugins say of the row as the table stands, nominated pods included."""
     plugin: Callable[[str], Any] | None = None
     """Another plugin of the same profile, by name; None when it is not enabled."""

@@ -1,0 +1,144 @@
+"""The plugin: who may preempt, which nodes are tried, and what follows from the choice (spec 05 §3.6).
+
+The trial runs on the table itself and is taken back (`DryRun`). Victims are marked and deleted in the background by the
+handle's evictor; until those calls are through, PreEnqueue keeps the preemptor out of the queue.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+from control.scheduler.dryrun import DryRun
+from control.scheduler.failures import FitError
+from control.scheduler.plugin import CycleState, Plugin, PostFilterResult
+from control.scheduler.plugins.defaultpreemption.victims import Victims, best, spare
+from control.scheduler.pods import PodInfo
+from control.scheduler.status import SUCCESS, Code, Status, unresolvable, unschedulable
+from koordlet.api.core.workloads import PodDisruptionBudget
+
+NO_VICTIMS: Final = unresolvable("No preemption victims found for incoming pod")
+NOT_HELPFUL: Final = "Preemption is not helpful for scheduling"
+
+
+class DefaultPreemption(Plugin):
+    """See the module text. Arguments: `minCandidateNodesPercentage` 10, `minCandidateNodesAbsolute` 100."""
+
+    name: ClassVar[str] = "DefaultPreemption"
+
+    def pre_enqueue(self, pod: PodInfo) -> Status:
+        evictor = self.handle.evictor
+        if evictor is not None and evictor.evicting_for(pod.uid):
+            return unresolvable("waiting for the preemption for this pod to be finished")
+        return SUCCESS
+
+    def post_filter(self, state: CycleState, pod: PodInfo, failure: FitError) -> PostFilterResult:
+        reason = self._ineligible(pod, failure)
+        if reason:
+            return PostFilterResult(unschedulable(f"preemption: {reason}"))
+        found, refused = self._candidates(state, pod, failure)
+        if not found:
+            # A nomination that no longer helps anybody is dropped.
+            return PostFilterResult(unschedulable(f"preemption: {self._why(failure, refused)}"), nominated="")
+        chosen = best(found)
+        node = self.table.names[chosen.row]
+        self._make_room(pod, node, chosen.pods)
+        return PostFilterResult(SUCCESS, nominated=node)
+
+    def _ineligible(self, pod: PodInfo, failure: FitError) -> str:
+        """Why the pod may not preempt now; empty when it may."""
+        if pod.pod.spec.preemption_policy == "Never":
+            return "not eligible due to preemptionPolicy=Never."
+        row = self.table.row(pod.nominated) if pod.nominated else None
+        if row is None or failure.status(row).code is Code.UNRESOLVABLE:
+            return ""
+        if any(other.terminating and other.priority < pod.priority and _preempted(other) for other in self._on(row)):
+            return "not eligible due to a terminating pod on the nominated node."
+        return ""
+
+    def _candidates(
+        self, state: CycleState, pod: PodInfo, failure: FitError
+    ) -> tuple[list[Victims], dict[int, Status]]:
+        """Nodes on which victims would help; and what other nodes that were tried say."""
+        rows = failure.preemptible().tolist()
+        enough = self._enough(len(rows))
+        budgets = self._budgets()
+        begin = self.handle.rng.randrange(len(rows)) if rows else 0
+        found: list[Victims] = []
+        refused: dict[int, Status] = {}
+        for row in rows[begin:] + rows[:begin]:
+            outcome = self._try(state, pod, row, budgets)
+            if isinstance(outcome, Status):
+                refused[row] = outcome
+            else:
+                found.append(outcome)
+                if len(found) >= enough and any(not one.violations for one in found):
+                    break
+        return found, refused
+
+    def _enough(self, nodes: int) -> int:
+        percentage = getattr(self.args, "min_candidate_nodes_percentage", 10)
+        absolute = getattr(self.args, "min_candidate_nodes_absolute", 100)
+        return min(nodes, max(nodes * percentage // 100, absolute))
+
+    def _try(
+        self, state: CycleState, pod: PodInfo, row: int, budgets: Sequence[PodDisruptionBudget]
+    ) -> Victims | Status:
+        lower = [other for other in self._on(row) if other.priority < pod.priority]
+        if not lower:
+            return NO_VICTIMS
+        framework, fits = self.handle.framework, self.handle.fits
+        assert framework is not None
+        assert fits is not None
+        with DryRun(framework, state, pod) as trial:
+            for other in lower:
+                status = trial.remove(other)
+                if not status.ok:
+                    return status
+            status = fits(state, pod, row)
+            if not status.ok:
+                return status
+
+            def fits_with(other: PodInfo) -> bool:
+                if trial.add(other, row).ok and fits(state, pod, row).ok:
+                    return True
+                trial.remove(other)
+                return False
+
+            return spare(lower, budgets, row, fits_with)
+
+    def _make_room(self, pod: PodInfo, node: str, victims: Sequence[PodInfo]) -> None:
+        waiting, queue, evictor = self.handle.waiting, self.handle.queue, self.handle.evictor
+        deleted = [v for v in victims if waiting is None or not waiting.reject(v.uid, self.name, "preempted")]
+        if evictor is not None:
+            evictor.evict(
+                deleted, by=pod, message=f"{self.handle.profile}: preempting to accommodate a higher priority pod"
+            )
+        if queue is not None:
+            for other in list(queue.nominations().get(node, ())):
+                if other.priority < pod.priority:
+                    queue.nominate(other, "")
+
+    def _why(self, failure: FitError, refused: dict[int, Status]) -> str:
+        counts: Counter[str] = Counter()
+        for row in failure.rows.tolist():
+            status = refused.get(row)
+            for reason in status.reasons if status is not None else (NOT_HELPFUL,):
+                counts[reason] += 1
+        said = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
+        return f"0/{len(failure.rows)} nodes are available: {said}."
+
+    def _on(self, row: int) -> list[PodInfo]:
+        return list(self.table.pods[row].values())
+
+    def _budgets(self) -> Sequence[PodDisruptionBudget]:
+        objects = self.handle.objects
+        found: Sequence[Any] = () if objects is None else objects.informer(PodDisruptionBudget).list()
+        return found
+
+
+def _preempted(pod: PodInfo) -> bool:
+    """Whether a scheduler is removing the pod to make room."""
+    condition = pod.pod.status.condition("DisruptionTarget")
+    return condition is not None and condition.status == "True" and condition.reason == "PreemptionByScheduler"

@@ -1,0 +1,87 @@
+"""Which pods would have to go, on one node and on the best node: pure decisions (spec 05 §3.6-3, -4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from control.scheduler.pods import PodInfo
+from koordlet.api.core.workloads import PodDisruptionBudget
+
+_NEVER_STARTED = float("inf")
+
+
+@dataclass(frozen=True)
+class Victims:
+    """What making room on `row` takes. `pods`: most important first; `violations`: budgets that it breaks."""
+
+    row: int
+    pods: tuple[PodInfo, ...]
+    violations: int
+
+    @property
+    def rank(self) -> tuple[int, int, int, int, float]:
+        """Smaller is better: fewest violations, lowest highest priority, lowest sum, fewest pods, latest start."""
+        highest = max(pod.priority for pod in self.pods)
+        earliest = min(started(pod) for pod in self.pods if pod.priority == highest)
+        total = sum(pod.priority + 2**31 for pod in self.pods)
+        return (self.violations, highest, total, len(self.pods), -earliest)
+
+
+def started(pod: PodInfo) -> float:
+    """When the pod started; one that has not is as young as can be."""
+    return _NEVER_STARTED if pod.start_time is None else pod.start_time
+
+
+def by_importance(pods: Iterable[PodInfo]) -> list[PodInfo]:
+    """Most important first: higher priority, then older."""
+    return sorted(pods, key=lambda pod: (-pod.priority, started(pod), pod.key))
+
+
+def split_by_budget(
+    pods: Sequence[PodInfo], budgets: Sequence[PodDisruptionBudget]
+) -> tuple[list[PodInfo], list[PodInfo]]:
+    """(pods whose removal breaks a budget, the others); each removal uses up what a budget allows, in order."""
+    allowed = [budget.status.disruptions_allowed for budget in budgets]
+    breaking: list[PodInfo] = []
+    others: list[PodInfo] = []
+    for pod in pods:
+        breaks = False
+        for index, budget in enumerate(budgets):
+            selector = budget.spec.selector
+            if budget.metadata.namespace != pod.namespace or selector is None or selector.is_empty():
+                continue
+            if not pod.shape.labels or not selector.matches(pod.shape.labels):
+                continue
+            if pod.name in budget.status.disrupted_pods:
+                continue  # being disrupted already: it was counted when that began
+            allowed[index] -= 1
+            breaks |= allowed[index] < 0
+        (breaking if breaks else others).append(pod)
+    return breaking, others
+
+
+def spare(
+    removed: Sequence[PodInfo],
+    budgets: Sequence[PodDisruptionBudget],
+    row: int,
+    fits_with: Callable[[PodInfo], bool],
+) -> Victims:
+    """Give back as many of the removed pods as fit beside the new one; the rest are the victims.
+
+    `fits_with(pod)` puts the pod back, says whether the new pod still fits, and removes it again if not.
+    """
+    breaking, others = split_by_budget(by_importance(removed), budgets)
+    victims: list[PodInfo] = []
+    violations = 0
+    for pod in breaking:
+        if not fits_with(pod):
+            victims.append(pod)
+            violations += 1
+    victims += [pod for pod in others if not fits_with(pod)]
+    return Victims(row, tuple(by_importance(victims)), violations)
+
+
+def best(candidates: Iterable[Victims]) -> Victims:
+    """The candidate that hurts least; the first of equals."""
+    return min(candidates, key=lambda candidate: candidate.rank)
