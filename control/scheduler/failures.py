@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from control.scheduler.columns import RowArray
 from control.scheduler.pods import PodInfo
-from control.scheduler.status import Code, Status, unresolvable
+from control.scheduler.status import SUCCESS, Code, Status, unresolvable
 
 if TYPE_CHECKING:
     from control.scheduler.framework import Framework
@@ -55,6 +55,8 @@ class FitError(Exception):
         """The status that a code stands for."""
         if code == LEFT_OUT:
             return self.left_out
+        if code == PASS:
+            return SUCCESS
         plugin = self._plugins[code >> 16]
         return plugin.reasons.status(code & 0xFFFF).by(plugin.name)
 

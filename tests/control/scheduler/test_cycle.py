@@ -1,0 +1,145 @@
+"""The cycle: remembered answers equal fresh ones, refusals leave nothing behind, failures say why."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from control.scheduler.cycle import Cycle, CycleFailed
+from control.scheduler.failures import FitError
+from control.scheduler.plugin import CycleState
+from control.scheduler.pods import PodInfo
+from tests.control.scheduler.build import Cluster, node, pod
+from tests.control.scheduler.toys import Guard, cycle_of
+
+
+def test_places_where_most_is_free() -> None:
+    cluster = Cluster(node("a", cpu="2"), node("b", cpu="8"), node("c", cpu="4"))
+    cycle = cycle_of(cluster, {"filter": ("Fits",), "score": ("Fits",)})
+    placement = cycle.place(cluster.info(pod(cpu="1")))
+    assert placement.node == "b"
+    assert cluster.table.requested[0, placement.row] == 1000
+    assert placement.feasible == 3
+
+
+def test_says_why_no_node_fits() -> None:
+    cluster = Cluster(node("a", cpu="1"), node("b", unschedulable=True), node("c", cpu="1", unschedulable=True))
+    cycle = cycle_of(cluster)
+    with pytest.raises(FitError) as failure:
+        cycle.place(cluster.info(pod(cpu="2")))
+    assert failure.value.text() == ("0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.")
+    assert failure.value.plugins() == {"Cordon", "Fits"}
+    assert failure.value.preemptible().tolist() == [0]
+
+
+def test_without_nodes_the_cycle_fails() -> None:
+    with pytest.raises(CycleFailed, match="no nodes available"):
+        cycle_of(Cluster()).place(Cluster().info(pod()))
+
+
+@pytest.mark.parametrize("label", ["reserve", "permit"])
+def test_a_refusal_after_the_choice_leaves_nothing(label: str) -> None:
+    cluster = Cluster(node("a"))
+    cycle = cycle_of(cluster)
+    one = cluster.info(pod(labels={label: "no"}))
+    with pytest.raises(CycleFailed, match="not "):
+        cycle.place(one)
+    assert one.row == -1
+    assert not one.assumed
+    assert not cluster.table.requested.any()
+    guard = cycle.framework.plugins["Guard"]
+    assert isinstance(guard, Guard)
+    assert guard.reserved == set()
+
+
+async def test_a_parked_pod_is_assumed_until_allowed_or_rejected() -> None:
+    cluster = Cluster(node("a"))
+    cycle = cycle_of(cluster)
+    placement = cycle.place(cluster.info(pod(labels={"permit": "wait"})))
+    assert placement.parked == {"Guard": 30}
+    waiter = asyncio.create_task(cycle.waiting.wait(placement.pod.uid))
+    await asyncio.sleep(0)
+    assert [p.key for p in cycle.waiting.waiting_pods()] == [placement.pod.key]
+    assert cycle.waiting.reject(placement.pod.uid, "Guard", "gang broke up")
+    status = await waiter
+    assert (status.rejected, status.message, status.plugin) == (True, "gang broke up", "Guard")
+    cycle.take_back(placement)
+    assert not cluster.table.requested.any()
+    assert len(cycle.waiting) == 0
+
+
+def test_room_is_left_for_a_nominated_pod() -> None:
+    """Spec 05 §5.5: free 4 cores, a nominee of equal priority with 3: a pod of 2 fails, one of 1 does not."""
+    cluster = Cluster(node("a", cpu="4"))
+    nominee = cluster.info(pod(cpu="3", priority=100))
+    cluster.handle.queue = _Nominations(nominee, "a")  # type: ignore[assignment]
+    cycle = cycle_of(cluster, {"filter": ("Fits",)})
+    with pytest.raises(FitError) as failure:
+        cycle.place(cluster.info(pod(cpu="2", priority=100)))
+    assert failure.value.text() == "0/1 nodes are available: 1 Insufficient cpu."
+    assert cycle.place(cluster.info(pod(cpu="2", priority=101))).node == "a"
+    assert cycle.place(cluster.info(pod(cpu="1", priority=101))).node == "a"
+
+
+class _Nominations:
+    def __init__(self, pod: PodInfo, node: str) -> None:
+        self._all = {node: [pod]}
+
+    def nominations(self) -> dict[str, list[PodInfo]]:
+        return self._all
+
+
+_step = st.one_of(
+    st.tuples(st.just("place"), st.integers(0, 3), st.integers(0, 3)),
+    st.tuples(st.just("gone"), st.integers(0, 50), st.just(0)),
+    st.tuples(st.just("node"), st.integers(0, 7), st.integers(1, 9)),
+    st.tuples(st.just("cordon"), st.integers(0, 7), st.booleans()),
+    st.tuples(st.just("lost"), st.integers(0, 7), st.just(0)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(_step, max_size=40))
+def test_remembered_answers_are_fresh_ones(steps: list[tuple[str, int, int]]) -> None:
+    """After any history a cycle with a memory and one without agree on who fits, why not, and on every total."""
+    cluster = Cluster(*(node(f"n{i}", cpu="4") for i in range(3)))
+    cycle = cycle_of(cluster)
+    placed: list[PodInfo] = []
+    for kind, a, b in steps:
+        match kind:
+            case "place":
+                one = cluster.info(pod(cpu=f"{a + 1}", labels={"divisor": str(b)}))
+                if cluster.table.nodes_alive:
+                    fresh = cycle_of(cluster, seed=2)
+                    assert _answers(cycle, one) == _answers(fresh, one)
+                    try:
+                        placed.append(cycle.place(one).pod)
+                    except FitError as failure:
+                        assert failure.text().startswith(f"0/{cluster.table.nodes_alive} nodes are available: ")
+            case "gone":
+                if placed:
+                    cycle.cache.remove_pod(placed.pop(a % len(placed)).uid)
+            case "node":
+                cluster.table.set_node(node(f"n{a}", cpu=str(b)))
+            case "cordon":
+                cluster.table.set_node(node(f"n{a}", unschedulable=bool(b)))
+            case "lost":
+                cluster.table.remove_node(f"n{a}")
+    assert sum(len(pods) for pods in cluster.table.pods) == len(placed)
+
+
+def _answers(cycle: Cycle, one: PodInfo) -> tuple[list[int], list[int]]:
+    """(feasible rows, their totals) as the cycle sees them."""
+    state = CycleState()
+    remembered = cycle.memory.of(one)
+    remembered.filter(state, one)
+    feasible = cycle._feasible(state, one, remembered, None)
+    if not len(feasible):
+        return [], []
+    totals = cycle._totals(state, one, remembered, feasible)
+    assert np.all(np.diff(feasible) > 0)
+    return feasible.tolist(), totals.tolist()

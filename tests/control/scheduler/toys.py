@@ -1,0 +1,146 @@
+"""Small plugins for tests of the cycle, and a cycle over them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from control.scheduler.cache import Cache
+from control.scheduler.columns import IntArray, Mask, Reasons16, RowArray, Rows
+from control.scheduler.cycle import Cycle
+from control.scheduler.framework import Framework
+from control.scheduler.plugin import CycleState, Plugin, Reads, default_normalize
+from control.scheduler.pods import PodInfo
+from control.scheduler.status import SUCCESS, Code, Status, unschedulable, wait
+from control.scheduler.table import CPU, selected
+from control.scheduler.waiting import WaitingPods
+from koordlet.app.clock import SYSTEM_CLOCK
+from tests.control.scheduler.build import Cluster
+
+
+class Fits(Plugin):
+    """Enough cpu."""
+
+    name = "Fits"
+    reads = Reads.PODS
+
+    def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
+        free = self.table.allocatable[CPU][rows] - self.table.requested[CPU][rows]
+        lacking: Mask = free < pod.requests.get("cpu", 0)
+        return lacking[: _length(rows, self.table.size)].astype(np.int16) * self.reasons.number(
+            Code.UNSCHEDULABLE, "Insufficient cpu"
+        )
+
+    def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:
+        allocatable = self.table.allocatable[CPU][rows]
+        free = allocatable - self.table.requested[CPU][rows] - pod.requests.get("cpu", 0)
+        scores: IntArray = np.clip(free * 100 // np.maximum(allocatable, 1), 0, 100)
+        return scores
+
+
+class Cordon(Plugin):
+    """No unschedulable nodes."""
+
+    name = "Cordon"
+    reads = Reads.NODE
+
+    def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
+        answer: Reasons16 = self.table.unschedulable[rows].astype(np.int16)
+        return answer * self.reasons.number(Code.UNRESOLVABLE, "node(s) were unschedulable")
+
+
+class Crowd(Plugin):
+    """The fewer pods of the cluster are on a node, the better; at most three a node more than on the emptiest."""
+
+    name = "Crowd"
+    reads = Reads.CLUSTER
+
+    def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
+        counts = self._counts()
+        fewest = min((counts[row] for row in np.flatnonzero(self.table.valid)), default=0)
+        answer: Reasons16 = (counts[rows] > fewest + 3).astype(np.int16)
+        return answer * self.reasons.number(Code.UNSCHEDULABLE, "node(s) were crowded")
+
+    def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:
+        counts: IntArray = self._counts()[rows]
+        return counts
+
+    def normalize(self, state: CycleState, pod: PodInfo, rows: RowArray, scores: IntArray) -> IntArray:
+        return default_normalize(scores, reverse=True)
+
+    def _counts(self) -> IntArray:
+        return np.array([len(pods) for pods in self.table.pods], np.int64)
+
+
+class ByRow(Plugin):
+    """A plugin that sees one node at a time: node numbers divisible by what the pod's label says are refused."""
+
+    name = "ByRow"
+    reads = Reads.PODS
+
+    def filter_row(self, state: CycleState, pod: PodInfo, row: int) -> int:
+        divisor = int(pod.shape.labels.get("divisor", "0"))
+        if divisor and row % divisor == 0:
+            return self.reasons.number(Code.UNSCHEDULABLE, "node(s) were divisible")
+        return 0
+
+    def score_row(self, state: CycleState, pod: PodInfo, row: int) -> int:
+        return (row * 7 + len(self.table.pods[row])) % 100
+
+
+class Guard(Plugin):
+    """Refuses or delays at Reserve and Permit as the pod's labels say, and keeps account of who is reserved."""
+
+    name = "Guard"
+
+    def __init__(self, args: Any, handle: Any) -> None:
+        super().__init__(args, handle)
+        self.reserved: set[str] = set()
+
+    def reserve(self, state: CycleState, pod: PodInfo, row: int) -> Status:
+        if pod.shape.labels.get("reserve") == "no":
+            return unschedulable("not reserved")
+        self.reserved.add(pod.uid)
+        return SUCCESS
+
+    def unreserve(self, state: CycleState, pod: PodInfo, row: int) -> None:
+        self.reserved.discard(pod.uid)
+
+    def permit(self, state: CycleState, pod: PodInfo, row: int) -> Status:
+        match pod.shape.labels.get("permit"):
+            case "no":
+                return unschedulable("not permitted")
+            case "wait":
+                return wait(30)
+        return SUCCESS
+
+
+TOYS: Mapping[str, type[Plugin]] = {p.name: p for p in (Fits, Cordon, Crowd, ByRow, Guard)}
+POINTS: Mapping[str, Sequence[str]] = {
+    "filter": ("Cordon", "Fits", "Crowd", "ByRow"),
+    "score": ("Fits", "Crowd", "ByRow"),
+    "reserve": ("Guard",),
+    "permit": ("Guard",),
+}
+
+
+def cycle_of(
+    cluster: Cluster,
+    points: Mapping[str, Sequence[str]] = POINTS,
+    registry: Mapping[str, type[Plugin]] = TOYS,
+    *,
+    seed: int = 1,
+    **more: Any,
+) -> Cycle:
+    cluster.handle.rng = random.Random(seed)
+    framework = Framework(cluster.handle, points, registry, **more)
+    waiting = WaitingPods(SYSTEM_CLOCK)
+    cluster.handle.waiting = waiting
+    return Cycle(framework, Cache(cluster.table, cluster.shapes), waiting)
+
+
+def _length(rows: Rows, size: int) -> int:
+    return len(selected(rows, size))
