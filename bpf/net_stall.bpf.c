@@ -11,6 +11,8 @@
 // Softirqs. From softirq_entry to softirq_exit (NET_RX, NET_TX) the task on the CPU is the victim. Meanwhile each packet
 // tells for whom the time from now on is spent: first its device's network namespace (netif_receive_skb), then, for
 // established TCP, its socket's owner (tcp_probe). What comes before the first packet is the kernel's own work.
+// To blame is the receiver, unless the victim itself raised the softirq: who sends a packet works off its way through the
+// machine at once. ksoftirqd is a victim, too, so that waiting for it has receivers.
 #include "koord.bpf.h"
 #include "slots.h"
 
@@ -26,6 +28,14 @@ const volatile struct net_config settings SEC(".rodata.config");
 #define NET_TX_SOFTIRQ 2
 #define NET_RX_SOFTIRQ 3
 
+#define SERVING_SOFTIRQ 0x100
+#define HARDIRQ_MASK 0xf0000
+
+// x86 keeps the count of what forbids preemption per CPU, v6.2 to v6.14 in here.
+struct pcpu_hot___v62 {
+	int preempt_count;
+} __attribute__((preserve_access_index));
+
 TABLE(stats, struct net_stats);
 TABLE(cpus, struct net_cpu);
 
@@ -39,6 +49,20 @@ static __always_inline struct net_stats *stats_of(u32 cpu, u32 slot)
 {
 	slot += cpu * (cgroup_mask() + 1 + SPECIALS);
 	return bpf_map_lookup_elem(&stats, &slot);
+}
+
+// What this CPU does besides running a task. It has no address that a program could ask for, but lies in the same area
+// as the run queue.
+static __always_inline u32 preempt_count(void)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	u64 at = (u64)task->se.cfs_rq->rq + (s64)settings.preempt_count;
+	u32 count = 0;
+
+	if (bpf_core_type_exists(struct pcpu_hot___v62))
+		at += bpf_core_field_offset(struct pcpu_hot___v62, preempt_count);
+	bpf_probe_read_kernel(&count, sizeof(count), (void *)at);
+	return count;
 }
 
 static __always_inline u64 tag_of(u32 space, u64 id)
@@ -73,8 +97,8 @@ static __always_inline void settle(struct net_cpu *own, u32 cpu, u64 now)
 
 	if (row)
 		row->caused_ns += spent;
-	if (own->victim <= cgroup_mask())
-		charge(own->victim, own->owner_slot, spent);
+	if (own->victim <= cgroup_mask() || own->victim == SPECIAL(SLOT_KSOFTIRQD))
+		charge(own->victim, own->own ? own->victim : own->owner_slot, spent);
 	own->mark_ns = now;
 }
 
@@ -85,6 +109,28 @@ static __always_inline void works_for(struct net_cpu *own, u32 cpu, u64 owner)
 	settle(own, cpu, bpf_ktime_get_ns());
 	own->owner = owner;
 	own->owner_slot = cgroup_slot(owner, &own->slot_lost);
+}
+
+// Who wants the next softirq of this CPU. Loaded only where the count is known; without it that is never a task.
+SEC("tp_btf/softirq_raise")
+int BPF_PROG(softirq_raise, unsigned int vector)
+{
+	struct net_cpu *own;
+	u32 cpu, count;
+
+	if (vector != NET_RX_SOFTIRQ && vector != NET_TX_SOFTIRQ)
+		return 0;
+	own = this_cpu(&cpu);
+	if (!own)
+		return 0;
+	count = preempt_count();
+	if (count & HARDIRQ_MASK)
+		own->raised |= RAISED_ELSEWHERE;
+	else if (count & SERVING_SOFTIRQ) // what runs goes on, or another kind of softirq sends
+		own->raised |= own->start_ns && own->own ? RAISED_BY_TASK : RAISED_ELSEWHERE;
+	else
+		own->raised |= RAISED_BY_TASK;
+	return 0;
 }
 
 SEC("tp_btf/softirq_entry")
@@ -100,6 +146,8 @@ int BPF_PROG(softirq_entry, unsigned int vector)
 	if (!own)
 		return 0;
 	own->victim = slot_of(task, task->pid, &own->slot_lost);
+	own->own = own->raised == RAISED_BY_TASK && own->victim <= cgroup_mask();
+	own->raised = 0;
 	own->owner = 0;
 	own->owner_slot = SPECIAL(SLOT_KTHREAD);
 	own->mark_ns = own->start_ns = bpf_ktime_get_ns();

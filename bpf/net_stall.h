@@ -5,12 +5,12 @@
  *
  *   tags    [owners]                who owns sockets, is interrupted, or receives: see owners.h
  *   stats   [cpu][owners+SPECIALS]  one struct net_stats an owner
- *   matrix  [cpu][matrix]           (interrupted, receiver) -> softirq time, see blame.bpf.h
+ *   matrix  [cpu][matrix]           (interrupted, to blame) -> softirq time, see blame.bpf.h
  *   cpus    [cpu]                   the softirq that runs now, and what was lost
  */
 #pragma once
 
-#define NET_STALL_LAYOUT 1
+#define NET_STALL_LAYOUT 2
 
 struct net_stats {
 	u64 softirq_hist[BUCKETS]; /* how long each interruption took */
@@ -25,6 +25,9 @@ struct net_stats {
 	u64 reserved[6];
 }; /* 320 bytes */
 
+#define RAISED_BY_TASK 1
+#define RAISED_ELSEWHERE 2 /* in an interrupt or a softirq */
+
 struct net_cpu {
 	u64 slot_lost;
 	u64 start_ns; /* 0 = no softirq of ours runs */
@@ -32,7 +35,9 @@ struct net_cpu {
 	u64 owner; /* tag, 0 = nobody's packet yet */
 	u32 owner_slot;
 	u32 victim;
-	u64 reserved[3];
+	u32 own; /* the victim raised it */
+	u32 raised; /* RAISED_*, of the next one */
+	u64 reserved[2];
 };
 
 /* Fixed at load. */
@@ -40,5 +45,5 @@ struct net_config {
 	u32 cgroup_v2;
 	u32 cgroup_mask; /* owners - 1 */
 	u32 matrix_mask;
-	u32 reserved;
+	s32 preempt_count; /* from a CPU's run queue to what holds its preemption count; 0 = unknown */
 };

@@ -166,7 +166,7 @@ class Options(LoggingOptions):
     net_stall_interval: Duration = flag(
         "net-stall-interval", "2s", "how often the network-stall probe is read", minimum=1
     )
-    net_stall_window: Duration = flag("net-stall-window", "10s", "window of network stalls and culprits", minimum=1)
+    net_stall_window: Duration = flag("net-stall-window", "5s", "window of network stalls and culprits", minimum=1)
 
     metric_cache_max_series: int = flag("metric-cache-max-series", 16384, "series kept of one kind", minimum=16)
     tsdb_retention_duration: Duration = flag(

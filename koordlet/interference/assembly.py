@@ -65,6 +65,7 @@ class Interference:
         evidence: Mapping[Resource, Source],
         auditor: Auditor | None = None,
         recorder: Recorder | None = None,
+        put_off: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
@@ -75,6 +76,7 @@ class Interference:
         self._advisor, self._gatherer = advisor, Gatherer(advisor, evidence)
         self._judged: SchedLatencySnapshot | None = None
         self._rested = False
+        self._gatherer.put_off = put_off
         self.watch = Watch(self._gatherer, Policy(extensions), clock=clock)
         self._gatherer.alarm_at = lambda subjects, strategy: self.watch.detector.alarm_at(
             subjects, Resource.CPU, strategy

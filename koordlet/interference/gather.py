@@ -15,7 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koordlet.api.sloconfig.interference import InterferenceStrategy, InterferenceThresholds
-from koordlet.interference.cpu import PROBES, CpuWindow, Rows, Shares, cpu_evidence, shares_of, suspicious, waiting
+from koordlet.interference.cpu import (
+    PROBES,
+    CpuWindow,
+    Rows,
+    Shares,
+    cpu_evidence,
+    lost_share,
+    shares_of,
+    suspicious,
+    waiting,
+)
 from koordlet.interference.detector import eligible
 from koordlet.interference.model import Evidence, Floats, Resource, ResourceEvidence
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
@@ -104,6 +114,15 @@ def worth_asking(strategy: InterferenceStrategy) -> float:
     return NOTICED * min(cpu.lost_percent or 100, cpu.min_lost_percent or 0) / 100
 
 
+def behind_packets(waited: Floats, ran: Floats, late: float, strategy: InterferenceStrategy) -> NDArray[np.bool_]:
+    """[containers], true where the kernel's thread, which worked off packets for `late` seconds a second, may have kept
+    them waiting for a noticeable part of their time."""
+    network = strategy.network or InterferenceThresholds()
+    least = NOTICED * min(network.lost_percent or 100, network.min_lost_percent or 0) / 100
+    found: NDArray[np.bool_] = (late > 0) & (lost_share(np.minimum(waited, late), ran) >= least)
+    return found
+
+
 def _memory_limit(workloads: Workloads, subject: Subject) -> float:
     """Bytes; NaN where the pod says nothing."""
     meta = workloads.pods.get(subject.pod_uid)
@@ -126,6 +145,8 @@ class Gatherer:
         self._shares: tuple[tuple[str, ...], Shares] = ((), Shares.none(0))
         self._frame: Frame | None = None
         self._rows: tuple[Rows, tuple[Subject, ...], float] | None = None
+        self.put_off: Callable[[], float] = lambda: 0.0
+        """Seconds a second that the kernel's thread worked off packets of late."""
         self.alarm_at: Callable[[tuple[Subject, ...], InterferenceStrategy], Floats] | None = None
         """Share of CPU time lost from which on each of these containers is in trouble, where that is known."""
         self.noticed = False
@@ -193,6 +214,7 @@ class Gatherer:
             if self.alarm_at is not None:
                 least = np.maximum(least, NOTICED * self.alarm_at(frame.subjects, strategy))[judged]
             noticed = bool((suspicious(waited, shares, frame.ran)[judged] >= least).any())
+            noticed |= bool(behind_packets(waited, frame.ran, self.put_off(), strategy)[judged].any())
             self.noticed = noticed
             if self._culprits.due(sums[0].time_ns, frame.window / READINGS if noticed else SHARES_SECONDS):
                 charges = self._advisor.charges()

@@ -15,15 +15,19 @@ from koordlet.interference.cpu import lost_share
 from koordlet.interference.gather import Frame, Source
 from koordlet.interference.model import Floats, ResourceEvidence
 from koordlet.metricsadvisor.blockio import SubjectBlockIO
-from koordlet.metricsadvisor.latency import Blame
+from koordlet.metricsadvisor.latency import Blame, identity
 from koordlet.metricsadvisor.memstall import SubjectMemStall
-from koordlet.metricsadvisor.netstall import SubjectNetStall
+from koordlet.metricsadvisor.netstall import PutOff, SubjectNetStall
+from koordlet.statesinformer.cgroupindex import Owner
 from koordlet.statesinformer.model import Subject
 
 FULL = 0.97
 """Share of its memory limit from which on a container is taken to press against it, where no probe tells."""
 AFTERWARDS = ("refault", "swapin", "other")
 """Kinds of memory stall that follow from an earlier reclaim, whoever caused that."""
+
+NONE_PUT_OFF = PutOff(0.0, ())
+SOFTIRQS = Owner("kernel", "network softirqs")
 
 
 def own_share(subject: Subject, blames: Sequence[Blame]) -> float | None:
@@ -147,31 +151,67 @@ def io(window: Callable[[], Mapping[str, SubjectBlockIO] | None]) -> Source:
     return of
 
 
-def network(window: Callable[[], Mapping[str, SubjectNetStall] | None]) -> Source:
-    """`NetStallCollector.window`: CPU time that packets of others took from it; None where no probe counts. Packets of
-    its own are its work, not its trouble. What interrupts take is part of what a task ran (kernels that account it
-    apart, CONFIG_IRQ_TIME_ACCOUNTING, are rare; there the loss is overstated: s of s + r shows as s of r)."""
+def network(
+    window: Callable[[], Mapping[str, SubjectNetStall] | None], put_off: Callable[[], PutOff] = lambda: NONE_PUT_OFF
+) -> Source:
+    """`NetStallCollector.window` and `.put_off`: CPU time that packets of others cost it; None where no probe counts.
+
+    The kernel works off packets on the back of whoever has the CPU, and what is too much for that in a thread of its
+    own, which takes its turn on the CPU like any task. How it splits is the kernel's choice of the moment: so the time
+    stolen from a container's tasks and their waiting for that thread are one loss. Of the waiting at most as much
+    counts as the thread worked for the network, because it does the work of other softirqs, too; and not what it
+    worked for the container itself, whose own packets are its work and not its trouble.
+
+    What interrupts take is part of what a task ran (kernels that account it apart, CONFIG_IRQ_TIME_ACCOUNTING, are
+    rare; there the loss is overstated: s of s + r shows as s of r).
+    """
 
     def of(frame: Frame) -> ResourceEvidence | None:
         found = window()
         if found is None:
             return None
-        others, p99 = np.zeros(len(frame.keys)), np.full(len(frame.keys), np.nan)
+        late = put_off()
+        stolen, p99 = np.zeros(len(frame.keys)), np.full(len(frame.keys), np.nan)
+        behind = np.minimum(frame.behind_softirqs, late.seconds)
+        for row in np.flatnonzero(behind).tolist():
+            behind[row] *= _shares(frame.subjects[row], late.receivers)[1]
         for row, subject in enumerate(frame.subjects):
             one = found.get(subject.key)
             if one is not None:
-                others[row] = one.softirq * _shares(subject, one.culprits)[1]
+                stolen[row] = one.softirq * _shares(subject, one.culprits)[1]
                 p99[row] = np.nan if one.softirq_p99 is None else one.softirq_p99
+
+        def culprits(row: int) -> Sequence[Blame]:
+            one = found.get(frame.keys[row])
+            parts = [(late.receivers, min(float(frame.behind_softirqs[row]), late.seconds))]
+            if one is not None:
+                parts.append((one.culprits, one.softirq))
+            return receivers(parts, frame.window)
+
         return ResourceEvidence(
             source="bpf",
-            others=lost_share(others, np.maximum(frame.ran - others, 0.0)),
-            own=np.zeros(len(others)),
+            others=lost_share(stolen + behind, np.maximum(frame.ran - stolen, 0.0)),
+            own=np.zeros(len(stolen)),
             latency=p99,
-            culprits=lambda row: found[frame.keys[row]].culprits if frame.keys[row] in found else (),
+            culprits=culprits,
             named=True,
         )
 
     return of
+
+
+def receivers(parts: Sequence[tuple[Sequence[Blame], float]], window: float) -> list[Blame]:
+    """Blames of each part, spread over that many seconds a second of it, as one list, longest first. What softirqs did
+    before their first packet, or for one that nobody owns, is the kernel's."""
+    found: dict[str, Blame] = {}
+    for blames, seconds in parts:
+        total = sum(one.seconds for one in blames)
+        for one in blames if total > 0 else ():
+            who = SOFTIRQS if one.owner.kind == "kernel" else one.owner
+            before = found.get(identity(who), Blame(who, 0.0, 0))
+            more = one.seconds / total * seconds * window
+            found[identity(who)] = Blame(who, before.seconds + more, before.count + one.count)
+    return sorted((one for one in found.values() if one.seconds > 0), key=lambda one: -one.seconds)
 
 
 def _shares(subject: Subject, blames: Sequence[Blame]) -> tuple[float, float]:

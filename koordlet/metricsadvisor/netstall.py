@@ -15,10 +15,11 @@ from koordlet.app.logging import get_logger
 from koordlet.metriccache import Batch, MetricCache, SeriesError
 from koordlet.metrics import Registries
 from koordlet.metricsadvisor.counters import CulpritCounters, SteadySums
-from koordlet.metricsadvisor.latency import Blame, OwnerOf, Pairs, blame, group, sum_rows
+from koordlet.metricsadvisor.latency import Blame, OwnerOf, Pairs, blame, culprit_owner, group, identity, sum_rows
 from koordlet.metricsadvisor.readings import Floats
 from koordlet.metricsadvisor.views import CULPRITS_EXPORTED, container_labels, culprit_labels, pod_labels
 from koordlet.metricsadvisor.window import Window
+from koordlet.probes.layout import SPECIAL_KEYS
 from koordlet.probes.netsnapshot import NetStallSnapshot, diff
 from koordlet.probes.netstall import NetStallSource
 from koordlet.probes.snapshot import quantiles
@@ -28,6 +29,7 @@ from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
 log = get_logger(__name__)
 
 NAME = "net_stall"
+KSOFTIRQD = SPECIAL_KEYS["ksoftirqd"]
 Row = tuple[tuple[str, ...], float]
 
 
@@ -48,7 +50,31 @@ class SubjectNetStall:
     full: float
     """Packets a second dropped because a receive queue was full."""
     culprits: tuple[Blame, ...] = ()
-    """For whom the softirqs worked that interrupted it, longest first; itself is among them."""
+    """For whom the softirqs worked that interrupted it, longest first; itself is among them, also for what it raised
+    itself by sending."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutOff:
+    """Network softirqs that the kernel put off to its threads over the window: others may wait while these run."""
+
+    seconds: float
+    """A second."""
+    receivers: tuple[Blame, ...]
+    """For whom they worked, longest first."""
+
+
+def put_off(window: NetStallSnapshot, seconds: float, owner: OwnerOf) -> PutOff:
+    """What ksoftirqd did for the network. Pure."""
+    rows = np.flatnonzero(window.victim == KSOFTIRQD)
+    columns = (window.culprit, window.wait_ns, window.wait_count)
+    found: dict[str, Blame] = {}
+    for key, ns, count in zip(*(column[rows].tolist() for column in columns), strict=True):
+        who = culprit_owner(key, owner)
+        before = found.get(identity(who), Blame(who, 0.0, 0))
+        found[identity(who)] = Blame(who, before.seconds + ns / 1e9, before.count + count)
+    receivers = sorted((one for one in found.values() if one.seconds > 0), key=lambda one: -one.seconds)
+    return PutOff(sum(one.seconds for one in receivers) / seconds, tuple(receivers))
 
 
 def by_subject(window: NetStallSnapshot, seconds: float, owner: OwnerOf) -> dict[str, SubjectNetStall]:
@@ -103,6 +129,7 @@ class NetStallCollector:
         self._culprit_counters = CulpritCounters(CULPRITS_EXPORTED)
         self.window: Mapping[str, SubjectNetStall] = {}
         """Subject key -> figures of the last seconds, only of those that the network did something to."""
+        self.put_off = PutOff(0.0, ())
         registries.view("net_retransmits_total", lambda: self._rows("retransmits", 1.0))
         registries.view("net_receive_queue_full_total", lambda: self._rows("full", 1.0))
         registries.view("net_softirq_seconds_total", lambda: self._rows("softirq_ns", 1e9))
@@ -131,7 +158,9 @@ class NetStallCollector:
         span = self._window.span()
         if span is not None:
             old, new, seconds = span
-            self.window = by_subject(diff(old, new), seconds, self._index.owner)
+            grown = diff(old, new)
+            self.window = by_subject(grown, seconds, self._index.owner)
+            self.put_off = put_off(grown, seconds, self._index.owner)
             self._commit(now)
 
     def _commit(self, now: float) -> None:

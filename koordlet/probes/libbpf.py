@@ -15,7 +15,7 @@ import errno
 import os
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,8 @@ LOG_LINES = 200
 
 _BTF_KIND_TYPEDEF = 8
 _BTF_KIND_FUNC = 12
+_BTF_KIND_VAR = 14
+_BTF_KIND_DATASEC = 15
 _BPF_STATS_RUN_TIME = 0
 _DEBUG = 2
 
@@ -123,6 +125,12 @@ class _BtfType(ctypes.Structure):
     """struct btf_type"""
 
     _fields_ = (("name_off", ctypes.c_uint32), ("info", ctypes.c_uint32), ("type", ctypes.c_uint32))
+
+
+class _BtfVariable(ctypes.Structure):
+    """struct btf_var_secinfo"""
+
+    _fields_ = (("type", ctypes.c_uint32), ("offset", ctypes.c_uint32), ("size", ctypes.c_uint32))
 
 
 class _IterOptions(ctypes.Structure):
@@ -377,6 +385,23 @@ def tracepoint_arguments(name: str) -> int:
         return int(prototype.info & 0xFFFF) - 1  # less the one that tracing itself takes
     finally:
         _library().btf__free(btf)
+
+
+def per_cpu_offsets(names: Collection[str]) -> dict[str, int]:
+    """Where the kernel's per-CPU variables lie in each CPU's area, bytes; those it does not name are left out."""
+    library, btf = _library(), _call("read the kernel's BTF", "btf__load_vmlinux_btf")
+    try:
+        kinds = {name: library.btf__find_by_name_kind(btf, name.encode(), _BTF_KIND_VAR) for name in names}
+        wanted = {number: name for name, number in kinds.items() if number > 0}
+        section = library.btf__find_by_name_kind(btf, b".data..percpu", _BTF_KIND_DATASEC)
+        if section <= 0:
+            return {}
+        address = library.btf__type_by_id(btf, section)
+        count = ctypes.cast(address, ctypes.POINTER(_BtfType)).contents.info & 0xFFFF
+        rows = (_BtfVariable * count).from_address(address + ctypes.sizeof(_BtfType))
+        return {wanted[row.type]: row.offset for row in rows if row.type in wanted}
+    finally:
+        library.btf__free(btf)
 
 
 def _kernel_knows(name: str, kind: int) -> bool:

@@ -27,7 +27,7 @@ from koordlet.probes.slots import Slots
 from koordlet.probes.status import ProbeStatus
 
 PROBE = "net_stall"
-VERSION = 1
+VERSION = 2
 
 NET_STATS = np.dtype(
     [
@@ -51,7 +51,9 @@ NET_CPU = np.dtype(
         ("owner", "u8"),
         ("owner_slot", "u4"),
         ("victim", "u4"),
-        ("reserved", "u8", 3),
+        ("own", "u4"),
+        ("raised", "u4"),
+        ("reserved", "u8", 2),
     ]
 )
 
@@ -64,6 +66,10 @@ OPTIONAL = {
     "udp_fail_queue_rcv_skb": "no full queues of UDP sockets",
 }
 """Program (and tracepoint) -> what is missing without it."""
+PREEMPT_COUNT = ("__preempt_count", "pcpu_hot")
+"""Per-CPU variables of x86 kernels that hold it; the second is that of v6.2 to v6.14."""
+OWN = "softirq_raise"
+OWN_UNKNOWN = "softirqs that a task raises count as their receivers' doing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +95,9 @@ class NetSizes:
             "cpus": self.cpus,
         }
 
-    def settings(self, cgroup_v2: bool) -> bytes:
-        """``struct net_config``"""
-        return struct.pack("=4I", cgroup_v2, self.owners - 1, self.matrix - 1, 0)
+    def settings(self, cgroup_v2: bool, preempt_count: int = 0) -> bytes:
+        """``struct net_config``; *preempt_count* is `preempt_count_offset`'s."""
+        return struct.pack("=3Ii", cgroup_v2, self.owners - 1, self.matrix - 1, preempt_count)
 
 
 class NetStallSource(Protocol):
@@ -180,6 +186,15 @@ class NetStall:
         self._attached.close(keep)
 
 
+def preempt_count_offset() -> int:
+    """Bytes from a CPU's run queue to what holds its preemption count; 0 where that is not per CPU (not x86) or the
+    kernel does not say where it is: then softirqs that a task raises itself are taken to be their receivers' doing.
+    """
+    offsets = libbpf.per_cpu_offsets(("runqueues", *PREEMPT_COUNT))
+    held = next((offsets[name] for name in PREEMPT_COUNT if name in offsets), None)
+    return 0 if held is None or "runqueues" not in offsets else held - offsets["runqueues"]
+
+
 def load_core(place: Place, sizes: NetSizes | None = None, ids: OwnerIds | None = None) -> NetStall:
     """The probe. Raises `ProbeError`."""
     ids = ids or OwnerIds.of(place.host)
@@ -187,16 +202,20 @@ def load_core(place: Place, sizes: NetSizes | None = None, ids: OwnerIds | None 
         raise ProbeError("no cgroup hierarchy is mounted")
     with as_probe_error():
         skip = tuple(name for name in OPTIONAL if not libbpf.kernel_has_tracepoint(name))
+        conditions = [OPTIONAL[name] for name in skip]
+        own = preempt_count_offset()
+        if own == 0:
+            skip, conditions = (*skip, OWN), [*conditions, OWN_UNKNOWN]
         sizes = sizes or NetSizes.of(place.cpus)
         build = Build(
             probe=PROBE,
-            programs=tuple(name for name in (*REQUIRED, *OPTIONAL) if name not in skip),
+            programs=tuple(name for name in (*REQUIRED, *OPTIONAL, OWN) if name not in skip),
             entries=sizes.entries(),
-            settings=sizes.settings(place.cgroup_v2),
+            settings=sizes.settings(place.cgroup_v2, own),
             skip=skip,
             shape=VERSION,
         )
-        return NetStall(load(build, place.pins), sizes, ids, [OPTIONAL[name] for name in skip])
+        return NetStall(load(build, place.pins), sizes, ids, conditions)
 
 
 def open_net_stall(place: Place) -> tuple[NetStallSource | None, ProbeStatus]:

@@ -28,6 +28,7 @@ def detection(
         node_slo=lambda: None if cluster is None else cluster.states.node_slo.object,
         auditor=context.auditor,
         recorder=None if cluster is None else cluster.events,
+        put_off=lambda: collectors.net_stall.put_off.seconds,
         clock=boot_clock,
         wall=SYSTEM_CLOCK.now,
     )

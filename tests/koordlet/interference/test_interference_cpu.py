@@ -19,7 +19,7 @@ from koordlet.interference.cpu import (
     suspicious,
     waiting,
 )
-from koordlet.interference.gather import worth_asking
+from koordlet.interference.gather import behind_packets, worth_asking
 from koordlet.metricsadvisor.culprits import CulpritWindow
 from koordlet.metricsadvisor.latency import blame
 from koordlet.probes.charges import Charges
@@ -119,7 +119,7 @@ def test_one_sum_for_everything_goes_by_the_periods(make, throttled, whose):
 
 
 RAN = np.array([0.5, 1.0])
-OWN = Shares(np.array([0.9, 0.0]), np.array([0.1, 0.0]), np.array([0.4, 0.0]))
+OWN = Shares(np.array([0.9, 0.0]), np.array([0.1, 0.0]), np.array([0.4, 0.0]), np.zeros(2))
 """Web's own threads were in each other's way for 0.4 seconds a second."""
 
 
@@ -143,6 +143,14 @@ def test_whose_doing_it_was_stays_with_the_container():
     assert moved.own.tolist() == [0.0, 0.0, 0.9]
     assert moved.waited.tolist() == [0.0, 0.0, 0.4]
     assert Shares.none(0).moved((), ("new",)).others.tolist() == [1.0]
+
+
+def test_the_part_behind_the_softirq_thread_is_told_apart(make):
+    matrix = [(WEB, SPECIAL_KEYS["ksoftirqd"], 0.3), (WEB, BATCH, 0.1), (WEB, SPECIAL_KEYS["older"], 0.4)]
+    last = snapshot(3.0, waited={WEB: 0.8}, matrix=matrix)
+    shares = shares_of(last, ROWS, np.array([0.8, 0.0]))
+    assert shares.softirqs.tolist() == pytest.approx([0.75, 0.0])
+    assert shares.others.tolist() == pytest.approx([1.0, 1.0])  # it is others' all the same
 
 
 def test_half_the_least_loss_that_counts_is_worth_asking():
@@ -225,3 +233,12 @@ def test_culprits_of_a_row_are_those_of_the_whole(make, found):
         theirs = {one.owner: (pytest.approx(one.seconds), one.count) for one in wanted.get(subject.key, ())}
         assert mine == theirs, name
         assert [one.seconds for one in of(row)] == sorted((one.seconds for one in of(row)), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("waited", "late", "asked"),
+    [(0.05, 0.1, True), (0.05, 0.0, False), (0.05, 0.005, False), (0.005, 0.1, False)],
+    ids=["behind the thread", "it did nothing", "it did hardly anything", "hardly any waiting"],
+)
+def test_waiting_that_packets_may_have_caused_is_worth_asking_about(waited, late, asked):
+    assert behind_packets(np.array([waited]), np.array([0.5]), late, DEFAULT).tolist() == [asked]

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from koordlet.interference import sources
 from koordlet.interference.cpu import HARDLY
 from koordlet.metricsadvisor.blockio import SubjectBlockIO
+from koordlet.metricsadvisor.latency import Blame
 from koordlet.metricsadvisor.memstall import SubjectMemStall
-from koordlet.metricsadvisor.netstall import SubjectNetStall
+from koordlet.metricsadvisor.netstall import PutOff, SubjectNetStall
 from koordlet.probes.memstall import KINDS
+from koordlet.statesinformer.cgroupindex import Owner
 
 
-def frame(make, *, ran=(0.5, 0.5), full=(np.nan, np.nan)):
+def frame(make, *, ran=(0.5, 0.5), full=(np.nan, np.nan), behind=0.0):
     web, batch = make.container("web"), make.container("batch", qos="BE")
     return SimpleNamespace(
         subjects=(web, batch),
@@ -25,6 +27,7 @@ def frame(make, *, ran=(0.5, 0.5), full=(np.nan, np.nan)):
         ran=np.array(ran),
         memory_full=np.array(full),
         pressure={},
+        behind_softirqs=np.array([behind, 0.0]),
         users=lambda row: [make.because_of(batch, 1.0)],
     )
 
@@ -108,13 +111,57 @@ def test_a_limit_on_its_own_io_is_its_own_doing(make):
     assert found.others[0] == 0.0
 
 
-def test_packets_of_others_are_their_doing_and_own_ones_are_work(make):
-    one = frame(make)
-    batch, web = make.because_of(make.container("batch"), 0.3), make.because_of(make.container("web"), 0.1)
-    window = {one.keys[0]: SubjectNetStall(0, 0.4, 0.001, 0, None, 0, (batch, web))}
-    found = sources.network(lambda: window)(one)
-    assert found.others[0] == pytest.approx(0.3 / (0.5 + HARDLY))  # what packets took is part of what it ran
-    assert found.own[0] == 0.0
+def softirqs(make, *, stolen=(), behind=0.0, thread=0.0, thread_for=(), ran=0.5, window=3.0):
+    """The network's evidence of web, whose tasks are interrupted for whom *stolen* says, and wait for the kernel's
+    thread, which works for whom *thread_for* says; seconds a second."""
+    named = {"web": make.container("web"), "batch": make.container("batch", qos="BE")}
+
+    def blames(given, seconds):
+        kernel = Owner("kernel", "kthread")
+        return tuple(
+            Blame(kernel, value * seconds, 1) if name == "kernel" else make.because_of(named[name], value * seconds)
+            for name, value in given
+        )
+
+    one = frame(make, ran=(ran, 0.5), behind=behind)
+    one.window = window
+    stall = SubjectNetStall(0, sum(s for _, s in stolen), 0.001, 0, None, 0, blames(stolen, 5.0))
+    late = PutOff(thread, blames(thread_for, 5.0))
+    return sources.network(lambda: {one.keys[0]: stall} if stolen else {}, lambda: late)(one)
+
+
+@pytest.mark.parametrize(
+    ("given", "lost", "wanted"),
+    [
+        pytest.param({"stolen": [("batch", 0.3), ("web", 0.1)]}, 0.3, 0.5, id="own-packets-are-work"),
+        pytest.param(
+            {"stolen": [("batch", 0.05)], "behind": 0.04, "thread": 0.1, "thread_for": [("batch", 0.1)], "ran": 0.25},
+            0.09, 0.29, id="stolen-and-behind-the-thread-are-one-loss",
+        ),
+        pytest.param({"behind": 0.2, "thread": 0.05, "thread_for": [("batch", 0.05)]}, 0.05, 0.55, id="other-softirqs"),
+        pytest.param({"behind": 0.2}, 0.0, 0.5, id="the-thread-does-nothing-for-the-network"),
+        pytest.param(
+            {"behind": 0.1, "thread": 0.2, "thread_for": [("web", 0.15), ("batch", 0.05)]},
+            0.025, 0.525, id="the-thread-works-for-itself",
+        ),
+        pytest.param({}, 0.0, 0.5, id="nothing"),
+    ],
+)  # fmt: skip
+def test_what_packets_cost_a_container(make, given, lost, wanted):
+    found = softirqs(make, **given)
+    assert found.others[0] == pytest.approx(lost / (wanted + HARDLY))  # what packets took is part of what it ran
+    assert found.own[0] == found.others[1] == 0.0
+
+
+def test_packets_have_their_receivers_as_culprits_and_else_the_kernel(make):
+    found = softirqs(
+        make,
+        stolen=[("batch", 0.06), ("kernel", 0.02), ("web", 0.02)],
+        behind=0.05, thread=0.1, thread_for=[("batch", 0.1)],
+    )  # fmt: skip
+    seen = [(one.owner.name, pytest.approx(one.seconds)) for one in found.culprits(0)]
+    assert seen == [("batch", 3 * 0.11), ("network softirqs", 3 * 0.02), ("web", 3 * 0.02)]
+    assert found.culprits(1) == []
 
 
 def test_the_cache_is_judged_by_cpi_and_its_culprits_are_guessed(make):

@@ -7,6 +7,7 @@ kernel's own count.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 from koordlet.probes.frame import Place
+from koordlet.probes.layout import SPECIAL_KEYS
 from koordlet.probes.netfiles import NetFiles, retrans_segs
 from koordlet.probes.netsnapshot import NetStallSnapshot, diff
 from koordlet.probes.netstall import NetStall, load_core
@@ -26,6 +28,8 @@ from koordlet.probes.owners import OwnerIds
 from koordlet.system.host import Host
 
 pytestmark = pytest.mark.kernel
+
+KSOFTIRQD = SPECIAL_KEYS["ksoftirqd"]
 
 SERVER = """
 import socket, sys
@@ -124,6 +128,12 @@ def value(window: NetStallSnapshot, column: str, key: int) -> int:
     return int(getattr(window, column)[window.keys == key].sum())
 
 
+def blamed(window: NetStallSnapshot, victim: int, culprit: int | None) -> int:
+    """Nanoseconds; None is everybody."""
+    of = window.victim == victim
+    return int(window.wait_ns[of if culprit is None else of & (window.culprit == culprit)].sum())
+
+
 def lose_answers(client: Side, server: Side, sender: subprocess.Popen[str], wanted: int) -> None:
     """Until the client has sent *wanted* segments again: what the server answers goes nowhere."""
     before, end = client.resent(), time.monotonic() + 60
@@ -201,11 +211,62 @@ def test_softirqs_are_the_kernels_and_their_time_has_a_receiver(probe: NetStall,
     assert window.softirq_hist.sum() == window.softirq_count.sum()
     assert int(window.caused_ns.sum()) == pytest.approx(int(window.softirq_ns.sum()), rel=0.01, abs=100_000)
     assert value(window, "caused_ns", server.group.id) > 0
-    # The sender's own system call ends with the softirq that hands the packet to the other side.
+    # The sender's own system call ends with the softirq that hands the packet to the other side: its own doing.
     assert value(window, "softirq_ns", client.group.id) > 0
-    charged = window.wait_ns[(window.victim == client.group.id) & (window.culprit == server.group.id)]
-    assert charged.sum() > 0
+    assert blamed(window, client.group.id, client.group.id) > blamed(window, client.group.id, server.group.id)
     assert window.wait_ns.sum() <= window.softirq_ns.sum()
+
+
+FLOOD = """
+import socket, sys
+near, far = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+far.bind(("127.0.0.1", 9))
+near.connect(("127.0.0.1", 9))
+print("sends", flush=True)
+while True: near.send(bytes(100))
+"""
+BURN = "print('burns', flush=True)\nwhile True: pass"
+
+
+def thread_seconds() -> float:
+    """CPU time of all ksoftirqd (schedstat)."""
+    names = [path for path in Path("/proc").glob("[0-9]*/comm") if path.read_text().startswith("ksoftirqd/")]
+    return sum(int(name.with_name("schedstat").read_text().split()[0]) for name in names) / 1e9
+
+
+def test_packets_worked_off_on_a_strangers_cpu_are_told_from_ones_own(
+    probe: NetStall, sides: tuple[Side, Side], group: Callable[[str], Any], spawn: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """A flood whose packets are steered to the CPU of a task that only computes: its time, stolen and waited."""
+    flood, victim = sides[0], group("victim")
+    mine, other = max(os.sched_getaffinity(0)), min(os.sched_getaffinity(0))
+    inside = ["nsenter", "-t", str(flood.holder), "-n", "unshare", "-m", "sh", "-c"]
+    steer = f"mount -t sysfs none /sys && echo {1 << mine:x} > /sys/class/net/lo/queues/rx-0/rps_cpus"
+    subprocess.run([*inside, steer], check=True)
+    busy = spawn([sys.executable, "-S", "-E", "-c", BURN], victim.cgroup)
+    said(busy, "burns")
+    os.sched_setaffinity(busy.pid, {mine})
+    before, threads = probe.read(), thread_seconds()
+    sender = flood.run(FLOOD)
+    said(sender, "sends")
+    os.sched_setaffinity(sender.pid, {other})
+    end = time.monotonic() + 30
+    while value(diff(before, probe.read()), "softirq_ns", victim.id) < 100_000_000:
+        assert time.monotonic() < end, "the packets cost the task nothing"
+        time.sleep(0.5)
+    sender.kill()
+    sender.wait()
+    window = diff(before, probe.read())  # of a quiet moment to another: not all of it is read at once
+    stolen, by_thread = value(window, "softirq_ns", victim.id), blamed(window, KSOFTIRQD, None)
+    threads = thread_seconds() - threads
+    assert blamed(window, victim.id, flood.group.id) >= 0.5 * stolen  # strangers have packets, too
+    assert blamed(window, victim.id, victim.id) <= 0.1 * stolen
+    # What the sender's CPU does for it is its own doing, and nobody else's.
+    assert blamed(window, flood.group.id, flood.group.id) >= 0.8 * value(window, "softirq_ns", flood.group.id)
+    # The kernel's thread works for receivers, too, and no longer than it ran.
+    assert by_thread == pytest.approx(value(window, "softirq_ns", KSOFTIRQD), rel=0.05, abs=5_000_000)
+    assert by_thread / 1e9 <= threads * 1.1 + 0.05
+    assert blamed(window, KSOFTIRQD, flood.group.id) >= 0.5 * by_thread
 
 
 def test_unread_data_is_backlog(probe: NetStall, sides: tuple[Side, Side]) -> None:
