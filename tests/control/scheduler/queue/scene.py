@@ -1,0 +1,62 @@
+"""A queue over a hand-moved clock, with plugins that are a few lambdas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from control.scheduler.plugin import Interest
+from control.scheduler.pods import PodInfo, Shapes
+from control.scheduler.queue import QueueProfile, SchedulingQueue
+from control.scheduler.status import Status
+from tests.control.scheduler.build import pod
+
+
+class Scene:
+    """`queue`, `now` to be set, and pods by name."""
+
+    def __init__(
+        self,
+        interests: Mapping[str, Sequence[Interest]] | None = None,
+        gates: Sequence[tuple[str, Callable[[PodInfo], Status]]] = (),
+        **options: Any,
+    ) -> None:
+        self.now = 100.0
+        self.shapes = Shapes()
+        self.heard: list[tuple[str, str]] = []
+        profile = QueueProfile(lambda p, at: (-p.priority, at), gates, interests or {})
+        self.queue = SchedulingQueue(
+            {"koord-scheduler": profile},
+            lambda: self.now,
+            incoming=lambda queue, event: self.heard.append((queue, event)),
+            **options,
+        )
+
+    def info(self, name: str, **more: Any) -> PodInfo:
+        """A pod of this name; the uid is the name's, so that two calls make two versions of one pod."""
+        more.setdefault("metadata", {"uid": f"uid-{name}"})
+        return self.shapes.info(pod(name, **more))
+
+    def add(self, name: str, **more: Any) -> PodInfo:
+        one = self.info(name, **more)
+        self.queue.add(one)
+        return one
+
+    def failed(self, name: str, *plugins: str, pending: Sequence[str] = (), **more: Any) -> PodInfo:
+        """A pod that was added, popped and rejected."""
+        one = self.add(name, **more)
+        assert self.queue.pop() is one
+        self.queue.requeue(one, plugins, pending)
+        return one
+
+    def place(self, one: PodInfo) -> str:
+        record = self.queue.record(one.uid)
+        assert record is not None
+        return "gated" if record.gated_by and record.place.value == "unschedulable" else record.place.value
+
+    def names(self) -> list[str]:
+        """Pops everything."""
+        found = []
+        while (one := self.queue.pop()) is not None:
+            found.append(one.name)
+        return found

@@ -1,0 +1,164 @@
+"""Which events wake which pods: hints, prechecks, events during an attempt (spec 05 §3.3-4, -7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from control.scheduler.plugin import Event, Interest
+from control.scheduler.pods import PodInfo
+from control.scheduler.queue import Place
+from control.scheduler.queue.changes import node_changes
+from control.scheduler.queue.inflight import InFlight
+from control.scheduler.queue.interests import concerns
+from tests.control.scheduler.build import node
+from tests.control.scheduler.queue.scene import Scene
+
+ADD, LABEL, TAINT = Event("Node", "Add"), Event("Node", "Label"), Event("Node", "Taint")
+
+
+@pytest.mark.parametrize(
+    ("resource", "actions", "event", "expected"),
+    [
+        ("Node", (), ADD, True),
+        ("Node", ("Add",), ADD, True),
+        ("Node", ("Update",), ADD, False),
+        ("Node", ("Update",), LABEL, True),
+        ("Node", ("Taint",), LABEL, False),
+        ("*", (), ADD, True),
+        ("Pod", ("Delete",), Event("AssignedPod", "Delete"), True),
+        ("Pod", (), Event("UnscheduledPod", "Label"), True),
+        ("AssignedPod", (), Event("UnscheduledPod", "Label"), False),
+        ("nodemetrics.v1alpha1.slo.koordinator.sh", (), ADD, False),
+    ],
+)
+def test_interests_name_events(resource: str, actions: tuple[str, ...], event: Event, expected: bool) -> None:
+    assert concerns(Interest(resource, frozenset(actions)), event) is expected
+
+
+def says(answer: bool | Exception) -> list[Interest]:
+    def hint(pod: PodInfo, old: Any, new: Any) -> bool:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return [Interest("Node", frozenset(("Add",)), hint)]
+
+
+@pytest.mark.parametrize(
+    ("answers", "pending", "expected"),
+    [
+        ({"A": False}, [], "unschedulable"),
+        ({"A": True}, [], "backoff"),
+        ({"A": ValueError("broken")}, [], "backoff"),
+        ({"A": False, "B": True}, [], "backoff"),
+        ({"A": True}, ["A"], "active"),
+        ({"A": True, "B": True}, ["B"], "active"),
+        ({"A": True, "B": False}, ["B"], "backoff"),
+        ({}, [], "unschedulable"),
+    ],
+    ids=["skip", "queue", "raises", "one-of-two", "pending", "pending-too", "pending-not", "no-interest"],
+)
+@pytest.mark.parametrize("during", [False, True], ids=["waiting", "in-flight"])
+def test_hints_decide(answers: dict[str, bool | Exception], pending: list[str], expected: str, *, during: bool) -> None:
+    scene = Scene({name: says(answer) for name, answer in answers.items()} | {"Other": says(True)})
+    one = scene.add("a")
+    scene.queue.pop()
+    plugins = list(answers) or ["Unknown"]
+    if during:
+        scene.queue.move(ADD)
+        scene.queue.requeue(one, plugins, pending)
+    else:
+        scene.queue.requeue(one, plugins, pending)
+        scene.queue.move(ADD)
+    assert scene.place(one) == expected
+
+
+def test_after_the_backoff_an_event_makes_active() -> None:
+    scene = Scene({"A": says(True)})
+    one = scene.failed("a", "A")
+    scene.now += 2
+    scene.queue.move(ADD)
+    assert scene.place(one) == "active"
+
+
+def test_events_before_an_attempt_are_not_replayed() -> None:
+    scene = Scene({"A": says(True)})
+    other, one = scene.add("o", priority=9), scene.add("a")
+    assert scene.queue.pop() is other
+    scene.queue.move(ADD)
+    scene.queue.pop()
+    assert scene.queue.requeue(one, ["A"]) is Place.WAITING
+    assert scene.queue.requeue(other, ["A"]) is Place.BACKOFF
+    assert scene.queue.inflight_events == 0
+
+
+def test_after_done_events_are_nobodys() -> None:
+    scene = Scene({"A": says(True)})
+    one = scene.add("a")
+    scene.queue.pop()
+    scene.queue.done(one.uid)
+    scene.queue.move(ADD)
+    assert scene.queue.inflight_events == 0
+    assert scene.queue.requeue(one, ["A"]) is Place.WAITING
+
+
+def test_a_change_of_the_pod_itself_during_its_attempt_counts() -> None:
+    scene = Scene({"A": [Interest("UnscheduledPod", frozenset(("Label",)))]})
+    one = scene.add("a")
+    scene.queue.pop()
+    new = scene.info("a", labels={"x": "y"})
+    scene.queue.update(one, new)
+    assert scene.queue.requeue(one, ["A"]) is Place.BACKOFF
+    assert scene.queue.pop() is new
+    assert new.attempts == 2
+
+
+def test_a_log_that_is_too_short_counts_as_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(InFlight, "LIMIT", 4)
+    scene = Scene({"A": says(False)})
+    one = scene.add("a")
+    scene.queue.pop()
+    for _ in range(20):
+        scene.queue.move(ADD)
+    assert scene.queue.inflight_events <= 4
+    assert scene.queue.requeue(one, ["A"]) is Place.BACKOFF
+
+
+def test_prechecks_rule_pods_out() -> None:
+    scene = Scene({"A": says(True)})
+    small, big = scene.failed("small", "A", cpu="1"), scene.failed("big", "A", cpu="9")
+    scene.queue.move(ADD, precheck=lambda pod: pod.requests["cpu"] < 5000)
+    assert (scene.place(small), scene.place(big)) == ("backoff", "unschedulable")
+
+
+def test_a_wildcard_wakes_everybody_who_was_rejected() -> None:
+    scene = Scene()
+    one = scene.failed("a", "Unknown")
+    scene.queue.wake_all()
+    assert scene.place(one) == "backoff"
+
+
+def test_a_hint_is_asked_once_for_equal_pods() -> None:
+    asked = []
+    scene = Scene({"A": [Interest("Node", hint=lambda pod, old, new: asked.append(pod) is not None)]})
+    for number in range(10):
+        scene.failed(f"p{number}", "A")
+    scene.queue.move(ADD)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, []),
+        ({"labels": {"zone": "a"}}, ["Label"]),
+        ({"taints": [{"key": "k", "effect": "NoSchedule"}]}, ["Taint"]),
+        ({"unschedulable": True}, ["Taint"]),
+        ({"cpu": "9", "annotations": {"a": "b"}}, ["Allocatable", "Annotation"]),
+    ],
+    ids=["heartbeat", "label", "taint", "cordon", "two"],
+)
+def test_node_updates_are_told_by_part(change: dict[str, Any], expected: list[str]) -> None:
+    assert [event.action for event in node_changes(node("n"), node("n", **change))] == expected

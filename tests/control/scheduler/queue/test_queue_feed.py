@@ -1,0 +1,36 @@
+"""Somebody who waits for the queue is woken, and its clocks tick."""
+
+from __future__ import annotations
+
+import asyncio
+
+from prometheus_client import CollectorRegistry
+
+from control.scheduler.queue import Feed
+from koordlet.app.clock import FakeClock
+from tests.control.scheduler.queue.scene import Scene
+
+
+async def test_pop_waits_for_a_pod() -> None:
+    scene = Scene()
+    feed = Feed(scene.queue, registry=CollectorRegistry())
+    waiting = asyncio.create_task(feed.pop())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    one = scene.add("a")
+    assert await waiting is one
+
+
+async def test_backoffs_end_by_themselves() -> None:
+    clock = FakeClock()
+    scene = Scene()
+    feed = Feed(scene.queue, clock=clock, registry=CollectorRegistry())
+    one = scene.failed("a")
+    waiting = asyncio.create_task(feed.pop())
+    await feed.start()
+    await clock.advance(1.5)
+    assert not waiting.done()
+    scene.now += 3
+    await clock.advance(1)
+    assert await waiting is one
+    await feed.stop()
