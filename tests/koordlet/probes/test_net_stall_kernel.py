@@ -214,7 +214,7 @@ def test_softirqs_are_the_kernels_and_their_time_has_a_receiver(probe: NetStall,
     # The sender's own system call ends with the softirq that hands the packet to the other side: its own doing.
     assert value(window, "softirq_ns", client.group.id) > 0
     assert blamed(window, client.group.id, client.group.id) > blamed(window, client.group.id, server.group.id)
-    assert window.wait_ns.sum() <= window.softirq_ns.sum()
+    assert window.wait_ns.sum() <= window.softirq_ns.sum() + 1_000_000  # read a moment earlier
 
 
 FLOOD = """
