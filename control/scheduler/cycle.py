@@ -207,15 +207,14 @@ class Cycle:
     def _nominated_rows(self, state: CycleState, pod: PodInfo) -> dict[int, list[PodInfo]]:
         """Rows with pods nominated to them that this pod must leave room for."""
         queue = self.framework.handle.queue
-        nominations = queue.nominations() if queue is not None else None
-        if not nominations:
-            return {}
         found: dict[int, list[PodInfo]] = {}
-        for node, pods in nominations.items():
+        if queue is None:
+            return found
+        for node in queue.nominated_nodes():
             row = self.table.row(node)
             others = [
                 p
-                for p in pods
+                for p in queue.nominated_on(node)
                 if p.priority >= pod.priority and p.uid != pod.uid and p.row < 0 and p.uid not in state.same_job
             ]
             if row is not None and others:

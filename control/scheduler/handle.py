@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -55,8 +55,10 @@ class Queue(Protocol):
     def nominate(self, pod: PodInfo, node: str) -> None:
         """Note a nomination in memory; "" clears it."""
 
-    def nominations(self) -> Mapping[str, Sequence[PodInfo]]:
-        """Nodes that pods are nominated to, and the pods. Empty, mostly: then it must cost nothing."""
+    def nominated_on(self, node: str) -> Iterable[PodInfo]: ...
+
+    def nominated_nodes(self) -> Iterable[str]:
+        """Nodes that some pod is nominated to. None, mostly: then it must cost nothing."""
 
     def pending(self, key: str) -> PodInfo | None:
         """A pod that the queue knows, by `namespace/name`."""

@@ -87,10 +87,13 @@ def test_room_is_left_for_a_nominated_pod() -> None:
 
 class _Nominations:
     def __init__(self, pod: PodInfo, node: str) -> None:
-        self._all = {node: [pod]}
+        self._pod, self._node = pod, node
 
-    def nominations(self) -> dict[str, list[PodInfo]]:
-        return self._all
+    def nominated_nodes(self) -> list[str]:
+        return [self._node]
+
+    def nominated_on(self, node: str) -> list[PodInfo]:
+        return [self._pod] if node == self._node else []
 
 
 _step = st.one_of(

@@ -116,7 +116,7 @@ class DefaultPreemption(Plugin):
                 deleted, by=pod, message=f"{self.handle.profile}: preempting to accommodate a higher priority pod"
             )
         if queue is not None:
-            for other in list(queue.nominations().get(node, ())):
+            for other in list(queue.nominated_on(node)):
                 if other.priority < pod.priority:
                     queue.nominate(other, "")
 

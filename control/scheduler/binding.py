@@ -1,0 +1,139 @@
+"""What follows a placement: wait for permission, prepare, patch once, bind (spec 05 §3.5-9, §5.7). One task a pod.
+
+Whatever fails, the pod is unreserved everywhere and forgotten, and goes back to the queue; nothing is left claimed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from control.scheduler.cycle import Cycle, Placement
+from control.scheduler.pods import PodInfo
+from control.scheduler.status import SUCCESS, Code, Status, error
+from koordlet.api.core import Pod
+from koordlet.app.logging import get_logger
+
+log = get_logger(__name__)
+
+Current = Callable[[str], "Pod | None"]
+"""`namespace/name` -> the pod as last seen, or None."""
+
+
+class Outcomes(Protocol):
+    """Told how bindings end."""
+
+    def binding(self, placement: Placement) -> None:
+        """Permission is given: events no longer matter to the pod (spec 05 §3.3-3)."""
+
+    def bound(self, placement: Placement) -> None: ...
+
+    def not_bound(self, placement: Placement, status: Status) -> None:
+        """Everything is taken back; the pod is to be queued again."""
+
+
+class Binder:
+    """Binding tasks of one profile. `current`: None leaves the last-minute check out."""
+
+    def __init__(self, cycle: Cycle, outcomes: Outcomes, current: Current | None = None) -> None:
+        self._cycle, self._outcomes, self._current = cycle, outcomes, current
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        """Bindings under way."""
+        return len(self._tasks)
+
+    def start(self, placement: Placement) -> None:
+        """Bind in the background."""
+        task = asyncio.create_task(self.run(placement), name=f"bind:{placement.pod.key}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def idle(self) -> None:
+        """Until no binding is under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def stop(self) -> None:
+        """Cancel what is under way. What the API server has taken in counts; the next start sees it."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def run(self, placement: Placement) -> None:
+        try:
+            status = await self._bind(placement)
+        except Exception as failure:
+            log.exception("Binding failed", pod=placement.pod.key, node=placement.node, err=failure)
+            status = error(f"{type(failure).__name__}: {failure}")
+        if not status.ok:
+            self._cycle.take_back(placement)
+            self._outcomes.not_bound(placement, status)
+            return
+        self._outcomes.bound(placement)
+        for plugin in self._cycle.framework.post_bind:
+            try:
+                await plugin.post_bind(placement.state, placement.pod, placement.row)
+            except Exception as failure:  # the pod is bound whatever a plugin makes of it
+                log.exception("PostBind failed", pod=placement.pod.key, plugin=plugin.name, err=failure)
+
+    async def _bind(self, placement: Placement) -> Status:
+        pod, state, framework = placement.pod, placement.state, self._cycle.framework
+        if placement.parked:
+            status = await self._cycle.waiting.wait(pod.uid)
+            if not status.ok:
+                return status
+        self._outcomes.binding(placement)
+        original, status = self._checked(pod)
+        if original is None:
+            return status
+        status = await self._prepare(placement, original)
+        if not status.ok:
+            return status
+        for plugin in framework.bind:
+            status = await plugin.bind(state, pod, placement.node)
+            if status.code is not Code.SKIP:
+                return status.by(plugin.name)
+        return error("no bind plugin took the pod")
+
+    def _checked(self, pod: PodInfo) -> tuple[Pod | None, Status]:
+        """The pod as it is now, unless it is no longer ours to bind (gate DynamicSchedulerCheck)."""
+        if self._current is None:
+            return pod.pod, SUCCESS
+        now = self._current(pod.key)
+        if now is None or now.metadata.uid != pod.uid:
+            return None, error(f"pod {pod.key} is gone")
+        if now.spec.scheduler_name != pod.shape.scheduler:
+            return None, error("schedulerName unmatched")
+        if now.metadata.deletion_timestamp is not None:
+            return None, error("pod is being deleted")
+        return now, SUCCESS
+
+    async def _prepare(self, placement: Placement, original: Pod) -> Status:
+        """PreBind on a copy, then one patch with what changed."""
+        framework = self._cycle.framework
+        if not framework.pre_bind:
+            return SUCCESS
+        changed = _copy(original)
+        for plugin in framework.pre_bind:
+            status = await plugin.pre_bind(placement.state, placement.pod, placement.row, changed)
+            if not status.ok and not status.skipped:
+                return status.by(plugin.name)
+        if changed == original:
+            return SUCCESS
+        for patcher in framework.patchers:
+            status = await patcher.apply_patch(placement.state, original, changed)
+            if not status.skipped:
+                return status.by(patcher.name)
+        return error("plugins changed the pod, but none that sends the change (DefaultPreBind) is enabled at preBind")
+
+
+def _copy(pod: Pod) -> Pod:
+    """A pod whose labels and annotations, and the members of its spec, may be replaced."""
+    meta = msgspec.structs.replace(
+        pod.metadata, labels=dict(pod.metadata.labels), annotations=dict(pod.metadata.annotations)
+    )
+    return msgspec.structs.replace(pod, metadata=meta, spec=msgspec.structs.replace(pod.spec))
