@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 
 from control.scheduler.pods import PodInfo
 
@@ -11,7 +11,7 @@ class Nominations:
     """Node -> pods. Keeps `PodInfo.nominated` in step."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, dict[str, PodInfo]] = {}
+        self._nodes: dict[str, list[PodInfo]] = {}
         self._of: dict[str, str] = {}
 
     def __len__(self) -> int:
@@ -22,7 +22,7 @@ class Nominations:
         self.remove(pod.uid)
         pod.nominated = node
         if node:
-            self._nodes.setdefault(node, {})[pod.uid] = pod
+            self._nodes.setdefault(node, []).append(pod)
             self._of[pod.uid] = node
 
     def keep(self, pod: PodInfo) -> None:
@@ -39,22 +39,16 @@ class Nominations:
     def remove(self, uid: str) -> None:
         node = self._of.pop(uid, None)
         if node is not None:
-            pods = self._nodes[node]
-            del pods[uid]
-            if not pods:
+            left = [pod for pod in self._nodes[node] if pod.uid != uid]
+            if left:
+                self._nodes[node] = left
+            else:
                 del self._nodes[node]
-
-    def on(self, node: str) -> Iterable[PodInfo]:
-        """The pods nominated to a node; must not be kept."""
-        return self._nodes.get(node, _NOBODY).values()
 
     def of(self, uid: str) -> str:
         """The node that a pod is nominated to, or ""."""
         return self._of.get(uid, "")
 
-    def nodes(self) -> Iterable[str]:
-        """Nodes with nominated pods."""
-        return self._nodes.keys()
-
-
-_NOBODY: dict[str, PodInfo] = {}
+    def by_node(self) -> Mapping[str, Sequence[PodInfo]]:
+        """Nodes that pods are nominated to, and the pods. Live."""
+        return self._nodes

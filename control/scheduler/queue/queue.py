@@ -7,7 +7,7 @@ attempt. It is known from `add` until `delete`, which is called when it is delet
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from control.scheduler.plugin import Event
@@ -236,8 +236,8 @@ class SchedulingQueue:
         self._inflight.note(Happening(event, old, new))
         passed: dict[Shape, bool] = {}
         for plugin in self._waiting.plugins():
-            for shape, records in self._waiting.shapes(plugin):
-                first = records[0].pod
+            for shape, group in self._waiting.shapes(plugin):
+                first = next(iter(group.values())).pod
                 helps = (
                     plugin == ANYTHING or event.resource == "*" or self._interests.helps(first, plugin, event, old, new)
                 )
@@ -248,7 +248,7 @@ class SchedulingQueue:
                         passed[shape] = precheck(first)
                     if not passed[shape]:
                         continue
-                for record in records:
+                for record in list(group.values()):
                     if record.place is Place.WAITING:
                         verdict = Verdict.AFTER_BACKOFF
                         if record.pending_by:  # rare: whether one of those is convinced, too
@@ -297,12 +297,9 @@ class SchedulingQueue:
         """Note a nomination in memory; "" clears it."""
         self._nominations.set(pod, node)
 
-    def nominated_on(self, node: str) -> Iterable[PodInfo]:
-        return self._nominations.on(node)
-
-    def nominated_nodes(self) -> Iterable[str]:
-        """Nodes that some pod is nominated to."""
-        return self._nominations.nodes()
+    def nominations(self) -> Mapping[str, Sequence[PodInfo]]:
+        """Nodes that pods are nominated to, and the pods."""
+        return self._nominations.by_node()
 
     # -- places ------------------------------------------------------------------------------------------------------
 

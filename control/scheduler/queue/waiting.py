@@ -56,9 +56,9 @@ class Waiting:
         """Plugins that pods wait for; `ANYTHING` among them for pods that no plugin rejected."""
         return tuple(self._groups)
 
-    def shapes(self, plugin: str) -> list[tuple[Shape, list[Record]]]:
-        """The pods that wait for a plugin, by shape; a copy."""
-        return [(shape, list(group.values())) for shape, group in self._groups.get(plugin, {}).items()]
+    def shapes(self, plugin: str) -> list[tuple[Shape, _Group]]:
+        """The pods that wait for a plugin, by shape. The groups are live."""
+        return list(self._groups.get(plugin, {}).items())
 
     def counts(self) -> dict[tuple[str, str], int]:
         """(plugin, profile) -> pods that wait for it, gated ones not counted."""

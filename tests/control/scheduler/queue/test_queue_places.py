@@ -241,7 +241,7 @@ def test_a_pod_taken_out_of_turn_keeps_its_nomination() -> None:
     scene.queue.nominate(one, "n1")
     scene.queue.take(one)
     assert scene.place(one) == "out"
-    assert list(scene.queue.nominated_on("n1")) == [one]
+    assert scene.queue.nominations() == {"n1": [one]}
     assert scene.queue.requeue(one, ["Fit"]) is Place.WAITING
 
 
@@ -268,8 +268,7 @@ def test_nominations_follow_the_status(before: str, memory: str, after: str, exp
         scene.queue.nominate(one, memory)
     new = scene.info("a", status={"nominatedNodeName": after})
     scene.queue.update(one, new)
-    found = {node for node in ("n1", "n2", "n3") for pod in scene.queue.nominated_on(node) if pod is new}
-    assert found == ({expected} if expected else set())
+    assert scene.queue.nominations() == ({expected: [new]} if expected else {})
     assert new.nominated == expected
     scene.queue.delete(new)
-    assert not list(scene.queue.nominated_nodes())
+    assert not scene.queue.nominations()
