@@ -1,0 +1,65 @@
+"""A cluster as plain lists, and amounts as plain integers: what the slow implementations work on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from koordlet.api.core import Node, Pod
+from koordlet.api.core.podresources import pod_requests
+from koordlet.api.meta import LabelSelector
+
+Verdict = tuple[str, tuple[str, ...]] | None
+"""None: accepted; else (code as upstream prints it, reasons)."""
+
+U = "UnschedulableAndUnresolvable"
+S = "Unschedulable"
+
+
+@dataclass
+class World:
+    """`pods` are those on nodes; `services` and the like: (namespace, selector) of what spreading is defaulted by."""
+
+    nodes: Sequence[Node]
+    pods: Sequence[Pod] = ()
+    namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def on(self, node: Node) -> list[Pod]:
+        return [pod for pod in self.pods if pod.spec.node_name == node.metadata.name]
+
+    def node_of(self, pod: Pod) -> Node | None:
+        return next((node for node in self.nodes if node.metadata.name == pod.spec.node_name), None)
+
+
+def requests(pod: Pod) -> dict[str, int]:
+    return {name: q.milli_value() if name == "cpu" else q.value() for name, q in pod_requests(pod).items()}
+
+
+def nonzero(pod: Pod) -> tuple[int, int]:
+    """(milli-cores, bytes) with 100m and 200Mi for a container that asks for none; no init containers here."""
+    cpu = memory = 0
+    for container in pod.spec.containers:
+        asked = container.resources.requests
+        cpu += asked["cpu"].milli_value() if "cpu" in asked else 100
+        memory += asked["memory"].value() if "memory" in asked else 200 * 1024 * 1024
+    overhead = pod.spec.overhead
+    cpu += overhead["cpu"].milli_value() if "cpu" in overhead else 0
+    memory += overhead["memory"].value() if "memory" in overhead else 0
+    return cpu, memory
+
+
+def allocatable(node: Node) -> dict[str, int]:
+    return {name: q.milli_value() if name == "cpu" else q.value() for name, q in node.status.allocatable.items()}
+
+
+def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
+    """An absent selector selects nothing."""
+    return selector is not None and selector.matches(labels)
+
+
+def scaled(scores: Mapping[str, int], *, reverse: bool = False) -> dict[str, int]:
+    """Upstream's default normalization."""
+    highest = max(scores.values(), default=0)
+    if highest == 0:
+        return dict.fromkeys(scores, 100) if reverse else dict(scores)
+    return {name: 100 - s * 100 // highest if reverse else s * 100 // highest for name, s in scores.items()}
