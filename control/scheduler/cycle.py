@@ -19,7 +19,7 @@ from control.scheduler.cache import Cache
 from control.scheduler.columns import IntArray, RowArray
 from control.scheduler.dryrun import DryRun
 from control.scheduler.failures import LEFT_OUT, PASS, Codes, FitError
-from control.scheduler.framework import Framework
+from control.scheduler.framework import Framework, Scorer
 from control.scheduler.plugin import CycleState, Reads
 from control.scheduler.pods import PodInfo
 from control.scheduler.remembered import Memory, Remembered, ScoreOutOfRange, ask, check_range
@@ -59,9 +59,9 @@ class Cycle:
         self.memory = Memory(framework, self.table)
         self._cluster_filters = framework.group(Reads.CLUSTER)
         self._cluster_scores = tuple(s for s in framework.scorers if s.plugin.reads is Reads.CLUSTER and not s.by_row)
-        self._normalized = tuple(
-            s for s in framework.scorers if s not in self._cluster_scores and (s.normalizes or s.by_row)
-        )
+        others = tuple(s for s in framework.scorers if s not in self._cluster_scores and (s.normalizes or s.by_row))
+        self._by_node = tuple(s for s in others if s.plugin.reads is Reads.NODE and not s.by_row)
+        self._by_pods = tuple(s for s in others if s not in self._by_node)
         self._next_start = 0
         framework.handle.fits = self.fits
 
@@ -156,9 +156,10 @@ class Cycle:
             if self.fits(state, pod, first).ok:
                 return np.array([first], np.intp)
         feasible = remembered.feasible if rows is None else rows[remembered.ok[rows]]
-        if self._cluster_filters and len(feasible):
-            codes = ask(state, pod, feasible, self._cluster_filters, self.table.size)
-            feasible = feasible[codes == PASS]
+        filters = tuple(f for f in self._cluster_filters if f.plugin.name not in state.skip_filter)
+        if filters and len(feasible):
+            passed = ask(state, pod, feasible, filters, self.table.size) == PASS
+            feasible = feasible if passed.all() else feasible[passed]
         crowded = self._nominated_rows(state, pod)
         if crowded:
             refused = [
@@ -250,23 +251,39 @@ class Cycle:
             elif not status.ok:
                 raise CycleFailed(status.by(plugin.name))
         remembered.score(state, pod, feasible)
-        total: IntArray = remembered.base[feasible]
-        for scorer in self._normalized:
-            name = scorer.plugin.name
-            if name not in state.skip_score:
-                scores = remembered.raw[name][feasible]
-                if scorer.normalizes:
-                    scores = scorer.plugin.normalize(state, pod, feasible, scores)
-                check_range(scorer, scores)
-                total += scores * scorer.weight
+        total: IntArray = remembered.base[feasible] + self._node_total(state, pod, remembered, feasible)
+        for scorer in self._by_pods:
+            self._add(state, pod, scorer, feasible, remembered.raw[scorer.plugin.name][feasible], total)
         for scorer in self._cluster_scores:
             if scorer.plugin.name not in state.skip_score:
-                scores = scorer.plugin.score(state, pod, feasible)
-                if scorer.normalizes:
-                    scores = scorer.plugin.normalize(state, pod, feasible, scores)
-                check_range(scorer, scores)
-                total += scores * scorer.weight
+                self._add(state, pod, scorer, feasible, scorer.plugin.score(state, pod, feasible), total)
         return total
+
+    def _node_total(
+        self, state: CycleState, pod: PodInfo, remembered: Remembered, feasible: RowArray
+    ) -> IntArray | int:
+        """The normalized scores that only nodes decide: the same as long as the nodes and the feasible rows are."""
+        if all(scorer.plugin.name in state.skip_score for scorer in self._by_node):
+            return 0
+        key = (remembered.raw_version, remembered.version) if feasible is remembered.feasible else None
+        if key is not None and remembered.node_total_of == key:
+            return remembered.node_total
+        total = np.zeros(len(feasible), np.int64)
+        for scorer in self._by_node:
+            self._add(state, pod, scorer, feasible, remembered.raw[scorer.plugin.name][feasible], total)
+        remembered.node_total, remembered.node_total_of = total, key
+        return total
+
+    def _add(
+        self, state: CycleState, pod: PodInfo, scorer: Scorer, rows: RowArray, scores: IntArray, total: IntArray
+    ) -> None:
+        """Add a plugin's weighted scores to the total."""
+        if scorer.plugin.name in state.skip_score:
+            return
+        if scorer.normalizes:
+            scores = scorer.plugin.normalize(state, pod, rows, scores)
+        check_range(scorer, scores)
+        total += scores * scorer.weight
 
     def _best(self, feasible: RowArray, totals: IntArray) -> int:
         """The row with the highest total; among equals a random one."""

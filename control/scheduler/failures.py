@@ -20,6 +20,7 @@ Codes: TypeAlias = NDArray[np.uint32]
 """[row]: PASS, or index of the first Filter plugin that rejects << 16 | number of its reason."""
 
 PASS: Final = np.uint32(0xFFFFFFFF)
+PASS_CODE: Final = int(PASS)
 LEFT_OUT: Final = np.uint32(0xFFFF0000)
 """Left out by PreFilter."""
 

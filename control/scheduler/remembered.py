@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from control.scheduler.columns import IntArray, Mask, RowArray, Rows
-from control.scheduler.failures import PASS, Codes
+from control.scheduler.failures import PASS, PASS_CODE, Codes
 from control.scheduler.framework import Filterer, Framework, Scorer
 from control.scheduler.plugin import MAX_SCORE, CycleState, Reads
 from control.scheduler.pods import PodInfo
@@ -51,6 +51,11 @@ class Remembered:
         self.base: IntArray = np.empty(0, np.int64)
         self.raw: dict[str, IntArray] = {}
         """By plugin that normalizes: [row] raw scores."""
+        self.raw_version = 0
+        """Counts changes of `raw` that may touch more than the rows of the last pods."""
+        self.node_total: IntArray = np.empty(0, np.int64)
+        self.node_total_of: tuple[int, int] | None = None
+        """`raw_version` and `version` that the cycle's sum `node_total` over the feasible rows was made of."""
         self._known: dict[str, Mask] = {}
 
     # -- filters -----------------------------------------------------------------------------------------------------
@@ -73,7 +78,11 @@ class Remembered:
         if nodes:
             self._filter(state, pod, _unique(nodes), nodes_too=True)
         if pods:
-            self._filter(state, pod, _unique(pods), nodes_too=False)
+            rows = _unique(pods)
+            if len(rows) == 1:
+                self._filter_row(state, pod, rows)
+            else:
+                self._filter(state, pod, rows, nodes_too=False)
 
     def _resize(self, size: int) -> None:
         def sized(array: Codes) -> Codes:
@@ -81,6 +90,25 @@ class Remembered:
 
         self.codes, self._node_codes = sized(self.codes), sized(self._node_codes)
         self.ok = np.concatenate((self.ok[:size], np.zeros(max(0, size - len(self.ok)), np.bool_)))
+
+    def _filter_row(self, state: CycleState, pod: PodInfo, rows: RowArray) -> None:
+        """`_filter` for the one row that the last pod took: plain integers are faster than arrays of one."""
+        row = int(rows[0])
+        code = int(self._node_codes[row])
+        for one in self._pod_filters:
+            if one.plugin.name not in state.skip_filter:
+                reason = one.plugin.filter(state, pod, rows).item(0)
+                if reason:
+                    code = min(code, one.index << 16 | reason)
+                    break
+        ok = code == PASS_CODE and bool(self._table.valid[row])
+        if ok and self._row_filters:
+            code = int(self._ask(state, pod, rows, self._row_filters)[0])
+            ok = code == PASS_CODE
+        if ok != self.ok[row]:
+            self.version += 1
+            self.ok[row] = ok
+        self.codes[row] = code
 
     def _filter(self, state: CycleState, pod: PodInfo, rows: Rows, *, nodes_too: bool) -> None:
         if nodes_too:
@@ -110,8 +138,8 @@ class Remembered:
 
     # -- scores ------------------------------------------------------------------------------------------------------
 
-    def score(self, state: CycleState, pod: PodInfo, feasible: RowArray) -> list[int] | None:
-        """Bring `base` and `raw` up to date. Returns the rows looked at again, None for all."""
+    def score(self, state: CycleState, pod: PodInfo, feasible: RowArray) -> None:
+        """Bring `base` and `raw` up to date."""
         table = self._table
         skip = frozenset(state.skip_score)
         nodes, pods = table.node_log.since(self._scored_node_at), table.pod_log.since(self._scored_pod_at)
@@ -130,21 +158,19 @@ class Remembered:
             for scorer in self._row_scores:
                 self.raw[scorer.plugin.name] = np.zeros(table.size, np.int64)
             self._score(state, pod, table.all, nodes_too=True)
-            changed = None
         else:
             if nodes:
                 self._score(state, pod, _unique(nodes), nodes_too=True)
             if pods:
                 self._score(state, pod, _unique(pods), nodes_too=False)
-            changed = nodes + pods if nodes else pods
         for scorer in self._row_scores:
             self._score_rows(state, pod, feasible, scorer)
-        return changed
 
     def _score(self, state: CycleState, pod: PodInfo, rows: Rows, *, nodes_too: bool) -> None:
         if nodes_too:
             self._node_sum[rows] = self._sum(state, pod, rows, Reads.NODE)
             self._take_raw(state, pod, rows, Reads.NODE)
+            self.raw_version += 1
         self.base[rows] = self._node_sum[rows] + self._sum(state, pod, rows, Reads.PODS)
         self._take_raw(state, pod, rows, Reads.PODS)
         for known in self._known.values():
@@ -211,7 +237,11 @@ def ask(state: CycleState, pod: PodInfo, rows: Rows, filters: tuple[Filterer, ..
 
 def check_range(scorer: Scorer, scores: IntArray) -> None:
     """Raises ScoreOutOfRange for a final score that is not within 0..100."""
-    if len(scores) and (scores.min() < 0 or scores.max() > MAX_SCORE):
+    if len(scores) == 1:
+        wrong = not 0 <= scores.item(0) <= MAX_SCORE
+    else:
+        wrong = len(scores) > 0 and bool(scores.min() < 0 or scores.max() > MAX_SCORE)
+    if wrong:
         raise ScoreOutOfRange(
             f"plugin {scorer.plugin.name!r} returns an invalid score, it should in the range of [0, {MAX_SCORE}] after"
             " normalizing"
