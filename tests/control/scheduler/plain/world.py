@@ -18,17 +18,19 @@ S = "Unschedulable"
 
 @dataclass
 class World:
-    """`pods` are those on nodes; `services` and the like: (namespace, selector) of what spreading is defaulted by."""
+    """`pods` are those that name a node; those of nodes that are not listed don't count."""
 
     nodes: Sequence[Node]
     pods: Sequence[Pod] = ()
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Labels of namespaces."""
+    default_selectors: Mapping[str, LabelSelector] = field(default_factory=dict)
+    """Pod name -> the selector of the services and controllers that it belongs to."""
+    images: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Node -> image name -> bytes."""
 
     def on(self, node: Node) -> list[Pod]:
         return [pod for pod in self.pods if pod.spec.node_name == node.metadata.name]
-
-    def node_of(self, pod: Pod) -> Node | None:
-        return next((node for node in self.nodes if node.metadata.name == pod.spec.node_name), None)
 
 
 def requests(pod: Pod) -> dict[str, int]:
