@@ -1,0 +1,160 @@
+"""What is left on every node, as columns: of the thresholds for the filter, of the capacity for the score.
+
+Everything that depends on one row alone (usage, sums over its pods, thresholds, capacity, expiry) is worked out when
+the row changes, a few integers at a time; a cycle then only compares and weighs `room - estimate` over rows.
+
+There are two views of a node, because prod pods may be judged by what prod pods use: 0 is for all pods, 1 for prod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from control.scheduler.columns import IntArray, Mask, Reasons16
+from control.scheduler.config.args import LoadAwareSchedulingArgs
+from control.scheduler.plugins.loadaware.assigned import NodeLoad
+from control.scheduler.plugins.loadaware.report import Report
+from control.scheduler.plugins.loadaware.thresholds import NO_BOUND, NodeFacts
+from control.scheduler.plugins.loadaware.vectors import Vector
+
+NOTHING_LEFT: Final = -NO_BOUND
+"""In `left`: scores 0 whatever the pod."""
+NEVER: Final = float("inf")
+
+
+class Columns:
+    """[view, resource, row] and [view, row]; `resize` before a row beyond `capacity` is written."""
+
+    def __init__(self, args: LoadAwareSchedulingArgs, resources: int, expired_reason: int) -> None:
+        self._args = args
+        self._resources = resources
+        self._expired_reason = expired_reason
+        aggregated = args.aggregated
+        self._window = (
+            (aggregated.score_aggregation_type, aggregated.score_aggregated_duration.nanoseconds)
+            if aggregated is not None and aggregated.score_aggregation_type
+            else None
+        )
+        self.capacity = 0
+        self.room: IntArray = np.zeros((2, resources, 0), np.int64)
+        """How much more the thresholds allow."""
+        self.blocked: Reasons16 = np.zeros((2, 0), np.int16)
+        """A reason for which the node takes no pod at all."""
+        self.aggregated: Mask = np.zeros((2, 0), np.bool_)
+        """Whether percentiles decide."""
+        self.left: IntArray = np.zeros((2, resources, 0), np.int64)
+        """Capacity less existing use."""
+        self.divisor: IntArray = np.ones((resources, 0), np.int64)
+        """Capacity, at least 1."""
+        self.has: Mask = np.zeros((resources, 0), np.bool_)
+        """Whether the node has any of the resource."""
+        self.expires = np.zeros(0, np.float64)
+        """When the report expires; NEVER where there is none, or it has."""
+        self.next_expiry = NEVER
+        """Nothing expires before."""
+
+    def resize(self, capacity: int) -> None:
+        extra = capacity - self.capacity
+
+        def grown(array: NDArray[Any], fill: object) -> NDArray[Any]:
+            widths = [(0, 0)] * (array.ndim - 1) + [(0, extra)]
+            return np.pad(array, widths, constant_values=fill)  # type: ignore[call-overload, no-any-return]
+
+        self.room, self.left = grown(self.room, NO_BOUND), grown(self.left, NOTHING_LEFT)
+        self.blocked, self.aggregated = grown(self.blocked, 0), grown(self.aggregated, False)
+        self.divisor, self.has = grown(self.divisor, 1), grown(self.has, False)
+        self.expires = grown(self.expires, NEVER)
+        self.capacity = capacity
+
+    def set_capacity(self, row: int, capacity: Vector) -> None:
+        for at, amount in enumerate(capacity):
+            self.divisor[at, row] = amount or 1
+            self.has[at, row] = amount > 0
+
+    def clear(self, row: int) -> None:
+        """Nothing is known of the row: every pod passes, and scores 0."""
+        self.room[:, :, row] = NO_BOUND
+        self.left[:, :, row] = NOTHING_LEFT
+        self.blocked[:, row] = 0
+        self.aggregated[:, row] = False
+        self.expires[row] = NEVER
+
+    def put(self, row: int, facts: NodeFacts, load: NodeLoad, now: float) -> None:
+        """Work the row out."""
+        report = load.report
+        if report is None:
+            self.clear(row)
+            return
+        args, expired, usable = self._args, self._note_expiry(row, report, now), report.complete
+        refuse = expired and args.filter_expired_node_metrics and not args.enable_schedule_when_node_metrics_expired
+        self.blocked[0, row] = self._expired_reason if refuse and facts.usual else 0
+        self.blocked[1, row] = self._expired_reason if refuse and (facts.prod or facts.usual) else 0
+        existing = load.existing(facts.window)
+        if not usable or (expired and args.filter_expired_node_metrics):
+            self.room[:, :, row] = NO_BOUND
+        else:
+            by_percentile = facts.window is not None
+            self._put_room(row, facts.usual, existing, (0,) if facts.prod else (0, 1))
+            self.aggregated[0, row] = by_percentile
+            if facts.prod:
+                self._put_room(row, facts.prod, load.existing_prod(), (1,))
+            self.aggregated[1, row] = by_percentile and not facts.prod
+        if not usable or expired:
+            self.left[:, :, row] = NOTHING_LEFT
+        else:
+            used = existing if self._window == facts.window else load.existing(self._window)
+            self._put_left(self.left[0], row, facts.capacity, used)
+            if args.score_according_prod_usage:
+                self._put_left(self.left[1], row, facts.capacity, load.existing_prod())
+
+    def room_on(self, view: int, row: int, estimate: Vector) -> int:
+        """Index of the first resource of which `row` has too little room for `estimate`, else -1."""
+        item = self.room.item
+        for at, amount in enumerate(estimate):
+            if item(view, at, row) < amount:
+                return at
+        return -1
+
+    def parts_left(self, view: int, row: int, estimate: Vector) -> list[int]:
+        """Percent that would be left of each resource of `row`."""
+        left, divisor = self.left.item, self.divisor.item
+        return [max(0, left(view, at, row) - amount) * 100 // divisor(at, row) for at, amount in enumerate(estimate)]
+
+    def _put_room(self, row: int, bounds: Vector | None, existing: Sequence[int], views: tuple[int, ...]) -> None:
+        room = self.room
+        for view in views:
+            if bounds is None:
+                room[view, :, row] = NO_BOUND
+                continue
+            for at, bound in enumerate(bounds):
+                room[view, at, row] = bound if bound == NO_BOUND else bound - existing[at]
+
+    @staticmethod
+    def _put_left(left: IntArray, row: int, capacity: Vector, existing: Sequence[int]) -> None:
+        for at, amount in enumerate(capacity):
+            left[at, row] = amount - existing[at] if amount else NOTHING_LEFT
+
+    def _note_expiry(self, row: int, report: Report, now: float) -> bool:
+        """Whether the report counts as expired; if not yet, note when it will."""
+        if report.update_time is not None:
+            at = report.update_time + self._args.node_metric_expiration_seconds
+            if now < at:
+                self.expires[row] = at
+                if at < self.next_expiry:
+                    self.next_expiry = at
+                return False
+        self.expires[row] = NEVER
+        return True
+
+    def just_expired(self, now: float) -> list[int]:
+        """Rows whose report has expired since it was put; put them again. Cheap when there is none."""
+        if now < self.next_expiry:
+            return []
+        rows: list[int] = np.flatnonzero(self.expires <= now).tolist()
+        self.expires[rows] = NEVER
+        self.next_expiry = float(self.expires.min(initial=NEVER))
+        return rows

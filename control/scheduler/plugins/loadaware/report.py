@@ -1,0 +1,65 @@
+"""What a NodeMetric says, as vectors (spec 05 §8.4). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from control.scheduler.plugins.loadaware.vectors import Tracked, Vector
+from koordlet.api.nodemetric import NodeMetric
+from koordlet.api.priority import PROD
+
+DEFAULT_INTERVAL: Final = 60
+LONGEST: Final = 0
+"""Duration that stands for the longest window that was reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The last NodeMetric of a node. Times are Unix seconds."""
+
+    update_time: float | None
+    interval: float
+    complete: bool
+    """Whether `status.nodeMetric` is there."""
+    usage: Vector | None
+    aggregated: Mapping[tuple[str, int], Vector]
+    """(avg, p50 …; nanoseconds or LONGEST) -> usage of the node"""
+    system: Vector
+    pods: Mapping[str, Vector]
+    """`namespace/name` -> usage"""
+    prod: frozenset[str]
+    """Those reported as prod."""
+
+    def window(self, key: tuple[str, int]) -> Vector | None:
+        """Usage by percentile and window; None when that window is not reported."""
+        found = self.aggregated.get(key)
+        return self.usage if found is None and key[1] == LONGEST else found
+
+
+def read(metric: NodeMetric, tracked: Tracked, previous: Report | None = None) -> Report:
+    """`previous` is the report before this one: its time stands when this one has none."""
+    status, info, policy = metric.status, metric.status.node_metric, metric.spec.metric_collect_policy
+    aggregated: dict[tuple[str, int], Vector] = {}
+    longest: dict[str, int] = {}
+    for one in info.aggregated_node_usages if info is not None else ():
+        duration = one.duration.nanoseconds
+        for kind, usage in one.usage.items():
+            if usage.resources:
+                vector = aggregated[(kind, duration)] = tracked.amounts(usage.resources)
+                if duration > longest.get(kind, -1):
+                    longest[kind] = duration
+                    aggregated[(kind, LONGEST)] = vector
+    measured = [one for one in status.pods_metric if one.pod_usage.resources]
+    time = status.update_time.unix if status.update_time is not None else None
+    return Report(
+        update_time=time if time is not None or previous is None else previous.update_time,
+        interval=float((policy.report_interval_seconds if policy is not None else None) or DEFAULT_INTERVAL),
+        complete=info is not None,
+        usage=tracked.amounts(info.node_usage.resources) if info is not None else None,
+        aggregated=aggregated,
+        system=tracked.amounts(info.system_usage.resources) if info is not None else tracked.zero,
+        pods={f"{one.namespace}/{one.name}": tracked.amounts(one.pod_usage.resources) for one in measured},
+        prod=frozenset(f"{one.namespace}/{one.name}" for one in measured if one.priority == PROD),
+    )
