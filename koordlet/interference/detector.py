@@ -50,7 +50,7 @@ USUAL_QUANTILE = 0.95
 USUAL_SECONDS = 5.0
 """How often `usual` is worked out anew; it moves slowly."""
 CULPRITS = 5
-FRESH = 12
+FRESH = 6
 """Verdicts whose culprits and words are made anew in one step."""
 SUPPORT = (("wait p99", "seconds", "latency"), ("stalled", "share", "pressure"))
 _FIRST_ROWS = 64
@@ -137,11 +137,9 @@ class Detector:
     def alarm_at(self, subjects: tuple[Subject, ...], resource: Resource, strategy: InterferenceStrategy) -> Floats:
         """[subjects]: the symptom that makes a score of 1, neighbours being the cause."""
         index, limits = RESOURCES.index(resource), Limits.of(strategy)
-        row_of, usual = self._row_of, self._usual[:, index]
-        rows = (
-            self._rows if subjects is self._subjects else np.array([row_of.get(one.key, -1) for one in subjects], int)
-        )
-        known = np.where(rows >= 0, usual[rows], np.nan) if len(usual) else np.full(len(rows), np.nan)
+        known = np.full(len(subjects), np.nan)
+        if subjects is self._subjects:  # else just after a change, once
+            known = self._usual[self._rows, index]
         found: Floats = np.fmin(limits.lost[index], np.maximum(limits.least[index], limits.factor[index] * known))
         return found
 

@@ -195,7 +195,9 @@ class MetricCache:
             kind = _kind(name)
             seconds = max(self.long_seconds if kind.long else self.short_seconds, self._retained.get(name, 0.0))
             max_rows = self.max_rows if kind.labels else 1
-            found = self._rings[name] = Ring(columns=self._columns(seconds), max_rows=max_rows, room=self._room)
+            found = self._rings[name] = Ring(
+                columns=self._columns(seconds), max_rows=max_rows, room=self._room, seconds=seconds * SLACK
+            )
         return found
 
     def retain(self, kind: str, seconds: float) -> float:
@@ -205,7 +207,7 @@ class MetricCache:
         seconds = min(seconds, self.max_seconds)
         self._retained[kind] = max(self._retained.get(kind, 0.0), seconds)
         ring = self._rings.get(kind)
-        if ring is not None and not ring.widen(self._columns(seconds)):
+        if ring is not None and not ring.widen(self._columns(seconds), seconds * SLACK):
             return ring.columns * self.tick / SLACK
         return seconds
 

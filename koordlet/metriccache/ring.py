@@ -1,8 +1,8 @@
 """One kind's samples: a row for each label set, a column for each instant, oldest column overwritten first.
 
-Bounds: `rows * columns * 4` bytes, rows growing by doubling up to `max_rows`, and neither rows nor columns without
-`room`. A row is given back once all its samples
-have aged out, so a container that is gone frees its place by itself. Values are float32 (24 bits: 16 bytes on a
+Bounds: `rows * columns * 4` bytes, rows growing by doubling up to `max_rows`, columns as long as the oldest is still
+wanted, and neither without `room`. A row is given back once all its samples have aged out, before a new one is taken,
+so a container that is gone frees its place by itself. Values are float32 (24 bits: 16 bytes on a
 gigabyte); times are float64 seconds of a clock that never steps (CLOCK_BOOTTIME): with the wall clock, a step back
 would make every new sample look late.
 """
@@ -19,16 +19,25 @@ from koordlet.metriccache.kinds import SeriesError
 
 Key = tuple[str, ...]
 OUT_OF_ORDER_SECONDS = 60.0
+FEWEST_COLUMNS = 32
 
 
 class Ring:
     """Samples of one kind. Not thread-safe: one loop owns it."""
 
     def __init__(
-        self, *, columns: int, max_rows: int, rows: int = 4, room: Callable[[int], bool] = lambda _: True
+        self,
+        *,
+        columns: int,
+        max_rows: int,
+        rows: int = 4,
+        room: Callable[[int], bool] = lambda _: True,
+        seconds: float = np.inf,
     ) -> None:
-        """`room` is asked whether so many more bytes may be taken."""
-        self.max_rows, self._room = max_rows, room
+        """`room` is asked whether so many more bytes may be taken. Samples older than `seconds` are not needed: with
+        it, there are only as many of the `columns` as it takes."""
+        self.max_rows, self._room, self.seconds = max_rows, room, seconds
+        self._most, columns = columns, columns if np.isinf(seconds) else min(columns, FEWEST_COLUMNS)
         self.lost = 0
         """Samples refused because every row was taken."""
         self._times = np.full(columns, np.nan)
@@ -98,6 +107,7 @@ class Ring:
             self._usual = (list(keys), np.array(rows, dtype=np.intp))
         else:
             self._last_seen[[row for row in rows if row >= 0]] = at  # lest making room for the new ones takes theirs
+            self._reclaim()
             rows = [self._new_row(key, at) if row < 0 else row for key, row in zip(keys, rows, strict=True)]
             values = [value for row, value in zip(rows, values, strict=True) if row >= 0]
             self.lost += len(rows) - len(values)
@@ -119,9 +129,10 @@ class Ring:
             values[target] = self._data[np.ix_(source, columns)]
         return times[inside], values
 
-    def widen(self, columns: int) -> bool:
-        """Keep this many instants; False if there is no room. Never fewer than before."""
+    def widen(self, columns: int, seconds: float = 0.0) -> bool:
+        """Keep this many instants, and samples for `seconds`; False if there is no room. Never fewer than before."""
         rows, old = self._data.shape
+        self._most, self.seconds = max(self._most, columns), max(self.seconds, seconds)
         if columns <= old:
             return True
         if not self._room((columns - old) * (4 * rows + 8)):
@@ -169,6 +180,9 @@ class Ring:
 
     def _open_column(self, at: float) -> int:
         size = len(self._times)
+        if size < self._most and self._times[(self._head + 1) % size] >= at - self.seconds:
+            self.widen(min(2 * size, self._most))
+            size = len(self._times)
         late = int((self._times > at).sum()) if at < self.newest else 0  # columns that stay newer than this one
         self._head = (self._head + 1) % size
         column = self._head
@@ -192,8 +206,9 @@ class Ring:
         return row
 
     def _reclaim(self) -> None:
-        oldest = float(np.nanmin(self._times))
-        self.drop([key for key, row in self._rows.items() if self._last_seen[row] < oldest])
+        oldest = max(float(np.nanmin(self._times)), self.newest - self.seconds)
+        if np.count_nonzero(self._last_seen < oldest) > len(self._free):
+            self.drop([key for key, row in self._rows.items() if self._last_seen[row] < oldest])
 
     def _grow(self) -> bool:
         old = self._data.shape[0]

@@ -124,12 +124,12 @@ def test_a_kind_is_kept_for_longer_once_somebody_looks_back_further():
 
 
 def test_memory_is_bounded_in_all():
-    cache = MetricCache(max_bytes=200_000)
+    cache = MetricCache(max_bytes=40_000)
     keys = [(f"uid-{number}",) for number in range(500)]
     batch = Batch(0)
     batch.extend("pod_cpu_usage", keys, np.ones(500))
     cache.commit(batch)
-    assert cache.nbytes <= 200_000
+    assert cache.nbytes <= 40_000
     assert cache.lost > 0
     kept = len(cache.window("pod_cpu_usage", 0, 0).keys)
     assert kept + cache.lost == 500

@@ -134,3 +134,28 @@ def test_the_same_series_again_and_in_another_order():
     assert ring.window(4, 4, [("c",)])[1].tolist() == [[5]]
     with pytest.raises(SeriesError):
         ring.check(6.0, [("a",), ("a",)], [1.0, 2.0])
+
+
+def test_samples_that_come_seldom_take_few_columns():
+    ring = Ring(columns=330, max_rows=4, seconds=330.0)
+    for at in range(0, 3000, 10):
+        put(ring, float(at), a=at)
+    assert ring.columns == 64
+    assert [at for at, _ in rows(ring, A, start=2990 - 330)["a"]] == [float(at) for at in range(2660, 3000, 10)]
+
+
+def test_columns_are_added_while_the_oldest_is_wanted():
+    ring = Ring(columns=330, max_rows=4, seconds=330.0)
+    for at in range(1000):
+        put(ring, float(at), a=at)
+        kept = rows(ring, A, start=at - 329)["a"]
+        assert [value for _, value in kept] == [float(one) for one in range(max(at - 329, 0), at + 1)]
+    assert ring.columns == 330
+
+
+def test_places_of_series_that_ended_are_taken_before_there_are_more():
+    ring = Ring(columns=330, max_rows=4096, seconds=330.0)
+    for at in range(0, 20_000, 10):
+        put(ring, float(at), **{f"{at // 100 + one}": 1.0 for one in range(30)})
+    assert ring.nbytes <= 64 * 4 * 128 + 64 * 8 + 128 * 8  # 30 that live and 33 that may be asked for
+    assert len(list(ring.keys)) < 70
