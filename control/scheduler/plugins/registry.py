@@ -1,0 +1,28 @@
+"""Every plugin by the name that the configuration knows it by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from control.scheduler.plugin import Plugin
+from control.scheduler.plugins.balancedallocation import NodeResourcesBalancedAllocation
+from control.scheduler.plugins.defaultpreemption import DefaultPreemption
+from control.scheduler.plugins.nodeaffinity import NodeAffinity
+from control.scheduler.plugins.nodename import NodeName
+from control.scheduler.plugins.noderesourcesfit import NodeResourcesFit
+from control.scheduler.plugins.nodeunschedulable import NodeUnschedulable
+from control.scheduler.plugins.tainttoleration import TaintToleration
+
+PLUGINS: Final[Mapping[str, type[Plugin]]] = {
+    plugin.name: plugin
+    for plugin in (
+        DefaultPreemption,
+        NodeAffinity,
+        NodeName,
+        NodeResourcesBalancedAllocation,
+        NodeResourcesFit,
+        NodeUnschedulable,
+        TaintToleration,
+    )
+}
