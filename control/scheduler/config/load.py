@@ -1,0 +1,260 @@
+"""From the text of a configuration file to profiles that are ready to be built (spec 05 §1.3, §2).
+
+    settings = load(text, known=..., implements=...)
+
+Everything that is wrong is told together, as one ConfigurationError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from control.scheduler.config.argchecks import check
+from control.scheduler.config.args import ARGS, default_args
+from control.scheduler.config.errors import ConfigurationError, duplicate, invalid, required, unsupported
+from control.scheduler.config.model import API_VERSION, GROUP, KIND, Configuration, PluginConfig, Profile
+from control.scheduler.config.plugins import Enabled, Implements, PluginError, expanded, merged
+from control.scheduler.config.reading import Reader, parse
+from koordlet.api import wire
+
+DEFAULT_SCHEDULER = "default-scheduler"
+
+
+@dataclass(frozen=True)
+class ProfileSettings:
+    """One profile, resolved: what runs where, with which arguments."""
+
+    name: str
+    enabled: Enabled
+    args: Mapping[str, Any]
+    """By plugin; every plugin that takes arguments and is enabled."""
+    percentage: int
+    left_out: tuple[str, ...] = ()
+    """Plugins of Kubernetes or Koordinator that the file enables and this build does not have."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The file as it was written, defaults filled in, and its profiles."""
+
+    configuration: Configuration
+    profiles: tuple[ProfileSettings, ...]
+
+
+def load(text: str, known: Collection[str], implements: Implements, promised: Collection[str] = ()) -> Settings:
+    """Read, complete and check a file; "" is an empty one. Raises ConfigurationError.
+
+    `known`: plugins of this build. `promised`: names that are no mistake although the build lacks them."""
+    errors: list[str] = []
+    document = parse(text) if text.strip() else {"apiVersion": API_VERSION, "kind": KIND}
+    _check_kind(document, errors)
+    configuration: Configuration = Reader(errors).struct(document, Configuration)
+    if not configuration.profiles:
+        configuration.profiles = [Profile()]
+    if len(configuration.profiles) == 1 and not configuration.profiles[0].scheduler_name:
+        configuration.profiles[0].scheduler_name = DEFAULT_SCHEDULER
+    errors += check_configuration(configuration)
+    profiles = [
+        _profile(configuration, index, known, implements, promised, errors)
+        for index in range(len(configuration.profiles))
+    ]
+    first = profiles[0]
+    for index, one in enumerate(profiles[1:], 1):
+        sort = one.enabled.points["queueSort"]
+        if sort != first.enabled.points["queueSort"]:
+            errors.append(invalid(f"profiles[{index}].plugins.queueSort", list(sort), "must match for all profiles"))
+        elif any(one.args.get(name) != first.args.get(name) for name in sort):
+            errors.append(
+                invalid(f"profiles[{index}].pluginConfig", list(sort), "queueSort args must match for all profiles")
+            )
+    if errors:
+        raise ConfigurationError(errors)
+    return Settings(configuration, tuple(profiles))
+
+
+def shown(settings: Settings) -> dict[str, Any]:
+    """The effective configuration as JSON, for /configz: plugins expanded, all arguments with their defaults."""
+    document: dict[str, Any] = msgspec.to_builtins(settings.configuration, enc_hook=wire.enc_hook)
+    for profile, one in zip(document["profiles"], settings.profiles, strict=True):
+        points = {
+            point: {"enabled": [_ref(name, point, one.enabled.weights) for name in names], "disabled": [{"name": "*"}]}
+            for point, names in one.enabled.points.items()
+        }
+        profile["plugins"] = points
+        profile["pluginConfig"] = [
+            {
+                "name": name,
+                "args": {
+                    "kind": type(args).__name__,
+                    "apiVersion": API_VERSION,
+                    **msgspec.to_builtins(args, enc_hook=wire.enc_hook),
+                },
+            }
+            for name, args in sorted(one.args.items())
+        ]
+    return document
+
+
+def _ref(name: str, point: str, weights: Mapping[str, int]) -> dict[str, Any]:
+    return {"name": name, "weight": weights[name]} if point == "score" else {"name": name}
+
+
+def _check_kind(document: dict[str, Any], errors: list[str]) -> None:
+    version, kind = document.get("apiVersion"), document.get("kind")
+    if kind != KIND or version != API_VERSION:
+        errors.append(f'no kind "{kind}" is registered for version "{version}": want {KIND} of {API_VERSION}')
+
+
+def check_configuration(given: Configuration) -> list[str]:
+    """What is wrong with everything but plugins and their arguments."""
+    errors: list[str] = []
+    if given.parallelism <= 0:
+        errors.append(invalid("parallelism", given.parallelism, "should be an integer value greater than zero"))
+    _check_percentage("percentageOfNodesToScore", given.percentage_of_nodes_to_score, errors)
+    if given.pod_initial_backoff_seconds <= 0:
+        errors.append(invalid("podInitialBackoffSeconds", given.pod_initial_backoff_seconds, "must be greater than 0"))
+    if given.pod_max_backoff_seconds < given.pod_initial_backoff_seconds:
+        text = "must be greater than or equal to PodInitialBackoffSeconds"
+        errors.append(invalid("podMaxBackoffSeconds", given.pod_max_backoff_seconds, text))
+    if given.client_connection.burst < 0:
+        errors.append(invalid("clientConnection.burst", given.client_connection.burst, "must be non-negative"))
+    if given.extenders:
+        errors.append(invalid("extenders", len(given.extenders), "extenders are not supported by this scheduler"))
+    _check_lease(given, errors)
+    names: set[str] = set()
+    for index, profile in enumerate(given.profiles):
+        where = f"profiles[{index}]"
+        if not profile.scheduler_name:
+            errors.append(required(f"{where}.schedulerName"))
+        elif profile.scheduler_name in names:
+            errors.append(duplicate(f"{where}.schedulerName", profile.scheduler_name))
+        names.add(profile.scheduler_name)
+        if profile.percentage_of_nodes_to_score is not None:
+            _check_percentage(f"{where}.percentageOfNodesToScore", profile.percentage_of_nodes_to_score, errors)
+    return errors
+
+
+def _check_percentage(path: str, value: int, errors: list[str]) -> None:
+    if not 0 <= value <= 100:
+        errors.append(invalid(path, value, "not in valid range [0-100]"))
+
+
+def _check_lease(given: Configuration, errors: list[str]) -> None:
+    lease, where = given.leader_election, "leaderElection"
+    if not lease.leader_elect:
+        return
+    for name, duration in (
+        ("leaseDuration", lease.lease_duration),
+        ("renewDeadline", lease.renew_deadline),
+        ("retryPeriod", lease.retry_period),
+    ):
+        if duration.nanoseconds <= 0:
+            errors.append(invalid(f"{where}.{name}", duration, "must be greater than zero"))
+    if lease.lease_duration < lease.renew_deadline:
+        errors.append(
+            invalid(f"{where}.leaseDuration", lease.lease_duration, "LeaseDuration must be greater than RenewDeadline")
+        )
+    if lease.resource_lock != "leases":
+        errors.append(unsupported(f"{where}.resourceLock", lease.resource_lock, ["leases"]))
+    if not lease.resource_namespace:
+        errors.append(required(f"{where}.resourceNamespace"))
+    if not lease.resource_name:
+        errors.append(required(f"{where}.resourceName"))
+
+
+def _profile(
+    configuration: Configuration,
+    index: int,
+    known: Collection[str],
+    implements: Implements,
+    promised: Collection[str],
+    errors: list[str],
+) -> ProfileSettings:
+    profile, where = configuration.profiles[index], f"profiles[{index}]"
+    plugins = merged(profile.plugins)
+    left_out: dict[str, None] = {}
+    named = {ref.name for _, one in (profile.plugins.sets() if profile.plugins else ()) for ref in one.enabled}
+    for point, one in plugins.sets():
+        for ref in list(one.enabled):
+            if ref.name in known:
+                continue
+            one.enabled.remove(ref)
+            if ref.name in promised or ref.name not in named:
+                if ref.name in named:
+                    left_out[ref.name] = None
+            else:
+                errors.append(f'{where}.plugins.{point}: plugin "{ref.name}" does not exist')
+    try:
+        enabled = expanded(plugins, implements)
+    except PluginError as error:
+        errors.append(f"{where}.plugins: {error}")
+        enabled = expanded(merged(None), lambda name, point: False)
+    else:
+        sorters, binders = enabled.points["queueSort"], enabled.points["bind"]
+        if len(sorters) != 1:
+            errors.append(
+                f"{where}.plugins.queueSort: one queue sort plugin required for profile with scheduler name"
+                f' "{profile.scheduler_name}", but got {len(sorters)}'
+            )
+        if not binders:
+            errors.append(
+                f"{where}.plugins.bind: at least one bind plugin is needed for profile with scheduler name"
+                f' "{profile.scheduler_name}"'
+            )
+    args = _arguments(profile.plugin_config, where, {*known, *promised}, errors)
+    for name in enabled.names():
+        if name not in args and name in ARGS:
+            args[name] = default_args(name)
+    percentage = profile.percentage_of_nodes_to_score
+    return ProfileSettings(
+        profile.scheduler_name,
+        enabled,
+        {name: args[name] for name in enabled.names() if name in args},
+        configuration.percentage_of_nodes_to_score if percentage is None else percentage,
+        tuple(left_out),
+    )
+
+
+def _arguments(given: list[PluginConfig], where: str, known: set[str], errors: list[str]) -> dict[str, Any]:
+    """The decoded and checked arguments of a profile, by plugin."""
+    found: dict[str, Any] = {}
+    for index, one in enumerate(given):
+        path = f"{where}.pluginConfig[{index}]"
+        if not one.name:
+            errors.append(required(f"{path}.name"))
+        elif one.name in found:
+            errors.append(duplicate(path, one.name))
+        elif one.name not in known and one.name not in ARGS:
+            errors.append(f'{path}: plugin "{one.name}" does not exist')
+        else:
+            found[one.name] = _decoded(one, path, errors)
+    return found
+
+
+def _decoded(given: PluginConfig, path: str, errors: list[str]) -> Any:
+    kind, raw = ARGS.get(given.name), given.args
+    if kind is None:
+        if raw:
+            errors.append(f"{path}: plugin {given.name} takes no args")
+        return None
+    if raw is None:
+        return kind()
+    if not isinstance(raw, dict):
+        errors.append(invalid(f"{path}.args", raw, "must be an object"))
+        return kind()
+    said = raw.get("kind", kind.__name__)
+    if said != kind.__name__:
+        errors.append(f"{path}: args for plugin {given.name} were not of type {kind.__name__}.{GROUP}, got {said}")
+    version = raw.get("apiVersion", API_VERSION)
+    if version != API_VERSION:
+        errors.append(f'{path}: no kind "{said}" is registered for version "{version}"')
+    body = {key: value for key, value in raw.items() if key not in ("kind", "apiVersion")}
+    before = len(errors)
+    args = Reader(errors).struct(body, kind, f"{path}.args")
+    if len(errors) == before:
+        errors += check(args, f"{path}.args")
+    return args

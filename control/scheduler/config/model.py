@@ -1,0 +1,132 @@
+"""KubeSchedulerConfiguration v1 as it is written (spec 05 §2.1); defaults are those of kube-scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from koordlet.api.times import Duration
+
+GROUP: Final = "kubescheduler.config.k8s.io"
+API_VERSION: Final = f"{GROUP}/v1"
+KIND: Final = "KubeSchedulerConfiguration"
+POINTS: Final = (
+    *("preEnqueue", "queueSort", "preFilter", "filter", "postFilter", "preScore"),
+    *("score", "reserve", "permit", "preBind", "bind", "postBind"),
+)
+"""Extension points, in the order in which a pod comes by them."""
+
+
+class _Config(msgspec.Struct, rename="camel"):
+    """Base of what follows."""
+
+
+class PluginRef(_Config):
+    """A plugin, and for scores its weight (0: 1)."""
+
+    name: str = ""
+    weight: int = 0
+
+
+class PluginSet(_Config):
+    """What is switched on and off at one point; `*` in `disabled` is everything that is on by default."""
+
+    enabled: list[PluginRef] = msgspec.field(default_factory=list)
+    disabled: list[PluginRef] = msgspec.field(default_factory=list)
+
+    def names(self) -> list[str]:
+        return [ref.name for ref in self.enabled]
+
+    def switched_off(self) -> set[str]:
+        return {ref.name for ref in self.disabled}
+
+
+def _set() -> Any:
+    return msgspec.field(default_factory=PluginSet)
+
+
+class Plugins(_Config):
+    """One set a point; `multi_point` means every point that a plugin implements."""
+
+    pre_enqueue: PluginSet = _set()
+    queue_sort: PluginSet = _set()
+    pre_filter: PluginSet = _set()
+    filter: PluginSet = _set()
+    post_filter: PluginSet = _set()
+    pre_score: PluginSet = _set()
+    score: PluginSet = _set()
+    reserve: PluginSet = _set()
+    permit: PluginSet = _set()
+    pre_bind: PluginSet = _set()
+    bind: PluginSet = _set()
+    post_bind: PluginSet = _set()
+    multi_point: PluginSet = _set()
+
+    def at(self, point: str) -> PluginSet:
+        """The set of a point by its name in JSON."""
+        found: PluginSet = getattr(self, _ATTRIBUTES[point])
+        return found
+
+    def sets(self) -> Iterator[tuple[str, PluginSet]]:
+        return ((point, self.at(point)) for point in _ATTRIBUTES)
+
+
+_ATTRIBUTES: Final = dict(zip(Plugins.__struct_encode_fields__, Plugins.__struct_fields__, strict=True))
+
+
+class PluginConfig(_Config):
+    """Arguments of one plugin, as written."""
+
+    name: str = ""
+    args: Any = None
+
+
+class Profile(_Config):
+    """A scheduler as pods name it."""
+
+    scheduler_name: str = ""
+    percentage_of_nodes_to_score: int | None = None
+    plugins: Plugins | None = None
+    plugin_config: list[PluginConfig] = msgspec.field(default_factory=list)
+
+
+class LeaderElection(_Config):
+    """The lease."""
+
+    leader_elect: bool = True
+    lease_duration: Duration = Duration("15s")
+    renew_deadline: Duration = Duration("10s")
+    retry_period: Duration = Duration("2s")
+    resource_lock: str = "leases"
+    resource_name: str = "kube-scheduler"
+    resource_namespace: str = "kube-system"
+
+
+class ClientConnection(_Config):
+    """How the API server is spoken to; content types are accepted, JSON is spoken."""
+
+    kubeconfig: str = ""
+    accept_content_types: str = ""
+    content_type: str = "application/vnd.kubernetes.protobuf"
+    qps: float = 50
+    burst: int = 100
+
+
+class Configuration(_Config):
+    """The whole file."""
+
+    api_version: str = API_VERSION
+    kind: str = KIND
+    parallelism: int = 16
+    leader_election: LeaderElection = msgspec.field(default_factory=LeaderElection)
+    client_connection: ClientConnection = msgspec.field(default_factory=ClientConnection)
+    enable_profiling: bool = True
+    enable_contention_profiling: bool = True
+    percentage_of_nodes_to_score: int = 0
+    pod_initial_backoff_seconds: int = 1
+    pod_max_backoff_seconds: int = 10
+    delay_cache_until_active: bool = False
+    profiles: list[Profile] = msgspec.field(default_factory=list)
+    extenders: list[Any] = msgspec.field(default_factory=list)

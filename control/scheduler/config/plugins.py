@@ -1,0 +1,112 @@
+"""Which plugin runs at which point: the default set, merged with a profile's, `multiPoint` expanded (spec 05 §2.1).
+
+Pure: what a plugin implements is told by a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from control.scheduler.config.model import POINTS, PluginRef, Plugins, PluginSet
+
+DEFAULT_WEIGHTS: Final = {
+    "TaintToleration": 3,
+    "NodeAffinity": 2,
+    "NodeResourcesFit": 1,
+    "PodTopologySpread": 2,
+    "InterPodAffinity": 2,
+    "NodeResourcesBalancedAllocation": 1,
+    "ImageLocality": 1,
+}
+DEFAULT_PLUGINS: Final = (
+    *("SchedulingGates", "PrioritySort", "NodeUnschedulable", "NodeName", "TaintToleration", "NodeAffinity"),
+    *("NodePorts", "NodeResourcesFit", "VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone"),
+    *("PodTopologySpread", "InterPodAffinity", "DynamicResources", "DefaultPreemption"),
+    *("NodeResourcesBalancedAllocation", "ImageLocality", "DefaultBinder"),
+)
+"""Upstream's, enabled in every profile unless disabled, in this order."""
+
+PREBIND: Final = "DefaultPreBind"
+
+Implements = Callable[[str, str], bool]
+"""(plugin, point) -> whether it does anything there."""
+
+
+class PluginError(ValueError):
+    """A profile whose plugins don't fit together."""
+
+
+@dataclass(frozen=True)
+class Enabled:
+    """The outcome: names by point in the order in which they run, and what scores weigh."""
+
+    points: Mapping[str, tuple[str, ...]]
+    weights: Mapping[str, int]
+
+    def names(self) -> list[str]:
+        """Every plugin once."""
+        return list(dict.fromkeys(name for names in self.points.values() for name in names))
+
+
+def default_set() -> PluginSet:
+    """`multiPoint` as it is when nobody says anything."""
+    return PluginSet([PluginRef(name, DEFAULT_WEIGHTS.get(name, 0)) for name in DEFAULT_PLUGINS])
+
+
+def merged(plugins: Plugins | None) -> Plugins:
+    """A profile's plugins on top of the defaults, with DefaultPreBind (spec 05 §1.3-2). The argument is left alone."""
+    own = plugins or Plugins()
+    sets = [merge_set(default_set() if point == "multiPoint" else PluginSet(), given) for point, given in own.sets()]
+    found = Plugins(*sets)
+    pre_bind = found.pre_bind
+    if PREBIND not in pre_bind.names() and not pre_bind.switched_off() & {PREBIND, "*"}:
+        pre_bind.enabled.append(PluginRef(PREBIND))
+    return found
+
+
+def merge_set(default: PluginSet, own: PluginSet) -> PluginSet:
+    """The default less what is disabled, re-listed ones in place, the rest behind."""
+    off = own.switched_off()
+    relisted = {ref.name: ref for ref in own.enabled}
+    enabled: list[PluginRef] = []
+    replaced: list[PluginRef] = []
+    for ref in default.enabled if "*" not in off else ():
+        if ref.name in off:
+            continue
+        if ref.name in relisted:
+            replaced.append(relisted[ref.name])
+        enabled.append(relisted.get(ref.name, ref))
+    enabled += [ref for ref in own.enabled if not any(ref is one for one in replaced)]
+    return PluginSet(enabled, list(own.disabled))
+
+
+def expanded(plugins: Plugins, implements: Implements) -> Enabled:
+    """What runs at each point. Raises PluginError for a plugin that is enabled twice at one."""
+    points = {point: tuple(_at(plugins, point, implements)) for point in POINTS}
+    weights: dict[str, int] = {}
+    for ref in (*plugins.score.enabled, *plugins.multi_point.enabled):
+        if ref.name in points["score"]:
+            weights.setdefault(ref.name, ref.weight or 1)
+    return Enabled(points, weights)
+
+
+def _at(plugins: Plugins, point: str, implements: Implements) -> list[str]:
+    explicit = plugins.at(point).names()
+    _once(explicit, point)
+    off = plugins.at(point).switched_off()
+    everywhere: list[str] = []
+    if "*" not in off:
+        everywhere = [name for name in plugins.multi_point.names() if name not in off and implements(name, point)]
+        _once(everywhere, point)
+    first = [name for name in explicit if name in everywhere]
+    second = [name for name in everywhere if name not in explicit]
+    third = [name for name in explicit if name not in everywhere]
+    return first + second + third
+
+
+def _once(names: list[str], point: str) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise PluginError(f'plugin "{name}" already registered as "{point[0].upper()}{point[1:]}Plugin"')

@@ -1,0 +1,127 @@
+"""Strict reading of configuration: every unknown field, doubled key and wrong type is an error, and all are told.
+
+`parse(text)` reads JSON or YAML into plain objects; `Reader(errors).read(value, type, path)` turns those into structs,
+noting what is wrong and going on with the default.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import yaml
+from msgspec import inspect
+
+from control.scheduler.config.errors import ConfigurationError, invalid
+from koordlet.api.quantity import Quantity, QuantityError
+from koordlet.api.times import Duration
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses keys that are given twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, str) and key in seen:
+                raise ConfigurationError([f'yaml: line {key_node.start_mark.line + 1}: key "{key}" already set in map'])
+            if isinstance(key, str):
+                seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def parse(text: str) -> dict[str, Any]:
+    """One document as plain objects. Raises ConfigurationError."""
+    try:
+        found = yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise ConfigurationError([f"error converting YAML to JSON: {' '.join(str(error).split())}"]) from error
+    if not isinstance(found, dict):
+        raise ConfigurationError(["the configuration is not an object"])
+    return found
+
+
+class Reader:
+    """Collects into `errors`."""
+
+    def __init__(self, errors: list[str]) -> None:
+        self.errors = errors
+
+    def struct(self, value: Any, kind: type[msgspec.Struct], path: str = "") -> Any:
+        """A struct; what is wrong or absent has its default. None reads as empty."""
+        if value is None:
+            return kind()
+        if not isinstance(value, dict):
+            self._wrong(path, value, "must be an object")
+            return kind()
+        fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+        given: dict[str, Any] = {}
+        for key, item in value.items():
+            where = f"{path}.{key}" if path else str(key)
+            field = fields.get(key)
+            if field is None:
+                self.errors.append(f'strict decoding error: unknown field "{where}"')
+            elif item is not None:
+                read = self._value(item, inspect.type_info(field.type), where)
+                if read is not _BAD:
+                    given[field.name] = read
+        for field in fields.values():
+            if field.required and field.name not in given:
+                where = f"{path}.{field.encode_name}" if path else field.encode_name
+                if field.encode_name not in value:
+                    self.errors.append(f"{where}: Required value")
+                given[field.name] = ""
+        return kind(**given)
+
+    def _value(self, value: Any, shape: inspect.Type, path: str) -> Any:
+        match shape:
+            case inspect.Metadata(type=inner):
+                return self._value(value, inner, path)
+            case inspect.UnionType(types=types):
+                inner = next(one for one in types if not isinstance(one, inspect.NoneType))
+                return self._value(value, inner, path)
+            case inspect.AnyType():
+                return value
+            case inspect.StructType(cls=cls):
+                return self.struct(value, cls, path)
+            case inspect.ListType(item_type=item):
+                if not isinstance(value, list):
+                    return self._wrong(path, value, "must be a list")
+                read = [self._value(one, item, f"{path}[{index}]") for index, one in enumerate(value)]
+                return [one for one in read if one is not _BAD]
+            case inspect.DictType(value_type=item):
+                if not isinstance(value, dict):
+                    return self._wrong(path, value, "must be an object")
+                read_map = {str(key): self._value(one, item, f"{path}[{key}]") for key, one in value.items()}
+                return {key: one for key, one in read_map.items() if one is not _BAD}
+            case inspect.CustomType(cls=cls):
+                return self._custom(value, cls, path)
+            case inspect.BoolType():
+                return value if isinstance(value, bool) else self._wrong(path, value, "must be a boolean")
+            case inspect.IntType():
+                whole = isinstance(value, int) and not isinstance(value, bool)
+                return value if whole else self._wrong(path, value, "must be an integer")
+            case inspect.FloatType():
+                number = isinstance(value, int | float) and not isinstance(value, bool)
+                return value if number else self._wrong(path, value, "must be a number")
+            case inspect.StrType():
+                return value if isinstance(value, str) else self._wrong(path, value, "must be a string")
+        raise TypeError(f"{path}: configuration has no values of type {shape}")
+
+    def _custom(self, value: Any, cls: type, path: str) -> Any:
+        try:
+            if cls is Quantity and isinstance(value, str | int) and not isinstance(value, bool):
+                return Quantity(str(value))
+            if cls is Duration and isinstance(value, str):
+                return Duration(value)
+        except (ValueError, QuantityError) as error:
+            return self._wrong(path, value, str(error))
+        return self._wrong(path, value, f"must be a {cls.__name__.lower()}")
+
+    def _wrong(self, path: str, value: Any, detail: str) -> Any:
+        self.errors.append(invalid(path or "<document>", value, detail))
+        return _BAD
+
+
+_BAD = object()

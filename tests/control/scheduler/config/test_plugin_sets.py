@@ -1,0 +1,102 @@
+"""Which plugin runs where: merging with the defaults, expanding `multiPoint`, order and weights (spec 05 §2.1)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control.scheduler.config.model import PluginRef, Plugins, PluginSet
+from control.scheduler.config.plugins import PluginError, expanded, merge_set, merged
+
+
+def refs(text: str) -> list[PluginRef]:
+    """`A B:3`."""
+    made = []
+    for word in text.split():
+        name, _, weight = word.partition(":")
+        made.append(PluginRef(name, int(weight or 0)))
+    return made
+
+
+def of(enabled: str = "", disabled: str = "") -> PluginSet:
+    return PluginSet(refs(enabled), refs(disabled))
+
+
+def everything(plugin: str, point: str) -> bool:
+    return True
+
+
+@pytest.mark.parametrize(
+    ("default", "own", "expected"),
+    [
+        (of("A B C"), of(), "A B C"),
+        (of("A B C"), of("D"), "A B C D"),
+        (of("A B C"), of("", "B"), "A C"),
+        (of("A B C"), of("", "*"), ""),
+        (of("A B C"), of("C D", "*"), "C D"),
+        (of("A B:1 C"), of("B:9 D"), "A B:9 C D"),
+        (of("A B C"), of("A", "A"), "B C A"),
+    ],
+    ids=["default", "append", "drop-one", "drop-all", "only", "in-place", "disabled-and-enabled-moves-last"],
+)
+def test_merging(default: PluginSet, own: PluginSet, expected: str) -> None:
+    assert merge_set(default, own).enabled == refs(expected)
+
+
+@pytest.mark.parametrize(
+    ("multi", "filter_set", "expected"),
+    [
+        (of("A B"), of(), "A B"),
+        (of("A B"), of("X Y"), "A B X Y"),
+        (of("A B C"), of("X C A Y"), "C A B X Y"),
+        (of("A B"), of("", "A"), "B"),
+        (of("A B"), of("X", "*"), "X"),
+        (of("A B Silent"), of(), "A B"),
+        (of("A B"), of("Silent"), "A B Silent"),
+    ],
+    ids=["multi", "explicit-behind", "overridden-first", "one-off", "all-off", "not-implemented", "explicit-anyway"],
+)
+def test_expansion_order(multi: PluginSet, filter_set: PluginSet, expected: str) -> None:
+    found = expanded(Plugins(filter=filter_set, multi_point=multi), lambda name, point: name != "Silent")
+    assert " ".join(found.points["filter"]) == expected
+
+
+def test_weights_come_from_the_point_before_multi_point() -> None:
+    found = expanded(Plugins(score=of("A:5 C"), multi_point=of("A:2 B:3 D")), everything)
+    assert found.weights == {"A": 5, "C": 1, "B": 3, "D": 1}
+    assert found.points["score"] == ("A", "B", "D", "C")
+
+
+@pytest.mark.parametrize("plugins", [Plugins(filter=of("A A")), Plugins(multi_point=of("A A"))], ids=["point", "multi"])
+def test_twice_is_once_too_often(plugins: Plugins) -> None:
+    with pytest.raises(PluginError, match='plugin "A" already registered as'):
+        expanded(plugins, everything)
+
+
+@pytest.mark.parametrize(
+    ("pre_bind", "expected"),
+    [
+        (of(), ["DefaultPreBind"]),
+        (of("X"), ["X", "DefaultPreBind"]),
+        (of("DefaultPreBind X"), ["DefaultPreBind", "X"]),
+        (of("X", "DefaultPreBind"), ["X"]),
+        (of("X", "*"), ["X"]),
+    ],
+    ids=["alone", "last", "already", "disabled", "all-disabled"],
+)
+def test_default_pre_bind_is_appended(pre_bind: PluginSet, expected: list[str]) -> None:
+    assert merged(Plugins(pre_bind=pre_bind)).pre_bind.names() == expected
+
+
+names = st.lists(st.sampled_from("ABCDEF"), unique=True).map(lambda found: of(" ".join(found)))
+
+
+@given(names, names, st.sets(st.sampled_from("ABCDEF")))
+def test_each_plugin_runs_once_in_a_known_order(multi: PluginSet, explicit: PluginSet, off: set[str]) -> None:
+    plugins = Plugins(filter=PluginSet(explicit.enabled, [PluginRef(name) for name in off]), multi_point=multi)
+    found = expanded(plugins, everything).points["filter"]
+    assert set(found) == set(explicit.names()) | (set(multi.names()) - off)
+    assert len(found) == len(set(found))
+    both = [name for name in explicit.names() if name in multi.names() and name not in off]
+    assert list(found[: len(both)]) == both

@@ -1,0 +1,185 @@
+"""KubeSchedulerConfiguration: defaults, strictness, every error at once (spec 05 §2.1)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from control.scheduler.config.errors import ConfigurationError
+from control.scheduler.config.load import Settings, load, shown
+from control.scheduler.config.plugins import DEFAULT_PLUGINS
+
+HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+KNOWN = (*DEFAULT_PLUGINS, "DefaultPreBind", "LoadAwareScheduling", "Coscheduling")
+AT = {"PrioritySort": {"queueSort"}, "DefaultBinder": {"bind"}, "NodeResourcesFit": {"preFilter", "filter", "score"}}
+
+
+def implements(plugin: str, point: str) -> bool:
+    return point in AT.get(plugin, {"filter"})
+
+
+def loaded(body: str) -> Settings:
+    return load(HEAD + body, KNOWN, implements, promised=("Reservation",))
+
+
+def errors(body: str) -> list[str]:
+    with pytest.raises(ConfigurationError) as found:
+        loaded(body)
+    return list(found.value.errors)
+
+
+def test_an_empty_file_is_kube_schedulers_default() -> None:
+    settings = load("", KNOWN, implements)
+    (profile,) = settings.profiles
+    given = settings.configuration
+    assert profile.name == "default-scheduler"
+    assert profile.enabled.points["queueSort"] == ("PrioritySort",)
+    assert profile.enabled.points["bind"] == ("DefaultBinder",)
+    assert profile.enabled.points["preBind"] == ("DefaultPreBind",)
+    assert profile.enabled.points["score"] == ("NodeResourcesFit",)
+    assert (given.parallelism, given.pod_initial_backoff_seconds, given.pod_max_backoff_seconds) == (16, 1, 10)
+    assert given.leader_election.resource_name == "kube-scheduler"
+    assert str(given.leader_election.lease_duration) == "15s"
+    assert profile.args["NodeResourcesFit"].scoring_strategy.type == "LeastAllocated"
+
+
+def test_json_is_read_as_well_as_yaml() -> None:
+    body = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaseDuration": "1m"},
+        "profiles": [{"schedulerName": "a", "percentageOfNodesToScore": 30}],
+        "percentageOfNodesToScore": 7,
+    }
+    settings = load(json.dumps(body), KNOWN, implements)
+    assert settings.profiles[0].percentage == 30
+    assert settings.configuration.leader_election.lease_duration.seconds == 60
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("parallelism: 0", ["parallelism: Invalid value: 0: should be an integer value greater than zero"]),
+        ("parallelism: lots", ['parallelism: Invalid value: "lots": must be an integer']),
+        ("paralelism: 3", ['strict decoding error: unknown field "paralelism"']),
+        (
+            "percentageOfNodesToScore: 101",
+            ["percentageOfNodesToScore: Invalid value: 101: not in valid range [0-100]"],
+        ),
+        ("podInitialBackoffSeconds: 0", ["podInitialBackoffSeconds: Invalid value: 0: must be greater than 0"]),
+        (
+            "podInitialBackoffSeconds: 20",
+            ["podMaxBackoffSeconds: Invalid value: 10: must be greater than or equal to PodInitialBackoffSeconds"],
+        ),
+        (
+            "leaderElection: {leaseDuration: 5s}",
+            ['leaderElection.leaseDuration: Invalid value: "5s": LeaseDuration must be greater than RenewDeadline'],
+        ),
+        (
+            "leaderElection: {leaseDuration: soon}",
+            ["leaderElection.leaseDuration: Invalid value: \"soon\": 'soon' is not a duration"],
+        ),
+        (
+            "leaderElection: {resourceLock: endpoints}",
+            ['leaderElection.resourceLock: Unsupported value: "endpoints": supported values: "leases"'],
+        ),
+        (
+            "profiles: [{schedulerName: a}, {schedulerName: a}]",
+            ['profiles[1].schedulerName: Duplicate value: "a"'],
+        ),
+        ("profiles: [{schedulerName: a}, {}]", ["profiles[1].schedulerName: Required value"]),
+        (
+            "profiles: [{plugins: {filter: {enabled: [{name: Nonsense}]}}}]",
+            ['profiles[0].plugins.filter: plugin "Nonsense" does not exist'],
+        ),
+        (
+            "profiles: [{plugins: {filters: {}}}]",
+            ['strict decoding error: unknown field "profiles[0].plugins.filters"'],
+        ),
+        (
+            "profiles: [{plugins: {filter: {enabled: [{name: Coscheduling}, {name: Coscheduling}]}}}]",
+            ['profiles[0].plugins: plugin "Coscheduling" already registered as "FilterPlugin"'],
+        ),
+        (
+            "profiles: [{plugins: {queueSort: {disabled: [{name: '*'}]}}}]",
+            [
+                "profiles[0].plugins.queueSort: one queue sort plugin required for profile with scheduler name"
+                ' "default-scheduler", but got 0'
+            ],
+        ),
+        (
+            "profiles: [{plugins: {bind: {disabled: [{name: DefaultBinder}]}}}]",
+            [
+                "profiles[0].plugins.bind: at least one bind plugin is needed for profile with scheduler name"
+                ' "default-scheduler"'
+            ],
+        ),
+        (
+            "profiles: [{schedulerName: a}, {schedulerName: b, plugins: {queueSort: {enabled: [{name: Coscheduling}],"
+            " disabled: [{name: '*'}]}}}]",
+            ['profiles[1].plugins.queueSort: Invalid value: ["Coscheduling"]: must match for all profiles'],
+        ),
+        (
+            "profiles: [{pluginConfig: [{name: NodeResourcesFit, args: {kind: InterPodAffinityArgs}}]}]",
+            [
+                "profiles[0].pluginConfig[0]: args for plugin NodeResourcesFit were not of type"
+                " NodeResourcesFitArgs.kubescheduler.config.k8s.io, got InterPodAffinityArgs"
+            ],
+        ),
+        (
+            "profiles: [{pluginConfig: [{name: NodeResourcesFit, args: {ignoreResources: []}}]}]",
+            ['strict decoding error: unknown field "profiles[0].pluginConfig[0].args.ignoreResources"'],
+        ),
+        (
+            "profiles: [{pluginConfig: [{name: InterPodAffinity}, {name: InterPodAffinity}]}]",
+            ['profiles[0].pluginConfig[1]: Duplicate value: "InterPodAffinity"'],
+        ),
+        (
+            "profiles: [{pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 101}}]}]",
+            ["profiles[0].pluginConfig[0].args.hardPodAffinityWeight: Invalid value: 101: not in valid range [0, 100]"],
+        ),
+        ("extenders: [{urlPrefix: x}]", ["extenders: Invalid value: 1: extenders are not supported by this scheduler"]),
+        ("parallelism: 1\nparallelism: 2", ['yaml: line 4: key "parallelism" already set in map']),
+    ],
+)
+def test_mistakes_are_told(body: str, expected: list[str]) -> None:
+    assert errors(body) == expected
+
+
+def test_all_mistakes_are_told_together() -> None:
+    found = errors("parallelism: -1\nbogus: 1\nprofiles: [{plugins: {score: {enabled: [{name: Odd}]}}, extra: 1}]")
+    assert found == [
+        'strict decoding error: unknown field "bogus"',
+        'strict decoding error: unknown field "profiles[0].extra"',
+        "parallelism: Invalid value: -1: should be an integer value greater than zero",
+        'profiles[0].plugins.score: plugin "Odd" does not exist',
+    ]
+
+
+@pytest.mark.parametrize("text", ["[]", "a: [", "kind: Pod\napiVersion: v1"], ids=["a-list", "no-yaml", "a-pod"])
+def test_other_documents_are_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError):
+        load(text, KNOWN, implements)
+
+
+def test_args_may_leave_out_their_kind() -> None:
+    settings = loaded(
+        "profiles: [{pluginConfig: [{name: NodeResourcesFit, args: {ignoredResources: [example.com/a]}}]}]"
+    )
+    assert settings.profiles[0].args["NodeResourcesFit"].ignored_resources == ["example.com/a"]
+
+
+def test_a_promised_plugin_that_this_build_lacks_is_left_out_and_told() -> None:
+    settings = loaded("profiles: [{plugins: {filter: {enabled: [{name: Reservation}]}}}]")
+    assert settings.profiles[0].left_out == ("Reservation",)
+    assert "Reservation" not in settings.profiles[0].enabled.names()
+
+
+def test_the_effective_configuration_can_be_loaded_again() -> None:
+    settings = loaded("profiles: [{schedulerName: x, plugins: {score: {enabled: [{name: Coscheduling, weight: 7}]}}}]")
+    again = load(yaml.safe_dump(shown(settings)), KNOWN, implements)
+    assert again.profiles[0].enabled == settings.profiles[0].enabled
+    assert again.profiles[0].args == settings.profiles[0].args
+    assert shown(again) == shown(settings)
