@@ -1,18 +1,21 @@
 """Fixtures for tests that drive the real kernel: own cgroups on v1, hybrid and v2, and processes that load them.
 
 Everything made here is in ``koord-test-<pid>-…`` groups of its own; it is killed by pid and removed at the end of
-the test. Nothing is skipped when the kernel or root is missing: tests marked ``kernel`` then fail.
+the test. What a run left that was itself killed goes before the first test that drives the kernel. Nothing is skipped
+when the kernel or root is missing: tests marked ``kernel`` then fail.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,6 +26,9 @@ from koordlet.system.host import Host
 from koordlet.system.roots import Roots
 
 CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "blkio", "pids", "net_cls", "perf_event", "io")
+OURS = re.compile(r"koord(?:ctl)?-?(?:test|bench|process)-(\d+)(?:-|$)")
+"""Names of what tests and benches make, with the pid of who made it."""
+BEGAN = time.time()
 _serial = itertools.count()
 settings.register_profile("koord", deadline=None)  # times depend on what else the machine does
 settings.load_profile("koord")
@@ -108,7 +114,39 @@ def kernel_host() -> Host:
     """The machine itself."""
     host = Host(Roots.host())
     assert host.facts.root, "kernel tests need root"
+    mounts = host.facts.cgroup_mounts
+    clean_up_after_the_dead([*mounts.v1.values(), *([mounts.unified] if mounts.unified is not None else [])])
     return host
+
+
+def clean_up_after_the_dead(roots: Iterable[Path], netns: Path = Path("/run/netns")) -> None:
+    """Remove groups and network namespaces of tests and benches whose process is gone; a living one's stay.
+
+    Their processes would load the machine that is measured here, and pids come round again, and with them names.
+    """
+    groups = [path for root in sorted(set(roots)) for path in root.iterdir() if _of_the_dead(path)]
+    for path in groups:
+        for procs in path.rglob("cgroup.procs"):
+            for pid in procs.read_text().split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+    for path in groups:
+        for directory in sorted(path.rglob("*/"), reverse=True):
+            _rmdir(directory)
+        _rmdir(path)
+    for path in netns.iterdir() if netns.is_dir() else []:
+        if _of_the_dead(path):
+            subprocess.run(["ip", "netns", "del", path.name], check=True)
+
+
+def _of_the_dead(path: Path) -> bool:
+    """Is it named after a process that is gone, or after us but older than we are?"""
+    match = OURS.match(path.name)
+    if match is None:
+        return False
+    if int(match[1]) == os.getpid():
+        return path.stat().st_ctime < BEGAN
+    return not Path(f"/proc/{match[1]}").exists()
 
 
 @pytest.fixture

@@ -109,15 +109,20 @@ def schedstat() -> Callable[[int], Schedstat]:
     return Schedstat.of
 
 
+def _clear(path: Path) -> None:
+    for probe in list(path.iterdir()) if path.exists() else []:
+        bpffs.remove_other_pins(probe, "")
+        bpffs.remove_empty(probe, path)
+
+
 @contextmanager
 def own_pins(name: str) -> Iterator[Path]:
     """A place in bpffs that leaves nothing behind, mounted for the time if need be."""
     path = MOUNT_POINT / f"koordlet-test-{os.getpid()}-{name}"
+    _clear(path)  # a test that was killed had our pid
     bpffs.ensure(path, MOUNT_POINT, may_mount=True)
     yield path
-    for probe in list(path.iterdir()) if path.exists() else []:
-        bpffs.remove_other_pins(probe, "")
-        bpffs.remove_empty(probe, path)
+    _clear(path)
     bpffs.remove_empty(path, MOUNT_POINT)
     bpffs.unmount_if_ours(MOUNT_POINT)
     assert not path.exists(), "pins left behind"
