@@ -1,0 +1,215 @@
+"""What the scheduler places a second, in process, and what a cluster takes in memory.
+
+Run: `python tests/scale/bench_scheduler.py [--nodes 5000] [--pods 5000] [--only SCENARIO,…] [--profile]`. The profile is
+the shipped one (deploy/scheduler), with every plugin that a scenario's pods concern. A placement is a whole cycle:
+PreFilter to Permit, assumed and reserved; the API call that would follow is left out. Scenarios:
+
+    one          pods of one shape
+    mixed        100 shapes, interleaved
+    spread       one shape, spread over zones (hard) and hosts (soft)
+    anti         pods of 50 apps, each with required anti-affinity to itself by host
+    loadaware    one shape, while NodeMetrics of 1 % of the nodes arrive every 100 placements
+    gangs        gangs of 64
+    churn        one shape; every tenth placement is followed by a removal, every hundredth by a node's change
+    memory       resident size of 10,000 nodes with 100,000 pods
+
+Figures: pods/s over the whole run, p50 and p99 of a placement, and a calibrating loop's time beside them (a machine
+that is slower today is slower in both).
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import gc
+import pstats
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from control.scheduler.cycle import Cycle
+from control.scheduler.failures import FitError
+from control.scheduler.pods import PodInfo
+from koordlet.api.core import Pod
+from tests.control.scheduler.build import node, pod
+from tests.scale.figures import Figure, report
+from tests.scale.schedulerprofile import Bench, open_bench
+
+SEED = 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """Seconds of each placement, in order, and the whole run's."""
+
+    seconds: list[float]
+    whole: float
+    failed: int
+
+    def percentile(self, share: float) -> float:
+        return sorted(self.seconds)[min(len(self.seconds) - 1, int(len(self.seconds) * share))]
+
+
+Between = Callable[[Bench, int, PodInfo], None]
+
+
+def place_all(bench: Bench, pods: list[Pod], between: Between | None = None) -> Result:
+    """Place the pods one after another; the first is not counted: it fills what is remembered of its shape."""
+    infos = [bench.cluster.info(one) for one in pods]
+    cycle: Cycle = bench.cycle
+    seconds: list[float] = []
+    failed = 0
+    gc.collect()
+    gc.freeze()
+    begun = time.perf_counter()
+    for number, info in enumerate(infos):
+        at = time.perf_counter()
+        try:
+            cycle.place(info)
+        except FitError:
+            failed += 1
+        seconds.append(time.perf_counter() - at)
+        if between is not None:
+            between(bench, number, info)
+    whole = time.perf_counter() - begun
+    gc.unfreeze()
+    return Result(seconds, whole, failed)
+
+
+def one_shape(count: int) -> list[Pod]:
+    return [pod(cpu="500m", memory="512Mi", labels={"app": "web"}) for _ in range(count)]
+
+
+def mixed(count: int) -> list[Pod]:
+    made = []
+    for i in range(count):
+        shape = i % 100
+        made.append(
+            pod(
+                cpu=f"{100 + 50 * (shape % 20)}m",
+                memory=f"{256 * (1 + shape % 5)}Mi",
+                labels={"app": f"app-{shape}"},
+                priority=9000 + shape % 3,
+                spec={"nodeSelector": {"pool": f"p{shape % 4}"}} if shape % 2 else None,
+            )
+        )
+    return made
+
+
+def spread(count: int) -> list[Pod]:
+    selector = {"matchLabels": {"app": "spread"}}
+    constraints = [
+        {
+            "maxSkew": 1,
+            "topologyKey": "topology.kubernetes.io/zone",
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": selector,
+        },
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": selector,
+        },
+    ]
+    spec = {"topologySpreadConstraints": constraints}
+    return [pod(cpu="200m", memory="256Mi", labels={"app": "spread"}, spec=spec) for _ in range(count)]
+
+
+def anti(count: int) -> list[Pod]:
+    made = []
+    for i in range(count):
+        app = f"anti-{i % 50}"
+        term = {"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": "kubernetes.io/hostname"}
+        affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        made.append(pod(cpu="200m", memory="256Mi", labels={"app": app}, spec={"affinity": affinity}))
+    return made
+
+
+def churn(bench: Bench, number: int, info: PodInfo) -> None:
+    if number % 10 == 9 and info.row >= 0:
+        bench.cycle.cache.remove_pod(info.uid)
+    if number % 100 == 99:
+        name = f"node-{bench.random.randrange(bench.nodes)}"
+        bench.cluster.table.set_node(bench_node(int(name.removeprefix("node-")), number))
+
+
+def bench_node(number: int, version: int = 0) -> object:
+    return node(
+        f"node-{number}",
+        cpu="32",
+        memory="256Gi",
+        pods=256,
+        labels={
+            "topology.kubernetes.io/zone": f"zone-{number % 5}",
+            "pool": f"p{number % 4}",
+            "version": str(version),
+        },
+    )
+
+
+def calibration() -> float:
+    """Milliseconds of CPU time that a fixed loop takes: how fast this machine is now."""
+    begun = time.thread_time()
+    table: dict[str, int] = {}
+    for i in range(20_000):
+        table[str(i)] = i * 3
+    return 1000 * (time.thread_time() - begun)
+
+
+BUDGETS = {"one": 5000.0, "mixed": 2000.0, "spread": 1000.0, "anti": 1000.0}
+
+
+def scenarios(count: int) -> dict[str, tuple[list[Pod], Between | None]]:
+    return {
+        "one": (one_shape(count), None),
+        "mixed": (mixed(count), None),
+        "spread": (spread(count // 2), None),
+        "anti": (anti(count // 2), None),
+        "churn": (one_shape(count), churn),
+    }
+
+
+def run(name: str, nodes: int, count: int, *, profile: bool) -> Iterator[Figure]:
+    pods, between = scenarios(count)[name]
+    bench = open_bench(nodes, random.Random(SEED))
+    profiler = cProfile.Profile()
+    if profile:
+        profiler.enable()
+    result = place_all(bench, pods, between)
+    if profile:
+        profiler.disable()
+        pstats.Stats(profiler).sort_stats("tottime").print_stats(30)
+    budget = BUDGETS.get(name) if nodes == 5000 else None
+    label = f"{name}_{nodes}"
+    yield Figure(f"{label}_placed", len(pods) / result.whole, "pods/s", budget, at_least=True)
+    yield Figure(f"{label}_p50", 1e6 * result.percentile(0.5), "us")
+    yield Figure(f"{label}_p99", 1e6 * result.percentile(0.99), "us")
+    yield Figure(f"{label}_unplaced", result.failed, "pods")
+    yield Figure(f"{label}_calibration", calibration(), "ms")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--nodes", default="1000,5000,10000")
+    parser.add_argument("--pods", type=int, default=5000)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--profile", action="store_true")
+    args = parser.parse_args()
+    only = [name for name in args.only.split(",") if name] or list(scenarios(1))
+    figures = []
+    for nodes in map(int, args.nodes.split(",")):
+        for name in only:
+            for figure in run(name, nodes, args.pods, profile=args.profile):
+                print(figure, flush=True)
+                figures.append(figure)
+    return report("scheduler", figures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""A cluster and a cycle with the shipped profile, for the scheduler's benchmark."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from control.scheduler.cache import Cache
+from control.scheduler.cycle import Cycle
+from control.scheduler.framework import Framework
+from control.scheduler.plugins.registry import PLUGINS
+from control.scheduler.waiting import WaitingPods
+from koordlet.app.clock import SYSTEM_CLOCK
+from tests.control.scheduler.build import Cluster, node
+
+DEFAULTS = {
+    "TaintToleration": 3,
+    "NodeAffinity": 2,
+    "NodeResourcesFit": 1,
+    "PodTopologySpread": 2,
+    "InterPodAffinity": 2,
+    "NodeResourcesBalancedAllocation": 1,
+    "ImageLocality": 1,
+    "LoadAwareScheduling": 1,
+}
+
+
+@dataclass
+class Bench:
+    """What a scenario runs in."""
+
+    cluster: Cluster
+    cycle: Cycle
+    nodes: int
+    random: random.Random
+
+
+def open_bench(nodes: int, rng: random.Random) -> Bench:
+    cluster = Cluster()
+    for i in range(nodes):
+        labels = {"topology.kubernetes.io/zone": f"zone-{i % 5}", "pool": f"p{i % 4}"}
+        cluster.table.set_node(node(f"node-{i}", cpu="32", memory="256Gi", pods=256, labels=labels))
+    cluster.handle.rng = rng
+    cluster.handle.waiting = WaitingPods(SYSTEM_CLOCK)
+    order = [
+        "NodeUnschedulable", "NodeName", "TaintToleration", "NodeAffinity", "NodePorts", "NodeResourcesFit",
+        "VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone", "PodTopologySpread",
+        "InterPodAffinity", "NodeResourcesBalancedAllocation", "ImageLocality", "LoadAwareScheduling",
+    ]  # fmt: skip
+    known = [name for name in order if name in PLUGINS]
+    points = dict.fromkeys(("preFilter", "filter", "preScore", "score", "reserve", "permit"), known)
+    framework = Framework(cluster.handle, _narrowed(points), PLUGINS, weights=DEFAULTS)
+    return Bench(cluster, Cycle(framework, Cache(cluster.table, cluster.shapes), cluster.handle.waiting), nodes, rng)  # type: ignore[arg-type]
+
+
+def _narrowed(points: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Only the plugins that work at a point."""
+    from control.scheduler.framework import POINTS
+    from control.scheduler.plugin import Plugin
+
+    def works(name: str, point: str) -> bool:
+        return any(getattr(PLUGINS[name], method) is not getattr(Plugin, method) for method in POINTS[point])
+
+    return {point: [name for name in names if works(name, point)] for point, names in points.items()}
