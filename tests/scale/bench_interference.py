@@ -11,13 +11,16 @@ by one real koordlet process through a private view (tests/koordlet/process). Th
     cpu-two     two neighbours, one of which takes clearly more
     memory      a neighbour fills the limit that both are under with page cache
     io          a neighbour floods the victim's disk, a loop device
-    softirq     a neighbour floods a network of its own, whose packets the kernel works off on the victim's CPU: its
-                softirqs and, when these are too many, its thread; the packets' owner or the kernel is to blame
+    softirq     a neighbour floods a network of its own, whose packets the kernel works off on the victim's CPU, in
+                softirqs and in its thread; an alarm of the network counts, its packets' owner or the kernel being to
+                blame
 
 A judge beside koordlet reads the victim's run delay (`/proc/<pid>/schedstat`). A quiet trial in which it lost time all
 the same was *disturbed* by a stranger on this machine, and so was one with a neighbour of which strangers got a good
 part of the CPU; one with a neighbour in which it lost nothing was *harmless*:
 both are repeated with the next draw and counted. The judge's limits are fixed and know nothing of koordlet's answer.
+
+Figures, the table and every trial are written to build/bench/interference*.
 """
 
 from __future__ import annotations
@@ -291,9 +294,7 @@ def watch(stage: Stage, trial: Trial, victim: Any, began: float, guilty: set[str
             trial.seen[f"{series.resource} {series.cause}"] = round(max(series.values), 3)
         if trial.truth == NEIGHBOUR or trial.scenario.kind in NEEDS:
             # What is done is done to one resource; others, and the kernel's threads that serve it, take the CPU too.
-            kind = trial.scenario.kind
-            expected = SHOWN.get(kind, (NEEDS.get(kind, "cpu"),))
-            alarms = [v for v in alarms if v.resource in expected]
+            alarms = [v for v in alarms if v.resource == NEEDS.get(trial.scenario.kind, "cpu")]
         said = verdict_of(alarms)
         if said == NEIGHBOUR or trial.said == NOTHING:
             trial.said = said
@@ -429,9 +430,6 @@ UNDISTURBED = ("quiet",)
 """Kinds in which nothing of ours, kernel threads included, is on the victim's CPU: what it lost, a stranger took."""
 NEEDS = {"memory": "memory", "self-memory": "memory", "io": "io", "softirq": "network"}
 """Kind -> the resource that koordlet must have evidence of by a probe."""
-SHOWN = {"softirq": ("network", "cpu")}
-"""Kind -> resources that an alarm may name, if they are not the one that is needed: work of softirqs that the kernel
-puts off to its thread is waiting for a CPU."""
 MIX = (
     *("quiet", "cpu", "self-quota", "cpu-two", "quiet", "memory"),
     *("cpu", "softirq", "self-threads", "io", "self-memory"),
@@ -480,14 +478,46 @@ def figures(trials: list[Trial]) -> list[Figure]:
 
 
 def matrix(trials: list[Trial]) -> str:
-    """Kinds against what was said."""
+    """Kinds against what was said; of neighbours also how often the culprit was right and how long it took."""
     said = (NOTHING, SELF, NEIGHBOUR)
-    counts = Counter((one.scenario.kind, one.said) for one in trials)
-    lines = [f"# {'scenario':<14}{'':>2}" + "".join(f"{name:>12}" for name in said)]
+    heads = (*said, "culprit", "median s", "worst s")
+    lines = [f"# {'scenario':<16}" + "".join(f"{name:>12}" for name in heads)]
     for kind in RUNS:
-        if any(counts[kind, name] for name in said):
-            lines.append(f"# {kind:<14}{'':>2}" + "".join(f"{counts[kind, name] or '.':>12}" for name in said))
+        mine = [one for one in trials if one.scenario.kind == kind]
+        if not mine:
+            continue
+        counts = Counter(one.said for one in mine)
+        row: list[object] = [counts[name] or "." for name in said]
+        times = sorted(one.seconds for one in mine if one.seconds is not None)
+        if times:
+            row += [sum(bool(one.culprit_right) for one in mine), f"{times[len(times) // 2]:.1f}", f"{times[-1]:.1f}"]
+        lines.append(f"# {kind:<16}" + "".join(f"{cell:>12}" for cell in row))
     return "\n".join(lines)
+
+
+def save(seed: int, trials: list[Trial], repeats: Counter[str], undecided: int) -> str:
+    """Write what is known so far below build/bench: every trial as JSON and the table, which is returned."""
+    rows = [
+        {
+            **one.scenario.__dict__, "truth": one.truth, "said": one.said, "seconds": one.seconds, "lost": one.lost,
+            "resource": one.resource, "seen": one.seen, "culprit": one.worst, "culprit_right": one.culprit_right,
+        }
+        for one in trials
+    ]  # fmt: skip
+    document = {"seed": seed, "repeated": dict(repeats), "undecided": undecided, "trials": rows}
+    table = "\n".join(
+        (
+            f"# seed {seed}, {len(trials)} trials",
+            matrix(trials),
+            f"# repeated: {repeats['disturbed']} disturbed by strangers, {repeats['harmless']} harmless",
+            f"# left out after {REPEATS} draws each: {undecided}",
+        )
+    )
+    target = ROOT / "build/bench"
+    target.mkdir(parents=True, exist_ok=True)
+    (target / "interference_trials.json").write_text(json.dumps(document, indent=1) + "\n")
+    (target / "interference_table.txt").write_text(table + "\n")
+    return table
 
 
 def schedule(rng: random.Random, trials: int, kinds: tuple[str, ...]) -> list[str]:
@@ -530,6 +560,7 @@ def main() -> int:
                     )
                     continue
                 trials.append(trial)
+                save(options.seed, trials, repeats, undecided)  # a run that is broken off leaves what it had
                 took = "" if trial.seconds is None else f" after {trial.seconds:.1f} s"
                 named = (
                     "" if trial.culprit_right is None else f", culprit {'right' if trial.culprit_right else 'WRONG'}"
@@ -542,20 +573,7 @@ def main() -> int:
                 )
         finally:
             stage.close()
-    print(matrix(trials))
-    print(f"# repeated: {repeats['disturbed']} disturbed by strangers, {repeats['harmless']} harmless")
-    print(f"# left out after {REPEATS} draws each: {undecided}", flush=True)
-    target = ROOT / "build/bench/interference_trials.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    rows = [
-        {
-            **one.scenario.__dict__, "truth": one.truth, "said": one.said, "seconds": one.seconds, "lost": one.lost,
-            "resource": one.resource, "seen": one.seen, "culprit": one.worst, "culprit_right": one.culprit_right,
-        }
-        for one in trials
-    ]  # fmt: skip
-    document = {"seed": options.seed, "repeated": dict(repeats), "undecided": undecided, "trials": rows}
-    target.write_text(json.dumps(document, indent=1) + "\n")
+    print(save(options.seed, trials, repeats, undecided), flush=True)
     return report("interference", figures(trials))
 
 
