@@ -91,7 +91,7 @@ DEFAULT: Final = InterferenceStrategy(
     cpu=InterferenceThresholds(enable=True, lost_percent=20, min_lost_percent=8, factor_percent=300),
     memory=InterferenceThresholds(enable=True, lost_percent=15, min_lost_percent=5, factor_percent=300),
     io=InterferenceThresholds(enable=True, lost_percent=30, min_lost_percent=10, factor_percent=300),
-    network=InterferenceThresholds(enable=True, lost_percent=15, min_lost_percent=5, factor_percent=300),
+    network=InterferenceThresholds(enable=True, lost_percent=10, min_lost_percent=5, factor_percent=300),
     cache=InterferenceThresholds(enable=True, lost_percent=0, min_lost_percent=0, factor_percent=160),
     actions=interferenceactions.DEFAULT,
 )
