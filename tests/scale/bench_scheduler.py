@@ -1,7 +1,7 @@
 """What the scheduler places a second, in process, and what a cluster takes in memory.
 
-Run: `python tests/scale/bench_scheduler.py [--nodes 5000] [--pods 5000] [--only SCENARIO,…] [--profile]`. The profile is
-the shipped one (deploy/scheduler), with every plugin that a scenario's pods concern. A placement is a whole cycle:
+Run: `python tests/scale/bench_scheduler.py [--nodes 5000] [--pods 5000] [--only SCENARIO,…] [--profile]`. The plugins are
+those of the shipped profile that look at nodes. A placement is a whole cycle:
 PreFilter to Permit, assumed and reserved; the API call that would follow is left out. Scenarios:
 
     one          pods of one shape
