@@ -7,19 +7,29 @@ from typing import Final
 
 from control.scheduler.plugin import Plugin
 from control.scheduler.plugins.balancedallocation import NodeResourcesBalancedAllocation
+from control.scheduler.plugins.defaultbinder import DefaultBinder
+from control.scheduler.plugins.defaultprebind import DefaultPreBind
 from control.scheduler.plugins.defaultpreemption import DefaultPreemption
 from control.scheduler.plugins.nodeaffinity import NodeAffinity
 from control.scheduler.plugins.nodename import NodeName
+from control.scheduler.plugins.nodeports import NodePorts
 from control.scheduler.plugins.noderesourcesfit import NodeResourcesFit
 from control.scheduler.plugins.nodeunschedulable import NodeUnschedulable
+from control.scheduler.plugins.prioritysort import PrioritySort
+from control.scheduler.plugins.schedulinggates import SchedulingGates
 from control.scheduler.plugins.tainttoleration import TaintToleration
 
 PLUGINS: Final[Mapping[str, type[Plugin]]] = {
     plugin.name: plugin
     for plugin in (
+        DefaultPreBind,
+        DefaultBinder,
+        PrioritySort,
+        SchedulingGates,
         DefaultPreemption,
         NodeAffinity,
         NodeName,
+        NodePorts,
         NodeResourcesBalancedAllocation,
         NodeResourcesFit,
         NodeUnschedulable,
