@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from control.manager.slim import slimmed
+from control.slim import slimmed
 from koordlet.api import names
 from koordlet.api.analysis import Recommendation
 from koordlet.api.core import Container, Job, Node, Pod, ReplicaSet

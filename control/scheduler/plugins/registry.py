@@ -22,10 +22,8 @@ from control.scheduler.plugins.tainttoleration import TaintToleration
 PLUGINS: Final[Mapping[str, type[Plugin]]] = {
     plugin.name: plugin
     for plugin in (
-        DefaultPreBind,
         DefaultBinder,
-        PrioritySort,
-        SchedulingGates,
+        DefaultPreBind,
         DefaultPreemption,
         NodeAffinity,
         NodeName,
@@ -33,6 +31,8 @@ PLUGINS: Final[Mapping[str, type[Plugin]]] = {
         NodeResourcesBalancedAllocation,
         NodeResourcesFit,
         NodeUnschedulable,
+        PrioritySort,
+        SchedulingGates,
         TaintToleration,
     )
 }

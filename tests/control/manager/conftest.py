@@ -16,7 +16,7 @@ import yaml
 from control.manager import manifests
 from control.manager.options import Options
 from control.manager.process import Manager
-from control.manager.slim import EMPTY_LIST, EMPTY_MAP
+from control.slim import EMPTY_LIST, EMPTY_MAP
 from control.standalone.apiserver import ApiServer
 from koordlet.api import crdgen
 from koordlet.api.core import Node

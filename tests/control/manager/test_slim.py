@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from control.manager.caches import TRIMS
-from control.manager.slim import EMPTY_LIST, EMPTY_MAP, slimmed
+from control.slim import EMPTY_LIST, EMPTY_MAP, slimmed
 from koordlet.api.core import Node, Pod
 from koordlet.api.nodemetric import NodeMetric
 from koordlet.api.wire import convert, encode

@@ -1,0 +1,33 @@
+"""DefaultBinder: tells the API server where a pod runs (spec 05 §4)."""
+
+from __future__ import annotations
+
+from control.scheduler.plugin import CycleState, Plugin
+from control.scheduler.pods import PodInfo
+from control.scheduler.status import SUCCESS, Status, error
+from koordlet.api.core import Pod
+from koordlet.api.registry import resource_for
+from koordlet.kube import KubeError
+
+
+class DefaultBinder(Plugin):
+    """POST of a Binding. It names the uid: a pod of the same name that was made meanwhile is not bound."""
+
+    name = "DefaultBinder"
+
+    async def bind(self, state: CycleState, pod: PodInfo, node: str) -> Status:
+        client = self.handle.client
+        if client is None:
+            return error("no API server to bind at")
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        path = resource_for(Pod).path(pod.namespace, pod.name, "binding")
+        try:
+            await client.raw("POST", path, body=binding)
+        except KubeError as failure:
+            return error(str(failure))
+        return SUCCESS

@@ -1,0 +1,15 @@
+"""PrioritySort: the higher `spec.priority` (absent: 0) first, among equals the one that has waited longer (§3.3)."""
+
+from __future__ import annotations
+
+from control.scheduler.plugin import Plugin
+from control.scheduler.pods import PodInfo
+
+
+class PrioritySort(Plugin):
+    """See the module text."""
+
+    name = "PrioritySort"
+
+    def sort_key(self, pod: PodInfo, timestamp: float) -> tuple[int, float]:
+        return (-pod.shape.priority, timestamp)

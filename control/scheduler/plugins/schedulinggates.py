@@ -1,0 +1,29 @@
+"""SchedulingGates: pods with `spec.schedulingGates` stay out of the queue until all are removed (spec 05 §4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from control.scheduler.plugin import Interest, Plugin
+from control.scheduler.pods import PodInfo
+from control.scheduler.status import SUCCESS, Status, unresolvable
+
+
+class SchedulingGates(Plugin):
+    """See the module text."""
+
+    name = "SchedulingGates"
+
+    def interests(self) -> Sequence[Interest]:
+        return (Interest("UnscheduledPod", frozenset(("GatesEliminated",)), _itself),)
+
+    def pre_enqueue(self, pod: PodInfo) -> Status:
+        gates = pod.pod.spec.scheduling_gates
+        if not gates:
+            return SUCCESS
+        return unresolvable(f"waiting for scheduling gates: [{' '.join(gate.name for gate in gates)}]")
+
+
+def _itself(pod: PodInfo, old: Any, new: Any) -> bool:
+    return isinstance(new, PodInfo) and new.uid == pod.uid
