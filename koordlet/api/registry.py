@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from koordlet.api import analysis, config, core, quota, scheduling, slo, topology
+from koordlet.api.core import storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,12 @@ def _builtin() -> Iterator[Resource]:
         "scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", False, core.PriorityClass, ("pc",), False
     )
     yield Resource("storage.k8s.io", "v1", "StorageClass", "storageclasses", False, core.StorageClass, ("sc",), False)
+    for kind, plural, namespaced, struct in (
+        ("CSINode", "csinodes", False, storage.CSINode),
+        ("CSIDriver", "csidrivers", False, storage.CSIDriver),
+        ("CSIStorageCapacity", "csistoragecapacities", True, storage.CSIStorageCapacity),
+    ):
+        yield Resource("storage.k8s.io", "v1", kind, plural, namespaced, struct, (), False)
     yield Resource(
         "node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", False, core.RuntimeClass, status_subresource=False
     )

@@ -1,8 +1,8 @@
 """What the scheduler places a second, in process, and what a cluster takes in memory.
 
-Run: `python tests/scale/bench_scheduler.py [--nodes 5000] [--pods 5000] [--only SCENARIO,…] [--profile]`. The plugins are
-those of the shipped profile that look at nodes. A placement is a whole cycle:
-PreFilter to Permit, assumed and reserved; the API call that would follow is left out. Scenarios:
+Run: `python tests/scale/bench_scheduler.py [--nodes 5000] [--pods 5000] [--only SCENARIO,…] [--profile]`. The plugins
+are those of the shipped profile that look at nodes. A placement is a whole cycle, PreFilter to Permit, assumed and
+reserved; the API call that would follow is left out. Scenarios:
 
     one          pods of one shape
     mixed        100 shapes, interleaved

@@ -5,7 +5,7 @@ import msgspec
 from koordlet.api.base import Struct
 from koordlet.api.core.pod import ResourceList, ResourceRequirements
 from koordlet.api.core.selectors import NodeSelector
-from koordlet.api.meta import ObjectMeta, ObjectReference
+from koordlet.api.meta import LabelSelector, ObjectMeta, ObjectReference
 from koordlet.api.wire import IntOrString
 
 
@@ -125,6 +125,7 @@ class PersistentVolumeClaimSpec(Struct):
     """`spec` of a claim."""
 
     access_modes: list[str] = msgspec.field(default_factory=list)
+    selector: LabelSelector | None = None
     resources: ResourceRequirements = msgspec.field(default_factory=ResourceRequirements)
     volume_name: str = ""
     storage_class_name: str | None = None
@@ -154,13 +155,29 @@ class VolumeNodeAffinity(Struct):
     required: NodeSelector | None = None
 
 
+class CSIPersistentVolumeSource(Struct):
+    """A volume of a CSI driver."""
+
+    driver: str
+    volume_handle: str = ""
+
+
 class PersistentVolumeSpec(Struct):
     """`spec` of a volume."""
 
     capacity: ResourceList = msgspec.field(default_factory=dict)
+    access_modes: list[str] = msgspec.field(default_factory=list)
     claim_ref: ObjectReference | None = None
     storage_class_name: str = ""
+    volume_mode: str | None = None
+    csi: CSIPersistentVolumeSource | None = None
     node_affinity: VolumeNodeAffinity | None = None
+
+
+class PersistentVolumeStatus(Struct):
+    """`status` of a volume."""
+
+    phase: str = ""
 
 
 class PersistentVolume(Struct):
@@ -170,6 +187,20 @@ class PersistentVolume(Struct):
     api_version: str = msgspec.field(default_factory=lambda: "v1")
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: PersistentVolumeSpec = msgspec.field(default_factory=PersistentVolumeSpec)
+    status: PersistentVolumeStatus = msgspec.field(default_factory=PersistentVolumeStatus)
+
+
+class TopologySelectorLabelRequirement(Struct):
+    """A label that a node must have with one of these values."""
+
+    key: str
+    values: list[str] = msgspec.field(default_factory=list)
+
+
+class TopologySelectorTerm(Struct):
+    """Requirements that are ANDed."""
+
+    match_label_expressions: list[TopologySelectorLabelRequirement] = msgspec.field(default_factory=list)
 
 
 class StorageClass(Struct):
@@ -180,6 +211,7 @@ class StorageClass(Struct):
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     provisioner: str = ""
     volume_binding_mode: str | None = None
+    allowed_topologies: list[TopologySelectorTerm] = msgspec.field(default_factory=list)
 
 
 class PriorityClass(Struct):

@@ -69,12 +69,20 @@ class DaemonSet(Struct):
     spec: WorkloadSpec = msgspec.field(default_factory=WorkloadSpec)
 
 
+class ReplicationControllerSpec(Struct):
+    """`spec` of a ReplicationController: its selector is a plain map of labels."""
+
+    replicas: int | None = None
+    selector: dict[str, str] = msgspec.field(default_factory=dict)
+
+
 class ReplicationController(Struct):
-    """core/v1 ReplicationController; its selector is a plain label map and is not read."""
+    """core/v1 ReplicationController."""
 
     kind: str = msgspec.field(default_factory=lambda: "ReplicationController")
     api_version: str = msgspec.field(default_factory=lambda: "v1")
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: ReplicationControllerSpec = msgspec.field(default_factory=ReplicationControllerSpec)
     status: WorkloadStatus = msgspec.field(default_factory=WorkloadStatus)
 
 
