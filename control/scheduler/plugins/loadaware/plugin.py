@@ -84,7 +84,7 @@ class LoadAwareScheduling(Plugin):
         self._dominant_of = (
             weighted if len(weighted) else np.array([self.tracked.names.index(n) for n in ("cpu", "memory")])
         )
-        self._sum_of_weights = int(self._weights.sum()) + self.args.dominant_resource_weight
+        self._sum_of_weights: int = int(self._weights.sum()) + self.args.dominant_resource_weight
         self._nodes_seen = 0
         self._memo = f"{self.name}/{handle.profile}"
         if handle.objects is not None:
@@ -144,7 +144,8 @@ class LoadAwareScheduling(Plugin):
         at = columns.room_on(view, row, asked.load.estimate)
         if at < 0:
             return int(columns.blocked.item(view, row))
-        return int(self._over.item(int(columns.aggregated.item(view, row)), at))
+        reason: int = self._over.item(int(columns.aggregated.item(view, row)), at)
+        return reason
 
     def _score(self, asked: _Asked, row: int) -> int:
         """As `score`, of one row."""

@@ -1,0 +1,209 @@
+"""All gangs, kept current from pod and PodGroup events (spec 05 §9.2). Knows neither queue nor cycle.
+
+Methods that are told of events return the keys (`namespace/name`) of pods that the queue should try now. Unlike
+Koordinator's, the cache finds the members of a PodGroup that is made again, follows changes of a gang's group, and
+wakes a member when another is deleted (spec 05 §17, D14).
+"""
+
+from __future__ import annotations
+
+from control.scheduler.config.args import CoschedulingArgs
+from control.scheduler.plugins.coscheduling import params
+from control.scheduler.plugins.coscheduling.gang import Gang, GangGroup
+from control.scheduler.plugins.coscheduling.params import Parameters
+from koordlet.api.core import Pod
+from koordlet.api.core.podresources import is_terminated
+from koordlet.api.podgroup import PodGroup
+
+
+class GangCache:
+    """See the module text."""
+
+    def __init__(self, args: CoschedulingArgs) -> None:
+        self._args = args
+        self.gangs: dict[str, Gang] = {}
+        self.groups: dict[str, GangGroup] = {}
+        self._members: dict[str, dict[str, Pod]] = {}
+        """Gang id -> pods that name it, whether or not the gang is there."""
+        self._freed: list[str] = []
+        """Members that need not wait for each other any more; handed out by `_with_freed`."""
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def gangs_of(self, group: GangGroup) -> list[Gang]:
+        """Those of the group's gangs that there are."""
+        return [self.gangs[one] for one in group.gang_ids if one in self.gangs]
+
+    def waiting_in(self, group: GangGroup) -> dict[str, str]:
+        """Key -> uid of every member that is parked at Permit or being bound."""
+        found: dict[str, str] = {}
+        for gang in self.gangs_of(group):
+            found.update(gang.waiting)
+        return found
+
+    # -- pods --------------------------------------------------------------------------------------------------------
+
+    def pod_added(self, pod: Pod) -> list[str]:
+        name = params.gang_id(pod)
+        if not name or (is_terminated(pod) and not pod.spec.node_name):
+            return []
+        gang = self._seen(name, pod)
+        return self._with_freed([pod.metadata.key] if gang.complete and not pod.spec.node_name else [])
+
+    def pod_updated(self, old: Pod, new: Pod) -> list[str]:
+        before, name = params.gang_id(old), params.gang_id(new)
+        if before != name or old.metadata.uid != new.metadata.uid:
+            return self.pod_deleted(old) + self.pod_added(new)
+        if not name:
+            return []
+        members, key = self._members.get(name, {}), new.metadata.key
+        if key not in members:
+            return [] if is_terminated(new) else self.pod_added(new)
+        if is_terminated(new):
+            members[key] = new  # it stays where it is until it is deleted
+        else:
+            self._seen(name, new)
+        return self._with_freed([])
+
+    def pod_deleted(self, pod: Pod) -> list[str]:
+        name, key = params.gang_id(pod), pod.metadata.key
+        if not name:
+            return []
+        members = self._members.get(name, {})
+        known = members.get(key)
+        if known is not None and known.metadata.uid != pod.metadata.uid:
+            return []  # a newer pod of the same name
+        members.pop(key, None)
+        if not members:
+            self._members.pop(name, None)
+        gang = self.gangs.get(name)
+        if gang is None:
+            return []
+        gang.pending.discard(key)
+        gang.bound.discard(key)
+        self._leave_waiting(gang, key)
+        if gang.group.representative == key:
+            gang.group.representative = ""
+        if not gang.children and not gang.crd:
+            self._remove(gang)
+            return []
+        return self._one_pending(gang) if gang.complete else []
+
+    def _seen(self, name: str, pod: Pod) -> Gang:
+        key = pod.metadata.key
+        self._members.setdefault(name, {})[key] = pod
+        gang = self.gangs.get(name) or self._make(name, crd=params.needs_pod_group(pod))
+        if gang.parameters is None and not gang.crd:
+            self._initialize(gang, params.of_pod(pod, self._args))
+        self._place(gang, key, pod)
+        return gang
+
+    def _place(self, gang: Gang, key: str, pod: Pod) -> None:
+        if pod.spec.node_name:
+            self._bind(gang, key)
+        elif key not in gang.waiting:
+            gang.pending.add(key)
+
+    def _bind(self, gang: Gang, key: str) -> None:
+        gang.pending.discard(key)
+        gang.bound.add(key)
+        self._leave_waiting(gang, key)
+        if not gang.group.once_satisfied:
+            gang.group.once_satisfied = True
+            for one in self.gangs_of(gang.group):
+                self._freed.extend(one.in_order() if one.settled else ())
+        if gang.group.representative == key:
+            gang.group.representative = ""
+
+    # -- pod groups --------------------------------------------------------------------------------------------------
+
+    def pod_group_set(self, pod_group: PodGroup) -> list[str]:
+        """Added or updated."""
+        name = f"{pod_group.metadata.namespace}/{pod_group.metadata.name}"
+        gang = self.gangs.get(name)
+        before = gang is not None and gang.complete and gang.crd
+        gang = gang or self._make(name, crd=True)
+        gang.crd = True
+        self._initialize(gang, params.of_pod_group(pod_group, self._args))
+        return self._one_pending(gang) if gang.complete and not before else []
+
+    def pod_group_deleted(self, pod_group: PodGroup) -> None:
+        gang = self.gangs.get(f"{pod_group.metadata.namespace}/{pod_group.metadata.name}")
+        if gang is not None:
+            self._remove(gang)
+
+    # -- the cycle's doings ------------------------------------------------------------------------------------------
+
+    def wait(self, gang: Gang, key: str, uid: str) -> None:
+        """The pod was given a node and asks for permission."""
+        gang.pending.discard(key)
+        gang.waiting[key] = uid
+
+    def release(self, gang: Gang, key: str) -> None:
+        """The pod lost its node again."""
+        if key in gang.waiting:
+            self._leave_waiting(gang, key)
+            if key in gang.children:
+                gang.pending.add(key)
+
+    def bound(self, gang: Gang, key: str) -> list[str]:
+        """The pod is bound."""
+        if key in gang.children:
+            self._bind(gang, key)
+        else:
+            self._leave_waiting(gang, key)
+        return self._with_freed([])
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _make(self, name: str, *, crd: bool) -> Gang:
+        members = self._members.setdefault(name, {})
+        gang = self.gangs[name] = Gang(name, self._group((name,)), crd=crd, children=members)
+        for key, pod in members.items():
+            if pod.spec.node_name or not is_terminated(pod):
+                self._place(gang, key, pod)
+        return gang
+
+    def _initialize(self, gang: Gang, parameters: Parameters | None) -> None:
+        if parameters is None:
+            return
+        gang.parameters = parameters
+        if gang.group.gang_ids != parameters.group:
+            old = gang.group
+            gang.group = self._group(parameters.group)
+            gang.group.once_satisfied |= bool(gang.bound)
+            self._drop_if_unused(old)
+
+    def _group(self, ids: tuple[str, ...]) -> GangGroup:
+        name = ",".join(ids)
+        found = self.groups.get(name)
+        if found is None:
+            found = self.groups[name] = GangGroup(name, ids)
+        return found
+
+    def _remove(self, gang: Gang) -> None:
+        del self.gangs[gang.id]
+        if not self._members.get(gang.id):
+            self._members.pop(gang.id, None)
+        gang.group.waiting_gang_ids.discard(gang.id)
+        self._drop_if_unused(gang.group)
+
+    def _drop_if_unused(self, group: GangGroup) -> None:
+        if not any(gang.group is group for gang in self.gangs_of(group)):
+            self.groups.pop(group.id, None)
+
+    def _leave_waiting(self, gang: Gang, key: str) -> None:
+        gang.waiting.pop(key, None)
+        if not gang.waiting:
+            group = gang.group
+            group.waiting_gang_ids.discard(gang.id)
+            if not group.waiting_gang_ids and not any(one.waiting for one in self.gangs_of(group)):
+                group.binding_members = frozenset()
+
+    def _with_freed(self, keys: list[str]) -> list[str]:
+        freed, self._freed = self._freed, []
+        return keys + [key for key in freed if key not in keys]
+
+    @staticmethod
+    def _one_pending(gang: Gang) -> list[str]:
+        return [min(gang.pending)] if gang.pending else []

@@ -1,0 +1,79 @@
+"""Telling members that were never tried why not: condition PodScheduled in the background (spec 05 §9.8)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from control.scheduler.handle import Handle
+from koordlet.api.core import Pod
+from koordlet.api.wire import Time
+from koordlet.app.logging import get_logger
+from koordlet.kube import KubeError, NotFound, PatchKind
+
+log = get_logger(__name__)
+
+GATE = "GangPendingPodsConditionPatch"
+TYPE, REASON = "PodScheduled", "Unschedulable"
+
+
+def message(nodes: int, failed: str, said: str) -> str:
+    return f"0/{nodes} nodes are available: {failed}. {said}"
+
+
+def needed(pod: Pod, text: str) -> bool:
+    """Whether the pod does not say so already."""
+    found = pod.status.condition(TYPE)
+    return found is None or (found.status, found.reason, found.message) != ("False", REASON, text)
+
+
+def patch(text: str, at: float) -> dict[str, Any]:
+    """A strategic merge patch of `status`; conditions merge by type."""
+    condition = {
+        "type": TYPE,
+        "status": "False",
+        "reason": REASON,
+        "message": text,
+        "lastTransitionTime": str(Time.from_unix(at)),
+    }
+    return {"status": {"conditions": [condition]}}
+
+
+class Conditions:
+    """Sends the patches. A failure is logged and not repeated: the member's own attempt will say it again."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def tell(self, pods: Sequence[Pod], failed: str, said: str) -> None:
+        """Tell each of `pods`, unless the gate is off or it says so already."""
+        handle = self._handle
+        if handle.client is None or (handle.gates is not None and not handle.gates.enabled(GATE)):
+            return
+        text = message(handle.table.nodes_alive, failed, said)
+        told = [pod for pod in pods if needed(pod, text)]
+        if told:
+            task = asyncio.get_running_loop().create_task(self._send(told, text))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _send(self, pods: Sequence[Pod], text: str) -> None:
+        client = self._handle.client
+        assert client is not None
+        for pod in pods:
+            meta, body = pod.metadata, patch(text, self._handle.clock.now())
+            try:
+                await client.patch(
+                    Pod, meta.name, meta.namespace, body=body, kind=PatchKind.STRATEGIC, subresource="status"
+                )
+            except NotFound:
+                continue
+            except KubeError as failure:
+                log.warning("Condition of gang member not written", pod=meta.key, err=failure)

@@ -1,0 +1,76 @@
+"""Whether a gang may be tried, and whether it may be bound (spec 05 §9.3, §9.5). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from control.scheduler.plugins.coscheduling.cache import GangCache
+from control.scheduler.plugins.coscheduling.gang import Gang
+from koordlet.api.annotations.gang import MATCH_ONCE_SATISFIED, MATCH_WAITING_AND_RUNNING
+
+
+def why_not_tried(cache: GangCache, name: str, key: str) -> str:
+    """Why the pod `key` of gang `name` may not be tried; empty: it may. Clears the pod as representative if so."""
+    gang = cache.gangs.get(name)
+    if gang is None:
+        return f"can't find gang, gangName: {name}, podName: {key}"
+    if not gang.initialized:
+        return f"gang has not init, gangName: {name}, podName: {key}"
+    if gang.settled:
+        return ""
+    problems = _basic_problems(cache, gang)
+    if not problems:
+        return ""
+    if gang.group.representative == key:
+        gang.group.representative = ""
+    return (
+        f"gangGroup {_listed(gang.group.gang_ids)} basic check: {', '.join(problems)}, "
+        f"current gang: {name}, podName: {key}"
+    )
+
+
+def why_not_enqueued(gang: Gang, key: str) -> str:
+    """Why not this pod, although the gang may be tried: one at most represents the group; it is chosen here."""
+    group = gang.group
+    if key not in gang.pending:
+        return f"pod {key} is not exists in gangCache"
+    if not group.representative:
+        group.representative = key
+    if group.representative == key:
+        return ""
+    return f"representative pod {group.representative} of gangGroupID {group.id} already exists"
+
+
+def satisfied(cache: GangCache, gang: Gang, permitted: Callable[[str], bool]) -> bool:
+    """Whether every gang of the group has enough members. `permitted(uid)`: parked, or let go on, and not rejected."""
+    return all(_enough(cache.gangs.get(one), permitted) for one in gang.group.gang_ids)
+
+
+def _enough(gang: Gang | None, permitted: Callable[[str], bool]) -> bool:
+    if gang is None or gang.parameters is None:
+        return False
+    if gang.parameters.policy == MATCH_ONCE_SATISFIED and gang.group.once_satisfied:
+        return True
+    number = sum(map(permitted, gang.waiting.values()))
+    if gang.parameters.policy == MATCH_WAITING_AND_RUNNING:
+        number += len(gang.bound)
+    return number >= gang.parameters.minimum
+
+
+def _basic_problems(cache: GangCache, gang: Gang) -> list[str]:
+    ids = gang.group.gang_ids
+    missing = [one for one in ids if one not in cache.gangs]
+    raw = [one for one in ids if one in cache.gangs and not cache.gangs[one].initialized]
+    few = any(cache.gangs[one].initialized and not cache.gangs[one].complete for one in ids if one in cache.gangs)
+    problems = []
+    if missing:
+        problems.append(f"memberGangs {_listed(missing)} doesn't exists")
+    if raw:
+        problems.append(f"memberGangs {_listed(raw)} has not init")
+    if few:
+        problems.append(f"memberGangs {_listed(ids)} child pod not collect enough")
+    return problems
+
+
+def _listed(ids: Iterable[str]) -> str:
+    return f"[{' '.join(ids)}]"

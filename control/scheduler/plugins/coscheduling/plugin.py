@@ -1,0 +1,317 @@
+"""Coscheduling, the plugin: where gangs meet the queue and the cycle (spec 05 §9.3 to §9.7).
+
+One pod at a time represents a group of gangs in the queue. When its turn comes a `Turn` begins, and `next_pod` supplies
+the other members, so that they follow each other without a gap; each is placed like any pod and waits at Permit until
+there are enough. When one fails, a strict group gives everything back, and only the pod that failed reacts to events.
+
+A pod that was rejected at Permit keeps its node until its binding task has taken it back; such pods don't count as
+waiting, or a member that comes meanwhile would be bound without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
+
+from control.scheduler.config.args import CoschedulingArgs
+from control.scheduler.handle import Handle
+from control.scheduler.plugin import CycleState, Plugin, PostFilterResult
+from control.scheduler.plugins.coscheduling import decisions, params, summary
+from control.scheduler.plugins.coscheduling.cache import GangCache
+from control.scheduler.plugins.coscheduling.conditions import Conditions
+from control.scheduler.plugins.coscheduling.gang import Gang, GangGroup
+from control.scheduler.plugins.coscheduling.podgroups import PodGroupController
+from control.scheduler.plugins.coscheduling.turn import Turn
+from control.scheduler.pods import PodInfo, Shape
+from control.scheduler.status import SUCCESS, Status, unresolvable, unschedulable, wait
+from koordlet.api import names
+from koordlet.api.core import Pod
+from koordlet.api.podgroup import PodGroup
+from koordlet.app.logging import get_logger
+
+log = get_logger(__name__)
+
+JOB_REJECT: Final = "JobRejectPlugin"
+"""Who is said to reject members because of another one."""
+QUESTIONED: Final = "questionedKey"
+"""In the cycle's state: what a failure is reported for."""
+NOTHING_TO_ADD: Final = PostFilterResult(unschedulable())
+_BINDING_ANNOTATIONS: Final = (
+    (names.ANNOTATION_BIND_GANG_GROUP_ID, names.ANNOTATION_BIND_GANG_MEMBER_COUNT),
+    (names.ANNOTATION_BIND_GANG_GROUP_ID_DEPRECATED, names.ANNOTATION_BIND_GANG_MEMBER_COUNT_DEPRECATED),
+)
+_MEMO: Final = "Coscheduling"
+
+
+class Coscheduling(Plugin):
+    """See the module text. It has no interests: who fails wakes by other plugins' events, and brings the others."""
+
+    name: ClassVar[str] = "Coscheduling"
+
+    def __init__(self, args: CoschedulingArgs | None, handle: Handle) -> None:
+        super().__init__(args or CoschedulingArgs(), handle)
+        self.args: CoschedulingArgs
+        self.gangs = GangCache(self.args)
+        self.turn: Turn | None = None
+        self._let_go: set[str] = set()
+        """uids that were allowed at Permit and are being bound."""
+        self._conditions = Conditions(handle)
+        self._controller: PodGroupController | None = None
+        if handle.objects is not None:
+            groups = handle.objects.informer(PodGroup)
+            groups.add_handler(self.pod_group_set, lambda _, new: self.pod_group_set(new), self.pod_group_deleted)
+            pods = handle.objects.informer(Pod)
+            pods.add_handler(self.pod_added, self.pod_updated, self.pod_deleted)
+            if handle.client is not None:
+                self._controller = PodGroupController(
+                    handle.client, groups, self.gangs, workers=self.args.controller_workers, clock=handle.clock
+                )
+
+    # -- queue -------------------------------------------------------------------------------------------------------
+
+    def pre_enqueue(self, pod: PodInfo) -> Status:
+        name = self._gang_id(pod.shape)
+        if not name:
+            return SUCCESS
+        why = decisions.why_not_tried(self.gangs, name, pod.key)
+        if why:
+            return unresolvable(why)
+        gang = self.gangs.gangs[name]
+        if gang.settled:
+            return SUCCESS
+        if self.turn is not None and self.turn.group is gang.group and pod.key not in self.turn.attempted:
+            return unresolvable(f"gangGroup {gang.group.id} is scheduling and this pod has not been attempted")
+        why = decisions.why_not_enqueued(gang, pod.key)
+        return unresolvable(why) if why else SUCCESS
+
+    def next_pod(self) -> PodInfo | None:
+        turn, queue = self.turn, self.handle.queue
+        if turn is None:
+            return None
+        if not self.gangs.gangs_of(turn.group):
+            self._end_turn("gang is nil, may be already deleted")
+            return None
+        while queue is not None and (key := turn.next(self.gangs)) is not None:
+            found = queue.pending(key)
+            if found is not None and found.row < 0 and not found.terminating and not found.pod.spec.scheduling_gates:
+                return found
+        self._reject_waiting(turn)
+        self._end_turn("all pending pods is already been attempted")
+        return None
+
+    # -- the cycle ---------------------------------------------------------------------------------------------------
+
+    def before_pre_filter(self, state: CycleState, pod: PodInfo) -> Status:
+        name = self._gang_id(pod.shape)
+        if not name:
+            return SUCCESS
+        why = decisions.why_not_tried(self.gangs, name, pod.key)
+        if why:
+            return unresolvable(why)
+        gang = self.gangs.gangs[name]
+        if gang.settled:
+            return SUCCESS
+        state.data[QUESTIONED] = gang.group.id
+        turn = self.turn
+        if turn is None or turn.group is not gang.group:
+            if turn is not None:
+                self._reject_waiting(turn)
+                self._end_turn("another gang group is being scheduled")
+            gang.group.representative = ""
+            self.turn = Turn(gang.group, pod.key, self.handle.clock.monotonic(), {pod.key})
+            return SUCCESS
+        turn.attempted.add(pod.key)
+        return unresolvable(turn.failed) if turn.failed and pod.key != turn.root_cause else SUCCESS
+
+    def post_filter(self, state: CycleState, pod: PodInfo, failure: Any) -> PostFilterResult:
+        gang = self._gang(pod)
+        turn = self.turn
+        if gang is None or turn is None or turn.group is not gang.group or not turn.preemption:
+            return NOTHING_TO_ADD
+        return NOTHING_TO_ADD if pod.key == turn.root_cause else PostFilterResult(unschedulable(turn.preemption))
+
+    def after_post_filter(self, state: CycleState, pod: PodInfo, failure: Any, result: PostFilterResult | None) -> None:
+        gang = self._gang(pod)
+        if gang is None or gang.settled:
+            return
+        group, turn = gang.group, self.turn
+        if turn is None or turn.group is not group:
+            message = f'GangGroup "{group.id}" gets rejected due to member pod "{pod.key}" is unschedulable'
+        elif not gang.strict:
+            return  # members that have their nodes wait for the others until their time is up (spec 05 §17, D5)
+        else:
+            message = self._note_failure(turn, pod, failure, result)
+        if gang.strict:
+            group.waiting_gang_ids.clear()
+            self._reject(group, JOB_REJECT, message)
+
+    def permit(self, state: CycleState, pod: PodInfo, row: int) -> Status:
+        name = self._gang_id(pod.shape)
+        if not name:
+            return SUCCESS
+        gang = self.gangs.gangs.get(name)
+        if gang is None:
+            return unschedulable("Gang not found")
+        group = gang.group
+        self.gangs.wait(gang, pod.key, pod.uid)
+        if not decisions.satisfied(self.gangs, gang, lambda uid: uid == pod.uid or self._permitted(uid)):
+            group.waiting_gang_ids.update(group.gang_ids)
+            return wait(gang.parameters.wait.seconds if gang.parameters is not None else 0.0)
+        together = [uid for uid in self.gangs.waiting_in(group).values() if uid == pod.uid or self._permitted(uid)]
+        if not group.binding_members:
+            group.binding_members = frozenset(together)
+        for uid in together:
+            self._let_go.add(uid)
+            if uid != pod.uid and self.handle.waiting is not None:
+                self.handle.waiting.allow(uid, self.name)
+        if self.turn is not None and self.turn.group is group:
+            rest = next(
+                (key for one in self.gangs.gangs_of(group) for key in one.in_order() if key not in self.turn.attempted),
+                None,
+            )
+            self._end_turn("gang is already succeed")
+            self._activate([rest] if rest is not None else [])  # it begins the next turn, with fewer to wait for
+        return SUCCESS
+
+    def unreserve(self, state: CycleState, pod: PodInfo, row: int) -> None:
+        gang = self._gang(pod)
+        self._let_go.discard(pod.uid)
+        if gang is None:
+            return
+        self.gangs.release(gang, pod.key)
+        if gang.strict and not gang.settled:
+            self._reject(gang.group, self.name, f'Gang "{gang.id}" gets rejected due to Pod "{pod.name}" in Unreserve')
+
+    async def pre_bind(self, state: CycleState, pod: PodInfo, row: int, changed: Pod) -> Status:
+        gang = self._gang(pod)
+        if gang is None:
+            return SUCCESS
+        members, annotations = gang.group.binding_members, changed.metadata.annotations
+        for group_key, count_key in _BINDING_ANNOTATIONS:
+            if len(members) > 1 and pod.uid in members:
+                annotations[group_key], annotations[count_key] = gang.group.id, str(len(members))
+            else:
+                annotations.pop(group_key, None)
+                annotations.pop(count_key, None)
+        return SUCCESS
+
+    async def post_bind(self, state: CycleState, pod: PodInfo, row: int) -> None:
+        gang = self._gang(pod)
+        self._let_go.discard(pod.uid)
+        if gang is not None:
+            self._activate(self.gangs.bound(gang, pod.key))
+
+    # -- events ------------------------------------------------------------------------------------------------------
+
+    def pod_added(self, pod: Pod) -> None:
+        self._activate(self.gangs.pod_added(pod))
+        self._note_member(pod)
+
+    def pod_updated(self, old: Pod, new: Pod) -> None:
+        self._activate(self.gangs.pod_updated(old, new))
+        self._note_member(new)
+
+    def pod_deleted(self, pod: Pod) -> None:
+        self._let_go.discard(pod.metadata.uid)
+        self._activate(self.gangs.pod_deleted(pod))
+        self._note_member(pod)
+
+    def pod_group_set(self, pod_group: PodGroup) -> None:
+        self._activate(self.gangs.pod_group_set(pod_group))
+        if self._controller is not None:
+            self._controller.look_at(f"{pod_group.metadata.namespace}/{pod_group.metadata.name}")
+
+    def pod_group_deleted(self, pod_group: PodGroup) -> None:
+        self.gangs.pod_group_deleted(pod_group)
+
+    def _activate(self, keys: list[str]) -> None:
+        if keys and self.handle.queue is not None:
+            self.handle.queue.activate(keys)
+
+    def _note_member(self, pod: Pod) -> None:
+        if self._controller is not None and params.needs_pod_group(pod):
+            self._controller.look_at(params.gang_id(pod))
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _gang_id(shape: Shape) -> str:
+        found: str | None = shape.memo.get(_MEMO)
+        if found is None:
+            found = shape.memo[_MEMO] = params.gang_id(shape.pod)
+        return found
+
+    def _gang(self, pod: PodInfo) -> Gang | None:
+        name = self._gang_id(pod.shape)
+        return self.gangs.gangs.get(name) if name else None
+
+    def _permitted(self, uid: str) -> bool:
+        """Parked at Permit and not rejected since, or let go on."""
+        waiting = self.handle.waiting
+        return uid in self._let_go or (waiting is not None and waiting.waiting(uid) is not None)
+
+    def _note_failure(self, turn: Turn, pod: PodInfo, failure: Any, result: PostFilterResult | None) -> str:
+        """The failed message; made, for the whole turn, from its first failure."""
+        if not turn.failed:
+            waiting = sum(map(self._permitted, self.gangs.waiting_in(turn.group).values()))
+            turn.root_cause = pod.key
+            turn.failed = (
+                f'GangGroup "{turn.group.id}" gets rejected due to member Pod "{pod.key}" is unschedulable with reason '
+                f'"{failure.text(bare=True)}", alreadyWaitForBound: {waiting}'
+            )
+            turn.preemption = result.status.message if result is not None and not result.status.ok else ""
+        elif result is not None and not turn.patched and pod.key != turn.root_cause:
+            turn.patched = True
+            untried = [
+                gang.children[key]
+                for gang in self.gangs.gangs_of(turn.group)
+                for key in gang.in_order()
+                if key != pod.key and key not in turn.attempted
+            ]
+            self._conditions.tell(untried, turn.failed, result.status.message)
+        return turn.failed
+
+    def _reject_waiting(self, turn: Turn) -> None:
+        """A turn ends without enough members: a strict group holds nothing back for later."""
+        if all(gang.strict for gang in self.gangs.gangs_of(turn.group)):
+            turn.group.waiting_gang_ids.clear()
+            reason = turn.failed or f'GangGroup "{turn.group.id}" gets rejected: not enough members could be placed'
+            self._reject(turn.group, JOB_REJECT, reason)
+
+    def _reject(self, group: GangGroup, plugin: str, message: str) -> None:
+        """Reject every member that is parked at Permit."""
+        waiting = self.handle.waiting
+        if waiting is not None:
+            for uid in self.gangs.waiting_in(group).values():
+                if uid not in self._let_go:
+                    waiting.reject(uid, plugin, message)
+
+    def _end_turn(self, reason: str) -> None:
+        turn, self.turn = self.turn, None
+        if turn is not None:
+            seconds = self.handle.clock.monotonic() - turn.started
+            log.debug("Gang group's turn ended", group=turn.group.id, reason=reason, seconds=round(seconds, 4))
+
+    # -- around it ---------------------------------------------------------------------------------------------------
+
+    def routes(self) -> Mapping[str, Callable[..., Any]]:
+        return {"gang/{namespace}/{name}": self.gang_page, "gangs": self.gangs_page}
+
+    def gang_page(self, namespace: str, name: str) -> dict[str, Any]:
+        """Raises LookupError for an unknown gang."""
+        gang = self.gangs.gangs.get(f"{namespace}/{name}")
+        if gang is None:
+            raise LookupError(f"cannot find gang {namespace}/{name}")
+        return summary.of(gang, self.args)
+
+    def gangs_page(self) -> dict[str, Any]:
+        return {key: summary.of(gang, self.args) for key, gang in sorted(self.gangs.gangs.items())}
+
+    async def start(self) -> None:
+        if self._controller is not None:
+            await self._controller.start()
+
+    async def stop(self) -> None:
+        await self._conditions.stop()
+        if self._controller is not None:
+            await self._controller.stop()
