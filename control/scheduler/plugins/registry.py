@@ -18,6 +18,7 @@ from control.scheduler.plugins.nodeunschedulable import NodeUnschedulable
 from control.scheduler.plugins.prioritysort import PrioritySort
 from control.scheduler.plugins.schedulinggates import SchedulingGates
 from control.scheduler.plugins.tainttoleration import TaintToleration
+from control.scheduler.plugins.volumes import NodeVolumeLimits, VolumeBinding, VolumeRestrictions, VolumeZone
 
 PLUGINS: Final[Mapping[str, type[Plugin]]] = {
     plugin.name: plugin
@@ -33,6 +34,10 @@ PLUGINS: Final[Mapping[str, type[Plugin]]] = {
         NodeUnschedulable,
         PrioritySort,
         SchedulingGates,
+        NodeVolumeLimits,
         TaintToleration,
+        VolumeBinding,
+        VolumeRestrictions,
+        VolumeZone,
     )
 }

@@ -1,0 +1,203 @@
+"""VolumeBinding: claims that are bound hold the pod to where their volumes are; the others are bound where it goes.
+
+Reserve notes what was decided (`claims.Assumed`), PreBind writes it (a volume's `claimRef`, or the claim's selected
+node for its provisioner) and waits until every claim is bound, at most `bindTimeoutSeconds`. Unreserve drops the note;
+what was written stays, as upstream's does: the claim keeps its volume and the pod comes back to it (spec 05 §4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from control.scheduler.columns import Mask, Reasons16, RowArray, Rows
+from control.scheduler.handle import Handle
+from control.scheduler.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.plugins.answers import PASS_ALL, SKIP_FILTER
+from control.scheduler.plugins.nodeselection import Wanted
+from control.scheduler.plugins.volumes import matching
+from control.scheduler.plugins.volumes.claims import (
+    BOUND_BY_CONTROLLER,
+    SELECTED_NODE,
+    Storage,
+    claims_of,
+    is_bound,
+    reference_of,
+)
+from control.scheduler.plugins.volumes.matching import Claims, Plan
+from control.scheduler.pods import PodInfo
+from control.scheduler.status import SUCCESS, Code, Status, error, unresolvable
+from control.scheduler.table import selected
+from koordlet.api.core import PersistentVolume, PersistentVolumeClaim, Pod
+from koordlet.kube import KubeError
+
+_KEY: Final = "VolumeBinding"
+_PLAN: Final = "VolumeBinding/plan"
+POLL_SECONDS: Final = 0.1
+
+
+class VolumeBinding(Plugin):
+    """See the module text."""
+
+    name: ClassVar[str] = "VolumeBinding"
+    reads: ClassVar[Reads] = Reads.CLUSTER
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._storage = Storage(handle)
+        self._timeout = float(getattr(args, "bind_timeout_seconds", 600))
+        self._conflict = self.reasons.number(Code.UNRESOLVABLE, matching.NODE_CONFLICT)
+        self._gone = self.reasons.number(Code.UNRESOLVABLE, matching.GONE)
+
+    def interests(self) -> Sequence[Interest]:
+        changed = frozenset(("Add", "Update"))
+        return (
+            Interest("StorageClass", changed),
+            Interest("PersistentVolumeClaim", changed, _own_claim),
+            Interest("PersistentVolume", changed),
+            Interest("Node", frozenset(("Add", "Label"))),
+            Interest("CSINode", changed),
+            Interest("CSIDriver", frozenset(("Update",))),
+            Interest("CSIStorageCapacity", changed),
+        )
+
+    def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
+        keys = claims_of(pod)
+        if not keys:
+            return SKIP_FILTER
+        bound: list[PersistentVolumeClaim] = []
+        delayed: list[PersistentVolumeClaim] = []
+        for key in keys:
+            name = key.partition("/")[2]
+            claim = self._storage.claim(key)
+            if claim is None:
+                return _refused(f'persistentvolumeclaim "{name}" not found')
+            if claim.metadata.deletion_timestamp is not None:
+                return _refused(f'persistentvolumeclaim "{name}" is being deleted')
+            if claim.status.phase == "Lost":
+                return _refused(
+                    f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{claim.spec.volume_name}"'
+                )
+            if is_bound(claim):
+                bound.append(claim)
+            elif self._storage.waits_for_consumer(claim) and not claim.spec.volume_name:
+                delayed.append(claim)
+            else:
+                return _refused("pod has unbound immediate PersistentVolumeClaims")
+        state.data[_KEY] = Claims(tuple(bound), tuple(delayed), matching.sort_out(self._storage, delayed))
+        return PASS_ALL
+
+    def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
+        claims: Claims = state.data[_KEY]
+        chosen = selected(rows, self.table.size)
+        answer: Reasons16 = np.zeros(len(chosen), np.int16)
+        for claim in claims.bound:
+            volume = self._storage.volume(claim.spec.volume_name)
+            if volume is None:
+                answer[:] = self._gone
+                return answer
+            affinity = volume.spec.node_affinity
+            if affinity is not None and affinity.required is not None:
+                there: Mask = Wanted.selected_by(affinity.required).select(self.table, chosen)
+                answer[~there & (answer == 0)] = self._conflict
+        if claims.delayed:
+            self._match(claims, chosen, answer)
+        return answer
+
+    def _match(self, claims: Claims, rows: RowArray, answer: Reasons16) -> None:
+        for at, row in enumerate(rows.tolist()):
+            node = self.table.nodes[row]
+            if answer[at] or node is None:
+                continue
+            found = matching.plan(self._storage, claims, node)
+            if isinstance(found, str):
+                answer[at] = self.reasons.number(Code.UNRESOLVABLE, found)
+
+    def reserve(self, state: CycleState, pod: PodInfo, row: int) -> Status:
+        claims: Claims | None = state.data.get(_KEY)
+        if claims is None or not claims.delayed:
+            return SUCCESS
+        found = matching.plan(self._storage, claims, self.table.node(row))
+        if isinstance(found, str):
+            return unresolvable(found)
+        state.data[_PLAN] = found
+        assumed = self._storage.assumed
+        assumed.volumes.update({volume: claim for claim, volume in found.matched})
+        assumed.provisioned.update(dict.fromkeys(found.provisioned, self.table.names[row]))
+        return SUCCESS
+
+    def unreserve(self, state: CycleState, pod: PodInfo, row: int) -> None:
+        found: Plan | None = state.data.pop(_PLAN, None)
+        if found is not None:
+            self._settle(found)
+
+    async def pre_bind(self, state: CycleState, pod: PodInfo, row: int, changed: Pod) -> Status:
+        found: Plan | None = state.data.get(_PLAN)
+        if found is None:
+            return SUCCESS
+        client = self.handle.client
+        if client is None:
+            return error("there is no API client to bind volumes with")
+        node = self.table.names[row]
+        try:
+            for key, name in found.matched:
+                await self._bind(key, name)
+            for key in found.provisioned:
+                namespace, _, name = key.partition("/")
+                body = {"metadata": {"annotations": {SELECTED_NODE: node}}}
+                await client.patch(PersistentVolumeClaim, name, namespace, body=body)
+        except KubeError as failure:
+            return error(f"binding volumes: {failure}")
+        status = await self._bound(found)
+        if status.ok:
+            self._settle(found)
+        return status
+
+    async def _bind(self, key: str, name: str) -> None:
+        claim, volume, client = self._storage.claim(key), self._storage.volume(name), self.handle.client
+        assert client is not None
+        if claim is None or volume is None:
+            raise KubeError(f"claim {key} or volume {name} is gone")
+        if volume.spec.claim_ref is not None and volume.spec.claim_ref.uid == claim.metadata.uid:
+            return
+        body = {
+            "metadata": {
+                "resourceVersion": volume.metadata.resource_version,  # somebody else may have taken it meanwhile
+                "annotations": {BOUND_BY_CONTROLLER: "yes"},
+            },
+            "spec": {"claimRef": reference_of(claim)},
+        }
+        await client.patch(PersistentVolume, name, body=body)
+
+    async def _bound(self, found: Plan) -> Status:
+        """Until every claim of the plan is bound."""
+        clock = self.handle.clock
+        deadline = clock.monotonic() + self._timeout
+        keys = [key for key, _ in found.matched] + list(found.provisioned)
+        while True:
+            claims = [self._storage.claim(key) for key in keys]
+            if any(claim is None for claim in claims):
+                return error("a claim of the pod was deleted while it was being bound")
+            if all(claim is not None and is_bound(claim) for claim in claims):
+                return SUCCESS
+            if clock.monotonic() >= deadline:
+                return error(f"binding volumes: timed out after {self._timeout:g} s waiting for {', '.join(keys)}")
+            await clock.sleep(POLL_SECONDS)
+
+    def _settle(self, found: Plan) -> None:
+        """The API server knows what was assumed, or it was given up."""
+        for _, volume in found.matched:
+            self._storage.assumed.volumes.pop(volume, None)
+        for key in found.provisioned:
+            self._storage.assumed.provisioned.pop(key, None)
+
+
+def _refused(text: str) -> PreFilterResult:
+    return PreFilterResult(unresolvable(text))
+
+
+def _own_claim(pod: PodInfo, old: Any, new: Any) -> bool:
+    """Whether a claim that changed is one of the pod's."""
+    return not isinstance(new, PersistentVolumeClaim) or new.metadata.key in claims_of(pod)

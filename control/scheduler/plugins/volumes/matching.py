@@ -1,0 +1,128 @@
+"""Which nodes can have a pod's claims, and how each claim would be met there: pure decisions (spec 05 §4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from control.scheduler.plugins.nodeselection import Wanted
+from control.scheduler.plugins.volumes.claims import NO_PROVISIONER, SELECTED_NODE, Storage, requested, smallest, suits
+from koordlet.api.core import Node, PersistentVolume, PersistentVolumeClaim, StorageClass
+from koordlet.api.meta import SelectorError
+
+NODE_CONFLICT = "node(s) didn't match PersistentVolume's node affinity"
+BIND_CONFLICT = "node(s) didn't find available persistent volumes to bind"
+NO_SPACE = "node(s) did not have enough free storage"
+GONE = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+
+
+@dataclass(frozen=True)
+class Claims:
+    """A pod's claims, sorted out once a cycle."""
+
+    bound: tuple[PersistentVolumeClaim, ...]
+    delayed: tuple[PersistentVolumeClaim, ...]
+    """To be bound on the node that is chosen."""
+    candidates: Mapping[str, tuple[PersistentVolume, ...]]
+    """Delayed claim (`namespace/name`) -> volumes that would do, wherever they are."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What binding on a node means. Claims are `namespace/name`."""
+
+    matched: tuple[tuple[str, str], ...] = ()
+    """(claim, volume)"""
+    provisioned: tuple[str, ...] = ()
+
+
+def sort_out(storage: Storage, delayed: Sequence[PersistentVolumeClaim]) -> dict[str, tuple[PersistentVolume, ...]]:
+    """Volumes for each delayed claim: reserved for it, or free and suitable."""
+    volumes = storage.volumes() if delayed else []
+    found: dict[str, tuple[PersistentVolume, ...]] = {}
+    for claim in delayed:
+        key = claim.metadata.key
+        own = tuple(v for v in volumes if _is_for(v, claim))
+        free = (v for v in volumes if v.spec.claim_ref is None and v.metadata.name not in storage.assumed.volumes)
+        found[key] = own or tuple(v for v in free if _suits(v, claim))
+    return found
+
+
+def reachable(volume: PersistentVolume, node: Node) -> bool:
+    """Whether a node can reach a volume."""
+    affinity = volume.spec.node_affinity
+    return affinity is None or affinity.required is None or Wanted.selected_by(affinity.required).matches(node)
+
+
+def plan(storage: Storage, claims: Claims, node: Node) -> Plan | str:
+    """How the delayed claims would be met on a node, or why they can't be."""
+    taken: set[str] = set()
+    matched: list[tuple[str, str]] = []
+    provisioned: list[PersistentVolumeClaim] = []
+    # The largest last, so that small claims do not take the only volume that a large one could have.
+    for claim in sorted(claims.delayed, key=requested):
+        key = claim.metadata.key
+        chosen_for = storage.assumed.provisioned.get(key) or claim.metadata.annotations.get(SELECTED_NODE)
+        if chosen_for:
+            if chosen_for != node.metadata.name:
+                return BIND_CONFLICT
+            provisioned.append(claim)
+            continue
+        options = [v for v in claims.candidates[key] if v.metadata.name not in taken and reachable(v, node)]
+        best = smallest(options)
+        if best is not None:
+            taken.add(best.metadata.name)
+            matched.append((key, best.metadata.name))
+        else:
+            provisioned.append(claim)
+    for claim in provisioned:
+        refused = _refused(storage, claim, node)
+        if refused:
+            return refused
+    return Plan(tuple(matched), tuple(claim.metadata.key for claim in provisioned))
+
+
+def _refused(storage: Storage, claim: PersistentVolumeClaim, node: Node) -> str:
+    """Why a volume can't be made for the claim on the node; empty when it can."""
+    storage_class = storage.storage_class(claim)
+    if storage_class is None or storage_class.provisioner in ("", NO_PROVISIONER):
+        return BIND_CONFLICT
+    if not _allowed(storage_class, node):
+        return BIND_CONFLICT
+    driver = storage.driver(storage_class.provisioner)
+    if driver is not None and driver.spec.storage_capacity and not _has_room(storage, storage_class, claim, node):
+        return NO_SPACE
+    return ""
+
+
+def _allowed(storage_class: StorageClass, node: Node) -> bool:
+    terms = storage_class.allowed_topologies
+    labels = node.metadata.labels
+    return not terms or any(
+        all(labels.get(one.key) in one.values for one in term.match_label_expressions) for term in terms
+    )
+
+
+def _has_room(storage: Storage, storage_class: StorageClass, claim: PersistentVolumeClaim, node: Node) -> bool:
+    size = requested(claim)
+    for one in storage.capacities():
+        if one.storage_class_name != storage_class.metadata.name or one.node_topology is None:
+            continue
+        most = one.maximum_volume_size or one.capacity
+        if most is not None and most.value() >= size and one.node_topology.matches(node.metadata.labels):
+            return True
+    return False
+
+
+def _is_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+    ref = volume.spec.claim_ref
+    if ref is None or (ref.namespace, ref.name) != (claim.metadata.namespace, claim.metadata.name):
+        return False
+    return not ref.uid or ref.uid == claim.metadata.uid
+
+
+def _suits(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+    try:
+        return suits(volume, claim)
+    except SelectorError:  # the API server refuses such selectors; a claim with one gets no volume
+        return False

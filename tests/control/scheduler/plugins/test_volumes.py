@@ -1,0 +1,273 @@
+"""The volume plugins: claims hold a pod to its volumes, or volumes are found where the pod goes (spec 05 §4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from control.scheduler.cycle import Cycle
+from control.scheduler.failures import FitError
+from control.scheduler.plugins.volumes import NodeVolumeLimits, VolumeBinding, VolumeRestrictions, VolumeZone
+from koordlet.api import wire
+from koordlet.api.core import PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
+from koordlet.api.core.storage import CSIDriver, CSINode, CSIStorageCapacity
+from tests.control.scheduler.build import Cluster, node, pod
+from tests.control.scheduler.toys import TOYS, cycle_of
+
+NAMES = ("VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone")
+POINTS = dict.fromkeys(("preFilter", "filter"), NAMES) | {
+    "reserve": ("VolumeBinding",),
+    "preBind": ("VolumeBinding",),
+}
+REGISTRY = {**TOYS, **{p.name: p for p in (VolumeRestrictions, NodeVolumeLimits, VolumeBinding, VolumeZone)}}
+HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
+
+
+class Objects:
+    """Informers over lists that tests change."""
+
+    def __init__(self, *objects: msgspec.Struct) -> None:
+        self.all = list(objects)
+
+    def informer(self, kind: type) -> Any:
+        def found() -> list[Any]:
+            return [one for one in self.all if isinstance(one, kind)]
+
+        return SimpleNamespace(list=found, get=lambda key: next((o for o in found() if o.metadata.key == key), None))
+
+
+class Patches:
+    """Takes patches as the API server would, and binds what is provisioned, as a provisioner would."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self.sent: list[tuple[str, str, Any]] = []
+
+    async def patch(self, kind: type, name: str, namespace: str | None = None, *, body: Any) -> None:
+        self.sent.append((kind.__name__, name, body))
+        for claim in [o for o in self._objects.all if isinstance(o, PersistentVolumeClaim)]:
+            ref = body.get("spec", {}).get("claimRef", {})
+            if claim.metadata.name in (name, ref.get("name")):
+                volume = name if kind is PersistentVolume else "made"
+                self._objects.all.remove(claim)
+                self._objects.all.append(bind(claim, volume))
+
+
+def bind(claim: PersistentVolumeClaim, volume: str) -> PersistentVolumeClaim:
+    annotations = {**claim.metadata.annotations, "pv.kubernetes.io/bind-completed": "yes"}
+    return msgspec.structs.replace(
+        claim,
+        metadata=msgspec.structs.replace(claim.metadata, annotations=annotations),
+        spec=msgspec.structs.replace(claim.spec, volume_name=volume),
+    )
+
+
+def claim(
+    name: str, *, size: str = "1Gi", storage_class: str = "late", modes: Sequence[str] = ("ReadWriteOnce",), **more: Any
+) -> PersistentVolumeClaim:
+    body = {
+        "metadata": {"name": name, "namespace": "default", "uid": f"claim-{name}", **more},
+        "spec": {
+            "accessModes": list(modes),
+            "resources": {"requests": {"storage": size}},
+            "storageClassName": storage_class,
+        },
+    }
+    return wire.convert(body, PersistentVolumeClaim)
+
+
+def volume(
+    name: str, *, size: str = "1Gi", host: str = "", storage_class: str = "late", labels: Mapping[str, str] = {}
+) -> PersistentVolume:
+    spec: dict[str, Any] = {
+        "capacity": {"storage": size},
+        "accessModes": ["ReadWriteOnce", "ReadWriteOncePod"],
+        "storageClassName": storage_class,
+        "csi": {"driver": "disk.csi", "volumeHandle": name},
+    }
+    if host:
+        expressions = [{"key": HOST, "operator": "In", "values": [host]}]
+        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": expressions}]}}
+    return wire.convert({"metadata": {"name": name, "labels": dict(labels)}, "spec": spec}, PersistentVolume)
+
+
+def storage_class(
+    name: str = "late", *, provisioner: str = "kubernetes.io/no-provisioner", **more: Any
+) -> StorageClass:
+    mode = "WaitForFirstConsumer" if name.startswith("late") else "Immediate"
+    body = {"metadata": {"name": name}, "provisioner": provisioner, "volumeBindingMode": mode, **more}
+    return wire.convert(body, StorageClass)
+
+
+def using(*claims: str, **more: Any) -> Pod:
+    volumes = [{"name": f"v{i}", "persistentVolumeClaim": {"claimName": name}} for i, name in enumerate(claims)]
+    return pod(spec={"volumes": volumes}, **more)
+
+
+def ready(cluster: Cluster, *objects: msgspec.Struct) -> tuple[Cycle, Objects]:
+    found = Objects(*objects)
+    cluster.handle.objects = found
+    return cycle_of(cluster, POINTS, REGISTRY), found
+
+
+def refusal(cycle: Cycle, cluster: Cluster, one: Pod) -> str:
+    with pytest.raises(FitError) as failure:
+        cycle.place(cluster.info(one))
+    return failure.value.text()
+
+
+def hosts() -> Cluster:
+    return Cluster(node("a", labels={ZONE: "z1"}), node("b", labels={ZONE: "z2"}))
+
+
+@pytest.mark.parametrize(
+    ("objects", "message"),
+    [
+        ([], 'persistentvolumeclaim "data" not found'),
+        ([claim("data", storage_class="now"), storage_class("now")], "unbound immediate PersistentVolumeClaims"),
+        ([claim("data"), storage_class()], "2 node(s) didn't find available persistent volumes to bind"),
+        ([claim("data", size="2Gi"), storage_class(), volume("pv")], "2 node(s) didn't find available"),
+        ([bind(claim("data"), "lost")], 'persistentvolume "lost" not found'),
+        (
+            [claim("data", deletionTimestamp="2026-01-01T00:00:00Z"), storage_class()],
+            'persistentvolumeclaim "data" is being deleted',
+        ),
+    ],
+    ids=["missing", "immediate", "no volume", "too small", "volume gone", "deleted"],
+)
+def test_says_why_claims_keep_a_pod_out(objects: list[msgspec.Struct], message: str) -> None:
+    cluster = hosts()
+    cycle, _ = ready(cluster, *objects)
+    assert message in refusal(cycle, cluster, using("data"))
+
+
+def test_a_pod_without_claims_is_not_held_up() -> None:
+    cluster = hosts()
+    cycle, _ = ready(cluster)
+    assert cycle.place(cluster.info(pod())).node in ("a", "b")
+
+
+def test_a_bound_claim_holds_the_pod_to_its_volume() -> None:
+    cluster = hosts()
+    cycle, _ = ready(cluster, bind(claim("data"), "pv"), volume("pv", host="b"))
+    assert cycle.place(cluster.info(using("data"))).node == "b"
+    cluster.table.remove_node("b")
+    expected = "0/1 nodes are available: 1 node(s) didn't match PersistentVolume's node affinity."
+    assert refusal(cycle, cluster, using("data")) == expected
+
+
+def test_two_pods_do_not_count_on_one_volume() -> None:
+    cluster = hosts()
+    cycle, _ = ready(cluster, claim("one"), claim("two"), storage_class(), volume("pv", host="a"))
+    first = cycle.place(cluster.info(using("one")))
+    assert first.node == "a"
+    assert "didn't find available persistent volumes" in refusal(cycle, cluster, using("two"))
+    cycle.take_back(first)
+    assert cycle.place(cluster.info(using("two"))).node == "a"
+
+
+def test_the_smallest_volume_that_suits_is_taken() -> None:
+    cluster = Cluster(node("a"))
+    volumes = (volume("large", size="9Gi"), volume("small", size="2Gi"), volume("tiny", size="1Gi"))
+    cycle, objects = ready(cluster, claim("data", size="2Gi"), storage_class(), *volumes)
+    client = Patches(objects)
+    cluster.handle.client = client  # type: ignore[assignment]
+    placement = cycle.place(cluster.info(using("data")))
+    plugin = cycle.framework.plugins["VolumeBinding"]
+    status = asyncio.run(plugin.pre_bind(placement.state, placement.pod, placement.row, placement.pod.pod))
+    assert status.ok
+    ((kind, name, body),) = client.sent
+    assert (kind, name) == ("PersistentVolume", "small")
+    assert body["spec"]["claimRef"]["uid"] == "claim-data"
+
+
+def test_a_volume_is_made_where_the_pod_goes() -> None:
+    cluster = hosts()
+    topologies = [{"matchLabelExpressions": [{"key": ZONE, "values": ["z2"]}]}]
+    made = storage_class(provisioner="disk.csi", allowedTopologies=topologies)
+    cycle, objects = ready(cluster, claim("data"), made)
+    client = Patches(objects)
+    cluster.handle.client = client  # type: ignore[assignment]
+    placement = cycle.place(cluster.info(using("data")))
+    assert placement.node == "b"
+    plugin = cycle.framework.plugins["VolumeBinding"]
+    assert asyncio.run(plugin.pre_bind(placement.state, placement.pod, placement.row, placement.pod.pod)).ok
+    annotations = {"volume.kubernetes.io/selected-node": "b"}
+    assert client.sent == [("PersistentVolumeClaim", "data", {"metadata": {"annotations": annotations}})]
+
+
+def test_a_claim_stays_with_the_node_that_was_selected_for_it() -> None:
+    cluster = hosts()
+    chosen = claim("data", annotations={"volume.kubernetes.io/selected-node": "a"})
+    cycle, _ = ready(cluster, chosen, storage_class(provisioner="disk.csi"))
+    assert cycle.place(cluster.info(using("data"))).node == "a"
+
+
+def test_storage_capacity_is_heeded_where_the_driver_tells_it() -> None:
+    cluster = hosts()
+    driver = wire.convert({"metadata": {"name": "disk.csi"}, "spec": {"storageCapacity": True}}, CSIDriver)
+
+    def left(zone: str, amount: str) -> CSIStorageCapacity:
+        body = {
+            "metadata": {"name": zone, "namespace": "kube-system"},
+            "nodeTopology": {"matchLabels": {ZONE: zone}},
+            "storageClassName": "late",
+            "capacity": amount,
+        }
+        return wire.convert(body, CSIStorageCapacity)
+
+    late = storage_class(provisioner="disk.csi")
+    cycle, objects = ready(cluster, claim("data", size="5Gi"), late, driver, left("z1", "1Gi"), left("z2", "9Gi"))
+    placement = cycle.place(cluster.info(using("data")))
+    assert placement.node == "b"
+    cycle.take_back(placement)
+    objects.all.pop()
+    assert "2 node(s) did not have enough free storage" in refusal(cycle, cluster, using("data"))
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ({ZONE: "z2"}, {"b"}),
+        ({ZONE: "z1__z2"}, {"a", "b"}),
+        ({"failure-domain.beta.kubernetes.io/zone": "z1"}, {"a"}),
+        ({ZONE: "z9"}, set()),
+    ],
+    ids=["zone", "several", "old label", "nowhere"],
+)
+def test_zone_labels_of_volumes_hold_for_nodes(labels: dict[str, str], expected: set[str]) -> None:
+    cluster = hosts()
+    cycle, _ = ready(cluster, bind(claim("data"), "pv"), volume("pv", labels=labels))
+    try:
+        found = {cycle.place(cluster.info(using("data"))).node}
+    except FitError as failure:
+        found = set()
+        assert failure.text() == "0/2 nodes are available: 2 node(s) had no available volume zone."
+    assert found <= expected
+    assert bool(found) == bool(expected)
+
+
+def test_a_claim_for_one_pod_is_used_by_one_pod() -> None:
+    cluster = hosts()
+    only = bind(claim("data", modes=["ReadWriteOncePod"]), "pv")
+    cycle, _ = ready(cluster, only, volume("pv"))
+    first = cycle.place(cluster.info(using("data")))
+    assert "ReadWriteOncePod access mode" in refusal(cycle, cluster, using("data"))
+    cycle.take_back(first)
+    assert cycle.place(cluster.info(using("data"))).node
+
+
+def test_a_node_takes_no_more_volumes_than_its_driver_allows() -> None:
+    cluster = Cluster(node("a"))
+    drivers = [{"name": "disk.csi", "nodeID": "a", "allocatable": {"count": 2}}]
+    limit = wire.convert({"metadata": {"name": "a"}, "spec": {"drivers": drivers}}, CSINode)
+    claims = [bind(claim(f"c{i}"), f"pv{i}") for i in range(3)]
+    cycle, _ = ready(cluster, limit, *claims, *(volume(f"pv{i}") for i in range(3)))
+    cycle.place(cluster.info(using("c0")))
+    cycle.place(cluster.info(using("c0", "c1")))  # c0 is attached already
+    assert refusal(cycle, cluster, using("c2")) == "0/1 nodes are available: 1 node(s) exceed max volume count."
