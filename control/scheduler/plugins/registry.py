@@ -17,6 +17,7 @@ from control.scheduler.plugins.noderesourcesfit import NodeResourcesFit
 from control.scheduler.plugins.nodeunschedulable import NodeUnschedulable
 from control.scheduler.plugins.prioritysort import PrioritySort
 from control.scheduler.plugins.schedulinggates import SchedulingGates
+from control.scheduler.plugins.podtopologyspread import PodTopologySpread
 from control.scheduler.plugins.tainttoleration import TaintToleration
 from control.scheduler.plugins.volumes import NodeVolumeLimits, VolumeBinding, VolumeRestrictions, VolumeZone
 
@@ -32,6 +33,7 @@ PLUGINS: Final[Mapping[str, type[Plugin]]] = {
         NodeResourcesBalancedAllocation,
         NodeResourcesFit,
         NodeUnschedulable,
+        PodTopologySpread,
         PrioritySort,
         SchedulingGates,
         NodeVolumeLimits,

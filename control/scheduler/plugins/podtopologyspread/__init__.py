@@ -1,0 +1,5 @@
+"""PodTopologySpread: matching pods are spread evenly over the values of node labels (spec 05 §4)."""
+
+from control.scheduler.plugins.podtopologyspread.plugin import PodTopologySpread
+
+__all__ = ["PodTopologySpread"]

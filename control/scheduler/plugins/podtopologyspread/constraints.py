@@ -1,0 +1,126 @@
+"""Spread constraints of a shape, ready to be asked: which pods they count, on which nodes, over which label."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from control.scheduler.columns import Mask
+from control.scheduler.plugins.domains import DomainSums
+from control.scheduler.plugins.nodeselection import Wanted
+from control.scheduler.plugins.tainttoleration import tolerated
+from control.scheduler.pods import Shape
+from control.scheduler.selectors import Counter, PodCounters
+from control.scheduler.table import NodeTable
+from koordlet.api import wire
+from koordlet.api.core.selectors import TopologySpreadConstraint
+from koordlet.api.meta import LabelSelector, LabelSelectorRequirement
+
+HOSTNAME: Final = "kubernetes.io/hostname"
+ZONE: Final = "topology.kubernetes.io/zone"
+HARD: Final = "DoNotSchedule"
+SOFT: Final = "ScheduleAnyway"
+
+SYSTEM_DEFAULTS: Final = (
+    TopologySpreadConstraint(max_skew=3, topology_key=HOSTNAME, when_unsatisfiable=SOFT),
+    TopologySpreadConstraint(max_skew=5, topology_key=ZONE, when_unsatisfiable=SOFT),
+)
+"""For pods without constraints that belong to a service or a workload, unless the configuration gives others."""
+
+
+@dataclass(slots=True)
+class Constraint:
+    """One constraint of one shape. `self_match`: 1 when pods of the shape count themselves."""
+
+    key: str
+    max_skew: int
+    min_domains: int
+    self_match: int
+    counter: Counter
+    domains: DomainSums
+
+
+def compile_constraints(
+    table: NodeTable,
+    counters: PodCounters,
+    shape: Shape,
+    given: Sequence[TopologySpreadConstraint],
+    *,
+    all_keys: bool,
+) -> tuple[Constraint, ...]:
+    """`all_keys`: only nodes that have the labels of all constraints count. Raises SelectorError."""
+    keys = [one.topology_key for one in given]
+    return tuple(_compile(table, counters, shape, one, keys if all_keys else []) for one in given)
+
+
+def _compile(
+    table: NodeTable, counters: PodCounters, shape: Shape, one: TopologySpreadConstraint, keys: Sequence[str]
+) -> Constraint:
+    selector = _with_keys(one.label_selector, one.match_label_keys, shape)
+    counter = counters.counter(
+        ("spread", shape.namespace, wire.encode(selector) if selector else None),
+        _Belongs(shape.namespace, selector),
+        live=True,
+    )
+    domains = DomainSums(table, counter, one.topology_key, _Eligible(table, shape, one, keys))
+    self_match = int(selector is not None and selector.matches(shape.labels))
+    return Constraint(one.topology_key, one.max_skew, one.min_domains or 1, self_match, counter, domains)
+
+
+class _Belongs:
+    """Pods of the namespace that the selector picks; upstream counts nobody for an empty one."""
+
+    __slots__ = ("_namespace", "_selector")
+
+    def __init__(self, namespace: str, selector: LabelSelector | None) -> None:
+        self._namespace = namespace
+        self._selector = selector
+
+    def __call__(self, shape: Shape) -> int:
+        selector = self._selector
+        if selector is None or shape.namespace != self._namespace or selector.is_empty():
+            return 0
+        return int(selector.matches(shape.labels))
+
+
+def _with_keys(selector: LabelSelector | None, keys: Sequence[str], shape: Shape) -> LabelSelector | None:
+    """The selector, narrowed to the pod's own values of `keys`. Raises SelectorError for a malformed one."""
+    if selector is None:
+        return None
+    selector.matches({})
+    own = [
+        LabelSelectorRequirement(key=key, operator="In", values=[shape.labels[key]])
+        for key in keys
+        if key in shape.labels
+    ]
+    if not own:
+        return selector
+    return LabelSelector(match_labels=selector.match_labels, match_expressions=[*selector.match_expressions, *own])
+
+
+class _Eligible:
+    """[row]: nodes that have all the keys and that the constraint's policies count."""
+
+    __slots__ = ("_columns", "_table", "_tolerations", "_wanted")
+
+    def __init__(self, table: NodeTable, shape: Shape, one: TopologySpreadConstraint, keys: Sequence[str]) -> None:
+        self._table = table
+        self._columns = [table.labels.column(key) for key in keys]
+        wanted = Wanted.of(shape.pod) if one.node_affinity_policy in (None, "", "Honor") else None
+        self._wanted = wanted if wanted and not wanted.anything else None
+        self._tolerations = shape.pod.spec.tolerations if one.node_taints_policy == "Honor" else None
+
+    def __call__(self) -> Mask:
+        table = self._table
+        chosen: Mask = table.valid.copy()
+        for column in self._columns:
+            chosen &= column.ids.data[: table.size] != 0
+        if self._wanted is not None:
+            chosen &= self._wanted.select(table, table.all)
+        if self._tolerations is not None:
+            fine = np.array([tolerated(taints, self._tolerations) for taints in table.taint_sets], np.bool_)
+            chosen &= fine[table.taint_set]
+        return chosen

@@ -1,0 +1,258 @@
+"""PodTopologySpread at the scheduler's extension points.
+
+Counts come from `PodCounters`, their sums over domains from `DomainSums`; a cycle turns sums into a verdict or a score
+by domain and looks the rows up in it. What is compiled for a shape holds columns, so only the shapes used last have it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from control.scheduler.columns import IntArray, Mask, Reasons16, RowArray, Rows, count
+from control.scheduler.config.args import PodTopologySpreadArgs
+from control.scheduler.handle import Handle
+from control.scheduler.plugin import MAX_SCORE, CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.plugins import answers
+from control.scheduler.plugins.podtopologyspread.constraints import (
+    HARD,
+    HOSTNAME,
+    SOFT,
+    SYSTEM_DEFAULTS,
+    Constraint,
+    compile_constraints,
+)
+from control.scheduler.plugins.podtopologyspread.workloads import Workloads
+from control.scheduler.pods import PodInfo, Shape
+from control.scheduler.status import SKIP, SUCCESS, Code, Status, error
+from koordlet.api.core import Node, Pod
+from koordlet.api.core.selectors import TopologySpreadConstraint
+from koordlet.api.meta import SelectorError
+
+_MISMATCH: Final = "node(s) didn't match pod topology spread constraints"
+
+
+@dataclass(slots=True)
+class _Compiled:
+    """A shape's constraints. `strict`: nodes that lack a label of the soft ones get no score."""
+
+    version: int
+    hard: tuple[Constraint, ...] = ()
+    soft: tuple[Constraint, ...] = ()
+    strict: bool = True
+    failure: PreFilterResult | None = None
+
+
+@dataclass(slots=True)
+class _Scoring:
+    """What PreScore finds for the feasible rows: the weight of each soft constraint's counts, and who is judged."""
+
+    weights: list[float]
+    complete: Mask | None
+    """[feasible]: has all labels; None: all have."""
+
+
+class PodTopologySpread(Plugin):
+    name = "PodTopologySpread"
+    reads = Reads.CLUSTER
+    RECENT: Final = 256
+    """Shapes whose constraints are kept."""
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        super().__init__(args, handle)
+        given: PodTopologySpreadArgs = args or PodTopologySpreadArgs()
+        self._system = given.defaulting_type != "List"
+        self._defaults: Sequence[TopologySpreadConstraint] = (
+            SYSTEM_DEFAULTS if self._system else given.default_constraints
+        )
+        self._workloads = Workloads(handle.objects)
+        self._memo = answers.memo_key(self.name, handle)
+        self._recent: OrderedDict[int, Shape] = OrderedDict()
+        self._mismatch = self.reasons.number(Code.UNSCHEDULABLE, _MISMATCH)
+        self._missing = self.reasons.number(Code.UNRESOLVABLE, f"{_MISMATCH} (missing required label)")
+
+    def interests(self) -> Sequence[Interest]:
+        return (
+            Interest("AssignedPod", frozenset(("Add", "Label", "Delete")), self._pod_hint),
+            Interest("UnscheduledPod", frozenset(("Label",)), self._pod_hint),
+            Interest("Node", frozenset(("Add", "Delete", "Label", "Taint")), self._node_hint),
+        )
+
+    # -- filter ------------------------------------------------------------------------------------------------------
+
+    def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
+        compiled = self._compiled(pod.shape)
+        if compiled.failure is not None:
+            return compiled.failure
+        return answers.PASS_ALL if compiled.hard else answers.SKIP_FILTER
+
+    def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
+        found: Reasons16 | None = None
+        for one in self._compiled(pod.shape).hard:
+            verdicts = self._verdicts(one)
+            answer: Reasons16 = verdicts[one.domains.column.ids.data[rows]]
+            found = answer if found is None else np.where(found == 0, answer, found)
+        return answers.passes(rows, self.table.size) if found is None else found
+
+    def _verdicts(self, one: Constraint) -> Reasons16:
+        """By number of domain, for one more pod there."""
+        sums, present = one.domains.sync(), one.domains.present
+        least = int(sums[present].min()) if len(present) and len(present) >= one.min_domains else 0
+        verdicts: Reasons16 = (sums > one.max_skew + least - one.self_match).astype(np.int16)
+        verdicts *= self._mismatch
+        verdicts[0] = self._missing
+        return verdicts
+
+    # -- score -------------------------------------------------------------------------------------------------------
+
+    def pre_score(self, state: CycleState, pod: PodInfo, rows: RowArray) -> Status:
+        compiled = self._compiled(pod.shape)
+        if compiled.failure is not None:
+            return compiled.failure.status
+        if not compiled.soft:
+            return SKIP
+        complete = self._complete(compiled, rows)
+        judged = rows if complete is None else rows[complete]
+        weights = []
+        for one in compiled.soft:
+            one.domains.sync()
+            if one.key == HOSTNAME:
+                size = len(judged)
+            else:
+                size = int(np.count_nonzero(np.bincount(one.domains.ids()[judged])))
+            weights.append(math.log(size + 2))
+        state.data[self.name] = _Scoring(weights, complete)
+        return SUCCESS
+
+    def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:
+        compiled = self._compiled(pod.shape)
+        scoring: _Scoring = state.data[self.name]
+        total: NDArray[np.float64] = np.zeros(count(rows, self.table.size))
+        for one, weight in zip(compiled.soft, scoring.weights, strict=True):
+            ids = one.domains.column.ids.data[rows]
+            if one.key == HOSTNAME:
+                part = one.counter.data[rows] * weight + (one.max_skew - 1)
+                part[ids == 0] = 0.0
+                total += part
+            else:
+                by_domain = one.domains.sums * weight + (one.max_skew - 1)
+                by_domain[0] = 0.0
+                total += by_domain[ids]
+        found: IntArray = np.floor(total + 0.5).astype(np.int64)
+        complete = self._complete(compiled, rows)
+        if complete is not None:
+            found[~complete] = 0
+        return found
+
+    def normalize(self, state: CycleState, pod: PodInfo, rows: RowArray, scores: IntArray) -> IntArray:
+        scoring: _Scoring = state.data[self.name]
+        complete = scoring.complete
+        judged = scores if complete is None else scores[complete]
+        if not len(judged):
+            return np.zeros(len(scores), np.int64)
+        lowest, highest = int(judged.min()), int(judged.max())
+        if highest == 0:
+            found = np.full(len(scores), MAX_SCORE, np.int64)
+        else:
+            found = (highest + lowest - scores) * MAX_SCORE // highest
+        if complete is not None:
+            found[~complete] = 0
+        return found
+
+    def _complete(self, compiled: _Compiled, rows: Rows) -> Mask | None:
+        """Which rows have the labels of all soft constraints; None when all have, or need not."""
+        complete: Mask | None = None
+        for one in compiled.soft if compiled.strict else ():
+            there = one.domains.column.ids.data[rows] != 0
+            complete = there if complete is None else complete & there
+        return None if complete is None or complete.all() else complete
+
+    # -- the shape ---------------------------------------------------------------------------------------------------
+
+    def _compiled(self, shape: Shape) -> _Compiled:
+        version = self._workloads.version(shape.namespace)
+        found: _Compiled | None = shape.memo.get(self._memo)
+        if found is None or found.version != version:
+            found = shape.memo[self._memo] = self._compile(shape, version)
+        if found.hard or found.soft:
+            self._keep(shape)
+        return found
+
+    def _compile(self, shape: Shape, version: int) -> _Compiled:
+        constraints = self._constraints(shape)
+        hard = [one for one in constraints if one.when_unsatisfiable == HARD]
+        soft = [one for one in constraints if one.when_unsatisfiable == SOFT]
+        strict = bool(shape.pod.spec.topology_spread_constraints) or not self._system
+        table, counters = self.table, self.handle.counters
+        try:
+            return _Compiled(
+                version,
+                compile_constraints(table, counters, shape, hard, all_keys=True),
+                compile_constraints(table, counters, shape, soft, all_keys=strict),
+                strict,
+            )
+        except SelectorError as broken:
+            return _Compiled(version, failure=PreFilterResult(error(str(broken))))
+
+    def _constraints(self, shape: Shape) -> Sequence[TopologySpreadConstraint]:
+        own = shape.pod.spec.topology_spread_constraints
+        if own or not self._defaults:
+            return own
+        selector = self._workloads.selector(shape)
+        if selector is None:
+            return ()
+        return [msgspec.structs.replace(one, label_selector=selector) for one in self._defaults]
+
+    def _keep(self, shape: Shape) -> None:
+        """Note that the shape was used; forget what was compiled for the one not used for longest."""
+        recent = self._recent
+        recent[shape.id] = shape
+        recent.move_to_end(shape.id)
+        if len(recent) > self.RECENT:
+            recent.popitem(last=False)[1].memo.pop(self._memo, None)
+
+    # -- what may help -----------------------------------------------------------------------------------------------
+
+    def _pod_hint(self, pod: PodInfo, old: Any, new: Any) -> bool:
+        """A pod that the constraints count came, went, or changed sides."""
+        before, after = answers.as_pod(old), answers.as_pod(new)
+        one = after or before
+        if one is None:
+            return True
+        own = one.metadata.uid == pod.uid
+        if not own and (not one.spec.node_name or one.metadata.namespace != pod.namespace):
+            return False
+        constraints = self._constraints(pod.shape)
+
+        def counts(changed: Pod | None) -> list[bool]:
+            labels = changed.metadata.labels if changed else None
+            return [
+                labels is not None and c.label_selector is not None and c.label_selector.matches(labels)
+                for c in constraints
+            ]
+
+        return counts(before) != counts(after)
+
+    def _node_hint(self, pod: PodInfo, old: Any, new: Any) -> bool:
+        """A node that counts came or went, or is in another domain now."""
+        before, after = answers.as_node(old), answers.as_node(new)
+        constraints = self._constraints(pod.shape)
+        keys = [one.topology_key for one in constraints]
+        if _place(before, keys) != _place(after, keys):
+            return True
+        honoured = any(one.node_taints_policy == "Honor" for one in constraints)
+        return honoured and before is not None and after is not None and before.spec.taints != after.spec.taints
+
+
+def _place(node: Node | None, keys: Sequence[str]) -> tuple[str, ...] | None:
+    """The node's domains; None unless it has all the labels."""
+    if node is None or any(key not in node.metadata.labels for key in keys):
+        return None
+    return tuple(node.metadata.labels[key] for key in keys)

@@ -1,0 +1,90 @@
+"""Which services and controllers a pod belongs to, as the selector that default spreading counts by (spec 05 §4).
+
+Only selectors are kept of services, ReplicaSets, StatefulSets and ReplicationControllers. `version(namespace)` changes
+when one of that namespace does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from control.scheduler.handle import Objects
+from control.scheduler.pods import Shape
+from koordlet.api.core import ReplicaSet, ReplicationController, Service, StatefulSet
+from koordlet.api.meta import LabelSelector
+
+
+class Workloads:
+    """Follows the informers; empty without them."""
+
+    def __init__(self, objects: Objects | None) -> None:
+        self._versions: dict[str, int] = {}
+        self._services: dict[str, dict[str, dict[str, str]]] = {}
+        """namespace -> name -> selector"""
+        self._controllers: dict[tuple[str, str, str], LabelSelector] = {}
+        """(kind, namespace, name) -> selector"""
+        if objects is not None:
+            self._follow(objects, Service, self._service)
+            for kind in (ReplicaSet, StatefulSet, ReplicationController):
+                self._follow(objects, kind, self._controller)
+
+    def version(self, namespace: str) -> int:
+        return self._versions.get(namespace, 0)
+
+    def selector(self, shape: Shape) -> LabelSelector | None:
+        """What the pod's services and its controller select by; None when that is everything or nothing is known."""
+        labels: dict[str, str] = {}
+        for selector in self._services.get(shape.namespace, {}).values():
+            if _covers(selector, shape.labels):
+                labels.update(selector)
+        expressions = []
+        owner = next((one for one in shape.pod.metadata.owner_references if one.controller), None)
+        if owner is not None:
+            found = self._controllers.get((owner.kind, shape.namespace, owner.name))
+            if found is not None:
+                labels.update(found.match_labels)
+                expressions = found.match_expressions
+        return LabelSelector(match_labels=labels, match_expressions=expressions) if labels or expressions else None
+
+    def _follow(self, objects: Objects, kind: type[Any], take: Callable[[Any, bool], None]) -> None:
+        objects.informer(kind).add_handler(
+            on_add=lambda new: take(new, True),
+            on_update=lambda _, new: take(new, True),
+            on_delete=lambda old: take(old, False),
+        )
+
+    def _service(self, service: Service, there: bool) -> None:
+        meta = service.metadata
+        known = self._services.setdefault(meta.namespace, {})
+        before = known.get(meta.name)
+        after = service.spec.selector if there and service.spec.selector else None
+        if after is None:
+            known.pop(meta.name, None)
+        else:
+            known[meta.name] = after
+        self._changed(meta.namespace, before != after)
+
+    def _controller(self, controller: Any, there: bool) -> None:
+        meta = controller.metadata
+        key = (controller.kind, meta.namespace, meta.name)
+        before = self._controllers.get(key)
+        after = _selector(controller) if there else None
+        if after is None:
+            self._controllers.pop(key, None)
+        else:
+            self._controllers[key] = after
+        self._changed(meta.namespace, before != after)
+
+    def _changed(self, namespace: str, changed: bool) -> None:
+        if changed:
+            self._versions[namespace] = self._versions.get(namespace, 0) + 1
+
+
+def _selector(controller: Any) -> LabelSelector | None:
+    selector = controller.spec.selector
+    return LabelSelector(match_labels=selector) if isinstance(selector, dict) else selector
+
+
+def _covers(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    return all(labels.get(key) == value for key, value in selector.items())
