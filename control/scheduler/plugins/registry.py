@@ -15,9 +15,9 @@ from control.scheduler.plugins.nodename import NodeName
 from control.scheduler.plugins.nodeports import NodePorts
 from control.scheduler.plugins.noderesourcesfit import NodeResourcesFit
 from control.scheduler.plugins.nodeunschedulable import NodeUnschedulable
+from control.scheduler.plugins.podtopologyspread import PodTopologySpread
 from control.scheduler.plugins.prioritysort import PrioritySort
 from control.scheduler.plugins.schedulinggates import SchedulingGates
-from control.scheduler.plugins.podtopologyspread import PodTopologySpread
 from control.scheduler.plugins.tainttoleration import TaintToleration
 from control.scheduler.plugins.volumes import NodeVolumeLimits, VolumeBinding, VolumeRestrictions, VolumeZone
 
