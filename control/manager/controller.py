@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from control.manager.context import Context
 from koordlet.app.metrics import MetricSet
 from koordlet.app.periodic import is_cancelled
+from koordlet.app.turns import give_way
 from koordlet.kube import WorkQueue
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -76,7 +77,8 @@ class Controller(ABC):
             await self.queue.shutdown()
 
     async def reconcile_once(self, key: str) -> float | None:
-        """`reconcile`, measured."""
+        """`reconcile`, measured. A queue of many keys gives way to webhooks between two of them."""
+        await give_way()
         begun, result = self.context.clock.monotonic(), "error"
         self._metrics.active.labels(self.name).inc()
         try:

@@ -36,9 +36,10 @@ from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.flags import FlagError
 from koordlet.app.gates import FeatureGates
 from koordlet.app.health import Health
-from koordlet.app.heap import settle_heap
+from koordlet.app.heap import SETTLE_SECONDS, settle_heap
 from koordlet.app.http import ListenError, Server
 from koordlet.app.logging import get_logger
+from koordlet.app.periodic import Periodic
 from koordlet.app.runner import Runner
 from koordlet.app.version import user_agent
 from koordlet.kube import Client, Config, EventRecorder
@@ -106,6 +107,8 @@ class Manager:
         for service in (context.events, context.config, context.caches):
             runner.add(service)
         runner.add(_Once("caches-synced", self._caches_synced))
+        if self._alone:
+            runner.add(Periodic("settle-heap", SETTLE_SECONDS, settle_heap, jitter=0.2, registry=context.internal))
         if self.server is not None:
             self._serve_webhooks(self.server)
         runner.spawn("controllers", lambda: lead(context, self.controllers))
@@ -143,10 +146,10 @@ class Manager:
         }
         if options.metrics_addr == options.health_probe_addr and not options.metrics_addr.endswith(":0"):
             self.pages["metrics"] = self.pages["probes"] = Server(
-                options.metrics_addr, registries=pages, health=self.health
+                options.metrics_addr, registries=pages, health=self.health, sliced=True
             )
         else:
-            self.pages["metrics"] = Server(options.metrics_addr, registries=pages)
+            self.pages["metrics"] = Server(options.metrics_addr, registries=pages, sliced=True)
             self.pages["probes"] = Server(options.health_probe_addr, health=self.health)
         for server in dict.fromkeys(self.pages.values()):
             self.runner.add(server)
@@ -178,8 +181,6 @@ class Manager:
             late = [i for i in (*caches.informers.values(), config.informer) if not i.synced.is_set()]
             reasons = "; ".join(f"{i.name}: {i.problem}" for i in late)
             raise StartFailed(f"caches are not filled after {CACHE_SECONDS:g} s: {reasons}") from error
-        if self._alone:
-            settle_heap()
 
     async def _certificates(self, rotation: Rotation) -> None:
         try:

@@ -13,6 +13,9 @@ import ctypes
 import gc
 
 MMAP_THRESHOLD = TRIM_THRESHOLD = 256 * 1024
+SETTLE_SECONDS = 3600.0
+"""Between two calls of `settle_heap`."""
+_NEVER = 1 << 30
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
@@ -35,7 +38,12 @@ def settle_heap() -> None:
     """Take what lives now out of the garbage collector's sight, for a process whose large tables have just been filled.
 
     A full collection looks at every object: 1.5 s for 100,000 cached pods, during which nothing else runs. What is
-    replaced later is freed by its reference count as ever; only cycles among what lives now would stay.
+    replaced later is freed by its reference count as ever; only cycles among what lives now would stay. What comes
+    later adds up to as many objects within minutes, so the collector makes no full collections of its own from here on:
+    this is to be called again now and then (`SETTLE_SECONDS`), which finds the cycles of that time.
     """
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, _NEVER)
+    gc.unfreeze()
     gc.collect()
     gc.freeze()

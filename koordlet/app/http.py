@@ -16,7 +16,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from koordlet.app.exposition import packed_page, page
+from koordlet.app.exposition import packed_page, page, sliced_page
 from koordlet.app.health import Health, Result
 from koordlet.app.logging import describe, get_logger
 
@@ -58,7 +58,9 @@ class Server:
         health: Health | None = None,
         routes: Iterable[web.RouteDef] = (),
         tls: ssl.SSLContext | None = None,
+        sliced: bool = False,
     ) -> None:
+        """`sliced`: a page of metrics is made piece by piece and gives way to others of the loop in between."""
         self.name = "http"
         self.addr = addr
         self.health = health or Health()
@@ -75,7 +77,7 @@ class Server:
         self.app.router.add_get("/readyz/{check}", self._ready)
         for path, registry in (registries or {}).items():
             several = (registry,) if isinstance(registry, CollectorRegistry) else tuple(registry)
-            self.app.router.add_get(path, _metrics_page(several))
+            self.app.router.add_get(path, _metrics_page(several, sliced))
         self.app.router.add_routes(routes)
 
     @property
@@ -136,12 +138,15 @@ def _page(request: web.Request, title: str, results: list[Result]) -> web.Respon
 
 
 def _metrics_page(
-    registries: tuple[CollectorRegistry, ...],
+    registries: tuple[CollectorRegistry, ...], sliced: bool
 ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def handler(request: web.Request) -> web.StreamResponse:
         packed = "gzip" in request.headers.get("Accept-Encoding", "")
         try:
-            body = packed_page(registries) if packed else page(registries)
+            if sliced:
+                body = await sliced_page(registries, packed=packed)
+            else:
+                body = packed_page(registries) if packed else page(registries)
         except Exception as error:
             log.exception("Metrics page failed", path=request.path, err=error)
             return web.Response(status=500, text=f"cannot collect metrics: {describe(error)}\n")

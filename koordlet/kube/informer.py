@@ -25,6 +25,7 @@ from koordlet.api import wire
 from koordlet.api.registry import Resource
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
+from koordlet.app.turns import give_way
 from koordlet.kube.client import PAGE, Client
 from koordlet.kube.decode import Object, ObjectDecoder, decode_meta, resource_of, where_of
 from koordlet.kube.errors import VERSION_TOO_LARGE, ApiError, ConnectionFailed, Gone, KubeError
@@ -220,8 +221,7 @@ class Informer(Generic[T]):
                         self._malformed(error, "" if meta is None else meta.key)
                         if meta is not None:
                             fresh[meta.key] = None
-                    if count % _BATCH == _BATCH - 1:
-                        await asyncio.sleep(0)
+                    await self._pause(count)
         await self._replace(fresh)
         self._version = version
         self._contact()
@@ -234,9 +234,15 @@ class Informer(Generic[T]):
         for count, (key, obj) in enumerate(fresh.items()):
             if obj is not None:
                 self._upsert(key, obj)
-            if count % _BATCH == _BATCH - 1:
-                await asyncio.sleep(0)
+            await self._pause(count)
         self._metrics.objects.labels(self.name).set(len(self.store))
+
+    async def _pause(self, count: int) -> None:
+        """Between two objects of a list: the first list is waited for, later ones come while others have work."""
+        if self.synced.is_set():
+            await give_way()
+        elif count % _BATCH == _BATCH - 1:
+            await asyncio.sleep(0)
 
     async def _watch(self) -> None:
         begun = self._client.clock.monotonic()
@@ -258,6 +264,7 @@ class Informer(Generic[T]):
                     self._apply(event)
                     self._backoff.reset()
                     self._contact()
+                    await give_way()
         finally:
             if self._client.clock.monotonic() - begun >= _HEALTHY_SECONDS:
                 self._backoff.reset()
@@ -327,8 +334,7 @@ class Informer(Generic[T]):
             if self.store.get(obj.metadata.key) is obj:  # else told of, or gone, while others had their turn
                 for handler in self._handlers:
                     self._tell(handler.on_update, obj, obj)
-            if count % _BATCH == _BATCH - 1:
-                await asyncio.sleep(0)
+            await self._pause(count)
 
 
 class ObjectInformer(Informer[T]):

@@ -13,7 +13,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -187,18 +187,8 @@ def lending(nodes: int, pods: int, rounds: int) -> list[Figure]:
             longest = max(longest, time.process_time() - began)
         return longest
 
-    def pretend_written() -> None:
-        """The Nodes as they would be after everything was written: what follows finds nothing to do."""
-        for start in range(0, len(names), CHUNK):
-            for result, decision in controller._work_out(names[start : start + CHUNK]):
-                table.put_node(written(result.node, decision.status, decision.meta))
-                found = to_builtins(table.topologies[result.node.metadata.name])
-                zones = new_zones(found["zones"], result, refresh=True)
-                if zones is not None:
-                    table.put_topology(convert({**found, "zones": zones}, NodeResourceTopology))
-
     first = median(1, lambda: chunks(table._forget_rows))
-    pretend_written()
+    pretend_written(controller, names)
     everything = median(rounds, lambda: chunks(table._forget_rows))
     settled = median(rounds, lambda: chunks())
     longest = 1000 * statistics.median(chunks(table._forget_rows) for _ in range(rounds))
@@ -214,6 +204,18 @@ def lending(nodes: int, pods: int, rounds: int) -> list[Figure]:
         Figure("manager_resident", full / 2**20, "MiB", 1024.0),
         Figure("manager_resident_for_the_cluster", (full - empty) / 2**20, "MiB"),
     ]
+
+
+def pretend_written(controller: NodeResourceController, names: Sequence[str]) -> None:
+    """The Nodes as they would be after everything was written: what follows finds nothing to do."""
+    table = controller.table
+    for start in range(0, len(names), CHUNK):
+        for result, decision in controller._work_out(names[start : start + CHUNK]):
+            table.put_node(written(result.node, decision.status, decision.meta))
+            found = to_builtins(table.topologies[result.node.metadata.name])
+            zones = new_zones(found["zones"], result, refresh=True)
+            if zones is not None:
+                table.put_topology(convert({**found, "zones": zones}, NodeResourceTopology))
 
 
 def written(node: Node, status: Any, meta: Any) -> Node:

@@ -1,9 +1,19 @@
 """How long pods wait for koord-manager's admission: /mutate-pod and /validate-pod at a steady rate over HTTPS.
 
-Run: `python tests/scale/bench_webhook.py [--rate 200] [--seconds 20] [--profiles 50]`. The server is a process of its
-own, the real one, with caches as in a cluster of that many profiles and namespaces; requests are sent when they are
-due (an open loop, so that a slow answer does not slow the questions), first a mutation, then the validation of its
-kind of pod. Times run from when a request was due to its whole answer. Half of the pods become best effort.
+Run: `python tests/scale/bench_webhook.py [--rate 200] [--seconds 20] [--profiles 50] [--nodes 5000 --pods 100000]`. The
+server is a process of its own, the real one, with caches as in a cluster of that many profiles and namespaces; requests
+are sent when they are due (an open loop, so that a slow answer does not slow the questions), first a mutation, then the
+validation of its kind of pod. Times run from when a request was due to its whole answer. Half of the pods become best
+effort.
+
+Twice: `webhook_…` is the server alone, as on a replica that does not lead; `webhook_leading_…` has the noderesource
+controller beside it in the same loop, with that many nodes and pods in its caches, all nodes worked out every five
+seconds (in a cluster thirty), their reports coming in once a minute each, and its metrics page read every five seconds.
+
+A machine that others use has a tail of its own. So a control is asked in the same run, from the same loop, half an
+interval after each request: a TLS server without any HTTP framework in a third process, which sends back what it got.
+`…_control_…` are its times, `…_p99_to_control` is how many times as long ours takes, and `…_machine_share_of_tail`
+which part of our p99 the control has, too: near 1 says that the figure is about the machine.
 """
 
 from __future__ import annotations
@@ -13,11 +23,11 @@ import asyncio
 import contextlib
 import json
 import signal
-import ssl
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,6 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from control.manager.caches import Caches
 from control.manager.config import ConfigCache
 from control.manager.context import Context
+from control.manager.noderesource.controller import NodeResourceController
 from control.manager.options import Options
 from control.manager.webhook.certificates import make
 from control.manager.webhook.certstore import FileStore
@@ -40,17 +51,24 @@ from control.manager.webhooks.validatehooks import ValidatePod
 from koordlet.api import gates as api_gates
 from koordlet.api.config import ClusterColocationProfile
 from koordlet.api.core import Namespace, PriorityClass
+from koordlet.api.nodemetric import NodeMetric
 from koordlet.api.priority import BANDS
 from koordlet.api.quota import ElasticQuota
-from koordlet.api.wire import convert
+from koordlet.api.sloconfig import configmap
+from koordlet.api.wire import convert, encode, json_decoder
 from koordlet.app.flags import read
 from koordlet.app.gates import FeatureGates
+from koordlet.app.heap import settle_heap
+from koordlet.app.http import Server
+from koordlet.app.runner import run
+from koordlet.app.turns import give_way
 from koordlet.kube import Client, Config, EventRecorder
+from tests.scale.bench_manager import objects, pretend_written
 from tests.scale.figures import Figure, report
+from tests.scale.webhookload import CONTROL, Asker, echo
 
 NAMESPACES = 200
 QUOTAS = 200
-WARM_SECONDS = 2.0
 
 
 def context(profiles: int) -> Context:
@@ -86,20 +104,73 @@ def context(profiles: int) -> Context:
     return Context(read(Options, []), gates, client, caches, config, events, framework, internal, CollectorRegistry())
 
 
-async def serve(folder: Path, profiles: int) -> None:
+async def serve(folder: Path, profiles: int, nodes: int, pods: int) -> None:
     """The server's process: prints its port, runs until SIGTERM."""
     made = context(profiles)
-    FileStore(folder).replace(make("localhost", datetime.now(UTC)))
+    controller = NodeResourceController(made) if nodes else None
+    if controller is not None:
+        fill(controller, nodes, pods)
+    reports = [encode(one) for one in made.caches.informer(NodeMetric).list()]
     server = WebhookServer(folder, host="127.0.0.1", port=0, registry=made.framework)
     server.register(MutatePod(made))
     server.register(ValidatePod(made))
     await server.start()
+    settle_heap()  # as the process does once its caches are filled
     print(server.port, flush=True)
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    work = asyncio.create_task(lead(controller, reports) if controller is not None else asyncio.sleep(0))
     await ended.wait()
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
     await server.stop()
     await made.client.close()
+
+
+def fill(controller: NodeResourceController, nodes: int, pods: int) -> None:
+    """A cluster in the caches, in which everything is written already."""
+    made = controller.context
+    for kind, raw in objects(nodes, pods):
+        obj = json_decoder(kind).decode(raw)
+        made.caches.informer(kind)._upsert(obj.metadata.key, obj)
+    made.config._current, _ = configmap.load(configmap.UNREAD, {"colocation-config": '{"enable": true}'})
+    pretend_written(controller, sorted(controller.table.nodes))
+
+
+async def lead(controller: NodeResourceController, reports: list[bytes]) -> None:
+    """What a leader does beside webhooks: sweeps of all nodes, reports that come in, pages of metrics."""
+    made = controller.context
+    metrics = made.caches.informer(NodeMetric)
+    pages = Server("127.0.0.1:0", registries={"/internal-metrics": (made.internal,)}, sliced=True)
+    await pages.start()
+
+    async def hear() -> None:
+        """Two watch events at once, forty times a second: 5,000 nodes report once a minute."""
+        number, decoder = 0, json_decoder(NodeMetric)
+        while True:
+            for _ in range(max(1, len(reports) // 2400)):
+                obj = decoder.decode(reports[number % len(reports)])
+                number += 1
+                obj.metadata.resource_version = str(1 + number)
+                metrics._upsert(obj.metadata.key, obj)
+                await give_way()
+            await asyncio.sleep(0.025)
+
+    async def everything() -> None:
+        async with aiohttp.ClientSession() as session:
+            while True:
+                await asyncio.sleep(5.0)
+                controller._all()
+                async with session.get(f"{pages.url}/internal-metrics") as answer:
+                    await answer.read()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(controller._sweep_for_ever())
+            group.create_task(hear())
+            group.create_task(everything())
+    finally:
+        await pages.stop()
 
 
 def pod(number: int) -> dict[str, Any]:
@@ -152,75 +223,80 @@ def review(number: int) -> bytes:
     return json.dumps({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}).encode()
 
 
-async def ask(port: int, ca: Path, rate: float, seconds: float) -> dict[str, list[float]]:
-    """Milliseconds of each answer, by path."""
-    tls = ssl.create_default_context(cafile=str(ca))
-    times: dict[str, list[float]] = {"/mutate-pod": [], "/validate-pod": []}
-    paths, bodies = list(times), [review(number) for number in range(400)]
-    wrong = 0
-    tasks: set[asyncio.Task[None]] = set()
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=tls)) as session:
-
-        async def one(number: int, due: float, *, counts: bool) -> None:
-            nonlocal wrong
-            path = paths[number % 2]
-            headers = {"Content-Type": "application/json"}
-            url = f"https://localhost:{port}{path}"
-            async with session.post(url, data=bodies[number // 2 % len(bodies)], headers=headers) as answer:
-                response = (await answer.json())["response"]
-            if counts:
-                times[path].append((time.perf_counter() - due) * 1e3)
-            wrong += not response["allowed"] or (path == "/mutate-pod" and number // 2 % 2 and "patch" not in response)
-
-        began = time.perf_counter()
-        for number in range(int((WARM_SECONDS + seconds) * rate)):
-            due = began + number / rate
-            delay = due - time.perf_counter()
-            await asyncio.sleep(max(0.0, delay))
-            task = asyncio.create_task(one(number, due, counts=number >= WARM_SECONDS * rate))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-        await asyncio.gather(*tasks)
-    if wrong:
-        raise SystemExit(f"{wrong} answers were not as they should be")
-    return times
-
-
 def quantile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
+def wrong(path: str, number: int, response: Any) -> bool:
+    """Every pod is admitted, and every second one is in a namespace with profiles."""
+    return not response["allowed"] or (path == "/mutate-pod" and number % 2 == 1 and "patch" not in response)
+
+
+@contextlib.contextmanager
+def process(*arguments: str) -> Iterator[tuple[psutil.Process, int]]:
+    """One of ours, and the port that it printed."""
+    with subprocess.Popen(
+        [sys.executable, str(Path(__file__).resolve()), *arguments], stdout=subprocess.PIPE, text=True
+    ) as started:
+        try:
+            assert started.stdout is not None
+            yield psutil.Process(started.pid), int(started.stdout.readline())
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                started.terminate()
+
+
+def measure(prefix: str, args: argparse.Namespace, nodes: int, pods: int) -> list[Figure]:
+    """Figures of one kind of server."""
+    with tempfile.TemporaryDirectory() as folder:
+        FileStore(Path(folder)).replace(make("localhost", datetime.now(UTC)))
+        own = (f"--serve={folder}", f"--profiles={args.profiles}", f"--nodes={nodes}", f"--pods={pods}")
+        with process(*own) as (server, port), process(f"--control={folder}") as (_, control):
+            asker = Asker(port, control, Path(folder) / "ca-cert.pem", [review(one) for one in range(400)], wrong)
+            before, began = sum(server.cpu_times()[:2]), time.perf_counter()
+            settle_heap()
+            run(asker.run(["/mutate-pod", "/validate-pod"], args.rate, args.seconds))
+            cores = (sum(server.cpu_times()[:2]) - before) / (time.perf_counter() - began)
+            resident = server.memory_info().rss / 2**20
+    if asker.failed:
+        raise SystemExit(f"{asker.failed} answers were not as they should be")
+    machine = asker.times.pop(CONTROL)
+    tail = quantile(machine, 0.99)
+    figures = []
+    for path, values in asker.times.items():
+        name, p99 = f"{prefix}_{path.strip('/').replace('-', '_')}", quantile(values, 0.99)
+        figures.append(Figure(f"{name}_p50", quantile(values, 0.5), "ms"))
+        figures.append(Figure(f"{name}_p99", p99, "ms", 5.0))
+        figures.append(Figure(f"{name}_p99_to_control", p99 / tail, "times"))
+        figures.append(Figure(f"{name}_machine_share_of_tail", min(tail / p99, 1.0), "of 1"))
+    return [
+        *figures,
+        Figure(f"{prefix}_control_p50", quantile(machine, 0.5), "ms"),
+        Figure(f"{prefix}_control_p99", tail, "ms"),
+        Figure(f"{prefix}_server_cpu", cores, "cores"),
+        Figure(f"{prefix}_server_resident", resident, "MiB"),
+    ]
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=float, default=200.0)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--profiles", type=int, default=50)
+    parser.add_argument("--nodes", type=int, default=5000, help="0: only the server alone")
+    parser.add_argument("--pods", type=int, default=100000)
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--control", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve is not None:
-        asyncio.run(serve(args.serve, args.profiles))
+        run(serve(args.serve, args.profiles, args.nodes, args.pods))
         return 0
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, f"--serve={folder}", f"--profiles={args.profiles}"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-            try:
-                assert server.stdout is not None
-                port = int(server.stdout.readline())
-                process = psutil.Process(server.pid)
-                before, began = sum(process.cpu_times()[:2]), time.perf_counter()
-                times = asyncio.run(ask(port, Path(folder) / "ca-cert.pem", args.rate, args.seconds))
-                cores = (sum(process.cpu_times()[:2]) - before) / (time.perf_counter() - began)
-                resident = process.memory_info().rss / 2**20
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    server.terminate()
-    figures = []
-    for path, values in times.items():
-        name = path.strip("/").replace("-", "_")
-        figures.append(Figure(f"webhook_{name}_p50", quantile(values, 0.5), "ms"))
-        figures.append(Figure(f"webhook_{name}_p99", quantile(values, 0.99), "ms", 5.0))
-    figures.append(Figure("webhook_server_cpu", cores, "cores"))
-    figures.append(Figure("webhook_server_resident", resident, "MiB"))
+    if args.control is not None:
+        run(echo(args.control))
+        return 0
+    figures = measure("webhook", args, 0, 0)
+    if args.nodes:
+        figures += measure("webhook_leading", args, args.nodes, args.pods)
     return report("webhook", figures)
 
 

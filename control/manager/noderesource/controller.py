@@ -36,6 +36,7 @@ from koordlet.api.sloconfig.documents import COLOCATION_KEY
 from koordlet.api.sloconfig.lending import InterferencePolicyError, policy_of
 from koordlet.api.topology import NodeResourceTopology
 from koordlet.app.logging import get_logger
+from koordlet.app.turns import give_way
 from koordlet.kube import Conflict, KubeError, NotFound, PatchKind, TooManyRequests
 
 log = get_logger(__name__)
@@ -43,8 +44,8 @@ log = get_logger(__name__)
 FULL_SECONDS: Final = 30.0
 GATHER_SECONDS: Final = 0.2
 """Events come in bursts: those of so long are worked out together."""
-CHUNK: Final = 40
-"""Nodes worked out between two turns of the loop, which webhooks share: a few milliseconds."""
+CHUNK: Final = 10
+"""Nodes worked out together: two milliseconds, after which webhooks have the loop."""
 PAUSES: Final = (0.01, 0.05, 0.25)
 """Before the second, third and fourth attempt after a conflict or a 429; a tenth of it at random on top."""
 
@@ -169,7 +170,7 @@ class NodeResourceController(Controller):
             names, self.table.dirty = sorted(self.table.dirty), set()
             for start in range(0, len(names), CHUNK):
                 self.sweep_safely(names[start : start + CHUNK])
-                await asyncio.sleep(0)
+                await give_way()
 
     def sweep_safely(self, names: Sequence[str]) -> None:
         """`sweep`, or each node alone where one of them cannot be worked out, so that only that one waits."""

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from koordlet.api import names
 from koordlet.app.clock import Clock
+from koordlet.app.exposition import Table
 from koordlet.app.metrics import MetricSet
 
 EXPIRES: Final = 300.0
@@ -59,7 +60,8 @@ class LendingCollector(Collector):
         return list(self._families())
 
     def collect(self) -> Iterator[Metric]:
-        amounts, nodes, percent = self._families()
+        empty, nodes, percent = self._families()
+        amounts: list[tuple[tuple[str, str, str], float]] = []
         fresh = self._clock.monotonic() - EXPIRES
         counts: dict[str, int] = {}
         for name, told in self._told.items():
@@ -71,11 +73,11 @@ class LendingCollector(Collector):
                     percent.add_metric([name, resource], left)
             for label_pair, lent in ((_BATCH, told.batch), (_MID, told.mid)):
                 if lent is not None:
-                    amounts.add_metric([name, label_pair[0], "integer"], lent[0] / 1000)
-                    amounts.add_metric([name, label_pair[1], "byte"], lent[1])
+                    amounts.append(((name, label_pair[0], "integer"), lent[0] / 1000))
+                    amounts.append(((name, label_pair[1], "byte"), float(lent[1])))
         for reason, count in sorted(counts.items()):
             nodes.add_metric([reason], count)
-        yield from (amounts, nodes, percent)
+        yield from (Table(empty, _AMOUNT_LABELS, amounts), nodes, percent)
 
     @staticmethod
     def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
@@ -83,7 +85,7 @@ class LendingCollector(Collector):
             GaugeMetricFamily(
                 "slo_controller_node_extended_resource_allocatable_internal",
                 "Calculated batch and mid resources before they are filtered: cores and bytes.",
-                labels=["node", "resource", "unit"],
+                labels=_AMOUNT_LABELS,
             ),
             GaugeMetricFamily(
                 "koord_manager_lending_nodes", "Nodes by why they lend what they lend.", labels=["reason"]
@@ -96,5 +98,6 @@ class LendingCollector(Collector):
         )
 
 
+_AMOUNT_LABELS: Final = ("node", "resource", "unit")
 _BATCH: Final = (names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY)
 _MID: Final = (names.RESOURCE_MID_CPU, names.RESOURCE_MID_MEMORY)

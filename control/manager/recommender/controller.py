@@ -11,7 +11,6 @@ learned anew from what comes. Bounds: one model (two histograms, 3 kB) a contain
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -37,6 +36,7 @@ from koordlet.api.core import Pod
 from koordlet.api.nodemetric import NodeMetric
 from koordlet.api.wire import to_builtins
 from koordlet.app.logging import get_logger
+from koordlet.app.turns import give_way
 from koordlet.kube import Conflict, KubeError, NotFound, TooManyRequests, merge_diff
 
 log = get_logger(__name__)
@@ -44,8 +44,8 @@ log = get_logger(__name__)
 PASS = "pass"
 AGAIN_SECONDS = 1.0
 """After a Recommendation changed: several changes make one pass."""
-YIELD_EVERY = 2000
-"""Pods put into groups before others have their turn."""
+YIELD_EVERY = 100
+"""Pods put into groups before others may have their turn."""
 
 
 class RecommenderController(Controller):
@@ -87,7 +87,7 @@ class RecommenderController(Controller):
         self._groups = {uid: group for uid, group in self._groups.items() if uid in present}
         members = await self._members({each.metadata.namespace for each in wanted})
         now = self.context.clock.now()
-        reports = self._new_reports(
+        reports = await self._new_reports(
             {pod.spec.node_name for pods in members.by_namespace.values() for pod in pods if pod.spec.node_name}, now
         )
         for recommendation in wanted:
@@ -95,7 +95,7 @@ class RecommenderController(Controller):
                 await self._one(recommendation, members, reports, now)
             except KubeError as error:
                 log.warning("Recommendation not brought up to date", name=recommendation.metadata.key, err=error)
-            await asyncio.sleep(0)
+            await give_way()
         self._counters.models.set(sum(len(group.models) for group in self._groups.values()))
         return self._settings.interval
 
@@ -113,17 +113,18 @@ class RecommenderController(Controller):
             return found
         for number, pod in enumerate(self._pods.list()):
             if number % YIELD_EVERY == YIELD_EVERY - 1:
-                await asyncio.sleep(0)
+                await give_way()
             namespace = pod.metadata.namespace
             if namespace in namespaces and pod.status.phase not in ("Succeeded", "Failed"):
                 found.add(pod, self._lineage.of(namespace, pod.metadata))
         return found
 
-    def _new_reports(self, nodes: set[str], now: float) -> dict[str, Report]:
+    async def _new_reports(self, nodes: set[str], now: float) -> dict[str, Report]:
         """Of each node the report that no pass has used; what is stale or from the future is counted and left."""
         self._seen = {node: at for node, at in self._seen.items() if node in nodes}
         found: dict[str, Report] = {}
         for node in nodes:
+            await give_way()
             metric = self._reports.get(node)
             updated = metric.status.update_time if metric is not None else None
             if metric is None or updated is None or updated.unix <= self._seen.get(node, float("-inf")):

@@ -37,6 +37,8 @@ log = get_logger(__name__)
 MAX_BODY = 7 * 1024 * 1024
 MAX_SECONDS = 10.0
 RELOAD_SECONDS = 2.0
+KEEPALIVE_SECONDS = 120.0
+"""More than an API server keeps an idle connection (90 s): a handshake costs more than the whole answer."""
 
 
 class WebhookServer:
@@ -88,7 +90,9 @@ class WebhookServer:
         """Listen. Raises ListenError, OSError for unreadable certificates."""
         self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self.reload()
-        runner = web.AppRunner(self.app, access_log=None, handle_signals=False, shutdown_timeout=5.0)
+        runner = web.AppRunner(
+            self.app, access_log=None, handle_signals=False, shutdown_timeout=5.0, keepalive_timeout=KEEPALIVE_SECONDS
+        )
         await runner.setup()
         try:
             await web.TCPSite(

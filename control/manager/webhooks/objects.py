@@ -26,6 +26,15 @@ def typed(obj: Json, type: type[T], *, where: str = "") -> T:
         return wire.convert(obj, type, where=where)  # what people write, or an error that names the field
 
 
+def copied(value: Any) -> Any:
+    """A JSON value with maps and lists of its own; `copy.deepcopy` takes four times as long, half of an admission."""
+    if type(value) is dict:
+        return {key: copied(item) for key, item in value.items()}
+    if type(value) is list:
+        return [copied(item) for item in value]
+    return value
+
+
 def child(obj: Json, name: str) -> Json:
     """The object under `name`, made if it is absent or null."""
     value = obj.get(name)

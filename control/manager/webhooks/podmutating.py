@@ -8,7 +8,6 @@ the profiles.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from typing import Protocol
 
 from control.manager.webhooks.devices import normalise_gpus
 from control.manager.webhooks.errors import MutationError
-from control.manager.webhooks.objects import Json, child, typed
+from control.manager.webhooks.objects import Json, child, copied, typed
 from control.manager.webhooks.profiles import Matched, apply_profile, percent, skipped
 from control.manager.webhooks.quotatree import pod_quota_name, require_nodes, tree_selector
 from control.manager.webhooks.translation import keep_extended_resources, translate_pod
@@ -68,7 +67,7 @@ def mutate_pod(pod: Json, namespace: str, known: Knowledge, timer: Timer = lambd
 
     Raises MutationError for what can't be done, WireError for a pod that can't be read.
     """
-    result = copy.deepcopy(pod)
+    result = copied(pod)
     for name, step in known.before:
         with timer(name):
             step(result)

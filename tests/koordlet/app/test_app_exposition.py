@@ -14,7 +14,7 @@ from prometheus_client.core import (
     UnknownMetricFamily,
 )
 
-from koordlet.app.exposition import Table, packed_page, page
+from koordlet.app.exposition import Table, packed_page, page, sliced_page
 
 VALUES = st.one_of(st.floats(), st.integers(0, 10**12).map(float), st.sampled_from([0.0, -0.0, 1e6, 1234567.0, 1e21]))
 TEXT = st.text(max_size=8) | st.sampled_from(["a\\b", 'say "x"', "two\nlines", "zoë", ""])
@@ -91,3 +91,12 @@ def test_several_registries_and_metrics_that_are_no_tables():
     two.register(next(iter(table._collector_to_names)))
     assert page([one, two]) == generate_latest(one) + generate_latest(plain)
     assert gzip.decompress(packed_page([one, two])) == page([one, two])
+
+
+async def test_a_page_in_slices_is_the_same_page() -> None:
+    registry = CollectorRegistry()
+    Counter("sliced", "help", ["a"], registry=registry).labels("b").inc(3)
+    rows = [((str(number),), float(number)) for number in range(3000)]
+    registry.register(One(Table(GaugeMetricFamily("rows", "help", labels=["n"]), ["n"], rows)))
+    assert await sliced_page([registry], packed=False) == page([registry])
+    assert gzip.decompress(await sliced_page([registry], packed=True)) == page([registry])

@@ -64,3 +64,26 @@ assert gc.get_freeze_count() >= before + 1000
 assert gc.get_freeze_count() > len(gc.get_objects())
 """
     subprocess.run([sys.executable, "-c", PRELUDE + program], check=True, timeout=60)
+
+
+def test_a_settled_heap_grows_without_full_collections_until_it_is_settled_again() -> None:
+    program = """
+import gc, weakref
+from koordlet.app.heap import settle_heap
+class Ring:
+    def __init__(self): self.me = self
+full = []
+gc.callbacks.append(lambda phase, info: full.append(1) if phase == "stop" and info["generation"] == 2 else None)
+settle_heap()
+kept = Ring()
+gone = weakref.ref(kept)
+settle_heap()
+del kept
+full.clear()
+more = [[] for _ in range(400_000)]
+assert not full
+assert gone() is not None
+settle_heap()
+assert gone() is None
+"""
+    subprocess.run([sys.executable, "-c", PRELUDE + program], check=True, timeout=60)
