@@ -19,6 +19,7 @@ from control.ctl.parts import PARTS, Layout
 from control.ctl.progress import Progress
 from control.ctl.state import Lock, Settings
 from control.ctl.supervisor import Supervisor
+from control.standalone.kubelet import ownermark
 from control.standalone.kubelet.cgroups import CgroupError, CgroupTree
 
 CGROUP_ROUNDS = 250
@@ -56,13 +57,13 @@ def down(state_dir: Path, *, purge: bool = False, progress: Progress) -> Leftove
     with Lock(state_dir):
         supervisor = Supervisor(state_dir)
         settings = supervisor.state.settings
-        made = preflight.made_by_kubelet(layout.kubelet_root)  # before the kubelet forgets what it removed
+        made = _ours(preflight.made_by_kubelet(layout.kubelet_root), state_dir)  # before the kubelet forgets them
         for part in reversed(PARTS):
             with progress.step(part.name) as step:
                 orderly = supervisor.stop(part.name, part.stop_seconds)
                 step.done({None: "did not run", True: "stopped", False: "had to be killed"}[orderly])
         with progress.step("what killed parts left") as step:
-            step.done(clean(state_dir, made, settings))
+            step.done(clean(state_dir, made, settings.bpf_pin_dir if settings is not None else ""))
         if purge:
             with progress.step(f"files in {state_dir}") as step:
                 shutil.rmtree(state_dir)
@@ -70,8 +71,8 @@ def down(state_dir: Path, *, purge: bool = False, progress: Progress) -> Leftove
         return leftovers(state_dir, made, settings, purged=purge)
 
 
-def clean(state_dir: Path, made: list[str], settings: Settings | None) -> str:
-    """Remove what orderly stops would have removed; says what there was."""
+def clean(state_dir: Path, made: list[str], pin_dir: str) -> str:
+    """Remove what orderly stops would have removed; says what there was. `pin_dir` may be empty: none."""
     done = []
     if made and remove_cgroups(made):
         done.append("cgroups and their processes")
@@ -82,8 +83,8 @@ def clean(state_dir: Path, made: list[str], settings: Settings | None) -> str:
         processes.wait_gone(one.id, 5.0)
     if strays:
         done.append(f"{len(strays)} processes")
-    if settings is not None and settings.bpf_pin_dir:
-        directory = Path(settings.bpf_pin_dir)
+    if pin_dir:
+        directory = Path(pin_dir)
         if removed := bpffs.remove_pins(directory):
             done.append(f"{removed} pinned BPF objects")
         mount = bpffs.mount_point(directory)
@@ -108,6 +109,13 @@ def _tree() -> CgroupTree | None:
         return CgroupTree.discover(preflight.CGROUP_MOUNT)
     except CgroupError:
         return None
+
+
+def _ours(made: list[str], state_dir: Path) -> list[str]:
+    """Without groups that have meanwhile become another node's: it reclaimed them while we were dead."""
+    tree = _tree()
+    owners = {path: ownermark.read(tree, path) for path in made} if tree is not None else {}
+    return [path for path in made if (owner := owners.get(path)) is None or owner.state_dir == str(state_dir)]
 
 
 def remove_cgroups(made: list[str]) -> bool:

@@ -96,6 +96,8 @@ def _kubelet(layout: Layout, settings: Settings) -> list[str]:
         f"--kubeconfig={layout.kubeconfig(KUBELET)}",
         f"--node-name={settings.node_name}",
         f"--root-dir={layout.kubelet_root}",
+        f"--owner-dir={layout.root}",
+        f"--owner-pin-dir={settings.bpf_pin_dir}",
         f"--cgroup-driver={settings.cgroup_driver}",
         f"--port={settings.kubelet_port}",
         "--cleanup-on-exit",

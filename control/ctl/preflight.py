@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from control.ctl.errors import CtlError
+from control.standalone.kubelet import ownermark
 from control.standalone.kubelet.cgroups import CgroupError, CgroupTree
 from control.standalone.kubelet.naming import CgroupNames, Driver
+from control.standalone.kubelet.ownermark import Owner
 
 CGROUP_MOUNT = Path("/sys/fs/cgroup")
 WITHOUT_ROOT = (
@@ -35,6 +37,8 @@ class Facts:
     """Kubepods roots that exist, with every driver's name."""
     made: frozenset[str] = frozenset()
     """Cgroups that the stand-in kubelet of this state directory has made."""
+    others: Mapping[str, Owner] = field(default_factory=dict)
+    """Kubepods root -> the other node whose it is by its mark."""
     busy_ports: Mapping[str, int] = field(default_factory=dict)
     """Part -> port it wants and somebody else has."""
 
@@ -52,6 +56,7 @@ def gather(kubelet_root: Path, ports: Mapping[str, int], mount: Path = CGROUP_MO
         cgroups_writable=tree is not None and all(os.access(root, os.W_OK) for root in tree.roots.values()),
         kubepods=tuple(name for name in kubepods_roots() if tree is not None and tree.exists(name)),
         made=frozenset(made_by_kubelet(kubelet_root)),
+        others=other_nodes(tree, kubelet_root.parent) if tree is not None else {},
         busy_ports={part: port for part, port in ports.items() if port_busy(port)},
     )
 
@@ -75,6 +80,12 @@ def refuse(facts: Facts, wanted: Collection[str]) -> None:
             "cgroups are read-only here (a container without --privileged?)",
             "Run on the host, or `koordctl up --without kubelet` for an API server and koordlet.",
         )
+    for name, owner in facts.others.items():
+        if "kubelet" in wanted:
+            raise CtlError(
+                f"cgroup /{name} exists already: the node of {owner.state_dir} (kubelet pid {owner.pid}) has it",
+                f"Take that one down first: koordctl down --state-dir {owner.state_dir}",
+            )
     foreign = [name for name in facts.kubepods if name not in facts.made]
     if "kubelet" in wanted and foreign:
         raise CtlError(
@@ -86,6 +97,18 @@ def refuse(facts: Facts, wanted: Collection[str]) -> None:
     for part, port in facts.busy_ports.items():
         option = "--port" if part == "apiserver" else f"--{part}-port"
         raise CtlError(f"port {port} for {part} is in use", f"Choose another with {option} (0 takes a free one).")
+
+
+def other_nodes(tree: CgroupTree, own: Path) -> dict[str, Owner]:
+    """Kubepods root -> whose it is, of those that nodes of other state directories than `own` have for themselves."""
+    found: dict[str, Owner] = {}
+    for names in map(CgroupNames, Driver):
+        owner = ownermark.read(tree, names.root())
+        if owner is None or owner.state_dir == str(own):
+            continue
+        if not ownermark.strangers(tree, names, owner.state_dir):  # else a real kubelet has taken it over since
+            found[names.root()] = owner
+    return found
 
 
 def kubepods_roots() -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from control.ctl import cluster, preflight
+from control.ctl import cluster, preflight, reclaim
 from control.ctl.errors import CtlError
 from control.ctl.parts import NAMES, PARTS, Layout, Part
 from control.ctl.progress import Progress, Step
@@ -68,6 +68,9 @@ async def up(
             )
         settings = settle(supervisor.state.settings, given, running, os.uname().nodename.lower())
         missing = [part for part in wanted if part.name not in running]
+        if any(part.name == "kubelet" for part in missing):
+            for line in reclaim.reclaim(state_dir):
+                progress.good(line)
         facts = preflight.gather(layout.kubelet_root, {part.name: part.port(settings) for part in missing})
         preflight.refuse(facts, {part.name for part in missing})
         supervisor.settle(settings)

@@ -28,6 +28,7 @@ from control.standalone.kubelet.options import (
     amounts,
     kubelet_configuration,
 )
+from control.standalone.kubelet.ownermark import Owner
 from control.standalone.kubelet.podcgroups import PodCgroups
 from control.standalone.kubelet.podstate import PodStore
 from control.standalone.kubelet.process_runtime import ProcessRuntime
@@ -166,6 +167,7 @@ async def _serve(options: Options, node: str) -> int:
         absolute["cpu"].milli_value(),
         absolute["memory"].value(),
         options.enforce_allocatable,
+        Owner.this_process(options.owner_dir, options.owner_pin_dir) if options.owner_dir else None,
     )
     kubelet = Kubelet(
         NodeConfig(

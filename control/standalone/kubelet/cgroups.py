@@ -169,7 +169,7 @@ class CgroupTree:
         if killer is not None and killer.exists():
             _write(killer, "1")
         else:
-            for pid in pids:
+            for pid in pids - {0}:  # somebody of another PID namespace; to kill 0 would be to kill ourselves
                 try:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:

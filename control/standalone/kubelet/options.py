@@ -45,6 +45,8 @@ class Options(LoggingOptions):
     log_max_files: int = flag("container-log-max-files", 5, "log files kept a container", minimum=2)
     cleanup_on_exit: bool = flag("cleanup-on-exit", False, "on SIGTERM end all pods and remove all cgroups made")
     cleanup: bool = flag("cleanup", False, "end all pods of --root-dir, remove their cgroups, and exit")
+    owner_dir: str = flag("owner-dir", "", "mark our cgroups as this state directory's; empty: don't")
+    owner_pin_dir: str = flag("owner-pin-dir", "", "where the owner's koordlet pins BPF maps, for the mark")
     kube_api_qps: float = flag("kube-api-qps", 50.0, "requests a second to the API server")
     kube_api_burst: int = flag("kube-api-burst", 100, "requests at once to the API server")
 

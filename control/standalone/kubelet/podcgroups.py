@@ -1,7 +1,8 @@
 """The kubelet's own part of the cgroup tree: the kubepods root, the QoS parents and the pod directories.
 
 Container directories below a pod belong to the runtime. Which of root and parents did not exist before is
-remembered in a file, so that cleaning up removes nothing that somebody else made.
+remembered in a file, so that cleaning up removes nothing that somebody else made. With an owner the directories are
+marked, too (`ownermark`), for those who come after a kubelet whose state directory is gone.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from control.standalone.kubelet import ownermark
 from control.standalone.kubelet.cgroups import CgroupTree
 from control.standalone.kubelet.cgvalues import pod_values, qos_values, root_values
 from control.standalone.kubelet.launcher import write_json
 from control.standalone.kubelet.naming import CgroupNames, QosClass
+from control.standalone.kubelet.ownermark import Owner
 from control.standalone.kubelet.podspec import PodSpec, qos_class
 from koordlet.app.logging import get_logger
 
@@ -35,8 +38,9 @@ class PodCgroups:
         allocatable_milli: int,
         allocatable_memory: int,
         enforce_root: bool = True,
+        owner: Owner | None = None,
     ) -> None:
-        self.tree, self.names = tree, names
+        self.tree, self.names, self._owner = tree, names, owner
         self._state_file = state_file
         self._root_values = root_values(allocatable_milli, allocatable_memory)
         self._enforce_root = enforce_root
@@ -53,8 +57,14 @@ class PodCgroups:
                 made.append(path)
                 write_json(str(self._state_file), {"made": made})  # before mkdir: rather too many than forgotten
             self.tree.create(path)
+            if path in made:
+                self._mark(path)
         if self._enforce_root:
             self.tree.apply(self.names.root(), self._root_values)
+
+    def _mark(self, path: str) -> None:
+        if self._owner is not None and (problem := ownermark.write(self.tree, path, self._owner)) is not None:
+            log.once("cgroup-mark", "cgroups can't be marked: nobody can tell later whose they were", reason=problem)
 
     def _made(self) -> list[str]:
         try:
@@ -78,6 +88,7 @@ class PodCgroups:
         path = self.pod_dir(pod)
         if not self.tree.exists(path) or not self.tree.children(path):
             self.tree.create(path)
+            self._mark(path)
             self.tree.apply(path, pod_values(pod))
         return path
 

@@ -22,6 +22,7 @@ from control.ctl import preflight, processes
 from control.ctl.demo.workload import Kubectl
 from control.ctl.parts import NAMES, Layout
 from control.ctl.processes import ProcessId
+from control.standalone.kubelet.cgroups import CgroupTree
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kernel, pytest.mark.kubectl]
 
@@ -46,13 +47,13 @@ class Node:
 
     def ctl(self, *argv: str, status: int = 0) -> str:
         command = [sys.executable, "-m", "control.ctl.main", *argv, f"--state-dir={self.state_dir}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
         assert done.returncode == status, f"{argv}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 
-    def up(self) -> str:
+    def up(self, pins: Path = PINS) -> str:
         ports = ("--port=0", "--kubelet-port=0", "--koordlet-port=0", "--manager-port=0", "--webhook-port=0")
-        return self.ctl("up", *ports, f"--bpf-pin-dir={PINS}", "--node-name=e2e")
+        return self.ctl("up", *ports, f"--bpf-pin-dir={pins}", "--node-name=e2e")
 
     def parts(self) -> dict[str, ProcessId]:
         state = json.loads((self.state_dir / "state.json").read_text())
@@ -67,12 +68,17 @@ class Node:
 def node(tmp_path: Path) -> Iterator[Node]:
     made = Node(tmp_path / "node")
     yield made
-    subprocess.run(
-        [sys.executable, "-m", "control.ctl.main", "down", "--purge", f"--state-dir={made.state_dir}"], check=True
-    )
+    made.ctl("down", "--purge")
 
 
-def eventually(check: Callable[[], Any], seconds: float = 30.0) -> Any:
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path / "other")
+    yield made
+    made.ctl("down", "--purge")
+
+
+def eventually(check: Callable[[], Any], seconds: float = 60.0) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := check()):
         assert time.monotonic() < deadline, "it never came true"
@@ -87,12 +93,7 @@ def test_a_node_survives_the_death_of_each_part_and_leaves_nothing(node: Node, t
     assert "e2e    Ready" in node.kubectl.run("get", "nodes")
     first = node.parts()
 
-    manifest = tmp_path / "pod.yaml"
-    pod = {**POD, "spec": {**POD["spec"], "nodeName": "e2e"}}  # type: ignore[dict-item]
-    manifest.write_text(yaml.safe_dump(pod))
-    node.kubectl.run("wait", "--for=create", "sa/default", "--timeout=20s")
-    node.kubectl.run("apply", "-f", str(manifest))
-    node.kubectl.run("wait", "--for=condition=Ready", "pod/sleeper", "--timeout=30s")
+    run_a_pod(node, tmp_path)
 
     said = node.up()
     assert all(f"✓ {name}: runs already" in said for name in NAMES), said
@@ -100,7 +101,7 @@ def test_a_node_survives_the_death_of_each_part_and_leaves_nothing(node: Node, t
 
     for name in NAMES:
         os.kill(first[name].pid, signal.SIGKILL)
-        assert processes.wait_gone(first[name], 10)
+        assert processes.wait_gone(first[name], 30)
         assert f"{name} " in node.ctl("status", status=1)
         said = node.up()
         assert f"✓ {name}: ready" in said, said
@@ -129,24 +130,67 @@ def test_a_node_survives_the_death_of_each_part_and_leaves_nothing(node: Node, t
 
 def test_down_cleans_up_after_parts_that_were_all_killed(node: Node, tmp_path: Path) -> None:
     node.up()
-    node.kubectl.run("wait", "--for=create", "sa/default", "--timeout=20s")
-    manifest = tmp_path / "pod.yaml"
-    manifest.write_text(yaml.safe_dump({**POD, "spec": {**POD["spec"], "nodeName": "e2e"}}))  # type: ignore[dict-item]
-    node.kubectl.run("apply", "-f", str(manifest))
-    node.kubectl.run("wait", "--for=condition=Ready", "pod/sleeper", "--timeout=30s")
+    run_a_pod(node, tmp_path)
     assert PINS.exists(), "koordlet pins its maps here"
     for process in node.parts().values():
         os.kill(process.pid, signal.SIGKILL)
-        assert processes.wait_gone(process, 10)
+        assert processes.wait_gone(process, 30)
     said = node.ctl("down", "--purge")
     assert "cgroups and their processes" in said and "pinned BPF objects" in said, said
     assert all(f"{kind}: none" in said for kind in ("processes", "cgroups", "mounts", "pins", "files")), said
     assert not any(preflight.gather(tmp_path, {}).kubepods)
 
 
-def test_a_second_node_is_refused(node: Node, tmp_path: Path) -> None:
-    node.up()
-    other = Node(tmp_path / "other")
-    said = other.ctl("up", "--port=0", status=1)
-    assert "cgroup /kubepods exists already" in said
+def run_a_pod(node: Node, folder: Path) -> None:
+    node.kubectl.run("wait", "--for=create", "sa/default", "--timeout=60s")
+    manifest = folder / "pod.yaml"
+    manifest.write_text(yaml.safe_dump({**POD, "spec": {**POD["spec"], "nodeName": "e2e"}}))  # type: ignore[dict-item]
+    node.kubectl.run("apply", "-f", str(manifest))
+    node.kubectl.run("wait", "--for=condition=Ready", "pod/sleeper", "--timeout=60s")
+
+
+def test_a_node_that_was_killed_whole_is_cleaned_up_after_by_the_next(node: Node, other: Node, tmp_path: Path) -> None:
+    other.up()
+    run_a_pod(other, tmp_path)
+    assert PINS.exists(), "koordlet pins its maps here"
+    for one in processes.marked(other.state_dir):  # shims, too: their containers stay
+        os.kill(one.id.pid, signal.SIGKILL)
+        assert processes.wait_gone(one.id, 30)
+    aside = other.state_dir.rename(tmp_path / "aside")  # the marks tell enough
+    said = node.up(pins=PINS.with_name(f"{PINS.name}-next"))
+    line = f"cleaned up after the node of {other.state_dir}, which was killed: cgroups and their processes"
+    assert line in said and "pinned BPF objects" in said, said
+    assert not PINS.exists()
+    run_a_pod(node, tmp_path)
+    # The dead one, should it come back, can't take the living one's cgroups for its own.
+    aside.rename(other.state_dir)
     other.ctl("down", "--purge")
+    assert "sleeper" in node.kubectl.run("get", "pods", "--field-selector=status.phase=Running")
+    said = node.ctl("down", "--purge")
+    assert all(f"{kind}: none" in said for kind in ("processes", "cgroups", "mounts", "pins", "files")), said
+    assert not any(preflight.gather(tmp_path, {}).kubepods)
+
+
+def test_a_second_node_is_refused(node: Node, other: Node) -> None:
+    node.up()
+    said = other.ctl("up", "--port=0", status=1)
+    assert f"cgroup /kubepods exists already: the node of {node.state_dir}" in said
+    assert f"koordctl down --state-dir {node.state_dir}" in said
+    kubelet = node.parts()["kubelet"]
+    os.kill(kubelet.pid, signal.SIGKILL)
+    assert processes.wait_gone(kubelet, 30)
+    said = other.ctl("up", "--port=0", status=1)
+    assert f"the node of {node.state_dir}" in said, "its other parts run, and `up` would heal it"
+    assert "kubelet: ready" in node.up()
+
+
+def test_cgroups_that_nobody_marked_are_a_real_kubelets(other: Node) -> None:
+    tree = CgroupTree.discover(preflight.CGROUP_MOUNT)
+    assert not tree.exists("kubepods")
+    tree.create("kubepods/burstable")
+    try:
+        said = other.ctl("up", "--port=0", status=1)
+        assert "cgroup /kubepods exists already: a kubelet runs on this machine" in said
+        assert tree.exists("kubepods/burstable")
+    finally:
+        tree.remove("kubepods")

@@ -10,9 +10,11 @@ import pytest
 from control.ctl import preflight
 from control.ctl.errors import CtlError
 from control.ctl.preflight import Facts
+from control.standalone.kubelet.ownermark import Owner
 
 ALL = {"apiserver", "kubelet", "koordlet"}
 GOOD = Facts(uid=0)
+OTHER = {"kubepods": Owner(7, 1, 1, "boot", "/other/node")}
 
 
 @pytest.mark.parametrize(
@@ -23,6 +25,11 @@ GOOD = Facts(uid=0)
         (Facts(uid=0, cgroups_writable=False), "cgroups are read-only", "--without kubelet"),
         (Facts(uid=0, kubepods=("kubepods",)), "cgroup /kubepods exists already: a kubelet runs", "koordctl top"),
         (Facts(uid=0, kubepods=("kubepods.slice",), made=frozenset({"kubepods"})), "/kubepods.slice exists", "down"),
+        (
+            Facts(uid=0, kubepods=("kubepods",), made=frozenset({"kubepods"}), others=OTHER),  # ours once, reclaimed
+            "cgroup /kubepods exists already: the node of /other/node (kubelet pid 7) has it",
+            "koordctl down --state-dir /other/node",
+        ),
         (Facts(uid=0, busy_ports={"apiserver": 6443}), "port 6443 for apiserver is in use", "--port"),
         (Facts(uid=0, busy_ports={"koordlet": 9316}), "port 9316 for koordlet is in use", "--koordlet-port"),
     ],
@@ -40,7 +47,7 @@ def test_refusals(facts: Facts, message: str, hint: str) -> None:
         (GOOD, ALL),
         (Facts(uid=1000), {"apiserver"}),
         (Facts(uid=0, kubepods=("kubepods",), made=frozenset({"kubepods"})), ALL),
-        (Facts(uid=0, kubepods=("kubepods",)), {"apiserver", "koordlet"}),
+        (Facts(uid=0, kubepods=("kubepods",), others=OTHER), {"apiserver", "koordlet"}),
         (Facts(uid=0, cgroups_problem="none", cgroups_writable=False), {"apiserver"}),
     ],
     ids=["all is well", "API server without root", "its own kubepods", "somebody's kubelet", "no cgroups needed"],

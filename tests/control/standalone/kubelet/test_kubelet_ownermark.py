@@ -1,0 +1,112 @@
+"""Marks on real cgroups: written, read, outliving their owner, and told from groups that somebody else made."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from control.standalone.kubelet import ownermark
+from control.standalone.kubelet.cgroups import CgroupTree
+from control.standalone.kubelet.launcher import starttime
+from control.standalone.kubelet.naming import CgroupNames, Driver
+from control.standalone.kubelet.ownermark import Owner
+from control.standalone.kubelet.podcgroups import PodCgroups
+from control.standalone.kubelet.podspec import parse_pod
+
+_serial = itertools.count()
+UID = "11111111-2222-3333-4444-555555555555"
+ME = Owner.this_process("/somewhere/node", "/sys/fs/bpf/x")
+
+
+@pytest.mark.parametrize(
+    ("owner", "may_live"),
+    [
+        (ME, True),
+        (msgspec.structs.replace(ME, starttime=ME.starttime + 1), False),
+        (msgspec.structs.replace(ME, pid=2**22 + 1), False),
+        (msgspec.structs.replace(ME, boot_id="another"), False),
+        (msgspec.structs.replace(ME, pid=2**22 + 1, pid_namespace=1), True),
+    ],
+    ids=["ourselves", "its pid has another process", "no such process", "an earlier boot", "unseen from here"],
+)
+def test_who_may_live(owner: Owner, may_live: bool) -> None:
+    assert owner.may_live() is may_live
+
+
+def test_an_ended_process_does_not_live() -> None:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        owner = msgspec.structs.replace(ME, pid=process.pid, starttime=starttime(process.pid) or 0)
+        assert owner.may_live()
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not owner.may_live(), "a zombie"
+    assert not owner.may_live()
+
+
+@pytest.fixture
+def tree() -> CgroupTree:
+    return CgroupTree.discover(Path("/sys/fs/cgroup"))
+
+
+@pytest.fixture
+def names(tree: CgroupTree) -> Iterator[CgroupNames]:
+    made = CgroupNames(Driver.CGROUPFS, f"koord-test-{os.getpid()}-mark-{next(_serial)}")
+    yield made
+    assert tree.remove(made.prefix)
+
+
+def pods(tree: CgroupTree, names: CgroupNames, folder: Path, owner: Owner | None) -> PodCgroups:
+    return PodCgroups(tree, names, folder / "cgroups.json", 1000, 1 << 30, False, owner)
+
+
+POD = parse_pod(
+    {
+        "metadata": {"name": "web", "namespace": "default", "uid": UID},
+        "spec": {"containers": [{"name": "main", "image": "x"}]},
+    }
+)
+
+
+@pytest.mark.kernel
+def test_what_a_kubelet_makes_is_marked(tree: CgroupTree, names: CgroupNames, tmp_path: Path) -> None:
+    cgroups = pods(tree, names, tmp_path, ME)
+    cgroups.setup()
+    for path in (names.prefix, names.root(), cgroups.ensure_pod(POD)):
+        assert ownermark.read(tree, path) == ME
+    later = msgspec.structs.replace(ME, pid=1)
+    pods(tree, names, tmp_path, later).setup()
+    assert ownermark.read(tree, names.root()) == later
+
+
+@pytest.mark.kernel
+def test_what_was_there_is_not_marked_nor_without_an_owner(
+    tree: CgroupTree, names: CgroupNames, tmp_path: Path
+) -> None:
+    pods(tree, names, tmp_path, None).setup()
+    (tmp_path / "cgroups.json").unlink()
+    cgroups = pods(tree, names, tmp_path, ME)
+    cgroups.setup()
+    assert ownermark.read(tree, names.root()) is None
+    assert ownermark.read(tree, "no-such-group") is None
+    directory = tree.dirs(names.root())[0]
+    os.setxattr(directory, ownermark.ATTRIBUTE, b"not ours")
+    assert ownermark.read(tree, names.root()) is None
+
+
+@pytest.mark.kernel
+def test_strangers_pods_are_told_from_our_own(tree: CgroupTree, names: CgroupNames, tmp_path: Path) -> None:
+    cgroups = pods(tree, names, tmp_path, ME)
+    cgroups.setup()
+    tree.create(f"{cgroups.ensure_pod(POD)}/container")
+    half_made = f"{names.root()}/podkilled-before-the-mark"
+    tree.create(half_made)
+    assert ownermark.strangers(tree, names, ME.state_dir) == []
+    assert ownermark.strangers(tree, names, "/another") == [cgroups.pod_dir(POD)]
+    tree.create(f"{half_made}/container")
+    assert ownermark.strangers(tree, names, ME.state_dir) == [half_made]
