@@ -1,0 +1,117 @@
+"""Why a pod would go where: every plugin's answer for every node, asked afresh (`koordctl explain pod`).
+
+Nothing is remembered and nothing stays changed. Hooks that drive a round (BeforePreFilter, FindOneNode, PreferNodes)
+are left out, and a pod that counts on a node is taken off it for the time of the question.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from control.scheduler.columns import IntArray, RowArray
+from control.scheduler.cycle import Cycle
+from control.scheduler.failures import LEFT_OUT, PASS, FitError
+from control.scheduler.plugin import CycleState
+from control.scheduler.pods import PodInfo
+from control.scheduler.remembered import ask
+from control.scheduler.status import Code, Status, unresolvable
+from koordlet.api.placement import NodeScored, NodesRefused, PodPlacement
+
+SHOWN = 10
+"""Nodes that are named of each kind."""
+
+
+def explain(cycle: Cycle, pod: PodInfo, state: str) -> PodPlacement:
+    """What the cycle would make of the pod now. `state` is where the pod is, in words for the user."""
+    table = cycle.table
+    own = table.names[pod.row] if pod.row >= 0 else ""
+    found = PodPlacement(pod=pod.key, state=state, node=own, nominated=pod.nominated, attempts=pod.attempts)
+    found.nodes = table.nodes_alive
+    with table.what_if() as trial:
+        if pod.row >= 0:
+            trial.remove(pod)
+        _judge(cycle, pod, own, found)
+    return found
+
+
+def _judge(cycle: Cycle, pod: PodInfo, own: str, found: PodPlacement) -> None:
+    framework, table = cycle.framework, cycle.table
+    cycle_state = CycleState()
+    valid = np.flatnonzero(table.valid)
+    failure = FitError(pod, framework, valid, np.full(len(valid), PASS, np.uint32))
+    rows, failure.pre_filter = _pre_filter(cycle, cycle_state, pod)
+    if failure.pre_filter is None:
+        failure.codes = ask(cycle_state, pod, valid, framework.filters, table.size)
+        if rows is not None:
+            failure.codes[~np.isin(valid, rows)] = LEFT_OUT
+            failure.left_out = unresolvable("node(s) were left out by a PreFilter plugin")
+        feasible = valid[failure.codes == PASS]
+        found.feasible = len(feasible)
+        found.scored = _scored(cycle, cycle_state, pod, feasible, own) if len(feasible) else []
+    found.refused = _refused(failure, table.names)
+    if not found.feasible:
+        found.message = failure.text()
+
+
+def _pre_filter(cycle: Cycle, state: CycleState, pod: PodInfo) -> tuple[RowArray | None, Status | None]:
+    """(rows to look at or None, a rejection or None)"""
+    rows: RowArray | None = None
+    for plugin in cycle.framework.pre_filter:
+        result = plugin.pre_filter(state, pod)
+        if result.status.code is Code.SKIP:
+            state.skip_filter.add(plugin.name)
+        elif not result.status.ok:
+            return rows, result.status.by(plugin.name)
+        elif result.rows is not None:
+            rows = result.rows if rows is None else np.intersect1d(rows, result.rows)
+    return rows, None
+
+
+def _scored(cycle: Cycle, state: CycleState, pod: PodInfo, feasible: RowArray, own: str) -> list[NodeScored]:
+    """The best nodes, and the pod's own."""
+    by_plugin: dict[str, IntArray] = {}
+    for plugin in cycle.framework.pre_score:
+        if plugin.pre_score(state, pod, feasible).code is Code.SKIP:
+            state.skip_score.add(plugin.name)
+    total = np.zeros(len(feasible), np.int64)
+    for scorer in cycle.framework.scorers:
+        name = scorer.plugin.name
+        if name in state.skip_score:
+            continue
+        scores = scorer.plugin.score(state, pod, feasible)
+        if scorer.normalizes:
+            scores = scorer.plugin.normalize(state, pod, feasible, scores)
+        by_plugin[name] = scores * scorer.weight
+        total += by_plugin[name]
+    names = [cycle.table.names[row] for row in feasible.tolist()]
+    order = sorted(range(len(names)), key=lambda at: (-int(total[at]), names[at]))
+    shown = order[:SHOWN] + [at for at in order[SHOWN:] if names[at] == own]
+    return [
+        NodeScored(
+            node=names[at],
+            total=int(total[at]),
+            scores={name: int(scores[at]) for name, scores in by_plugin.items()},
+        )
+        for at in shown
+    ]
+
+
+def _refused(failure: FitError, names: list[str]) -> list[NodesRefused]:
+    groups: dict[tuple[str, str, bool], list[str]] = defaultdict(list)
+    for row, status in failure.statuses():
+        if not status.ok:
+            might_help = status.code is not Code.UNRESOLVABLE
+            groups[status.plugin, status.message, might_help].append(names[row])
+    found = [
+        NodesRefused(
+            plugin=plugin,
+            reason=reason,
+            preemption_might_help=might_help,
+            count=len(nodes),
+            nodes=sorted(nodes)[:SHOWN],
+        )
+        for (plugin, reason, might_help), nodes in groups.items()
+    ]
+    return sorted(found, key=lambda one: (-one.count, one.plugin, one.reason))

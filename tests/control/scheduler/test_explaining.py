@@ -1,0 +1,43 @@
+"""An explanation says what a cycle would do, and changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from control.scheduler.explaining import explain
+from control.scheduler.failures import FitError
+from tests.control.scheduler.build import Cluster, node, pod
+from tests.control.scheduler.toys import cycle_of
+
+POINTS = {"filter": ("Cordon", "Fits"), "score": ("Fits", "Crowd")}
+
+
+def test_a_pending_pod_is_told_who_refuses_it() -> None:
+    cluster = Cluster(node("a", cpu="1"), node("b", cpu="1"), node("c", unschedulable=True))
+    cycle = cycle_of(cluster, POINTS)
+    one = cluster.info(pod(cpu="2"))
+    found = explain(cycle, one, "unschedulable")
+    assert (found.state, found.nodes, found.feasible, found.scored) == ("unschedulable", 3, 0, [])
+    assert [(r.plugin, r.reason, r.count, r.nodes, r.preemption_might_help) for r in found.refused] == [
+        ("Fits", "Insufficient cpu", 2, ["a", "b"], True),
+        ("Cordon", "node(s) were unschedulable", 1, ["c"], False),
+    ]
+    with pytest.raises(FitError) as failure:
+        cycle.place(one)
+    assert found.message == failure.value.text()
+
+
+def test_a_placed_pod_is_judged_as_if_it_were_placed_anew() -> None:
+    cluster = Cluster(node("a", cpu="4"), node("b", cpu="8"), node("c", cpu="2"))
+    cycle = cycle_of(cluster, POINTS)
+    (one,) = cluster.put(pod(cpu="2", on="a"))
+    before = cluster.table.requested.copy()
+    found = explain(cycle, one, "placed")
+    assert found.node == "a"
+    assert [(s.node, s.total, s.scores) for s in found.scored] == [
+        ("b", 175, {"Fits": 75, "Crowd": 100}),
+        ("a", 150, {"Fits": 50, "Crowd": 100}),
+        ("c", 100, {"Fits": 0, "Crowd": 100}),
+    ]
+    assert (cluster.table.requested == before).all()
+    assert one.row == 0
