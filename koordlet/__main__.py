@@ -10,10 +10,13 @@ from types import FrameType
 from koordlet.app.flags import FlagError, parse
 from koordlet.app.gates import GateError
 from koordlet.app.heap import bound_heap
-from koordlet.app.logging import setup
+from koordlet.app.logging import get_logger, setup
 from koordlet.app.runner import run
 from koordlet.kube import ConfigError
 from koordlet.options import Options
+from koordlet.system import timeslice
+
+log = get_logger(__name__)
 
 
 async def _start(options: Options) -> int:
@@ -35,6 +38,8 @@ def main() -> int:
     try:
         setup(options.v, json=options.logging_format == "json")
         options.check(os.environ.get("NODE_NAME", ""))
+        if not (shortened := timeslice.shorten()):
+            log.info("services that wake up may wait a tick for koordlet", reason=shortened.reason)
         return run(_start(options))
     except (FlagError, GateError, ConfigError) as error:
         sys.stderr.write(f"koordlet: {error}\nRun 'koordlet --help' for usage.\n")

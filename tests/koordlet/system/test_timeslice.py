@@ -1,0 +1,57 @@
+"""koordlet's own slice, on the real kernel."""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+
+import pytest
+
+from koordlet.system import timeslice
+
+
+def _in_a_thread(act: object) -> list[object]:
+    """What calls answer in a thread of their own, whose slice ends with it."""
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.extend(act()))  # type: ignore[operator]
+    thread.start()
+    thread.join()
+    return found
+
+
+def _release() -> tuple[int, int]:
+    major, minor = platform.release().split(".")[:2]
+    return int(major), int(minor)
+
+
+def test_newer_kernels_take_a_slice_and_others_say_so() -> None:
+    before = timeslice.current()
+    shortened, now = _in_a_thread(lambda: (timeslice.shorten(), timeslice.current()))
+    assert bool(shortened) is (_release() >= (6, 12))
+    assert now == (timeslice.SHORTEST_NS if shortened else before)
+    assert bool(shortened) or "slices" in shortened.reason
+    assert timeslice.current() == before
+
+
+def test_niceness_and_policy_stay_and_threads_inherit() -> None:
+    def act() -> list[object]:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 12)
+        shortened = timeslice.shorten()
+        nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        (child,) = _in_a_thread(lambda: [timeslice.current()])
+        return [shortened, nice, os.sched_getscheduler(0), child, timeslice.current()]
+
+    _, nice, policy, child, own = _in_a_thread(act)
+    assert (nice, policy) == (12, os.SCHED_OTHER)
+    assert child == own
+
+
+def test_a_real_time_thread_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeslice, "_read", lambda: (48, os.SCHED_FIFO, 0, 0, 50, 0, 0, 0))
+    assert not timeslice.shorten()
+
+
+def test_an_unknown_machine_is_a_condition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    assert "riscv64" in timeslice.shorten().reason
