@@ -7,7 +7,8 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from tests.scale.colocation import client, picture
-from tests.scale.colocation.stage import Reading
+from tests.scale.colocation.requests import Request, parts, percentile, seconds_of, spared, together
+from tests.scale.colocation.stage import DISTURBED, STOPPED, Reading
 
 ROWS = {
     ("cpu", "alone"): [4.0, 5.0, 6.0],
@@ -27,9 +28,45 @@ def test_requests_are_due_at_the_asked_rate_and_the_same_every_time() -> None:
 
 
 def test_a_reading_says_its_percentiles_and_how_much_of_the_rest_batch_work_got() -> None:
-    reading = Reading(tuple(range(1, 101)), seconds=10.0, service_cpu=6.0, batch_cpu=3.0, refaults=0)
+    asked = tuple(Request(0.0, 0.0, 0.0, 0.0, 0.0, float(latency)) for latency in range(1, 101))
+    reading = Reading(asked, seconds=10.0, service_cpu=6.0, batch_cpu=3.0, refaults=0)
     assert (reading.percentile(50), reading.percentile(99), reading.percentile(100)) == (51, 100, 100)
     assert reading.batch_share == pytest.approx(0.75)
+    assert percentile([], 99) == 0.0
+
+
+def test_a_reading_is_disturbed_by_others_or_by_a_cpu_that_stood_still() -> None:
+    def disturbance(others: float, stops: tuple[tuple[float, float], ...]) -> float:
+        return Reading((), 10.0, 6.0, 3.0, 0, others, stops=stops).disturbance
+
+    assert disturbance(0.0, ()) == 0.0
+    assert disturbance(2 * DISTURBED, ()) == pytest.approx(2.0)
+    assert disturbance(0.0, ((1.0, 1.0 + 20 * STOPPED), (3.0, 3.0 + 10 * STOPPED))) == pytest.approx(3.0)
+
+
+def test_what_a_request_lost_is_told_by_part() -> None:
+    first = Request(due=1.0, sent=1.25, began=1.5, ended=3.5, cpu=1.0, answered=3.75)
+    second = Request(due=2.0, sent=2.0, began=4.0, ended=5.0, cpu=1.0, answered=5.0)
+    assert parts([first, second]) == {
+        "client": [0.25, 0.0], "start": [0.25, 0.5], "away": [1.0, 0.0], "answer": [0.25, 0.0]
+    }  # fmt: skip
+    assert first.latency == 2.75
+
+
+def test_a_stop_delays_those_in_flight_and_those_queued_behind_them() -> None:
+    def request(due: float, answered: float) -> Request:
+        return Request(due, due, due, answered, 0.0, answered)
+
+    before, during, behind, after = request(0.0, 1.0), request(2.0, 6.0), request(5.5, 7.0), request(7.5, 8.0)
+    asked = [before, during, behind, after]
+    assert spared(asked, [(3.0, 5.0)]) == [before, after]
+    assert spared(asked, []) == asked
+
+
+def test_the_machine_stands_still_when_both_cpus_do() -> None:
+    shared = together([(1.0, 3.0), (5.0, 6.0)], [(2.0, 4.0), (6.0, 7.0)])
+    assert shared == [(2.0, 3.0)]
+    assert seconds_of(shared) == 1.0
 
 
 def test_the_table_has_medians_beside_alone() -> None:

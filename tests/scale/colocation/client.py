@@ -1,7 +1,8 @@
 """`python client.py SOCKET OP RATE SECONDS`: the service's client, open loop: a slow answer holds up no request.
 
 Requests are due at times drawn from a Poisson process (a fixed seed: every run has the same ones); a latency is counted
-from when a request was due. Latencies in seconds go to stdout as JSON. Imports nothing of ours.
+from when a request was due. Each request's moments go to stdout as JSON, see `requests.Request`. Imports nothing of
+ours.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import random
 import select
 import socket
+import struct
 import sys
 import time
 from collections import deque
@@ -19,8 +21,10 @@ WARM_SECONDS = 0.5
 """Requests of the beginning that are made and not counted."""
 AT_ONCE = 64
 """Requests that the socket holds; further ones wait here, and their time counts all the same."""
-PATIENCE = 4.0
+PATIENCE = 2.0
 """The run is given up after that many times its length."""
+ANSWER = struct.Struct("ddd")
+"""The service's: when it began and ended, and the CPU seconds between."""
 
 
 def due_times(rate: float, seconds: float) -> list[float]:
@@ -35,23 +39,22 @@ def main() -> None:
     gc.disable()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.connect(path)
-    todo, asked = deque(due_times(rate, seconds)), deque[float]()
-    latencies: list[float] = []
+    times = due_times(rate, seconds)
     began = time.perf_counter()
-    end = PATIENCE * (seconds + WARM_SECONDS)
-    while (todo or asked) and (now := time.perf_counter() - began) < end:
+    todo, asked = deque(began + at for at in times), deque[tuple[float, float]]()
+    requests: list[tuple[float, ...]] = []
+    counted, end = began + WARM_SECONDS, began + PATIENCE * (seconds + WARM_SECONDS)
+    while (todo or asked) and (now := time.perf_counter()) < end:
         while todo and todo[0] <= now and len(asked) < AT_ONCE:
-            asked.append(todo.popleft())
+            asked.append((todo.popleft(), time.perf_counter()))
             sock.send(op)
         left = max(todo[0] - now, 0.0) if todo and len(asked) < AT_ONCE else 1.0
         if select.select([sock], [], [], left)[0]:
-            sock.recv(1)
-            due = asked.popleft()
-            if due >= WARM_SECONDS:
-                latencies.append(time.perf_counter() - began - due)
-    now = time.perf_counter() - began
-    latencies += [now - due for due in (*asked, *todo) if due >= WARM_SECONDS]  # not answered: at least that long
-    json.dump(latencies, sys.stdout)
+            answer = ANSWER.unpack(sock.recv(ANSWER.size))
+            requests.append((*asked.popleft(), *answer, time.perf_counter()))
+    now = time.perf_counter()  # not answered: takes at least until now
+    requests += [(due, sent, now, now, 0.0, now) for due, sent in (*asked, *((due, now) for due in todo))]
+    json.dump([one for one in requests if one[0] >= counted], sys.stdout)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """The node of the co-location story: a service and batch pods in the kubelet's cgroups, hogs, the service's client, and
 a koordlet that comes and goes. Everything is ours and removed at the end.
 
-The service runs on one CPU and so do the batch pods; the client has the other one and a group of its own that no pod
-can disturb. Memory pressure is that of a limit on all pods together, in place of a node that is full.
+The service runs on one CPU and so do the batch pods; the client has the other one and goes before everybody else
+there: it stands for another machine. A watcher on each CPU tells when that stood still (stops.py). Memory pressure is
+that of a limit on all pods together, in place of a node that is full.
 """
 
 from __future__ import annotations
@@ -25,19 +26,28 @@ from koordlet.system.roots import Roots
 from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.fleet import Fleet, Need, PodSpec
 from tests.koordlet.process.scene import Scene
+from tests.scale.colocation import requests
+from tests.scale.colocation.requests import Request, Stop
 
 HERE = Path(__file__).resolve().parent
 HEAVY = 100
 """Weight of our groups against a stranger's."""
 BATCH_PODS = 2
-DISTURBED, TRIES = 0.04, 3
+DISTURBED, STOPPED, TRIES = 0.04, 0.005, 4
+"""A reading is repeated if others had more than that share of the CPU, or a CPU stood still for more of the time."""
+CLIENT_PRIORITY = 10
+REALTIME_US = 500_000
+"""Of each second, what a group of ours may run with real-time priority, where groups have such a limit."""
+AT_EASE = ("--kubelet-sync-interval=2s", "--runtime-hooks-reconcile-interval=10s", "--psi-collector-interval=10s")
+"""koordlet's own cadences, in place of those that tests are in a hurry with."""
 TICKS = os.sysconf("SC_CLK_TCK")
 HEAD_START = 1.0
 """Seconds that hogs run before anything is measured."""
 SERVICE_MIB, HOG_MIB, NODE_MIB = 64, 512, 256
 """The service's file, the hog's, and what all pods may have together while memory is short."""
-DISK_RATE = 2 << 20
-"""Bytes a second that a batch container may read of the disk."""
+DISK_RATE = 512 << 10
+"""Bytes a second that a batch pod may read of the disk. A limit does not cut a read: each of 1 MiB holds up what the
+service wants meanwhile, so those of all pods together must be rare beside its hundredth-slowest request."""
 GATES = "BlkIOReconcile=true"
 SERVICE = PodSpec("web", KubeQOS.BURSTABLE, "LS", (Need(cpu=(1000, None), memory=(96, None)),))
 BATCH = Need(batch_cpu=(500, 1000), batch_memory=(32, 48))
@@ -79,9 +89,9 @@ def spec(disk: str | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Reading:
-    """One phase. Latencies in seconds, by the client; CPU seconds and refaults by the kernel's own counters."""
+    """One phase. Requests by the client; CPU seconds and refaults by the kernel's own counters."""
 
-    latencies: tuple[float, ...]
+    requests: tuple[Request, ...]
     seconds: float
     service_cpu: float
     batch_cpu: float
@@ -89,9 +99,24 @@ class Reading:
     others: float = 0.0
     """Share of the contested CPU that the hypervisor took or, with CPU hogs, anybody else but us and koordlet."""
 
+    enforcer_cpu: float = 0.0
+    """koordlet's CPU seconds."""
+    stops: tuple[Stop, ...] = ()
+    """When one of the two CPUs stood still."""
+
     def percentile(self, percent: float) -> float:
-        ordered = sorted(self.latencies)
-        return ordered[min(int(len(ordered) * percent / 100), len(ordered) - 1)]
+        """Of all latencies, in seconds."""
+        return requests.percentile((one.latency for one in self.requests), percent)
+
+    @property
+    def spared(self) -> list[Request]:
+        """The requests that no stop delayed."""
+        return requests.spared(self.requests, self.stops)
+
+    @property
+    def disturbance(self) -> float:
+        """Above 1 where the reading should be repeated."""
+        return max(self.others / DISTURBED, requests.seconds_of(self.stops) / self.seconds / STOPPED)
 
     @property
     def batch_share(self) -> float:
@@ -123,11 +148,13 @@ class Stage:
             group.mkdir()
             name, weight = ("cpu.weight", 100 * HEAVY) if self.tree.v2 else ("cpu.shares", 1024 * HEAVY)
             (group / name).write_text(str(weight))
+            if (group / "cpu.rt_runtime_us").exists():
+                (group / "cpu.rt_runtime_us").write_text(str(REALTIME_US))
         self.socket = str(scratch / "web.sock")
         self.disk = disk_below(scratch)
         self.repeated = 0
         """Readings that did not count."""
-        self.rates = {"memory": 100.0, "disk": 100.0}
+        self.rates = {"memory": 200.0, "disk": 200.0}
 
     def open(self) -> None:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
@@ -145,13 +172,14 @@ class Stage:
         return cost
 
     def measure(self, kind: str, phase: str, seconds: float) -> Reading:
-        """The service for some seconds, with the phase's pods hogging. Where others took too much of the CPU it is done
-        again, a few times; the least disturbed reading counts."""
+        """The service for some seconds, with the phase's pods hogging. Where others took too much of the CPU, or a CPU
+        stood still for too long, it is done again, a few times; the least disturbed reading counts, whatever its
+        latencies are."""
         found = [self._measure(kind, phase, seconds)]
-        while found[-1].others > DISTURBED and len(found) < TRIES:
+        while found[-1].disturbance > 1 and len(found) < TRIES:
             found.append(self._measure(kind, phase, seconds))
         self.repeated += len(found) - 1
-        return min(found, key=lambda reading: reading.others)
+        return min(found, key=lambda reading: reading.disturbance)
 
     def _measure(self, kind: str, phase: str, seconds: float) -> Reading:
         running: list[subprocess.Popen[bytes]] = []
@@ -164,19 +192,20 @@ class Stage:
                     running += [self._run(pod.container_dirs[0], *hog, food) for hog in HOGS[kind]]
                 time.sleep(HEAD_START)
                 before = self._counters(phase)
-                latencies = self._ask(kind, seconds)
+                asked, stops = self._ask(kind, seconds)
                 after = self._counters(phase)
             finally:
                 for process in running:
                     self._end(process)
-        passed, service, batch, refaults, stolen, strange = (b - a for a, b in zip(before, after, strict=True))
+        deltas = [b - a for a, b in zip(before, after, strict=True)]
+        passed, service, batch, refaults, stolen, strange, enforcer = deltas
         others = (stolen + (strange if kind == "cpu" else 0.0)) / passed
-        return Reading(tuple(latencies), passed, service, batch, int(refaults), others)
+        return Reading(asked, passed, service, batch, int(refaults), others, enforcer, stops)
 
     @contextmanager
     def koordlet(self) -> Iterator[Any]:
         """Enforcing, and at the end gone without a trace."""
-        koordlet = self.scene.start()
+        koordlet = self.scene.start(*AT_EASE)
         try:
             self.scene.settle()
             yield koordlet
@@ -217,9 +246,13 @@ class Stage:
         places = [root / self.tree.top / directory for root in dict.fromkeys(self.tree.roots.values())]
         return self._start(places, self.mine, arguments)
 
-    def _start(self, groups: Sequence[Path], cpu: int, arguments: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
+    def _start(
+        self, groups: Sequence[Path], cpu: int, arguments: Sequence[str], *, priority: int = 0, **how: Any
+    ) -> subprocess.Popen[bytes]:
+        """Python in these groups, on that CPU; with a priority it goes before all others there."""
         enter = "; ".join(f"echo $$ > {group}/cgroup.procs" for group in groups)
-        script = f'{enter}; exec taskset -c {cpu} "$0" "$@"'
+        first = f"chrt --fifo {priority} " if priority else ""
+        script = f'{enter}; exec {first}taskset -c {cpu} "$0" "$@"'
         process = subprocess.Popen(["sh", "-c", script, sys.executable, *arguments], start_new_session=True, **how)
         self._processes.append(process)
         return process
@@ -229,35 +262,60 @@ class Stage:
         process.communicate()
         self._processes.remove(process)
 
-    def _ask(self, kind: str, seconds: float) -> list[float]:
+    def _ask(self, kind: str, seconds: float) -> tuple[tuple[Request, ...], tuple[Stop, ...]]:
+        """What the client saw, and when CPUs stood still meanwhile."""
         arguments = (str(HERE / "client.py"), self.socket, kind[0], str(self.rates[kind]), str(seconds))
-        client = self._start(self._client, self.other, arguments, stdout=subprocess.PIPE)
+        with self._watched() as stops:
+            client = self._start(self._client, self.other, arguments, priority=CLIENT_PRIORITY, stdout=subprocess.PIPE)
+            try:
+                out, _ = client.communicate(timeout=seconds * 10 + 60)
+            finally:
+                self._end(client)
+        asked = tuple(Request(*one) for one in json.loads(out))
+        first = asked[0].due if asked else 0.0
+        return asked, tuple((begin, end) for begin, end in stops if end > first)
+
+    @contextmanager
+    def _watched(self) -> Iterator[list[Stop]]:
+        """A list that is filled at the end, with stops of either CPU."""
+        found: list[Stop] = []
+        watchers: list[subprocess.Popen[bytes]] = []
         try:
-            out, _ = client.communicate(timeout=seconds * 10 + 60)
+            for cpu in (self.mine, self.other):
+                arguments = (str(HERE / "stops.py"), str(cpu))
+                watchers.append(self._start(self._client, cpu, arguments, stdout=subprocess.PIPE))
+            for watcher in watchers:
+                assert watcher.stdout is not None
+                if watcher.stdout.readline() != b"ready\n":
+                    raise RuntimeError("a watcher of the CPUs did not start")
+            yield found
+            for watcher in watchers:
+                watcher.terminate()
+                out, _ = watcher.communicate(timeout=60)
+                found += [(begin, end) for begin, end in json.loads(out)]
         finally:
-            self._end(client)
-        found: list[float] = json.loads(out)
-        return found
+            for watcher in watchers:
+                self._end(watcher)
 
     def _warm(self) -> None:
         """The service has its pages in memory."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
             sock.connect(self.socket)
             sock.send(b"w")
-            sock.recv(1)
+            sock.recv(64)
 
     def _counters(self, phase: str) -> tuple[float, ...]:
         """now; CPU seconds of the service, of the phase's hogs; refaults of the service; seconds of the contested CPU
-        that were stolen, that strangers used."""
+        that were stolen, that strangers used; koordlet's CPU seconds."""
         stat = lab.keyed(self.tree.path("memory", self.web.container_dirs[0]) / "memory.stat")
         refaults = sum(value for name, value in stat.items() if name.startswith("workingset_refault"))
         batch = sum(self._cpu(pod.dir) for pod in self.hogs[phase])
         line = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith(f"cpu{self.mine} "))
         user, nice, system, _, _, irq, softirq, steal = (int(text) / TICKS for text in line.split()[1:9])
         enforcer = self.scene.koordlet.process if phase == ENFORCED else None
-        ours = self._cpu("") + (lab.process_cpu_seconds(enforcer.pid) if enforcer is not None else 0.0)
-        strangers = user + nice + system + irq + softirq - ours
-        return time.monotonic(), self._cpu(self.web.dir), batch, float(refaults), steal, strangers
+        enforcing = lab.process_cpu_seconds(enforcer.pid) if enforcer is not None else 0.0
+        strangers = user + nice + system + irq + softirq - self._cpu("") - enforcing
+        return time.monotonic(), self._cpu(self.web.dir), batch, float(refaults), steal, strangers, enforcing
 
     def _cpu(self, directory: str) -> float:
         if self.tree.v2:
