@@ -110,6 +110,7 @@ class ValidateConfigMap(Handler):
                 old,
                 nodes={node.metadata.name: node.metadata.labels for node in self._nodes.list()},
                 names_needed=options.node_strategy_name_need_check == "true",
+                strict_parity=options.strict_parity,
             )
             verdict.rejected = rejection is not None
         return Allowed() if rejection is None else Denied(str(rejection))

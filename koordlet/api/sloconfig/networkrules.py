@@ -2,6 +2,9 @@
 
 A value is a percentage (number) or a quantity in bit/s (string). What LSR, LS and BE request in one strategy
 must be of one kind; percentages may sum to 100, quantities to the bandwidth that `system-config` gives.
+
+The reference adds up both kinds as plain numbers, holds each sum to both limits, and takes a bandwidth that nobody gave
+for 0, also that of a node entry without a partner in `system-config`: so does `strict_parity` (spec 04 §15.3).
 """
 
 from __future__ import annotations
@@ -19,12 +22,12 @@ _CLASSES = ("lsrClass", "lsClass", "beClass")
 _FIELDS = ("ingressRequest", "ingressLimit", "egressRequest", "egressLimit")
 
 
-def network_problems(config: QOSConfig, system: SystemConfig) -> dict[str, str]:
+def network_problems(config: QOSConfig, system: SystemConfig, *, strict_parity: bool = False) -> dict[str, str]:
     """Field path -> reason, over the cluster strategy and every entry; empty when all is well."""
     found: dict[str, str] = {}
     cluster_total = system.cluster_strategy.total_network_bandwidth if system.cluster_strategy else None
     if config.cluster_strategy is not None:
-        found |= _strategy("clusterStrategy", config.cluster_strategy, cluster_total)
+        found |= _strategy("clusterStrategy", config.cluster_strategy, cluster_total, strict=strict_parity)
     totals = {
         encode(entry.node_selector): entry.total_network_bandwidth
         for entry in reversed(system.node_strategies)
@@ -33,13 +36,13 @@ def network_problems(config: QOSConfig, system: SystemConfig) -> dict[str, str]:
     for index, entry in enumerate(config.node_strategies):
         # A node entry of system-config without a bandwidth inherits the cluster's, as when it is merged.
         total = totals.get(encode(entry.node_selector)) if entry.node_selector is not None else None
-        found |= _strategy(
-            f"nodeStrategies[{entry.name or index}]", entry, total if total is not None else cluster_total
-        )
+        if total is None and not (strict_parity and system.node_strategies):
+            total = cluster_total
+        found |= _strategy(f"nodeStrategies[{entry.name or index}]", entry, total, strict=strict_parity)
     return found
 
 
-def _strategy(where: str, strategy: msgspec.Struct, total: Quantity | None) -> dict[str, str]:
+def _strategy(where: str, strategy: msgspec.Struct, total: Quantity | None, *, strict: bool) -> dict[str, str]:
     found = {path: reason for path, reason in _ranges(where, strategy) if reason}
     for field in ("ingressRequest", "egressRequest") if not found else ():
         values = [field_at(strategy, f"{name}.networkQOS.{field}") for name in _CLASSES]
@@ -48,6 +51,8 @@ def _strategy(where: str, strategy: msgspec.Struct, total: Quantity | None) -> d
         path = f"{where}.*.networkQOS.{field}"
         if numbers and texts:
             found[path] = "requests mix percentages and quantities"
+        elif strict:
+            found |= _sums_of_either(path, [Quantity(str(value)) for value in (*numbers, *texts)], total or ZERO)
         elif sum(numbers) > 100:
             found[path] = f"requests sum to {sum(numbers)} percent, more than 100"
         elif texts and total is not None:
@@ -55,6 +60,14 @@ def _strategy(where: str, strategy: msgspec.Struct, total: Quantity | None) -> d
             if requested > total:
                 found[path] = f"requests sum to {requested}, more than the total bandwidth {total}"
     return found
+
+
+def _sums_of_either(path: str, requests: list[Quantity], total: Quantity) -> dict[str, str]:
+    requested = sum(requests, start=ZERO)
+    for limit, name in ((Quantity("100"), "100"), (total, f"the total bandwidth {total}")):
+        if requested > limit:
+            return {path: f"requests sum to {requested}, more than {name}"}
+    return {}
 
 
 def _ranges(where: str, strategy: msgspec.Struct) -> Iterator[tuple[str, str | None]]:

@@ -4,7 +4,9 @@
 numbers, network sums, names, overlap between entries, nodes that two entries would take. Differences to the
 reference, all of spec 01 §9: a missing `system-config` is an empty one (A11), upper/lower pairs are judged
 after merging (A12), sums of percentages and of quantities are each compared with their own kind (A13), the
-overlap test takes the true product of values (A15). Misspelt reasons are on the wire.
+overlap test takes the true product of values (A15). `strict_parity` takes A11 to A13 back: `system-config` must be
+there, pairs must be given whole and as they are written, sums take percentages for bit/s. Misspelt reasons are on the
+wire.
 """
 
 from __future__ import annotations
@@ -180,17 +182,18 @@ def validate(
     *,
     nodes: Mapping[str, Labels] | None = None,
     names_needed: bool = False,
+    strict_parity: bool = False,
 ) -> Rejection | None:
     """The first thing wrong with the changed keys, or None.
 
-    `old` is the data before (None on create), `nodes` the labels of the existing nodes by name, `names_needed`
-    the manager's flag `--node-strategy-name-need-check`.
+    `old` is the data before (None on create), `nodes` the labels of the existing nodes by name, `names_needed` and
+    `strict_parity` the manager's flags `--node-strategy-name-need-check` and `--strict-parity`.
     """
     try:
         for key, rule in RULES.items():
             text = new.get(key, "")
             if text and text != (old or {}).get(key):
-                _check(key, rule, new, names_needed, nodes or {})
+                _check(key, rule, new, names_needed, nodes or {}, strict=strict_parity)
     except _Refused as refused:
         return refused.rejection
     return None
@@ -209,7 +212,9 @@ def node_conflict(data: Mapping[str, str], name: str, labels: Labels) -> Rejecti
     return None
 
 
-def _check(key: str, rule: Rule, data: Mapping[str, str], names_needed: bool, nodes: Mapping[str, Labels]) -> None:
+def _check(
+    key: str, rule: Rule, data: Mapping[str, str], names_needed: bool, nodes: Mapping[str, Labels], *, strict: bool
+) -> None:
     try:
         document: msgspec.Struct = decode(data[key], rule.type, where=key)
     except WireError as error:
@@ -218,10 +223,10 @@ def _check(key: str, rule: Rule, data: Mapping[str, str], names_needed: bool, no
     _check_selectors(entries)
     cluster = document if key == documents.COLOCATION_KEY else field_at(document, "clusterStrategy")
     assert cluster is None or isinstance(cluster, msgspec.Struct)
-    _check_numbers(rule, cluster, entries)
+    _check_numbers(rule, cluster, entries, strict=strict)
     if key == documents.QOS_KEY:
         assert isinstance(document, documents.QOSConfig)
-        problems = network_problems(document, _system_config(data))
+        problems = network_problems(document, _system_config(data, strict=strict), strict_parity=strict)
         if problems:
             raise _Refused(PARAM_INVALID, dict(problems))
     if names_needed:
@@ -230,10 +235,12 @@ def _check(key: str, rule: Rule, data: Mapping[str, str], names_needed: bool, no
     _check_nodes(key, entries, nodes)
 
 
-def _system_config(data: Mapping[str, str]) -> documents.SystemConfig:
+def _system_config(data: Mapping[str, str], *, strict: bool) -> documents.SystemConfig:
     text = data.get(documents.SYSTEM_KEY, "")
+    if not text and not strict:
+        return documents.SystemConfig()
     try:
-        return decode(text, documents.SystemConfig, where=documents.SYSTEM_KEY) if text else documents.SystemConfig()
+        return decode(text, documents.SystemConfig, where=documents.SYSTEM_KEY)
     except WireError as error:
         raise _Refused(PARSE_FAILED, str(error)) from error
 
@@ -259,7 +266,7 @@ def _check_selectors(entries: list[NodeEntry]) -> None:
             raise _Refused(PARAM_INVALID, {path: str(error)}) from error
 
 
-def _check_numbers(rule: Rule, cluster: msgspec.Struct | None, entries: list[NodeEntry]) -> None:
+def _check_numbers(rule: Rule, cluster: msgspec.Struct | None, entries: list[NodeEntry], *, strict: bool) -> None:
     base = overlay(rule.base, cluster)
     inline = isinstance(cluster, ColocationStrategy)
     strategies = [("" if inline else "clusterStrategy.", cluster, base)] if cluster is not None else []
@@ -273,8 +280,11 @@ def _check_numbers(rule: Rule, cluster: msgspec.Struct | None, entries: list[Nod
         if isinstance(given, ColocationStrategy):
             problems |= _extension_problems(given)
         for lower, upper in rule.pairs:
-            low, high = field_at(merged, lower), field_at(merged, upper)
-            if isinstance(low, int) and isinstance(high, int) and high <= low:
+            low, high = (field_at(given if strict else merged, field) for field in (lower, upper))
+            if strict and (low is None) is not (high is None):
+                missing, there = (lower, upper) if low is None else (upper, lower)
+                problems[missing] = f"must be given where {there} is"
+            elif isinstance(low, int) and isinstance(high, int) and high <= low:
                 problems[upper] = f"{high} is not greater than {lower} {low}"
         if problems:
             raise _Refused(PARAM_INVALID, {where + path: text for path, text in problems.items()})

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
+
 from koordlet.api.config import ClusterColocationProfile
 from koordlet.api.core import Namespace, Node, Pod
 
@@ -208,6 +210,18 @@ async def test_nodes_and_configuration(asking):
     error = await cluster.refused(cluster.merge(f"{NODES}/n", {"metadata": {"labels": {"zone": "c"}}}))
     assert error.status == 400 and '"reason":"ExistNodeConfict"' in str(error)
     await cluster.merge(f"{NODES}/n", {"metadata": {"labels": {"zone": "d"}}})
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_half_a_pair_is_refused_by_strict_parity_alone(asking, strict):
+    cluster = await asking({"ConfigMapValidatingWebhook": True}, f"--strict-parity={str(strict).lower()}")
+    path = "/api/v1/namespaces/koordinator-system/configmaps/slo-controller-config"
+    half = json.dumps({"clusterStrategy": {"memoryEvictThresholdPercent": 75}})
+    change = cluster.merge(path, {"data": {"resource-threshold-config": half}})
+    if strict:
+        assert "memoryEvictLowerPercent" in str(await cluster.refused(change))
+    else:
+        await change
 
 
 async def test_reservations_take_profiles(asking):

@@ -231,3 +231,54 @@ def test_the_reference_example_is_refused_for_its_empty_selector() -> None:
         {"name": "b", "nodeSelector": {}, "enable": False},
     )
     assert list(refused(validate(data))[1]) == ["nodeStrategies[b].nodeSelector"]
+
+
+PART = {"clusterStrategy": {}}
+FULL = entry({"a": "1"}, "n", **network(ls={"ingressRequest": 60}))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason", "text"),
+    [
+        (threshold({"memoryEvictThresholdPercent": 75}), "ConfigParamInvalid", "memoryEvictThresholdPercent is"),
+        (qos({"beClass": {"resctrlQOS": {"catRangeEndPercent": 20}}}), "ConfigParamInvalid", "catRangeStartPercent"),
+        (qos({}), "ParseConfigFail", "system-config"),
+        ({**qos(network(ls={"ingressRequest": "60M"})), **bandwidth("100M")}, "ConfigParamInvalid", "more than 100"),
+        ({**qos(network(ls={"ingressRequest": 60})), **bandwidth("0")}, "ConfigParamInvalid", "more than the total"),
+        ({**qos(network(ls={"ingressRequest": 60})), "system-config": json.dumps(PART)}, "ConfigParamInvalid", "dth 0"),
+        (
+            {**qos(None, FULL), "system-config": json.dumps(
+                {"clusterStrategy": {"totalNetworkBandwidth": "1G"}, "nodeStrategies": [entry({"a": "2"})]})},
+            "ConfigParamInvalid", "more than the total bandwidth 0",
+        ),
+    ],
+    ids=["one of a pair (22)", "half a range (22)", "no system-config (23)", "quantities as percent (23)",
+         "percent as quantities (23)", "no bandwidth is 0 (23)", "no partner is 0 (23)"],
+)  # fmt: skip
+def test_strict_parity_refuses_what_the_reference_refuses(data: dict[str, str], reason: str, text: str) -> None:
+    assert validate(data) is None
+    found = refused(validate(data, strict_parity=True))
+    assert found[0] == reason
+    assert text in str(found[1])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        threshold({"memoryEvictThresholdPercent": 75, "memoryEvictLowerPercent": 74}),
+        {**qos({"beClass": {"cpuQOS": {"groupIdentity": -1}}}), **bandwidth("1G")},
+        {**qos(network(ls={"ingressRequest": 60}, be={"ingressRequest": 40})), **bandwidth("100")},
+        {**qos(None, FULL), **bandwidth("60")},
+    ],
+    ids=["a whole pair", "nothing of the network", "percent within bit/s", "an entry under the cluster's bandwidth"],
+)
+def test_strict_parity_accepts_the_rest(data: dict[str, str]) -> None:
+    assert validate(data, strict_parity=True) is None
+
+
+def test_strict_parity_takes_pairs_as_they_are_written() -> None:
+    data = threshold({"cpuEvictBESatisfactionUpperPercent": 30, "cpuEvictBESatisfactionLowerPercent": 30})
+    assert refused(validate(data, strict_parity=True))[1] == {
+        "clusterStrategy.cpuEvictBESatisfactionUpperPercent":
+            "30 is not greater than cpuEvictBESatisfactionLowerPercent 30"
+    }  # fmt: skip
