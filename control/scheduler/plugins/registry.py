@@ -10,6 +10,7 @@ from control.scheduler.plugins.balancedallocation import NodeResourcesBalancedAl
 from control.scheduler.plugins.defaultbinder import DefaultBinder
 from control.scheduler.plugins.defaultprebind import DefaultPreBind
 from control.scheduler.plugins.defaultpreemption import DefaultPreemption
+from control.scheduler.plugins.interpodaffinity import InterPodAffinity
 from control.scheduler.plugins.nodeaffinity import NodeAffinity
 from control.scheduler.plugins.nodename import NodeName
 from control.scheduler.plugins.nodeports import NodePorts
@@ -27,6 +28,7 @@ PLUGINS: Final[Mapping[str, type[Plugin]]] = {
         DefaultBinder,
         DefaultPreBind,
         DefaultPreemption,
+        InterPodAffinity,
         NodeAffinity,
         NodeName,
         NodePorts,

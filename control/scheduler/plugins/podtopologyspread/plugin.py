@@ -7,7 +7,6 @@ by domain and looks the rows up in it. What is compiled for a shape holds column
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -30,6 +29,7 @@ from control.scheduler.plugins.podtopologyspread.constraints import (
     compile_constraints,
 )
 from control.scheduler.plugins.podtopologyspread.workloads import Workloads
+from control.scheduler.plugins.recent import RecentShapes
 from control.scheduler.pods import PodInfo, Shape
 from control.scheduler.status import SKIP, SUCCESS, Code, Status, error
 from koordlet.api.core import Node, Pod
@@ -62,8 +62,6 @@ class _Scoring:
 class PodTopologySpread(Plugin):
     name = "PodTopologySpread"
     reads = Reads.CLUSTER
-    RECENT: Final = 256
-    """Shapes whose constraints are kept."""
 
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
@@ -74,7 +72,7 @@ class PodTopologySpread(Plugin):
         )
         self._workloads = Workloads(handle.objects)
         self._memo = answers.memo_key(self.name, handle)
-        self._recent: OrderedDict[int, Shape] = OrderedDict()
+        self._recent = RecentShapes(self._memo)
         self._mismatch = self.reasons.number(Code.UNSCHEDULABLE, _MISMATCH)
         self._missing = self.reasons.number(Code.UNRESOLVABLE, f"{_MISMATCH} (missing required label)")
 
@@ -182,7 +180,7 @@ class PodTopologySpread(Plugin):
         if found is None or found.version != version:
             found = shape.memo[self._memo] = self._compile(shape, version)
         if found.hard or found.soft:
-            self._keep(shape)
+            self._recent.used(shape)
         return found
 
     def _compile(self, shape: Shape, version: int) -> _Compiled:
@@ -209,14 +207,6 @@ class PodTopologySpread(Plugin):
         if selector is None:
             return ()
         return [msgspec.structs.replace(one, label_selector=selector) for one in self._defaults]
-
-    def _keep(self, shape: Shape) -> None:
-        """Note that the shape was used; forget what was compiled for the one not used for longest."""
-        recent = self._recent
-        recent[shape.id] = shape
-        recent.move_to_end(shape.id)
-        if len(recent) > self.RECENT:
-            recent.popitem(last=False)[1].memo.pop(self._memo, None)
 
     # -- what may help -----------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.plain.spread import spread, spread_scores
 from tests.control.scheduler.plain.world import World
 from tests.control.scheduler.plugins.asked import filtered, scored
+from tests.control.scheduler.plugins.informers import ToldObjects
 
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 SKEWED = ("Unschedulable", ("node(s) didn't match pod topology spread constraints",))
@@ -161,35 +162,13 @@ def test_only_feasible_nodes_make_domains() -> None:
     assert scored(plugin, cluster, spreading(constraint(HOST, soft=True)), "x", "y") == {"x": 100, "y": 100}
 
 
-class _Informer:
-    """Hands its objects to whoever registers."""
-
-    def __init__(self) -> None:
-        self.handlers: list[dict[str, Callable[..., Any]]] = []
-
-    def add_handler(self, **handlers: Callable[..., Any]) -> None:
-        self.handlers.append(handlers)
-
-
-class _Objects:
-    def __init__(self) -> None:
-        self.informers: dict[type[Any], _Informer] = {}
-
-    def informer(self, kind: type[Any]) -> Any:
-        return self.informers.setdefault(kind, _Informer())
-
-    def tell(self, what: str, *objects: Any) -> None:
-        for handlers in self.informers[type(objects[-1])].handlers:
-            handlers[f"on_{what}"](*objects)
-
-
 def service(selector: Mapping[str, str]) -> Service:
     return wire.convert({"metadata": {"name": "s", "namespace": "default"}, "spec": {"selector": selector}}, Service)
 
 
 def test_pods_of_services_are_spread_by_default() -> None:
     cluster = Cluster(*four())
-    objects = _Objects()
+    objects = ToldObjects()
     cluster.handle.objects = objects
     cluster.put(foo("a"), foo("a"))
     plugin = PodTopologySpread(None, cluster.handle)
@@ -209,7 +188,7 @@ def test_pods_of_services_are_spread_by_default() -> None:
 
 def test_pods_of_replica_sets_are_spread_by_its_selector() -> None:
     cluster = Cluster(*four())
-    objects = _Objects()
+    objects = ToldObjects()
     cluster.handle.objects = objects
     cluster.put(pod(labels={"app": "web"}, on="a"))
     hard = TopologySpreadConstraint(max_skew=1, topology_key=ZONE, when_unsatisfiable="DoNotSchedule")
@@ -327,7 +306,7 @@ def test_it_follows_the_plain_rules_while_the_cluster_changes(data: st.DataObjec
 def test_default_constraints_follow_the_plain_rules(data: st.DataObject) -> None:
     names = [f"n{i}" for i in range(data.draw(st.integers(1, 6)))]
     cluster = Cluster(*(data.draw(nodes(name)) for name in names))
-    objects = _Objects()
+    objects = ToldObjects()
     cluster.handle.objects = objects
     infos = cluster.put(*(data.draw(placed(names)) for _ in range(data.draw(st.integers(0, 8)))))
     plugin = PodTopologySpread(None, cluster.handle)

@@ -1,0 +1,154 @@
+"""Which terms existing pods carry, and in which domains: the half of inter-pod affinity that looks back at new pods.
+
+Each distinct term has the number of its owners by domain, kept current as pods come and go (trials included). A row's
+domain is remembered as it was when its pods were filed, so that a changed label moves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from control.scheduler.columns import Column, IntArray, LabelColumn
+from control.scheduler.plugins.interpodaffinity.terms import NamespaceLabels, Term, terms_of
+from control.scheduler.pods import PodInfo, Shape
+from control.scheduler.table import NodeTable
+
+
+class Topology:
+    """A label that terms name. `filed.data[row]`: number of the domain that the row's pods are counted in."""
+
+    __slots__ = ("column", "filed")
+
+    def __init__(self, column: LabelColumn, filed: Column) -> None:
+        self.column = column
+        self.filed = filed
+
+
+class OwnedTerm:
+    """A term and how many pods carry it: `sums[number of domain]`, where 0 is no domain."""
+
+    __slots__ = ("placed", "sums", "term", "topology", "total")
+
+    def __init__(self, term: Term, topology: Topology) -> None:
+        self.term = term
+        self.topology = topology
+        self.sums: IntArray = np.zeros(len(topology.column.values) + 8, np.int64)
+        self.total = 0
+        self.placed = 0
+        """Owners that are in some domain."""
+
+    def add(self, domain: int, number: int) -> None:
+        if domain >= len(self.sums):
+            grown = np.zeros(max(2 * len(self.sums), domain + 1), np.int64)
+            grown[: len(self.sums)] = self.sums
+            self.sums = grown
+        self.sums[domain] += number
+        self.total += number
+        if domain:
+            self.placed += number
+
+    def by_domain(self) -> IntArray:
+        """At least as long as there are domains, so that it can be indexed by any row's."""
+        size = len(self.topology.column.values)
+        if len(self.sums) < size:
+            self.sums = np.pad(self.sums, (0, size + 64 - len(self.sums)))
+        return self.sums
+
+
+class Owners:
+    """The terms of all counted pods of a table."""
+
+    FEW: Final = 256
+
+    def __init__(self, table: NodeTable, memo: str) -> None:
+        """`memo`: begins the keys of what is remembered in shapes."""
+        self._table = table
+        self._owned_memo, self._meaning_memo = f"{memo}.owned", f"{memo}.meaning"
+        self._topologies: dict[str, Topology] = {}
+        self._terms: dict[Term, OwnedTerm] = {}
+        self._list: list[OwnedTerm] = []
+        self.generation = 0
+        """Changes when terms that nobody carries any more were dropped."""
+        self._node_at = table.node_log.end
+        table.listen(self)
+
+    def __len__(self) -> int:
+        return len(self._list)
+
+    def pod_added(self, row: int, pod: PodInfo) -> None:
+        self._count(row, pod, 1)
+
+    def pod_removed(self, row: int, pod: PodInfo) -> None:
+        self._count(row, pod, -1)
+
+    def sync(self) -> None:
+        """Move the pods of rows whose domain changed. Call before reading sums."""
+        table = self._table
+        end = table.node_log.end
+        if end == self._node_at:
+            return
+        if len(self._list) >= self.FEW and 2 * sum(one.total == 0 for one in self._list) > len(self._list):
+            self._drop_unowned()
+        changed: Iterable[int] | None = table.node_log.since(self._node_at)
+        self._node_at = end
+        for row in set(changed) if changed is not None else range(table.size):
+            for topology in self._topologies.values():
+                before, now = topology.filed.data.item(row), topology.column.ids.data.item(row)
+                if before != now:
+                    self._move(topology, row, before, now)
+
+    def meaning(self, shape: Shape, labels_of: NamespaceLabels, generation: int) -> list[OwnedTerm]:
+        """The terms that mean pods of the shape; remembered in it as far as terms were known."""
+        key = (self.generation, generation)
+        known: tuple[tuple[int, int], int, list[OwnedTerm]] | None = shape.memo.get(self._meaning_memo)
+        if known is not None and known[0] == key and known[1] == len(self._list):
+            return known[2]
+        upto, found = (known[1], known[2]) if known is not None and known[0] == key else (0, [])
+        found.extend(one for one in self._list[upto:] if one.term.means(shape, labels_of))
+        shape.memo[self._meaning_memo] = (key, len(self._list), found)
+        return found
+
+    def _count(self, row: int, pod: PodInfo, number: int) -> None:
+        for owned in self._owned(pod.shape):
+            owned.add(owned.topology.filed.data.item(row), number)
+
+    def _owned(self, shape: Shape) -> list[OwnedTerm]:
+        """The interned terms of a shape."""
+        known: tuple[int, list[OwnedTerm]] | None = shape.memo.get(self._owned_memo)
+        if known is None or known[0] != self.generation:
+            owned = [self._intern(term) for term in terms_of(shape)]
+            known = shape.memo[self._owned_memo] = (self.generation, owned)
+        return known[1]
+
+    def _intern(self, term: Term) -> OwnedTerm:
+        found = self._terms.get(term)
+        if found is None:
+            found = self._terms[term] = OwnedTerm(term, self._topology(term.topology))
+            self._list.append(found)
+        return found
+
+    def _drop_unowned(self) -> None:
+        """Terms come and go with workloads; those of the past must not be looked at for ever."""
+        self._terms = {key: one for key, one in self._terms.items() if one.total}
+        self._list = list(self._terms.values())
+        self.generation += 1
+
+    def _topology(self, key: str) -> Topology:
+        found = self._topologies.get(key)
+        if found is None:
+            filed = self._table.column(np.int32)
+            column = self._table.labels.column(key)
+            filed.data[:] = column.ids.data
+            found = self._topologies[key] = Topology(column, filed)
+        return found
+
+    def _move(self, topology: Topology, row: int, before: int, now: int) -> None:
+        for pod in self._table.pods[row].values():
+            for owned in self._owned(pod.shape):
+                if owned.topology is topology:
+                    owned.add(before, -1)
+                    owned.add(now, 1)
+        topology.filed.data[row] = now
