@@ -78,6 +78,11 @@ class LeaderElector:
         """Who holds the lease as last observed; "" when nobody does."""
         return (self._lease.spec.holder_identity or "") if self._lease is not None else ""
 
+    @property
+    def unrenewed(self) -> float:
+        """Seconds since the lease was last taken or renewed; 0 while somebody else leads."""
+        return self._clock.monotonic() - self._renewed_at if self.is_leader else 0.0
+
     async def run(self, lead: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Wait to be leader, then run `lead()` beside the renewals; its result.
 

@@ -301,6 +301,13 @@ class SchedulingQueue:
         """Nodes that pods are nominated to, and the pods."""
         return self._nominations.by_node()
 
+    def nominated_on(self, node: str) -> Iterable[PodInfo]:
+        return self._nominations.by_node().get(node, ())
+
+    def nominated_nodes(self) -> Iterable[str]:
+        """Nodes that some pod is nominated to."""
+        return self._nominations.by_node().keys()
+
     # -- places ------------------------------------------------------------------------------------------------------
 
     def _release(self, record: Record, verdict: Verdict, event: str) -> None:

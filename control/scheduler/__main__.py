@@ -1,0 +1,46 @@
+"""The `koord-scheduler` binary."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from control.scheduler.options import Options
+from koordlet.app.flags import FlagError, parse
+from koordlet.app.gates import GateError
+from koordlet.app.logging import setup
+from koordlet.app.runner import run
+from koordlet.kube import ConfigError
+
+
+async def _start(options: Options) -> int:
+    from control.scheduler.process import Scheduler  # what it loads finds the settings of `main`
+
+    return await Scheduler(options).run()
+
+
+def main() -> int:
+    """Exit status: 0 after an orderly stop, 1 for bad configuration, a failed part or a lost lease, 2 for bad flags."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread a CPU for algebra that nobody here does
+    options = parse(Options, sys.argv[1:], prog="koord-scheduler", description="Schedules pods as Koordinator does.")
+    from control.scheduler.config.errors import ConfigurationError
+
+    try:
+        setup(options.v, json=options.logging_format == "json")
+        if options.write_config_to:
+            from control.scheduler.process import read_settings, write_configuration
+
+            write_configuration(read_settings(options), options.write_config_to)
+            return 0
+        return run(_start(options))
+    except ConfigurationError as error:
+        for text in error.errors:
+            sys.stderr.write(f"koord-scheduler: {text}\n")
+        return 1
+    except (FlagError, GateError, ConfigError) as error:
+        sys.stderr.write(f"koord-scheduler: {error}\nRun 'koord-scheduler --help' for usage.\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""One scheduler put together: profiles from settings, over one table, one cache and one queue (spec 05 §1.3).
+
+scheduler = Assembly(settings, ...)      # plugins exist, informers are asked for
+await scheduler.objects.start(); await scheduler.objects.synced()
+await scheduler.schedule()               # while leading; ends by cancellation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Final, Protocol
+
+from prometheus_client import CollectorRegistry
+
+from control.scheduler.cache import Cache
+from control.scheduler.config.args import ARGS
+from control.scheduler.config.load import Settings
+from control.scheduler.config.plugins import DEFAULT_PLUGINS
+from control.scheduler.cycle import Cycle, Placement
+from control.scheduler.evicting import BackgroundEvictor
+from control.scheduler.framework import POINTS, Framework
+from control.scheduler.handle import Handle
+from control.scheduler.loop import Loop
+from control.scheduler.metrics import SchedulerMetrics, StateGauges
+from control.scheduler.monitor import Monitor
+from control.scheduler.objects import StoreObjects
+from control.scheduler.options import Options, enabled
+from control.scheduler.plugin import Plugin
+from control.scheduler.plugins.registry import PLUGINS
+from control.scheduler.pods import PodInfo, Shapes
+from control.scheduler.queue import Feed, QueueProfile, SchedulingQueue
+from control.scheduler.reporting import UserReporter
+from control.scheduler.selectors import PodCounters
+from control.scheduler.table import NodeTable
+from control.scheduler.waiting import WaitingPods
+from control.scheduler.watching import Watching
+from koordlet.api.core import Pod, PodDisruptionBudget
+from koordlet.app.gates import FeatureGates
+from koordlet.app.logging import get_logger
+from koordlet.app.periodic import Periodic
+from koordlet.kube import Client, EventRecorder
+
+log = get_logger(__name__)
+
+PROMISED: Final = frozenset((*ARGS, *DEFAULT_PLUGINS))
+"""Names that are no mistake in a configuration, built or not."""
+
+
+def implements(plugin: str, point: str) -> bool:
+    """Whether a plugin of this build does anything at an extension point."""
+    kind = PLUGINS[plugin]
+    return any(getattr(kind, method) is not getattr(Plugin, method) for method in POINTS[point])
+
+
+class WatchedLoop(Loop):
+    """The loop, with every attempt told to the monitor."""
+
+    monitor: Monitor
+
+    def schedule(self, pod: PodInfo) -> Placement | None:
+        self.monitor.taken(pod)
+        self.monitor.started(pod)
+        placement = super().schedule(pod)
+        if placement is None:
+            self.monitor.complete(pod)
+        return placement
+
+
+class Assembly:
+    """See the module text."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        options: Options,
+        gates: FeatureGates,
+        client: Client,
+        events: EventRecorder,
+        registry: CollectorRegistry,
+    ) -> None:
+        self.settings, self.options = settings, options
+        self._clock, self._registry = client.clock, registry
+        self.table, self.shapes = NodeTable(), Shapes()
+        self.counters = PodCounters(self.table)
+        self.cache = Cache(self.table, self.shapes)
+        self.waiting = WaitingPods(self._clock)
+        self.objects = StoreObjects(client, gates)
+        self._pods = self.objects.informer(Pod)
+        self.metrics = SchedulerMetrics.of(registry)
+        self.watching = Watching(self.objects, self.cache)
+        self.evictor = BackgroundEvictor(client, events, self._clock, self.metrics.eviction_failures, self._evicted)
+        self.frameworks: dict[str, Framework] = {}
+        for profile in settings.profiles:
+            handle = Handle(
+                self.table, self.shapes, self.counters, profile=profile.name, clock=self._clock, gates=gates,
+                client=client, events=events, objects=self.objects, waiting=self.waiting, evictor=self.evictor,
+            )  # fmt: skip
+            self.frameworks[profile.name] = Framework(
+                handle, profile.enabled.points, PLUGINS, args=profile.args, weights=profile.enabled.weights,
+                percentage=profile.percentage,
+            )  # fmt: skip
+            for name in profile.left_out:
+                log.warning("Profile enables a plugin that this build lacks", profile=profile.name, plugin=name)
+        if "DefaultPreemption" in self.plugins:
+            self.objects.informer(PodDisruptionBudget)  # it asks when it needs them, which is too late to begin
+        given = settings.configuration
+        self.queue = SchedulingQueue(
+            {name: _queue_profile(framework) for name, framework in self.frameworks.items()},
+            self._clock.monotonic,
+            initial_backoff=given.pod_initial_backoff_seconds,
+            max_backoff=given.pod_max_backoff_seconds,
+            leftover_seconds=options.pod_max_in_unschedulable_pods_duration,
+            incoming=lambda queue, event: self.metrics.incoming.labels(queue, event).inc(),
+        )
+        for framework in self.frameworks.values():
+            framework.handle.queue = self.queue
+        self.monitor = Monitor(
+            self._clock.monotonic,
+            lambda profile: self.metrics.timeouts.labels(profile).inc(),
+            timeout=options.scheduling_timeout,
+            unhandled=options.scheduling_drop_unhandled_timeout,
+        )
+        self.reporter = UserReporter(
+            client, events, self.metrics, self.monitor, self._clock, self._pods.get, log_failures=options.debug_filters
+        )
+        cycles = {name: Cycle(framework, self.cache, self.waiting) for name, framework in self.frameworks.items()}
+        self.loop = WatchedLoop(
+            cycles, self.cache, self.queue, clock=self._clock, reporter=self.reporter, current=self._pods.get
+        )
+        self.loop.monitor = self.monitor
+        self.feed = Feed(self.queue, clock=self._clock, registry=registry)
+        self.watching.route(self.queue, self.frameworks, lambda uid: self.waiting.reject(uid, "", "removed"))
+        self._gauges()
+
+    @cached_property
+    def plugins(self) -> Mapping[str, Plugin]:
+        """Each plugin once, the first profile's where several have it."""
+        found: dict[str, Plugin] = {}
+        for framework in self.frameworks.values():
+            for name, plugin in framework.plugins.items():
+                found.setdefault(name, plugin)
+        return found
+
+    async def schedule(self) -> None:
+        """Run controllers of plugins and the loop; everything is stopped again at the end."""
+        sweep = Periodic(
+            "scheduler-monitor", self.options.scheduler_monitor_period, self.monitor.sweep, immediate=False,
+            clock=self._clock, registry=self._registry,
+        )  # fmt: skip
+        controllers = [p for name, p in self.plugins.items() if enabled(name, self.options.controller_plugins)]
+        services: list[_Startable] = [self.reporter, self.feed, sweep, *controllers]
+        log.info("Scheduling begins", nodes=self.table.nodes_alive, pods=len(self.cache.pods), **self.queue.counts())
+        try:
+            for service in services:
+                await service.start()
+            await self.loop.run(self.feed)
+        finally:
+            for binder in self.loop.binders.values():
+                await binder.stop()
+            await self.evictor.stop()
+            for service in reversed(services):
+                await service.stop()
+
+    def _evicted(self, uid: str) -> None:
+        """All deletions for a preemptor are through: it may be tried again."""
+        record = self.queue.record(uid)
+        if record is not None:
+            self.queue.activate([record.pod.key])
+
+    def _gauges(self) -> None:
+        gauges = StateGauges(self._registry)
+        gauges.add("pending_pods", "Pods in the queue.", ("queue",), lambda: _by_one(self.queue.counts()))
+        gauges.add(
+            "unschedulable_pods", "Waiting pods that a plugin rejected.", ("plugin", "profile"),
+            lambda: dict(self.queue.rejected_counts()),
+        )  # fmt: skip
+        gauges.add("cache_size", "Objects in the cache.", ("type",), lambda: _by_one(self._cached()))
+        gauges.add(
+            "goroutines", "Tasks of the scheduler.", ("operation",),
+            lambda: {("binding",): sum(len(binder) for binder in self.loop.binders.values())},
+        )  # fmt: skip
+        gauges.add("inflight_events", "Events kept for attempts.", (), lambda: {(): self.queue.inflight_events})
+
+    def _cached(self) -> dict[str, int]:
+        return {
+            "nodes": self.table.nodes_alive,
+            "pods": len(self.cache.pods),
+            "assumed_pods": len(self.cache.assumed),
+            "shapes": len(self.shapes),
+        }
+
+
+class _Startable(Protocol):
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+def _queue_profile(framework: Framework) -> QueueProfile:
+    if framework.sort is None:
+        raise ValueError(f"profile {framework.name} has no queueSort plugin")
+    return QueueProfile.of(framework.sort, framework.pre_enqueue, framework.plugins.values())
+
+
+def _by_one(values: Mapping[str, int]) -> dict[tuple[str, ...], float]:
+    return {(name,): value for name, value in values.items()}

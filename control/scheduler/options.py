@@ -1,0 +1,136 @@
+"""koord-scheduler's command line: Koordinator's flags with their defaults, and kube-scheduler's (spec 05 §1.1).
+
+Read once at start; everybody else gets an `Options`. What stands in the configuration file loses against a flag that
+was given. Flags of kube-scheduler that have no meaning here are accepted, so that manifests can stay as they are.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from koordlet.app.flags import Duration, FlagError, flag
+from koordlet.app.logging import LoggingOptions
+
+_UNUSED = "accepted, without effect: pages are served on --port alone"
+
+
+@dataclass
+class Options(LoggingOptions):
+    """Everything that can be told on the command line."""
+
+    config: str = flag("config", "", "KubeSchedulerConfiguration file; none: kube-scheduler's defaults")
+    write_config_to: str = flag("write-config-to", "", "write the effective configuration to this file and end")
+    kubeconfig: str = flag("kubeconfig", "", "kubeconfig file; else of the configuration, in-cluster, KUBECONFIG")
+    master: str = flag("master", "", "URL of the API server, instead of the kubeconfig's")
+    port: int = flag("port", 10251, "port of the pages; 0: none", minimum=0)
+    address: str = flag("address", "0.0.0.0", "IP address that the pages are served on")
+    feature_gates: dict[str, bool] = flag("feature-gates", {}, "A=true,B=false; AllAlpha and AllBeta set whole stages")
+    leader_elect: str = flag("leader-elect", "", "true or false: schedule only while holding the lease")
+    leader_elect_lease_duration: str = flag("leader-elect-lease-duration", "", "how long a lease lasts (15s)")
+    leader_elect_renew_deadline: str = flag("leader-elect-renew-deadline", "", "time to renew it in (10s)")
+    leader_elect_retry_period: str = flag("leader-elect-retry-period", "", "pause between attempts (2s)")
+    leader_elect_resource_lock: str = flag("leader-elect-resource-lock", "", "kind of lock", choices=("", "leases"))
+    leader_elect_resource_name: str = flag("leader-elect-resource-name", "", "name of the lease (kube-scheduler)")
+    leader_elect_resource_namespace: str = flag("leader-elect-resource-namespace", "", "its namespace (kube-system)")
+    pod_max_in_unschedulable_pods_duration: Duration = flag(
+        "pod-max-in-unschedulable-pods-duration", "5m", "how long a pod waits for an event before it is tried anyway"
+    )
+    controller_plugins: list[str] = flag(
+        "controller-plugins", ["*"], "plugins whose controllers run; -name: not, *: all others"
+    )
+    enable_network_topology_manager: bool = flag(
+        "enable-network-topology-manager", False, "build the tree of network topology"
+    )
+    scheduler_monitor_period: Duration = flag(
+        "scheduler-monitor-period", "10s", "how often slow cycles and bindings are looked for", minimum=0.1
+    )
+    scheduling_timeout: Duration = flag(
+        "scheduling-timeout", "30s", "an attempt that takes longer is told", minimum=0.1
+    )
+    scheduling_drop_unhandled_timeout: Duration = flag(
+        "scheduling-drop-unhandled-timeout", "5s", "a pod taken from the queue without an attempt is forgotten after"
+    )
+    debug_scores: int = flag("debug-scores", 0, "log the best nodes of each pod; 0: none", minimum=0)
+    s: int = flag("s", 0, "short for --debug-scores", minimum=0)
+    debug_filters: bool = flag("debug-filters", False, "log why nodes don't fit")
+    f: bool = flag("f", False, "short for --debug-filters")
+    debug_diagnosis: bool = flag("debug-diagnosis", False, "log what is known of each failed pod")
+    d: bool = flag("d", False, "short for --debug-diagnosis")
+    debug_diagnosis_blocking: bool = flag("debug-diagnosis-blocking", False, "log it inside the cycle")
+    debug_diagnosis_queue_size: int = flag("debug-diagnosis-queue-size", 1000, "failures kept to be logged", minimum=1)
+    debug_diagnosis_worker_count: int = flag("debug-diagnosis-worker-count", 10, "tasks that log them", minimum=1)
+    sync_barrier_pod_namespace: str = flag("sync-barrier-pod-namespace", "kube-system", "namespace of the barrier pod")
+    sync_barrier_pod_name: str = flag(
+        "sync-barrier-pod-name", "koord-scheduler-sync-barrier", "name of the barrier pod"
+    )
+    sync_hard_timeout: Duration = flag("sync-hard-timeout", "1m", "how long the barrier is waited for")
+    enable_workload_auditor: bool = flag("enable-workload-auditor", False, "follow workloads through preemption")
+    workload_auditor_metric_labels: str = flag("workload-auditor-metric-labels", "", "pod labels in its metrics")
+    workload_auditor_victim_reschedule_duration: Duration = flag(
+        "workload-auditor-victim-reschedule-duration", "10s", "within which a victim counts as rescheduled"
+    )
+    workload_auditor_victim_deletion_duration: Duration = flag(
+        "workload-auditor-victim-deletion-duration", "30s", "within which a victim should be gone"
+    )
+    workload_auditor_victim_deleting_retries: int = flag("workload-auditor-victim-deleting-retries", 3, "attempts")
+    workload_auditor_scheduling_event_interval: Duration = flag(
+        "workload-auditor-scheduling-event-interval", "5m", "between two events of one workload"
+    )
+    async_log: bool = flag("async-log", False, "accepted: logging never waits")
+    async_log_queue_length: int = flag("async-log-queue-length", 10000, "accepted: logging never waits")
+    kube_api_qps: float = flag("kube-api-qps", 0.0, "requests a second to the API server; 0: of the configuration")
+    kube_api_burst: int = flag("kube-api-burst", 0, "requests at once; 0: of the configuration")
+    kube_api_content_type: str = flag("kube-api-content-type", "", "accepted: JSON is spoken")
+    profiling: bool = flag("profiling", True, "serve /debug/flags")
+    contention_profiling: bool = flag("contention-profiling", True, "accepted: there are no locks")
+    bind_address: str = flag("bind-address", "0.0.0.0", _UNUSED)
+    secure_port: int = flag("secure-port", 10259, _UNUSED)
+    cert_dir: str = flag("cert-dir", "", _UNUSED)
+    tls_cert_file: str = flag("tls-cert-file", "", _UNUSED)
+    tls_private_key_file: str = flag("tls-private-key-file", "", _UNUSED)
+    tls_cipher_suites: str = flag("tls-cipher-suites", "", _UNUSED)
+    tls_min_version: str = flag("tls-min-version", "", _UNUSED)
+    client_ca_file: str = flag("client-ca-file", "", _UNUSED)
+    http2_max_streams_per_connection: int = flag("http2-max-streams-per-connection", 0, _UNUSED)
+    authentication_kubeconfig: str = flag("authentication-kubeconfig", "", _UNUSED)
+    authentication_skip_lookup: bool = flag("authentication-skip-lookup", False, _UNUSED)
+    authentication_token_webhook_cache_ttl: str = flag("authentication-token-webhook-cache-ttl", "10s", _UNUSED)
+    authentication_tolerate_lookup_failure: bool = flag("authentication-tolerate-lookup-failure", True, _UNUSED)
+    authorization_kubeconfig: str = flag("authorization-kubeconfig", "", _UNUSED)
+    authorization_always_allow_paths: str = flag("authorization-always-allow-paths", "", _UNUSED)
+    authorization_webhook_cache_authorized_ttl: str = flag("authorization-webhook-cache-authorized-ttl", "10s", _UNUSED)
+    authorization_webhook_cache_unauthorized_ttl: str = flag(
+        "authorization-webhook-cache-unauthorized-ttl", "10s", _UNUSED
+    )
+    requestheader_client_ca_file: str = flag("requestheader-client-ca-file", "", _UNUSED)
+    requestheader_allowed_names: str = flag("requestheader-allowed-names", "", _UNUSED)
+    requestheader_username_headers: str = flag("requestheader-username-headers", "", _UNUSED)
+    requestheader_group_headers: str = flag("requestheader-group-headers", "", _UNUSED)
+    requestheader_extra_headers_prefix: str = flag("requestheader-extra-headers-prefix", "", _UNUSED)
+    permit_port_sharing: bool = flag("permit-port-sharing", False, _UNUSED)
+    permit_address_sharing: bool = flag("permit-address-sharing", False, _UNUSED)
+    show_hidden_metrics_for_version: str = flag("show-hidden-metrics-for-version", "", "accepted: nothing is hidden")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise FlagError(f"--port: {self.port} must be between 0 and 65535, inclusive")
+        if self.address:
+            try:
+                ipaddress.ip_address(self.address)
+            except ValueError as error:
+                raise FlagError(f'--address: "{self.address}" is not an IP address') from error
+        if self.leader_elect not in ("", "true", "false"):
+            raise FlagError(f'--leader-elect: "{self.leader_elect}" is neither true nor false')
+        self.debug_scores = self.debug_scores or self.s
+        self.debug_filters = self.debug_filters or self.f
+        self.debug_diagnosis = self.debug_diagnosis or self.d
+
+
+def enabled(name: str, items: Sequence[str]) -> bool:
+    """Whether `--controller-plugins` lets a plugin's controllers run: the first `name` or `-name` decides, else `*`."""
+    for item in items:
+        if item in (name, f"-{name}"):
+            return item == name
+    return "*" in items

@@ -1,0 +1,213 @@
+"""The process: pages first, then caches, then the lease, then scheduling (spec 05 §1.3).
+
+No decision is taken before every store is complete: a node whose pods are not all known looks emptier than it is. A
+lost lease ends the process with status 1; what was being bound is either at the API server or decided anew by the
+next leader.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import yaml
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+
+from control.scheduler.assembly import PROMISED, Assembly, implements
+from control.scheduler.config.errors import ConfigurationError
+from control.scheduler.config.load import Settings, load, shown
+from control.scheduler.options import Options
+from control.scheduler.pages import boolean, configz, debug_flags, whole
+from control.scheduler.plugins.registry import PLUGINS
+from control.scheduler.services import Services
+from koordlet.api.gates import SCHEDULER
+from koordlet.api.times import Duration
+from koordlet.app.clock import SYSTEM_CLOCK, Clock
+from koordlet.app.gates import FeatureGates
+from koordlet.app.health import Health
+from koordlet.app.heap import settle_heap
+from koordlet.app.http import Server
+from koordlet.app.logging import DEBUG_VERBOSITY, get_logger
+from koordlet.app.periodic import Periodic
+from koordlet.app.runner import Runner
+from koordlet.app.version import user_agent
+from koordlet.kube import Client, Config, EventRecorder, LeaderElector
+
+log = get_logger(__name__)
+
+COMPONENT = "koord-scheduler"
+LATE_SECONDS = 10.0
+"""How often it is told which stores are waited for."""
+OVERDUE_SECONDS = 20.0
+"""What a lease may be overdue before /healthz fails."""
+
+
+def read_settings(options: Options) -> Settings:
+    """The configuration file with the flags on top. Raises ConfigurationError."""
+    text = ""
+    if options.config:
+        try:
+            text = Path(options.config).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError([f"cannot read {options.config}: {error}"]) from error
+    settings = load(text, PLUGINS, implements, PROMISED)
+    lease = settings.configuration.leader_election
+    if options.leader_elect:
+        lease.leader_elect = options.leader_elect == "true"
+    for name in ("lease_duration", "renew_deadline", "retry_period"):
+        given = getattr(options, f"leader_elect_{name}")
+        if given:
+            try:
+                setattr(lease, name, Duration(given))
+            except ValueError as error:
+                raise ConfigurationError([f"--leader-elect-{name.replace('_', '-')}: {error}"]) from error
+    for name in ("resource_name", "resource_namespace"):
+        setattr(lease, name, getattr(options, f"leader_elect_{name}") or getattr(lease, name))
+    connection = settings.configuration.client_connection
+    connection.kubeconfig = options.kubeconfig or connection.kubeconfig
+    connection.qps = options.kube_api_qps or connection.qps
+    connection.burst = options.kube_api_burst or connection.burst
+    return settings
+
+
+class Scheduler:
+    """`run()` serves until a signal and returns the exit status."""
+
+    def __init__(self, options: Options, *, config: Config | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Raises ConfigurationError, GateError, ConfigError for what can't be used."""
+        self.options, self.settings = options, read_settings(options)
+        gates = FeatureGates(SCHEDULER)
+        gates.set(options.feature_gates)
+        self.registry = CollectorRegistry()
+        self.runner, self.health = Runner(clock=clock), Health()
+        connection = self.settings.configuration.client_connection
+        config = config or Config.load(connection.kubeconfig or None)
+        config = replace(
+            config, user_agent=user_agent(COMPONENT), qps=connection.qps, burst=connection.burst,
+            server=options.master or config.server,
+        )  # fmt: skip
+        self.client = Client(config, clock=clock, registry=self.registry)
+        self.events = EventRecorder(self.client, COMPONENT)
+        self.assembly = Assembly(self.settings, options, gates, self.client, self.events, self.registry)
+        self.elector = self._elector()
+        self.leading = False
+        self.server: Server | None = None
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self.registry)
+
+    async def run(self) -> int:
+        """Start everything, schedule until a signal or a failure, stop everything."""
+        runner, objects = self.runner, self.assembly.objects
+        runner.add_stop("api-client", self.client.close)
+        if self.options.port:
+            self.server = self._pages()
+            runner.add(self.server)
+        runner.add(self.events)
+        if not self.settings.configuration.delay_cache_until_active:
+            runner.add(objects)
+            runner.add(_Step("caches-synced", self._synced))
+        runner.spawn("scheduling", self._lead)
+        log.info("koord-scheduler starts", profiles=",".join(self.assembly.frameworks))
+        return await runner.run()
+
+    async def _lead(self) -> None:
+        if self.elector is None:
+            await self._schedule()
+        else:
+            await self.elector.run(self._schedule)
+
+    async def _schedule(self) -> None:
+        if self.settings.configuration.delay_cache_until_active:
+            self.runner.add_stop("informers", self.assembly.objects.stop)
+            await self.assembly.objects.start()
+            await self._synced()
+        self.leading = True
+        try:
+            await self.assembly.schedule()
+        finally:
+            self.leading = False
+
+    async def _synced(self) -> None:
+        """Until every store is complete; says now and then what is missing."""
+        objects = self.assembly.objects
+        late = Periodic(
+            "caches-late", LATE_SECONDS, lambda: log.warning("Waiting for caches", late="; ".join(objects.late())),
+            immediate=False, clock=self.client.clock, registry=self.registry,
+        )  # fmt: skip
+        await late.start()
+        try:
+            await objects.synced()
+        finally:
+            await late.stop()
+        settle_heap()
+
+    def _elector(self) -> LeaderElector | None:
+        lease = self.settings.configuration.leader_election
+        if not lease.leader_elect:
+            return None
+        identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}"
+        try:
+            elector = LeaderElector(
+                self.client,
+                lease.resource_namespace,
+                lease.resource_name,
+                identity,
+                lease_duration=lease.lease_duration.seconds,
+                renew_deadline=lease.renew_deadline.seconds,
+                retry_period=lease.retry_period.seconds,
+                registry=self.registry,
+            )
+        except ValueError as error:
+            raise ConfigurationError([f"leaderElection: {error}"]) from error
+        limit = lease.lease_duration.seconds + OVERDUE_SECONDS
+
+        def overdue() -> str | None:
+            seconds = elector.unrenewed
+            return f"failed election to renew leadership on lease {lease.resource_name}" if seconds > limit else None
+
+        self.health.check("leaderElection", overdue, live=True)
+        return elector
+
+    def _pages(self) -> Server:
+        assembly, given = self.assembly, self.settings.configuration
+        services = Services(assembly.table, assembly.plugins.values(), lambda: self.leading)
+        routes = [*configz(shown(self.settings)), *services.routes()]
+        if given.enable_profiling and self.options.profiling:
+            routes += debug_flags(
+                {"v": whole("klog verbosity", _set_verbosity), "f": boolean("debugFilterFailure", self._log_failures)}
+            )
+        host = self.options.address
+        address = f"[{host}]" if ":" in host else host
+        return Server(
+            f"{address}:{self.options.port}", registries={"/metrics": self.registry}, health=self.health, routes=routes
+        )
+
+    def _log_failures(self, on: bool) -> None:
+        self.assembly.reporter.log_failures = on
+
+
+class _Step:
+    """A step of the start that has nothing to stop."""
+
+    def __init__(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
+        self.name, self._step = name, step
+
+    async def start(self) -> None:
+        await self._step()
+
+    async def stop(self) -> None:
+        return None
+
+
+def _set_verbosity(verbosity: int) -> None:
+    logging.getLogger().setLevel(logging.DEBUG if verbosity >= DEBUG_VERBOSITY else logging.INFO)
+
+
+def write_configuration(settings: Settings, path: str) -> None:
+    """The effective configuration as YAML (`--write-config-to`)."""
+    Path(path).write_text(yaml.safe_dump(shown(settings), sort_keys=False), encoding="utf-8")
