@@ -113,6 +113,8 @@ class PodCounters:
         counter.total = 0
         times: dict[int, int] = {}
         for row, pods in enumerate(self._table.pods):
+            if not pods:
+                continue
             for pod in pods.values():
                 shape = pod.shape
                 if shape.id not in times:
