@@ -48,6 +48,8 @@ class Placement:
     evaluated: int
     feasible: int
     parked: Mapping[str, float] = field(default_factory=dict)
+    after: int = 0
+    """How many cycles had failed when the pod was placed."""
 
 
 class Cycle:

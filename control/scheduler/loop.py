@@ -7,6 +7,7 @@ to `Reporter`, which tells the user, and back to the queue with the plugins whos
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -76,6 +77,8 @@ class Loop:
         self._reporter: Reporter = reporter or Silent()
         self._current = current
         self._suppressed = suppressed
+        self._failures = 0
+        self._last_failed: deque[PodInfo] = deque(maxlen=256)
         self.binders = {name: Binder(cycle, self, current) for name, cycle in cycles.items()}
         self._next_pod = next((c.framework.next_pod for c in cycles.values() if c.framework.next_pod is not None), None)
 
@@ -125,6 +128,7 @@ class Loop:
             text = f"{type(failure).__name__}: {failure}"
             self._failed(pod, error(text), text, set(), None)
             return None
+        placement.after = self._failures
         self._ended(cycle, "scheduled", begun)
         self.binders[cycle.framework.name].start(placement)
         return placement
@@ -146,13 +150,28 @@ class Loop:
         if not status.rejected:
             self.queue.move(event, placement.pod, None)
         self._failed(placement.pod, status, status.message, plugins, "")
-        if status.rejected:  # the pod's own release must not wake itself
-            uid = placement.pod.uid
-            self.queue.move(event, placement.pod, None, lambda other: other.uid != uid)
+        if status.rejected and self._kept_from_others(placement):  # the pod's own release must not wake itself
+            uid, ours = placement.pod.uid, placement.state.of_job
+            self.queue.move(
+                event, placement.pod, None, lambda other: other.uid != uid and not (ours is not None and ours(other))
+            )
+
+    def _kept_from_others(self, placement: Placement) -> bool:
+        """Whether others may have failed for what this pod held.
+
+        A job that fails holds its nodes for a moment only, and who failed before that moment gains nothing by their
+        release: two jobs would wake each other for ever."""
+        ours, missed = placement.state.of_job, self._failures - placement.after
+        if ours is None or missed > len(self._last_failed):
+            return True
+        recent = [self._last_failed[-1 - back] for back in range(missed)]
+        return not all(map(ours, recent))
 
     # -- failures ----------------------------------------------------------------------------------------------------
 
     def _failed(self, pod: PodInfo, status: Status, message: str, plugins: set[str], nominated: str | None) -> None:
+        self._failures += 1
+        self._last_failed.append(pod)
         if self._suppressed is not None and self._suppressed(pod, status):
             self.queue.done(pod.uid)
             return

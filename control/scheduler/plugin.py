@@ -76,6 +76,8 @@ class CycleState:
     """`PostFilter` or `Reserve` while those run (spec 05 §5.4)."""
     same_job: frozenset[str] = frozenset()
     """uids of pods that are planned together: their nominations don't block each other (spec 05 §5.5)."""
+    of_job: Callable[[PodInfo], bool] | None = None
+    """Whether a pod belongs to the same job: releasing this pod does not help it, and would go on for ever."""
     undo: list[Callable[[], None]] = field(default_factory=list)
     """Called, last first, when the synchronous part of the cycle is over; `Trial.undo` of a restored reservation."""
 

@@ -111,7 +111,9 @@ class Coscheduling(Plugin):
         gang = self.gangs.gangs[name]
         if gang.settled:
             return SUCCESS
-        state.data[QUESTIONED] = gang.group.id
+        group = gang.group
+        state.data[QUESTIONED] = group.id
+        state.of_job = lambda other: self._gang_id(other.shape) in group.gang_ids
         turn = self.turn
         if turn is None or turn.group is not gang.group:
             if turn is not None:

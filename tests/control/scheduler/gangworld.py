@@ -1,0 +1,220 @@
+"""A scheduler in miniature for gangs: queue, cycles, bindings and an API server that is a dict.
+
+Time is virtual. `drive()` schedules until nobody is ready; `check()` holds the cache to the API server's pods.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from control.scheduler.cache import Cache
+from control.scheduler.config.args import CoschedulingArgs
+from control.scheduler.cycle import Cycle
+from control.scheduler.framework import Framework
+from control.scheduler.loop import Loop, Silent
+from control.scheduler.plugin import CycleState, Event, Interest, Plugin
+from control.scheduler.plugins.coscheduling import Coscheduling
+from control.scheduler.plugins.prioritysort import PrioritySort
+from control.scheduler.pods import PodInfo
+from control.scheduler.queue.interests import QueueProfile
+from control.scheduler.queue.queue import SchedulingQueue
+from control.scheduler.status import SUCCESS, Status, error
+from control.scheduler.table import CPU
+from control.scheduler.waiting import WaitingPods
+from koordlet.api.core import Node, Pod
+from koordlet.app.clock import FakeClock
+from tests.control.scheduler.build import Cluster, node
+from tests.control.scheduler.toys import Fits
+
+PROFILE = "koord-scheduler"
+
+
+class Room(Fits):
+    """Enough cpu; wakes for nodes and for pods that go."""
+
+    name = "Room"
+
+    def interests(self) -> Sequence[Interest]:
+        return (Interest("Node"), Interest("AssignedPod", frozenset({"Delete"})))
+
+
+class Told(Silent):
+    """Remembers why pods failed, last word last."""
+
+    def __init__(self) -> None:
+        self.said: dict[str, str] = {}
+
+    def failed(self, pod: PodInfo, status: Status, message: str, nominated: str | None) -> None:
+        self.said[pod.name] = message
+
+
+class Queue(SchedulingQueue):
+    """With what plugins ask of nominations."""
+
+    def nominated_on(self, node: str) -> Iterable[PodInfo]:
+        return self.nominations().get(node, ())
+
+    def nominated_nodes(self) -> Iterable[str]:
+        return self.nominations().keys()
+
+
+class GangWorld:
+    """See the module text. `refused`: names of pods that the API server does not bind."""
+
+    def __init__(self, *nodes: Node, extra: Sequence[type[Plugin]] = (), seed: int = 1, **args: Any) -> None:
+        self.clock = FakeClock()
+        self.cluster = cluster = Cluster(*nodes)
+        self.pods: dict[str, Pod] = {}
+        self.refused: set[str] = set()
+        self.bound_with: dict[str, dict[str, str]] = {}
+        """By name: annotations at binding."""
+        cluster.handle.clock, cluster.handle.rng = self.clock, random.Random(seed)
+        self.waiting = WaitingPods(self.clock)
+        cluster.handle.waiting = self.waiting
+        world = self
+
+        class Server(Plugin):
+            name = "Server"
+
+            async def apply_patch(self, state: CycleState, original: Pod, changed: Pod) -> Status:
+                world.bound_with[changed.metadata.name] = dict(changed.metadata.annotations)
+                return SUCCESS
+
+            async def bind(self, state: CycleState, pod: PodInfo, node: str) -> Status:
+                return world.bind(pod, node)
+
+        gang = "Coscheduling"
+        others = [kind.name for kind in extra]
+        points = {
+            "preEnqueue": (gang,),
+            "queueSort": ("PrioritySort",),
+            "preFilter": (gang,),
+            "filter": ("Room", *others),
+            "postFilter": (gang,),
+            "score": ("Room",),
+            "reserve": (gang,),
+            "permit": (gang,),
+            "preBind": (gang, "Server"),
+            "bind": ("Server",),
+            "postBind": (gang,),
+        }
+        registry = {kind.name: kind for kind in (Coscheduling, PrioritySort, Room, Server, *extra)}
+        configured = {gang: CoschedulingArgs(**args)}
+        self.framework = framework = Framework(cluster.handle, points, registry, args=configured)
+        found = framework.plugins[gang]
+        assert isinstance(found, Coscheduling)
+        self.gangs: Coscheduling = found
+        assert framework.sort is not None
+        profile = QueueProfile.of(framework.sort, framework.pre_enqueue, framework.plugins.values())
+        self.queue = Queue({PROFILE: profile}, self.clock.monotonic)
+        cluster.handle.queue = self.queue
+        self.cache = Cache(cluster.table, cluster.shapes)
+        self.told = Told()
+        self.loop = Loop(
+            {PROFILE: Cycle(framework, self.cache, self.waiting)},
+            self.cache,
+            self.queue,
+            clock=self.clock,
+            reporter=self.told,
+            current=self.pods.get,
+        )
+
+    # -- the API server ----------------------------------------------------------------------------------------------
+
+    def create(self, *pods: Pod) -> None:
+        for one in pods:
+            self.pods[one.metadata.key] = one
+            self.queue.add(self.cluster.info(one))
+            self.gangs.pod_added(one)
+
+    def bind(self, pod: PodInfo, node: str) -> Status:
+        old = self.pods.get(pod.key)
+        if pod.name in self.refused:
+            return error("the server is unwell")
+        if old is None or old.metadata.uid != pod.uid:
+            return error("not found")
+        assert not old.spec.node_name, f"{pod.key} is bound twice"
+        new = msgspec.structs.replace(old, spec=msgspec.structs.replace(old.spec, node_name=node))
+        self.pods[pod.key] = new
+        self.cache.set_pod(new)
+        self.gangs.pod_updated(old, new)
+        return SUCCESS
+
+    def delete(self, key: str) -> None:
+        old = self.pods.pop(key)
+        uid = old.metadata.uid
+        known = self.cache.pods.get(uid)
+        if old.spec.node_name:
+            self.cache.remove_pod(uid)
+            self.queue.move(Event("AssignedPod", "Delete"), known, None)
+        else:
+            info = self.queue.pending(key)
+            if info is not None:
+                self.queue.delete(info)
+            self.waiting.reject(uid, "", "pod is deleted")
+        self.gangs.pod_deleted(old)
+
+    def add_node(self, name: str, cpu: str) -> None:
+        self.cluster.table.set_node(node(name, cpu=cpu))
+        self.queue.move(Event("Node", "Add"))
+
+    def lose_node(self, name: str) -> None:
+        """The node goes, and its pods with it."""
+        self.cluster.table.remove_node(name)
+        for key, one in list(self.pods.items()):
+            if one.spec.node_name == name:
+                self.delete(key)
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    async def drive(self) -> None:
+        """Schedule until nobody is ready, and bindings that can end have ended."""
+        await self.clock.settle()
+        while run := self.queue.pop_run(64):
+            self.loop.work(run)
+            await self.clock.settle()
+
+    async def pass_time(self, seconds: float) -> None:
+        for _ in range(int(seconds)):
+            await self.clock.advance(1)
+            self.queue.flush_backoff()
+            await self.drive()
+
+    async def stop(self) -> None:
+        await self.loop.binders[PROFILE].stop()
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def bound(self, gang: str = "") -> list[str]:
+        """Names of bound pods, of one gang or all."""
+        label = "gang.scheduling.koordinator.sh/name"
+        return sorted(
+            one.metadata.name
+            for one in self.pods.values()
+            if one.spec.node_name and (not gang or one.metadata.annotations.get(label) == gang)
+        )
+
+    def parked(self) -> list[str]:
+        return sorted(pod.name for pod in self.waiting.waiting_pods())
+
+    def check(self) -> None:
+        """Nothing is counted that is neither bound nor on its way, and nothing bound is left out."""
+        bound = {one.metadata.uid for one in self.pods.values() if one.spec.node_name}
+        counted = {uid for uid, info in self.cache.pods.items() if not info.assumed}
+        assert counted == bound
+        assert self.cache.assumed == {pod.uid for pod in self.waiting.waiting_pods()}
+        table = self.cluster.table
+        for row, pods in enumerate(table.pods):
+            assert table.requested[CPU, row] == sum(pod.requests.get("cpu", 0) for pod in pods.values())
+            if table.valid[row]:
+                assert table.requested[CPU, row] <= table.allocatable[CPU, row]
+        for gang in self.gangs.gangs.gangs.values():
+            places = [gang.pending, set(gang.waiting), gang.bound]
+            assert set().union(*places) == set(gang.children)
+            assert sum(map(len, places)) == len(gang.children)
+            live = {key for key in gang.children if not gang.children[key].spec.node_name}
+            assert gang.pending | set(gang.waiting) == live
