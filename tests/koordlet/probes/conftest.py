@@ -109,6 +109,20 @@ def schedstat() -> Callable[[int], Schedstat]:
     return Schedstat.of
 
 
+@pytest.fixture
+def until_arrivals() -> Callable[[int, int], int]:
+    """``until_arrivals(pid, number)``: return when *pid* has waited for a CPU so often, with how often it has."""
+
+    def wait(pid: int, number: int) -> int:
+        end = time.monotonic() + 120
+        while (found := Schedstat.of(pid).arrivals) < number:
+            assert time.monotonic() < end, f"{pid} waited {found} times, not {number}"
+            time.sleep(0.02)
+        return found
+
+    return wait
+
+
 def _clear(path: Path) -> None:
     for probe in list(path.iterdir()) if path.exists() else []:
         bpffs.remove_other_pins(probe, "")

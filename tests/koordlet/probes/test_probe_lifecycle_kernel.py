@@ -69,7 +69,12 @@ def test_probes_open_one_at_a_time(kernel_host: Host, pin_dir: Path, sizes: Size
 
 
 def test_a_killed_loader_loses_no_count(
-    kernel_host: Host, pin_dir: Path, wanted: str, sizes: Sizes, group: Callable[[str], Any]
+    kernel_host: Host,
+    pin_dir: Path,
+    wanted: str,
+    sizes: Sizes,
+    group: Callable[[str], Any],
+    until_arrivals: Callable[[int, int], int],
 ) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", LOADER, wanted, str(pin_dir), str(sizes.cpus)], stdout=subprocess.PIPE, text=True
@@ -78,17 +83,17 @@ def test_a_killed_loader_loses_no_count(
     try:
         assert "loaded=True" in process.stdout.readline()
         sleeper = group("sleeper")
-        sleeper.run("while True: time.sleep(0.002)")
-        time.sleep(0.3)
+        pid = sleeper.run("while True: time.sleep(0.002)")
+        arrived = until_arrivals(pid, 60)
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    time.sleep(0.3)  # nobody is there, the programs count on
+    arrived = until_arrivals(pid, arrived + 60)  # nobody is there, the programs count on
     sleeper.settle()
     with_successor = open_probes(kernel_host, wanted, pin_dir, sizes=sizes)
     try:
         assert with_successor.status["sched_latency"].reused
-        assert waits(with_successor, sleeper.id) >= 50
+        assert waits(with_successor, sleeper.id) >= arrived - 10
     finally:
         with_successor.close()
 
@@ -151,11 +156,16 @@ def test_full_tables_say_what_they_lose(
     assert probes.sched_latency is not None
     for i in range(4):
         group(f"g{i}").run("while True: time.sleep(0.002)")
-    time.sleep(0.5)
-    seen = probes.sched_latency.read()
+    end = time.monotonic() + 60
+    while True:
+        seen = probes.sched_latency.read()
+        lost = seen.lost
+        if (lost.slot_lost and lost.matrix_lost_count and lost.matrix_lost_ns) or time.monotonic() > end:
+            break
+        time.sleep(0.05)
     probes.close()
-    assert seen.lost.slot_lost > 0
-    assert seen.lost.matrix_lost_count > 0 and seen.lost.matrix_lost_ns > 0
+    assert lost.slot_lost > 0
+    assert lost.matrix_lost_count > 0 and lost.matrix_lost_ns > 0
     assert seen.row(SPECIAL_KEYS["overflow"]) is not None, "waits of the nameless must still be counted"
 
 
@@ -218,13 +228,15 @@ def test_a_broken_object_is_a_status_with_the_librarys_words(
         loader.load_core(sizes, False, None, tmp_path / "missing.bpf.o")
 
 
-def test_run_statistics_count_every_run(probes: ProbeSet, group: Callable[[str], Any]) -> None:
+def test_run_statistics_count_every_run(
+    probes: ProbeSet, group: Callable[[str], Any], until_arrivals: Callable[[int, int], int]
+) -> None:
     assert probes.programs is not None
     with libbpf.enable_stats():
         before = {stats.name: stats for stats in probes.programs.programs()}
         sleeper = group("sleeper")
-        sleeper.run("while True: time.sleep(0.002)")
-        time.sleep(0.3)
+        pid = sleeper.run("while True: time.sleep(0.002)")
+        until_arrivals(pid, 100)
         after = {stats.name: stats for stats in probes.programs.programs()}
     switches = [name for name in after if "sched_switch" in name]
     assert switches

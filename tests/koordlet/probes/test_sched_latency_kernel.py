@@ -57,6 +57,25 @@ def until_throttled(group: Any, ns: int = 400 * MS, patience: float = 30.0) -> C
 
 
 @pytest.fixture
+def until_ran(schedstat: Callable[[int], Any]) -> Callable[..., Callable[[], None]]:
+    """``until_ran(pid, …)``: an action that ends when each has had half a second of CPU, however long that takes.
+
+    What happens while processes are stopped and resumed one after the other is little beside it.
+    """
+
+    def action(*pids: int) -> Callable[[], None]:
+        def wait() -> None:
+            wanted, end = {pid: schedstat(pid).run_ns + 500 * MS for pid in pids}, time.monotonic() + 120
+            while any(schedstat(pid).run_ns < ns for pid, ns in wanted.items()):
+                assert time.monotonic() < end, "no CPU for two minutes"
+                time.sleep(0.05)
+
+        return wait
+
+    return action
+
+
+@pytest.fixture
 def measure(probes: ProbeSet, schedstat: Callable[[int], Any]) -> Measure:
     """``measure(seconds or action, *groups)``: let the groups run that long or during the action."""
     assert probes.sched_latency is not None
@@ -71,7 +90,7 @@ def measure(probes: ProbeSet, schedstat: Callable[[int], Any]) -> Measure:
         for entry in groups:
             entry.resume()
         time.sleep(what) if isinstance(what, float) else what()
-        for entry in groups:
+        for entry in reversed(groups):  # whoever disturbs is resumed after and stopped before who is disturbed
             entry.settle()
         return Window(
             diff(before, source.read()),
@@ -101,10 +120,12 @@ def charged(result: SchedLatencySnapshot, victim: int, culprit: int) -> int:
     return sum(entry.wait_ns for entry in result.culprits(victim) if entry.key == culprit)
 
 
-def test_noisy_neighbour_is_named_and_the_wait_is_the_kernels(measure: Measure, group: Callable[[str], Any]) -> None:
+def test_noisy_neighbour_is_named_and_the_wait_is_the_kernels(
+    measure: Measure, group: Callable[[str], Any], until_ran: Callable[..., Callable[[], None]]
+) -> None:
     victim, noisy = group("victim"), group("noisy")
     pid, culprit = victim.run(), noisy.run()
-    seen = measure(1.0, victim, noisy)
+    seen = measure(until_ran(culprit), victim, noisy)
     kernel, neighbour = seen.kernel[pid], seen.kernel[culprit]
     assert kernel.delay_ns > 200 * MS, "the two did not share a CPU"
     assert waited(seen.result, victim.id) == pytest.approx(kernel.delay_ns, rel=0.02, abs=2 * MS), seen.result.lost
@@ -129,13 +150,12 @@ def test_everything_waited_is_charged_to_somebody(measure: Measure, group: Calla
     assert seen.result.lost.matrix_lost_count == seen.result.lost.slot_lost == 0
 
 
-def test_waiting_for_ones_own_group_is_not_a_neighbours_fault(measure: Measure, group: Callable[[str], Any]) -> None:
+def test_waiting_for_ones_own_group_is_not_a_neighbours_fault(
+    measure: Measure, group: Callable[[str], Any], until_ran: Callable[..., Callable[[], None]]
+) -> None:
     alone = group("alone")
-    alone.run()
-    alone.run()
-    seen = measure(0.6, alone)
+    seen = measure(until_ran(alone.run(), alone.run()), alone)
     ran = sum(kernel.run_ns for kernel in seen.kernel.values())
-    assert ran > 50 * MS
     # Whenever one of the two ran, the other waited for it.
     assert charged(seen.result, alone.id, alone.id) >= 0.97 * ran - 5 * MS
 
@@ -190,13 +210,20 @@ def test_waking_into_a_throttled_group_is_throttling(
 
 
 def test_sleepers_wait_after_wakeups_and_burners_after_preemption(
-    measure: Measure, group: Callable[[str], Any]
+    measure: Measure,
+    group: Callable[[str], Any],
+    schedstat: Callable[[int], Any],
+    until_arrivals: Callable[[int, int], int],
 ) -> None:
     sleeper, burner, other = group("sleeper"), group("burner"), group("other")
-    sleeper.run(SLEEPER)
-    burner.run(cpu=1)
+    pids = sleeper.run(SLEEPER), burner.run(cpu=1)
     other.run(cpu=1)
-    seen = measure(0.6, sleeper, burner, other)
+
+    def often() -> None:
+        for pid in pids:
+            until_arrivals(pid, schedstat(pid).arrivals + 60)
+
+    seen = measure(often, sleeper, burner, other)
     s, b = seen.result.row(sleeper.id), seen.result.row(burner.id)
     assert s is not None and b is not None
     wakeups, preemptions = seen.result.wakeup_hist.sum(axis=1), seen.result.preempt_hist.sum(axis=1)
@@ -283,7 +310,7 @@ def test_a_group_made_after_loading_is_seen_and_a_dead_one_forgotten(
     assert source.read().row(key) is not None
     live = frozenset(int(k) for k in source.read().keys if k > 0 and k != key)
     assert source.reclaim(live) == 0, "freed at first suspicion"
-    assert source.reclaim(live) == 1
+    assert source.reclaim(live) >= 1, "and of others on this machine that ended meanwhile"
     after = source.read()
     assert after.row(key) is None
     assert key not in after.victim and key not in after.culprit
