@@ -7,10 +7,12 @@ from typing import Final
 
 from control.scheduler.plugin import Plugin
 from control.scheduler.plugins.balancedallocation import NodeResourcesBalancedAllocation
+from control.scheduler.plugins.coscheduling import Coscheduling
 from control.scheduler.plugins.defaultbinder import DefaultBinder
 from control.scheduler.plugins.defaultprebind import DefaultPreBind
 from control.scheduler.plugins.defaultpreemption import DefaultPreemption
 from control.scheduler.plugins.interpodaffinity import InterPodAffinity
+from control.scheduler.plugins.loadaware import LoadAwareScheduling
 from control.scheduler.plugins.nodeaffinity import NodeAffinity
 from control.scheduler.plugins.nodename import NodeName
 from control.scheduler.plugins.nodeports import NodePorts
@@ -25,20 +27,22 @@ from control.scheduler.plugins.volumes import NodeVolumeLimits, VolumeBinding, V
 PLUGINS: Final[Mapping[str, type[Plugin]]] = {
     plugin.name: plugin
     for plugin in (
+        Coscheduling,
         DefaultBinder,
         DefaultPreBind,
         DefaultPreemption,
         InterPodAffinity,
+        LoadAwareScheduling,
         NodeAffinity,
         NodeName,
         NodePorts,
         NodeResourcesBalancedAllocation,
         NodeResourcesFit,
         NodeUnschedulable,
+        NodeVolumeLimits,
         PodTopologySpread,
         PrioritySort,
         SchedulingGates,
-        NodeVolumeLimits,
         TaintToleration,
         VolumeBinding,
         VolumeRestrictions,
