@@ -46,7 +46,7 @@ def admitted(pod: dict[str, Any]) -> Verdict:
 
 
 def placed(pod: dict[str, Any], group: Path, memory_group: Path) -> Verdict:
-    """Does the pod run below the best-effort group, with weight, quota and limit of its batch resources?"""
+    """Do the pod's processes run below the best-effort group, with weight, quota and limit of its batch resources?"""
     requests, limits = _amounts(pod, "requests"), _amounts(pod, "limits")
     shares = max(2, requests.get(CPU, ZERO).value() * 1024 // 1000)
     quota = limits.get(CPU, ZERO).value() * _PERIOD // 1000
@@ -59,8 +59,12 @@ def placed(pod: dict[str, Any], group: Path, memory_group: Path) -> Verdict:
     given = {name: _read((memory_group if name.startswith("memory") else group) / name) for name in wanted}
     said = ", ".join(f"{name} {given[name]}" for name in wanted)
     off = [f"{name} should be {value}" for name, value in wanted.items() if given[name] != value]
+    processes = [pid for procs in group.glob("**/cgroup.procs") for pid in _read(procs).split()]
+    if not processes:
+        off.append("nothing runs there")
     good = "besteffort" in str(group) and not off
-    return Verdict(good, "; ".join([f"{pod['metadata']['name']}: {said} in {'/'.join(group.parts[-3:])}", *off]))
+    where = f"{len(processes)} processes in {'/'.join(group.parts[-3:])}"
+    return Verdict(good, "; ".join([f"{pod['metadata']['name']}: {said}, {where}", *off]))
 
 
 def _read(path: Path) -> str:

@@ -58,12 +58,16 @@ def files_of(folder: Path, values: dict[str, str]) -> Path:
 
 @pytest.mark.parametrize("version", FILES)
 def test_placed(tmp_path: Path, version):
+    running = {**FILES[version], "cgroup.procs": "7"}
+    idle = files_of(tmp_path / "kubepods/besteffort/idle", FILES[version])
+    assert "nothing runs there" in colocation.placed(LIMITED, idle, idle).text
     good = files_of(tmp_path / "kubepods/besteffort/podx", FILES[version])
+    files_of(good / "container", {"cgroup.procs": "7"})
     assert colocation.placed(LIMITED, good, good).ok
-    elsewhere = files_of(tmp_path / "kubepods/burstable/podx", FILES[version])
+    elsewhere = files_of(tmp_path / "kubepods/burstable/podx", running)
     assert not colocation.placed(LIMITED, elsewhere, elsewhere).ok
     for name in FILES[version]:
-        wrong = files_of(tmp_path / f"kubepods/besteffort/{name}", {**FILES[version], name: "2"})
+        wrong = files_of(tmp_path / f"kubepods/besteffort/{name}", {**running, name: "2"})
         verdict = colocation.placed(LIMITED, wrong, wrong)
         assert not verdict.ok
         assert f"{name} should be {FILES[version][name]}" in verdict.text

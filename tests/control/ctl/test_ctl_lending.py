@@ -67,6 +67,29 @@ def test_the_formula_once_more(report: NodeMetric, percent: int, milli: int) -> 
     assert expected(node(percent=percent), report, PODS) == milli
 
 
+GI = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("lent", "good"),
+    [("2600Mi", True), ("2400Mi", True), ("2Gi", False), ("4Gi", False), (None, False)],
+)
+def test_memory_that_is_too_far_off_is_noticed(lent: str | None, good: bool) -> None:
+    """65 % of 8 Gi less 2 Gi of the system and 716 Mi of web."""
+    memory, report = {"memory": Quantity("8Gi")}, metric(web="200m", rush="100m")
+    info = report.status.node_metric
+    assert info is not None
+    info.system_usage.resources["memory"] = Quantity("2Gi")
+    report.status.pods_metric[0].pod_usage.resources["memory"] = Quantity("716Mi")
+    here = node("5200")
+    here.status.capacity.update(memory)
+    here.status.allocatable.update(memory)
+    if lent is not None:
+        here.status.allocatable[names.RESOURCE_BATCH_MEMORY] = Quantity(lent)
+    assert expected(here, report, PODS, "memory") == 8 * GI * 65 // 100 - 2 * GI - (716 << 20)
+    assert follows(here, report, PODS).ok is good
+
+
 @pytest.mark.parametrize(
     ("have", "good"), [("5200", True), ("4800", True), ("4600", False), ("6000", False), (None, False)]
 )
