@@ -163,9 +163,9 @@ class Coscheduling(Plugin):
         if not group.binding_members:
             group.binding_members = frozenset(together)
         for uid in together:
-            self._let_go.add(uid)
-            if uid != pod.uid and self.handle.waiting is not None:
+            if uid != pod.uid and uid not in self._let_go and self.handle.waiting is not None:
                 self.handle.waiting.allow(uid, self.name)
+            self._let_go.add(uid)
         if self.turn is not None and self.turn.group is group:
             rest = next(
                 (key for one in self.gangs.gangs_of(group) for key in one.in_order() if key not in self.turn.attempted),
