@@ -11,6 +11,7 @@ from control.scheduler.plugins.coscheduling import Coscheduling
 from control.scheduler.plugins.defaultbinder import DefaultBinder
 from control.scheduler.plugins.defaultprebind import DefaultPreBind
 from control.scheduler.plugins.defaultpreemption import DefaultPreemption
+from control.scheduler.plugins.imagelocality import ImageLocality
 from control.scheduler.plugins.interpodaffinity import InterPodAffinity
 from control.scheduler.plugins.loadaware import LoadAwareScheduling
 from control.scheduler.plugins.nodeaffinity import NodeAffinity
@@ -31,6 +32,7 @@ PLUGINS: Final[Mapping[str, type[Plugin]]] = {
         DefaultBinder,
         DefaultPreBind,
         DefaultPreemption,
+        ImageLocality,
         InterPodAffinity,
         LoadAwareScheduling,
         NodeAffinity,

@@ -1,0 +1,126 @@
+"""ImageLocality: prefers nodes that have the pod's images, the larger the better (spec 05 §4).
+
+An image counts in the share of nodes that have it, so that one node's head start does not draw all pods. Which nodes
+have an image is a number with a bit a row. Nodes without images (`nodeimages`) score 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from control.scheduler.columns import IntArray, RowArray, Rows
+from control.scheduler.handle import Handle
+from control.scheduler.nodeimages import ContainerImage, images_of
+from control.scheduler.plugin import MAX_SCORE, CycleState, Plugin, Reads
+from control.scheduler.plugins import answers
+from control.scheduler.pods import PodInfo, Shape
+from control.scheduler.status import SKIP, SUCCESS, Status
+from koordlet.api.core import Pod
+
+_LEAST: Final = 23 << 20
+"""Bytes; below them images say nothing."""
+_MOST: Final = 1000 << 20
+"""Bytes a container; above them all is the same."""
+
+
+@dataclass(slots=True)
+class _Image:
+    size: int
+    rows: int = 0
+    """Bit i: row i has it."""
+
+
+class ImageLocality(Plugin):
+    name = "ImageLocality"
+    reads = Reads.CLUSTER
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._memo = answers.memo_key(self.name, handle)
+        self._images: dict[str, _Image] = {}
+        self._seen: dict[int, list[ContainerImage]] = {}
+        self._node_at = -1
+        self._version = 0
+
+    def pre_score(self, state: CycleState, pod: PodInfo, rows: RowArray) -> Status:
+        self._sync()
+        if not self._images or not any(name in self._images for name in _names(pod.shape)):
+            return SKIP
+        return SUCCESS
+
+    def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:
+        self._sync()
+        chosen: IntArray = self._scores(pod.shape)[rows]
+        return chosen
+
+    def _scores(self, shape: Shape) -> IntArray:
+        """[row]; the same as long as no node comes, goes, or changes its images."""
+        table = self.table
+        key = (self._version, table.nodes_alive, table.size)
+        known: tuple[tuple[int, int, int], IntArray] | None = shape.memo.get(self._memo)
+        if known is not None and known[0] == key:
+            return known[1]
+        names = _names(shape)
+        total = np.zeros(table.size, np.int64)
+        for name in names:
+            image = self._images.get(name)
+            if image is not None:
+                share = image.rows.bit_count() / table.nodes_alive
+                total += int(image.size * share) * _bits(image.rows, table.size)
+        most = _MOST * max(len(names), 1)
+        scores: IntArray = (np.clip(total, _LEAST, most) - _LEAST) * MAX_SCORE // (most - _LEAST)
+        shape.memo[self._memo] = (key, scores)
+        return scores
+
+    def _sync(self) -> None:
+        """Look at the images of the nodes that changed."""
+        table = self.table
+        end = table.node_log.end
+        if end == self._node_at:
+            return
+        changed = table.node_log.since(self._node_at) if self._node_at >= 0 else None
+        self._node_at = end
+        for row in range(table.size) if changed is None else set(changed):
+            now, before = images_of(table.nodes[row]), self._seen.get(row, [])
+            if now != before:
+                self._replace(row, before, now)
+
+    def _replace(self, row: int, before: list[ContainerImage], now: list[ContainerImage]) -> None:
+        bit = 1 << row
+        for name in {name for one in before for name in one.names}:
+            image = self._images[name]
+            image.rows &= ~bit
+            if not image.rows:
+                del self._images[name]
+        for one in now:
+            for name in one.names:
+                self._images.setdefault(name, _Image(one.size_bytes)).rows |= bit
+        if now:
+            self._seen[row] = now
+        else:
+            self._seen.pop(row, None)
+        self._version += 1
+
+
+def _names(shape: Shape) -> tuple[str, ...]:
+    found: tuple[str, ...] | None = shape.memo.get("ImageLocality.names")
+    if found is None:
+        found = shape.memo["ImageLocality.names"] = image_names(shape.pod)
+    return found
+
+
+def image_names(pod: Pod) -> tuple[str, ...]:
+    """One a container, init containers included; without a tag it is `latest`."""
+    return tuple(
+        image if ":" in image.rpartition("/")[2] else f"{image}:latest"
+        for image in (one.image for one in (*pod.spec.init_containers, *pod.spec.containers))
+    )
+
+
+def _bits(rows: int, size: int) -> IntArray:
+    """[size]: 1 where the row's bit is set."""
+    packed = np.frombuffer(rows.to_bytes((max(size, rows.bit_length()) + 7) // 8, "little"), np.uint8)
+    return np.unpackbits(packed, bitorder="little")[:size].astype(np.int64)
