@@ -12,11 +12,12 @@ from pathlib import Path
 from scripts.grafana.frame import Dashboard, dashboard_json
 from scripts.grafana.health import HEALTH_DASHBOARD
 from scripts.grafana.interference import INTERFERENCE_DASHBOARD
+from scripts.grafana.manager import MANAGER_DASHBOARD
 from scripts.grafana.node import NODE_DASHBOARD
 from scripts.grafana.pod import POD_DASHBOARD
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = (NODE_DASHBOARD, POD_DASHBOARD, INTERFERENCE_DASHBOARD, HEALTH_DASHBOARD)
+PAGES = (NODE_DASHBOARD, POD_DASHBOARD, INTERFERENCE_DASHBOARD, HEALTH_DASHBOARD, MANAGER_DASHBOARD)
 MARK = "<!-- generated from scripts/grafana: the panels -->"
 
 

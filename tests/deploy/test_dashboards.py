@@ -14,15 +14,23 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from control.manager.controller import ControllerMetrics
+from control.manager.metrics import ManagerMetrics
+from control.manager.noderesource.metrics import LendingCollector, NodeResourceMetrics
+from control.manager.webhook.metrics import ServerMetrics, WebhookMetrics
+from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.app.periodic import TaskMetrics
 from koordlet.kube.metrics import ClientMetrics, InformerMetrics
 from koordlet.metrics.catalogue import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARDS = sorted((ROOT / "deploy/grafana").glob("*.json"))
-RULES = ROOT / "deploy/prometheus/koordlet.rules.yaml"
+RULES = sorted((ROOT / "deploy/prometheus").glob("*.rules.yaml"))
+OF_THE_MANAGER = (ManagerMetrics, ControllerMetrics, NodeResourceMetrics, ServerMetrics, WebhookMetrics)
 OF_THE_PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds", "up"}
-NAME = re.compile(r"\b((?:koord|koordlet|process)_[a-z0-9_]+|up)\b(?:\{([^}]*)\})?")
+NAME = re.compile(
+    r"\b((?:koord|koordlet|koordinator|process|slo_controller|controller_runtime)_[a-z0-9_]+|up)\b(?:\{([^}]*)\})?"
+)
 LABEL = re.compile(r"([a-z_]+)\s*(?:=~|!~|!=|=)")
 
 
@@ -44,9 +52,10 @@ def queries() -> Iterator[tuple[str, str]]:
         for variable in load(path)["templating"]["list"]:
             if variable["type"] == "query":
                 yield f"{path.stem}: ${variable['name']}", variable["query"]["query"]
-    for group in yaml.safe_load(RULES.read_text())["groups"]:
-        for rule in group["rules"]:
-            yield f"rule {rule.get('record') or rule['alert']}", rule["expr"]
+    for path in RULES:
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            for rule in group["rules"]:
+                yield f"rule {rule.get('record') or rule['alert']}", rule["expr"]
 
 
 def exported() -> dict[str, set[str] | None]:
@@ -58,8 +67,10 @@ def exported() -> dict[str, set[str] | None]:
         for suffix in suffixes:
             found[family.full_name + suffix] = {*family.all_labels, *(("le",) if suffix == "_bucket" else ())}
     registry = CollectorRegistry()
-    for metrics in (TaskMetrics, InformerMetrics, ClientMetrics):
+    for metrics in (TaskMetrics, InformerMetrics, ClientMetrics, *OF_THE_MANAGER):
         metrics(registry)
+    registry.register(LendingCollector({}, SYSTEM_CLOCK))
+    found["koord_manager_config_key_bad"] = {"key"}
     for metric in registry.collect():
         names = {
             "counter": [f"{metric.name}_total"],
@@ -71,7 +82,7 @@ def exported() -> dict[str, set[str] | None]:
 
 def test_there_are_dashboards() -> None:
     assert [path.stem for path in DASHBOARDS] == [
-        "koordlet-health", "koordlet-interference", "koordlet-node", "koordlet-pod",
+        "koord-manager", "koordlet-health", "koordlet-interference", "koordlet-node", "koordlet-pod",
     ]  # fmt: skip
 
 

@@ -12,8 +12,12 @@ import yaml
 pytestmark = pytest.mark.runtime
 
 ROOT = Path(__file__).resolve().parents[2]
-RULES = ROOT / "deploy/prometheus/koordlet.rules.yaml"
-TESTS = Path(__file__).with_name("koordlet.rules.test.yaml")
+RULES = sorted((ROOT / "deploy/prometheus").glob("*.rules.yaml"))
+each = pytest.mark.parametrize("rules", RULES, ids=lambda path: path.name.partition(".")[0])
+
+
+def _units(rules: Path) -> Path:
+    return Path(__file__).with_name(rules.name.replace(".rules.", ".rules.test."))
 
 
 def promtool(*arguments: str) -> None:
@@ -21,18 +25,21 @@ def promtool(*arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_rules_are_well_formed() -> None:
-    promtool("check", "rules", str(RULES))
+@each
+def test_rules_are_well_formed(rules: Path) -> None:
+    promtool("check", "rules", str(rules))
 
 
-def test_rules_do_what_their_tests_say(tmp_path: Path) -> None:
-    shutil.copy(RULES, tmp_path / "rules.yaml")
-    shutil.copy(TESTS, tmp_path / "tests.yaml")
+@each
+def test_rules_do_what_their_tests_say(rules: Path, tmp_path: Path) -> None:
+    shutil.copy(rules, tmp_path / "rules.yaml")
+    shutil.copy(_units(rules), tmp_path / "tests.yaml")
     promtool("test", "rules", str(tmp_path / "tests.yaml"))
 
 
-def test_every_rule_has_a_test_and_every_alert_a_line_in_the_page() -> None:
-    tested, page = TESTS.read_text(), (ROOT / "docs/grafana.md").read_text()
-    rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
-    assert {name for rule in rules if (name := rule.get("record") or rule["alert"]) not in tested} == set()
-    assert {rule["alert"] for rule in rules if "alert" in rule and f"| {rule['alert']} |" not in page} == set()
+@each
+def test_every_rule_has_a_test_and_every_alert_a_line_in_the_page(rules: Path) -> None:
+    tested, page = _units(rules).read_text(), (ROOT / "docs/grafana.md").read_text()
+    all_rules = [rule for group in yaml.safe_load(rules.read_text())["groups"] for rule in group["rules"]]
+    assert {name for rule in all_rules if (name := rule.get("record") or rule["alert"]) not in tested} == set()
+    assert {rule["alert"] for rule in all_rules if "alert" in rule and f"| {rule['alert']} |" not in page} == set()

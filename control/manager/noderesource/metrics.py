@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from koordlet.api import names
+from koordlet.api.lending import LENDING_REASONS
 from koordlet.app.clock import Clock
 from koordlet.app.exposition import Table
 from koordlet.app.metrics import MetricSet
@@ -60,7 +61,7 @@ class LendingCollector(Collector):
         return list(self._families())
 
     def collect(self) -> Iterator[Metric]:
-        empty, nodes, percent = self._families()
+        empty, nodes, percent, degraded = self._families()
         amounts: list[tuple[tuple[str, str, str], float]] = []
         fresh = self._clock.monotonic() - EXPIRES
         counts: dict[str, int] = {}
@@ -68,6 +69,8 @@ class LendingCollector(Collector):
             if told.at < fresh:
                 continue
             counts[told.reason] = counts.get(told.reason, 0) + 1
+            if told.reason not in LENDING_REASONS:
+                degraded.add_metric([name, told.reason], 1.0)
             for resource, left in zip(("cpu", "memory"), told.percent, strict=True):
                 if left < 100:
                     percent.add_metric([name, resource], left)
@@ -77,10 +80,10 @@ class LendingCollector(Collector):
                     amounts.append(((name, label_pair[1], "byte"), float(lent[1])))
         for reason, count in sorted(counts.items()):
             nodes.add_metric([reason], count)
-        yield from (Table(empty, _AMOUNT_LABELS, amounts), nodes, percent)
+        yield from (Table(empty, _AMOUNT_LABELS, amounts), nodes, percent, degraded)
 
     @staticmethod
-    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
         return (
             GaugeMetricFamily(
                 "slo_controller_node_extended_resource_allocatable_internal",
@@ -94,6 +97,9 @@ class LendingCollector(Collector):
                 "koord_manager_lending_percent",
                 "What interference leaves of a node's calculated amount, where it takes any.",
                 labels=["node", "resource"],
+            ),
+            GaugeMetricFamily(
+                "koord_manager_lending_degraded", "1 for a node that lends nothing, and why.", labels=["node", "reason"]
             ),
         )
 

@@ -11,6 +11,8 @@ from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.metrics import MetricSet
 
 MUTATE, VALIDATE = "mutate", "validate"
+_LATENCY = (0.0005, 0.001, 0.0025, *Histogram.DEFAULT_BUCKETS)
+"""The budget is 5 ms, the first of the usual ones."""
 _BUCKETS = tuple(0.001 * 2**i for i in range(20))
 
 
@@ -66,7 +68,7 @@ class ServerMetrics(MetricSet):
         )  # fmt: skip
         self.latency = Histogram(
             "controller_runtime_webhook_latency_seconds", "Time to answer an admission request.", ["webhook"],
-            registry=registry,
+            buckets=_LATENCY, registry=registry,
         )  # fmt: skip
         self.in_flight = Gauge(
             "controller_runtime_webhook_requests_in_flight", "Admission requests being answered.", ["webhook"],

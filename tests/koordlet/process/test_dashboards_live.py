@@ -27,7 +27,7 @@ from tests.koordlet.process.cluster import METRIC, NODE, TOKEN, TOPOLOGY, Api, K
 pytestmark = [pytest.mark.kernel, pytest.mark.runtime]
 
 ROOT = Path(__file__).resolve().parents[3]
-DASHBOARDS = sorted((ROOT / "deploy/grafana").glob("*.json"))
+DASHBOARDS = sorted((ROOT / "deploy/grafana").glob("koordlet-*.json"))
 RULES = ROOT / "deploy/prometheus/koordlet.rules.yaml"
 GATES = "PSICollector,NodeMetricPromMetrics,ColdPageCollector,CPICollector"
 VARIABLES = {

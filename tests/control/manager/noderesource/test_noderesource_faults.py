@@ -250,6 +250,11 @@ async def test_metrics_tell_cores_bytes_and_reasons(bench: Bench, monkeypatch: p
     assert amount(names.RESOURCE_MID_CPU, "integer") == 10.0
     assert amount(names.RESOURCE_MID_MEMORY, "byte") == 15e9
     assert (nodes("AsMeasured"), nodes("NodeMetricStale")) == (1.0, None)
+    bench.tell(make_node(name="mute"))
+    bench.controller.sweep(["mute"])
+    degraded = "koord_manager_lending_degraded"
+    assert bench.context.internal.get_sample_value(degraded, {"node": "mute", "reason": "NodeMetricMissing"}) == 1.0
+    assert bench.context.internal.get_sample_value(degraded, {"node": "n1", "reason": "AsMeasured"}) is None
     real = bench.context.clock.monotonic()
     monkeypatch.setattr(type(bench.context.clock), "monotonic", lambda _: real + 301)
     assert amount(names.RESOURCE_BATCH_CPU, "integer") is None
