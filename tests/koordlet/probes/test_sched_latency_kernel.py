@@ -1,7 +1,8 @@
 """sched_latency on the real kernel, held against what the kernel says itself (schedstat, cpu.stat).
 
 Both are read while the processes are stopped, so that they speak of the same waits however slow the machine is.
-Tolerances: sums within 2 % + 2 ms, numbers of waits within 4, throttled time within 10 % + 20 ms of cpu.stat (which
+Tolerances: sums within 2 % + 2 ms, numbers of waits within 4 and up to a tenth fewer (where CPUs are contended, Linux 6.18
+does not run BPF programs for every event; the time is made up for), throttled time within 10 % + 20 ms of cpu.stat (which
 counts while the queue is held back, we from and to the task's own switches).
 """
 
@@ -129,12 +130,14 @@ def test_noisy_neighbour_is_named_and_the_wait_is_the_kernels(
     kernel, neighbour = seen.kernel[pid], seen.kernel[culprit]
     assert kernel.delay_ns > 200 * MS, "the two did not share a CPU"
     assert waited(seen.result, victim.id) == pytest.approx(kernel.delay_ns, rel=0.02, abs=2 * MS), seen.result.lost
-    assert counted(seen.result, victim.id) == pytest.approx(kernel.arrivals, abs=4)
+    assert 0.9 * kernel.arrivals - 4 <= counted(seen.result, victim.id) <= kernel.arrivals + 4
     # Both always want the CPU: whenever the neighbour ran, the victim waited for it. Time that the hypervisor or an
     # interrupt stole from the neighbour is charged to it, but is not in its run time.
-    assert charged(seen.result, victim.id, noisy.id) >= 0.97 * neighbour.run_ns - 5 * MS
+    # The first part of a wait that saw more switches than are remembered is told, but nobody is named for it.
+    older = charged(seen.result, victim.id, SPECIAL_KEYS["older"])
+    assert charged(seen.result, victim.id, noisy.id) + older >= 0.97 * neighbour.run_ns - 5 * MS
     others = sum(entry.wait_ns for entry in seen.result.culprits(victim.id) if entry.key != noisy.id)
-    assert others <= kernel.delay_ns - 0.97 * neighbour.run_ns + 5 * MS
+    assert others - older <= kernel.delay_ns - 0.97 * neighbour.run_ns + 5 * MS
 
 
 def test_everything_waited_is_charged_to_somebody(measure: Measure, group: Callable[[str], Any]) -> None:
@@ -157,7 +160,8 @@ def test_waiting_for_ones_own_group_is_not_a_neighbours_fault(
     seen = measure(until_ran(alone.run(), alone.run()), alone)
     ran = sum(kernel.run_ns for kernel in seen.kernel.values())
     # Whenever one of the two ran, the other waited for it.
-    assert charged(seen.result, alone.id, alone.id) >= 0.97 * ran - 5 * MS
+    older = charged(seen.result, alone.id, SPECIAL_KEYS["older"])
+    assert charged(seen.result, alone.id, alone.id) + older >= 0.97 * ran - 5 * MS
 
 
 def test_quota_throttling_is_not_contention(
@@ -244,7 +248,7 @@ def test_a_sleepers_waits_are_the_kernels_and_idle_cpus_are_named(
         kernel = seen.kernel[pid]
         slack = 2 * MS + clock_error_ns * kernel.arrivals
         assert waited(seen.result, sleeper.id) == pytest.approx(kernel.delay_ns, rel=0.02, abs=slack)
-        assert counted(seen.result, sleeper.id) == pytest.approx(kernel.arrivals, abs=4)
+        assert 0.9 * kernel.arrivals - 4 <= counted(seen.result, sleeper.id) <= kernel.arrivals + 4
         named += charged(seen.result, sleeper.id, SPECIAL_KEYS["idle"])
         if named:
             break
