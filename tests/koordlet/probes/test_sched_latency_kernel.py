@@ -1,9 +1,9 @@
 """sched_latency on the real kernel, held against what the kernel says itself (schedstat, cpu.stat).
 
 Both are read while the processes are stopped, so that they speak of the same waits however slow the machine is.
-Tolerances: sums within 2 % + 2 ms, numbers of waits within 4 and up to a tenth fewer (where CPUs are contended, Linux 6.18
-does not run BPF programs for every event; the time is made up for), throttled time within 10 % + 20 ms of cpu.stat (which
-counts while the queue is held back, we from and to the task's own switches).
+Tolerances: sums within 2 % + 2 ms, numbers of waits within 4 and up to a tenth fewer (where CPUs are contended, Linux
+6.18 does not run BPF programs for every event; the time is made up for), throttled time within 10 % + 20 ms of cpu.stat
+(which counts while the queue is held back, we from and to the task's own switches).
 """
 
 from __future__ import annotations
