@@ -1,0 +1,78 @@
+"""NodeResourcesFitPlus: each resource by its own strategy and weight (spec 05 §13.1). Only scores.
+
+Pod requests are the standard ones, overhead in milli-cores and sidecars included (spec 05 §17, D9).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from control.scheduler.columns import IntArray, Rows, count
+from control.scheduler.config.args import NodeResourcesFitPlusArgs
+from control.scheduler.handle import Handle
+from control.scheduler.plugin import MAX_SCORE, CycleState, Plugin, Reads
+from control.scheduler.pods import PodInfo, Shape
+
+MOST_ALLOCATED: Final = "MostAllocated"
+_NATIVE: Final = frozenset(("cpu", "memory", "ephemeral-storage"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Considered:
+    """One resource that counts for a shape. `nonzero`: row of `table.nonzero`, -1 for what has no defaults."""
+
+    column: int
+    nonzero: int
+    request: int
+    most: bool
+    weight: int
+
+
+class NodeResourcesFitPlus(Plugin):
+    """See the module text."""
+
+    name: ClassVar[str] = "NodeResourcesFitPlus"
+    reads: ClassVar[Reads] = Reads.PODS
+
+    def __init__(self, args: NodeResourcesFitPlusArgs | None, handle: Handle) -> None:
+        super().__init__(args or NodeResourcesFitPlusArgs(), handle)
+        self.args: NodeResourcesFitPlusArgs
+        self._memo = f"{self.name}/{handle.profile}"
+
+    def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:
+        considered = self._considered(pod.shape)
+        length = count(rows, self.table.size)
+        weights = sum(one.weight for one in considered)
+        if not weights:
+            return np.full(length, 0 if considered else MAX_SCORE, np.int64)
+        total = np.zeros(length, np.int64)
+        table = self.table
+        for one in considered:
+            capacity = table.allocatable[one.column, rows]
+            used = (table.requested[one.column] if one.nonzero < 0 else table.nonzero[one.nonzero])[rows]
+            wanted = used + one.request
+            if one.most:
+                part = np.minimum(wanted, capacity)
+            else:
+                part = np.maximum(capacity - wanted, 0)
+            total += part * MAX_SCORE // np.maximum(capacity, 1) * one.weight
+        return total // weights
+
+    def _considered(self, shape: Shape) -> tuple[_Considered, ...]:
+        found: tuple[_Considered, ...] | None = shape.memo.get(self._memo)
+        if found is None:
+            found = shape.memo[self._memo] = tuple(
+                _Considered(
+                    column=self.table.resource(name),
+                    nonzero=("cpu", "memory").index(name) if name in ("cpu", "memory") else -1,
+                    request=shape.requests[name],
+                    most=how.type == MOST_ALLOCATED,
+                    weight=how.weight,
+                )
+                for name, how in self.args.resources.items()
+                if shape.requests.get(name, 0) > 0 and (name in _NATIVE or "/" in name)
+            )
+        return found

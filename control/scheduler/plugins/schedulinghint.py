@@ -1,0 +1,69 @@
+"""SchedulingHint: a third party says on which nodes a pod may run, or where to look first (spec 05 §13.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+import numpy as np
+
+from control.scheduler.columns import RowArray
+from control.scheduler.config.args import SchedulingHintArgs
+from control.scheduler.handle import Handle
+from control.scheduler.plugin import CycleState, Plugin, PreFilterResult
+from control.scheduler.pods import PodInfo, Shape
+from control.scheduler.status import SKIP, SUCCESS, Status, error
+from koordlet.api.annotations import scheduling
+from koordlet.api.annotations.scheduling import SchedulingHint as Hint
+from koordlet.api.wire import WireError
+
+STATE: Final = "SchedulingHint"
+"""Key of the hint in the cycle's state; other plugins read `extensions` there."""
+NO_HINT: Final = PreFilterResult(SKIP)
+
+
+class SchedulingHint(Plugin):
+    """See the module text."""
+
+    name: ClassVar[str] = "SchedulingHint"
+
+    def __init__(self, args: SchedulingHintArgs | None, handle: Handle) -> None:
+        super().__init__(args or SchedulingHintArgs(), handle)
+        self.args: SchedulingHintArgs
+
+    def before_pre_filter(self, state: CycleState, pod: PodInfo) -> Status:
+        hint = _hint(pod.shape)
+        if hint is None:
+            return SUCCESS
+        if isinstance(hint, str):
+            return error(hint)
+        state.data[STATE] = hint
+        return SUCCESS
+
+    def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
+        hint: Hint | None = state.data.get(STATE)
+        if hint is None or not hint.node_names:
+            return NO_HINT
+        rows = {row for name in hint.node_names if (row := self.table.row(name)) is not None}
+        return PreFilterResult(rows=np.array(sorted(rows), np.intp))
+
+    def prefer_nodes(self, state: CycleState, pod: PodInfo, rows: RowArray | None) -> Sequence[int]:
+        hint: Hint | None = state.data.get(STATE)
+        if hint is None:
+            return ()
+        allowed = None if rows is None else set(rows.tolist())
+        found = (self.table.row(name) for name in hint.preferred_node_names[: self.args.max_hint_nodes])
+        return [row for row in found if row is not None and (allowed is None or row in allowed)]
+
+
+def _hint(shape: Shape) -> Hint | str | None:
+    """The hint, what is wrong with it, or None."""
+    if "SchedulingHint" not in shape.memo:
+        found: Hint | str | None
+        try:
+            found = scheduling.scheduling_hint(shape.annotations) if shape.annotations else None
+        except WireError as problem:
+            found = str(problem)
+        shape.memo["SchedulingHint"] = found
+    hint: Hint | str | None = shape.memo["SchedulingHint"]
+    return hint

@@ -1,0 +1,189 @@
+"""NodeResourcesFitPlus, ScarceResourceAvoidance and SchedulingHint hold to spec 05 §13."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control.scheduler.config.args import (
+    NodeResourcesFitPlusArgs,
+    ResourcesType,
+    ScarceResourceAvoidanceArgs,
+    SchedulingHintArgs,
+)
+from control.scheduler.plugin import CycleState
+from control.scheduler.plugins.noderesourcesfitplus import NodeResourcesFitPlus
+from control.scheduler.plugins.scarceresourceavoidance import ScarceResourceAvoidance
+from control.scheduler.plugins.schedulinghint import SchedulingHint
+from control.scheduler.status import Code
+from koordlet.api.core import Pod
+from koordlet.api.core.podresources import pod_requests
+from tests.control.scheduler.build import Cluster, node, pod
+
+GPU = "nvidia.com__gpu"
+FIT = NodeResourcesFitPlusArgs(
+    resources={
+        "nvidia.com/gpu": ResourcesType("MostAllocated", 2),
+        "cpu": ResourcesType("LeastAllocated", 1),
+        "memory": ResourcesType("LeastAllocated", 1),
+    }
+)
+
+
+def scores(plugin: Any, cluster: Cluster, one: Pod) -> list[int]:
+    found: list[int] = plugin.score(CycleState(), cluster.info(one), cluster.table.all).tolist()
+    rows = np.arange(cluster.table.size)[::-1]
+    assert plugin.score(CycleState(), cluster.info(one), rows).tolist() == found[::-1]
+    return found
+
+
+def gpus(count: int, **more: Any) -> dict[str, Any]:
+    return {GPU: str(count), **more}
+
+
+def test_fit_plus_as_verified() -> None:
+    cluster = Cluster(*(node(name, "96", "512Gi", **gpus(8)) for name in ("used", "empty")))
+    cluster.put(pod(cpu="16", memory="32Gi", on="used", **gpus(4)))
+    plugin = NodeResourcesFitPlus(FIT, cluster.handle)
+    assert scores(plugin, cluster, pod(cpu="16", memory="32Gi", **gpus(2))) == [75, 56]
+    assert scores(plugin, cluster, pod(cpu=None, memory=None)) == [100, 100]
+    assert scores(NodeResourcesFitPlus(None, cluster.handle), cluster, pod()) == [100, 100]
+
+
+def test_overhead_is_milli_cores_and_sidecars_count() -> None:
+    cluster = Cluster(node("n", "10", "100Gi"))
+    args = NodeResourcesFitPlusArgs(resources={"cpu": ResourcesType("LeastAllocated", 1)})
+    sidecar = {"name": "s", "image": "i", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}}
+    init = {"name": "i", "image": "i", "resources": {"requests": {"cpu": "3"}}}
+    one = pod(cpu="1", spec={"overhead": {"cpu": "1"}, "initContainers": [sidecar, init]})
+    assert scores(NodeResourcesFitPlus(args, cluster.handle), cluster, one) == [50]  # 3 + 1 + 1 of 10
+
+
+AMOUNTS = st.sampled_from((None, "0", "1", "3", "9"))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8), st.integers(0, 4)), min_size=1, max_size=4),
+    st.lists(st.tuples(AMOUNTS, AMOUNTS, AMOUNTS, st.integers(0, 3)), max_size=4),
+    st.tuples(AMOUNTS, AMOUNTS, AMOUNTS),
+    st.dictionaries(
+        st.sampled_from(("cpu", "memory", "nvidia.com/gpu")),
+        st.builds(ResourcesType, st.sampled_from(("MostAllocated", "LeastAllocated")), st.integers(1, 9)),
+    ),
+)
+def test_fit_plus_agrees_with_plain_sums(
+    nodes: list[tuple[int, int, int]],
+    pods: list[tuple[str | None, str | None, str | None, int]],
+    wanted: tuple[str | None, str | None, str | None],
+    resources: dict[str, ResourcesType],
+) -> None:
+    names = [f"n{number}" for number in range(len(nodes))]
+    sizes = [{"cpu": cpu * 1000, "memory": memory << 30, "nvidia.com/gpu": gpu} for cpu, memory, gpu in nodes]
+    cluster = Cluster(*(node(name, str(c), f"{m}Gi", **gpus(g)) for name, (c, m, g) in zip(names, nodes, strict=True)))
+    made = [_pod(*amounts, on=names[at % len(names)]) for *amounts, at in pods]
+    cluster.put(*made)
+    one = _pod(*wanted)
+    expected = []
+    for name, size in zip(names, sizes, strict=True):
+        there = [_requests(other, defaults=True) for other in made if other.spec.node_name == name]
+        total = weights = 0
+        for resource, how in resources.items():
+            asked = _requests(one, defaults=False).get(resource, 0)
+            if asked <= 0:
+                continue
+            used = asked + sum(other.get(resource, 0) for other in there)
+            capacity = size[resource]
+            if capacity == 0 or (how.type == "LeastAllocated" and used > capacity):
+                part = 0
+            elif how.type == "MostAllocated":
+                part = 100 * min(used, capacity) // capacity
+            else:
+                part = 100 * (capacity - used) // capacity
+            total, weights = total + part * how.weight, weights + how.weight
+        expected.append(total // weights if weights else 100)
+    plugin = NodeResourcesFitPlus(NodeResourcesFitPlusArgs(resources=resources), cluster.handle)
+    assert scores(plugin, cluster, one) == expected
+
+
+def _pod(cpu: str | None, memory: str | None, gpu: str | None, on: str = "") -> Pod:
+    more: dict[str, Any] = {} if gpu is None else {GPU: gpu}
+    return pod(cpu=cpu, memory=memory and f"{memory}Gi", on=on, **more)
+
+
+def _requests(one: Pod, *, defaults: bool) -> dict[str, int]:
+    found = {
+        name: amount.milli_value() if name == "cpu" else amount.value() for name, amount in pod_requests(one).items()
+    }
+    return {"cpu": 100, "memory": 200 << 20, **found} if defaults else found
+
+
+def test_scarce_resources_as_verified() -> None:
+    extra: dict[str, Any] = {"example.com__xx": "1"}
+    cluster = Cluster(node("gpu", **gpus(8), **extra), node("plain"), node("none", **gpus(0), **extra))
+    plugin = ScarceResourceAvoidance(ScarceResourceAvoidanceArgs(resources=["nvidia.com/gpu"]), cluster.handle)
+    # every node of these tests lists `pods`, too, which no pod requests
+    assert scores(plugin, cluster, pod()) == [66, 100, 66]
+    assert scores(plugin, cluster, pod(**gpus(1))) == [100, 100, 100]
+    cluster.table.remove_node("gpu")
+    cluster.table.set_node(node("other"))
+    assert scores(plugin, cluster, pod()) == [100, 100, 66]
+    cluster.table.set_node(node("late", **gpus(1)))
+    assert scores(plugin, cluster, pod()) == [100, 100, 66, 50]
+    cluster.handle.profile = "another"
+    assert scores(ScarceResourceAvoidance(None, cluster.handle), cluster, pod()) == [100] * 4
+
+
+def hinted(text: str, key: str = "internal.scheduling.koordinator.sh/scheduling-hint") -> Pod:
+    return pod(annotations={key: text})
+
+
+def hinting(**args: Any) -> tuple[Cluster, SchedulingHint]:
+    cluster = Cluster(*(node(f"n{number}") for number in range(1, 5)))
+    return cluster, SchedulingHint(SchedulingHintArgs(**args), cluster.handle)
+
+
+@pytest.mark.parametrize(
+    ("one", "rows"),
+    [
+        (hinted('{"nodeNames":["n3","n1","unknown"]}'), [0, 2]),
+        (hinted('{"nodeNames":["n2"]}', "scheduling.koordinator.sh/scheduling-hint"), [1]),
+        (hinted('{"nodeNames":["unknown"]}'), []),
+        (hinted('{"nodeNames":[]}'), None),
+        (hinted(""), None),
+        (pod(), None),
+    ],
+    ids=["three", "old key", "unknown", "no names", "empty", "no hint"],
+)
+def test_a_hint_names_the_only_nodes(one: Pod, rows: list[int] | None) -> None:
+    cluster, plugin = hinting()
+    state, info = CycleState(), cluster.info(one)
+    assert plugin.before_pre_filter(state, info).ok
+    result = plugin.pre_filter(state, info)
+    assert result.status.skipped is (rows is None)
+    assert (result.rows.tolist() if result.rows is not None else None) == rows
+
+
+def test_a_malformed_hint_is_an_error() -> None:
+    cluster, plugin = hinting()
+    status = plugin.before_pre_filter(CycleState(), cluster.info(hinted("{")))
+    assert status.code is Code.ERROR
+    assert "scheduling-hint" in status.message
+
+
+@pytest.mark.parametrize(
+    ("limit", "allowed", "expected"),
+    [(100, None, [2, 0]), (100, [0, 1], [0]), (1, None, [2]), (1, [0, 1], [])],
+    ids=["all", "within the result of PreFilter", "so many", "none"],
+)
+def test_preferred_nodes(limit: int, allowed: list[int] | None, expected: list[int]) -> None:
+    cluster, plugin = hinting(max_hint_nodes=limit)
+    state, info = CycleState(), cluster.info(hinted('{"preferredNodeNames":["n3","n1"],"extensions":{"X":{"a":1}}}'))
+    plugin.before_pre_filter(state, info)
+    rows = None if allowed is None else np.array(allowed, np.intp)
+    assert list(plugin.prefer_nodes(state, info, rows)) == expected
+    assert state.data["SchedulingHint"].extensions == {"X": {"a": 1}}
+    assert list(plugin.prefer_nodes(CycleState(), info, rows)) == []
