@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -99,7 +98,7 @@ def test_custom_resources_live_a_whole_life(cluster: Cluster, kind: str):
         cluster.run("apply", "--server-side", "-f", "-", text=json.dumps(body))
         assert name in cluster.run("get", what, "-o", "name").stdout
     finally:
-        cluster.run("delete", what, name, "--ignore-not-found", "--wait", "--timeout=30s")
+        cluster.run("delete", what, name, "--ignore-not-found", "--wait", "--timeout=60s")
 
 
 BAD = {
@@ -126,11 +125,13 @@ def test_a_pod_runs_logs_and_leaves_gracefully(cluster: Cluster):
     described = cluster.run("describe", "pod", "hello").stdout
     assert "QoS Class:" in described
     assert "Started container main" in described
-    watching = cluster.start("get", "pods", "-w", "--no-headers")
-    time.sleep(1)
+    watching = cluster.start("get", "pods", "-w", "--no-headers", "--request-timeout=120s")
+    assert watching.stdout is not None
+    assert "hello" in watching.stdout.readline(), "it has the list, and watches from there"
     cluster.run("delete", "pod", "hello", "--wait", "--timeout=60s")
+    assert any("Terminating" in line for line in watching.stdout)
     watching.terminate()
-    assert "Terminating" in watching.communicate()[0]
+    watching.communicate()
 
 
 def test_a_job_like_pod_succeeds_and_a_failing_one_restarts(cluster: Cluster, eventually: Eventually):
@@ -177,10 +178,12 @@ def test_rights_can_be_asked(cluster: Cluster):
 def test_the_official_client_watches(cluster: Cluster):
     core = client.CoreV1Api(config.new_client_from_config(str(cluster.kubeconfig)))
     seen: list[tuple[str, str]] = []
+    listed = core.list_namespaced_config_map(cluster.namespace).metadata.resource_version
 
     def look() -> None:
         stream = watch.Watch()
-        for event in stream.stream(core.list_namespaced_config_map, cluster.namespace, timeout_seconds=20):
+        what = (core.list_namespaced_config_map, cluster.namespace)
+        for event in stream.stream(*what, resource_version=listed, timeout_seconds=120):
             if event["object"].metadata.name == "watched":
                 seen.append((event["type"], (event["object"].data or {}).get("k", "")))
                 if event["type"] == "DELETED":
@@ -188,11 +191,10 @@ def test_the_official_client_watches(cluster: Cluster):
 
     thread = threading.Thread(target=look)
     thread.start()
-    time.sleep(1)
     cluster.run("create", "configmap", "watched", "--from-literal=k=1")
     cluster.run("patch", "configmap", "watched", "--type=merge", "-p", '{"data":{"k":"2"}}')
     cluster.run("delete", "configmap", "watched")
-    thread.join(30)
+    thread.join(150)
     core.api_client.close()
     assert seen == [("ADDED", "1"), ("MODIFIED", "2"), ("DELETED", "2")]
 

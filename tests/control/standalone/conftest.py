@@ -115,7 +115,7 @@ async def http(server: ApiServer) -> AsyncIterator[Http]:
     await client.session.close()
 
 
-async def _until(check: Callable[[], Awaitable[Any]], seconds: float = 20.0) -> None:
+async def _until(check: Callable[[], Awaitable[Any]], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not await check():  # noqa: ASYNC110 - what is waited for happens in another program
             await asyncio.sleep(0.01)

@@ -54,7 +54,7 @@ async def test_aio_watch_resumes_from_a_version(aio: Any) -> None:
         await core.create_namespaced_secret("default", {"metadata": {"name": name}})
     seen = []
     async with kubernetes.aio.watch.Watch().stream(
-        core.list_namespaced_secret, "default", resource_version=listed.metadata.resource_version, timeout_seconds=10
+        core.list_namespaced_secret, "default", resource_version=listed.metadata.resource_version, timeout_seconds=60
     ) as stream:
         async for event in stream:
             seen.append((event["type"], event["object"].metadata.name))
@@ -77,7 +77,7 @@ async def test_sync_watch(server: ApiServer) -> None:
             core.list_namespaced_secret,
             "default",
             resource_version=listed.metadata.resource_version,
-            timeout_seconds=10,
+            timeout_seconds=60,
         ):
             seen.append((event["type"], event["object"].metadata.name))
             if len(seen) == 2:

@@ -167,36 +167,36 @@ async def test_edit_and_replace(ready: Any, tmp_path: Path) -> None:
 
 async def test_delete_waits_for_the_end(ready: Any) -> None:
     await ready("create", "-f", "-", input=POD)
-    assert "deleted" in await ready("delete", "pod", "web", "--wait", "--timeout=20s")
+    assert "deleted" in await ready("delete", "pod", "web", "--wait", "--timeout=90s")
     await ready("create", "configmap", "held", "--from-literal=a=b")
     await ready("patch", "cm", "held", "-p", '{"metadata":{"finalizers":["x.io/hold"]}}')
-    waiting = await ready.start("delete", "configmap", "held", "--wait", "--timeout=30s")
+    waiting = await ready.start("delete", "configmap", "held", "--wait", "--timeout=90s")
     await asyncio.sleep(0.3)
     assert waiting.returncode is None
     await ready("patch", "cm", "held", "-p", '{"metadata":{"finalizers":null}}')
-    await asyncio.wait_for(waiting.communicate(), 20)
+    await asyncio.wait_for(waiting.communicate(), 90)
     assert waiting.returncode == 0
     assert "not found" in await ready("get", "configmap", "held", fails=True)
     await ready("create", "namespace", "gone")
     await ready("create", "configmap", "inner", "-n", "gone")
-    await ready("delete", "namespace", "gone", "--timeout=30s")
+    await ready("delete", "namespace", "gone", "--timeout=90s")
     assert "not found" in await ready("get", "configmap", "inner", "-n", "gone", fails=True)
 
 
 async def test_wait_for_a_condition(ready: Any) -> None:
     await ready("create", "-f", "-", input=POD)
-    waiting = await ready.start("wait", "--for=condition=Ready", "pod/web", "--timeout=30s")
+    waiting = await ready.start("wait", "--for=condition=Ready", "pod/web", "--timeout=90s")
     status = {
         "status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
     }
     await ready("patch", "pod", "web", "--subresource=status", "--type=merge", "-p", json.dumps(status))
-    out, err = await asyncio.wait_for(waiting.communicate(), 30)
+    out, err = await asyncio.wait_for(waiting.communicate(), 90)
     assert out.decode().strip() == "pod/web condition met", err
-    jsonpath = await ready("wait", "--for=jsonpath={.status.phase}=Pending", "pod/web", "--timeout=10s")
+    jsonpath = await ready("wait", "--for=jsonpath={.status.phase}=Pending", "pod/web", "--timeout=90s")
     assert "condition met" in jsonpath
-    gone = await ready.start("wait", "--for=delete", "pod/web", "--timeout=30s")
+    gone = await ready.start("wait", "--for=delete", "pod/web", "--timeout=90s")
     await ready("delete", "pod", "web", "--wait=false")
-    await asyncio.wait_for(gone.communicate(), 30)
+    await asyncio.wait_for(gone.communicate(), 90)
     assert gone.returncode == 0
 
 
@@ -205,10 +205,10 @@ async def test_get_watch(ready: Any) -> None:
     table = await ready.start("get", "configmaps", "-w", "--field-selector=metadata.name=seen")
     await asyncio.sleep(0.5)
     await ready("create", "configmap", "seen", "--from-literal=a=b")
-    first = await asyncio.wait_for(watching.stdout.readline(), 20)
+    first = await asyncio.wait_for(watching.stdout.readline(), 90)
     assert first.decode().strip() == "configmap/seen"
-    header = (await asyncio.wait_for(table.stdout.readline(), 20)).decode().split()
-    line = (await asyncio.wait_for(table.stdout.readline(), 20)).decode().split()
+    header = (await asyncio.wait_for(table.stdout.readline(), 90)).decode().split()
+    line = (await asyncio.wait_for(table.stdout.readline(), 90)).decode().split()
     assert (header, line[:2]) == (["NAME", "DATA", "AGE"], ["seen", "1"])
     for process in (watching, table):
         process.terminate()
@@ -298,7 +298,7 @@ async def test_cordon_taint_and_drain(ready: Any) -> None:
     pod = {**json.loads(await ready("create", "-f", "-", "--dry-run=client", "-o", "json", input=POD))}
     pod["spec"]["nodeName"] = "n1"
     await ready("create", "-f", "-", input=json.dumps(pod))
-    drained = await ready("drain", "n1", "--force", "--disable-eviction=false", "--grace-period=0", "--timeout=20s")
+    drained = await ready("drain", "n1", "--force", "--disable-eviction=false", "--grace-period=0", "--timeout=90s")
     assert "node/n1 drained" in drained
     assert "not found" in await ready("get", "pod", "web", fails=True)
     await ready("uncordon", "n1")

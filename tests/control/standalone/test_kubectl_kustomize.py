@@ -69,7 +69,7 @@ async def applied(kubectl: Any, tmp_path: Path) -> Any:
     (base / "crd.yaml").write_text(yaml.safe_dump(CRD))
     (base / "kustomization.yaml").write_text("resources: [crd.yaml]\nlabels: [{pairs: {part-of: demo}}]\n")
     assert "created" in await kubectl("apply", "-k", str(base))
-    await kubectl("wait", "--for=condition=Established", "crd/nodemetrics.demo.example.com", "--timeout=20s")
+    await kubectl("wait", "--for=condition=Established", "crd/nodemetrics.demo.example.com", "--timeout=90s")
     kubectl.base = base
     return kubectl
 
@@ -95,7 +95,7 @@ async def test_custom_kinds_are_first_class(applied: Any) -> None:
     assert "spec.period: Invalid value: 0" in refused
     bad = yaml.safe_dump({**METRIC, "spec": {"periods": 5}})
     assert 'unknown field "spec.periods"' in await applied("apply", "-f", "-", input=bad, fails=True)
-    await applied("delete", "-k", str(overlay), "--ignore-not-found", "--timeout=30s")
+    await applied("delete", "-k", str(overlay), "--ignore-not-found", "--timeout=90s")
     assert "could not find the requested resource" in await applied("get", "nodemetric", fails=True)
 
 

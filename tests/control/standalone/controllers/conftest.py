@@ -94,7 +94,7 @@ async def cluster():
 def running():
     """`await running(controller, until)`: start the controller, wait for a condition, stop it."""
 
-    async def run(controller, until, seconds=10.0):
+    async def run(controller, until, seconds=60.0):
         await controller.start()
         try:
             async with asyncio.timeout(seconds):
