@@ -2,6 +2,9 @@
 
 Two handlers an informer: `Watching` is made before the plugins, so that its first handlers (the cache) run before
 theirs; `route` is called after they are made, so that the queue hears last, when everybody knows.
+
+Events of nodes go to the hints of the plugins that rejected a pod, without a check of the whole node before: a pod that
+one plugin rejected and whose node another plugin refuses as well would never hear of the second one's change.
 """
 
 from __future__ import annotations
@@ -9,12 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import numpy as np
-
 from control.scheduler.cache import Cache
 from control.scheduler.framework import Framework
 from control.scheduler.objects import StoreObjects
-from control.scheduler.plugin import CycleState, Event
+from control.scheduler.plugin import Event
 from control.scheduler.pods import PodInfo
 from control.scheduler.queue.changes import POD_ADD, POD_DELETE, node_changes, pod_changes
 from control.scheduler.queue.queue import SchedulingQueue
@@ -23,14 +24,6 @@ from koordlet.api.core.podresources import is_terminated
 
 NODE_ADD: Final = Event("Node", "Add")
 NODE_DELETE: Final = Event("Node", "Delete")
-_PRECHECKED: Final = (
-    "NodeName",
-    "NodeUnschedulable",
-    "TaintToleration",
-    "NodeAffinity",
-    "NodePorts",
-    "NodeResourcesFit",
-)
 
 
 class Watching:
@@ -163,35 +156,14 @@ class Watching:
     # -- the queue, last: nodes --------------------------------------------------------------------------------------
 
     def _node_added(self, node: Node) -> None:
-        self._node_event(NODE_ADD, None, node)
+        self._routed().move(NODE_ADD, None, node)
 
     def _node_updated(self, old: Node, new: Node) -> None:
         for event in self._node_events:
-            self._node_event(event, old, new)
+            self._routed().move(event, old, new)
 
     def _node_deleted(self, node: Node) -> None:
         self._routed().move(NODE_DELETE, node, None)
-
-    def _node_event(self, event: Event, old: Node | None, new: Node) -> None:
-        row = self._table.row(new.metadata.name)
-        if row is not None:
-            self._routed().move(event, old, new, lambda pod: self._may_fit(pod, row))
-
-    def _may_fit(self, pod: PodInfo, row: int) -> bool:
-        """Whether the node itself admits the pod: its name, taints, labels, ports, room."""
-        framework = self._frameworks.get(pod.shape.scheduler)
-        if framework is None:
-            return False
-        rows = np.array([row], np.intp)
-        state = CycleState()
-        for name in _PRECHECKED:
-            plugin = framework.plugins.get(name)
-            if plugin is None:
-                continue
-            status = plugin.pre_filter(state, pod).status
-            if not status.skipped and (not status.ok or plugin.filter(state, pod, rows)[0]):
-                return False
-        return True
 
 
 def _images(node: Node) -> object:

@@ -83,7 +83,7 @@ def merge_set(default: PluginSet, own: PluginSet) -> PluginSet:
 
 
 def expanded(plugins: Plugins, implements: Implements) -> Enabled:
-    """What runs at each point. Raises PluginError for a plugin that is enabled twice at one."""
+    """What runs at each point; who does nothing there is left out. Raises PluginError for who is enabled twice."""
     points = {point: tuple(_at(plugins, point, implements)) for point in POINTS}
     weights: dict[str, int] = {}
     for ref in (*plugins.score.enabled, *plugins.multi_point.enabled):
@@ -93,8 +93,9 @@ def expanded(plugins: Plugins, implements: Implements) -> Enabled:
 
 
 def _at(plugins: Plugins, point: str, implements: Implements) -> list[str]:
-    explicit = plugins.at(point).names()
-    _once(explicit, point)
+    listed = plugins.at(point).names()
+    _once(listed, point)
+    explicit = [name for name in listed if implements(name, point)]
     off = plugins.at(point).switched_off()
     everywhere: list[str] = []
     if "*" not in off:

@@ -53,9 +53,9 @@ def test_merging(default: PluginSet, own: PluginSet, expected: str) -> None:
         (of("A B"), of("", "A"), "B"),
         (of("A B"), of("X", "*"), "X"),
         (of("A B Silent"), of(), "A B"),
-        (of("A B"), of("Silent"), "A B Silent"),
+        (of("A B"), of("Silent C"), "A B C"),
     ],
-    ids=["multi", "explicit-behind", "overridden-first", "one-off", "all-off", "not-implemented", "explicit-anyway"],
+    ids=["multi", "explicit-behind", "overridden-first", "one-off", "all-off", "not-implemented", "does-nothing-there"],
 )
 def test_expansion_order(multi: PluginSet, filter_set: PluginSet, expected: str) -> None:
     found = expanded(Plugins(filter=filter_set, multi_point=multi), lambda name, point: name != "Silent")

@@ -13,7 +13,13 @@ from control.scheduler.config.plugins import DEFAULT_PLUGINS
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 KNOWN = (*DEFAULT_PLUGINS, "DefaultPreBind", "LoadAwareScheduling", "Coscheduling")
-AT = {"PrioritySort": {"queueSort"}, "DefaultBinder": {"bind"}, "NodeResourcesFit": {"preFilter", "filter", "score"}}
+AT = {
+    "PrioritySort": {"queueSort"},
+    "DefaultBinder": {"bind"},
+    "DefaultPreBind": {"preBind"},
+    "NodeResourcesFit": {"preFilter", "filter", "score"},
+    "Coscheduling": {"queueSort", "filter", "score"},
+}
 
 
 def implements(plugin: str, point: str) -> bool:

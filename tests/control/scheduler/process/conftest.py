@@ -1,0 +1,187 @@
+"""An embedded API server with Koordinator's kinds, and schedulers that run in it under their own account."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+from control.manager import manifests as manager_manifests
+from control.scheduler import manifests
+from control.scheduler.config.shipped import configuration
+from control.scheduler.options import Options
+from control.scheduler.process import Scheduler
+from control.standalone.apiserver import ApiServer
+from koordlet.api import crdgen
+from koordlet.api.core import Event, Node, Pod
+from koordlet.api.names import KOORDINATOR_NAMESPACE
+from koordlet.app.flags import read
+from koordlet.kube import Client, Config, PatchKind
+from koordlet.kube.credentials import Fixed
+
+_PLURALS = {"PriorityClass": "priorityclasses", "ConfigMap": "configmaps"}
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+async def _until(check: Callable[[], Any | Awaitable[Any]], seconds: float = 30.0) -> Any:
+    """Ask until the answer is true; the answer."""
+    async with asyncio.timeout(seconds):
+        while True:
+            found = check()
+            if isinstance(found, Awaitable):
+                found = await found
+            if found:
+                return found
+            await asyncio.sleep(0.02)
+
+
+@dataclass
+class World:
+    """A server, an administrator's client, and short ways to make things."""
+
+    server: ApiServer
+    admin: Client
+    tmp: Path
+    audit: Path
+
+    async def apply(self, obj: dict[str, Any]) -> None:
+        version, kind, meta = obj["apiVersion"], obj["kind"], obj["metadata"]
+        plural = _PLURALS.get(kind, kind.lower() + "s")
+        where = f"/namespaces/{meta['namespace']}" if meta.get("namespace") else ""
+        path = f"/{'apis' if '/' in version else 'api'}/{version}{where}/{plural}/{meta['name']}"
+        params = {"fieldManager": "tests", "force": "true"}
+        await self.admin.raw(
+            "PATCH", path, params=params, body=obj, content_type=PatchKind.APPLY.value, repeatable=True
+        )
+
+    async def node(self, name: str, cpu: str = "4", **labels: str) -> None:
+        """A node that is ready."""
+        meta = {"name": name, "labels": labels}
+        await self.admin.raw("POST", "/api/v1/nodes", body={"apiVersion": "v1", "kind": "Node", "metadata": meta})
+        amounts = {"cpu": cpu, "memory": "16Gi", "pods": "110"}
+        conditions = [{"type": "Ready", "status": "True"}]
+        status = {"allocatable": amounts, "capacity": amounts, "conditions": conditions}
+        await self.admin.patch(Node, name, body={"status": status}, subresource="status")
+        await self.admin.patch(Node, name, body={"spec": {"taints": None}})
+
+    async def pod(self, name: str, cpu: str = "1", *, on: str = "", **more: Any) -> None:
+        """`more`: labels, annotations, and fields of the spec."""
+        meta = {"name": name, "labels": more.pop("labels", {}), "annotations": more.pop("annotations", {})}
+        container = {"name": "c", "image": "x", "resources": {"requests": {"cpu": cpu}}}
+        spec = {"schedulerName": "koord-scheduler", "containers": [container], **more}
+        if on:
+            spec["nodeName"] = on
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+        await self.admin.raw("POST", "/api/v1/namespaces/default/pods", body=body)
+
+    async def delete_pod(self, name: str) -> None:
+        await self.admin.delete(Pod, name, "default", grace_seconds=0)
+
+    async def placed(self) -> dict[str, str]:
+        """Pod -> node, "" while it has none."""
+        return {pod.metadata.name: pod.spec.node_name for pod in await self.admin.list(Pod, "default")}
+
+    async def bound(self, *names: str) -> dict[str, str] | None:
+        found = await self.placed()
+        return found if all(found.get(name) for name in names) else None
+
+    async def condition(self, name: str) -> str:
+        """Message of PodScheduled=False."""
+        pod = await self.admin.get(Pod, name, "default")
+        found = pod.status.condition("PodScheduled")
+        return found.message if found is not None and found.status == "False" else ""
+
+    async def events(self, name: str) -> dict[str, str]:
+        """Reason -> message."""
+        found = await self.admin.list(Event, "default")
+        return {one.reason: one.message for one in found if one.involved_object.name == name}
+
+    async def account(self) -> Config:
+        """Credentials of the scheduler's ServiceAccount."""
+        path = f"/api/v1/namespaces/{KOORDINATOR_NAMESPACE}/serviceaccounts/{manifests.ACCOUNT}/token"
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+        answer = json.loads(await self.admin.raw("POST", path, body=body))
+        admin = Config.load(self.server.kubeconfig_path)
+        return replace(admin, credentials=Fixed.bearer(answer["status"]["token"]), namespace=KOORDINATOR_NAMESPACE)
+
+
+class Running:
+    """A scheduler in this process."""
+
+    def __init__(self, scheduler: Scheduler, port: int) -> None:
+        self.scheduler, self.port = scheduler, port
+        self.task = asyncio.create_task(scheduler.run(), name="scheduler")
+
+    async def leading(self) -> Running:
+        await _until(self._leads)
+        return self
+
+    def _leads(self) -> bool:
+        assert not self.task.done(), f"the scheduler ended: {self.task}"
+        return self.scheduler.leading
+
+    async def page(self, path: str, method: str = "GET", data: str | None = None) -> tuple[int, str]:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(method, f"http://127.0.0.1:{self.port}{path}", data=data) as answer,
+        ):
+            return answer.status, await answer.text()
+
+    async def stop(self) -> int:
+        self.scheduler.runner.stop()
+        return await self.task
+
+
+@pytest.fixture
+def until() -> Callable[..., Awaitable[Any]]:
+    return _until
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    audit = tmp_path / "audit.log"
+    async with (
+        ApiServer(tmp_path / "api", audit_log=audit) as server,
+        Client(Config.load(server.kubeconfig_path, qps=0)) as admin,
+    ):
+        found = World(server, admin, tmp_path, audit)
+        for obj in (*crdgen.documents().values(), *manager_manifests.namespace(), *manifests.rbac()):
+            await found.apply(obj)
+        yield found
+
+
+@pytest.fixture
+async def scheduler(world: World) -> AsyncIterator[Callable[..., Awaitable[Running]]]:
+    """`await scheduler("--flag")`: one with the shipped profile that leads; stopped with the test."""
+    path = world.tmp / "config.yaml"
+    path.write_text(yaml.safe_dump(configuration()))
+    async with AsyncExitStack() as stack:
+
+        async def start(*flags: str, wait: bool = True) -> Running:
+            port = free_port()
+            given = (f"--config={path}", f"--port={port}", "--address=127.0.0.1", "--kube-api-qps=500")
+            options = read(Options, [*given, "--kube-api-burst=500", *flags])
+            running = Running(Scheduler(options, config=await world.account()), port)
+
+            async def stop() -> None:
+                if not running.task.done():
+                    await running.stop()
+
+            stack.push_async_callback(stop)
+            return await running.leading() if wait else running
+
+        yield start

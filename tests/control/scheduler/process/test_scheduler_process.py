@@ -1,0 +1,195 @@
+"""The whole process in a real API server, with the shipped profile and under its own account."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from control.scheduler import manifests
+from koordlet.api.core import Lease, Node, Pod
+
+ROOT = Path(__file__).parents[4]
+USER = f"system:serviceaccount:koordinator-system:{manifests.ACCOUNT}"
+
+
+async def test_pods_are_placed_and_told_of(world: Any, scheduler: Any, until: Any) -> None:
+    await world.node("n1", cpu="2")
+    await world.node("n2", cpu="2")
+    await world.pod("there", on="n1", cpu="1500m")
+    for name in ("a", "b"):
+        await world.pod(name)
+    await world.pod("foreign", schedulerName="another")
+    running = await scheduler()
+    placed = await until(lambda: world.bound("a", "b"))
+    assert (placed["a"], placed["b"]) == ("n2", "n2")  # what is on n1 was known before anything was decided
+    assert placed["foreign"] == ""
+    events = await until(lambda: world.events("a"))
+    assert events["Scheduled"] == "Successfully assigned default/a to n2"
+
+    await world.pod("late", cpu="1")
+    text = await until(lambda: world.condition("late"))
+    assert text.startswith("0/2 nodes are available: 2 Insufficient cpu.")
+    assert (await until(lambda: world.events("late")))["FailedScheduling"] == text
+    assert running.scheduler.assembly.queue.counts()["unschedulable"] == 1
+    await world.delete_pod("a")  # makes room, and that wakes it
+    assert (await until(lambda: world.bound("late")))["late"] == "n2"
+
+    assert await running.page("/healthz") == (200, "ok")
+    status, text = await running.page("/apis/v1/nodes/n2")
+    found = json.loads(text)
+    assert (status, found["pods"]) == (200, ["default/b", "default/late"])
+    assert found["remaining"]["MilliCPU"] == 0
+    assert await running.page("/apis/v1/nodes/x") == (404, '{"message": "cannot find node x"}')
+    services = json.loads((await running.page("/apis/v1/__services__"))[1])["GET"]
+    assert "/apis/v1/plugins/LoadAwareScheduling/node/{node}" in services
+    assert "/apis/v1/plugins/Coscheduling/gangs" in services
+    config = json.loads((await running.page("/configz"))[1])["componentconfig"]
+    assert config["leaderElection"]["resourceName"] == "koord-scheduler"
+    metrics = (await running.page("/metrics"))[1]
+    assert 'scheduler_schedule_attempts_total{profile="koord-scheduler",result="scheduled"} 3.0' in metrics
+    assert 'scheduler_cache_size{type="pods"} 3.0' in metrics
+    assert await running.stop() == 0
+
+
+async def test_changes_of_nodes_wake_pods(world: Any, scheduler: Any, until: Any) -> None:
+    await world.node("n1")
+    await world.admin.patch(Node, "n1", body={"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}})
+    await scheduler()
+    await world.pod("tainted")
+    await world.pod("picky", nodeSelector={"disk": "fast"})
+    assert "untolerated taint" in await until(lambda: world.condition("tainted"))
+    await until(lambda: world.condition("picky"))
+    await world.admin.patch(Node, "n1", body={"spec": {"taints": []}})
+    await until(lambda: world.bound("tainted"))
+    assert (await world.placed())["picky"] == ""
+    await world.admin.patch(Node, "n1", body={"metadata": {"labels": {"disk": "fast"}}})
+    await until(lambda: world.bound("picky"))
+    await world.pod("big", cpu="9")
+    await until(lambda: world.condition("big"))
+    await world.node("n2", cpu="16")
+    assert (await until(lambda: world.bound("big")))["big"] == "n2"
+
+
+async def test_gated_pods_wait_for_their_gates(world: Any, scheduler: Any, until: Any) -> None:
+    await world.node("n1")
+    running = await scheduler()
+    await world.pod("a", schedulingGates=[{"name": "g"}])
+    await until(lambda: running.scheduler.assembly.queue.counts()["gated"] == 1)
+    await world.admin.patch(Pod, "a", "default", body={"spec": {"schedulingGates": []}})
+    await until(lambda: world.bound("a"))
+
+
+async def test_the_important_take_the_place_of_others(world: Any, scheduler: Any, until: Any) -> None:
+    classes = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    await world.apply({**classes, "metadata": {"name": "high"}, "value": 1000})
+    await world.node("n1", cpu="1")
+    await scheduler()
+    await world.pod("low", terminationGracePeriodSeconds=0)
+    await until(lambda: world.bound("low"))
+    await world.pod("high", priorityClassName="high")
+    placed = await until(lambda: world.bound("high"))
+    assert placed == {"high": "n1"}
+
+
+async def test_a_gang_is_placed_whole_or_not_at_all(world: Any, scheduler: Any, until: Any) -> None:
+    await world.node("n1", cpu="2")
+    running = await scheduler()
+    gang = {
+        "gang.scheduling.koordinator.sh/name": "g",
+        "gang.scheduling.koordinator.sh/min-available": "3",
+    }
+    names = ("g1", "g2", "g3")
+    for name in names:
+        await world.pod(name, annotations=gang)
+    await until(lambda: world.condition("g1"))
+    assert not any((await world.placed()).values())
+    await world.node("n2", cpu="2")
+    found = json.loads((await running.page("/apis/v1/plugins/Coscheduling/gangs"))[1])
+    assert sorted(found["default/g"]["children"]) == [f"default/{name}" for name in names]
+    await until(lambda: world.bound(*names), 60)
+
+
+async def test_a_replica_that_does_not_lead_waits_and_says_so(world: Any, scheduler: Any, until: Any) -> None:
+    await world.node("n1")
+    first = await scheduler()
+    second = await scheduler(wait=False)
+    await until(lambda: second.scheduler.server is not None and second.scheduler.assembly.table.nodes_alive)
+    assert await second.page("/apis/v1/nodes/n1") == (503, '{"message": "the instance is not leader"}')
+    await first.stop()
+    await second.leading()
+    await world.pod("a")
+    await until(lambda: world.bound("a"))
+
+
+async def test_a_lost_lease_ends_the_process_with_status_1(world: Any, scheduler: Any, until: Any) -> None:
+    running = await scheduler(
+        "--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=200ms"
+    )
+    taken = {"spec": {"holderIdentity": "another", "leaseDurationSeconds": 3600}}
+
+    async def stolen() -> bool:
+        """A renewal that is under way may win over us: then it is taken again."""
+        await world.admin.patch(Lease, "koord-scheduler", "koordinator-system", body=taken)
+        await asyncio.sleep(0.1)
+        return running.task.done()
+
+    await until(stolen)
+    assert await running.task == 1
+
+
+async def test_it_asks_for_nothing_that_it_may_not(world: Any, scheduler: Any, until: Any) -> None:
+    await world.node("n1", cpu="1")
+    running = await scheduler()
+    await world.pod("a")
+    await world.pod("b")
+    await until(lambda: world.bound("a"))
+    await until(lambda: world.condition("b"))
+    await until(lambda: world.events("b"))
+    await running.stop()
+    lines = [json.loads(line) for line in world.audit.read_text().splitlines()]
+    ours = [line for line in lines if line["user"]["username"] == USER]
+    assert len(ours) > 20
+    assert [line["requestURI"] for line in ours if line["responseStatus"]["code"] == 403] == []
+
+
+async def run(*args: str) -> tuple[int, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "control.scheduler", *args, cwd=ROOT, env={**os.environ, "HOME": "/nonexistent"},
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    _, text = await process.communicate()
+    return process.returncode or 0, text.decode()
+
+
+async def test_every_mistake_is_told_and_ends_with_status_1(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({"kind": "KubeSchedulerConfiguration", "parallelism": 0, "bogus": 1}))
+    status, text = await run(f"--config={path}")
+    assert status == 1
+    assert 'unknown field "bogus"' in text
+    assert "parallelism: Invalid value: 0" in text
+    assert 'is registered for version "None"' in text
+
+
+async def test_the_effective_configuration_can_be_written(tmp_path: Path) -> None:
+    (text,) = [one["data"][manifests.CONFIG] for one in manifests.config()]
+    given, written = tmp_path / "given.yaml", tmp_path / "written.yaml"
+    given.write_text(text)
+    status, error = await run(f"--config={given}", f"--write-config-to={written}")
+    assert (status, error) == (0, "")
+    found = yaml.safe_load(written.read_text())
+    (profile,) = found["profiles"]
+    assert [one["name"] for one in profile["plugins"]["postFilter"]["enabled"]] == ["Coscheduling", "DefaultPreemption"]
+    assert found["podMaxBackoffSeconds"] == 10
+
+
+def test_deploy_is_what_the_generator_says() -> None:
+    for name, text in manifests.texts().items():
+        written = (ROOT / "deploy/scheduler" / name).read_text()
+        assert written == text, "run python -m control.scheduler.manifests --out deploy/scheduler"
