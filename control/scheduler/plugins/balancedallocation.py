@@ -81,6 +81,9 @@ def deviation(shares: list[float]) -> float:
 
 def _deviation(shares: list[NDArray[np.float64]], there: list[NDArray[np.bool_]]) -> NDArray[np.float64]:
     """The same for columns; a share counts only where it is `there`."""
+    if len(shares) == 2 and there[0].all() and there[1].all():
+        simple: NDArray[np.float64] = np.abs(shares[0] - shares[1]) / 2
+        return simple
     number = np.sum(there, axis=0)
     total = np.zeros(len(number))
     for share, counts in zip(shares, there, strict=True):

@@ -8,16 +8,68 @@ log, too, so a sum is right within them and after them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from control.scheduler.columns import IntArray, LabelColumn, Mask
+from control.scheduler.columns import IntArray, LabelColumn, Mask, RowArray, Rows
 from control.scheduler.selectors import Counter
 from control.scheduler.table import NodeTable
 
+T = TypeVar("T", bound=np.generic)
 _ONE_BY_ONE: Final = 64
 """Up to so many changed rows are applied singly."""
+
+
+class DomainIds:
+    """`ids[row]`: the number of each row's value of a label, 0 for none; as indexes, which numpy looks up fastest."""
+
+    __slots__ = ("_node_at", "_table", "column", "distinct", "everywhere", "ids")
+
+    def __init__(self, table: NodeTable, key: str) -> None:
+        self._table = table
+        self.column: LabelColumn = table.labels.column(key)
+        self._node_at = -1
+        self.ids: RowArray = np.zeros(0, np.intp)
+        self.everywhere = False
+        """All nodes have the label."""
+        self.distinct = 0
+        """Different values that nodes have; absence is one."""
+
+    def sync(self) -> RowArray:
+        """Bring `ids` up to date, and return them: [row]."""
+        table = self._table
+        if table.node_log.end != self._node_at or len(self.ids) != table.size:
+            self._node_at = table.node_log.end
+            self.ids = self.column.ids.data[: table.size].astype(np.intp)
+            there = np.bincount(self.ids[table.valid], minlength=1)
+            self.everywhere = not there[0]
+            self.distinct = int(np.count_nonzero(there))
+        return self.ids
+
+
+class Domains:
+    """The labels that a plugin's topologies name."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self._table = table
+        self._known: dict[str, DomainIds] = {}
+
+    def of(self, key: str) -> DomainIds:
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = DomainIds(self._table, key)
+        return found
+
+
+def by_row(by_domain: NDArray[T], domains: DomainIds, rows: Rows) -> NDArray[T]:
+    """[len(rows)]: what each row's domain has."""
+    if isinstance(rows, slice):
+        return by_domain.take(domains.sync()[rows])
+    if len(rows) * 2 < domains.column.ids.data.shape[0]:
+        return by_domain.take(domains.sync().take(rows))
+    return by_domain.take(domains.sync()).take(rows)
 
 
 class DomainSums:
@@ -27,14 +79,14 @@ class DomainSums:
     """
 
     __slots__ = (
-        "_counter", "_counts", "_domains", "_eligible", "_node_at", "_pod_at", "_table", "column", "present", "sums",
+        "_counter", "_counts", "_domains", "_eligible", "_node_at", "_pod_at", "_table", "ids", "present", "sums",
     )  # fmt: skip
 
     def __init__(
-        self, table: NodeTable, counter: Counter, key: str, eligible: Callable[[], Mask] | None = None
+        self, table: NodeTable, counter: Counter, domains: DomainIds, eligible: Callable[[], Mask] | None = None
     ) -> None:
         self._table, self._counter, self._eligible = table, counter, eligible
-        self.column: LabelColumn = table.labels.column(key)
+        self.ids = domains
         self._node_at = self._pod_at = -1
         self._domains = np.zeros(0, np.intp)
         self._counts = np.zeros(0, np.int64)
@@ -60,21 +112,23 @@ class DomainSums:
         self._node_at, self._pod_at = node_at, pod_at
         return self.sums
 
-    def ids(self) -> IntArray:
-        """[row]: number of each row's value, 0 for none."""
-        found: IntArray = self.column.ids.data[: self._table.size]
-        return found
+    def least(self) -> int:
+        """The lowest sum of a domain that eligible rows are in; 0 without any."""
+        present = self.present
+        if not len(present):
+            return 0
+        return int(self.sums[1:].min() if len(present) == len(self.sums) - 1 else self.sums.take(present).min())
 
     def _place(self) -> None:
         eligible = self._table.valid if self._eligible is None else self._eligible()
-        self._domains = np.where(eligible, self.ids(), 0).astype(np.intp)
-        there = np.bincount(self._domains, minlength=len(self.column.values)) > 0
+        self._domains = np.where(eligible, self.ids.sync(), 0)
+        there = np.bincount(self._domains, minlength=len(self.ids.column.values)) > 0
         there[0] = False
         self.present = np.flatnonzero(there)
 
     def _sum(self) -> None:
         self._counts = self._counter.data[: self._table.size].copy()
-        self.sums = np.bincount(self._domains, self._counts, len(self.column.values)).astype(np.int64)
+        self.sums = np.bincount(self._domains, self._counts, len(self.ids.column.values)).astype(np.int64)
         self.sums[0] = 0
 
     def _apply(self, changed: list[int]) -> None:

@@ -28,6 +28,7 @@ _AVOID: Final = "PreferNoSchedule"
 class _Verdicts:
     """By number of a set of taints."""
 
+    any_rejected: bool
     rejected: Reasons16
     disliked: IntArray
 
@@ -48,13 +49,14 @@ class TaintToleration(Plugin):
         )
 
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
-        chosen: Reasons16 = self._verdicts(pod.shape).rejected[self.table.taint_set[rows]]
-        return chosen
+        verdicts = self._verdicts(pod.shape)
+        if not verdicts.any_rejected:
+            return answers.passes(rows, self.table.size)
+        return verdicts.rejected.take(self.table.taint_set[rows])
 
     def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:
         """Untolerated taints that ask to be avoided."""
-        chosen: IntArray = self._verdicts(pod.shape).disliked[self.table.taint_set[rows]]
-        return chosen
+        return self._verdicts(pod.shape).disliked.take(self.table.taint_set[rows])
 
     def normalize(self, state: CycleState, pod: PodInfo, rows: RowArray, scores: IntArray) -> IntArray:
         return default_normalize(scores, reverse=True)
@@ -70,7 +72,7 @@ class TaintToleration(Plugin):
                 sum(taint.effect == _AVOID and not any(one.tolerates(taint) for one in soft) for taint in taints)
                 for taints in sets
             ]
-            found = _Verdicts(np.array(rejected, np.int16), np.array(disliked, np.int64))
+            found = _Verdicts(any(rejected), np.array(rejected, np.int16), np.array(disliked, np.int64))
             shape.memo[self._memo] = found
         return found
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from control.scheduler.columns import IntArray, LabelColumn, Reasons16, RowArray, Rows, count
+from control.scheduler.columns import IntArray, Reasons16, RowArray, Rows, count
 from control.scheduler.config.args import InterPodAffinityArgs
 from control.scheduler.handle import Handle
 from control.scheduler.plugin import MAX_SCORE, CycleState, Interest, Plugin, PreFilterResult, Reads
 from control.scheduler.plugins import answers
-from control.scheduler.plugins.domains import DomainSums
+from control.scheduler.plugins.domains import Domains, DomainSums, by_row
 from control.scheduler.plugins.interpodaffinity.owners import OwnedTerm, Owners
 from control.scheduler.plugins.interpodaffinity.terms import Role, Term, Terms, terms_of
 from control.scheduler.plugins.recent import RecentShapes
@@ -27,6 +27,7 @@ from control.scheduler.pods import PodInfo, Shape
 from control.scheduler.status import SKIP, SUCCESS, Code, Status, error
 from koordlet.api.core import Namespace, Pod
 
+T = TypeVar("T", bound=np.generic)
 _NEAR: Final = "node(s) didn't match pod affinity rules"
 _FAR: Final = "node(s) didn't match pod anti-affinity rules"
 _EXISTING: Final = "node(s) didn't satisfy existing pods anti-affinity rules"
@@ -57,9 +58,11 @@ class InterPodAffinity(Plugin):
         self._ignore_existing = given.ignore_preferred_terms_of_existing_pods
         self._memo = answers.memo_key(self.name, handle)
         self._recent = RecentShapes(self._memo)
-        self._near = self.reasons.number(Code.UNRESOLVABLE, _NEAR)
-        self._far = self.reasons.number(Code.UNSCHEDULABLE, _FAR)
+        # The larger number is told where several hold: own affinity first, those of others last.
         self._existing = self.reasons.number(Code.UNSCHEDULABLE, _EXISTING)
+        self._far = self.reasons.number(Code.UNSCHEDULABLE, _FAR)
+        self._near = self.reasons.number(Code.UNRESOLVABLE, _NEAR)
+        self._domains = Domains(self.table)
         self._namespaces: dict[str, Mapping[str, str]] = {}
         self._by_namespace = False
         """Some pods are counted by the labels of their namespaces."""
@@ -92,45 +95,20 @@ class InterPodAffinity(Plugin):
 
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
         compiled = self._compiled(pod.shape)
-        tables: dict[str, tuple[LabelColumn, NDArray[np.int16]]] = {}
+        tables: dict[str, Reasons16] = {}
         for owned in self._against(pod.shape):
-            self._refuse(tables, owned.topology.column, owned.term.topology, owned.by_domain(), self._existing)
-        found = self._look_up(tables, rows)
-        if compiled.far:
-            tables = {}
-            for term, sums in zip(compiled.terms.far, compiled.far, strict=True):
-                self._refuse(tables, sums.column, term.topology, sums.sync(), self._far)
-            own = self._look_up(tables, rows)
-            found = np.where(own != 0, own, found)
+            _refuse(tables, owned.term.topology, owned.by_domain(), self._existing)
+        for term, sums in zip(compiled.terms.far, compiled.far, strict=True):
+            _refuse(tables, term.topology, sums.sync(), self._far)
+        found: Reasons16 | None = None
+        for topology, refused in tables.items():
+            answer = by_row(refused, self._domains.of(topology), rows)
+            found = answer if found is None else np.maximum(found, answer)
+        if found is None:
+            found = np.zeros(count(rows, self.table.size), np.int16)
         if compiled.near:
             found[~self._is_near(compiled, rows)] = self._near
         return found
-
-    def _refuse(
-        self,
-        tables: dict[str, tuple[LabelColumn, NDArray[np.int16]]],
-        column: LabelColumn,
-        topology: str,
-        sums: IntArray,
-        reason: int,
-    ) -> None:
-        """Refuse the domains that have any of the pods in question."""
-        refused = (sums > 0).astype(np.int16)
-        refused *= reason
-        refused[0] = 0
-        known = tables.get(topology)
-        if known is not None:
-            longer, shorter = (refused, known[1]) if len(refused) >= len(known[1]) else (known[1], refused)
-            np.maximum(longer[: len(shorter)], shorter, out=longer[: len(shorter)])
-            refused = longer
-        tables[topology] = (column, refused)
-
-    def _look_up(self, tables: dict[str, tuple[LabelColumn, NDArray[np.int16]]], rows: Rows) -> Reasons16:
-        found: Reasons16 | None = None
-        for column, refused in tables.values():
-            answer: Reasons16 = refused[column.ids.data[rows]]
-            found = answer if found is None else np.maximum(found, answer)
-        return np.zeros(count(rows, self.table.size), np.int16) if found is None else found
 
     def _is_near(self, compiled: _Compiled, rows: Rows) -> NDArray[np.bool_]:
         """[len(rows)]: all topologies of the required terms have a pod that all of them mean, or none needs to."""
@@ -140,8 +118,8 @@ class InterPodAffinity(Plugin):
         for one in compiled.near:
             there = one.sync() > 0
             anywhere = anywhere or bool(there.any())
-            ids = one.column.ids.data[rows]
-            near = there[ids] if near is None else near & there[ids]
+            ids = one.ids.sync()[rows]
+            near = there.take(ids) if near is None else near & there.take(ids)
             labelled = ids != 0 if labelled is None else labelled & (ids != 0)
         assert near is not None
         assert labelled is not None
@@ -155,26 +133,27 @@ class InterPodAffinity(Plugin):
             return error(compiled.terms.broken)
         if self._ignore_existing and not compiled.preferred:
             return SKIP
-        tables: dict[str, tuple[LabelColumn, IntArray]] = {}
+        tables: dict[str, IntArray] = {}
         for (weight, domains), term in zip(compiled.preferred, compiled.terms.preferred, strict=True):
             sums = domains.sync()
             if sums.any():
-                _credit(tables, domains.column, term.topology, sums, weight)
+                _credit(tables, term.topology, sums, weight)
         self._owners.sync()
         for owned in self._meaning(pod.shape):
             weight = self._hard_weight if owned.term.role is Role.NEAR else owned.term.weight
             if owned.placed and weight and owned.term.role is not Role.FAR:
-                _credit(tables, owned.topology.column, owned.term.topology, owned.by_domain(), weight)
+                _credit(tables, owned.term.topology, owned.by_domain(), weight)
         if not tables:
             return SKIP
-        state.data[self.name] = list(tables.values())
+        state.data[self.name] = tables
         return SUCCESS
 
     def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:
         """Sum of the weights that the domains of a row have."""
         total: IntArray | None = None
-        for column, credit in state.data[self.name]:
-            part: IntArray = credit[column.ids.data[rows]]
+        tables: dict[str, IntArray] = state.data[self.name]
+        for topology, credit in tables.items():
+            part = by_row(credit, self._domains.of(topology), rows)
             total = part if total is None else total + part
         return answers.nothing(rows, self.table.size) if total is None else total
 
@@ -216,7 +195,7 @@ class InterPodAffinity(Plugin):
             ("affinity", frozenset(term.key for term in terms)),
             lambda shape: int(all(term.means(shape, labels_of) for term in terms)),
         )
-        return DomainSums(self.table, counter, topology)
+        return DomainSums(self.table, counter, self._domains.of(topology))
 
     def _meaning(self, shape: Shape) -> list[OwnedTerm]:
         return self._owners.meaning(shape, self._labels_of, self._generation)
@@ -280,15 +259,25 @@ class InterPodAffinity(Plugin):
         return any(labels.get(key) != before.metadata.labels.get(key) for key in keys)
 
 
-def _credit(
-    tables: dict[str, tuple[LabelColumn, IntArray]], column: LabelColumn, topology: str, sums: IntArray, weight: int
-) -> None:
+def _refuse(tables: dict[str, Reasons16], topology: str, sums: IntArray, reason: int) -> None:
+    """Refuse the domains that have any of the pods in question."""
+    refused = (sums > 0).astype(np.int16)
+    refused *= reason
+    refused[0] = 0
+    tables[topology] = _joined(np.maximum, refused, tables.get(topology))
+
+
+def _credit(tables: dict[str, IntArray], topology: str, sums: IntArray, weight: int) -> None:
     """Add `weight` for each of the pods in question to their domains."""
     credit = sums * weight
     credit[0] = 0
-    known = tables.get(topology)
-    if known is not None:
-        longer, shorter = (credit, known[1]) if len(credit) >= len(known[1]) else (known[1], credit)
-        longer[: len(shorter)] += shorter
-        credit = longer
-    tables[topology] = (column, credit)
+    tables[topology] = _joined(np.add, credit, tables.get(topology))
+
+
+def _joined(join: np.ufunc, one: NDArray[T], other: NDArray[T] | None) -> NDArray[T]:
+    """Both by domain, where one may know more domains than the other."""
+    if other is None:
+        return one
+    longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
+    join(longer[: len(shorter)], shorter, out=longer[: len(shorter)])
+    return longer

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from control.scheduler.columns import Mask
-from control.scheduler.plugins.domains import DomainSums
+from control.scheduler.plugins.domains import Domains, DomainSums
 from control.scheduler.plugins.nodeselection import Wanted
 from control.scheduler.plugins.tainttoleration import tolerated
 from control.scheduler.pods import Shape
@@ -45,6 +45,7 @@ class Constraint:
 
 def compile_constraints(
     table: NodeTable,
+    topologies: Domains,
     counters: PodCounters,
     shape: Shape,
     given: Sequence[TopologySpreadConstraint],
@@ -53,11 +54,16 @@ def compile_constraints(
 ) -> tuple[Constraint, ...]:
     """`all_keys`: only nodes that have the labels of all constraints count. Raises SelectorError."""
     keys = [one.topology_key for one in given]
-    return tuple(_compile(table, counters, shape, one, keys if all_keys else []) for one in given)
+    return tuple(_compile(table, topologies, counters, shape, one, keys if all_keys else []) for one in given)
 
 
 def _compile(
-    table: NodeTable, counters: PodCounters, shape: Shape, one: TopologySpreadConstraint, keys: Sequence[str]
+    table: NodeTable,
+    topologies: Domains,
+    counters: PodCounters,
+    shape: Shape,
+    one: TopologySpreadConstraint,
+    keys: Sequence[str],
 ) -> Constraint:
     selector = _with_keys(one.label_selector, one.match_label_keys, shape)
     counter = counters.counter(
@@ -65,7 +71,7 @@ def _compile(
         _Belongs(shape.namespace, selector),
         live=True,
     )
-    domains = DomainSums(table, counter, one.topology_key, _Eligible(table, shape, one, keys))
+    domains = DomainSums(table, counter, topologies.of(one.topology_key), _Eligible(table, shape, one, keys))
     self_match = int(selector is not None and selector.matches(shape.labels))
     return Constraint(one.topology_key, one.max_skew, one.min_domains or 1, self_match, counter, domains)
 

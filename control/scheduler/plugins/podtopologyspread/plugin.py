@@ -20,6 +20,7 @@ from control.scheduler.config.args import PodTopologySpreadArgs
 from control.scheduler.handle import Handle
 from control.scheduler.plugin import MAX_SCORE, CycleState, Interest, Plugin, PreFilterResult, Reads
 from control.scheduler.plugins import answers
+from control.scheduler.plugins.domains import Domains, by_row
 from control.scheduler.plugins.podtopologyspread.constraints import (
     HARD,
     HOSTNAME,
@@ -73,6 +74,7 @@ class PodTopologySpread(Plugin):
         self._workloads = Workloads(handle.objects)
         self._memo = answers.memo_key(self.name, handle)
         self._recent = RecentShapes(self._memo)
+        self._domains = Domains(self.table)
         self._mismatch = self.reasons.number(Code.UNSCHEDULABLE, _MISMATCH)
         self._missing = self.reasons.number(Code.UNRESOLVABLE, f"{_MISMATCH} (missing required label)")
 
@@ -94,15 +96,17 @@ class PodTopologySpread(Plugin):
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
         found: Reasons16 | None = None
         for one in self._compiled(pod.shape).hard:
-            verdicts = self._verdicts(one)
-            answer: Reasons16 = verdicts[one.domains.column.ids.data[rows]]
-            found = answer if found is None else np.where(found == 0, answer, found)
+            answer = by_row(self._verdicts(one), one.domains.ids, rows)
+            if found is None:
+                found = answer
+            else:
+                found += answer * (found == 0)  # the first one that refuses is told
         return answers.passes(rows, self.table.size) if found is None else found
 
     def _verdicts(self, one: Constraint) -> Reasons16:
         """By number of domain, for one more pod there."""
-        sums, present = one.domains.sync(), one.domains.present
-        least = int(sums[present].min()) if len(present) and len(present) >= one.min_domains else 0
+        sums = one.domains.sync()
+        least = one.domains.least() if len(one.domains.present) >= one.min_domains else 0
         verdicts: Reasons16 = (sums > one.max_skew + least - one.self_match).astype(np.int16)
         verdicts *= self._mismatch
         verdicts[0] = self._missing
@@ -123,8 +127,10 @@ class PodTopologySpread(Plugin):
             one.domains.sync()
             if one.key == HOSTNAME:
                 size = len(judged)
+            elif len(judged) == self.table.nodes_alive:
+                size = one.domains.ids.distinct
             else:
-                size = int(np.count_nonzero(np.bincount(one.domains.ids()[judged])))
+                size = int(np.count_nonzero(np.bincount(one.domains.ids.sync().take(judged))))
             weights.append(math.log(size + 2))
         state.data[self.name] = _Scoring(weights, complete)
         return SUCCESS
@@ -134,16 +140,19 @@ class PodTopologySpread(Plugin):
         scoring: _Scoring = state.data[self.name]
         total: NDArray[np.float64] = np.zeros(count(rows, self.table.size))
         for one, weight in zip(compiled.soft, scoring.weights, strict=True):
-            ids = one.domains.column.ids.data[rows]
+            ids = one.domains.ids
             if one.key == HOSTNAME:
-                part = one.counter.data[rows] * weight + (one.max_skew - 1)
-                part[ids == 0] = 0.0
+                part = one.counter.data[rows] * weight
+                part += one.max_skew - 1
+                if not ids.everywhere:
+                    part[ids.sync()[rows] == 0] = 0.0
                 total += part
             else:
                 by_domain = one.domains.sums * weight + (one.max_skew - 1)
                 by_domain[0] = 0.0
-                total += by_domain[ids]
-        found: IntArray = np.floor(total + 0.5).astype(np.int64)
+                total += by_row(by_domain, ids, rows)
+        total += 0.5
+        found: IntArray = total.astype(np.int64)  # cut, which is to round: nothing is negative
         complete = self._complete(compiled, rows)
         if complete is not None:
             found[~complete] = 0
@@ -168,7 +177,10 @@ class PodTopologySpread(Plugin):
         """Which rows have the labels of all soft constraints; None when all have, or need not."""
         complete: Mask | None = None
         for one in compiled.soft if compiled.strict else ():
-            there = one.domains.column.ids.data[rows] != 0
+            ids = one.domains.ids.sync()
+            if one.domains.ids.everywhere:
+                continue
+            there = ids[rows] != 0
             complete = there if complete is None else complete & there
         return None if complete is None or complete.all() else complete
 
@@ -192,8 +204,8 @@ class PodTopologySpread(Plugin):
         try:
             return _Compiled(
                 version,
-                compile_constraints(table, counters, shape, hard, all_keys=True),
-                compile_constraints(table, counters, shape, soft, all_keys=strict),
+                compile_constraints(table, self._domains, counters, shape, hard, all_keys=True),
+                compile_constraints(table, self._domains, counters, shape, soft, all_keys=strict),
                 strict,
             )
         except SelectorError as broken:
