@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,21 @@ sys.stdin.read()
 """Holds most of the limit, and is to be killed first."""
 
 ALLOCATOR = "held = bytearray(24 << 20)\nfor i in range(0, len(held), 4096):\n    held[i] = 1\nprint(len(held))"
+
+
+REREAD = """
+import os, sys
+os.sched_setaffinity(0, {0})
+files = [os.open(sys.argv[1], os.O_RDONLY) for _ in range(2)]
+for file in files:
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+for _ in range(int(sys.argv[2])):
+    for at in range(0, 26 << 20, 4096):
+        for file in files:
+            os.pread(file, 1, at)
+"""
+"""Reads more than its limit holds, page by page, each twice by other hands, so that the kernel takes it for a working
+set and remembers what it had to evict."""
 
 
 def limit(group: Any, size: int) -> None:
@@ -127,6 +142,45 @@ def test_the_counters_of_the_memory_controller_agree(
         assert count == pytest.approx(int(events["max"]), rel=0.05)
         stat = dict(line.split() for line in (memory / "memory.stat").read_text().splitlines())
         assert pages == pytest.approx(int(stat["pgsteal_direct"]), rel=0.05)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[str]:
+    """A loop device with 32 MiB of nothing."""
+    if not Path("/dev/loop0").exists():
+        subprocess.run(["modprobe", "loop"], check=True)
+    with (tmp_path / "disk").open("wb") as file:
+        file.truncate(32 * MIB)
+    command = ["losetup", "--find", "--show", os.fspath(tmp_path / "disk")]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    yield found
+    subprocess.run(["losetup", "--detach", found], check=True)
+
+
+def test_reading_again_what_was_evicted_is_refault(
+    stalls: MemStall,
+    cgroup_child: Callable[[str], Any],
+    run_in: Callable[..., Any],
+    pressure_total: Callable[[Any], float],
+    disk: str,
+) -> None:
+    group = cgroup_child("limited")
+    limit(group, LIMIT)
+    before = stalls.read()
+    assert run_in(group, REREAD, disk, "3").wait(120) == 0
+    stalled = pressure_total(group)
+    kinds = by_kind(diff(before, stalls.read()), cgroup_id(group.path("cpu")))
+    stat = dict(line.split() for line in (group.path("memory") / "memory.stat").read_text().splitlines())
+    refaulted = int(stat["workingset_refault_file"])
+    count, seconds = kinds.get("refault", (0, 0.0))
+    assert refaulted >= 5000, "the later rounds find hardly a page"
+    # Who reads such a page waits for it once, if the kernel counted it to the working set and it is not there at once.
+    assert 1000 <= count <= refaulted
+    assert kinds.keys() <= {"refault", "own_limit"}
+    # Short sleeps: PSI counts the way into and out of each of them, too.
+    found = sum(second for _, second in kinds.values())
+    assert 0.5 * stalled - 0.01 <= found <= 1.1 * stalled + 0.01 + count * 5e-6
+    assert seconds > 0
 
 
 def test_pins_outlive_a_killed_loader(
