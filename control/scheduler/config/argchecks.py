@@ -279,6 +279,19 @@ def _hint(args: a.SchedulingHintArgs, path: str) -> Errors:
         yield invalid(f"{path}.maxHintNodes", args.max_hint_nodes, "must be greater than 0")
 
 
+def _interference(args: a.InterferenceAwareArgs, path: str) -> Errors:
+    if args.report_expiration_seconds <= 0:
+        yield invalid(f"{path}.reportExpirationSeconds", args.report_expiration_seconds, "must be greater than 0")
+    if not 0 <= args.min_confidence <= 1:
+        yield invalid(f"{path}.minConfidence", args.min_confidence, "must be between 0 and 1")
+    for field, amounts in (("thresholds", args.thresholds), ("weights", args.weights)):
+        for kind, amount in amounts.items():
+            if kind not in ("cpu", "memory", "io", "network"):
+                yield unsupported(f"{path}.{field}", kind, ("cpu", "memory", "io", "network"))
+            elif amount < 0:
+                yield invalid(f"{path}.{field}[{kind}]", amount, "must not be negative")
+
+
 _CHECKS: Final[dict[type[a.Args], Callable[[Any, str], Iterable[str]]]] = {
     a.NodeResourcesFitArgs: _fit,
     a.NodeResourcesBalancedAllocationArgs: _balanced,
@@ -294,4 +307,5 @@ _CHECKS: Final[dict[type[a.Args], Callable[[Any, str], Iterable[str]]]] = {
     a.NodeNUMAResourceArgs: _numa,
     a.DeviceShareArgs: _device,
     a.SchedulingHintArgs: _hint,
+    a.InterferenceAwareArgs: _interference,
 }

@@ -334,6 +334,26 @@ class SchedulingHintArgs(Args, frozen=True):
     max_hint_nodes: int = 100
 
 
+# -- ours --------------------------------------------------------------------------------------------------------------
+
+
+def _for_every_kind(amount: int) -> dict[str, int]:
+    return dict.fromkeys(("cpu", "memory", "io", "network"), amount)
+
+
+class InterferenceAwareArgs(Args, frozen=True):
+    """By kind (cpu, memory, io, network); kinds that are left out count 0, which is off.
+
+    `thresholds`: from so many hurt containers on a node takes no more best-effort pods of that kind. `weights`: points
+    of 100 that its score loses there, in proportion below.
+    """
+
+    report_expiration_seconds: int = 180
+    min_confidence: float = 0.5
+    thresholds: dict[str, int] = msgspec.field(default_factory=lambda: _for_every_kind(2))
+    weights: dict[str, int] = msgspec.field(default_factory=lambda: _for_every_kind(50))
+
+
 ARGS: Final[dict[str, type[Args]]] = {
     kind.__name__.removesuffix("Args"): kind
     for kind in (
@@ -341,6 +361,7 @@ ARGS: Final[dict[str, type[Args]]] = {
         *(InterPodAffinityArgs, VolumeBindingArgs, DefaultPreemptionArgs, DynamicResourcesArgs),
         *(LoadAwareSchedulingArgs, CoschedulingArgs, ReservationArgs, ElasticQuotaArgs, NodeNUMAResourceArgs),
         *(DeviceShareArgs, NodeResourcesFitPlusArgs, ScarceResourceAvoidanceArgs, SchedulingHintArgs),
+        *(InterferenceAwareArgs,),
     )
 }
 """Plugin -> its arguments; kind in configuration files: the type's name."""
