@@ -12,16 +12,20 @@ from control.scheduler.plugins.defaultbinder import DefaultBinder
 from control.scheduler.plugins.defaultprebind import DefaultPreBind
 from control.scheduler.plugins.defaultpreemption import DefaultPreemption
 from control.scheduler.plugins.imagelocality import ImageLocality
+from control.scheduler.plugins.interferenceaware import InterferenceAware
 from control.scheduler.plugins.interpodaffinity import InterPodAffinity
 from control.scheduler.plugins.loadaware import LoadAwareScheduling
 from control.scheduler.plugins.nodeaffinity import NodeAffinity
 from control.scheduler.plugins.nodename import NodeName
 from control.scheduler.plugins.nodeports import NodePorts
 from control.scheduler.plugins.noderesourcesfit import NodeResourcesFit
+from control.scheduler.plugins.noderesourcesfitplus import NodeResourcesFitPlus
 from control.scheduler.plugins.nodeunschedulable import NodeUnschedulable
 from control.scheduler.plugins.podtopologyspread import PodTopologySpread
 from control.scheduler.plugins.prioritysort import PrioritySort
+from control.scheduler.plugins.scarceresourceavoidance import ScarceResourceAvoidance
 from control.scheduler.plugins.schedulinggates import SchedulingGates
+from control.scheduler.plugins.schedulinghint import SchedulingHint
 from control.scheduler.plugins.tainttoleration import TaintToleration
 from control.scheduler.plugins.volumes import NodeVolumeLimits, VolumeBinding, VolumeRestrictions, VolumeZone
 
@@ -34,17 +38,21 @@ PLUGINS: Final[Mapping[str, type[Plugin]]] = {
         DefaultPreemption,
         ImageLocality,
         InterPodAffinity,
+        InterferenceAware,
         LoadAwareScheduling,
         NodeAffinity,
         NodeName,
         NodePorts,
         NodeResourcesBalancedAllocation,
         NodeResourcesFit,
+        NodeResourcesFitPlus,
         NodeUnschedulable,
         NodeVolumeLimits,
         PodTopologySpread,
         PrioritySort,
+        ScarceResourceAvoidance,
         SchedulingGates,
+        SchedulingHint,
         TaintToleration,
         VolumeBinding,
         VolumeRestrictions,
