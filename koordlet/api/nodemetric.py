@@ -13,6 +13,7 @@ from koordlet.api.core.pod import ResourceList
 from koordlet.api.device import DeviceInfo
 from koordlet.api.fields import Int32, doc, written
 from koordlet.api.meta import ObjectMeta
+from koordlet.api.quantity import Quantity
 from koordlet.api.wire import Duration, Time
 
 USAGE_WITH_HOT_PAGE_CACHE = "usageWithHotPageCache"
@@ -22,6 +23,11 @@ USAGE_WITH_PAGE_CACHE = "usageWithPageCache"
 AVG, P50, P90, P95, P99 = "avg", "p50", "p90", "p95", "p99"
 AGGREGATIONS = (AVG, P50, P90, P95, P99)
 """Keys of `AggregatedUsage.usage`."""
+
+
+CONTAINERS_KEY = "containers"
+"""Key in `status.podsMetric[].extensions`, ours: container name -> `{cpu, memory}` as in `podUsage`, of pods in which
+more than one container runs. `containers_of` reads it."""
 
 
 class ResourceMap(Struct):
@@ -121,6 +127,22 @@ class PodMetricInfo(Struct):
     priority: Annotated[str, doc("Priority class of the pod.")] = ""
     qos: Annotated[str, doc("QoS class of the pod.")] = ""
     extensions: Annotated[dict[str, Any] | None, doc("Third-party data.", preserve=True)] = None
+
+
+def containers_of(pod: PodMetricInfo) -> dict[str, tuple[float, float]]:
+    """Container name -> cores and bytes; without those whose amounts are missing, no quantities or negative, since
+    anybody may write into extensions."""
+    told = (pod.extensions or {}).get(CONTAINERS_KEY)
+    found: dict[str, tuple[float, float]] = {}
+    for name, given in told.items() if isinstance(told, dict) else ():
+        amounts = (given.get("cpu"), given.get("memory")) if isinstance(given, dict) else ()
+        try:
+            cores, memory = (float(Quantity(text)) for text in amounts if isinstance(text, str))
+        except ValueError:  # of Quantity, or fewer than two
+            continue
+        if cores >= 0 and memory >= 0:
+            found[name] = (cores, memory)
+    return found
 
 
 class HostApplicationMetricInfo(Struct):

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from koordlet.api.nodemetric import (
+    CONTAINERS_KEY,
     USAGE_WITHOUT_PAGE_CACHE,
     CollectPolicy,
     HostApplicationMetricInfo,
@@ -133,6 +134,7 @@ def build_status(
     measured = measured_pods(cache, workloads.pods, policy, start, now)
     foreseen = forecast([pod for pod, _ in measured], policy.cold_start_seconds)
     devices = GpuSeries(cache, "pod", gpus, start, now).by_owner(start, [AVG])[AVG]
+    apart = _containers(cache, [pod for pod, _ in measured], policy, start, now)
     return NodeMetricStatus(
         update_time=update_time,
         node_metric=NodeMetricInfo(
@@ -149,7 +151,7 @@ def build_status(
                 pod_usage=msgspec.structs.replace(usage, devices=devices.get((pod.uid,), [])),
                 priority=pod.priority_class,
                 qos=pod.qos,
-                extensions=extensions.of_pod(pod.uid),
+                extensions={**(extensions.of_pod(pod.uid) or {}), **apart.get(pod.uid, {})} or None,
             )
             for pod, usage in measured
         ],
@@ -170,6 +172,27 @@ def measured_pods(
         for pod in sorted(pods.values(), key=lambda pod: (pod.namespace, pod.name))
         if (key := (pod.uid,)) in cpu and key in memory
     ]
+
+
+def _containers(
+    cache: MetricCache, pods: Iterable[PodMeta], policy: Policy, start: float, end: float
+) -> dict[str, dict[str, Any]]:
+    """Pod UID -> extension with what each of its containers uses; of pods in which several run."""
+    several = [pod for pod in pods if sum(one.running for one in pod.containers) > 1]
+    if not several:
+        return {}
+    keys = [(one.id,) for pod in several for one in pod.containers if one.running]
+    cpu, memory = _means(cache, "container", keys, policy, start, end)
+    return {
+        pod.uid: {
+            CONTAINERS_KEY: {
+                one.name: to_builtins(amounts(cpu[key], memory[key]))["resources"]
+                for one in pod.containers
+                if one.running and (key := (one.id,)) in cpu and key in memory
+            }
+        }
+        for pod in several
+    }
 
 
 def _predicted(amount: Amount | None) -> ResourceMap:

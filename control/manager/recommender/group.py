@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -58,13 +58,13 @@ class Group:
     def _use(self, pods: Sequence[Pod], reports: Mapping[str, Report]) -> int:
         lessons: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
         for pod in pods:
-            report, container, started = reports.get(pod.spec.node_name), measured_container(pod), pod.status.start_time
-            if report is None or container is None or started is None or pod.status.phase != "Running":
+            report, started = reports.get(pod.spec.node_name), pod.status.start_time
+            if report is None or started is None or pod.status.phase != "Running":
                 continue
-            used = report.pods.get(pod.metadata.key)
             # a pod of the same name may have been there before
-            if used is not None and report.at > self._since and report.at > started.unix:
-                lessons[container.name].append((*used, report.at))
+            if report.at > self._since and report.at > started.unix:
+                for name, used in _told(pod, report):
+                    lessons[name].append((*used, report.at))
         for container_name, lesson in lessons.items():
             cores, memory, at = np.array(lesson).T
             self._model(container_name).add(cores, memory, at)
@@ -100,6 +100,18 @@ class Group:
         if found is None:
             found = self.models[container] = ContainerModel(self._settings)
         return found
+
+
+def _told(pod: Pod, report: Report) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Containers of the pod that the report speaks of, and what they use; sidecars are not ours to size."""
+    only = measured_container(pod)
+    if only is not None:
+        used = report.pods.get(pod.metadata.key)
+        if used is not None:
+            yield only.name, used
+        return
+    apart = report.containers.get(pod.metadata.key, {})
+    yield from ((one.name, apart[one.name]) for one in pod.spec.containers if one.name in apart)
 
 
 def _killed_at(status: ContainerStatus) -> list[float]:

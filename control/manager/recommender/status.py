@@ -84,7 +84,7 @@ def _conditions(found: Finding, settings: Settings) -> dict[str, tuple[bool, str
             low = (
                 True,
                 "ContainersNotToldApart",
-                "NodeMetric tells of whole pods, and all have several containers",
+                "NodeMetric tells of whole pods here, and all have several containers",
             )
     elif least < 1:
         low = (True, "ShortHistory", f"there is {int(least * 100)} % of the {wanted} of history asked for")

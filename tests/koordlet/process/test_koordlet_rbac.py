@@ -20,9 +20,9 @@ import yaml
 
 from control.ctl import koordletmanifests as manifests
 from koordlet.api import crdgen
+from koordlet.api.quantity import Quantity
 from koordlet.system.naming import KubeQOS, container_dir
 from koordlet.system.roots import Roots
-
 from tests.koordlet.process.cluster import METRIC, NODE, TOPOLOGY, Api, Kubelet
 
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
@@ -134,24 +134,27 @@ def kubeconfig(api: Api, scratch: Path) -> Path:
 
 
 def running_pod(api: Api, tools: Any, tree: Any, name: str, qos: str, kube_qos: KubeQOS) -> dict[str, Any]:
-    """A pod of the API server, with its cgroups; as its kubelet tells of it."""
+    """A pod of the API server with its cgroups, a service with two containers; as its kubelet tells of it."""
+    names = ("main", "side") if qos == "LS" else ("main",)
     annotations = {"koordinator.sh/blkioQOS": json.dumps(BLOCKS)} if qos == "LS" else {}
     claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
     body = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "labels": {"koordinator.sh/qosClass": qos}, "annotations": annotations},
-        "spec": {"nodeName": NODE, "volumes": [claim], "containers": [{"name": "main", "image": "none"}]},
+        "spec": {"nodeName": NODE, "volumes": [claim], "containers": [{"name": one, "image": "none"} for one in names]},
     }
     pod = api.call("POST", "/api/v1/namespaces/default/pods", body)
-    uid, digest = pod["metadata"]["uid"], uuid.uuid4().hex + uuid.uuid4().hex
-    directory = container_dir(tree.driver, kube_qos, uid, f"containerd://{digest}")
-    tree.mkdir(directory)
-    container = tools.Container(tree, uid, digest, directory)
-    tree.containers.append(container)
-    container.run(tools.touch(1))
-    status = {"name": "main", "containerID": f"containerd://{digest}", "state": {"running": {}}}
-    return {**pod, "status": {"phase": "Running", "qosClass": kube_qos.value, "containerStatuses": [status]}}
+    uid, statuses = pod["metadata"]["uid"], []
+    for one in names:
+        digest = uuid.uuid4().hex + uuid.uuid4().hex
+        directory = container_dir(tree.driver, kube_qos, uid, f"containerd://{digest}")
+        tree.mkdir(directory)
+        container = tools.Container(tree, uid, digest, directory)
+        tree.containers.append(container)
+        container.run(tools.touch(1))
+        statuses.append({"name": one, "containerID": f"containerd://{digest}", "state": {"running": {}}})
+    return {**pod, "status": {"phase": "Running", "qosClass": kube_qos.value, "containerStatuses": statuses}}
 
 
 def refuse_and_accept(api: Api, tools: Any) -> None:
@@ -212,7 +215,7 @@ def test_every_call_is_allowed_and_every_right_is_used(
             return not unused(without="watch")  # a watch is in the audit log when it ends
 
         try:
-            tools.until(everything, "every right to be used", 90.0)
+            tools.until(everything, "every right to be used")
         except pytest.fail.Exception:
             pass  # said below
         reported = api.find(METRIC).get("status", {})
@@ -223,6 +226,9 @@ def test_every_call_is_allowed_and_every_right_is_used(
         assert not refused | kubelet.refused
         assert {right for right, _, _ in asked(audit)} <= granted()
         assert reported["nodeMetric"]["nodeUsage"]["resources"].keys() == {"cpu", "memory"}
+        told = {pod["name"]: (pod.get("extensions") or {}).get("containers", {}) for pod in reported["podsMetric"]}
+        assert told["web"].keys() == {"main", "side"} and not told["job"], "containers are told apart where several run"
+        assert Quantity(told["web"]["side"]["memory"]) > Quantity("1Mi")
         assert "deletionTimestamp" in api.find("/api/v1/namespaces/default/pods/job")["metadata"], "evicted"
     finally:
         kubelet.close()

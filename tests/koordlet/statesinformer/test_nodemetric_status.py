@@ -1,5 +1,6 @@
 """NodeMetric.status: the worked examples of spec 02 §7.3 and §13."""
 
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -11,7 +12,7 @@ from koordlet.api.wire import Duration, Time, to_builtins
 from koordlet.metriccache import Batch, MetricCache
 from koordlet.metriccache.facts import FACT_COLD_MEMORY, FACT_GPU, GpuInfo
 from koordlet.statesinformer.forecast import Amount, Forecast
-from koordlet.statesinformer.model import PodMeta, Subject, SubjectKind, Workloads
+from koordlet.statesinformer.model import ContainerMeta, PodMeta, Subject, SubjectKind, Workloads
 from koordlet.statesinformer.nodemetric import Extensions, Policy, build_status, retain, status_patch
 from koordlet.statesinformer.usage import amounts
 
@@ -233,6 +234,28 @@ def test_predictions_and_extensions():
     assert got["prodPeakMetric"] == {"resource": {"resources": {"cpu": "2050m", "memory": "2496449740"}}}
     assert got["podsMetric"][0]["extensions"] == {"about": "a"}
     assert got["extensions"] == {"calm": True}
+
+
+def test_containers_are_told_apart_where_several_run():
+    cache = MetricCache()
+    record(
+        cache, NOW,
+        pod_cpu_usage__a=1, pod_memory_usage__a=3 << 20, pod_cpu_usage__b=1, pod_memory_usage__b=1,
+        container_cpu_usage__web=0.75, container_memory_usage__web=2 << 20,
+        container_cpu_usage__log=0.25, container_memory_usage__log=1 << 20, container_cpu_usage__new=1,
+        container_cpu_usage__once=1, container_memory_usage__once=1,
+    )  # fmt: skip
+    names = ("web", "log", "new", "once")
+    web, log, new, once = (ContainerMeta(name, f"of-{name}", f"dir/{name}", name != "once") for name in names)
+    got = status(
+        cache, replace(pod("a"), containers=(web, log, new, once)), replace(pod("b"), containers=(log,)),
+        extensions=Extensions(of_pod=lambda uid: {"interference": uid} if uid == "a" else None),
+    )["podsMetric"]  # fmt: skip
+    assert got[0]["extensions"] == {
+        "interference": "a",
+        "containers": {"of-web": {"cpu": "750m", "memory": "2Mi"}, "of-log": {"cpu": "250m", "memory": "1Mi"}},
+    }
+    assert "extensions" not in got[1], "the pod says it all"
 
 
 def test_a_failed_prediction_is_present_but_empty_and_without_peak():

@@ -81,6 +81,32 @@ def test_who_teaches(candidate: Pod, samples: int) -> None:
     assert {name: model.samples for name, model in group.models.items()} == ({"c": 1} if samples else {})
 
 
+def test_containers_that_the_report_tells_apart_teach_each_for_itself() -> None:
+    told = {"a": {"cpu": "250m", "memory": "1Gi"}, "b": {"cpu": "3", "memory": "1Mi"}, "sidecar": {"cpu": "1"}}
+    report = metric(NOW, p=("4", "2Gi"))
+    report.status.pods_metric[0].extensions = {"containers": told, "interference": {}}
+    read, _ = read_report(report, NOW)
+    assert read is not None
+    assert read.containers == {"ns/p": {"a": (0.25, float(1 << 30)), "b": (3.0, float(1 << 20))}}
+    group = Group(DEFAULTS)
+    assert group.learn([pod(containers=TWO)], {"n": read}, NOW) == (2, 0)
+    assert {name: model.samples for name, model in group.models.items()} == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize(
+    "told", [None, [], "x", {"c": None}, {"c": {"cpu": 1, "memory": "1"}}, {"c": {"cpu": "-1", "memory": "1"}},
+             {"c": {"cpu": "lots", "memory": "1"}}, {"c": {"cpu": "1"}}],
+    ids=["null", "list", "text", "no amounts", "a number", "negative", "no quantity", "half"],
+)  # fmt: skip
+def test_malformed_extensions_teach_nothing(told: Any) -> None:
+    report = metric(NOW, p=("4", "2Gi"))
+    report.status.pods_metric[0].extensions = {"containers": told}
+    read, _ = read_report(report, NOW)
+    assert read is not None
+    assert read.containers == {}
+    assert Group(DEFAULTS).learn([pod(containers=TWO)], {"n": read}, NOW) == (0, 0)
+
+
 def test_a_report_that_is_in_the_checkpoint_counts_once() -> None:
     group = Group(DEFAULTS)
     group.learn([pod()], {"n": Report(NOW, {"ns/p": (1.0, 1e9)})}, NOW)
