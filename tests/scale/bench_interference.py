@@ -283,8 +283,9 @@ def run_cpu(stage: Stage, scenario: Scenario, trial: Trial) -> None:
             else:
                 judge.follow(victim.run(lab.duty(scenario.busy, scenario.idle), mine))
             stage.known(victim, first, second)
+            busy_before = judge.busy(mine)
             time.sleep(scenario.warm)
-            began, used, busy_before = time.monotonic(), stage.used(), judge.busy(mine)
+            began, used = time.monotonic(), stage.used()
             if trial.truth == NEIGHBOUR:
                 for _ in range(scenario.weight):
                     first.run(lab.BURN, mine)
