@@ -57,13 +57,14 @@ def cli() -> None:
 @click.option("--koordlet-port", type=_PORT, help="koordlet; 0 takes a free one.  [default: 9316]")
 @click.option("--manager-port", type=_PORT, help="The manager's pages; 0 takes a free one.  [default: 9317]")
 @click.option("--webhook-port", type=_PORT, help="Its webhooks; 0 takes a free one.  [default: 9876]")
+@click.option("--scheduler-port", type=_PORT, help="The scheduler's pages; 0 takes a free one.  [default: 10251]")
 @click.option("--probes", type=click.Choice(["auto", "core", "bcc", "off"]), help="Where schedule latency comes from.")
 @click.option("--bpf-pin-dir", help="Where koordlet pins BPF maps.  [default: /sys/fs/bpf/koordlet]")
 @click.option("--report-interval", type=click.IntRange(30), help="Seconds between NodeMetric reports.  [default: 60]")
 @click.option("--aggregate-duration", type=click.IntRange(60), help="Seconds NodeMetric averages.  [default: 300]")
-@click.option("--without", default="", help="Parts not to start, with commas: apiserver, manager, kubelet, koordlet.")
+@click.option("--without", default="", help="Parts not to start: apiserver, manager, scheduler, kubelet, koordlet.")
 def up(state_dir: Path, without: str, **given: Any) -> None:
-    """Start API server, manager, stand-in kubelet and koordlet on this machine.
+    """Start API server, manager, scheduler, stand-in kubelet and koordlet on this machine.
 
     What runs already is left alone, so `up` again heals a part that was killed. Options are remembered: a later `up`
     needs none of them.

@@ -10,15 +10,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+import yaml
+
 from control.ctl import koordletmanifests as agent
 from control.manager import manifests as manager
 from control.manifestfiles import Object, rule
+from control.scheduler import manifests as scheduler
+from control.scheduler.config import shipped
 from koordlet.api import crdgen
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.api.nodemetric import CollectPolicy, NodeAggregatePolicy
 from koordlet.api.wire import Duration, to_builtins
 
-KUBELET, KOORDLET, MANAGER = "koord-kubelet", agent.ACCOUNT, manager.ACCOUNT
+KUBELET, KOORDLET, MANAGER, SCHEDULER = "koord-kubelet", agent.ACCOUNT, manager.ACCOUNT, scheduler.ACCOUNT
 """ServiceAccounts in the namespace koordinator-system; also the names of roles and bindings."""
 
 _RBAC = "rbac.authorization.k8s.io"
@@ -50,6 +54,7 @@ def base(node: str) -> Iterator[Object]:
     yield from manager.namespace()
     yield from manager.priority_classes()
     yield from manager.rbac()
+    yield from scheduler.rbac()
     yield from agent.rbac(node)
     subject = {"kind": "ServiceAccount", "name": KUBELET, "namespace": KOORDINATOR_NAMESPACE}
     yield {
@@ -80,6 +85,13 @@ def configuration(*, report_seconds: int, aggregate_seconds: int) -> Object:
         "metricAggregateDurationSeconds": aggregate_seconds,
     }
     return manager.config({"colocation-config": json.dumps(strategy)})[0]
+
+
+def scheduler_configuration() -> str:
+    """The scheduler's configuration file: what deploy/scheduler installs, for a replica that need not be elected."""
+    document = shipped.configuration()
+    document["leaderElection"]["leaderElect"] = False  # it is the only one: a new one need not wait for a lease
+    return yaml.safe_dump(document, sort_keys=False)
 
 
 def webhooks() -> list[Object]:

@@ -11,7 +11,7 @@ import aiohttp
 
 from control.ctl import cluster
 from control.ctl.koordletclient import KoordletUnreachable, fetch_ready, fetch_top
-from control.ctl.manifests import KOORDLET, KUBELET, MANAGER
+from control.ctl.manifests import KOORDLET, KUBELET, MANAGER, SCHEDULER, scheduler_configuration
 from control.ctl.state import Settings
 from koordlet.api.core import Node
 from koordlet.kube import Client, Config, KubeError
@@ -39,8 +39,12 @@ class Layout:
         return self.root / "kubeconfig" / f"{account}.kubeconfig"
 
     @property
+    def scheduler_config(self) -> Path:
+        return self.root / "scheduler" / "config.yaml"
+
+    @property
     def agents(self) -> list[cluster.Agent]:
-        return [cluster.Agent(account, self.kubeconfig(account)) for account in (MANAGER, KUBELET, KOORDLET)]
+        return [cluster.Agent(account, self.kubeconfig(account)) for account in (MANAGER, SCHEDULER, KUBELET, KOORDLET)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ class Part:
     ready_seconds: float
     stop_seconds: float
     environ: Callable[[Layout, Settings], Mapping[str, str]] = lambda _, __: {}
+    files: Callable[[Layout], Mapping[Path, str]] = lambda _: {}
+    """Written before it is started."""
 
 
 def _module(name: str, *flags: str) -> list[str]:
@@ -88,6 +94,16 @@ def _manager_environ(layout: Layout, settings: Settings) -> dict[str, str]:
         "WEBHOOK_PORT": str(settings.webhook_port),
         "WEBHOOK_CERT_DIR": str(layout.root / "manager" / "certificates"),
     }
+
+
+def _scheduler(layout: Layout, settings: Settings) -> list[str]:
+    return _module(
+        "control.scheduler",
+        f"--kubeconfig={layout.kubeconfig(SCHEDULER)}",
+        f"--config={layout.scheduler_config}",
+        "--address=127.0.0.1",
+        f"--port={settings.scheduler_port}",
+    )
 
 
 def _kubelet(layout: Layout, settings: Settings) -> list[str]:
@@ -134,12 +150,18 @@ async def _apiserver_problem(layout: Layout, settings: Settings) -> str | None:
 
 
 async def _manager_problem(_: Layout, settings: Settings) -> str | None:
+    return await _not_ok(f"{settings.manager_url}/readyz")
+
+
+async def _scheduler_problem(_: Layout, settings: Settings) -> str | None:
+    return await _not_ok(f"{settings.scheduler_url}/apis/v1/__services__")  # answers once it schedules
+
+
+async def _not_ok(url: str) -> str | None:
+    """None when a page answers 200, else what it says."""
     try:
         timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(f"{settings.manager_url}/readyz") as response,
-        ):
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
             text = (await response.text())[:300].strip()
             return None if response.status == 200 else text
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -181,6 +203,15 @@ async def _koordlet_problem(_: Layout, settings: Settings) -> str | None:
 PARTS = (
     Part("apiserver", _apiserver, lambda s: s.apiserver_port, _apiserver_problem, 60.0, 15.0),
     Part("manager", _manager, lambda s: s.manager_port, _manager_problem, 60.0, 15.0, _manager_environ),
+    Part(
+        "scheduler",
+        _scheduler,
+        lambda s: s.scheduler_port,
+        _scheduler_problem,
+        60.0,
+        15.0,
+        files=lambda layout: {layout.scheduler_config: scheduler_configuration()},
+    ),
     Part("kubelet", _kubelet, lambda s: s.kubelet_port, _kubelet_problem, 60.0, 40.0),
     Part(
         "koordlet",

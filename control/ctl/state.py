@@ -31,6 +31,7 @@ class Settings(msgspec.Struct, frozen=True):
     koordlet_port: int = 9316
     manager_port: int = 9317
     webhook_port: int = 9876
+    scheduler_port: int = 10251
     bpf_pin_dir: str = "/sys/fs/bpf/koordlet"
     probes: str = "auto"
     report_interval: int = 60
@@ -39,6 +40,10 @@ class Settings(msgspec.Struct, frozen=True):
     @property
     def koordlet_url(self) -> str:
         return f"http://127.0.0.1:{self.koordlet_port}"
+
+    @property
+    def scheduler_url(self) -> str:
+        return f"http://127.0.0.1:{self.scheduler_port}"
 
     @property
     def manager_url(self) -> str:

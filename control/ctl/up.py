@@ -22,7 +22,7 @@ from control.ctl.state import Lock, Settings
 from control.ctl.supervisor import Supervisor
 
 POLL_SECONDS = 0.15
-PORTS = ("apiserver_port", "kubelet_port", "koordlet_port", "manager_port", "webhook_port")
+PORTS = ("apiserver_port", "kubelet_port", "koordlet_port", "manager_port", "webhook_port", "scheduler_port")
 
 
 def settle(known: Settings | None, given: Mapping[str, object], running: Collection[str], hostname: str) -> Settings:
@@ -63,7 +63,7 @@ async def up(
         running = {name for name in NAMES if supervisor.running(name) is not None}
         if "apiserver" in without and not {"apiserver"} & running and wanted:
             raise CtlError(
-                "manager, kubelet and koordlet need the API server",
+                "manager, scheduler, kubelet and koordlet need the API server",
                 "For koordlet alone run `koordlet --standalone`: it needs neither API server nor kubelet.",
             )
         settings = settle(supervisor.state.settings, given, running, os.uname().nodename.lower())
@@ -88,6 +88,10 @@ async def up(
 
 async def _bring_up(supervisor: Supervisor, part: Part, layout: Layout, settings: Settings, step: Step) -> None:
     known = supervisor.running(part.name)
+    if not known:
+        for path, text in part.files(layout).items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
     process = known or supervisor.start(part.name, part.argv(layout, settings), part.environ(layout, settings))
     deadline = time.monotonic() + part.ready_seconds
     while True:

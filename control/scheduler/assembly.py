@@ -19,6 +19,7 @@ from control.scheduler.config.load import Settings
 from control.scheduler.config.plugins import DEFAULT_PLUGINS
 from control.scheduler.cycle import Cycle, Placement
 from control.scheduler.evicting import BackgroundEvictor
+from control.scheduler.explaining import explain
 from control.scheduler.framework import POINTS, Framework
 from control.scheduler.handle import Handle
 from control.scheduler.loop import Loop
@@ -35,7 +36,8 @@ from control.scheduler.selectors import PodCounters
 from control.scheduler.table import NodeTable
 from control.scheduler.waiting import WaitingPods
 from control.scheduler.watching import Watching
-from koordlet.api.core import Pod, PodDisruptionBudget
+from koordlet.api.core import Pod
+from koordlet.api.placement import PodPlacement
 from koordlet.app.gates import FeatureGates
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
@@ -102,8 +104,6 @@ class Assembly:
             )  # fmt: skip
             for name in profile.left_out:
                 log.warning("Profile enables a plugin that this build lacks", profile=profile.name, plugin=name)
-        if "DefaultPreemption" in self.plugins:
-            self.objects.informer(PodDisruptionBudget)  # it asks when it needs them, which is too late to begin
         given = settings.configuration
         self.queue = SchedulingQueue(
             {name: _queue_profile(framework) for name, framework in self.frameworks.items()},
@@ -140,6 +140,23 @@ class Assembly:
         for framework in self.frameworks.values():
             for name, plugin in framework.plugins.items():
                 found.setdefault(name, plugin)
+        return found
+
+    def explain(self, namespace: str, pod: str) -> PodPlacement:
+        """Why a pod is, or would be, where it is. Raises LookupError for one that is neither queued nor counted."""
+        key = f"{namespace}/{pod}"
+        info, state = self.queue.pending(key), "placed"
+        record = self.queue.record(info.uid) if info is not None else None
+        if info is not None and record is not None:
+            state = "gated" if record.gated_by else record.place.value
+        else:
+            info = next((one for one in self.cache.pods.values() if one.key == key), None)
+        cycle = self.loop.cycles.get(info.shape.scheduler) if info is not None else None
+        if info is None or cycle is None:
+            raise LookupError(f"no pod {key} is scheduled here")
+        found = explain(cycle, info, "assumed" if info.assumed else state)
+        if record is not None:
+            found.gated_by, found.rejected_by = record.gated_by, sorted(record.rejected_by)
         return found
 
     async def schedule(self) -> None:

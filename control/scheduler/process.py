@@ -175,7 +175,7 @@ class Scheduler:
 
     def _pages(self) -> Server:
         assembly, given = self.assembly, self.settings.configuration
-        services = Services(assembly.table, assembly.plugins.values(), lambda: self.leading)
+        services = Services(assembly.table, assembly.plugins.values(), lambda: self.leading, assembly.explain)
         routes = [*configz(shown(self.settings)), *services.routes()]
         if given.enable_profiling and self.options.profiling:
             routes += debug_flags(

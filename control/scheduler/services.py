@@ -14,6 +14,7 @@ from control.scheduler.plugin import Plugin
 from control.scheduler.pods import PodInfo
 from control.scheduler.table import CPU, MEMORY, PODS, STORAGE, NodeTable
 from koordlet.api import wire
+from koordlet.api.placement import PodPlacement
 
 PREFIX: Final = "/apis/v1"
 _NAMES: Final = {CPU: "MilliCPU", MEMORY: "Memory", STORAGE: "EphemeralStorage", PODS: "AllowedPodNumber"}
@@ -22,12 +23,21 @@ _NAMES: Final = {CPU: "MilliCPU", MEMORY: "Memory", STORAGE: "EphemeralStorage",
 class Services:
     """See the module text. `leads` tells whether this replica decides."""
 
-    def __init__(self, table: NodeTable, plugins: Iterable[Plugin], leads: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        table: NodeTable,
+        plugins: Iterable[Plugin],
+        leads: Callable[[], bool],
+        explain: Callable[[str, str], PodPlacement] | None = None,
+    ) -> None:
+        """`explain(namespace, pod)`: why the pod is where it is; LookupError for an unknown one."""
         self._table, self._leads = table, leads
         self._pages: dict[str, Callable[..., Any]] = {
             f"{PREFIX}/__services__": self.listing,
             f"{PREFIX}/nodes/{{node}}": self.node,
         }
+        if explain is not None:
+            self._pages[f"{PREFIX}/explain/{{namespace}}/{{pod}}"] = explain
         for plugin in plugins:
             for path, handler in plugin.routes().items():
                 self._pages.setdefault(f"{PREFIX}/plugins/{plugin.name}/{path}", handler)

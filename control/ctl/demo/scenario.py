@@ -90,6 +90,7 @@ class Scenario:
             "koordlet_port": 0,
             "manager_port": 0,
             "webhook_port": 0,
+            "scheduler_port": 0,
             "bpf_pin_dir": PIN_DIR,
             "report_interval": REPORT_SECONDS,
             "aggregate_duration": AGGREGATE_SECONDS,

@@ -52,7 +52,14 @@ class Node:
         return done.stdout + done.stderr
 
     def up(self, pins: Path = PINS) -> str:
-        ports = ("--port=0", "--kubelet-port=0", "--koordlet-port=0", "--manager-port=0", "--webhook-port=0")
+        ports = (
+            "--port=0",
+            "--kubelet-port=0",
+            "--koordlet-port=0",
+            "--manager-port=0",
+            "--webhook-port=0",
+            "--scheduler-port=0",
+        )
         return self.ctl("up", *ports, f"--bpf-pin-dir={pins}", "--node-name=e2e")
 
     def parts(self) -> dict[str, ProcessId]:

@@ -56,12 +56,18 @@ def test_every_part_gets_its_ports_and_places(tmp_path: Path) -> None:
 
 def test_the_flags_that_are_passed_exist(tmp_path: Path) -> None:
     from control.manager.options import Options as ManagerOptions
+    from control.scheduler.options import Options as SchedulerOptions
     from control.standalone.apiserver.__main__ import Options as ApiServerOptions
     from control.standalone.kubelet.options import Options as KubeletOptions
     from koordlet.app.flags import read
     from koordlet.options import Options as KoordletOptions
 
-    agents = {"manager": ManagerOptions, "kubelet": KubeletOptions, "koordlet": KoordletOptions}
+    agents = {
+        "manager": ManagerOptions,
+        "scheduler": SchedulerOptions,
+        "kubelet": KubeletOptions,
+        "koordlet": KoordletOptions,
+    }
     known = {"apiserver": ApiServerOptions, **agents}
     for part in PARTS:
         read(known[part.name], part.argv(Layout(tmp_path), KNOWN)[3:])

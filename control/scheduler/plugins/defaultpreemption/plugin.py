@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 
 from control.scheduler.dryrun import DryRun
 from control.scheduler.failures import FitError
+from control.scheduler.handle import Handle
 from control.scheduler.plugin import CycleState, Plugin, PostFilterResult
 from control.scheduler.plugins.defaultpreemption.victims import Victims, best, spare
 from control.scheduler.pods import PodInfo
@@ -26,6 +27,10 @@ class DefaultPreemption(Plugin):
     """See the module text. Arguments: `minCandidateNodesPercentage` 10, `minCandidateNodesAbsolute` 100."""
 
     name: ClassVar[str] = "DefaultPreemption"
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._informer = None if handle.objects is None else handle.objects.informer(PodDisruptionBudget)
 
     def pre_enqueue(self, pod: PodInfo) -> Status:
         evictor = self.handle.evictor
@@ -133,9 +138,7 @@ class DefaultPreemption(Plugin):
         return list(self.table.pods[row].values())
 
     def _budgets(self) -> Sequence[PodDisruptionBudget]:
-        objects = self.handle.objects
-        found: Sequence[Any] = () if objects is None else objects.informer(PodDisruptionBudget).list()
-        return found
+        return () if self._informer is None else self._informer.list()
 
 
 def _preempted(pod: PodInfo) -> bool:

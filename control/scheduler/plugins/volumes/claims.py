@@ -37,6 +37,9 @@ class Storage:
 
     def __init__(self, handle: Handle) -> None:
         self._objects = handle.objects
+        if self._objects is not None:
+            for kind in self.KINDS:
+                self._objects.informer(kind)  # in time, before the caches start
         self.assumed = Assumed()
 
     def _get(self, kind: type[T], key: str) -> T | None:
