@@ -1,0 +1,144 @@
+"""What users are told: events are cut, conditions are written once, the newest wins (spec 05 §3.4, §3.5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from control.scheduler.metrics import SchedulerMetrics
+from control.scheduler.monitor import Monitor
+from control.scheduler.reporting import UserReporter, cut
+from control.scheduler.status import error, unschedulable
+from koordlet.api.core import Pod
+from koordlet.app.clock import FakeClock
+from koordlet.kube import NotFound, ServerError
+from tests.control.scheduler.build import Cluster, pod
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("short", "short"),
+        ("x" * 1024, "x" * 1024),
+        ("x" * 1025, "x" * 1020 + " ..."),
+        ("x" * 1019 + "éé" * 9, "x" * 1019 + " ..."),
+    ],
+    ids=["short", "just", "long", "no-half-letters"],
+)
+def test_notes_are_cut(text: str, expected: str) -> None:
+    assert cut(text) == expected
+    assert len(cut(text).encode()) <= 1024
+
+
+class Api:
+    """Client and recorder in one; patches wait for `open`."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.patches: list[dict[str, Any]] = []
+        self.told: list[tuple[str, str]] = []
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def patch(self, type: type, name: str, namespace: str, *, body: Any, **_: Any) -> None:
+        await self.open.wait()
+        self.patches.append(body["status"])
+        if self.failures:
+            raise self.failures.pop(0)
+
+    def warning(self, about: Any, reason: str, message: str) -> None:
+        self.told.append((reason, message))
+
+
+@asynccontextmanager
+async def reporter(
+    api: Api, current: Callable[[str], Pod | None]
+) -> AsyncIterator[tuple[UserReporter, SchedulerMetrics]]:
+    metrics = SchedulerMetrics.of(CollectorRegistry())
+    monitor = Monitor(lambda: 0.0, lambda profile: None)
+    client: Any = api
+    found = UserReporter(client, client, metrics, monitor, FakeClock(), current)
+    await found.start()
+    try:
+        yield found, metrics
+    finally:
+        await found.stop()
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_a_rejection_becomes_event_and_condition() -> None:
+    api, one = Api(), pod("a")
+    info = Cluster().info(one)
+    async with reporter(api, lambda key: one) as (found, _):
+        found.failed(info, unschedulable("no"), "0/1 nodes are available: 1 no.", "n1")
+        await settle()
+    assert api.told == [("FailedScheduling", "0/1 nodes are available: 1 no.")]
+    (status,) = api.patches
+    (condition,) = status["conditions"]
+    assert status["nominatedNodeName"] == "n1"
+    assert (condition["type"], condition["status"], condition["reason"]) == ("PodScheduled", "False", "Unschedulable")
+    assert condition["message"] == "0/1 nodes are available: 1 no."
+
+
+@pytest.mark.parametrize(
+    ("message", "nominated", "sent"),
+    [("same", None, []), ("same", "n1", []), ("same", "", [{"nominatedNodeName": None}])],
+    ids=["known", "nominated-already", "cleared"],
+)
+async def test_what_is_known_is_not_written_again(message: str, nominated: str | None, sent: list[Any]) -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulerError", "message": "same"}
+    one = pod("a", status={"conditions": [condition], "nominatedNodeName": "n1"})
+    api, info = Api(), Cluster().info(one)
+    async with reporter(api, lambda key: one) as (found, _):
+        found.failed(info, error("x"), message, nominated)
+        await settle()
+    assert api.patches == sent
+
+
+async def test_of_several_failures_the_newest_is_written() -> None:
+    api, one = Api(), pod("a")
+    info = Cluster().info(one)
+    api.open.clear()
+    async with reporter(api, lambda key: one) as (found, _):
+        for number in range(5):
+            found.failed(info, error("x"), f"failure {number}", None)
+            await settle()
+        api.open.set()
+        await settle()
+    assert [status["conditions"][0]["message"] for status in api.patches] == ["failure 0", "failure 4"]
+
+
+@pytest.mark.parametrize("gone", ["deleted", "bound"])
+async def test_nothing_is_written_to_a_pod_that_is_gone_or_bound(gone: str) -> None:
+    one = pod("a")
+    now = (
+        None
+        if gone == "deleted"
+        else msgspec.structs.replace(one, spec=msgspec.structs.replace(one.spec, node_name="n"))
+    )
+    api = Api()
+    async with reporter(api, lambda key: now) as (found, _):
+        found.failed(Cluster().info(one), error("x"), "text", None)
+        await settle()
+    assert api.patches == []
+
+
+async def test_a_failed_write_is_counted_and_others_go_on() -> None:
+    one = pod("a")
+    api, cluster = Api(NotFound(404), ServerError(500)), Cluster()
+    async with reporter(api, lambda key: one) as (found, metrics):
+        for name in ("a", "b", "c"):
+            found.failed(cluster.info(pod(name)), error("x"), "text", None)
+            await settle()
+        assert metrics.patch_failures._value.get() == 1
+    assert len(api.patches) == 3

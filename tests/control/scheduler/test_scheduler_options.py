@@ -1,0 +1,75 @@
+"""koord-scheduler's command line (spec 05 §1.1, §5.9)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from control.scheduler.config.errors import ConfigurationError
+from control.scheduler.options import Options, enabled
+from control.scheduler.process import read_settings
+from koordlet.app.flags import FlagError, read
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--port=65536"], "--port: 65536 must be between 0 and 65535"),
+        (["--address=here"], '--address: "here" is not an IP address'),
+        (["--leader-elect=perhaps"], "neither true nor false"),
+        (["file.yaml"], 'unexpected argument "file.yaml"'),
+        (["--no-such"], "unknown flag: --no-such"),
+    ],
+)
+def test_mistakes(args: list[str], message: str) -> None:
+    with pytest.raises(FlagError, match=message):
+        read(Options, args)
+
+
+def test_defaults_and_short_forms() -> None:
+    options = read(Options, [])
+    assert (options.port, options.address, options.secure_port) == (10251, "0.0.0.0", 10259)
+    assert (options.scheduling_timeout, options.scheduler_monitor_period) == (30, 10)
+    assert options.pod_max_in_unschedulable_pods_duration == 300
+    short = read(Options, ["-s=20", "-f", "-d"])
+    assert (short.debug_scores, short.debug_filters, short.debug_diagnosis) == (20, True, True)
+
+
+def test_the_shipped_deployments_flags_are_accepted() -> None:
+    read(Options, ["--port=10251", "--authentication-skip-lookup=true", "--v=4", "--feature-gates=", "--config=x"])
+
+
+@pytest.mark.parametrize(
+    ("items", "name", "expected"),
+    [
+        (["*"], "A", True),
+        (["*", "-A"], "A", False),
+        (["-A", "*"], "B", True),
+        (["A"], "B", False),
+        (["A", "-A"], "A", True),
+        (["-A", "A"], "A", False),
+    ],
+)
+def test_controllers_are_chosen_by_the_first_match(items: list[str], name: str, expected: bool) -> None:
+    assert enabled(name, items) is expected
+
+
+def test_flags_win_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+        "leaderElection: {resourceName: a, leaseDuration: 1m}\nclientConnection: {qps: 7, kubeconfig: x}\n"
+    )
+    flags = ["--leader-elect=false", "--leader-elect-renew-deadline=5s", "--kube-api-burst=3", "--kubeconfig=y"]
+    given = read_settings(read(Options, [f"--config={path}", *flags])).configuration
+    lease, connection = given.leader_election, given.client_connection
+    assert (lease.leader_elect, lease.resource_name, str(lease.lease_duration)) == (False, "a", "1m0s")
+    assert str(lease.renew_deadline) == "5s"
+    assert (connection.qps, connection.burst, connection.kubeconfig) == (7, 3, "y")
+
+
+@pytest.mark.parametrize("flag", ["--config=/does/not/exist", "--leader-elect-retry-period=soon"])
+def test_what_cannot_be_used_is_told(flag: str) -> None:
+    with pytest.raises(ConfigurationError):
+        read_settings(read(Options, [flag]))
