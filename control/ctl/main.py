@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from control.ctl.down import down as take_down
 from control.ctl.errors import CtlError
@@ -17,6 +19,7 @@ from control.ctl.koordletclient import DEFAULT_URL, fetch_explanation, fetch_top
 from control.ctl.node import fetch_node, lending_of
 from control.ctl.node import page as node_page
 from control.ctl.parts import Layout
+from control.ctl.placement import DEFAULT_SCHEDULER_URL, fetch_placement, placement_page
 from control.ctl.progress import Progress
 from control.ctl.state import Settings
 from control.ctl.state import load as load_state
@@ -25,6 +28,7 @@ from control.ctl.status import show as show_status
 from control.ctl.toptable import SORTS, node_lines, select, table
 from control.ctl.up import up as bring_up
 from koordlet.api.interference import PodExplained
+from koordlet.api.placement import PodPlacement
 from koordlet.api.top import Top
 from koordlet.api.wire import encode
 from koordlet.app.clock import SYSTEM_CLOCK
@@ -181,21 +185,62 @@ def explain() -> None:
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
 @click.option("--exit-code", is_flag=True, help="End with 3 while a neighbour hurts the pod, 4 while it hurts itself.")
 @click.option("--koordlet-url", envvar="KOORDLET_URL", help=f"koordlet to ask.  [default: that of `up`, {DEFAULT_URL}]")
+@click.option("--scheduler-url", envvar="KOORD_SCHEDULER_URL", help="Scheduler to ask.  [default: that of `up`]")
+@click.option("--only", type=click.Choice(["placement", "interference"]), help="Half of it; json has one half.")
 @state_dir_option
 def explain_pod(
-    name: str, namespace: str, output: str, exit_code: bool, koordlet_url: str | None, state_dir: Path
+    name: str,
+    namespace: str,
+    output: str,
+    exit_code: bool,
+    koordlet_url: str | None,
+    scheduler_url: str | None,
+    only: str | None,
+    state_dir: Path,
 ) -> None:
-    """Show what hurts a pod, since when, how much, because of whom, and what to do.
+    """Show why a pod is on its node, or on none, and what hurts it, since when, how much, and because of whom.
 
-    Covers the last quarter of an hour. Exit status 1 when koordlet or the pod is not found.
+    The scheduler is asked for the former, plugin by plugin on the cluster as it is now; the node's koordlet for the
+    latter, over the last quarter of an hour. Exit status 1 when neither knows the pod.
     """
-    said = asyncio.run(fetch_explanation(koordlet_url or _koordlet_url(state_dir), namespace, name))
+    console = Console(highlight=False)
+    placed, no_placement = None, None
+    if only == "placement" or (only is None and output == "text"):
+        try:
+            url = scheduler_url or _settings(state_dir, lambda s: s.scheduler_url, DEFAULT_SCHEDULER_URL)
+            placed = asyncio.run(fetch_placement(url, namespace, name))
+        except CtlError as error:
+            no_placement = error
+        if placed is None and only == "placement":
+            unknown = CtlError(f"the scheduler knows no pod {namespace}/{name}", "Look at its .spec.schedulerName.")
+            raise no_placement or unknown
+    if placed is not None and output == "json":
+        click.echo(encode(placed))
+        return
+    if placed is not None:
+        print_placement(placed, console)
+        if only == "placement" or not placed.node:
+            return
+        console.print()
+    try:
+        said = asyncio.run(fetch_explanation(koordlet_url or _koordlet_url(state_dir), namespace, name))
+    except CtlError as error:
+        if placed is None:
+            raise
+        console.print(f"What hurts it is not known here: {error.message}", style="yellow", soft_wrap=True)
+        return
     if output == "json":
         click.echo(encode(said))
     else:
-        print_explanation(said, Console(highlight=False))
+        print_explanation(said, console)
     if exit_code:
         raise SystemExit(exit_status(said))
+
+
+def print_placement(said: PodPlacement, console: Console) -> None:
+    """The scheduler's part of the page."""
+    for line in placement_page(said):
+        console.print(line, soft_wrap=isinstance(line, Text))
 
 
 def print_explanation(said: PodExplained, console: Console) -> None:
@@ -226,12 +271,16 @@ def node_command(name: str, output: str, kubeconfig: str | None, state_dir: Path
 
 
 def _koordlet_url(state_dir: Path) -> str:
-    """That of the node brought up here, else the default; `top` needs no right to read the state."""
+    return _settings(state_dir, lambda settings: settings.koordlet_url, DEFAULT_URL)
+
+
+def _settings(state_dir: Path, wanted: Callable[[Settings], str], default: str) -> str:
+    """Of the node brought up here, else the default; asking needs no right to read the state."""
     try:
         settings = load_state(state_dir).settings
     except CtlError:
-        return DEFAULT_URL
-    return DEFAULT_URL if settings is None else settings.koordlet_url
+        return default
+    return default if settings is None else wanted(settings)
 
 
 def print_picture(

@@ -1,0 +1,84 @@
+"""The scheduler's part of `koordctl explain pod`."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from aiohttp import web
+from rich.console import Console
+
+from control.ctl.errors import CtlError
+from control.ctl.main import print_placement
+from control.ctl.placement import fetch_placement
+from koordlet.api.placement import NodeScored, NodesRefused, PodPlacement
+from koordlet.api.wire import encode
+from koordlet.app.http import Server
+
+
+def printed(said: PodPlacement) -> str:
+    out = io.StringIO()
+    print_placement(said, Console(file=out, width=120, color_system=None))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def test_a_pending_pod() -> None:
+    refused = NodesRefused(
+        plugin="NodeResourcesFit", reason="Insufficient cpu", preemption_might_help=True, count=2, nodes=["a", "b"]
+    )
+    said = PodPlacement(
+        pod="default/big",
+        state="unschedulable",
+        attempts=3,
+        rejected_by=["NodeResourcesFit"],
+        message="0/2 nodes are available: 2 Insufficient cpu.",
+        nodes=2,
+        refused=[refused],
+    )
+    assert printed(said).splitlines() == [
+        "default/big waits for something that lets it fit (3 attempts)",
+        "  0/2 nodes are available: 2 Insufficient cpu.",
+        "  Tried again when something changes for NodeResourcesFit, or after 5 minutes.",
+        "",
+        "Nodes that do not fit, and who says so:",
+        "NODES  PLUGIN            REASON            PREEMPTION  SUCH AS",
+        "    2  NodeResourcesFit  Insufficient cpu  might help  a, b",
+    ]
+
+
+def test_a_placed_pod() -> None:
+    scored = [
+        NodeScored(node="b", total=150, scores={"Fit": 100, "Spread": 50, "Idle": 0}),
+        NodeScored(node="a", total=90, scores={"Fit": 90, "Spread": 0, "Idle": 0}),
+    ]
+    said = PodPlacement(pod="default/web", state="placed", node="a", nodes=3, feasible=2, scored=scored)
+    assert printed(said).splitlines() == [
+        "default/web runs on a",
+        "",
+        "Of 3 nodes 2 fit, were it placed now; weighted scores by plugin:",
+        "   NODE  TOTAL  Fit  Spread",
+        "   b       150  100      50",
+        "→  a        90   90       0",
+    ]
+
+
+async def test_asks_the_scheduler() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        if request.match_info["pod"] == "web":
+            return web.Response(body=encode(PodPlacement(pod="default/web", state="active")))
+        return web.json_response({"message": "no pod"}, status=404 if request.match_info["pod"] == "none" else 503)
+
+    server = Server("127.0.0.1:0", routes=[web.get("/apis/v1/explain/{namespace}/{pod}", answer)])
+    await server.start()
+    try:
+        url = f"http://127.0.0.1:{server.port}"
+        found = await fetch_placement(url, "default", "web")
+        assert found is not None
+        assert found.state == "active"
+        assert await fetch_placement(url, "default", "none") is None
+        with pytest.raises(CtlError, match="HTTP 503"):
+            await fetch_placement(url, "default", "standby")
+    finally:
+        await server.stop()
+    with pytest.raises(CtlError, match="no scheduler answers"):
+        await fetch_placement(url, "default", "web")
