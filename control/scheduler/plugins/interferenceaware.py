@@ -19,7 +19,7 @@ import numpy as np
 from control.scheduler.columns import Column, IntArray, Reasons16, Rows, count
 from control.scheduler.config.args import InterferenceAwareArgs
 from control.scheduler.handle import Handle
-from control.scheduler.plugin import MAX_SCORE, CycleState, Event, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.plugin import MAX_SCORE, CycleState, Interest, Plugin, PreFilterResult, Reads
 from control.scheduler.pods import PodInfo, Shape
 from control.scheduler.status import SKIP, Code
 from koordlet.api.interference import EXTENSION_KEY, Brief
@@ -65,7 +65,7 @@ class InterferenceAware(Plugin):
         self._memo = f"{self.name}/{handle.profile}"
         if handle.objects is not None:
             handle.objects.informer(NodeMetric).add_handler(
-                self.set_metric, lambda old, new: self.set_metric(new, old), self.drop_metric
+                self.set_metric, lambda _, new: self.set_metric(new), self.drop_metric
             )
 
     # -- the cycle ---------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class InterferenceAware(Plugin):
 
     # -- reports -----------------------------------------------------------------------------------------------------
 
-    def set_metric(self, metric: NodeMetric, old: NodeMetric | None = None) -> None:
+    def set_metric(self, metric: NodeMetric) -> None:
         """A NodeMetric was added or updated."""
         name, time = metric.metadata.name, metric.status.update_time
         hurt = hurt_containers(metric, self.args.min_confidence)
@@ -114,20 +114,18 @@ class InterferenceAware(Plugin):
         if time is not None and any(hurt):
             self.reported[name] = (time.unix, hurt)
         if before != self.reported.get(name):
-            self._changed(name, "Update", old, metric)
+            self._changed(name)
 
     def drop_metric(self, metric: NodeMetric) -> None:
         """A NodeMetric was deleted."""
         if self.reported.pop(metric.metadata.name, None) is not None:
-            self._changed(metric.metadata.name, "Delete", metric, None)
+            self._changed(metric.metadata.name)
 
-    def _changed(self, name: str, action: str, old: NodeMetric | None, new: NodeMetric | None) -> None:
+    def _changed(self, name: str) -> None:
         self._catch_up_nodes()
         row = self.table.rows.get(name)
         if row is not None:
             self._put(row)
-        if self.handle.queue is not None:
-            self.handle.queue.move(Event("NodeMetric", action), old, new)
 
     def _may_help(self, pod: PodInfo, old: Any, new: Any) -> bool:
         """Whether the node of the changed NodeMetric takes the pod now, as far as interference is concerned."""

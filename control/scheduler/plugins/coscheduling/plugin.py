@@ -64,7 +64,7 @@ class Coscheduling(Plugin):
             pods.add_handler(self.pod_added, self.pod_updated, self.pod_deleted)
             if handle.client is not None:
                 self._controller = PodGroupController(
-                    handle.client, groups, self.gangs, workers=self.args.controller_workers, clock=handle.clock
+                    handle.client, groups, workers=self.args.controller_workers, clock=handle.clock
                 )
 
     # -- queue -------------------------------------------------------------------------------------------------------

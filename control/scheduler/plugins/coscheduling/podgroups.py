@@ -8,8 +8,7 @@ from typing import Final
 
 import msgspec
 
-from control.scheduler.plugins.coscheduling.cache import GangCache
-from koordlet.api import wire
+from koordlet.api import names, wire
 from koordlet.api.core import Pod
 from koordlet.api.podgroup import PodGroup, PodGroupStatus
 from koordlet.api.wire import Time
@@ -75,12 +74,13 @@ def owners(pod: Pod) -> str:
 
 
 class PodGroupController:
-    """Works on the keys that it is told of; what fails is tried again with growing delays (spec 05 §17, D10)."""
+    """Works on the keys that it is told of; what fails is tried again with growing delays (spec 05 §17, D10).
 
-    def __init__(
-        self, client: Client, groups: Informer[PodGroup], gangs: GangCache, *, workers: int, clock: Clock
-    ) -> None:
-        self._client, self._groups, self._gangs = client, groups, gangs
+    Members are asked of the API server: the scheduler's own copy lacks those that have ended.
+    """
+
+    def __init__(self, client: Client, groups: Informer[PodGroup], *, workers: int, clock: Clock) -> None:
+        self._client, self._groups = client, groups
         self._workers, self._clock = workers, clock
         self._queue: WorkQueue[str] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -107,11 +107,12 @@ class PodGroupController:
 
     async def sync(self, key: str) -> float | None:
         """Write the status of one PodGroup if it is not true any more."""
-        group, gang = self._groups.get(key), self._gangs.gangs.get(key)
+        group = self._groups.get(key)
         if group is None or is_over(group):
             return None
-        members = list(gang.children.values()) if gang is not None else []
-        bound = len(gang.bound) if gang is not None else 0
+        selector = {names.LABEL_POD_GROUP: group.metadata.name}
+        members = await self._client.list(Pod, group.metadata.namespace, label_selector=selector)
+        bound = sum(bool(pod.spec.node_name) for pod in members)
         status = next_status(group, members, bound, self._clock.now())
         change = merge_diff(wire.to_builtins(group.status), wire.to_builtins(status))
         if not change:

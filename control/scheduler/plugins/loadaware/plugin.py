@@ -17,7 +17,7 @@ import numpy as np
 from control.scheduler.columns import IntArray, Reasons16, Rows, count
 from control.scheduler.config.args import LoadAwareSchedulingArgs
 from control.scheduler.handle import Handle
-from control.scheduler.plugin import CycleState, Event, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
 from control.scheduler.plugins.loadaware import report as reports
 from control.scheduler.plugins.loadaware import summary
 from control.scheduler.plugins.loadaware.assigned import Assigned, NodeLoad
@@ -89,7 +89,7 @@ class LoadAwareScheduling(Plugin):
         self._memo = f"{self.name}/{handle.profile}"
         if handle.objects is not None:
             handle.objects.informer(NodeMetric).add_handler(
-                self.set_metric, lambda old, new: self.set_metric(new, old), self.drop_metric
+                self.set_metric, lambda _, new: self.set_metric(new), self.drop_metric
             )
             handle.objects.informer(Pod).add_handler(self.pod_seen, self.pod_changed, self.pod_gone)
 
@@ -232,7 +232,7 @@ class LoadAwareScheduling(Plugin):
 
     # -- metrics -----------------------------------------------------------------------------------------------------
 
-    def set_metric(self, metric: NodeMetric, old: NodeMetric | None = None) -> None:
+    def set_metric(self, metric: NodeMetric) -> None:
         """A NodeMetric was added or updated."""
         name = metric.metadata.name
         entry = self.loads.get(name)
@@ -241,7 +241,6 @@ class LoadAwareScheduling(Plugin):
         report = reports.read(metric, self.tracked, entry.report)
         entry.set_report(report, include_system=self.args.prod_usage_include_sys)
         self._changed(entry)
-        self._wake("Add" if old is None else "Update", old, metric)
 
     def drop_metric(self, metric: NodeMetric) -> None:
         """A NodeMetric was deleted."""
@@ -249,11 +248,6 @@ class LoadAwareScheduling(Plugin):
         if entry is not None:
             entry.set_report(None, include_system=False)
             self._changed(entry)
-        self._wake("Delete", metric, None)
-
-    def _wake(self, action: str, old: NodeMetric | None, new: NodeMetric | None) -> None:
-        if self.handle.queue is not None:
-            self.handle.queue.move(Event("NodeMetric", action), old, new)
 
     def _may_help(self, pod: PodInfo, old: Any, new: Any) -> bool:
         """Whether the node of the changed NodeMetric takes the pod now, as far as its load is concerned."""

@@ -133,27 +133,17 @@ def test_old_reports_say_nothing() -> None:
     assert world.reasons(batch())[0] == ""
 
 
-def test_reports_wake_pods_that_fit_now_and_quiet_ones_nobody() -> None:
+def test_reports_wake_the_pods_that_fit_now() -> None:
     world = World()
-    moved: list[str] = []
-
-    class Moves:
-        def move(self, event: Any, old: Any = None, new: Any = None) -> None:
-            moved.append(event.action)
-
-    world.cluster.handle.queue = Moves()  # type: ignore[assignment]
     hint = world.plugin.interests()[0].hint
     assert hint is not None
     bad, good = metric("a", pods=[hurt(n, brief("cpu")) for n in "xy"]), metric("a")
     info = world.cluster.info(batch())
-    world.plugin.set_metric(good)
-    world.plugin.set_metric(bad, good)
+    world.plugin.set_metric(bad)
     assert not hint(info, good, bad)
-    world.plugin.set_metric(good, bad)
+    world.plugin.set_metric(good)
     assert hint(info, bad, good)
-    world.plugin.set_metric(good, good)
-    world.plugin.drop_metric(good)
-    assert moved == ["Update", "Update"]
+    assert not hint(info, None, metric("unknown"))
 
 
 def test_rows_are_used_again_and_nodes_may_come_after_their_reports() -> None:

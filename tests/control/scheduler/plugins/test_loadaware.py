@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from control.scheduler.config.args import LoadAwareSchedulingArgs
-from control.scheduler.plugin import CycleState, Event
+from control.scheduler.plugin import CycleState
 from control.scheduler.plugins.loadaware import LoadAwareScheduling
 from control.scheduler.plugins.loadaware.estimate import capacity, pod_load
 from control.scheduler.plugins.loadaware.vectors import Tracked
@@ -476,31 +476,18 @@ def test_a_row_that_is_used_again_remembers_nothing() -> None:
     assert world.scores(pod()) == [0]
 
 
-class Moves:
-    """Notes what the queue is told."""
-
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-
-    def move(self, event: Event, old: Any = None, new: Any = None) -> None:
-        self.seen.append(f"{event.resource}/{event.action}")
-
-
 def test_a_metric_wakes_the_pods_that_its_node_takes_now() -> None:
     world = World(node("a", **BIG))
-    moves = Moves()
-    world.cluster.handle.queue = moves  # type: ignore[assignment]
     (metrics,) = [one for one in world.plugin.interests() if one.resource == "NodeMetric"]
     assert metrics.hint is not None
     info = world.cluster.info(pod())
     full, free = metric("a", "90", "1Gi"), metric("a", "1", "1Gi")
     world.plugin.set_metric(full)
     assert not metrics.hint(info, None, full)
-    world.plugin.set_metric(free, full)
+    world.plugin.set_metric(free)
     assert metrics.hint(info, full, free)
     world.plugin.drop_metric(free)
     assert metrics.hint(info, free, None)
-    assert moves.seen == ["NodeMetric/Add", "NodeMetric/Update", "NodeMetric/Delete"]
     assert not metrics.hint(info, None, metric("unknown"))
 
 
