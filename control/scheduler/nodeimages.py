@@ -41,7 +41,10 @@ class ImagePool:
     def __len__(self) -> int:
         return len(self._known)
 
-    def trim(self, node: ImageNode) -> ImageNode:
+    def trim(self, node: Node) -> Node:
+        """The node itself, changed in place."""
+        if not isinstance(node, ImageNode):
+            return node
         known = self._known
         node.status.images = [known.setdefault((one.size_bytes, tuple(one.names)), one) for one in node.status.images]
         return node

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from control.scheduler.nodeimages import ImageNode, ImagePool
 from control.scheduler.transform import transform_device, transform_node, transform_pod, transform_quota
 from control.slim import slimmed
 from koordlet.api.core import Container, Node, Pod
@@ -32,9 +33,10 @@ class StoreObjects:
         self._client = client
         self._started = False
         self._informers: dict[type[Any], Informer[Any]] = {}
+        images = ImagePool()
         self._shape: dict[type[Any], Callable[[Any], Any]] = {
             Pod: lambda pod: trim_pod(transform_pod(pod, gates)),
-            Node: lambda node: slimmed(transform_node(node)),
+            Node: lambda node: slimmed(images.trim(transform_node(node))),
             Device: lambda device: slimmed(transform_device(device)),
             ElasticQuota: lambda quota: slimmed(transform_quota(quota)),
         }
@@ -50,7 +52,8 @@ class StoreObjects:
                 raise RuntimeError(f"{kind.__name__} is asked for after the start")
             found = self._informers[kind] = Informer(
                 self._client,
-                kind,
+                ImageNode if kind is Node else kind,
+                resource=kind,
                 field_selector=LIVING_PODS if kind is Pod else None,
                 trim=self._shape.get(kind, slimmed),
             )

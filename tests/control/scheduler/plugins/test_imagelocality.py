@@ -77,7 +77,9 @@ def test_it_follows_nodes() -> None:
 
 def test_a_pool_makes_equal_images_one_object() -> None:
     pool = ImagePool()
-    first, second = pool.trim(imaged("a", A)), pool.trim(imaged("b", A))
+    first, second = imaged("a", A), imaged("b", A)
+    assert pool.trim(first) is first
+    assert pool.trim(second) is second
     assert all(one is other for one, other in zip(first.status.images, second.status.images, strict=True))
     assert len(pool) == len(A)
 
