@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from control.scheduler.binding import Binder, Current
 from control.scheduler.cache import Cache, CacheError
 from control.scheduler.cycle import Cycle, CycleFailed, Placement
@@ -146,14 +148,14 @@ class Loop:
 
     def not_bound(self, placement: Placement, status: Status) -> None:
         plugins = {status.plugin} - {""} if status.rejected else set()
-        event = Event("AssignedPod", "Delete")
+        event, released = Event("AssignedPod", "Delete"), _placed(placement)
         if not status.rejected:
-            self.queue.move(event, placement.pod, None)
+            self.queue.move(event, released, None)
         self._failed(placement.pod, status, status.message, plugins, "")
         if status.rejected and self._kept_from_others(placement):  # the pod's own release must not wake itself
             uid, ours = placement.pod.uid, placement.state.of_job
             self.queue.move(
-                event, placement.pod, None, lambda other: other.uid != uid and not (ours is not None and ours(other))
+                event, released, None, lambda other: other.uid != uid and not (ours is not None and ours(other))
             )
 
     def _kept_from_others(self, placement: Placement) -> bool:
@@ -193,3 +195,9 @@ class Loop:
 
 def _unschedulable(failure: FitError) -> Status:
     return unschedulable(failure.text(bare=True))
+
+
+def _placed(placement: Placement) -> PodInfo:
+    """The pod as it was while it was assumed: hints ask where a pod was that is gone."""
+    pod, shape = placement.pod.pod, placement.pod.shape
+    return PodInfo(replace(pod, spec=replace(pod.spec, node_name=placement.node)), shape)

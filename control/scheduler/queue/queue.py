@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from control.scheduler.plugin import Event
-from control.scheduler.pods import PodInfo, Shape
+from control.scheduler.pods import PodInfo
 from control.scheduler.queue.changes import EVERYTHING, pod_changes
 from control.scheduler.queue.inflight import Happening, InFlight
 from control.scheduler.queue.interests import Interests, QueueProfile, Verdict
@@ -230,26 +230,20 @@ class SchedulingQueue:
     # -- events ------------------------------------------------------------------------------------------------------
 
     def move(self, event: Event, old: Any = None, new: Any = None, precheck: Precheck | None = None) -> None:
-        """Something happened: wake the pods that it may help. `precheck` rules pods out; asked once a shape."""
+        """Something happened: wake the pods that it may help. `precheck` rules pods out, one by one."""
         if not self._interests.wanted(event):
             return
         self._inflight.note(Happening(event, old, new))
-        passed: dict[Shape, bool] = {}
         for plugin in self._waiting.plugins():
-            for shape, group in self._waiting.shapes(plugin):
+            for group in self._waiting.groups(plugin):
                 first = next(iter(group.values())).pod
                 helps = (
                     plugin == ANYTHING or event.resource == "*" or self._interests.helps(first, plugin, event, old, new)
                 )
                 if not helps:
                     continue
-                if precheck is not None:
-                    if shape not in passed:
-                        passed[shape] = precheck(first)
-                    if not passed[shape]:
-                        continue
                 for record in list(group.values()):
-                    if record.place is Place.WAITING:
+                    if record.place is Place.WAITING and (precheck is None or precheck(record.pod)):
                         verdict = Verdict.AFTER_BACKOFF
                         if record.pending_by:  # rare: whether one of those is convinced, too
                             verdict = self._interests.verdict(record, event, old, new)

@@ -56,9 +56,9 @@ class Waiting:
         """Plugins that pods wait for; `ANYTHING` among them for pods that no plugin rejected."""
         return tuple(self._groups)
 
-    def shapes(self, plugin: str) -> list[tuple[Shape, _Group]]:
-        """The pods that wait for a plugin, by shape. The groups are live."""
-        return list(self._groups.get(plugin, {}).items())
+    def groups(self, plugin: str) -> list[_Group]:
+        """The pods that wait for a plugin, those of one shape together. The groups are live."""
+        return list(self._groups.get(plugin, {}).values())
 
     def counts(self) -> dict[tuple[str, str], int]:
         """(plugin, profile) -> pods that wait for it, gated ones not counted."""

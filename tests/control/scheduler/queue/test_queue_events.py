@@ -133,6 +133,14 @@ def test_prechecks_rule_pods_out() -> None:
     assert (scene.place(small), scene.place(big)) == ("backoff", "unschedulable")
 
 
+def test_a_precheck_tells_equal_pods_apart() -> None:
+    scene = Scene({"A": says(True)})
+    first, second = scene.failed("first", "A"), scene.failed("second", "A")
+    assert first.shape is second.shape
+    scene.queue.move(ADD, precheck=lambda pod: pod.uid != first.uid)
+    assert (scene.place(first), scene.place(second)) == ("unschedulable", "backoff")
+
+
 def test_a_wildcard_wakes_everybody_who_was_rejected() -> None:
     scene = Scene()
     one = scene.failed("a", "Unknown")
