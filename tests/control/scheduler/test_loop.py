@@ -1,0 +1,49 @@
+"""The loop between queue and bindings: what fails goes back, what is released wakes others (spec 05 §3.5-10)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from control.scheduler.loop import Loop
+from control.scheduler.plugins.noderesourcesfit import NodeResourcesFit
+from control.scheduler.plugins.prioritysort import PrioritySort
+from control.scheduler.queue import QueueProfile, SchedulingQueue
+from tests.control.scheduler.build import Cluster, node, pod
+from tests.control.scheduler.toys import Guard, cycle_of
+
+POINTS = {
+    "queueSort": ("PrioritySort",),
+    "filter": ("NodeResourcesFit",),
+    "reserve": ("Guard",),
+    "permit": ("Guard",),
+}
+PLUGINS = {plugin.name: plugin for plugin in (PrioritySort, NodeResourcesFit, Guard)}
+
+
+async def test_a_pod_that_is_not_permitted_gives_its_place_to_one_that_lacked_it() -> None:
+    cluster = Cluster(node("n1", cpu="1"))
+    cycle = cycle_of(cluster, POINTS, PLUGINS)
+    framework = cycle.framework
+    assert framework.sort is not None
+    profile = QueueProfile.of(framework.sort, framework.pre_enqueue, framework.plugins.values())
+    now = [100.0]
+    queue = SchedulingQueue({"koord-scheduler": profile}, lambda: now[0])
+    cluster.handle.queue = queue
+    loop = Loop({"koord-scheduler": cycle}, cycle.cache, queue)
+
+    first, second = cluster.info(pod("first", labels={"permit": "wait"})), cluster.info(pod("second"))
+    for one in (first, second):
+        queue.add(one)
+        loop.work(queue.pop_run(1))
+    assert first.assumed
+    assert queue.counts()["unschedulable"] == 1  # second lacks the cpu that first holds
+    now[0] += 5
+    cycle.waiting.reject(first.uid, "Guard", "not after all")
+    async with asyncio.timeout(10):
+        await loop.binders["koord-scheduler"].idle()
+    assert cycle.cache.pods == {}
+    record = queue.record(first.uid)
+    assert record is not None
+    assert record.rejected_by == {"Guard"}  # and its own release did not wake it
+    assert queue.counts() == {"active": 1, "backoff": 0, "unschedulable": 1, "gated": 0}
+    assert queue.pop() is second
