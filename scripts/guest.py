@@ -33,6 +33,8 @@ TIMEOUT = 1200.0
 CPU = "max,avx2=off"
 """Debian's qemu 7.2 emulates AVX2 wrongly: what numpy sorts with it comes out in no order."""
 FAILED, TIMED_OUT = 125, 124
+LEASH = 'exec 3<&0 </dev/null; (read -r _ <&3; kill -9 "-$$") & exec 3<&-; exec "$@"'
+"""Runs "$@", and ends the process group when nobody holds the other end of its input any more: we were killed."""
 
 
 class GuestError(Exception):
@@ -108,7 +110,8 @@ def run(command: list[str], out: Path, timeout: float = TIMEOUT, cpus: int = 2) 
         "--rwdir", str(out), f"--qemu-opts=-cpu {CPU}", "--", script(command, out),
     ]  # fmt: skip
     environment = {**os.environ, "PATH": f"{VENV / 'bin'}:{os.environ['PATH']}"}
-    process = subprocess.Popen(boot, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+    leashed = ["sh", "-c", LEASH, "sh", *boot]
+    process = subprocess.Popen(leashed, cwd=ROOT, env=environment, stdin=subprocess.PIPE, start_new_session=True)
     try:
         process.wait(timeout)
     except subprocess.TimeoutExpired:
@@ -129,6 +132,8 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
     except ProcessLookupError:
         pass
     process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
 
 
 def stop(_number: int, _frame: object) -> None:
