@@ -10,21 +10,25 @@ conditions (/readyz, metrics, /top), and the rest goes on (spec 02 §1.2). Stop 
 from __future__ import annotations
 
 import signal
+from typing import TYPE_CHECKING
 
 from koordlet.app.heap import trim_heap
 from koordlet.app.logging import get_logger
+from koordlet.app.startup import loaded
 from koordlet.metricsadvisor.capacity import attach_capacity
 from koordlet.metricsadvisor.views import Views
 from koordlet.options import Options
 from koordlet.probes.openprobes import ProbeSet
 from koordlet.statesinformer.states import States
 from koordlet.version import VERSION
-from koordlet.wiring import reports, serving
+from koordlet.wiring import serving
 from koordlet.wiring.collectors import collectors
 from koordlet.wiring.context import Context
-from koordlet.wiring.detection import detection
 from koordlet.wiring.probes import STOP_SIGNALS, begin
 from koordlet.wiring.states import Cluster, cluster, local
+
+if TYPE_CHECKING:
+    from koordlet.statesinformer.reporter import NodeMetricReporter
 
 log = get_logger(__name__)
 
@@ -47,20 +51,21 @@ class Daemon:
         probes = begin(context)
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-            self._wire(found, states, probes)
+            await self._wire(found, states, probes)
+            loaded()
             log.info("koordlet starts", version=VERSION, node=context.node_name)
             return await context.runner.run()
         finally:
             probes.close(keep=options.keep_pins)
 
-    def _wire(self, found: Cluster | None, states: States, probes: ProbeSet) -> None:
-        context, options = self.context, self.context.options
-        reporter = None
-        if found is not None and options.enable_node_metric_report:
-            reporter = reports.node_metric(context, found)
-        if found is not None and options.node_topology_sync_interval > 0:
-            reports.node_topology(context, found)
+    async def _wire(self, found: Cluster | None, states: States, probes: ProbeSet) -> None:
+        """What is read first is wired first: a rate takes two readings, and all else is loaded between them."""
+        context = self.context
         made = collectors(context, states, probes)
+        await made.use.run_once()
+        from koordlet.wiring.detection import detection
+
+        reporter = None if found is None else self._report(found)
         interference = detection(context, made, found, reporter)
         if found is not None:
             from koordlet.wiring.enforcement import enforcement  # nothing to load for --standalone
@@ -81,3 +86,12 @@ class Daemon:
         serving.serve(context, views)
         serving.snapshots(context)
         context.runner.add(context.periodic("trim-heap", TRIM_SECONDS, trim_heap, immediate=False))
+
+    def _report(self, found: Cluster) -> NodeMetricReporter | None:
+        from koordlet.wiring import reports
+
+        context, options = self.context, self.context.options
+        reporter = reports.node_metric(context, found) if options.enable_node_metric_report else None
+        if options.node_topology_sync_interval > 0:
+            reports.node_topology(context, found)
+        return reporter

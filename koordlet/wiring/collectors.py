@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from koordlet.app.logging import get_logger
+from koordlet.app.periodic import Periodic
 from koordlet.metricsadvisor.advisor import MetricsAdvisor, boot_clock
 from koordlet.metricsadvisor.allgroups import AllGroups
 from koordlet.metricsadvisor.blockio import BlockIOCollector
@@ -30,7 +31,7 @@ log = get_logger(__name__)
 
 RECLAIM_SECONDS = 30.0
 FIRST_SAMPLE_SECONDS = 0.2
-"""A rate takes two readings; the second one need not wait for the tick."""
+"""Until the last of the readings that need not wait for the tick."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class Collectors:
     """What others read figures from."""
 
     advisor: MetricsAdvisor
+    use: Periodic
+    """Reads the use of everything."""
     optional: OptionalCollectors
     mem_stall: MemStallCollector
     oom: OomCollector
@@ -56,11 +59,11 @@ def collectors(context: Context, states: States, probes: ProbeSet) -> Collectors
     """All collectors, each with its periodic task."""
     advisor = _advisor(context, states, probes)
     optional = _optional(context, advisor)
-    made = Collectors(advisor, optional, *_memory(context, advisor, probes), *_io(context, advisor, probes))
     options = context.options
+    use = context.periodic("collect-use", options.collect_res_used_interval, advisor.tick)
+    made = Collectors(advisor, use, optional, *_memory(context, advisor, probes), *_io(context, advisor, probes))
     cadences: tuple[tuple[str, float, Callable[[], object]], ...] = (
         ("collect-node-info", options.collect_node_cpu_info_interval, advisor.read_node_info),
-        ("collect-use", options.collect_res_used_interval, advisor.tick),
         ("collect-sched-latency", options.sched_latency_interval, advisor.read_latency),
         *optional.cadences,
         ("collect-mem-stall", options.mem_stall_interval, made.mem_stall.read),
@@ -68,6 +71,7 @@ def collectors(context: Context, states: States, probes: ProbeSet) -> Collectors
         ("collect-block-io", options.block_io_interval, made.block_io.read),
         ("collect-net-stall", options.net_stall_interval, made.net_stall.read),
     )
+    context.runner.add(use)
     for name, period, collect in cadences:
         context.runner.add(context.periodic(name, period, collect))
 

@@ -1,0 +1,35 @@
+"""Loading leaves collections and certificates out, and only while it lasts."""
+
+import json
+import os
+import subprocess
+import sys
+
+PROGRAM = """
+import gc, json, os, ssl
+from koordlet.app.startup import loaded, loading
+with loading():
+    inside = [gc.isenabled(), os.environ.get("SSL_CERT_FILE"), len(ssl.create_default_context().get_ca_certs())]
+after = [gc.isenabled(), os.environ.get("SSL_CERT_FILE")]
+loaded()
+print(json.dumps([inside, after, [gc.isenabled(), gc.get_freeze_count() > 0]]))
+"""
+
+
+def said(**environment: str) -> list[list[object]]:
+    bare = {name: value for name, value in os.environ.items() if name != "SSL_CERT_FILE"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, env={**bare, **environment}
+    )
+    found: list[list[object]] = json.loads(done.stdout)
+    return found
+
+
+def test_loading_collects_nothing_and_reads_no_certificates() -> None:
+    assert said() == [[False, os.devnull, 0], [False, None], [True, True]]
+
+
+def test_a_file_of_certificates_that_is_asked_for_is_read(tmp_path) -> None:
+    given = str(tmp_path / "ca.pem")
+    inside, after, _ = said(SSL_CERT_FILE=given)
+    assert inside[1] == after[1] == given
