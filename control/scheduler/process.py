@@ -46,6 +46,19 @@ LATE_SECONDS = 10.0
 OVERDUE_SECONDS = 20.0
 """What a lease may be overdue before /healthz fails."""
 
+_ACTING = frozenset(
+    (
+        "DynamicSchedulerCheck",
+        "PriorityTransformer",
+        "PreemptionPolicyTransformer",
+        "ReplaceResourcesTransformer",
+        "GangPendingPodsConditionPatch",
+    )
+)
+"""Gates that something in this build asks."""
+_WITHOUT_EFFECT = ("debug_scores", "debug_diagnosis", "enable_workload_auditor", "enable_network_topology_manager")
+"""Flags that are taken and that nothing in this build asks."""
+
 
 def read_settings(options: Options) -> Settings:
     """The configuration file with the flags on top. Raises ConfigurationError."""
@@ -113,6 +126,11 @@ class Scheduler:
             runner.add(_Step("caches-synced", self._synced))
         runner.spawn("scheduling", self._lead)
         log.info("koord-scheduler starts", profiles=",".join(self.assembly.frameworks))
+        for gate in sorted(self.options.feature_gates.keys() - _ACTING):
+            log.warning("Feature gate has no effect in this build", gate=gate)
+        for field in _WITHOUT_EFFECT:
+            if getattr(self.options, field):
+                log.warning("Flag has no effect in this build", flag=f"--{field.replace('_', '-')}")
         return await runner.run()
 
     async def _lead(self) -> None:
