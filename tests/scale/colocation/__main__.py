@@ -22,6 +22,7 @@ import argparse
 import itertools
 import os
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -104,6 +105,7 @@ def figures(readings: Rounds, repeated: int) -> list[Figure]:
         else:
             bound = SLOWDOWN if phase == ENFORCED else None
             found.append(Figure(name, p99(kind, phase) / p99(kind, ALONE), "x alone", bound))
+        if phase == ENFORCED:
             ratio = undelayed(kind, phase) / max(undelayed(kind, ALONE), 1e-6)
             found.append(Figure(f"{name}_without_machine_stops", ratio, "x alone"))
     if ("cpu", ENFORCED) in readings:
@@ -134,6 +136,7 @@ def main() -> int:
     parser.add_argument("--only", choices=sorted(PHASES), default=None, help="one kind of hogs")
     parser.add_argument("--svg", type=Path, default=None, help="where to draw the chart, too")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as by Ctrl-C: nothing stays behind
     with tempfile.TemporaryDirectory(prefix="koord-colocation-") as scratch:
         stage = Stage(Path(scratch))
         kinds = [kind for kind in PHASES if options.only in (None, kind) and (kind != "disk" or stage.disk is not None)]
