@@ -13,18 +13,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
+import numpy as np
+
+from control.scheduler.columns import IntArray, RowArray, Rows
 from control.scheduler.config.args import CoschedulingArgs
 from control.scheduler.handle import Handle
-from control.scheduler.plugin import CycleState, Plugin, PostFilterResult
+from control.scheduler.plugin import (
+    CycleState,
+    Plugin,
+    PostFilterResult,
+    PreFilterResult,
+    Reads,
+    default_normalize,
+)
 from control.scheduler.plugins.coscheduling import decisions, params, summary
 from control.scheduler.plugins.coscheduling.cache import GangCache
 from control.scheduler.plugins.coscheduling.conditions import Conditions
 from control.scheduler.plugins.coscheduling.gang import Gang, GangGroup
+from control.scheduler.plugins.coscheduling.gathering import Gathering
+from control.scheduler.plugins.coscheduling.planning import NoPlan
 from control.scheduler.plugins.coscheduling.podgroups import PodGroupController
 from control.scheduler.plugins.coscheduling.turn import Turn
 from control.scheduler.pods import PodInfo, Shape
-from control.scheduler.status import SUCCESS, Status, unresolvable, unschedulable, wait
+from control.scheduler.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable, wait
+from control.scheduler.table import selected
 from koordlet.api import names
+from koordlet.api.annotations.gang import NetworkTopologySpec
 from koordlet.api.core import Pod
 from koordlet.api.podgroup import PodGroup
 from koordlet.app.logging import get_logger
@@ -35,6 +49,9 @@ JOB_REJECT: Final = "JobRejectPlugin"
 """Who is said to reject members because of another one."""
 QUESTIONED: Final = "questionedKey"
 """In the cycle's state: what a failure is reported for."""
+POSITIONS: Final = "Coscheduling/positions"
+NOT_PLANNED: Final = PreFilterResult(SKIP)
+PLANLESS: Final = (SKIP, -1)
 NOTHING_TO_ADD: Final = PostFilterResult(unschedulable())
 _BINDING_ANNOTATIONS: Final = (
     (names.ANNOTATION_BIND_GANG_GROUP_ID, names.ANNOTATION_BIND_GANG_MEMBER_COUNT),
@@ -47,6 +64,7 @@ class Coscheduling(Plugin):
     """See the module text. It has no interests: who fails wakes by other plugins' events, and brings the others."""
 
     name: ClassVar[str] = "Coscheduling"
+    reads: ClassVar[Reads] = Reads.CLUSTER
 
     def __init__(self, args: CoschedulingArgs | None, handle: Handle) -> None:
         super().__init__(args or CoschedulingArgs(), handle)
@@ -56,6 +74,7 @@ class Coscheduling(Plugin):
         self._let_go: set[str] = set()
         """uids that were allowed at Permit and are being bound."""
         self._conditions = Conditions(handle)
+        self.gathering = Gathering(handle) if self.args.aware_network_topology else None
         self._controller: PodGroupController | None = None
         if handle.objects is not None:
             groups = handle.objects.informer(PodGroup)
@@ -92,8 +111,8 @@ class Coscheduling(Plugin):
             self._end_turn("gang is nil, may be already deleted")
             return None
         while queue is not None and (key := turn.next(self.gangs)) is not None:
-            found = queue.pending(key)
-            if found is not None and found.row < 0 and not found.terminating and not found.pod.spec.scheduling_gates:
+            found = self._free(queue.pending(key))
+            if found is not None:
                 return found
         self._reject_waiting(turn)
         self._end_turn("all pending pods is already been attempted")
@@ -121,9 +140,52 @@ class Coscheduling(Plugin):
                 self._end_turn("another gang group is being scheduled")
             gang.group.representative = ""
             self.turn = Turn(gang.group, pod.key, self.handle.clock.monotonic(), {pod.key})
+            if self.gathering is not None and self._closeness(group) is not None and self.gathering.tree() is None:
+                return unresolvable("no cluster network topology")
             return SUCCESS
         turn.attempted.add(pod.key)
         return unresolvable(turn.failed) if turn.failed and pod.key != turn.root_cause else SUCCESS
+
+    def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
+        """Members that were planned by the first one go where the plan has them (spec 05 §10.3)."""
+        turn = self.turn
+        if self.gathering is None or turn is None or pod.key == turn.first or not self._planned(turn, pod):
+            return NOT_PLANNED
+        row = self.table.row(turn.plan.get(pod.key, ""))
+        if row is None:
+            return PreFilterResult(error("no planned pods"))
+        return PreFilterResult(rows=np.array([row], np.intp))
+
+    def find_one_node(self, state: CycleState, pod: PodInfo, rows: RowArray | None) -> tuple[Status, int]:
+        """Plan the whole group when its first member's turn comes."""
+        turn, queue = self.turn, self.handle.queue
+        if self.gathering is None or turn is None or pod.key != turn.first or not self._planned(turn, pod):
+            return PLANLESS
+        spec = self._closeness(turn.group)
+        keys = [key for gang in self.gangs.gangs_of(turn.group) for key in gang.in_order() if key != pod.key]
+        others = [found for key in keys if queue is not None and (found := self._free(queue.pending(key))) is not None]
+        if spec is None or not any(pod.key in gang.pending for gang in self.gangs.gangs_of(turn.group)):
+            return error("no pending pods"), -1
+        try:
+            turn.plan = self.gathering.plan(state, [pod, *others], spec, rows)
+        except NoPlan as failure:
+            return unschedulable(str(failure)), -1
+        return SUCCESS, self.table.rows[turn.plan[pod.key]]
+
+    def pre_score(self, state: CycleState, pod: PodInfo, rows: RowArray) -> Status:
+        positions = self.gathering.neighbour_scores(pod.shape, rows) if self.gathering is not None else None
+        if positions is None:
+            return SKIP
+        state.data[POSITIONS] = dict(zip(rows.tolist(), positions.tolist(), strict=True))
+        return SUCCESS
+
+    def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:
+        positions: Mapping[int, int] = state.data[POSITIONS]
+        chosen = selected(rows, self.table.size)
+        return np.fromiter((positions.get(row, len(positions)) for row in chosen.tolist()), np.int64, len(chosen))
+
+    def normalize(self, state: CycleState, pod: PodInfo, rows: RowArray, scores: IntArray) -> IntArray:
+        return default_normalize(scores, reverse=True)
 
     def post_filter(self, state: CycleState, pod: PodInfo, failure: Any) -> PostFilterResult:
         gang = self._gang(pod)
@@ -246,6 +308,22 @@ class Coscheduling(Plugin):
     def _gang(self, pod: PodInfo) -> Gang | None:
         name = self._gang_id(pod.shape)
         return self.gangs.gangs.get(name) if name else None
+
+    def _closeness(self, group: GangGroup) -> NetworkTopologySpec | None:
+        """What the group's first gang wants of the network."""
+        first = self.gangs.gangs.get(group.gang_ids[0])
+        return first.parameters.topology if first is not None and first.parameters is not None else None
+
+    def _planned(self, turn: Turn, pod: PodInfo) -> bool:
+        """Whether the pod is one of the turn's, and those are planned together."""
+        gang = self._gang(pod)
+        return gang is not None and gang.group is turn.group and self._closeness(turn.group) is not None
+
+    @staticmethod
+    def _free(pod: PodInfo | None) -> PodInfo | None:
+        """The pod, if a node may be sought for it."""
+        free = pod is not None and pod.row < 0 and not pod.terminating and not pod.pod.spec.scheduling_gates
+        return pod if free else None
 
     def _permitted(self, uid: str) -> bool:
         """Parked at Permit and not rejected since, or let go on."""

@@ -1,0 +1,109 @@
+"""Network closeness of gangs in the cycle: slots by trying, a plan for all members, scores beside neighbours (§10).
+
+Slots of a node are found by placing the members there one after another in a trial on the table itself, with every
+Filter plugin asked each time. That is exact and slow (members times nodes); it is done once a turn, and only for gangs
+that ask for closeness.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from control.scheduler.columns import IntArray, RowArray
+from control.scheduler.handle import Handle
+from control.scheduler.plugin import CycleState
+from control.scheduler.plugins.coscheduling.planning import NoPlan, Planner, Wishes, neighbours_first
+from control.scheduler.plugins.coscheduling.topology import Domain, build
+from control.scheduler.pods import PodInfo, Shape
+from koordlet.api import names
+from koordlet.api.annotations.gang import NetworkTopologySpec, network_order
+from koordlet.api.networktopology import DEFAULT_NAME, ClusterNetworkTopology
+from koordlet.kube import Informer
+
+
+class Gathering:
+    """See the module text. Asks for the topology's informer only when made, so make it only when it is wanted."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle, self._table = handle, handle.table
+        self._topologies: Informer[ClusterNetworkTopology] | None = (
+            handle.objects.informer(ClusterNetworkTopology) if handle.objects is not None else None
+        )
+        self.topology: ClusterNetworkTopology | None = None
+        """Instead of the informer's, where there is none."""
+        self._tree: Domain | None = None
+        self._built: tuple[int, ClusterNetworkTopology | None] | None = None
+
+    def tree(self) -> Domain | None:
+        """The network as it is now; None without a usable ClusterNetworkTopology."""
+        topology = self.topology if self._topologies is None else self._topologies.get(DEFAULT_NAME)
+        seen = self._built
+        if seen is None or seen[0] != self._table.node_log.end or seen[1] is not topology:
+            self._built = (self._table.node_log.end, topology)
+            self._tree = build(topology, (node for node in self._table.nodes if node is not None))
+        return self._tree
+
+    def plan(
+        self, state: CycleState, members: Sequence[PodInfo], spec: NetworkTopologySpec, rows: RowArray | None
+    ) -> dict[str, str]:
+        """Key -> node of every member. Raises NoPlan."""
+        root = self.tree()
+        if root is None:
+            raise NoPlan("no cluster network topology")
+        first = members[0]
+        members = sorted(members, key=lambda pod: network_order(pod.name, pod.pod.metadata.annotations))
+        state.same_job = frozenset(pod.uid for pod in members)
+        table, reasons = self._table, Counter[str]()
+        allowed = None if rows is None else set(rows.tolist())
+        slots: dict[str, int] = {}
+        for leaf in root.leaves():
+            row = table.row(leaf.name)
+            if row is not None and (allowed is None or row in allowed):
+                slots[leaf.name] = self._slots(state, members, row, reasons)
+        planner = Planner(root, slots, Wishes.of(spec), self._existing(first.shape))
+        try:
+            shares = planner.plan(len(members))
+        except NoPlan as failure:
+            counted = ", ".join(sorted(f"{number} {reason}" for reason, number in reasons.items()))
+            text = f"0/{table.nodes_alive} nodes are available: {counted}."
+            raise NoPlan(f"{failure}, {text}{planner.constraints()}") from failure
+        nodes = [name for name, number in shares for _ in range(number)]
+        return {pod.key: node for pod, node in zip(members, nodes, strict=True)}
+
+    def neighbour_scores(self, shape: Shape, rows: RowArray) -> IntArray | None:
+        """[len(rows)]: 0 for the best, then 1 … None: the pod has no neighbours to look for, or there is no tree."""
+        root = self.tree() if names.ANNOTATION_NETWORK_TOPOLOGY_SELECTOR in shape.annotations else None
+        if root is None:
+            return None
+        candidates = {self._table.names[row]: at for at, row in enumerate(rows.tolist())}
+        positions = np.zeros(len(rows), np.int64)
+        for position, name in enumerate(neighbours_first(root, list(candidates), self._existing(shape))):
+            positions[candidates[name]] = position
+        return positions
+
+    def _slots(self, state: CycleState, members: Sequence[PodInfo], row: int, reasons: Counter[str]) -> int:
+        fits, taken = self._handle.fits, 0
+        if fits is None:
+            return 0
+        with self._table.what_if() as trial:
+            for pod in members:
+                status = fits(state, pod, row)
+                if not status.ok:
+                    reasons.update(status.reasons)
+                    break
+                trial.add(pod, row)
+                taken += 1
+        return taken
+
+    def _existing(self, shape: Shape) -> dict[str, int]:
+        """Node -> pods with the same selector; empty without one."""
+        key = names.ANNOTATION_NETWORK_TOPOLOGY_SELECTOR
+        wanted = shape.annotations.get(key, "")
+        if not wanted:
+            return {}
+        counter = self._handle.counters.counter((key, wanted), lambda other: int(other.annotations.get(key) == wanted))
+        found = np.flatnonzero(counter.data[: self._table.size])
+        return {self._table.names[row]: int(counter.data[row]) for row in found.tolist()}

@@ -1,0 +1,125 @@
+"""Gangs that want to be close together, in whole cycles (spec 05 §10)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from control.scheduler.plugin import CycleState
+from koordlet.api import wire
+from koordlet.api.core import Pod
+from koordlet.api.networktopology import ClusterNetworkTopology
+from tests.control.scheduler.build import node, pod
+from tests.control.scheduler.gangworld import GangWorld
+
+P = "gang.scheduling.koordinator.sh/"
+SELECTOR = "scheduling.koordinator.sh/network-topology-selector"
+BLOCKS = {"b1": "s1", "b2": "s1", "b3": "s2", "b4": "s2"}
+NODES = {
+    "node-8": "b1",
+    "node-1": "b1",
+    "node-7": "b2",
+    "node-2": "b2",
+    "node-6": "b3",
+    "node-3": "b3",
+    "node-5": "b4",
+    "node-4": "b4",
+}
+SPINES = wire.convert(
+    {
+        "metadata": {"name": "default"},
+        "spec": {
+            "networkTopologySpec": [
+                {"topologyLayer": "Spine", "parentTopologyLayer": "ClusterTopologyLayer", "labelKey": ["spine"]},
+                {"topologyLayer": "Block", "parentTopologyLayer": "Spine", "labelKey": ["block"]},
+                {"topologyLayer": "NodeTopologyLayer", "parentTopologyLayer": "Block"},
+            ]
+        },
+    },
+    ClusterNetworkTopology,
+)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[GangWorld]:
+    nodes = [node(name, cpu="16", labels={"block": block, "spine": BLOCKS[block]}) for name, block in NODES.items()]
+    made = GangWorld(*nodes, aware_network_topology=True)
+    assert made.gangs.gathering is not None
+    made.gangs.gathering.topology = SPINES
+    yield made
+    await made.stop()
+
+
+def member(name: str, minimum: int, strategy: str, index: int | None = None, **more: Any) -> Pod:
+    spec = f'{{"gatherStrategy":[{{"layer":"Block","strategy":"{strategy}"}}]}}'
+    notes = {"name": "g", "min-available": str(minimum), "network-topology-spec": spec}
+    if index is not None:
+        notes["network-topology-index"] = str(index)
+    return pod(name, "16", annotations={P + key: value for key, value in notes.items()} | more)
+
+
+def places(world: GangWorld) -> dict[str, str]:
+    return {one.metadata.name: one.spec.node_name for one in world.pods.values()}
+
+
+async def test_the_verified_gang(world: GangWorld) -> None:
+    world.create(*(member(f"pod{number}", 4, "PreferGather") for number in (1, 2, 3, 4)))
+    await world.drive()
+    assert places(world) == {"pod1": "node-1", "pod2": "node-8", "pod3": "node-2", "pod4": "node-7"}
+    world.check()
+
+
+async def test_indexed_members_keep_their_order(world: GangWorld) -> None:
+    world.create(*(member(f"pod{number}", 4, "PreferGather", 5 - number) for number in (1, 2, 3, 4)))
+    await world.drive()
+    assert places(world) == {"pod4": "node-1", "pod3": "node-8", "pod2": "node-2", "pod1": "node-7"}
+
+
+async def test_a_gang_that_must_stay_in_a_block_goes_where_one_is_free(world: GangWorld) -> None:
+    world.create(pod("other", "1", spec={"nodeSelector": {}}, on=""))
+    await world.drive()
+    taken = NODES[places(world)["other"]]
+    world.create(*(member(f"pod{number}", 2, "MustGather") for number in (1, 2)))
+    await world.drive()
+    (used,) = {NODES[places(world)[name]] for name in ("pod1", "pod2")}
+    assert used != taken
+    world.check()
+
+
+async def test_a_gang_without_a_block_waits_for_one(world: GangWorld) -> None:
+    world.create(*(member(f"pod{number}", 3, "MustGather") for number in (1, 2, 3)))
+    await world.drive()
+    assert world.bound() == []
+    assert world.told.said["pod3"].startswith(
+        "0/8 nodes are available: no candidate topology nodes can accommodate job, desiredOfferSlot: 3, "
+        "topology topologyNode Block/b1: 2;topologyNode Block/b2: 2;topologyNode Block/b3: 2;topologyNode Block/b4: 2, "
+        "0/8 nodes are available: 8 Insufficient cpu."
+    )
+    world.check()
+
+
+async def test_without_a_tree_nothing_is_planned(world: GangWorld) -> None:
+    assert world.gangs.gathering is not None
+    world.gangs.gathering.topology = None
+    world.create(*(member(f"pod{number}", 2, "MustGather") for number in (1, 2)))
+    await world.drive()
+    assert world.bound() == []
+    assert world.told.said["pod2"] == "0/8 nodes are available: no cluster network topology."
+
+
+def test_pods_with_a_selector_score_high_beside_their_like(world: GangWorld) -> None:
+    (like,) = world.cluster.put(pod("like", "1", annotations={SELECTOR: "x"}, on="node-5"))
+    plugin, table = world.gangs, world.cluster.table
+    info, state = world.cluster.info(pod(annotations={SELECTOR: "x"})), CycleState()
+    rows = np.array([table.rows[name] for name in ("node-1", "node-3", "node-4", "node-5")])
+    assert plugin.pre_score(state, info, rows).ok
+    scores = plugin.normalize(state, info, rows, plugin.score(state, info, rows))
+    assert scores.tolist() == [0, 34, 67, 100]
+    assert plugin.pre_score(state, like, rows).ok
+    assert plugin.pre_score(CycleState(), world.cluster.info(pod()), rows).skipped
+    assert plugin.gathering is not None
+    plugin.gathering.topology = None
+    assert plugin.pre_score(CycleState(), info, rows).skipped
