@@ -1,6 +1,5 @@
 """`koordctl explain pod`, the scheduler's part: which node lost or won and why, plugin by plugin.
 
-
 Judged by the scheduler on the cluster as it is now; nothing is decided here.
 """
 

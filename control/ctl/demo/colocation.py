@@ -45,6 +45,15 @@ def admitted(pod: dict[str, Any]) -> Verdict:
     return Verdict(good, f"{said}, requests {', '.join(f'{name} {amount}' for name, amount in requests.items())}")
 
 
+def scheduled(pod: dict[str, Any], node: str) -> Verdict:
+    """Did the scheduler that the profile names put the pod on the node, and say so?"""
+    spec = pod["spec"]
+    conditions = {c["type"]: c["status"] for c in pod["status"].get("conditions") or ()}
+    good = spec.get("schedulerName") == "koord-scheduler" and spec.get("nodeName") == node
+    said = f"{pod['metadata']['name']} was put on {spec.get('nodeName')} by {spec.get('schedulerName')}"
+    return Verdict(good and conditions.get("PodScheduled") == "True", said)
+
+
 def placed(pod: dict[str, Any], group: Path, memory_group: Path) -> Verdict:
     """Do the pod's processes run below the best-effort group, with weight, quota and limit of its batch resources?"""
     requests, limits = _amounts(pod, "requests"), _amounts(pod, "limits")

@@ -15,10 +15,11 @@ from control.ctl.demo.judge import Verdict
 from control.ctl.demo.kernelfiles import Sampler, average, find_group, find_pod
 from control.ctl.errors import CtlError
 from control.ctl.koordletclient import KoordletUnreachable, fetch_explanation, fetch_top
-from control.ctl.main import print_explanation, print_picture
+from control.ctl.main import print_explanation, print_picture, print_placement
 from control.ctl.node import lending_of
 from control.ctl.node import page as node_page
 from control.ctl.parts import Layout
+from control.ctl.placement import fetch_placement
 from control.ctl.progress import Progress
 from control.ctl.state import Settings
 from control.ctl.up import up
@@ -233,10 +234,10 @@ class Scenario:
             self._judge(verdict)
 
     def show_colocation(self) -> None:
-        self._title("A ClusterColocationProfile makes a pod best effort, on what the node lends")
+        self._title("A ClusterColocationProfile makes a pod best effort; the scheduler puts it where capacity is lent")
         folder = self.folder / "colocation"
         first, other = workload.cores()
-        workload.write(folder, workload.rendered(self.settings.node_name, first, other, workload.COLOCATION))
+        workload.write(folder, workload.rendered("", first, other, workload.COLOCATION))
         pod, config = str(folder / "report.yaml"), ("cm", "slo-controller-config", "-n", KOORDINATOR_NAMESPACE)
         given = self.kubectl.get(*config)["data"].get("colocation-config", "")
         change = json.dumps({"data": {"colocation-config": colocation.strategy(given)}})
@@ -252,6 +253,14 @@ class Scenario:
         self._show("get", "pod", "report", "-n", workload.NAMESPACE, "-o", "wide")
         stored = self.kubectl.get("pod", "report", "-n", workload.NAMESPACE)
         self._judge(colocation.admitted(stored))
+        self._judge(colocation.scheduled(stored, self.settings.node_name))
+        address = self.settings.scheduler_url
+        placed = asyncio.run(fetch_placement(address, workload.NAMESPACE, "report"))
+        if placed is None:
+            raise CtlError("the scheduler does not know the pod that it placed", self._logs("scheduler"))
+        self.progress.say(f"$ koordctl explain pod report -n {workload.NAMESPACE} --scheduler-url={address}")
+        print_placement(placed, self.progress.console)
+        self.progress.say()
         cpu, memory = (find_group(stored["metadata"]["uid"], name) for name in ("cpu", "memory"))
         if cpu is None or memory is None:
             raise CtlError("no kubepods cgroup of report exists", self._logs("kubelet"))

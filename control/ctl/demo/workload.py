@@ -32,7 +32,7 @@ def cores() -> tuple[int, int]:
 
 
 def rendered(node: str, shared: int, other: int, folder: Path = MANIFESTS) -> dict[str, list[dict[str, Any]]]:
-    """File name -> objects, with the node's name (nothing schedules here) and the cores filled in."""
+    """File name -> objects, with the cores filled in, and the node's name ("": the scheduler chooses)."""
     files = sorted(folder.glob("*.yaml"))
     if not files:
         raise CtlError(f"no manifests in {folder}", "The demo runs from a checkout: git clone, then `make demo`.")
@@ -42,7 +42,8 @@ def rendered(node: str, shared: int, other: int, folder: Path = MANIFESTS) -> di
         objects = [obj for obj in yaml.safe_load_all(path.read_text()) if obj]
         for obj in objects:
             if obj["kind"] == "Pod":
-                obj["spec"]["nodeName"] = node
+                if node:
+                    obj["spec"]["nodeName"] = node
                 for container in obj["spec"]["containers"]:
                     for variable in container.get("env", []):
                         variable["value"] = values.get(variable["name"], variable.get("value"))

@@ -89,3 +89,15 @@ def test_lent(allocatable, ok):
 def test_the_strategy_keeps_what_is_there():
     assert json.loads(colocation.strategy('{"enable": true}')) == {"enable": True, "cpuReclaimThresholdPercent": 300}
     assert json.loads(colocation.strategy("")) == {"cpuReclaimThresholdPercent": 300}
+
+
+def test_who_put_the_pod_where() -> None:
+    conditions = [{"type": "PodScheduled", "status": "True"}]
+    pod = {
+        "metadata": {"name": "report"},
+        "spec": {"schedulerName": "koord-scheduler", "nodeName": "n1"},
+        "status": {"conditions": conditions},
+    }
+    assert colocation.scheduled(pod, "n1").ok
+    assert not colocation.scheduled(pod, "n2").ok
+    assert not colocation.scheduled({**pod, "spec": {"schedulerName": "other", "nodeName": "n1"}}, "n1").ok
