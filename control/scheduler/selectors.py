@@ -59,6 +59,8 @@ class PodCounters:
         self._table = table
         self._by_key: dict[Hashable, Counter] = {}
         self._counters: list[Counter] = []
+        self._placed: dict[Shape, dict[int, int]] = {}
+        """Shape -> row -> how many pods; ~row for those being deleted. A new counter asks each shape, not each pod."""
         self._generation = 0
         table.listen(self)
 
@@ -91,10 +93,25 @@ class PodCounters:
         self._count(row, pod, -1)
 
     def _count(self, row: int, pod: PodInfo, sign: int) -> None:
+        self._place(row, pod, sign)
         for counter, times in self._members(pod.shape):
             if not (counter.live and pod.terminating):
                 counter.column.data[row] += sign * times
                 counter.total += sign * times
+
+    def _place(self, row: int, pod: PodInfo, sign: int) -> None:
+        shape = pod.shape
+        pods = self._placed.get(shape)
+        if pods is None:
+            pods = self._placed[shape] = {}
+        where = ~row if pod.terminating else row
+        number = pods.get(where, 0) + sign
+        if number:
+            pods[where] = number
+            return
+        del pods[where]
+        if not pods:
+            del self._placed[shape]
 
     def _members(self, shape: Shape) -> list[tuple[Counter, int]]:
         membership: _Membership | None = shape.memo.get("counters")
@@ -111,17 +128,13 @@ class PodCounters:
     def _fill(self, counter: Counter) -> None:
         counter.column.data[:] = 0
         counter.total = 0
-        times: dict[int, int] = {}
-        for row, pods in enumerate(self._table.pods):
-            if not pods:
-                continue
-            for pod in pods.values():
-                shape = pod.shape
-                if shape.id not in times:
-                    times[shape.id] = counter.belongs(shape)
-                if times[shape.id] and not (counter.live and pod.terminating):
-                    counter.column.data[row] += times[shape.id]
-                    counter.total += times[shape.id]
+        data = counter.column.data
+        for shape, pods in self._placed.items():
+            times = counter.belongs(shape)
+            for where, number in pods.items() if times else ():
+                if where >= 0 or not counter.live:
+                    data[where if where >= 0 else ~where] += number * times
+                    counter.total += number * times
 
 
 def domain_sums(domains: IntArray, counts: IntArray, size: int) -> IntArray:
