@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.scheduler.nodeimages import ImageNode, ImagePool
+from control.scheduler.nodeimages import ImageNode, ImagePool, images_of
 from control.scheduler.plugins.imagelocality import ImageLocality
+from control.scheduler.transform import transform_node
+from control.slim import slimmed
 from koordlet.api import wire
 from koordlet.api.core import Pod
 from tests.control.scheduler.build import Cluster, node, pod
@@ -99,3 +101,9 @@ def test_it_follows_the_plain_rule(held: list[set[str]], wanted: list[str]) -> N
     expected = {one.metadata.name: image_score(asking, one, world) for one in world.nodes}
     got = scored(ImageLocality(None, cluster.handle), cluster, asking)
     assert (got or dict.fromkeys(expected, 0)) == expected
+
+
+def test_images_survive_what_stores_do_to_nodes() -> None:
+    kept = slimmed(ImagePool().trim(transform_node(imaged("a", A))))
+    assert [one.names for one in images_of(kept)] == [[name] for name in A]
+    assert images_of(node("a")) == []
