@@ -250,7 +250,7 @@ def test_packets_worked_off_on_a_strangers_cpu_are_told_from_ones_own(
     sender = flood.run(FLOOD)
     said(sender, "sends")
     os.sched_setaffinity(sender.pid, {other})
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while value(diff(before, probe.read()), "softirq_ns", victim.id) < 100_000_000:
         assert time.monotonic() < end, "the packets cost the task nothing"
         time.sleep(0.5)

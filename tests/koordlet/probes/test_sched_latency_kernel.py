@@ -45,7 +45,7 @@ def idle_ticks(cpu: int) -> int:
     return int(next(line for line in lines if line.startswith(f"cpu{cpu} ")).split()[4])
 
 
-def until_throttled(group: Any, ns: int = 400 * MS, patience: float = 30.0) -> Callable[[], None]:
+def until_throttled(group: Any, ns: int = 400 * MS, patience: float = 120.0) -> Callable[[], None]:
     """An action that ends when *group* has been held back for *ns*; a busy machine takes longer to use a quota up."""
 
     def wait() -> None:
@@ -309,7 +309,7 @@ def test_a_group_made_after_loading_is_seen_and_a_dead_one_forgotten(
     assert source is not None
     entry = group("late")
     entry.run("pass")
-    entry.processes[0].wait(timeout=30)
+    entry.processes[0].wait(timeout=120)
     key = entry.id
     assert source.read().row(key) is not None
     live = frozenset(int(k) for k in source.read().keys if k > 0 and k != key)

@@ -109,7 +109,6 @@ def test_pods_in_a_churn_leave_nothing_behind(shared: Any, tree: Any, tools: Any
     tools.until(
         lambda: all(value <= before[name] + slack[name] for name, value in held().items()),
         f"{before} again, at last {held()}",
-        30,
     )
     assert not shared.values("koordlet_collector_failures_total", cause="unreadable")
 

@@ -254,7 +254,7 @@ def transfer(space: Space, spawn: Any, source: str, count: int) -> float:
     assert receiver.stdout.readline() == "listening\n"
     spawn(["ip", "netns", "exec", space.name, sys.executable, "-S", "-c", SENDER, source, str(count)])
     got, seconds = receiver.stdout.readline().split()
-    receiver.wait(timeout=30)
+    receiver.wait(timeout=120)
     assert int(got) == count
     return float(seconds)
 
