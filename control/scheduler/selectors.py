@@ -1,18 +1,16 @@
-"""Counting pods by what they carry: a column of counts for each selector or term, current as pods come and go.
+"""Counting pods by what they carry: a column of counts for each selector, current as pods come and go.
 
-Spreading and inter-pod affinity ask two things of the pods on every node: how many match a selector, and how many carry
-a term that a new pod may match. Both are counts by row, maintained when a pod is counted or discounted (trials
-included), so that a cycle only sums them over topology domains:
+Spreading and inter-pod affinity ask how many pods on every node match a selector. Those are counts by row, maintained
+when a pod is counted or discounted (trials included), so that a cycle only sums them over domains (`plugins.domains`):
 
-    matching = counters.matching(namespaces, selector)   # Counter; .data[row]
-    per_domain = domain_sums(domains, matching.data[rows])
+    counter = counters.counter(key, lambda shape: int(selector.matches(shape.labels)))   # .data[row]
 
 Which counters a shape belongs to is decided once and remembered on the shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -135,15 +133,3 @@ class PodCounters:
                 if where >= 0 or not counter.live:
                     data[where if where >= 0 else ~where] += number * times
                     counter.total += number * times
-
-
-def domain_sums(domains: IntArray, counts: IntArray, size: int) -> IntArray:
-    """[size]: the sum of `counts` in each domain; `domains` numbers them, 0 is no domain and sums to 0."""
-    sums = np.bincount(domains, counts, size).astype(np.int64)
-    sums[0] = 0
-    return sums
-
-
-def frozen(mapping: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """A mapping as a key."""
-    return tuple(sorted(mapping.items()))

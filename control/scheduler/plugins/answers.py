@@ -14,7 +14,7 @@ from control.scheduler.columns import IntArray, Reasons16, Rows, count
 from control.scheduler.handle import Handle
 from control.scheduler.plugin import PreFilterResult
 from control.scheduler.pods import PodInfo
-from control.scheduler.status import SKIP, Status
+from control.scheduler.status import SKIP
 from koordlet.api.core import Node, Pod
 
 FEW: Final = 4
@@ -40,11 +40,6 @@ def passes(rows: Rows, size: int) -> Reasons16:
     """All rows pass."""
     length = count(rows, size)
     return _PASSES[length] if length <= FEW else np.zeros(length, np.int16)
-
-
-def everywhere(number: int, rows: Rows, size: int) -> Reasons16:
-    """All rows are rejected for one reason (0: they pass)."""
-    return np.full(count(rows, size), number, np.int16) if number else passes(rows, size)
 
 
 def reasons(numbers: list[int]) -> Reasons16:
@@ -82,7 +77,3 @@ def own_change(pod: PodInfo, old: Any, new: Any) -> Pod | None:
     """The new version of the waiting pod when the event is an update of that very pod."""
     changed = as_pod(new)
     return changed if old is not None and changed is not None and changed.metadata.uid == pod.uid else None
-
-
-def ok_or(status: Status | None) -> PreFilterResult:
-    return PASS_ALL if status is None else PreFilterResult(status)
