@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from koordlet.system import timeslice
+
+MAIN = """
+import sys
+import koordlet.command as binary
+from koordlet.system import timeslice
+def run(start):
+    start.close()
+    print(timeslice.current())
+    return 0
+binary.run = run
+sys.argv = ["koordlet", "--standalone", "--node-name=own"]
+sys.exit(binary.main())
+"""
 
 
 def _in_a_thread(act: object) -> list[object]:
@@ -55,3 +70,8 @@ def test_a_real_time_thread_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_unknown_machine_is_a_condition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     assert "riscv64" in timeslice.shorten().reason
+
+
+def test_the_binary_asks_for_it_before_anything_runs() -> None:
+    done = subprocess.run([sys.executable, "-c", MAIN], capture_output=True, text=True, timeout=120, check=True)
+    assert int(done.stdout.split()[-1]) == (timeslice.SHORTEST_NS if _release() >= (6, 12) else 0)
