@@ -24,7 +24,9 @@ from koordlet.app.turns import give_way
 _MEMO = 4096
 """Formatted values remembered within a page: most buckets of a family are equal."""
 _LINES = 1024
-"""Lines that exist at once as objects of their own, and are made between two turns of the loop where it is shared."""
+"""Lines that exist at once as objects of their own."""
+_SLICE = 256
+"""Lines between two turns of the loop where it is shared."""
 
 
 class Table(Metric):
@@ -88,8 +90,8 @@ class _One:
         yield self._metric
 
 
-def pieces(registries: Iterable[CollectorRegistry]) -> Iterator[bytes]:
-    """All families of *registries* in the text format, version 0.0.4, as they are formatted."""
+def pieces(registries: Iterable[CollectorRegistry], size: int = _LINES) -> Iterator[bytes]:
+    """All families of *registries* in the text format, version 0.0.4, as they are formatted, *size* lines at a time."""
     memo: dict[float, str] = {}
 
     def text_of(value: float) -> str:
@@ -104,7 +106,7 @@ def pieces(registries: Iterable[CollectorRegistry]) -> Iterator[bytes]:
         for metric in registry.collect():
             if isinstance(metric, Table):
                 lines = metric.lines(text_of)
-                while some := list(islice(lines, _LINES)):
+                while some := list(islice(lines, size)):
                     yield "\n".join([*some, ""]).encode()
             else:
                 yield generate_latest(_One(metric))
@@ -126,7 +128,7 @@ async def sliced_page(registries: Iterable[CollectorRegistry], *, packed: bool) 
     """The same page, of a process in which others wait for the loop. A family is of one moment, the page is not."""
     packer = zlib.compressobj(1, zlib.DEFLATED, 16 + zlib.MAX_WBITS) if packed else None
     made: list[bytes] = []
-    for piece in pieces(registries):
+    for piece in pieces(registries, _SLICE):
         made.append(piece if packer is None else packer.compress(piece))
         await give_way()
     return b"".join([*made, packer.flush()] if packer is not None else made)

@@ -23,7 +23,7 @@ from control.manager.controller import Controller
 from control.manager.metrics import FAILED, SUCCEEDED, ManagerMetrics
 from control.manager.noderesource.calculate import Calculator, Plugins, Result
 from control.manager.noderesource.decide import Decision, Synced, decide, new_zones, overdue
-from control.manager.noderesource.metrics import LendingCollector, NodeResourceMetrics, Told
+from control.manager.noderesource.metrics import LendingCollector, NodeResourceMetrics, Told, rows
 from control.manager.noderesource.table import Table
 from control.manager.options import NODERESOURCE_PLUGINS, selected
 from koordlet.api.core import Node, Pod
@@ -324,5 +324,6 @@ _REASONS: Final = {
 def _told(result: Result, now: float) -> Told:
     of, index = result.of, result.index
     if of is None:
-        return Told(now, result.reason, (100, 100), None, None)
-    return Told(now, result.reason, of.percent[index], of.batch_units[index], of.mid_units[index])
+        return Told(now, result.reason, (100, 100), ())
+    lent = rows(result.node.metadata.name, of.batch_units[index], of.mid_units[index])
+    return Told(now, result.reason, of.percent[index], lent)

@@ -31,9 +31,18 @@ class Told(NamedTuple):
     """monotonic"""
     reason: str
     percent: tuple[int, int]
-    batch: Sequence[int] | None
-    """milli-cores and bytes, before normalization and third parties; None: nothing is lent"""
-    mid: Sequence[int] | None
+    rows: tuple[tuple[tuple[str, str, str], float], ...]
+    """as they are exported: batch and mid, before normalization and third parties; none: nothing is lent"""
+
+
+def rows(node: str, batch: Sequence[int], mid: Sequence[int]) -> tuple[tuple[tuple[str, str, str], float], ...]:
+    """Labels and values of amounts in milli-cores and bytes. Made when a node is worked out, a few at a time, so that a
+    page of metrics does not hold up the loop for all of them."""
+    return tuple(
+        row
+        for (cpu, memory), lent in ((_BATCH, batch), (_MID, mid))
+        for row in (((node, cpu, "integer"), lent[0] / 1000), ((node, memory, "byte"), float(lent[1])))
+    )
 
 
 class NodeResourceMetrics(MetricSet):
@@ -71,13 +80,12 @@ class LendingCollector(Collector):
             counts[told.reason] = counts.get(told.reason, 0) + 1
             if told.reason not in LENDING_REASONS:
                 degraded.add_metric([name, told.reason], 1.0)
+            amounts += told.rows
+            if told.percent == _ALL:
+                continue
             for resource, left in zip(("cpu", "memory"), told.percent, strict=True):
                 if left < 100:
                     percent.add_metric([name, resource], left)
-            for label_pair, lent in ((_BATCH, told.batch), (_MID, told.mid)):
-                if lent is not None:
-                    amounts.append(((name, label_pair[0], "integer"), lent[0] / 1000))
-                    amounts.append(((name, label_pair[1], "byte"), float(lent[1])))
         for reason, count in sorted(counts.items()):
             nodes.add_metric([reason], count)
         yield from (Table(empty, _AMOUNT_LABELS, amounts), nodes, percent, degraded)
@@ -104,6 +112,7 @@ class LendingCollector(Collector):
         )
 
 
+_ALL: Final = (100, 100)
 _AMOUNT_LABELS: Final = ("node", "resource", "unit")
 _BATCH: Final = (names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY)
 _MID: Final = (names.RESOURCE_MID_CPU, names.RESOURCE_MID_MEMORY)
