@@ -112,8 +112,6 @@ def _pod_hint(pod: PodInfo, old: Any, new: Any) -> bool:
     gone = answers.as_pod(old)
     if gone is None:
         return True
-    if not gone.spec.node_name:
-        return False
     freed = host_ports(gone)
     return any(
         (one.protocol, one.number) == (other.protocol, other.number)

@@ -210,14 +210,10 @@ class NodeResourcesFit(Plugin):
 
 
 def _pod_hint(pod: PodInfo, old: Any, new: Any) -> bool:
-    """A pod that held or was promised a node is gone, a pod shrank, or the waiting pod itself did."""
+    """A pod left its node, shrank there, or the waiting pod itself shrank."""
     before, after = answers.as_pod(old), answers.as_pod(new)
-    if before is None:
+    if before is None or after is None:
         return True
-    if after is None:
-        return bool(before.spec.node_name or before.status.nominated_node_name)
-    if not after.spec.node_name and after.metadata.uid != pod.uid:
-        return False
     requests, reduced = amounts(pod_requests(before)), amounts(pod_requests(after))
     watched = requests if after.metadata.uid == pod.uid else pod.requests
     return any(reduced.get(name, 0) < requests.get(name, 0) for name in watched)

@@ -224,8 +224,6 @@ class InterPodAffinity(Plugin):
         one = after or before
         if one is None or one.metadata.uid == pod.uid:
             return True
-        if not one.spec.node_name:
-            return False
         terms = terms_of(pod.shape)
 
         def meant(changed: Pod | None, wanted: Sequence[Term]) -> list[bool]:

@@ -229,7 +229,7 @@ class PodTopologySpread(Plugin):
         if one is None:
             return True
         own = one.metadata.uid == pod.uid
-        if not own and (not one.spec.node_name or one.metadata.namespace != pod.namespace):
+        if not own and one.metadata.namespace != pod.namespace:
             return False
         constraints = self._constraints(pod.shape)
 

@@ -73,7 +73,6 @@ def test_hint() -> None:
     assert hint is not None
     waiting = cluster.info(ported("TCP/127.0.0.1/80"))
     assert hint(waiting, ported("TCP//80", on="a"), None)
-    assert not hint(waiting, ported("TCP//80"), None)
     assert not hint(waiting, ported("UDP//80", on="a"), None)
     assert not hint(waiting, pod(on="a"), None)
 

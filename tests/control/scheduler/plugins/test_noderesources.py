@@ -166,7 +166,7 @@ def test_node_hint(old: Node | None, new: Node, wakes: bool) -> None:
     ("old", "new", "wakes"),
     [
         pytest.param(pod("x", on="a"), None, True, id="a pod left a node"),
-        pytest.param(pod("x"), None, False, id="a waiting pod is gone"),
+        pytest.param(pod("x"), None, True, id="a pod that was placed here, and not bound yet"),
         pytest.param(pod("x", cpu="2", on="a"), pod("x", cpu="1", on="a"), True, id="shrank"),
         pytest.param(pod("x", cpu="1", on="a"), pod("x", cpu="1", on="a"), False, id="as before"),
         pytest.param(pod("x", example__y="2", on="a"), pod("x", on="a"), False, id="shrank in what is not wanted"),
