@@ -31,6 +31,7 @@ from control.scheduler.plugins.coscheduling.cache import GangCache
 from control.scheduler.plugins.coscheduling.conditions import Conditions
 from control.scheduler.plugins.coscheduling.gang import Gang, GangGroup
 from control.scheduler.plugins.coscheduling.gathering import Gathering
+from control.scheduler.plugins.coscheduling.metrics import GangMetrics, job_size
 from control.scheduler.plugins.coscheduling.planning import NoPlan
 from control.scheduler.plugins.coscheduling.podgroups import PodGroupController
 from control.scheduler.plugins.coscheduling.turn import Turn
@@ -76,6 +77,15 @@ class Coscheduling(Plugin):
         self._conditions = Conditions(handle)
         self.gathering = Gathering(handle) if self.args.aware_network_topology else None
         self._controller: PodGroupController | None = None
+        self._metrics: GangMetrics | None = None
+        if self.args.enable_preemption:
+            log.warning("Gangs don't preempt in this build; enablePreemption has no effect", profile=handle.profile)
+        if handle.client is not None:
+            self._metrics = GangMetrics.of(handle.client.registry)
+            groups_of = self.gangs.groups
+            self._metrics.waiting_groups.set_function(
+                lambda: sum(bool(group.waiting_gang_ids) for group in groups_of.values())
+            )
         if handle.objects is not None:
             groups = handle.objects.informer(PodGroup)
             groups.add_handler(self.pod_group_set, lambda _, new: self.pod_group_set(new), self.pod_group_deleted)
@@ -370,6 +380,8 @@ class Coscheduling(Plugin):
         turn, self.turn = self.turn, None
         if turn is not None:
             seconds = self.handle.clock.monotonic() - turn.started
+            if self._metrics is not None:
+                self._metrics.turn_seconds.labels(reason, job_size(len(turn.attempted))).observe(seconds)
             log.debug("Gang group's turn ended", group=turn.group.id, reason=reason, seconds=round(seconds, 4))
 
     # -- around it ---------------------------------------------------------------------------------------------------

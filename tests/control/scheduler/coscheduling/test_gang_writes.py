@@ -1,0 +1,146 @@
+"""What Coscheduling writes: statuses of PodGroups, conditions of members that were never tried; and what it counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from control.scheduler.plugins.coscheduling.conditions import Conditions
+from control.scheduler.plugins.coscheduling.metrics import GangMetrics, job_size
+from control.scheduler.plugins.coscheduling.podgroups import PodGroupController
+from koordlet.api import wire
+from koordlet.api.core import Pod
+from koordlet.api.gates import Gate
+from koordlet.api.podgroup import PodGroup
+from koordlet.app.clock import FakeClock
+from koordlet.app.gates import FeatureGates
+from koordlet.kube import ConnectionFailed, NotFound
+from tests.control.scheduler.build import Cluster, node, pod
+
+
+class Server:
+    """The calls that are made of a client, and what it answers."""
+
+    registry = None
+
+    def __init__(self, pods: list[Pod] | None = None) -> None:
+        self.pods = pods or []
+        self.patches: list[tuple[str, str, Any]] = []
+        self.failures: list[Exception] = []
+
+    async def list(self, kind: type, namespace: str, *, label_selector: Mapping[str, str]) -> list[Pod]:
+        assert kind is Pod
+        return [
+            one
+            for one in self.pods
+            if one.metadata.namespace == namespace and label_selector.items() <= one.metadata.labels.items()
+        ]
+
+    async def patch(self, what: type, name: str, namespace: str, /, *, body: Any, **more: Any) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.patches.append((what.__name__, f"{namespace}/{name}", body["status"]))
+
+
+class Store:
+    def __init__(self, *groups: PodGroup) -> None:
+        self.groups = {f"{one.metadata.namespace}/{one.metadata.name}": one for one in groups}
+
+    def get(self, key: str) -> PodGroup | None:
+        return self.groups.get(key)
+
+    def list(self) -> list[PodGroup]:
+        return list(self.groups.values())
+
+
+def group(phase: str, **status: Any) -> PodGroup:
+    body = {
+        "metadata": {"name": "g", "namespace": "ns"},
+        "spec": {"minMember": 2},
+        "status": {"phase": phase, **status},
+    }
+    return wire.convert(body, PodGroup)
+
+
+def member(name: str, phase: str, on: str = "n") -> Pod:
+    labels = {"pod-group.scheduling.sigs.k8s.io": "g"}
+    return pod(name, namespace="ns", labels=labels, on=on, status={"phase": phase})
+
+
+def controller(server: Server, *groups: PodGroup) -> PodGroupController:
+    return PodGroupController(server, Store(*groups), workers=2, clock=FakeClock(auto=True))  # type: ignore[arg-type]
+
+
+async def test_the_status_is_written_once_and_only_what_changed() -> None:
+    server = Server([member("a", "Succeeded"), member("b", "Succeeded"), pod("other", namespace="ns")])
+    one = group("Running", running=2, scheduled=2)
+    await controller(server, one).sync("ns/g")
+    assert server.patches == [("PodGroup", "ns/g", {"phase": "Finished", "running": None, "succeeded": 2})]
+    await controller(server, group("Finished")).sync("ns/g")
+    await controller(server, group("Running", running=1, succeeded=1, scheduled=2)).sync("ns/unknown")
+    assert len(server.patches) == 1
+
+
+async def test_what_fails_is_tried_again() -> None:
+    server = Server([member("a", "Running"), member("b", "Running")])
+    server.failures = [ConnectionFailed("no route"), NotFound(404, "NotFound", "gone")]
+    made = controller(server, group("Scheduled", scheduled=2))
+    with pytest.raises(ConnectionFailed):
+        await made.sync("ns/g")
+    await made.sync("ns/g")  # gone meanwhile
+    await made.start()
+    for _ in range(200):
+        if server.patches:
+            break
+        await asyncio.sleep(0)
+    await made.stop()
+    assert server.patches == [("PodGroup", "ns/g", {"phase": "Running", "running": 2})]
+
+
+def telling(server: Server, *, gate: bool = True) -> Conditions:
+    cluster = Cluster(node("n"))
+    cluster.handle.client = server  # type: ignore[assignment]
+    cluster.handle.gates = FeatureGates({"GangPendingPodsConditionPatch": Gate(gate, "beta")})
+    cluster.handle.clock = FakeClock()
+    return Conditions(cluster.handle)
+
+
+async def test_members_that_were_never_tried_are_told() -> None:
+    server = Server()
+    conditions = telling(server)
+    conditions.tell([pod("a"), pod("b")], "the gang failed", "no victims")
+    await asyncio.gather(*conditions._tasks)
+    text = "0/1 nodes are available: the gang failed. no victims"
+    assert [(name, body["conditions"][0]["message"]) for _, name, body in server.patches] == [
+        ("default/a", text),
+        ("default/b", text),
+    ]
+    told = pod("a", status=server.patches[0][2])
+    conditions.tell([told], "the gang failed", "no victims")
+    assert not conditions._tasks
+    await conditions.stop()
+
+
+async def test_nobody_is_told_when_the_gate_is_off() -> None:
+    conditions = telling(Server(), gate=False)
+    conditions.tell([pod("a")], "x", "y")
+    assert not conditions._tasks
+
+
+@pytest.mark.parametrize(
+    ("members", "text"),
+    [(0, "0"), (1, "1-100"), (100, "1-100"), (101, "101-200"), (1000, "901-1000"), (1001, "1000+")],
+)
+def test_sizes_of_jobs(members: int, text: str) -> None:
+    assert job_size(members) == text
+
+
+def test_metrics_have_koordinators_names() -> None:
+    registry = CollectorRegistry()
+    GangMetrics.of(registry).turn_seconds.labels("gang is already succeed", "1-100").observe(0.2)
+    names = {family.name for family in registry.collect()}
+    assert names == {"scheduler_gang_schedule_cycle_duration_seconds", "scheduler_waiting_gang_group_number"}
