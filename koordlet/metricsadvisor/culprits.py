@@ -23,7 +23,6 @@ class CulpritWindow:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._last: Charges | None = None
-        self._pushed: Blames | None = None
         self._grown: deque[tuple[int, Blames]] = deque()
         """What was charged from this time to the next one's, or to `_last`."""
 
@@ -33,7 +32,6 @@ class CulpritWindow:
 
     def push(self, charges: Charges) -> None:
         """Take a reading; another source than before starts anew."""
-        self._pushed = None
         if self._last is None or self._last.source != charges.source:
             self._grown.clear()
         else:
@@ -57,9 +55,7 @@ class CulpritWindow:
         """As `until`, up to the last reading that was pushed."""
         if self._last is None or not self._grown:
             return None
-        if self._pushed is None:
-            self._pushed = _together([grown for _, grown in self._grown])
-        return self._pushed, (self._last.time_ns - self._grown[0][0]) / 1e9
+        return _together([grown for _, grown in self._grown]), (self._last.time_ns - self._grown[0][0]) / 1e9
 
 
 def _together(parts: list[Blames]) -> Blames:

@@ -85,6 +85,17 @@ def test_several_times_the_usual_is_trouble_below_the_absolute_limit(make):
     assert run(make, usual_is_high + [above] * 10)[-1][0] is State.QUIET  # twice the usual is not three times
 
 
+@pytest.mark.parametrize("learnt", [0, 120], ids=["nothing-learnt", "learnt"])
+def test_where_the_alarm_begins_is_a_score_of_one(make, learnt):
+    node, detector = make.node(make.container("web")), Detector()
+    for second in range(learnt + 1):
+        detector.step(node.evidence([0.04]), float(second), DEFAULT)
+    (level,) = detector.alarm_at(node.subjects, Resource.CPU, DEFAULT)
+    assert level == LIMIT if not learnt else DEFAULT.cpu.min_lost_percent / 100 <= level < LIMIT
+    detector.step(node.evidence([level]), learnt + 1.0, DEFAULT)
+    assert detector.scores[0, 0, 0] == pytest.approx(1.0, abs=0.01)
+
+
 def test_what_is_usual_is_not_learnt_from_trouble(make):
     node, detector = make.node(make.container("web")), Detector()
     for second in range(120):

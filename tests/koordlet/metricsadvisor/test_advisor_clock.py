@@ -15,6 +15,8 @@ from koordlet.metrics import Registries
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
 from koordlet.metricsadvisor.readings import Readings
 from koordlet.probes.openprobes import ProbeSet
+from koordlet.probes.schedstat import _sums_only
+from koordlet.probes.snapshot import SchedLatencySnapshot
 from koordlet.statesinformer.cgroupindex import CgroupIndex
 from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
 from koordlet.system.cgroup.batch import CgroupTable
@@ -140,3 +142,27 @@ def test_no_jump_leaves_a_trace_after_two_good_ticks(jumps: list[float]) -> None
     points = cache.query("container_cpu_usage", -1e9, 1e9)
     assert (points.values >= 0).all()
     assert (points.times[1:] >= points.times[:-1]).all()
+
+
+def test_every_other_reading_of_latency_is_left_out_while_all_is_calm() -> None:
+    made, _ = advisor(Machine())
+    source = Latency()
+    made._probes.sched_latency = source
+    for calm, readings in ((False, 4), (True, 2), (False, 4)):
+        made.calm, before = calm, source.read_so_far
+        for _ in range(4):
+            made.read_latency()
+        assert source.read_so_far - before == readings
+
+
+class Latency:
+    """A source of nothing that counts its readings."""
+
+    source = "schedstat"
+
+    def __init__(self) -> None:
+        self.read_so_far = 0
+
+    def read(self, matrix: bool = True) -> SchedLatencySnapshot:
+        self.read_so_far += 1
+        return _sums_only(self.source, {})
