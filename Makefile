@@ -45,6 +45,10 @@ soak: setup-test  ## koordlet with everything on, on a full node, for DURATION=1
 bench-manager: setup-test  ## koord-manager with 5,000 nodes and 100,000 pods, and its webhooks at 200 requests a second
 	@$(PY) scripts/bench.py manager webhook
 
+.PHONY: bench-scheduler
+bench-scheduler: setup-test  ## pods placed a second on 1,000, 5,000 and 10,000 nodes; memory with 100,000 pods
+	@$(PY) tests/scale/bench_scheduler.py
+
 .PHONY: bench-interference
 bench-interference: setup-test  ## who is named as culprit, in randomised trials: SEED=n TRIALS=40
 	@$(PY) tests/scale/bench_interference.py --seed $(or $(SEED),1) --trials $(or $(TRIALS),40)

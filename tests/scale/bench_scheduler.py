@@ -9,7 +9,6 @@ reserved; the API call that would follow is left out. Scenarios:
     spread       one shape, spread over zones (hard) and hosts (soft)
     anti         pods of 50 apps, each with required anti-affinity to itself by host
     loadaware    one shape, while NodeMetrics of 1 % of the nodes arrive every 100 placements
-    gangs        gangs of 64
     churn        one shape; every tenth placement is followed by a removal, every hundredth by a node's change
     memory       resident size of 10,000 nodes with 100,000 pods
 
@@ -34,9 +33,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from control.scheduler.cycle import Cycle
 from control.scheduler.failures import FitError
+from control.scheduler.objects import trim_pod
 from control.scheduler.pods import PodInfo
+from control.scheduler.transform import transform_pod
 from koordlet.api.core import Pod
+from koordlet.api.gates import SCHEDULER
+from koordlet.api.wire import decode, encode
+from koordlet.app.gates import FeatureGates
 from tests.control.scheduler.build import node, pod
+from tests.control.scheduler.loadreports import metric
 from tests.scale.figures import Figure, report
 from tests.scale.schedulerprofile import Bench, open_bench
 
@@ -139,6 +144,15 @@ def churn(bench: Bench, number: int, info: PodInfo) -> None:
         bench.cluster.table.set_node(bench_node(int(name.removeprefix("node-")), number))
 
 
+def live_load(bench: Bench, number: int, info: PodInfo) -> None:
+    """Reports of 1 % of the nodes arrive."""
+    if number % 100 == 0:
+        for _ in range(bench.nodes // 100):
+            name = f"node-{bench.random.randrange(bench.nodes)}"
+            cpu, memory_ = f"{bench.random.randrange(1, 16)}", f"{bench.random.randrange(1, 128)}Gi"
+            bench.reports.tell(metric(name, cpu, memory_, at=time.time()))
+
+
 def bench_node(number: int, version: int = 0) -> object:
     return node(
         f"node-{number}",
@@ -171,6 +185,7 @@ def scenarios(count: int) -> dict[str, tuple[list[Pod], Between | None]]:
         "mixed": (mixed(count), None),
         "spread": (spread(count // 2), None),
         "anti": (anti(count // 2), None),
+        "loadaware": (one_shape(count), live_load),
         "churn": (one_shape(count), churn),
     }
 
@@ -194,6 +209,62 @@ def run(name: str, nodes: int, count: int, *, profile: bool) -> Iterator[Figure]
     yield Figure(f"{label}_calibration", calibration(), "ms")
 
 
+def memory(nodes: int, count: int) -> Iterator[Figure]:
+    """A table of `nodes` with `count` pods of 1,000 workloads, decoded and trimmed as the process does."""
+    gates = FeatureGates(SCHEDULER)
+    template = encode(running())
+    gc.collect()
+    before = resident()
+    bench = open_bench(nodes, random.Random(SEED))
+    cache = bench.cycle.cache
+    with_nodes = resident()
+    for i in range(count):
+        body = template.replace(b"APP", b"web-%d" % (i % 1000)).replace(b"NODE", b"node-%d" % (i % nodes))
+        body = body.replace(b"NUMBER", b"%05d" % i)
+        cache.set_pod(trim_pod(transform_pod(decode(body, Pod), gates)))
+    gc.collect()
+    after = resident()
+    yield Figure(f"memory_{nodes}_nodes_{count}_pods", after, "MB", 2000.0 if count >= 100_000 else None)
+    yield Figure("memory_a_node", 1000 * (with_nodes - before) / nodes, "kB")
+    yield Figure("memory_a_pod", 1000 * (after - with_nodes) / count, "kB")
+
+
+def running() -> Pod:
+    """A pod as clusters are full of them: owned, with a token, tolerations, conditions and a container's status."""
+    at = "2026-01-01T00:00:00Z"
+    kinds = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "APP-6d4cf56db6", "uid": "APP", "controller": True}
+    started = {"name": "main", "image": "registry/APP:1", "containerID": "containerd://NUMBER", "ready": True}
+    return pod(
+        "APP-6d4cf56db6-NUMBER",
+        cpu="500m",
+        memory="512Mi",
+        labels={"app": "APP", "pod-template-hash": "6d4cf56db6", "koordinator.sh/qosClass": "LS"},
+        annotations={"prometheus.io/scrape": "true"},
+        on="NODE",
+        spec={
+            "volumes": [{"name": "kube-api-access-NUMBER", "projected": {"sources": []}}],
+            "tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}],
+            "priority": 9500,
+        },
+        metadata={"uid": "uid-NUMBER", "ownerReferences": [owner], "creationTimestamp": at},
+        status={
+            "phase": "Running",
+            "conditions": [{"type": kind, "status": "True", "lastTransitionTime": at} for kind in kinds],
+            "containerStatuses": [started],
+            "startTime": at,
+        },
+    )
+
+
+def resident() -> float:
+    """Megabytes of this process."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1000
+    raise OSError("/proc/self/status has no VmRSS")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--nodes", default="1000,5000,10000")
@@ -201,8 +272,13 @@ def main() -> int:
     parser.add_argument("--only", default="")
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
-    only = [name for name in args.only.split(",") if name] or list(scenarios(1))
+    only = [name for name in args.only.split(",") if name] or [*scenarios(1), "memory"]
     figures = []
+    if "memory" in only:  # first, while the process is small
+        only.remove("memory")
+        for figure in memory(10_000, 100_000):
+            print(figure, flush=True)
+            figures.append(figure)
     for nodes in map(int, args.nodes.split(",")):
         for name in only:
             for figure in run(name, nodes, args.pods, profile=args.profile):

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 from control.scheduler.cache import Cache
 from control.scheduler.cycle import Cycle
@@ -25,6 +29,24 @@ DEFAULTS = {
 }
 
 
+class Reports:
+    """Stands in for informers: nothing is there but what `tell` hands on."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[type, list[Callable[[Any], object]]] = defaultdict(list)
+
+    def informer(self, kind: type) -> Any:
+        def add_handler(on_add: Any = None, on_update: Any = None, on_delete: Any = None) -> None:
+            if on_add is not None:
+                self._handlers[kind].append(on_add)
+
+        return SimpleNamespace(add_handler=add_handler, list=list, get=lambda key: None)
+
+    def tell(self, obj: object) -> None:
+        for handler in self._handlers[type(obj)]:
+            handler(obj)
+
+
 @dataclass
 class Bench:
     """What a scenario runs in."""
@@ -33,6 +55,7 @@ class Bench:
     cycle: Cycle
     nodes: int
     random: random.Random
+    reports: Reports
 
 
 def open_bench(nodes: int, rng: random.Random) -> Bench:
@@ -41,6 +64,8 @@ def open_bench(nodes: int, rng: random.Random) -> Bench:
         labels = {"topology.kubernetes.io/zone": f"zone-{i % 5}", "pool": f"p{i % 4}"}
         cluster.table.set_node(node(f"node-{i}", cpu="32", memory="256Gi", pods=256, labels=labels))
     cluster.handle.rng = rng
+    reports = Reports()
+    cluster.handle.objects = reports  # type: ignore[assignment]
     cluster.handle.waiting = WaitingPods(SYSTEM_CLOCK)
     order = [
         "NodeUnschedulable", "NodeName", "TaintToleration", "NodeAffinity", "NodePorts", "NodeResourcesFit",
@@ -50,7 +75,9 @@ def open_bench(nodes: int, rng: random.Random) -> Bench:
     known = [name for name in order if name in PLUGINS]
     points = dict.fromkeys(("preFilter", "filter", "preScore", "score", "reserve", "permit"), known)
     framework = Framework(cluster.handle, _narrowed(points), PLUGINS, weights=DEFAULTS)
-    return Bench(cluster, Cycle(framework, Cache(cluster.table, cluster.shapes), cluster.handle.waiting), nodes, rng)  # type: ignore[arg-type]
+    return Bench(
+        cluster, Cycle(framework, Cache(cluster.table, cluster.shapes), cluster.handle.waiting), nodes, rng, reports
+    )  # type: ignore[arg-type]
 
 
 def _narrowed(points: dict[str, list[str]]) -> dict[str, list[str]]:
