@@ -105,7 +105,10 @@ class Scheduler:
             server=options.master or config.server,
         )  # fmt: skip
         self.client = Client(config, clock=clock, registry=self.registry)
-        self.events = EventRecorder(self.client, COMPONENT)
+        # Bindings by the thousand must not keep the lease waiting, nor Events bindings.
+        self.lease_client = Client(replace(config, qps=0), clock=clock, registry=self.registry)
+        self.event_client = Client(config, clock=clock, registry=self.registry)
+        self.events = EventRecorder(self.event_client, COMPONENT)
         self.assembly = Assembly(self.settings, options, gates, self.client, self.events, self.registry)
         self.elector = self._elector()
         self.leading = False
@@ -116,7 +119,8 @@ class Scheduler:
     async def run(self) -> int:
         """Start everything, schedule until a signal or a failure, stop everything."""
         runner, objects = self.runner, self.assembly.objects
-        runner.add_stop("api-client", self.client.close)
+        for client in (self.client, self.lease_client, self.event_client):
+            runner.add_stop("api-client", client.close)
         if self.options.port:
             self.server = self._pages()
             runner.add(self.server)
@@ -171,7 +175,7 @@ class Scheduler:
         identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}"
         try:
             elector = LeaderElector(
-                self.client,
+                self.lease_client,
                 lease.resource_namespace,
                 lease.resource_name,
                 identity,
