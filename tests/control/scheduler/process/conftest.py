@@ -20,6 +20,7 @@ from control.scheduler import manifests
 from control.scheduler.config.shipped import configuration
 from control.scheduler.options import Options
 from control.scheduler.process import Scheduler
+from control.slim import EMPTY_LIST, EMPTY_MAP
 from control.standalone.apiserver import ApiServer
 from koordlet.api import crdgen
 from koordlet.api.core import Event, Node, Pod
@@ -180,6 +181,7 @@ async def scheduler(world: World) -> AsyncIterator[Callable[..., Awaitable[Runni
             async def stop() -> None:
                 if not running.task.done():
                     await running.stop()
+                assert not EMPTY_LIST and not EMPTY_MAP, "somebody changed an object of a store"
 
             stack.push_async_callback(stop)
             return await running.leading() if wait else running
