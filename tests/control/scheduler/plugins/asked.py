@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from control.scheduler.plugin import CycleState, Plugin
+from control.scheduler.plugins.answers import FEW
 from control.scheduler.pods import PodInfo
 from control.scheduler.status import Status
 from koordlet.api.core import Pod
@@ -37,6 +38,8 @@ def filtered(plugin: Plugin, cluster: Cluster, pod: Pod | PodInfo) -> dict[str, 
         assert [plugin.reasons.status(n) for n in few] == [plugin.reasons.status(whole[row]) for row in group]
     every = plugin.filter(state, info, np.array(rows, np.intp))
     assert every.tolist() == whole[rows].tolist()
+    many = rows * (FEW // max(len(rows), 1) + 1)
+    assert plugin.filter(state, info, np.array(many, np.intp)).tolist() == whole[many].tolist()
     return {table.names[row]: said(plugin.reasons.status(whole[row])) for row in rows}
 
 
@@ -53,6 +56,8 @@ def scored(plugin: Plugin, cluster: Cluster, pod: Pod | PodInfo, *names: str) ->
     assert raw.dtype == np.int64
     assert len(raw) == table.size
     assert plugin.score(state, info, rows).tolist() == raw[rows].tolist()
+    many = np.tile(rows, FEW // max(len(rows), 1) + 1)
+    assert plugin.score(state, info, many).tolist() == raw[many].tolist()
     for row in rows:
         assert plugin.score(state, info, np.array([row], np.intp)).tolist() == [raw[row]]
     final = raw[rows]
