@@ -1,8 +1,8 @@
 """A small latency-sensitive service: one thread, one request at a time, as `python service.py SOCKET PAGES DISK`.
 
 A request is one byte: `c` computes for about a millisecond, `m` reads some pages of a file that is mapped (PAGES) and
-computes a little, `d` reads 4 KiB of DISK past the page cache. The answer says when it began and ended and how much CPU
-time it took. Runs in the pod's container; imports nothing of ours.
+computes a little, `d` reads 4 KiB of DISK past the page cache, `w` every page of PAGES, `n` does nothing. The answer
+says when it began and ended and how much CPU time it took. Runs in the pod's container; imports nothing of ours.
 """
 
 from __future__ import annotations

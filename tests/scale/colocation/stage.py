@@ -187,8 +187,7 @@ class Stage:
         food = str(self.scratch / "food") if kind == "disk" else self._food
         with self._short_of_memory(kind == "memory"):
             try:
-                if kind == "memory":
-                    self._warm()
+                self._ready(warm=kind == "memory")
                 for pod in self.hogs[phase]:
                     running += [self._run(pod.container_dirs[0], *hog, food) for hog in HOGS[kind]]
                 time.sleep(HEAD_START)
@@ -298,11 +297,11 @@ class Stage:
             for watcher in watchers:
                 self._end(watcher)
 
-    def _warm(self) -> None:
-        """The service has its pages in memory."""
+    def _ready(self, warm: bool) -> None:
+        """The service has worked off what an earlier client left, and has its pages in memory if `warm`."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
             sock.connect(self.socket)
-            sock.send(b"w")
+            sock.send(b"w" if warm else b"n")
             sock.recv(64)
 
     def _counters(self, phase: str) -> tuple[float, ...]:
