@@ -48,6 +48,9 @@ log = get_logger(__name__)
 PROMISED: Final = frozenset((*ARGS, *DEFAULT_PLUGINS))
 """Names that are no mistake in a configuration, built or not."""
 
+SHAPES_SECONDS: Final = 300.0
+"""How often shapes without pods are forgotten: every ReplicaSet and Job has its own."""
+
 
 def implements(plugin: str, point: str) -> bool:
     """Whether a plugin of this build does anything at an extension point."""
@@ -166,7 +169,11 @@ class Assembly:
             clock=self._clock, registry=self._registry,
         )  # fmt: skip
         controllers = [p for name, p in self.plugins.items() if enabled(name, self.options.controller_plugins)]
-        services: list[_Startable] = [self.reporter, self.feed, sweep, *controllers]
+        shapes = Periodic(
+            "scheduler-shapes", SHAPES_SECONDS, self.forget_shapes, immediate=False, clock=self._clock,
+            registry=self._registry,
+        )  # fmt: skip
+        services: list[_Startable] = [self.reporter, self.feed, sweep, shapes, *controllers]
         log.info("Scheduling begins", nodes=self.table.nodes_alive, pods=len(self.cache.pods), **self.queue.counts())
         try:
             for service in services:
@@ -178,6 +185,12 @@ class Assembly:
             await self.evictor.stop()
             for service in reversed(services):
                 await service.stop()
+
+    def forget_shapes(self) -> None:
+        """Forget what was compiled for pods that are gone; due every few minutes."""
+        used = {pod.shape.id for pod in self.cache.pods.values()}
+        used.update(pod.shape.id for pod in self.queue.pods())
+        self.shapes.keep(used)
 
     def _evicted(self, uid: str) -> None:
         """All deletions for a preemptor are through: it may be tried again."""

@@ -54,6 +54,13 @@ async def test_pods_are_placed_and_told_of(world: Any, scheduler: Any, until: An
     metrics = (await running.page("/metrics"))[1]
     assert 'scheduler_schedule_attempts_total{profile="koord-scheduler",result="scheduled"} 3.0' in metrics
     assert 'scheduler_cache_size{type="pods"} 3.0' in metrics
+    assembly = running.scheduler.assembly
+    before = len(assembly.shapes)
+    for name in ("b", "late"):
+        await world.delete_pod(name)
+    await until(lambda: len(assembly.cache.pods) == 1)
+    assembly.forget_shapes()
+    assert len(assembly.shapes) == 1 < before
     assert await running.stop() == 0
 
 
