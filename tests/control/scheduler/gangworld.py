@@ -131,6 +131,16 @@ class GangWorld:
             self.queue.add(self.cluster.info(one))
             self.gangs.pod_added(one)
 
+    def restore(self, pods: Iterable[Pod]) -> None:
+        """Start over what another scheduler left: its pods in some order, bound or not."""
+        for one in pods:
+            if one.spec.node_name:
+                self.pods[one.metadata.key] = one
+                self.cache.set_pod(one)
+                self.gangs.pod_added(one)
+            else:
+                self.create(one)
+
     def bind(self, pod: PodInfo, node: str) -> Status:
         old = self.pods.get(pod.key)
         if pod.name in self.refused:

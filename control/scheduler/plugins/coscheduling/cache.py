@@ -48,7 +48,9 @@ class GangCache:
         if not name or (is_terminated(pod) and not pod.spec.node_name):
             return []
         gang = self._seen(name, pod)
-        return self._with_freed([pod.metadata.key] if gang.complete and not pod.spec.node_name else [])
+        if not gang.complete:
+            return self._with_freed([])
+        return self._with_freed(self._one_pending(gang) if pod.spec.node_name else [pod.metadata.key])
 
     def pod_updated(self, old: Pod, new: Pod) -> list[str]:
         before, name = params.gang_id(old), params.gang_id(new)
