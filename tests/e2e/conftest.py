@@ -74,7 +74,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             "--koordlet-port=0",
             "--manager-port=0",
             "--webhook-port=0",
-                "--scheduler-port=0",
+            "--scheduler-port=0",
             f"--bpf-pin-dir=/sys/fs/bpf/koord-e2e-{os.getpid()}",
         ]
         up = [*koordctl, "up", f"--state-dir={state}", "--report-interval=30", "--aggregate-duration=60", *ports]
