@@ -87,7 +87,13 @@ class Loop:
     async def run(self, feed: Feed) -> None:
         """Schedule until cancelled."""
         while True:
-            self.work(await feed.pop_run(RUN))
+            pods = await feed.pop_run(RUN)
+            until = self._clock.monotonic() + SLICE_SECONDS
+            for pod in pods:
+                self.work([pod])
+                if self._clock.monotonic() >= until:
+                    await asyncio.sleep(0)
+                    until = self._clock.monotonic() + SLICE_SECONDS
             await asyncio.sleep(0)
 
     def work(self, pods: list[PodInfo]) -> None:
@@ -103,7 +109,7 @@ class Loop:
     def schedule(self, pod: PodInfo) -> Placement | None:
         """One cycle. None: the pod was dropped, or goes back to the queue."""
         cycle = self.cycles.get(pod.shape.scheduler)
-        if cycle is None or pod.terminating or pod.uid in self.cache.pods:
+        if cycle is None or pod.terminating or pod.uid in self.cache.pods or pod.uid not in self.queue:
             self.queue.done(pod.uid)
             return None
         begun = self._clock.monotonic()
