@@ -17,13 +17,13 @@ from control.scheduler.cache import Cache
 from control.scheduler.config.args import ARGS
 from control.scheduler.config.load import Settings
 from control.scheduler.config.plugins import DEFAULT_PLUGINS
-from control.scheduler.cycle import Cycle, Placement
+from control.scheduler.cycle import Placement
 from control.scheduler.evicting import BackgroundEvictor
 from control.scheduler.explaining import explain
 from control.scheduler.framework import POINTS, Framework
 from control.scheduler.handle import Handle
 from control.scheduler.loop import Loop
-from control.scheduler.metrics import SchedulerMetrics, StateGauges
+from control.scheduler.metrics import BindingTimes, SchedulerMetrics, StateGauges
 from control.scheduler.monitor import Monitor
 from control.scheduler.objects import StoreObjects
 from control.scheduler.options import Options, enabled
@@ -34,6 +34,7 @@ from control.scheduler.queue import Feed, QueueProfile, SchedulingQueue
 from control.scheduler.reporting import UserReporter
 from control.scheduler.selectors import PodCounters
 from control.scheduler.table import NodeTable
+from control.scheduler.timing import MeasuredCycle
 from control.scheduler.waiting import WaitingPods
 from control.scheduler.watching import Watching
 from koordlet.api.core import Pod
@@ -93,13 +94,14 @@ class Assembly:
         self.objects = StoreObjects(client, gates)
         self._pods = self.objects.informer(Pod)
         self.metrics = SchedulerMetrics.of(registry)
-        self.watching = Watching(self.objects, self.cache)
+        self.watching = Watching(self.objects, self.cache, self.metrics.handled.observe)
         self.evictor = BackgroundEvictor(client, events, self._clock, self.metrics.eviction_failures, self._evicted)
         self.frameworks: dict[str, Framework] = {}
         for profile in settings.profiles:
             handle = Handle(
                 self.table, self.shapes, self.counters, profile=profile.name, clock=self._clock, gates=gates,
                 client=client, events=events, objects=self.objects, waiting=self.waiting, evictor=self.evictor,
+                preempting=self.metrics.preempting,
             )  # fmt: skip
             self.frameworks[profile.name] = Framework(
                 handle, profile.enabled.points, PLUGINS, args=profile.args, weights=profile.enabled.weights,
@@ -115,6 +117,7 @@ class Assembly:
             max_backoff=given.pod_max_backoff_seconds,
             leftover_seconds=options.pod_max_in_unschedulable_pods_duration,
             incoming=lambda queue, event: self.metrics.incoming.labels(queue, event).inc(),
+            hint_timed=self.metrics.hints.observe,
         )
         for framework in self.frameworks.values():
             framework.handle.queue = self.queue
@@ -127,11 +130,18 @@ class Assembly:
         self.reporter = UserReporter(
             client, events, self.metrics, self.monitor, self._clock, self._pods.get, log_failures=options.debug_filters
         )
-        cycles = {name: Cycle(framework, self.cache, self.waiting) for name, framework in self.frameworks.items()}
+        cycles = {
+            name: MeasuredCycle(framework, self.cache, self.waiting) for name, framework in self.frameworks.items()
+        }
+        for cycle in cycles.values():
+            cycle.probe = self.metrics.probe(cycle.framework)
+            self.metrics.evaluations.add(cycle.framework, cycle.evaluations)
         self.loop = WatchedLoop(
             cycles, self.cache, self.queue, clock=self._clock, reporter=self.reporter, current=self._pods.get
         )
         self.loop.monitor = self.monitor
+        for name, binder in self.loop.binders.items():
+            binder.timings = BindingTimes(self.metrics, name)
         self.feed = Feed(self.queue, clock=self._clock, registry=registry)
         self.watching.route(self.queue, self.frameworks, lambda uid: self.waiting.reject(uid, "", "removed"))
         self._gauges()

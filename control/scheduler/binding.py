@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import perf_counter
 from typing import Protocol
 
 import msgspec
@@ -35,11 +36,21 @@ class Outcomes(Protocol):
         """Everything is taken back; the pod is to be queued again."""
 
 
+class BindTimings(Protocol):
+    """Told how long things take while pods are bound."""
+
+    def permit_waited(self, status: Status, seconds: float) -> None: ...
+
+    def took(self, plugin: str, point: str, status: Status, seconds: float) -> None:
+        """A plugin at PreBind, Bind or PostBind, of a pod whose cycle was measured."""
+
+
 class Binder:
     """Binding tasks of one profile. `current`: None leaves the last-minute check out."""
 
     def __init__(self, cycle: Cycle, outcomes: Outcomes, current: Current | None = None) -> None:
         self._cycle, self._outcomes, self._current = cycle, outcomes, current
+        self.timings: BindTimings | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -75,15 +86,20 @@ class Binder:
             return
         self._outcomes.bound(placement)
         for plugin in self._cycle.framework.post_bind:
+            begun = perf_counter()
             try:
                 await plugin.post_bind(placement.state, placement.pod, placement.row)
+                self._took(placement, plugin.name, "PostBind", SUCCESS, begun)
             except Exception as failure:  # the pod is bound whatever a plugin makes of it
                 log.exception("PostBind failed", pod=placement.pod.key, plugin=plugin.name, err=failure)
 
     async def _bind(self, placement: Placement) -> Status:
         pod, state, framework = placement.pod, placement.state, self._cycle.framework
         if placement.parked:
+            begun = perf_counter()
             status = await self._cycle.waiting.wait(pod.uid)
+            if self.timings is not None:
+                self.timings.permit_waited(status, perf_counter() - begun)
             if not status.ok:
                 return status
         self._outcomes.binding(placement)
@@ -94,7 +110,9 @@ class Binder:
         if not status.ok:
             return status
         for plugin in framework.bind:
+            begun = perf_counter()
             status = await plugin.bind(state, pod, placement.node)
+            self._took(placement, plugin.name, "Bind", status, begun)
             if status.code is not Code.SKIP:
                 return status.by(plugin.name)
         return error("no bind plugin took the pod")
@@ -119,7 +137,9 @@ class Binder:
             return SUCCESS
         changed = _copy(original)
         for plugin in framework.pre_bind:
+            begun = perf_counter()
             status = await plugin.pre_bind(placement.state, placement.pod, placement.row, changed)
+            self._took(placement, plugin.name, "PreBind", status, begun)
             if not status.ok and not status.skipped:
                 return status.by(plugin.name)
         if changed == original:
@@ -129,6 +149,10 @@ class Binder:
             if not status.skipped:
                 return status.by(patcher.name)
         return error("plugins changed the pod, but none that sends the change (DefaultPreBind) is enabled at preBind")
+
+    def _took(self, placement: Placement, plugin: str, point: str, status: Status, begun: float) -> None:
+        if placement.state.measured and self.timings is not None:
+            self.timings.took(plugin, point, status, perf_counter() - begun)
 
 
 def _copy(pod: Pod) -> Pod:

@@ -10,6 +10,7 @@ an explicit `percentageOfNodesToScore` limits how many feasible nodes are scored
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -27,6 +28,8 @@ from control.scheduler.status import SUCCESS, Code, Status, error, unresolvable
 from control.scheduler.waiting import WaitingPods
 
 MIN_FEASIBLE = 100
+FILTERED, SCORED = -2, -1
+"""How far a cycle came: to Filter (no node fits, or one only), or to Score."""
 
 
 class CycleFailed(Exception):
@@ -65,6 +68,8 @@ class Cycle:
         self._by_node = tuple(s for s in others if s.plugin.reads is Reads.NODE and not s.by_row)
         self._by_pods = tuple(s for s in others if s not in self._by_node)
         self._next_start = 0
+        self.evaluations: Counter[tuple[frozenset[str], frozenset[str], int]] = Counter()
+        """Cycles, by who was skipped and how far they came: see `timing.Evaluations`."""
         framework.handle.fits = self.fits
 
     # -- the whole ---------------------------------------------------------------------------------------------------
@@ -75,7 +80,9 @@ class Cycle:
         try:
             try:
                 placement = self._choose(state, pod)
+                self._count(state, FILTERED if placement.feasible == 1 else SCORED)
             except FitError as failure:
+                self._count(state, FILTERED if failure.pre_filter is None else self._asked(failure.pre_filter))
                 self._post_filter(state, pod, failure)
                 raise
             except ScoreOutOfRange as failure:
@@ -103,6 +110,14 @@ class Cycle:
         else:
             row = self._best(feasible, self._totals(state, pod, remembered, feasible))
         return Placement(pod, row, table.names[row], state, table.nodes_alive, len(feasible))
+
+    def _count(self, state: CycleState, reached: int) -> None:
+        self.evaluations[frozenset(state.skip_filter), frozenset(state.skip_score), reached] += 1
+
+    def _asked(self, status: Status) -> int:
+        """How many PreFilter plugins were asked until one rejected the pod."""
+        names = [plugin.name for plugin in self.framework.pre_filter]
+        return names.index(status.plugin) + 1 if status.plugin in names else len(names)
 
     # -- filtering ---------------------------------------------------------------------------------------------------
 

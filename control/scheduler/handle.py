@@ -94,5 +94,7 @@ class Handle:
     framework: Framework | None = None
     fits: Callable[[Any, PodInfo, int], Status] | None = None
     """(state, pod, row): what the Filter plugins say of the row as the table stands, nominated pods included."""
+    preempting: Callable[[int], object] | None = None
+    """Told of each attempt to preempt (0), and of how many victims one found."""
     plugin: Callable[[str], Any] | None = None
     """Another plugin of the same profile, by name; None when it is not enabled."""

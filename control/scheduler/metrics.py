@@ -9,6 +9,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from control.scheduler.framework import Framework
+from control.scheduler.status import Status
+from control.scheduler.timing import Evaluations, Probe, SecondsHistogram
 from koordlet.app.metrics import MetricSet, UnsuffixedCounter
 
 _P: Final = "scheduler_"
@@ -55,8 +58,60 @@ class SchedulerMetrics(MetricSet):
         self.timeouts = UnsuffixedCounter(
             _P + "scheduling_timeout", "Attempts that took too long.", ["profile"], registry=registry
         )
+        self.preemption_attempts = counter("preemption_attempts_total", "Attempts to make room by preemption.")
+        self.preemption_victims = histogram(
+            "preemption_victims", "Pods that one preemption removes.", exponential(1, 2, 7)
+        )
+        self.permit_wait = histogram("permit_wait_duration_seconds", "Time of a wait at Permit.", seconds, "result")
+
+        def quick(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> SecondsHistogram:
+            return SecondsHistogram(registry, _P + name, text, labels, buckets)
+
+        self.points = quick(
+            "framework_extension_point_duration_seconds", "Time of all plugins at an extension point (sampled).",
+            exponential(0.0001, 2, 12), "extension_point", "status", "profile",
+        )  # fmt: skip
+        plugin_seconds = exponential(1e-5, 1.5, 20)
+        self.plugins = quick(
+            "plugin_execution_duration_seconds", "Time of a plugin at an extension point (sampled).",
+            plugin_seconds, "plugin", "extension_point", "status",
+        )  # fmt: skip
+        self.hints = quick(
+            "queueing_hint_execution_duration_seconds", "Time of a queueing hint (sampled).",
+            plugin_seconds, "plugin", "event", "hint",
+        )  # fmt: skip
+        self.handled = quick(
+            "event_handling_duration_seconds", "Time of telling the queue of an event.",
+            exponential(0.0001, 2, 12), "event",
+        )  # fmt: skip
+        self.evaluations = Evaluations(registry)
         self.eviction_failures = counter("preemption_failures_total", "Victims that could not be removed.")
         self.patch_failures = counter("pod_status_patch_failures_total", "Conditions that could not be written.")
+
+    def preempting(self, victims: int) -> None:
+        """An attempt to preempt begins (0), or has found victims."""
+        if victims:
+            self.preemption_victims.observe(victims)
+        else:
+            self.preemption_attempts.inc()
+
+    def probe(self, framework: Framework) -> Probe:
+        """What times the plugins of a profile."""
+        return Probe(framework, self.plugins, self.points)
+
+
+class BindingTimes:
+    """What the bindings of a profile are told to (`binding.BindTimings`)."""
+
+    def __init__(self, metrics: SchedulerMetrics, profile: str) -> None:
+        self._metrics, self._profile = metrics, profile
+
+    def permit_waited(self, status: Status, seconds: float) -> None:
+        self._metrics.permit_wait.labels(status.code_name).observe(seconds)
+
+    def took(self, plugin: str, point: str, status: Status, seconds: float) -> None:
+        self._metrics.plugins.observe((plugin, point, status.code_name), seconds)
+        self._metrics.points.observe((point, status.code_name, self._profile), seconds)
 
 
 class StateGauges(Collector):

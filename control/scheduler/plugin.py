@@ -78,6 +78,8 @@ class CycleState:
     """uids of pods that are planned together: their nominations don't block each other (spec 05 §5.5)."""
     of_job: Callable[[PodInfo], bool] | None = None
     """Whether a pod belongs to the same job: releasing this pod does not help it, and would go on for ever."""
+    measured: bool = False
+    """Whether what plugins do while the pod is bound is timed."""
     undo: list[Callable[[], None]] = field(default_factory=list)
     """Called, last first, when the synchronous part of the cycle is over; `Trial.undo` of a restored reservation."""
 

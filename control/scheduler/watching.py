@@ -10,6 +10,7 @@ one plugin rejected and whose node another plugin refuses as well would never he
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import Any, Final
 
 from control.scheduler.cache import Cache
@@ -29,7 +30,11 @@ NODE_DELETE: Final = Event("Node", "Delete")
 class Watching:
     """See the module text. `reject(uid)` ends the wait at Permit of a pod that was deleted."""
 
-    def __init__(self, objects: StoreObjects, cache: Cache) -> None:
+    def __init__(
+        self, objects: StoreObjects, cache: Cache, handled: Callable[[tuple[str, ...], float], object] | None = None
+    ) -> None:
+        """`handled((event,), seconds)`: how long the queue took over an event."""
+        self._handled = handled or (lambda event, seconds: None)
         self._objects, self._cache, self._table = objects, cache, cache.table
         self._queue: SchedulingQueue | None = None
         self._frameworks: Mapping[str, Framework] = {}
@@ -52,13 +57,22 @@ class Watching:
                 self._route_other(kind.__name__, informer)
 
     def _route_other(self, kind: str, informer: Any) -> None:
-        queue = self._routed()
         added, updated, deleted = (Event(kind, action) for action in ("Add", "Update", "Delete"))
         informer.add_handler(
-            lambda new: queue.move(added, None, new),
-            lambda old, new: queue.move(updated, old, new),
-            lambda old: queue.move(deleted, old, None),
+            lambda new: self._move(added, None, new),
+            lambda old, new: self._move(updated, old, new),
+            lambda old: self._move(deleted, old, None),
         )
+
+    def _move(self, event: Event, old: Any, new: Any) -> None:
+        begun = perf_counter()
+        self._routed().move(event, old, new)
+        self._handled((event.resource + event.action,), perf_counter() - begun)
+
+    def _add(self, pod: Pod) -> None:
+        begun = perf_counter()
+        self._routed().add(self._cache.shapes.info(pod))
+        self._handled(("UnscheduledPodAdd",), perf_counter() - begun)
 
     def _routed(self) -> SchedulingQueue:
         if self._queue is None:
@@ -102,7 +116,7 @@ class Watching:
         if pod.spec.node_name:
             self._assigned(pod, self._before)
         elif pod.spec.scheduler_name in self._frameworks and pod.metadata.uid not in self._cache.assumed:
-            self._routed().add(self._cache.shapes.info(pod))
+            self._add(pod)
 
     def _pod_updated(self, old: Pod, new: Pod) -> None:
         queue, uid = self._routed(), new.metadata.uid
@@ -139,10 +153,10 @@ class Watching:
         if now is None:
             return
         if before is None:
-            queue.move(POD_ADD, None, now)
+            self._move(POD_ADD, None, now)
         else:
             for event in pod_changes(before, now, "AssignedPod"):
-                queue.move(event, before, now)
+                self._move(event, before, now)
 
     def _gone(self, pod: Pod, before: PodInfo | None) -> None:
         queue, uid = self._routed(), pod.metadata.uid
@@ -151,19 +165,19 @@ class Watching:
             queue.delete(record.pod)
         self._reject(uid)
         if before is not None or pod.spec.node_name:
-            queue.move(POD_DELETE, before or self._cache.shapes.info(pod), None)
+            self._move(POD_DELETE, before or self._cache.shapes.info(pod), None)
 
     # -- the queue, last: nodes --------------------------------------------------------------------------------------
 
     def _node_added(self, node: Node) -> None:
-        self._routed().move(NODE_ADD, None, node)
+        self._move(NODE_ADD, None, node)
 
     def _node_updated(self, old: Node, new: Node) -> None:
         for event in self._node_events:
-            self._routed().move(event, old, new)
+            self._move(event, old, new)
 
     def _node_deleted(self, node: Node) -> None:
-        self._routed().move(NODE_DELETE, node, None)
+        self._move(NODE_DELETE, node, None)
 
 
 def _images(node: Node) -> object:

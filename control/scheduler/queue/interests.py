@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from time import perf_counter
 from typing import Any, Final
 
 from control.scheduler.plugin import Event, Interest, Plugin
@@ -21,6 +22,12 @@ log = get_logger(__name__)
 ANY: Final = "*"
 _WHOLE: Final = frozenset(("Add", "Delete", "Update"))
 _PODS: Final = frozenset(("AssignedPod", "UnscheduledPod"))
+
+
+HintTimed = Callable[[tuple[str, ...], float], object]
+"""((plugin, event, `Queue` or `QueueSkip`), seconds): how long a hint took."""
+EVERY: Final = 10
+"""One hint of so many is timed."""
 
 
 class Verdict(IntEnum):
@@ -65,8 +72,9 @@ def concerns(interest: Interest, event: Event) -> bool:
 class Interests:
     """The interests of all profiles, and the verdict on events."""
 
-    def __init__(self, profiles: Mapping[str, QueueProfile]) -> None:
-        self._profiles = profiles
+    def __init__(self, profiles: Mapping[str, QueueProfile], timed: HintTimed | None = None) -> None:
+        self._profiles, self._timed = profiles, timed
+        self._asked = 0
         self._found: dict[tuple[str, str, Event], list[Interest]] = {}
         self._wanted: dict[Event, bool] = {}
 
@@ -98,8 +106,15 @@ class Interests:
         for interest in self.of(pod.shape.scheduler, plugin, event):
             if interest.hint is None:
                 return True
+            self._asked += 1
+            measured = self._timed is not None and self._asked % EVERY == 0
+            begun = perf_counter() if measured else 0.0
             try:
-                if interest.hint(pod, old, new):
+                helps = interest.hint(pod, old, new)
+                if measured and self._timed is not None:
+                    labels = (plugin, event.resource + event.action, "Queue" if helps else "QueueSkip")
+                    self._timed(labels, perf_counter() - begun)
+                if helps:
                     return True
             except Exception as error:
                 log.exception("Queueing hint failed", plugin=plugin, pod=pod.key, err=error)

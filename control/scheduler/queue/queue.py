@@ -14,7 +14,7 @@ from control.scheduler.plugin import Event
 from control.scheduler.pods import PodInfo
 from control.scheduler.queue.changes import EVERYTHING, pod_changes
 from control.scheduler.queue.inflight import Happening, InFlight
-from control.scheduler.queue.interests import Interests, QueueProfile, Verdict
+from control.scheduler.queue.interests import HintTimed, Interests, QueueProfile, Verdict
 from control.scheduler.queue.lane import Lane
 from control.scheduler.queue.nominations import Nominations
 from control.scheduler.queue.record import Place, Record
@@ -40,6 +40,7 @@ class SchedulingQueue:
         leftover_seconds: float = LEFTOVER_SECONDS,
         ready: Callable[[], None] | None = None,
         incoming: Callable[[str, str], None] | None = None,
+        hint_timed: HintTimed | None = None,
     ) -> None:
         """`incoming(queue, event)` is told of every arrival: active, backoff, unschedulable or gated, and why."""
         self._profiles = profiles
@@ -47,7 +48,7 @@ class SchedulingQueue:
         self._initial, self._longest, self._leftover = initial_backoff, max_backoff, leftover_seconds
         self.ready = ready
         self._incoming = incoming
-        self._interests = Interests(profiles)
+        self._interests = Interests(profiles, hint_timed)
         self._records: dict[str, Record] = {}
         self._uids: dict[str, str] = {}
         self._active = Lane(Place.ACTIVE)

@@ -39,6 +39,8 @@ class DefaultPreemption(Plugin):
         return SUCCESS
 
     def post_filter(self, state: CycleState, pod: PodInfo, failure: FitError) -> PostFilterResult:
+        if self.handle.preempting is not None:
+            self.handle.preempting(0)
         reason = self._ineligible(pod, failure)
         if reason:
             return PostFilterResult(unschedulable(f"preemption: {reason}"))
@@ -49,6 +51,8 @@ class DefaultPreemption(Plugin):
         chosen = best(found)
         node = self.table.names[chosen.row]
         self._make_room(pod, node, chosen.pods)
+        if self.handle.preempting is not None:
+            self.handle.preempting(len(chosen.pods))
         return PostFilterResult(SUCCESS, nominated=node)
 
     def _ineligible(self, pod: PodInfo, failure: FitError) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,16 @@ async def test_pods_are_placed_and_told_of(world: Any, scheduler: Any, until: An
     metrics = (await running.page("/metrics"))[1]
     assert 'scheduler_schedule_attempts_total{profile="koord-scheduler",result="scheduled"} 3.0' in metrics
     assert 'scheduler_cache_size{type="pods"} 3.0' in metrics
+    families = set(re.findall(r"^# TYPE (scheduler_\w+) ", metrics, re.MULTILINE))
+    served = {name for name in families if not name.endswith("_created")}
+    ours, others = ((ROOT / "docs" / name).read_text() for name in ("scheduler.md", "scheduler-plugins.md"))
+    told = set(re.findall(r"`(scheduler_\w+)", ours[ours.index("## Metrics") :]))
+    assert told <= served
+    assert served <= told | set(re.findall(r"`(scheduler_\w+)", others))
+    evaluation = 'scheduler_plugin_evaluation_total{extension_point="Filter",plugin="NodeName",profile="koord-scheduler"}'
+    assert evaluation not in metrics  # nobody asks for a node by name
+    assert evaluation.replace("NodeName", "NodeResourcesFit") in metrics
+    assert 'scheduler_event_handling_duration_seconds_count{event="AssignedPodDelete"}' in metrics
     assembly = running.scheduler.assembly
     before = len(assembly.shapes)
     for name in ("b", "late"):
@@ -96,12 +107,15 @@ async def test_the_important_take_the_place_of_others(world: Any, scheduler: Any
     classes = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
     await world.apply({**classes, "metadata": {"name": "high"}, "value": 1000})
     await world.node("n1", cpu="1")
-    await scheduler()
+    running = await scheduler()
     await world.pod("low", terminationGracePeriodSeconds=0)
     await until(lambda: world.bound("low"))
     await world.pod("high", priorityClassName="high")
     placed = await until(lambda: world.bound("high"))
     assert placed == {"high": "n1"}
+    metrics = (await running.page("/metrics"))[1]
+    assert "scheduler_preemption_attempts_total 1.0" in metrics
+    assert "scheduler_preemption_victims_sum 1.0" in metrics
 
 
 async def test_a_gang_is_placed_whole_or_not_at_all(world: Any, scheduler: Any, until: Any) -> None:

@@ -1,0 +1,96 @@
+"""What plugins take is told of every tenth cycle, and who was asked of all of them (spec 05 §16.2)."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import suppress
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from control.scheduler.cache import Cache
+from control.scheduler.cycle import CycleFailed
+from control.scheduler.failures import FitError
+from control.scheduler.framework import Framework
+from control.scheduler.metrics import SchedulerMetrics, exponential
+from control.scheduler.timing import EVERY, MeasuredCycle, Probe, SecondsHistogram
+from control.scheduler.waiting import WaitingPods
+from koordlet.api.core import Pod
+from koordlet.app.clock import SYSTEM_CLOCK
+from tests.control.scheduler.build import Cluster, node, pod
+from tests.control.scheduler.toys import POINTS, TOYS
+
+
+def measured(cluster: Cluster, registry: CollectorRegistry) -> MeasuredCycle:
+    framework = Framework(cluster.handle, POINTS, TOYS)
+    metrics = SchedulerMetrics.of(registry)
+    cycle = MeasuredCycle(framework, Cache(cluster.table, cluster.shapes), WaitingPods(SYSTEM_CLOCK))
+    ticks = itertools.count()
+    cycle.probe = Probe(framework, metrics.plugins, metrics.points, lambda: float(next(ticks)))
+    metrics.evaluations.add(framework, cycle.evaluations)
+    return cycle
+
+
+def test_every_tenth_cycle_is_measured_and_leaves_nothing_behind() -> None:
+    registry, cluster = CollectorRegistry(), Cluster(node("a"), node("b"))
+    cycle = measured(cluster, registry)
+    own = {name: dict(vars(plugin)) for name, plugin in cycle.framework.plugins.items()}
+    marks = [cycle.place(cluster.info(pod(cpu="10m"))).state.measured for _ in range(2 * EVERY)]
+    assert [at for at, mark in enumerate(marks, 1) if mark] == [EVERY, 2 * EVERY]
+    assert {name: set(vars(plugin)) for name, plugin in cycle.framework.plugins.items()} == {
+        name: set(attributes) for name, attributes in own.items()
+    }
+    labels = {"plugin": "Guard", "extension_point": "Reserve", "status": "Success"}
+    assert registry.get_sample_value("scheduler_plugin_execution_duration_seconds_count", labels) == 2
+    assert registry.get_sample_value("scheduler_plugin_execution_duration_seconds_sum", labels) == 2
+    # Fits, Crowd and ByRow score in each of the two, every one for a tick.
+    point = {"extension_point": "Score", "status": "Success", "profile": "koord-scheduler"}
+    assert registry.get_sample_value("scheduler_framework_extension_point_duration_seconds_count", point) == 2
+    assert registry.get_sample_value("scheduler_framework_extension_point_duration_seconds_sum", point) == 6
+
+
+@pytest.mark.parametrize(
+    ("one", "point", "status"),
+    [
+        (pod("big", cpu="100"), "Filter", "Unschedulable"),
+        (pod("refused", labels={"reserve": "no"}), "Reserve", "Unschedulable"),
+        (pod("parked", labels={"permit": "wait"}), "Permit", "Wait"),
+    ],
+    ids=["filter", "reserve", "permit"],
+)
+async def test_the_status_of_a_point_is_what_ended_it(one: Pod, point: str, status: str) -> None:
+    registry, cluster = CollectorRegistry(), Cluster(node("a"))
+    cycle = measured(cluster, registry)
+    for _ in range(EVERY - 1):
+        cycle.place(cluster.info(pod(cpu="10m")))
+    with suppress(FitError, CycleFailed):
+        cycle.place(cluster.info(one))
+    labels = {"extension_point": point, "status": status, "profile": "koord-scheduler"}
+    assert registry.get_sample_value("scheduler_framework_extension_point_duration_seconds_count", labels) == 1
+
+
+def test_who_was_asked_is_counted_for_every_attempt() -> None:
+    registry, cluster = CollectorRegistry(), Cluster(node("a", cpu="2"), node("b", cpu="2"))
+    cycle = measured(cluster, registry)
+    for _ in range(4):
+        cycle.place(cluster.info(pod(cpu="1")))
+    with pytest.raises(FitError):
+        cycle.place(cluster.info(pod(cpu="5")))
+
+    def count(plugin: str, point: str) -> float | None:
+        labels = {"plugin": plugin, "extension_point": point, "profile": "koord-scheduler"}
+        return registry.get_sample_value("scheduler_plugin_evaluation_total", labels)
+
+    assert count("Cordon", "Filter") == 5
+    assert count("Crowd", "Score") == 3  # the fourth pod had one node left to go to
+    assert count("Guard", "Filter") is None
+
+
+def test_buckets_hold_what_is_not_above_their_bound() -> None:
+    registry = CollectorRegistry()
+    found = SecondsHistogram(registry, "x", "X.", ("a",), exponential(1, 2, 3))
+    for seconds in (0.5, 1, 3, 9):
+        found.observe(("v",), seconds)
+    expected = {"1.0": 2, "2.0": 2, "4.0": 3, "+Inf": 4}
+    assert {le: registry.get_sample_value("x_bucket", {"a": "v", "le": le}) for le in expected} == expected
+    assert registry.get_sample_value("x_sum", {"a": "v"}) == 13.5
