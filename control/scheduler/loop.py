@@ -22,6 +22,7 @@ from control.scheduler.pods import PodInfo
 from control.scheduler.queue.feed import Feed
 from control.scheduler.queue.queue import SchedulingQueue
 from control.scheduler.status import Status, error, unschedulable
+from control.scheduler.takeover import takeover
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.logging import get_logger
 
@@ -157,7 +158,10 @@ class Loop:
         event, released = Event("AssignedPod", "Delete"), _placed(placement)
         if not status.rejected:
             self.queue.move(event, released, None)
-        self._failed(placement.pod, status, status.message, plugins, "")
+        nominated = takeover(status, placement.node)
+        if nominated is None:
+            self.queue.renominate(placement.pod)
+        self._failed(placement.pod, status, status.message, plugins, nominated)
         if status.rejected and self._kept_from_others(placement):  # the pod's own release must not wake itself
             uid, ours = placement.pod.uid, placement.state.of_job
             self.queue.move(

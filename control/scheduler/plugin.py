@@ -80,6 +80,8 @@ class CycleState:
     """Whether a pod belongs to the same job: releasing this pod does not help it, and would go on for ever."""
     measured: bool = False
     """Whether what plugins do while the pod is bound is timed."""
+    preempted_for_job: bool = False
+    """Somebody decided for the whole job whether room is made; doing it for this pod alone would be in vain."""
     undo: list[Callable[[], None]] = field(default_factory=list)
     """Called, last first, when the synchronous part of the cycle is over; `Trial.undo` of a restored reservation."""
 

@@ -292,6 +292,10 @@ class SchedulingQueue:
         """Note a nomination in memory; "" clears it."""
         self._nominations.set(pod, node)
 
+    def renominate(self, pod: PodInfo) -> None:
+        """The pod lost a node that it was given: its nomination is again what it was before."""
+        self._nominations.set(pod, self._nominations.of(pod.uid) or pod.pod.status.nominated_node_name)
+
     def nominations(self) -> Mapping[str, Sequence[PodInfo]]:
         """Nodes that pods are nominated to, and the pods."""
         return self._nominations.by_node()

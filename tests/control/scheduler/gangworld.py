@@ -47,9 +47,13 @@ class Told(Silent):
 
     def __init__(self) -> None:
         self.said: dict[str, str] = {}
+        self.nominated: dict[str, str] = {}
+        """Last nomination that was written, "" included."""
 
     def failed(self, pod: PodInfo, status: Status, message: str, nominated: str | None) -> None:
         self.said[pod.name] = message
+        if nominated is not None:
+            self.nominated[pod.name] = nominated
 
 
 class Queue(SchedulingQueue):
@@ -65,14 +69,17 @@ class Queue(SchedulingQueue):
 class GangWorld:
     """See the module text. `refused`: names of pods that the API server does not bind."""
 
-    def __init__(self, *nodes: Node, extra: Sequence[type[Plugin]] = (), seed: int = 1, **args: Any) -> None:
+    def __init__(
+        self, *nodes: Node, extra: Sequence[type[Plugin]] = (), post: Sequence[type[Plugin]] = (), **args: Any
+    ) -> None:
+        """`extra`: further filters; `post`: plugins that make room, after gangs; `args`: Coscheduling's."""
         self.clock = FakeClock()
         self.cluster = cluster = Cluster(*nodes)
         self.pods: dict[str, Pod] = {}
         self.refused: set[str] = set()
         self.bound_with: dict[str, dict[str, str]] = {}
         """By name: annotations at binding."""
-        cluster.handle.clock, cluster.handle.rng = self.clock, random.Random(seed)
+        cluster.handle.clock, cluster.handle.rng = self.clock, random.Random(1)
         self.waiting = WaitingPods(self.clock)
         cluster.handle.waiting = self.waiting
         world = self
@@ -94,7 +101,7 @@ class GangWorld:
             "queueSort": ("PrioritySort",),
             "preFilter": (gang,),
             "filter": ("Room", *others),
-            "postFilter": (gang,),
+            "postFilter": (gang, *(kind.name for kind in post)),
             "score": ("Room",),
             "reserve": (gang,),
             "permit": (gang,),
@@ -102,7 +109,7 @@ class GangWorld:
             "bind": ("Server",),
             "postBind": (gang,),
         }
-        registry = {kind.name: kind for kind in (Coscheduling, PrioritySort, Room, Server, *extra)}
+        registry = {kind.name: kind for kind in (Coscheduling, PrioritySort, Room, Server, *extra, *post)}
         configured = {gang: CoschedulingArgs(**args)}
         self.framework = framework = Framework(cluster.handle, points, registry, args=configured)
         found = framework.plugins[gang]

@@ -8,7 +8,7 @@ that ask for closeness.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -47,9 +47,14 @@ class Gathering:
         return self._tree
 
     def plan(
-        self, state: CycleState, members: Sequence[PodInfo], spec: NetworkTopologySpec, rows: RowArray | None
+        self,
+        state: CycleState,
+        members: Sequence[PodInfo],
+        spec: NetworkTopologySpec,
+        rows: RowArray | None,
+        cost: Mapping[str, int] | None = None,
     ) -> dict[str, str]:
-        """Key -> node of every member. Raises NoPlan."""
+        """Key -> node of every member; `cost`: what room takes, by node. Raises NoPlan."""
         root = self.tree()
         if root is None:
             raise NoPlan("no cluster network topology")
@@ -63,7 +68,7 @@ class Gathering:
             row = table.row(leaf.name)
             if row is not None and (allowed is None or row in allowed):
                 slots[leaf.name] = self._slots(state, members, row, reasons)
-        planner = Planner(root, slots, Wishes.of(spec), self._existing(first.shape))
+        planner = Planner(root, slots, Wishes.of(spec), self._existing(first.shape), cost)
         try:
             shares = planner.plan(len(members))
         except NoPlan as failure:

@@ -31,13 +31,16 @@ from control.scheduler.plugins.coscheduling.cache import GangCache
 from control.scheduler.plugins.coscheduling.conditions import Conditions
 from control.scheduler.plugins.coscheduling.gang import Gang, GangGroup
 from control.scheduler.plugins.coscheduling.gathering import Gathering
+from control.scheduler.plugins.coscheduling.jobpreemption import Choose, NotHelpful
 from control.scheduler.plugins.coscheduling.metrics import GangMetrics, job_size
 from control.scheduler.plugins.coscheduling.planning import NoPlan
 from control.scheduler.plugins.coscheduling.podgroups import PodGroupController
+from control.scheduler.plugins.coscheduling.preempting import GangPreemption
 from control.scheduler.plugins.coscheduling.turn import Turn
 from control.scheduler.pods import PodInfo, Shape
 from control.scheduler.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable, wait
 from control.scheduler.table import selected
+from control.scheduler.takeover import JOB_REJECT
 from koordlet.api import names
 from koordlet.api.annotations.gang import NetworkTopologySpec
 from koordlet.api.core import Pod
@@ -46,8 +49,6 @@ from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)
 
-JOB_REJECT: Final = "JobRejectPlugin"
-"""Who is said to reject members because of another one."""
 QUESTIONED: Final = "questionedKey"
 """In the cycle's state: what a failure is reported for."""
 POSITIONS: Final = "Coscheduling/positions"
@@ -78,8 +79,7 @@ class Coscheduling(Plugin):
         self.gathering = Gathering(handle) if self.args.aware_network_topology else None
         self._controller: PodGroupController | None = None
         self._metrics: GangMetrics | None = None
-        if self.args.enable_preemption:
-            log.warning("Gangs don't preempt in this build; enablePreemption has no effect", profile=handle.profile)
+        self._preemption = GangPreemption(handle, self.name) if self.args.enable_preemption else None
         if handle.client is not None:
             self._metrics = GangMetrics.of(handle.client.registry)
             groups_of = self.gangs.groups
@@ -110,6 +110,8 @@ class Coscheduling(Plugin):
             return SUCCESS
         if self.turn is not None and self.turn.group is gang.group and pod.key not in self.turn.attempted:
             return unresolvable(f"gangGroup {gang.group.id} is scheduling and this pod has not been attempted")
+        if self._preemption is not None and self._preemption.evicting(pod):
+            return unresolvable("waiting for the preemption for this pod to be finished")
         why = decisions.why_not_enqueued(gang, pod.key)
         return unresolvable(why) if why else SUCCESS
 
@@ -200,9 +202,13 @@ class Coscheduling(Plugin):
     def post_filter(self, state: CycleState, pod: PodInfo, failure: Any) -> PostFilterResult:
         gang = self._gang(pod)
         turn = self.turn
-        if gang is None or turn is None or turn.group is not gang.group or not turn.preemption:
+        if gang is None or turn is None or turn.group is not gang.group:
             return NOTHING_TO_ADD
-        return NOTHING_TO_ADD if pod.key == turn.root_cause else PostFilterResult(unschedulable(turn.preemption))
+        if self._preemption is not None:
+            return self._preempt(self._preemption, state, turn, pod, failure)
+        if not turn.preemption or pod.key == turn.root_cause:
+            return NOTHING_TO_ADD
+        return PostFilterResult(unschedulable(turn.preemption))
 
     def after_post_filter(self, state: CycleState, pod: PodInfo, failure: Any, result: PostFilterResult | None) -> None:
         gang = self._gang(pod)
@@ -329,6 +335,39 @@ class Coscheduling(Plugin):
         gang = self._gang(pod)
         return gang is not None and gang.group is turn.group and self._closeness(turn.group) is not None
 
+    def _preempt(
+        self, preemption: GangPreemption, state: CycleState, turn: Turn, pod: PodInfo, failure: Any
+    ) -> PostFilterResult:
+        """Room for the whole group; no other plugin makes any for one member alone."""
+        state.preempted_for_job = True
+        queue = self.handle.queue
+        pending: list[PodInfo] = []
+        for key in (key for gang in self.gangs.gangs_of(turn.group) for key in gang.in_order()):
+            found = pod if key == pod.key else self._free(queue.pending(key)) if queue is not None else None
+            if found is not None:
+                pending.append(found)
+        waiting = {key: uid for key, uid in self.gangs.waiting_in(turn.group).items() if self._permitted(uid)}
+        strict = all(gang.strict for gang in self.gangs.gangs_of(turn.group))
+        choose = self._close_choice(turn, pod, pending)
+        return preemption.post_filter(state, turn, pod, failure, pending, waiting, choose, strict=strict)
+
+    def _close_choice(self, turn: Turn, pod: PodInfo, pending: list[PodInfo]) -> Choose | None:
+        """How members are placed that want to be close together; None: one by one."""
+        gathering, spec = self.gathering, self._closeness(turn.group)
+        if gathering is None or spec is None:
+            return None
+
+        def choose(state: CycleState, cost: Mapping[str, int]) -> Mapping[str, str]:
+            if pod.key != turn.first:
+                raise NotHelpful("plan become invalid, wait for the next round")
+            others = [other for other in pending if other.key != pod.key]
+            try:
+                return gathering.plan(state, [pod, *others], spec, None, cost)
+            except NoPlan as problem:
+                raise NotHelpful(str(problem)) from problem
+
+        return choose
+
     @staticmethod
     def _free(pod: PodInfo | None) -> PodInfo | None:
         """The pod, if a node may be sought for it."""
@@ -349,7 +388,8 @@ class Coscheduling(Plugin):
                 f'GangGroup "{turn.group.id}" gets rejected due to member Pod "{pod.key}" is unschedulable with reason '
                 f'"{failure.text(bare=True)}", alreadyWaitForBound: {waiting}'
             )
-            turn.preemption = result.status.message if result is not None and not result.status.ok else ""
+            if not turn.preempted:
+                turn.preemption = result.status.message if result is not None and not result.status.ok else ""
         elif result is not None and not turn.patched and pod.key != turn.root_cause:
             turn.patched = True
             untried = [

@@ -23,6 +23,10 @@ class Turn:
     root_cause: str = ""
     preemption: str = ""
     """What preemption came to, for members that fail later."""
+    preempted: bool = False
+    """Preemption for the whole group was tried; once a turn is enough."""
+    nominations: dict[str, str] = field(default_factory=dict)
+    """`namespace/name` -> node that this preemption nominates the member to; "" takes a nomination back."""
     patched: bool = False
     """Members that were never tried have been told."""
     plan: dict[str, str] = field(default_factory=dict)

@@ -39,6 +39,8 @@ class DefaultPreemption(Plugin):
         return SUCCESS
 
     def post_filter(self, state: CycleState, pod: PodInfo, failure: FitError) -> PostFilterResult:
+        if state.preempted_for_job:
+            return PostFilterResult(unschedulable())
         if self.handle.preempting is not None:
             self.handle.preempting(0)
         reason = self._ineligible(pod, failure)

@@ -1,0 +1,304 @@
+"""Gangs that displace others, in whole cycles: outcomes and nominations (spec 05 §11, §5.6)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from control.scheduler.plugins.coscheduling.metrics import PreemptionMetrics
+from control.scheduler.plugins.defaultpreemption import DefaultPreemption
+from control.scheduler.pods import PodInfo
+from control.scheduler.status import Status, error, unresolvable, unschedulable
+from control.scheduler.takeover import JOB_FAILURE, JOB_REJECT, JOB_SUCCESS, takeover
+from koordlet.api import wire
+from koordlet.api.core import Pod, PodStatus
+from tests.control.scheduler.build import node, pod
+from tests.control.scheduler.coscheduling.test_gang_gathering import SPINES
+from tests.control.scheduler.gangworld import GangWorld
+
+P = "gang.scheduling.koordinator.sh/"
+Make = Callable[..., "World"]
+
+
+class World(GangWorld):
+    """With an evictor that notes victims; `leave()` lets them go."""
+
+    def __init__(self, *nodes: Any, **more: Any) -> None:
+        super().__init__(*nodes, **{"enable_preemption": True} | more)
+        self.victims: list[str] = []
+        self.messages: set[str] = set()
+        self.busy: set[str] = set()
+        self.cluster.handle.evictor = self
+
+    def evict(self, victims: Sequence[PodInfo], *, by: PodInfo, message: str) -> None:
+        self.victims += [victim.key for victim in victims]
+        self.messages.add(message)
+        self.busy.add(by.uid)
+
+    def evicting_for(self, uid: str) -> bool:
+        return uid in self.busy
+
+    def terminating(self) -> None:
+        """The victims are marked and deleted, and take their time to go."""
+        status = wire.convert(
+            {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]},
+            PodStatus,
+        )
+        for key in self.victims:
+            old = self.pods[key]
+            meta = msgspec.structs.replace(
+                old.metadata, deletion_timestamp=wire.convert("2026-01-01T00:00:00Z", wire.Time)
+            )
+            self.pods[key] = new = msgspec.structs.replace(old, metadata=meta, status=status)
+            self.cache.set_pod(new)
+        self._through()
+
+    def leave(self) -> None:
+        self._through()
+        for key in self.victims:
+            self.delete(key)
+
+    def _through(self) -> None:
+        keys = [one.metadata.key for one in self.pods.values() if one.metadata.uid in self.busy]
+        self.busy.clear()
+        self.queue.activate(keys)
+
+    def nominations(self) -> dict[str, list[str]]:
+        return {name: sorted(one.name for one in pods) for name, pods in self.queue.nominations().items()}
+
+    def where(self) -> dict[str, str]:
+        return {one.metadata.name: one.spec.node_name for one in self.pods.values()}
+
+
+@pytest.fixture
+async def make() -> AsyncIterator[Make]:
+    worlds: list[World] = []
+
+    def made(*nodes: Any, **more: Any) -> World:
+        worlds.append(World(*nodes, **more))
+        return worlds[-1]
+
+    yield made
+    for world in worlds:
+        await world.stop()
+
+
+def member(name: str, cpu: str = "16", minimum: int = 2, priority: int = 1000, **more: Any) -> Pod:
+    notes = {P + "name": "g", P + "min-available": str(minimum), **more.pop("notes", {})}
+    return pod(name, cpu, annotations=notes, priority=priority, **more)
+
+
+def occupied(world: World, *nodes: str, cpu: str = "16", each: int = 2, priority: int = 1, **more: Any) -> None:
+    count = len(world.pods)
+    world.restore(
+        pod(f"existing-pod-{count + at + 1}", cpu, on=nodes[at // each], priority=priority, **more)
+        for at in range(each * len(nodes))
+    )
+
+
+async def test_the_verified_gang(make: Make) -> None:
+    world = make(node("node-1", cpu="32"), node("node-2", cpu="32"))
+    occupied(world, "node-1", "node-2")
+    world.create(member("a"), member("b"))
+    await world.drive()
+    assert sorted(world.victims) == ["default/existing-pod-1", "default/existing-pod-2"]
+    assert world.messages == {
+        "koord-scheduler: preempting to accommodate higher priority pods, preemptor: default/g, triggerPod: default/b"
+    }
+    assert world.nominations() == {"node-1": ["a", "b"]}
+    assert world.told.nominated == {"a": "node-1", "b": "node-1"}
+    reason = "preempt success, alreadyWaitingForBound: 0/2"
+    assert world.told.said["a"].endswith(
+        f" preemption: preemption already attempted by default/b with message {reason}"
+    )
+    world.check()
+    world.leave()
+    await world.pass_time(12)
+    assert world.bound("g") == ["a", "b"]
+    assert {world.where()[name] for name in "ab"} == {"node-1"}
+    assert world.nominations() == {}
+    assert len(world.victims) == 2
+    world.check()
+
+
+async def test_waiting_members_keep_their_nodes_by_nomination(make: Make) -> None:
+    world = make(node("node-1", cpu="16"), node("node-2", cpu="16"))
+    occupied(world, "node-2", each=1)
+    world.create(member("a"), member("b"))
+    await world.drive()
+    assert world.victims == ["default/existing-pod-1"]
+    assert world.nominations() == {"node-1": ["b"], "node-2": ["a"]}
+    assert world.told.nominated == {"a": "node-2", "b": "node-1"}
+    assert world.parked() == []
+    world.create(pod("other", "16", priority=1000))  # may take neither place meanwhile
+    await world.drive()
+    assert world.bound() == ["existing-pod-1"]
+    world.leave()
+    await world.pass_time(12)
+    assert world.bound() == ["a", "b"]
+    world.check()
+
+
+async def test_nothing_is_tried_while_victims_leave(make: Make) -> None:
+    world = make(node("node-1", cpu="32"), node("node-2", cpu="32"))
+    occupied(world, "node-1", "node-2")
+    world.create(member("a"), member("b"))
+    await world.drive()
+    world.queue.activate(["default/b"])
+    await world.pass_time(12)  # deletion calls are under way: not in the queue
+    assert world.queue.counts()["gated"] >= 1
+    world.terminating()
+    await world.pass_time(12)
+    assert "preemption: not eligible due to terminating pod on the nominated node." in world.told.said["b"]
+    assert len(world.victims) == 2
+    assert world.nominations() == {"node-1": ["a", "b"]}
+    world.leave()
+    await world.pass_time(12)
+    assert world.bound("g") == ["a", "b"]
+    world.check()
+
+
+async def test_nobody_leaves_for_a_part_of_the_gang(make: Make) -> None:
+    """Not even for DefaultPreemption, which sees one member alone; nominations are dropped."""
+    world = make(node("node-1", cpu="32"), node("node-2", cpu="16"), post=(DefaultPreemption,))
+    occupied(world, "node-1")
+    world.create(*(member(name, minimum=4) for name in "abcd"))
+    await world.drive()
+    assert world.victims == []
+    assert world.nominations() == {}
+    assert set(world.told.nominated.values()) == {""}
+    text = (
+        "0/2 nodes are available: 2 Insufficient cpu. preemption: 0/2 nodes are available: 1 Insufficient cpu, "
+        "1 no potential victims."
+    )
+    assert text in world.told.said.values()
+    world.check()
+    world.add_node("node-3", "64")
+    await world.pass_time(12)
+    assert len(world.bound("g")) == 4
+
+
+async def test_a_single_pod_is_left_to_default_preemption(make: Make) -> None:
+    world = make(node("node-1", cpu="32"), post=(DefaultPreemption,))
+    occupied(world, "node-1")
+    world.create(pod("single", "16", priority=5))
+    await world.drive()
+    assert len(world.victims) == 1
+    assert world.messages == {"koord-scheduler: preempting to accommodate a higher priority pod"}
+
+
+async def test_preemption_off(make: Make) -> None:
+    world = make(node("node-1", cpu="32"), enable_preemption=False)
+    occupied(world, "node-1")
+    world.create(member("a"), member("b"))
+    await world.drive()
+    assert world.victims == []
+    assert world.told.said["b"] == "0/1 nodes are available: 1 Insufficient cpu."
+
+
+@pytest.mark.parametrize(
+    ("labels", "spec", "text"),
+    [
+        ({}, {"preemptionPolicy": "Never"}, "preemption: not eligible due to preemptionPolicy=Never."),
+        (
+            {"scheduling.koordinator.sh/disable-preemptible": "true"}, {},
+            "preemption: 0/1 nodes are available: 1 no potential victims.",
+        ),
+        (
+            {"quota.scheduling.koordinator.sh/preemptible": "false"}, {},
+            "preemption: 0/1 nodes are available: 1 no potential victims.",
+        ),
+    ],
+    ids=["never", "not preemptible", "kept by its quota"],
+)  # fmt: skip
+async def test_why_not(make: Make, labels: dict[str, str], spec: dict[str, Any], text: str) -> None:
+    world = make(node("node-1", cpu="32"))
+    occupied(world, "node-1", labels=labels)
+    world.create(member("a", spec=spec), member("b", spec=spec))
+    await world.drive()
+    assert world.victims == []
+    assert world.told.said["b"].endswith(text)
+    message = text.removeprefix("preemption: ")
+    assert world.told.said["a"].endswith(f"preemption already attempted by default/b with message {message}")
+
+
+async def test_its_own_members_and_its_betters_stay(make: Make) -> None:
+    world = make(node("node-1", cpu="32"), node("node-2", cpu="32"))
+    notes = {P + "name": "g", P + "min-available": "1", P + "match-policy": "waiting-and-running"}
+    world.restore([pod("early", "32", on="node-1", priority=1, annotations=notes)])
+    occupied(world, "node-2", priority=2000)
+    world.create(member("late", minimum=1, notes={P + "match-policy": "waiting-and-running"}))
+    await world.drive()
+    assert world.victims == []
+    assert world.nominations() == {}
+
+
+async def test_a_waiting_victim_is_rejected_and_lesser_nominations_go(make: Make) -> None:
+    world = make(node("node-1", cpu="32"))
+    lesser = {P + "name": "h", P + "min-available": "2", P + "mode": "NonStrict"}
+    world.create(pod("h1", "32", priority=1, annotations=lesser), pod("h2", "32", priority=1, annotations=lesser))
+    await world.drive()
+    assert len(world.parked()) == 1
+    (left,) = {"h1", "h2"} - set(world.parked())
+    info = world.queue.pending(f"default/{left}")
+    assert info is not None
+    world.queue.nominate(info, "node-1")
+    world.create(member("a"), member("b"))
+    await world.drive()
+    assert world.victims == []  # nothing to delete
+    assert "preempted" in world.told.said.values()
+    assert left not in world.nominations().get("node-1", [])
+    await world.pass_time(12)
+    assert world.bound("g") == ["a", "b"]
+    world.check()
+
+
+async def test_a_gang_that_wants_to_be_close(make: Make) -> None:
+    """The block with the cheaper victims is taken (§17, D15), and the plan is carried out when they have left."""
+    blocks = {"node-1": "b1", "node-2": "b1", "node-3": "b2", "node-4": "b2"}
+    nodes = [node(name, cpu="16", labels={"block": block, "spine": "s1"}) for name, block in blocks.items()]
+    world = make(*nodes, aware_network_topology=True)
+    assert world.gangs.gathering is not None
+    world.gangs.gathering.topology = SPINES
+    occupied(world, "node-1", "node-2", each=1, priority=50)
+    occupied(world, "node-3", "node-4", each=1, priority=1)
+    spec = '{"gatherStrategy":[{"layer":"Block","strategy":"MustGather"}]}'
+    world.create(*(member(name, notes={P + "network-topology-spec": spec}) for name in "ab"))
+    await world.drive()
+    assert sorted(world.victims) == ["default/existing-pod-3", "default/existing-pod-4"]
+    assert world.nominations() == {"node-3": ["a"], "node-4": ["b"]}
+    world.leave()
+    await world.pass_time(12)
+    assert {name: world.where()[name] for name in "ab"} == {"a": "node-3", "b": "node-4"}
+    world.check()
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (unschedulable("x", plugin=JOB_SUCCESS), "n1"),
+        (unschedulable("x", plugin=JOB_REJECT), None),
+        (unschedulable("x", plugin=JOB_FAILURE), ""),
+        (unschedulable("x", plugin="Coscheduling"), ""),
+        (unresolvable("x", plugin=JOB_SUCCESS), ""),
+        (error("x", plugin=JOB_REJECT), ""),
+    ],
+    ids=["success", "reject", "failure", "another", "not exactly unschedulable", "error"],
+)
+def test_takeover(status: Status, expected: str | None) -> None:
+    assert takeover(status, "n1") == expected
+
+
+def test_idle_series_are_dropped() -> None:
+    registry = CollectorRegistry()
+    metrics = PreemptionMetrics.of(registry)
+    metrics.observe("default/g", "preemption not helpful", 0.1, 0)
+    metrics.observe("default/h", "preemption not helpful", 0.1, 299)
+    metrics.observe("default/h", "preemption not helpful", 0.1, 300)
+    name = "scheduler_job_preemption_duration_seconds_count"
+    values = {s.labels["jobName"]: s.value for f in registry.collect() for s in f.samples if s.name == name}
+    assert values == {"default/h": 2}
