@@ -18,6 +18,8 @@ from control.scheduler.config.args import ARGS
 from control.scheduler.config.load import Settings
 from control.scheduler.config.plugins import DEFAULT_PLUGINS
 from control.scheduler.cycle import Placement
+from control.scheduler.debugging import Debug, TalkingCycle
+from control.scheduler.diagnosing import Diagnoses
 from control.scheduler.evicting import BackgroundEvictor
 from control.scheduler.explaining import explain
 from control.scheduler.framework import POINTS, Framework
@@ -34,7 +36,6 @@ from control.scheduler.queue import Feed, QueueProfile, SchedulingQueue
 from control.scheduler.reporting import UserReporter
 from control.scheduler.selectors import PodCounters
 from control.scheduler.table import NodeTable
-from control.scheduler.timing import MeasuredCycle
 from control.scheduler.waiting import WaitingPods
 from control.scheduler.watching import Watching
 from koordlet.api.core import Pod
@@ -130,10 +131,16 @@ class Assembly:
         self.reporter = UserReporter(
             client, events, self.metrics, self.monitor, self._clock, self._pods.get, log_failures=options.debug_filters
         )
+        self.diagnoses = Diagnoses(
+            self._clock, on=options.debug_diagnosis, blocking=options.debug_diagnosis_blocking,
+            limit=options.debug_diagnosis_queue_size, workers=options.debug_diagnosis_worker_count,
+        )  # fmt: skip
+        self.debug = Debug(self.diagnoses, options.debug_scores)
         cycles = {
-            name: MeasuredCycle(framework, self.cache, self.waiting) for name, framework in self.frameworks.items()
+            name: TalkingCycle(framework, self.cache, self.waiting) for name, framework in self.frameworks.items()
         }
         for cycle in cycles.values():
+            cycle.debug = self.debug
             cycle.probe = self.metrics.probe(cycle.framework)
             self.metrics.evaluations.add(cycle.framework, cycle.evaluations)
         self.loop = WatchedLoop(
@@ -183,7 +190,7 @@ class Assembly:
             "scheduler-shapes", SHAPES_SECONDS, self.forget_shapes, immediate=False, clock=self._clock,
             registry=self._registry,
         )  # fmt: skip
-        services: list[_Startable] = [self.reporter, self.feed, sweep, shapes, *controllers]
+        services: list[_Startable] = [self.reporter, self.diagnoses, self.feed, sweep, shapes, *controllers]
         log.info("Scheduling begins", nodes=self.table.nodes_alive, pods=len(self.cache.pods), **self.queue.counts())
         try:
             for service in services:

@@ -49,7 +49,7 @@ def _judge(cycle: Cycle, pod: PodInfo, own: str, found: PodPlacement) -> None:
             failure.left_out = unresolvable("node(s) were left out by a PreFilter plugin")
         feasible = valid[failure.codes == PASS]
         found.feasible = len(feasible)
-        found.scored = _scored(cycle, cycle_state, pod, feasible, own) if len(feasible) else []
+        found.scored = scored(cycle, cycle_state, pod, feasible, own) if len(feasible) else []
     found.refused = _refused(failure, table.names)
     if not found.feasible:
         found.message = failure.text()
@@ -69,8 +69,10 @@ def _pre_filter(cycle: Cycle, state: CycleState, pod: PodInfo) -> tuple[RowArray
     return rows, None
 
 
-def _scored(cycle: Cycle, state: CycleState, pod: PodInfo, feasible: RowArray, own: str) -> list[NodeScored]:
-    """The best nodes, and the pod's own."""
+def scored(
+    cycle: Cycle, state: CycleState, pod: PodInfo, feasible: RowArray, own: str = "", limit: int = SHOWN
+) -> list[NodeScored]:
+    """The best nodes, and the pod's own; scores are weighted."""
     by_plugin: dict[str, IntArray] = {}
     for plugin in cycle.framework.pre_score:
         if plugin.pre_score(state, pod, feasible).code is Code.SKIP:
@@ -87,7 +89,7 @@ def _scored(cycle: Cycle, state: CycleState, pod: PodInfo, feasible: RowArray, o
         total += by_plugin[name]
     names = [cycle.table.names[row] for row in feasible.tolist()]
     order = sorted(range(len(names)), key=lambda at: (-int(total[at]), names[at]))
-    shown = order[:SHOWN] + [at for at in order[SHOWN:] if names[at] == own]
+    shown = order[:limit] + [at for at in order[limit:] if names[at] == own]
     return [
         NodeScored(
             node=names[at],

@@ -56,7 +56,7 @@ _ACTING = frozenset(
     )
 )
 """Gates that something in this build asks."""
-_WITHOUT_EFFECT = ("debug_scores", "debug_diagnosis", "enable_workload_auditor", "enable_network_topology_manager")
+_WITHOUT_EFFECT = ("enable_workload_auditor", "enable_network_topology_manager")
 """Flags that are taken and that nothing in this build asks."""
 
 
@@ -200,8 +200,15 @@ class Scheduler:
         services = Services(assembly.table, assembly.plugins.values(), lambda: self.leading, assembly.explain)
         routes = [*configz(shown(self.settings)), *services.routes()]
         if given.enable_profiling and self.options.profiling:
+            debug = assembly.debug
             routes += debug_flags(
-                {"v": whole("klog verbosity", _set_verbosity), "f": boolean("debugFilterFailure", self._log_failures)}
+                {
+                    "v": whole("klog verbosity", _set_verbosity),
+                    "s": whole("debugTopNScores", debug.set_scores),
+                    "f": boolean("debugFilterFailure", self._log_failures),
+                    "d": boolean("debugDiagnosis", debug.set_diagnoses),
+                    "db": boolean("debugDiagnosisBlocking", debug.set_blocking),
+                }
             )
         host = self.options.address
         address = f"[{host}]" if ":" in host else host

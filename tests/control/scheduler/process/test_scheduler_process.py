@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
 import sys
@@ -61,7 +62,9 @@ async def test_pods_are_placed_and_told_of(world: Any, scheduler: Any, until: An
     told = set(re.findall(r"`(scheduler_\w+)", ours[ours.index("## Metrics") :]))
     assert told <= served
     assert served <= told | set(re.findall(r"`(scheduler_\w+)", others))
-    evaluation = 'scheduler_plugin_evaluation_total{extension_point="Filter",plugin="NodeName",profile="koord-scheduler"}'
+    evaluation = (
+        'scheduler_plugin_evaluation_total{extension_point="Filter",plugin="NodeName",profile="koord-scheduler"}'
+    )
     assert evaluation not in metrics  # nobody asks for a node by name
     assert evaluation.replace("NodeName", "NodeResourcesFit") in metrics
     assert 'scheduler_event_handling_duration_seconds_count{event="AssignedPodDelete"}' in metrics
@@ -214,3 +217,36 @@ def test_deploy_is_what_the_generator_says() -> None:
     for name, text in manifests.texts().items():
         written = (ROOT / "deploy/scheduler" / name).read_text()
         assert written == text, "run python -m control.scheduler.manifests --out deploy/scheduler"
+
+
+async def test_cycles_talk_when_they_are_told_to(world: Any, scheduler: Any, until: Any, caplog: Any) -> None:
+    caplog.set_level(logging.INFO)
+    await world.node("n1")
+    await world.node("n2")
+    running = await scheduler("-s=1")
+    await world.pod("a")
+    await until(lambda: world.bound("a"))
+    first = [record.koord_fields["row"] for record in caplog.records if record.koord_message == "Scores"]
+    assert (len(first), first[2].startswith("| 0 | default/a | n")) == (3, True)
+    for flag, value, told in (
+        ("s", "0", "debugTopNScores to 0"),
+        ("d", "true", "debugDiagnosis to true"),
+        ("db", "false", "debugDiagnosisBlocking to false"),
+    ):
+        assert await running.page(f"/debug/flags/{flag}", "PUT", value) == (200, f"successfully set {told}")
+    assert (await running.page("/debug/flags/s", "PUT", "-1"))[0] == 400
+    caplog.clear()
+    await world.pod("b")
+    await world.pod("big", cpu="90")
+    await until(lambda: world.bound("b"))
+
+    def diagnosed() -> list[str]:
+        return [r.koord_fields["diagnosis"] for r in caplog.records if r.koord_message == "Schedule diagnosis"]
+
+    await until(diagnosed)
+    found = json.loads(diagnosed()[0])
+    assert found["questionedKey"] == "default/big"
+    assert found["scheduleDiagnosis"]["nodeFailedDetails"] == [
+        {"failedPlugin": "NodeResourcesFit", "reason": "Insufficient cpu", "failedNodes": ["n1", "n2"]}
+    ]  # more than a node ever has: preemption would not help
+    assert not [record for record in caplog.records if record.koord_message == "Scores"]

@@ -1,0 +1,187 @@
+"""Tables of scores and diagnoses of failures, word for word (spec 05 §7.1, §7.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import msgspec
+import pytest
+
+from control.scheduler.cache import Cache
+from control.scheduler.debugging import Debug, TalkingCycle
+from control.scheduler.diagnosing import Diagnoses, Diagnosis, diagnose, schedule_diagnosis, score_table
+from control.scheduler.failures import FitError
+from control.scheduler.framework import Framework
+from control.scheduler.plugin import CycleState, PreFilterResult
+from control.scheduler.plugins.coscheduling.plugin import QUESTIONED
+from control.scheduler.pods import PodInfo
+from control.scheduler.status import SUCCESS, unresolvable, unschedulable
+from control.scheduler.waiting import WaitingPods
+from koordlet.api.placement import NodeScored
+from koordlet.app.clock import SYSTEM_CLOCK, FakeClock
+from tests.control.scheduler.build import Cluster, node, pod
+from tests.control.scheduler.toys import POINTS, TOYS, Guard
+
+SCORES = {
+    "ImageLocality": 0, "InterPodAffinity": 0, "LoadAwareScheduling": 87, "NodeAffinity": 0, "NodeNUMAResource": 0,
+    "NodeResourcesBalancedAllocation": 96, "NodeResourcesFit": 94, "PodTopologySpread": 200, "Reservation": 0,
+    "TaintToleration": 100,
+}  # fmt: skip
+"""Weighted, as in the worked example."""
+
+
+def test_a_table_of_scores_is_the_worked_example() -> None:
+    best = NodeScored(node="cn-hangzhou.10.0.4.51", total=577, scores={k: v for k, v in SCORES.items() if v})
+    lines = score_table("default/curlimage-545745d8f8-rngp7", [best], reversed(SCORES))
+    assert lines == [
+        f"| # | Pod | Node | Score | {' | '.join(SCORES)} |",
+        f"| --- | --- | --- | ---: | {' | '.join('---:' for _ in SCORES)} |",
+        "| 0 | default/curlimage-545745d8f8-rngp7 | cn-hangzhou.10.0.4.51 | 577"
+        " | 0 | 0 | 87 | 0 | 0 | 96 | 94 | 200 | 0 | 100 |",
+    ]
+
+
+def test_a_diagnosis_is_the_worked_example() -> None:
+    statuses = [("node1", SUCCESS), ("node2", unschedulable("node2-reason"))]
+    found = msgspec.json.encode(schedule_diagnosis(statuses, ["node1", "node2"])).decode()
+    assert found == (
+        '{"alreadyWaitForBound":2,"nodeOfferSlot":{"node1":1,"node2":1},"nodeFailedDetails":'
+        '[{"preemptMightHelp":true,"failedNodes":["node1"]},'
+        '{"reason":"node2-reason","preemptMightHelp":true,"failedNodes":["node2"]}]}'
+    )
+
+
+def test_details_are_in_order() -> None:
+    statuses = [
+        ("d", unresolvable("x", plugin="B")),
+        ("c", unschedulable("x", plugin="B")),
+        ("b", unschedulable("y", plugin="A")),
+        ("a", unschedulable("y", plugin="A")),
+    ]
+    found = schedule_diagnosis(statuses, []).node_failed_details
+    assert [(one.failed_plugin, one.reason, one.preempt_might_help, one.failed_nodes) for one in found] == [
+        ("A", "y", True, ["a", "b"]),
+        ("B", "x", True, ["c"]),
+        ("B", "x", False, ["d"]),
+    ]
+
+
+class Picky(Guard):
+    """Refuses at PreFilter pods that say so; the others are of one job with all pods of namespace `job`."""
+
+    name = "Picky"
+
+    def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
+        if pod.namespace == "job":
+            state.of_job = lambda other: other.namespace == "job"
+            state.data[QUESTIONED] = "job/group"
+        return PreFilterResult(unresolvable("never") if pod.shape.labels.get("never") else SUCCESS)
+
+
+def talking(cluster: Cluster, **more: object) -> TalkingCycle:
+    points = {**POINTS, "preFilter": ("Picky",)}
+    framework = Framework(cluster.handle, points, {**TOYS, "Picky": Picky})
+    cycle = TalkingCycle(framework, Cache(cluster.table, cluster.shapes), WaitingPods(SYSTEM_CLOCK))
+    cycle.debug = Debug(Diagnoses(FakeClock(), **more))  # type: ignore[arg-type]
+    return cycle
+
+
+def rows(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.koord_fields["row"] for record in caplog.records if record.koord_message == "Scores"]  # type: ignore[attr-defined]
+
+
+def test_tables_are_told_when_switched_on(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    cluster = Cluster(node("a", cpu="4"), node("b", cpu="8"), node("c", cpu="2"))
+    cycle = talking(cluster)
+    assert cycle.debug is not None
+    cycle.place(cluster.info(pod("p", cpu="2")))
+    assert rows(caplog) == []
+    cycle.debug.set_scores(2)
+    cycle.place(cluster.info(pod("q", cpu="2")))
+    found = rows(caplog)
+    assert found[0] == "| # | Pod | Node | Score | ByRow | Crowd | Fits |"
+    assert [line.split(" | ")[:4] for line in found[2:]] == [
+        ["| 0", "default/q", "a", "150"],
+        ["| 1", "default/q", "c", "114"],
+    ]
+    with pytest.raises(ValueError, match="negative"):
+        cycle.debug.set_scores(-1)
+
+
+async def test_a_failure_names_waiting_pods_of_its_job() -> None:
+    cluster = Cluster(node("a", cpu="2"), node("b", cpu="1", unschedulable=True))
+    cycle = talking(cluster, blocking=True)
+    told: list[Diagnosis] = []
+    assert cycle.debug is not None
+    cycle.debug.diagnoses.processors.append(told.append)
+    cycle.place(cluster.info(pod("one", namespace="job", labels={"permit": "wait"})))
+    with pytest.raises(FitError):
+        cycle.place(cluster.info(pod("two", namespace="job", cpu="2")))
+    assert told == []
+    cycle.debug.set_diagnoses(True)
+    with pytest.raises(FitError):
+        cycle.place(cluster.info(pod("two", namespace="job", cpu="2")))
+    with pytest.raises(FitError):
+        cycle.place(cluster.info(pod("three", labels={"never": "true"})))
+    first, second = told
+    assert first.questioned_key == "job/group"
+    assert msgspec.to_builtins(first.schedule_diagnosis) == {
+        "alreadyWaitForBound": 1,
+        "nodeOfferSlot": {"a": 1},
+        "nodeFailedDetails": [
+            {
+                "failedPlugin": "Cordon",
+                "reason": "node(s) were unschedulable",
+                "failedNodes": ["b"],
+            },
+            {
+                "failedPlugin": "Fits",
+                "reason": "Insufficient cpu",
+                "preemptMightHelp": True,
+                "failedNodes": ["a"],
+            },
+        ],
+    }
+    assert (second.questioned_key, second.pre_filter_message) == ("default/three", "never")
+    assert second.schedule_diagnosis.node_failed_details == []
+
+
+async def test_what_finds_the_queue_full_is_dropped_and_the_rest_is_written() -> None:
+    cluster = Cluster(node("a", cpu="1"))
+    cycle = talking(cluster, on=True, limit=3, workers=2)
+    told: list[Diagnosis] = []
+    assert cycle.debug is not None
+    diagnoses = cycle.debug.diagnoses
+    diagnoses.processors[:] = [told.append]
+
+    def fail(number: int) -> None:
+        with pytest.raises(FitError):
+            cycle.place(cluster.info(pod(f"p{number}", cpu="9")))
+
+    for number in range(5):  # nobody else runs meanwhile
+        fail(number)
+    assert diagnoses.dropped == 2
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(told) == 3
+    fail(6)
+    await diagnoses.stop()
+    assert [one.questioned_key for one in told] == [f"default/p{number}" for number in (0, 1, 2, 6)]
+
+
+def test_a_diagnosis_says_when_and_for_what() -> None:
+    cluster = Cluster(node("a", cpu="1"))
+    cycle = talking(cluster)
+    one = cluster.info(pod("p", cpu="9", labels={"scheduling.koordinator.sh/topology-key-to-explain": "zone"}))
+    with pytest.raises(FitError) as failure:
+        cycle.place(one)
+    failure.value.post_filter = ("preemption: no",)
+    text = msgspec.json.encode(diagnose(one, failure.value, cluster.table.names, at=0.0)).decode()
+    assert text == (
+        '{"timestamp":"1970-01-01T00:00:00Z","questionedKey":"default/p","topologyKeyToExplain":"zone",'
+        '"isRootCausePod":true,"scheduleDiagnosis":{"alreadyWaitForBound":0,"nodeFailedDetails":[{"failedPlugin":"Fits",'
+        '"reason":"Insufficient cpu","preemptMightHelp":true,"failedNodes":["a"]}]},'
+        '"preemptionDiagnosis":{"failedMessage":"preemption: no"}}'
+    )
