@@ -5,11 +5,13 @@ A replica that does not lead answers 503: what it knows is not what is decided b
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from aiohttp import web
 
+from control.scheduler.nodeimages import images_of
 from control.scheduler.plugin import Plugin
 from control.scheduler.pods import PodInfo
 from control.scheduler.table import CPU, MEMORY, PODS, STORAGE, NodeTable
@@ -60,15 +62,28 @@ class Services:
         found = table.nodes[row]
         return {
             "node": None if found is None else wire.to_builtins(found),
-            "pods": [pod.key for pod in pods],
-            "podsWithAffinity": [pod.key for pod in pods if _affinity(pod)],
-            "podsWithRequiredAntiAffinity": [pod.key for pod in pods if _anti_affinity(pod)],
+            "pods": [wire.to_builtins(pod.pod) for pod in pods],
+            "podsWithAffinity": [wire.to_builtins(pod.pod) for pod in pods if _affinity(pod)],
+            "podsWithRequiredAntiAffinity": [wire.to_builtins(pod.pod) for pod in pods if _anti_affinity(pod)],
             "usedPorts": _ports(pods),
             "requested": self._amounts(requested),
             "nonZeroRequested": {"MilliCPU": int(table.nonzero[CPU, row]), "Memory": int(table.nonzero[MEMORY, row])},
             "remaining": self._amounts(allocatable - requested),
             "allocatable": self._amounts(allocatable),
+            "imageStates": self._images(row),
             "pvcRefCounts": _claims(pods),
+            "generation": table.node_log.last(row) + table.pod_log.last(row),
+        }
+
+    def _images(self, row: int) -> dict[str, dict[str, int]]:
+        """The node's images by each of their names, and how many nodes have them."""
+        own = {id(image): image for image in images_of(self._table.nodes[row])}  # equal ones are one object
+        nodes = self._table.nodes if own else ()
+        counts = Counter(id(image) for node in nodes for image in images_of(node) if id(image) in own)
+        return {
+            name: {"Size": image.size_bytes, "NumNodes": counts[number]}
+            for number, image in own.items()
+            for name in image.names
         }
 
     def _amounts(self, column: Any) -> dict[str, Any]:

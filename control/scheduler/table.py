@@ -59,6 +59,11 @@ class Log:
             del self._rows[: self.LIMIT // 2]
             self._base += self.LIMIT // 2
 
+    def last(self, row: int) -> int:
+        """Where the row's last change ends; 0 when it is too long ago to know, or there was none. Slow."""
+        back = next((at for at, noted in enumerate(reversed(self._rows)) if noted == row), None)
+        return 0 if back is None else self.end - back
+
     def since(self, position: int) -> list[int] | None:
         """The rows changed since, perhaps repeatedly; None when that is too long ago to know."""
         if position < self._base:

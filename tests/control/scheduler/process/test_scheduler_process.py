@@ -45,7 +45,8 @@ async def test_pods_are_placed_and_told_of(world: Any, scheduler: Any, until: An
     assert await running.page("/healthz") == (200, "ok")
     status, text = await running.page("/apis/v1/nodes/n2")
     found = json.loads(text)
-    assert (status, found["pods"]) == (200, ["default/b", "default/late"])
+    names = [one["metadata"]["name"] for one in found["pods"]]
+    assert (status, names, found["node"]["metadata"]["name"]) == (200, ["b", "late"], "n2")
     assert found["remaining"]["MilliCPU"] == 0
     assert await running.page("/apis/v1/nodes/x") == (404, '{"message": "cannot find node x"}')
     services = json.loads((await running.page("/apis/v1/__services__"))[1])["GET"]
