@@ -2,10 +2,11 @@
 
     plan = JobPlanner(handle, skip).plan(job, rows, choose)     # raises NotHelpful or SimulationFailed
 
-Everything is tried on the table itself and taken back, whatever comes of it. Potential victims leave all candidate
-nodes at once, members are placed one after another (each stays for the next one, §17 D3), then victims come back node
-by node, most important first, as long as the members there still fit. The plan that is left is tried once more as a
-whole, with nobody gone but the victims: constraints that reach across nodes must hold beside those who stay.
+Everything is tried on the table itself and taken back, whatever comes of it. Potential victims leave the candidate
+nodes, the cheapest first; members are placed one after another, and each stays for the next one (§17, D3); then victims
+come back node by node, most important first, as long as the members there still fit. The plan that is left is tried
+once more as a whole, with nobody gone but the victims: constraints that reach across nodes must hold beside those who
+stay.
 
 Each look runs the PreFilter plugins anew, because other pods have come and gone since the last; columns are asked for
 all candidate nodes in one go, and the one node that is chosen is asked with nominated pods in mind.
@@ -33,6 +34,8 @@ from koordlet.api.annotations.scheduling import is_preemptible, quota_preemptibl
 
 NOT_HELPFUL: Final = "Preemption is not helpful for scheduling"
 NO_VICTIMS: Final = "no potential victims"
+FIRST, GROWTH = 256, 4
+"""How many nodes are looked at to begin with, and how many times as many when those don't do."""
 
 
 class NotHelpful(Exception):
@@ -109,6 +112,12 @@ def text(nodes: int, tried: Mapping[int, Status], without: int) -> str:
     return f"0/{nodes} nodes are available: {said}."
 
 
+def _take_away(groups: Iterable[Iterable[PodInfo]], trial: Trial) -> None:
+    for pods in groups:
+        for pod in pods:
+            trial.remove(pod)
+
+
 # -- trying ------------------------------------------------------------------------------------------------------------
 
 
@@ -129,53 +138,53 @@ class JobPlanner:
         if not victims:
             raise NotHelpful(text(table.nodes_alive, {}, len(there)))
         with table.what_if() as trial:
-            for pods in victims.values():
-                for pod in pods:
-                    trial.remove(pod)
             if choose is None:
-                placed = self._place(job, there, costs(victims), trial)
+                placed = self._place(job, there, trial)
             else:
+                _take_away(victims.values(), trial)
                 placed = self._placed_by(choose, job, costs(victims), trial)
             used = set(placed.values())
             for row in victims.keys() - used:
                 for pod in victims[row]:
-                    trial.add(pod, row)
+                    if pod.row < 0:
+                        trial.add(pod, row)
             gone = {row: self._victims(job, placed, row, victims[row], trial) for row in sorted(used & victims.keys())}
             self._verify(job, placed, trial)
         return Plan(placed, {row: pods for row, pods in gone.items() if pods})
 
-    def _place(
-        self, job: Job, there: Mapping[int, Collection[PodInfo]], cost: Mapping[int, int], trial: Trial
-    ) -> dict[str, int]:
+    def _place(self, job: Job, there: Mapping[int, Collection[PodInfo]], trial: Trial) -> dict[str, int]:
         """The cheapest node for each member in turn, the first by name among equals.
 
         Nodes without potential victims hurt nobody, so they come first: members that are smaller than the trigger may
-        fit there. A node that refused a member is not asked again for its like.
+        fit there. Victims leave the next nodes only when those before don't do, which spares large clusters most of
+        the work. A node that refused a member is not asked again for its like, unless there is no other.
         """
-        names_of = self._table.names
+        cost, names_of = costs({row: pods for row, pods in there.items() if pods}), self._table.names
         order = np.array(sorted(there, key=lambda row: (cost.get(row, -1), names_of[row])), np.intp)
-        left: dict[int, RowArray] = {}
+        opened = 0
+        refusing: dict[int, dict[int, Status]] = {}
         placed: dict[str, int] = {}
         for pod in job.members:
-            row, refused = self._first(job, pod, left.get(pod.shape.id, order))
+            said = refusing.setdefault(pod.shape.id, {})
+            row = None
+            while row is None:
+                rows = order[:opened]
+                row, refused = self._first(job, pod, rows[~np.isin(rows, list(said))])
+                said |= refused
+                if opened == len(order):
+                    break
+                if row is None:
+                    more = order[opened : max(FIRST, opened * GROWTH)]
+                    _take_away((there[one] for one in more.tolist()), trial)
+                    opened += len(more)
             if row is None:
-                known = {
-                    one: status for one, status in self._all_refusals(job, pod, order, refused).items() if there[one]
-                }
-                without = sum(not pods for pods in there.values())
-                raise NotHelpful(text(self._table.nodes_alive, known, without))
-            before = left.get(pod.shape.id, order)
-            left[pod.shape.id] = before[~np.isin(before, list(refused))] if refused else before
+                row, refused = self._first(job, pod, order)
+            if row is None:
+                known = {one: status for one, status in refused.items() if there[one]}
+                raise NotHelpful(text(self._table.nodes_alive, known, len(there) - len(cost)))
             trial.add(pod, row)
             placed[pod.uid] = row
         return placed
-
-    def _all_refusals(
-        self, job: Job, pod: PodInfo, order: RowArray, refused: Mapping[int, Status]
-    ) -> dict[int, Status]:
-        """What every candidate says, those included that were not asked again."""
-        missing = order[~np.isin(order, list(refused))]
-        return {**refused, **(self._first(job, pod, missing)[1] if len(missing) else {})}
 
     def _first(self, job: Job, pod: PodInfo, rows: RowArray) -> tuple[int | None, dict[int, Status]]:
         """The first of the rows that takes the pod as the table stands, and what those before it (or all) say.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from control.scheduler.plugins.coscheduling.metrics import PreemptionMetrics
@@ -275,6 +278,46 @@ async def test_a_gang_that_wants_to_be_close(make: Make) -> None:
     await world.pass_time(12)
     assert {name: world.where()[name] for name in "ab"} == {"a": "node-3", "b": "node-4"}
     world.check()
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(2, 8), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(1, 4), st.sampled_from((1, 5, 2000))), max_size=10),
+    st.lists(st.integers(1, 6), min_size=1, max_size=4),
+)
+def test_whole_or_nobody(nodes: list[int], there: list[tuple[int, int]], sizes: list[int]) -> None:
+    asyncio.run(_whole_or_nobody(nodes, there, sizes))
+
+
+async def _whole_or_nobody(nodes: list[int], there: list[tuple[int, int]], sizes: list[int]) -> None:
+    """Victims leave only for all members, who are bound then without any further victim."""
+    world = World(
+        *(node(f"n{number}", cpu=str(cores)) for number, cores in enumerate(nodes)), post=(DefaultPreemption,)
+    )
+    try:
+        world.create(*(pod(f"s{number}", str(cpu), priority=low) for number, (cpu, low) in enumerate(there)))
+        await world.drive()
+        for one in list(world.pods.values()):
+            if not one.spec.node_name:
+                world.delete(one.metadata.key)
+        world.create(*(member(f"m{n}", str(size), minimum=len(sizes)) for n, size in enumerate(sizes)))
+        await world.drive()
+        world.check()
+        victims = list(world.victims)
+        assert all(world.pods[key].spec.priority != 2000 for key in victims)
+        if victims:
+            assert world.bound("g") == []
+            assert sum(map(len, world.nominations().values())) == len(sizes)
+            world.leave()
+            await world.pass_time(12)
+            assert len(world.bound("g")) == len(sizes)
+        assert len(world.bound("g")) in (0, len(sizes))
+        assert world.victims == victims
+        assert world.nominations() == {}
+        world.check()
+    finally:
+        await world.stop()
 
 
 @pytest.mark.parametrize(
