@@ -165,6 +165,29 @@ async def test_nothing_is_tried_while_victims_leave(make: Make) -> None:
     world.check()
 
 
+async def test_a_rejected_member_keeps_its_nomination(make: Make) -> None:
+    """One victim has left, the other takes its time: the member that found its node free is rejected with the gang."""
+    world = make(node("node-1", cpu="16"), node("node-2", cpu="16"))
+    occupied(world, "node-1", "node-2", each=1)
+    world.create(member("a"), member("b"))
+    await world.drive()
+    assert world.nominations() == {"node-1": ["a"], "node-2": ["b"]}
+    world.terminating()
+    for _ in range(2):
+        world.victims.sort()
+        world.delete(world.victims.pop(0))
+        await world.pass_time(12)
+        if world.victims:
+            assert world.bound() == ["existing-pod-2"]
+            assert world.nominations() == {"node-1": ["a"], "node-2": ["b"]}
+            world.create(pod("other", "16", priority=1000))
+            await world.drive()
+            assert world.where()["other"] == ""
+            world.delete("default/other")
+    assert world.bound() == ["a", "b"]
+    world.check()
+
+
 async def test_nobody_leaves_for_a_part_of_the_gang(make: Make) -> None:
     """Not even for DefaultPreemption, which sees one member alone; nominations are dropped."""
     world = make(node("node-1", cpu="32"), node("node-2", cpu="16"), post=(DefaultPreemption,))
