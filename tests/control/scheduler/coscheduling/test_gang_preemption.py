@@ -154,6 +154,10 @@ async def test_nothing_is_tried_while_victims_leave(make: Make) -> None:
     world.queue.activate(["default/b"])
     await world.pass_time(12)  # deletion calls are under way: not in the queue
     assert world.queue.counts()["gated"] >= 1
+    world.queue.activate(["default/a"])
+    await world.pass_time(12)
+    assert world.told.said["a"].endswith("preemption: not eligible due to terminating pod on the nominated node.")
+    assert len(world.victims) == 2
     world.terminating()
     await world.pass_time(12)
     assert "preemption: not eligible due to terminating pod on the nominated node." in world.told.said["b"]
@@ -175,11 +179,12 @@ async def test_a_rejected_member_keeps_its_nomination(make: Make) -> None:
     world.terminating()
     for _ in range(2):
         world.victims.sort()
-        world.delete(world.victims.pop(0))
+        world.delete(world.victims.pop())
         await world.pass_time(12)
         if world.victims:
-            assert world.bound() == ["existing-pod-2"]
+            assert world.bound() == ["existing-pod-1"]
             assert world.nominations() == {"node-1": ["a"], "node-2": ["b"]}
+            assert "gets rejected due to member Pod" in world.told.said["b"]
             world.create(pod("other", "16", priority=1000))
             await world.drive()
             assert world.where()["other"] == ""
