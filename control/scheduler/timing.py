@@ -158,7 +158,7 @@ def _status(plugin: Plugin, point: str, answer: Any) -> str:
         if not len(answer) or not answer.all():
             return "Success"
         return plugin.reasons.status(int(answer[0])).code_name
-    if isinstance(answer, tuple):
+    if point == "FindOneNodePlugin":
         answer = answer[0]
     found = answer if isinstance(answer, Status) else getattr(answer, "status", None)
     return found.code_name if isinstance(found, Status) else "Success"

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from control.scheduler.cache import Cache
+from control.scheduler.columns import RowArray
 from control.scheduler.cycle import CycleFailed
 from control.scheduler.failures import FitError
 from control.scheduler.framework import Framework
 from control.scheduler.metrics import SchedulerMetrics, exponential
+from control.scheduler.plugin import CycleState, Plugin, PostFilterResult, PreFilterResult
+from control.scheduler.pods import PodInfo
+from control.scheduler.status import SKIP, SUCCESS, Status, unschedulable
 from control.scheduler.timing import EVERY, MeasuredCycle, Probe, SecondsHistogram
 from control.scheduler.waiting import WaitingPods
 from koordlet.api.core import Pod
@@ -21,14 +27,79 @@ from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import POINTS, TOYS
 
 
-def measured(cluster: Cluster, registry: CollectorRegistry) -> MeasuredCycle:
-    framework = Framework(cluster.handle, POINTS, TOYS)
+class Everywhere(Plugin):
+    """Works at the points that answer otherwise than with a status."""
+
+    name = "Everywhere"
+
+    def before_pre_filter(self, state: CycleState, pod: PodInfo) -> Status:
+        return SUCCESS
+
+    def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
+        return PreFilterResult(SKIP)
+
+    def after_pre_filter(self, state: CycleState, pod: PodInfo, rows: RowArray | None) -> Status:
+        return SUCCESS
+
+    def find_one_node(self, state: CycleState, pod: PodInfo, rows: RowArray | None) -> tuple[Status, int]:
+        return SKIP, -1
+
+    def prefer_nodes(self, state: CycleState, pod: PodInfo, rows: RowArray | None) -> Sequence[int]:
+        return ()
+
+    def post_filter(self, state: CycleState, pod: PodInfo, failure: Any) -> PostFilterResult:
+        return PostFilterResult(unschedulable("no"))
+
+    def after_post_filter(self, state: CycleState, pod: PodInfo, failure: Any, result: PostFilterResult | None) -> None:
+        return None
+
+    def unreserve(self, state: CycleState, pod: PodInfo, row: int) -> None:
+        return None
+
+    def resize_pod(self, state: CycleState, pod: PodInfo, row: int) -> Status:
+        return SUCCESS
+
+
+def measured(
+    cluster: Cluster, registry: CollectorRegistry, points: Mapping[str, Sequence[str]] = POINTS
+) -> MeasuredCycle:
+    framework = Framework(cluster.handle, points, {**TOYS, Everywhere.name: Everywhere})
     metrics = SchedulerMetrics.of(registry)
     cycle = MeasuredCycle(framework, Cache(cluster.table, cluster.shapes), WaitingPods(SYSTEM_CLOCK))
     ticks = itertools.count()
     cycle.probe = Probe(framework, metrics.plugins, metrics.points, lambda: float(next(ticks)))
     metrics.evaluations.add(framework, cycle.evaluations)
     return cycle
+
+
+def test_whatever_a_point_answers_is_told() -> None:
+    registry, cluster = CollectorRegistry(), Cluster(node("a"))
+    points = {**POINTS, "preFilter": ("Everywhere",), "postFilter": ("Everywhere",), "reserve": ("Everywhere", "Guard")}
+    cycle = measured(cluster, registry, points)
+    assert cycle.probe is not None
+    with cycle.probe:
+        cycle.place(cluster.info(pod(cpu="10m")))
+        for one in (pod(cpu="100"), pod(labels={"reserve": "no"})):
+            with pytest.raises((FitError, CycleFailed)):
+                cycle.place(cluster.info(one))
+    told = {
+        (sample.labels["extension_point"], sample.labels["status"])
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name == "scheduler_plugin_execution_duration_seconds_count"
+        and sample.labels["plugin"] == "Everywhere"
+    }
+    assert told == {
+        ("BeforePreFilter", "Success"),
+        ("PreFilter", "Skip"),
+        ("AfterPreFilter", "Success"),
+        ("FindOneNodePlugin", "Skip"),
+        ("PreferNodesPlugin", "Success"),
+        ("PostFilter", "Unschedulable"),
+        ("AfterPostFilter", "Success"),
+        ("Unreserve", "Success"),
+        ("ResizePod", "Success"),
+    }
 
 
 def test_every_tenth_cycle_is_measured_and_leaves_nothing_behind() -> None:
