@@ -192,6 +192,8 @@ class JobPlanner:
         Of rows behind the first that fits only what the columns say is known."""
         state, allowed, status = self._prepared(job, pod, rows)
         refused = dict.fromkeys(rows[~np.isin(rows, allowed)].tolist(), status)
+        if not len(allowed):
+            return None, refused
         framework, fits = self._handle.framework, self._handle.fits
         assert framework is not None
         assert fits is not None
@@ -232,7 +234,9 @@ class JobPlanner:
 
     def _placed_by(self, choose: Choose, job: Job, cost: Mapping[int, int], trial: Trial) -> dict[str, int]:
         table = self._table
-        state, _, _ = self._prepared(job, job.trigger, np.flatnonzero(table.valid))
+        state, rows, status = self._prepared(job, job.trigger, np.flatnonzero(table.valid))
+        if not len(rows):
+            raise NotHelpful(f"0/{table.nodes_alive} nodes are available: {status.message}.")
         nodes = choose(state, {table.names[row]: amount for row, amount in cost.items()})
         placed = {pod.uid: table.rows[nodes[pod.key]] for pod in job.members}
         for pod in job.members:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from control.scheduler.plugins.coscheduling.jobpreemption import JobPlanner, Plan, SimulationFailed
 from control.scheduler.plugins.coscheduling.metrics import PreemptionMetrics
 from control.scheduler.plugins.defaultpreemption import DefaultPreemption
 from control.scheduler.pods import PodInfo
@@ -255,6 +256,21 @@ async def test_why_not(make: Make, labels: dict[str, str], spec: dict[str, Any],
     assert world.told.said["b"].endswith(text)
     message = text.removeprefix("preemption: ")
     assert world.told.said["a"].endswith(f"preemption already attempted by default/b with message {message}")
+
+
+async def test_a_plugin_that_fails_is_an_error(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan(self: JobPlanner, *given: Any) -> Plan:
+        raise SimulationFailed("the plugin is unwell")
+
+    monkeypatch.setattr(JobPlanner, "plan", plan)
+    world = make(node("node-1", cpu="32"))
+    occupied(world, "node-1")
+    world.create(member("a"), member("b"))
+    await world.drive()
+    assert world.told.said["b"] == "preemption: the plugin is unwell"
+    assert world.victims == []
+    assert world.parked() == []
+    world.check()
 
 
 async def test_its_own_members_and_its_betters_stay(make: Make) -> None:

@@ -11,18 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control.scheduler.columns import Reasons16, Rows
-from control.scheduler.plugin import CycleState, Plugin, Reads
+from control.scheduler.plugin import CycleState, Plugin, PreFilterResult, Reads
+from control.scheduler.plugins.coscheduling import jobpreemption
 from control.scheduler.plugins.coscheduling.jobpreemption import (
     Job,
     JobPlanner,
     NotHelpful,
     Plan,
+    SimulationFailed,
     by_importance,
     costs,
     may_leave,
 )
 from control.scheduler.pods import PodInfo
-from control.scheduler.status import Code
+from control.scheduler.status import Code, error, unschedulable
 from control.scheduler.table import CPU, selected
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import TOYS, cycle_of
@@ -165,6 +167,61 @@ def test_a_plan_must_hold_beside_those_who_stay(where: str) -> None:
     with pytest.raises(NotHelpful, match=r"^the plan does not hold with those who stay: it is noisy$"):
         planner.plan(one, cluster.table.valid.nonzero()[0])
     assert [len(pods) for pods in cluster.table.pods[:2]] == [1, 1]
+
+
+class Moody(Plugin):
+    """Fails, rejects or narrows at PreFilter as the pod's label says."""
+
+    name = "Moody"
+
+    def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
+        match pod.shape.labels.get("mood"):
+            case "error":
+                return PreFilterResult(error("the plugin is unwell"))
+            case "no":
+                return PreFilterResult(unschedulable("not today"))
+            case "n2":
+                return PreFilterResult(rows=np.array([self.table.rows["n2"]], np.intp))
+        return PreFilterResult()
+
+    def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
+        return np.zeros(len(selected(rows, self.table.size)), np.int16)
+
+
+@pytest.mark.parametrize(
+    ("mood", "failure", "message"),
+    [
+        ("error", SimulationFailed, "the plugin is unwell"),
+        ("no", NotHelpful, "0/2 nodes are available: 2 not today."),
+        ("n2", None, ""),
+    ],
+)
+def test_prefilter_has_a_say(mood: str, failure: type[Exception] | None, message: str) -> None:
+    cluster = Cluster(node("n1", cpu="1"), node("n2", cpu="1"))
+    cluster.put(*(pod(f"v{name}", priority=1, on=name) for name in ("n1", "n2")))
+    cycle_of(cluster, {"preFilter": ("Moody",), "filter": ("Fits", "Moody")}, {**TOYS, "Moody": Moody})
+    one = job(cluster, 1000, labels={"mood": mood})
+    rows = cluster.table.valid.nonzero()[0]
+    if failure is None:
+        assert gone(JobPlanner(cluster.handle).plan(one, rows)) == ["vn2"]
+        assert gone(JobPlanner(cluster.handle, "Moody").plan(one, rows)) == ["vn1"]
+    else:
+        with pytest.raises(failure) as problem:
+            JobPlanner(cluster.handle).plan(one, rows)
+        assert str(problem.value) == message
+    assert [len(pods) for pods in cluster.table.pods[:2]] == [1, 1]
+
+
+def test_a_plan_beyond_the_nodes_that_are_looked_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobpreemption, "FIRST", 1)
+    cluster = Cluster(*(node(f"n{number}", cpu=str(number)) for number in range(1, 8)))
+    cluster.put(*(pod(f"v{number}", str(number), priority=1, on=f"n{number}") for number in range(1, 8)))
+    one = job(cluster, 3000, 7000, 5000, 4000)
+    plan = planner(cluster).plan(one, cluster.table.valid.nonzero()[0])
+    assert places(cluster, one, plan) == {"m0": "n3", "m1": "n7", "m2": "n5", "m3": "n4"}
+    assert gone(plan) == ["v3", "v4", "v5", "v7"]
+    with pytest.raises(NotHelpful, match=r"^0/7 nodes are available: 7 Insufficient cpu\.$"):
+        planner(cluster).plan(job(cluster, 7000, 7000), cluster.table.valid.nonzero()[0])
 
 
 PODS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.sampled_from((1, 5, 9, 200))), max_size=14)
