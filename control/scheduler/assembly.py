@@ -148,6 +148,7 @@ class Assembly:
         )
         self.loop.monitor = self.monitor
         for name, binder in self.loop.binders.items():
+            self.metrics.timeouts.labels(name)  # from 0 on, so that the first one is an increase
             binder.timings = BindingTimes(self.metrics, name)
         self.feed = Feed(self.queue, clock=self._clock, registry=registry)
         self.watching.route(self.queue, self.frameworks, lambda uid: self.waiting.reject(uid, "", "removed"))

@@ -15,9 +15,12 @@ from scripts.grafana.interference import INTERFERENCE_DASHBOARD
 from scripts.grafana.manager import MANAGER_DASHBOARD
 from scripts.grafana.node import NODE_DASHBOARD
 from scripts.grafana.pod import POD_DASHBOARD
+from scripts.grafana.scheduler import SCHEDULER_DASHBOARD
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = (NODE_DASHBOARD, POD_DASHBOARD, INTERFERENCE_DASHBOARD, HEALTH_DASHBOARD, MANAGER_DASHBOARD)
+PAGES = (
+    NODE_DASHBOARD, POD_DASHBOARD, INTERFERENCE_DASHBOARD, HEALTH_DASHBOARD, MANAGER_DASHBOARD, SCHEDULER_DASHBOARD,
+)  # fmt: skip
 MARK = "<!-- generated from scripts/grafana: the panels -->"
 
 

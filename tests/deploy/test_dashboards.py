@@ -18,6 +18,7 @@ from control.manager.controller import ControllerMetrics
 from control.manager.metrics import ManagerMetrics
 from control.manager.noderesource.metrics import LendingCollector, NodeResourceMetrics
 from control.manager.webhook.metrics import ServerMetrics, WebhookMetrics
+from control.scheduler.metrics import SchedulerMetrics
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.app.periodic import TaskMetrics
 from koordlet.kube.metrics import ClientMetrics, InformerMetrics
@@ -29,7 +30,8 @@ RULES = sorted((ROOT / "deploy/prometheus").glob("*.rules.yaml"))
 OF_THE_MANAGER = (ManagerMetrics, ControllerMetrics, NodeResourceMetrics, ServerMetrics, WebhookMetrics)
 OF_THE_PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds", "up"}
 NAME = re.compile(
-    r"\b((?:koord|koordlet|koordinator|process|slo_controller|controller_runtime)_[a-z0-9_]+|up)\b(?:\{([^}]*)\})?"
+    r"\b((?:koord|koordlet|koordinator|process|scheduler|slo_controller|controller_runtime)_[a-z0-9_]+|up)\b"
+    r"(?:\{([^}]*)\})?"
 )
 LABEL = re.compile(r"([a-z_]+)\s*(?:=~|!~|!=|=)")
 
@@ -67,10 +69,14 @@ def exported() -> dict[str, set[str] | None]:
         for suffix in suffixes:
             found[family.full_name + suffix] = {*family.all_labels, *(("le",) if suffix == "_bucket" else ())}
     registry = CollectorRegistry()
-    for metrics in (TaskMetrics, InformerMetrics, ClientMetrics, *OF_THE_MANAGER):
+    for metrics in (TaskMetrics, InformerMetrics, ClientMetrics, SchedulerMetrics, *OF_THE_MANAGER):
         metrics(registry)
     registry.register(LendingCollector({}, SYSTEM_CLOCK))
     found["koord_manager_config_key_bad"] = {"key"}
+    found["scheduler_pending_pods"] = {"queue"}
+    found["scheduler_unschedulable_pods"] = {"plugin", "profile"}
+    found["scheduler_cache_size"] = {"type"}
+    found["scheduler_goroutines"] = {"operation"}
     for metric in registry.collect():
         names = {
             "counter": [f"{metric.name}_total"],
@@ -82,7 +88,7 @@ def exported() -> dict[str, set[str] | None]:
 
 def test_there_are_dashboards() -> None:
     assert [path.stem for path in DASHBOARDS] == [
-        "koord-manager", "koordlet-health", "koordlet-interference", "koordlet-node", "koordlet-pod",
+        "koord-manager", "koord-scheduler", "koordlet-health", "koordlet-interference", "koordlet-node", "koordlet-pod",
     ]  # fmt: skip
 
 
@@ -115,7 +121,7 @@ def test_grafana_can_import_it(path: Path) -> None:
     assert page["schemaVersion"] >= 36
     assert {"title", "tags", "templating", "time", "refresh", "annotations", "links", "panels"} <= page.keys()
     names = [variable["name"] for variable in page["templating"]["list"]]
-    assert names[:2] == ["datasource", "node"]
+    assert names[:2] == ["datasource", "profile" if path.stem == "koord-scheduler" else "node"]
     used = set(re.findall(r"\$\{?([a-z]\w*)", json.dumps(page)))
     assert used <= {*names, "__rate_interval", "__all"} - {""}
     for variable in page["templating"]["list"][1:]:

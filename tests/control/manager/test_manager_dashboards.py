@@ -8,13 +8,7 @@ refused, and a key of the configuration is bad.
 from __future__ import annotations
 
 import asyncio
-import json
-import re
-import subprocess
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +18,8 @@ import yaml
 from control.manager import manifests
 from koordlet.api.nodemetric import NodeMetric
 from koordlet.kube import KubeError
+from tests import scraping
+from tests.scraping import Prometheus
 
 pytestmark = pytest.mark.runtime
 
@@ -42,51 +38,7 @@ EXCUSED = {"KoordManagerNodesDegraded", "KoordManagerConfigurationBad"}
 
 def queries() -> dict[str, str]:
     """Where from -> expression as Grafana sends it."""
-    page = json.loads(DASHBOARD.read_text())
-    found = {
-        f"{panel['title']} {target['refId']}": target["expr"]
-        for panel in page["panels"]
-        for target in panel.get("targets", ())
-    }
-    for one in page["templating"]["list"]:
-        if one["type"] == "query":
-            series, label = re.fullmatch(r"label_values\((.*), (\w+)\)", one["query"]["query"]).groups()  # type: ignore[union-attr]
-            found[f"${one['name']}"] = f"group by ({label}) ({series})"
-    for name, value in VARIABLES.items():
-        found = {where: expr.replace(name, value) for where, expr in found.items()}
-    assert not any("$" in expr for expr in found.values()), found
-    return found
-
-
-class Prometheus:
-    """A server that scrapes one manager."""
-
-    def __init__(self, target: int, port: int, directory: Path) -> None:
-        self.port, self.log = port, directory / "prometheus.log"
-        config = directory / "prometheus.yml"
-        config.write_text(
-            f"global: {{scrape_interval: 2s, evaluation_interval: 2s}}\nrule_files: ['{RULES}']\n"
-            "scrape_configs:\n- job_name: koord-manager\n  metrics_path: /all-metrics\n"
-            f"  static_configs: [{{targets: ['127.0.0.1:{target}']}}]\n"
-        )
-        command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}",
-                   f"--web.listen-address=127.0.0.1:{port}"]  # fmt: skip
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
-
-    def get(self, path: str, **parameters: str) -> Any:
-        """`data` of the answer; None while the server starts."""
-        url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        try:
-            with urllib.request.urlopen(url, timeout=60) as response:
-                return json.load(response)["data"]
-        except urllib.error.HTTPError as error:
-            if error.code == 503:
-                return None
-            raise AssertionError(f"{parameters}: {error.read().decode()}") from error
-        except OSError:
-            assert self.process.poll() is None, self.log.read_text()
-            return None
+    return scraping.queries(DASHBOARD, VARIABLES)
 
 
 def _node_metric() -> dict[str, Any]:
@@ -121,7 +73,8 @@ async def test_every_query_has_data_and_every_rule_is_evaluated(
     await cluster.nodes("n1", "n2")
     running = await manager()
     await _live(cluster, until)
-    prometheus = Prometheus(running.manager.pages["metrics"].port, unused_tcp_port, tmp_path)
+    target = running.manager.pages["metrics"].port
+    prometheus = Prometheus("koord-manager", target, "/all-metrics", RULES, unused_tcp_port, tmp_path)
     waiting = {where: expr for where, expr in queries().items() if not any(name in expr for name in MAY_BE_EMPTY)}
     number = 0
 

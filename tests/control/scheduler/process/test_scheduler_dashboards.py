@@ -1,0 +1,78 @@
+"""Every query of the scheduler's dashboard and alerts, executed by a real Prometheus over a real koord-scheduler.
+
+A query must be understood, and must have data. Meanwhile pods come and go, and one finds no room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.scraping import Prometheus, queries
+
+pytestmark = pytest.mark.runtime
+
+ROOT = Path(__file__).resolve().parents[4]
+DASHBOARD = ROOT / "deploy/grafana/koord-scheduler.json"
+RULES = ROOT / "deploy/prometheus/koord-scheduler.rules.yaml"
+VARIABLES = {"$__rate_interval": "1m", "$profile": ".*"}
+
+
+async def _churn(world: Any, number: int) -> None:
+    """Some pods that fit, and none of the last round's."""
+    for at in range(10):
+        await world.pod(f"p{number}-{at}", cpu="10m")
+    if number:
+        for at in range(10):
+            await world.delete_pod(f"p{number - 1}-{at}")
+
+
+async def test_every_query_has_data_and_every_rule_is_evaluated(
+    world: Any, scheduler: Any, until: Any, unused_tcp_port: int, tmp_path: Path
+) -> None:
+    await world.node("n1", cpu="2")
+    await world.node("n2", cpu="2")
+    running = await scheduler()
+    await world.pod("big", cpu="9")
+    prometheus = Prometheus("koord-scheduler", running.port, "/metrics", RULES, unused_tcp_port, tmp_path)
+    every = queries(DASHBOARD, VARIABLES)
+    waiting, number = dict(every), 0
+
+    async def ask(path: str, **parameters: str) -> Any:
+        return await asyncio.to_thread(prometheus.get, path, **parameters)
+
+    async def answered() -> bool:
+        nonlocal number
+        await _churn(world, number)
+        number += 1
+        await asyncio.sleep(0.5)  # a round a scrape or so, not fifty
+        for where, expr in list(waiting.items()):
+            found = await ask("query", query=expr)
+            if found is not None and found["result"]:
+                del waiting[where]
+        return not waiting
+
+    try:
+        try:
+            await until(answered, 60)
+        except TimeoutError:
+            pass  # said below
+        assert not waiting, "no data"
+        named = {rule["alert"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]}
+
+        async def evaluated() -> Any:
+            rules = [rule for group in (await ask("rules"))["groups"] for rule in group["rules"]]
+            return rules if all(rule["health"] != "unknown" for rule in rules) else None
+
+        rules = await until(evaluated, 60)
+        assert {rule["name"]: rule.get("lastError") for rule in rules if rule["health"] != "ok"} == {}
+        assert {rule["name"] for rule in rules} == named
+        raised = [alert for alert in (await ask("alerts"))["alerts"] if alert["state"] == "firing"]
+        assert raised == []
+    finally:
+        prometheus.process.terminate()
+        await asyncio.to_thread(prometheus.process.wait, 30)
