@@ -48,6 +48,8 @@ METHODS: Final[Mapping[str, str]] = {
     "permit": "Permit",
 }
 """Method of a plugin -> value of `extension_point`."""
+_SILENT: Final = frozenset(("PreferNodesPlugin", "AfterPostFilter", "Score", "ScoreExtensionNormalize", "Unreserve"))
+"""Points whose answers are no status."""
 _ROWS: Final = {"filter": "filter_row", "score": "score_row"}
 
 
@@ -132,19 +134,22 @@ class Probe:
         self._status.clear()
 
     def _timed(self, plugin: Plugin, point: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*args: Any, **named: Any) -> Any:
+        now, observe, took, name = self._now, self._of_plugins.observe, self._took, plugin.name
+        silent = point in _SILENT
+
+        def timed(*args: Any) -> Any:
             if self._inside:
-                return method(*args, **named)
+                return method(*args)
             self._inside = True
-            begun = self._now()
+            begun = now()
             try:
-                answer = method(*args, **named)
+                answer = method(*args)
             finally:
                 self._inside = False
-            seconds = self._now() - begun
-            status = _status(plugin, point, answer)
-            self._of_plugins.observe((plugin.name, point, status), seconds)
-            self._took[point] = self._took.get(point, 0.0) + seconds
+            seconds = now() - begun
+            status = "Success" if silent else _status(plugin, point, answer)
+            observe((name, point, status), seconds)
+            took[point] = took.get(point, 0.0) + seconds
             if status not in ("Success", "Skip"):
                 self._status.setdefault(point, status)
             return answer
@@ -155,7 +160,7 @@ class Probe:
 def _status(plugin: Plugin, point: str, answer: Any) -> str:
     """The value of `status`. A filter that rejects every row that it was asked about says its first row's."""
     if point == "Filter":
-        if not len(answer) or not answer.all():
+        if not len(answer) or not answer.item(0) or not answer.all():
             return "Success"
         return plugin.reasons.status(int(answer[0])).code_name
     if point == "FindOneNodePlugin":
