@@ -273,6 +273,8 @@ class LoadAwareScheduling(Plugin):
             self.loads.pop(entry.name, None)
 
     def _put(self, row: int) -> None:
+        if row >= self._columns.capacity:  # a pod was told of before its node
+            self._columns.resize(self.table.capacity)
         facts, load = self._facts.get(row), self.loads.get(self.table.names[row])
         if facts is None or load is None:
             self._columns.clear(row)

@@ -497,3 +497,13 @@ def test_absurd_amounts_do_not_overflow() -> None:
     one = pod(cpu="9E", memory="8Ei")
     assert world.reasons(one) == [CPU_OVER]
     assert world.scores(one) == [0]
+
+
+def test_a_pod_may_be_told_of_before_its_node() -> None:
+    world = World()
+    one = pod(on="n")
+    world.cluster.put(one)
+    world.plugin.pod_seen(one)
+    assert set(world.plugin.loads["n"].pods) == {one.metadata.uid}
+    world.cluster.table.set_node(node("n"))
+    assert world.reasons(pod()) == [""]
