@@ -88,12 +88,14 @@ def test_a_killed_loader_loses_no_count(
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    arrived = until_arrivals(pid, arrived + 60)  # nobody is there, the programs count on
+    arrived = until_arrivals(pid, 2 * arrived)  # nobody is there, the programs count on
     sleeper.settle()
     with_successor = open_probes(kernel_host, wanted, pin_dir, sizes=sizes)
     try:
         assert with_successor.status["sched_latency"].reused
-        assert waits(with_successor, sleeper.id) >= arrived - 10
+        # Half of the arrivals came before the kill, half after it. Some are not told to BPF (docs/probes.md), and the
+        # first are those of a process that is not in its group yet.
+        assert waits(with_successor, sleeper.id) >= 0.8 * arrived
     finally:
         with_successor.close()
 
