@@ -125,23 +125,8 @@ class Cycle:
         """The rows to look at (None: all), and who narrowed them."""
         for plugin in self.framework.before_pre_filter:
             self._expect(state, pod, plugin.before_pre_filter(state, pod).by(plugin.name))
-        rows: RowArray | None = None
-        narrowed_by: list[str] = []
-        for plugin in self.framework.pre_filter:
-            result = plugin.pre_filter(state, pod)
-            if result.status.code is Code.SKIP:
-                state.skip_filter.add(plugin.name)
-                continue
-            if result.status.code is not Code.SUCCESS:
-                self._expect(state, pod, result.status.by(plugin.name))
-            if result.rows is not None:
-                narrowed_by.append(plugin.name)
-                rows = result.rows if rows is None else np.intersect1d(rows, result.rows)
-                if not len(rows):
-                    names = " ".join(narrowed_by)
-                    text = f"node(s) didn't satisfy plugin(s) [{names}]"
-                    text += " simultaneously" if len(narrowed_by) > 1 else ""
-                    self._expect(state, pod, unresolvable(text))
+        rows, narrowed_by, status = narrow(self.framework, state, pod)
+        self._expect(state, pod, status)
         for plugin in self.framework.after_pre_filter:
             self._expect(state, pod, plugin.after_pre_filter(state, pod, rows).by(plugin.name))
         planner = self.framework.find_one_node
@@ -167,15 +152,12 @@ class Cycle:
         raise FitError(pod, self.framework, rows, np.full(len(rows), LEFT_OUT, np.uint32), status)
 
     def _feasible(self, state: CycleState, pod: PodInfo, remembered: Remembered, rows: RowArray | None) -> RowArray:
-        nominated = pod.nominated and self.table.row(pod.nominated)
-        if nominated is not None and nominated != "" and (rows is None or nominated in rows):
-            first = int(nominated)
-            if self.fits(state, pod, first).ok:
-                return np.array([first], np.intp)
+        nominated = self.table.row(pod.nominated) if pod.nominated else None
+        if nominated is not None and (rows is None or nominated in rows) and self.fits(state, pod, nominated).ok:
+            return np.array([nominated], np.intp)
         feasible = remembered.feasible if rows is None else rows[remembered.ok[rows]]
-        filters = tuple(f for f in self._cluster_filters if f.plugin.name not in state.skip_filter)
-        if filters and len(feasible):
-            passed = ask(state, pod, feasible, filters, self.table.size) == PASS
+        if len(feasible) and any(f.plugin.name not in state.skip_filter for f in self._cluster_filters):
+            passed = ask(state, pod, feasible, self._cluster_filters, self.table.size) == PASS
             feasible = feasible if passed.all() else feasible[passed]
         crowded = self._nominated_rows(state, pod)
         if crowded:
@@ -197,9 +179,10 @@ class Cycle:
         if rows is not None:
             codes[~np.isin(valid, rows)] = LEFT_OUT
         failure = FitError(pod, self.framework, valid, codes)
-        failure.left_out = unresolvable(f"node(s) didn't satisfy plugin(s) [{' '.join(narrowed_by)}]")
-        if (codes == PASS).any():  # only the nominated pods stand in the way there
-            for row, others in self._nominated_rows(state, pod).items():
+        failure.left_out = left_out(narrowed_by)
+        passed = set(valid[codes == PASS].tolist())  # only the nominated pods stand in the way there
+        for row, others in self._nominated_rows(state, pod).items() if passed else ():
+            if row in passed:
                 failure.overrides[row] = self._fits_beside(state, pod, row, others)
         return failure
 
@@ -215,7 +198,7 @@ class Cycle:
 
     def fits(self, state: CycleState, pod: PodInfo, row: int) -> Status:
         """`check`, with and without the pods nominated there (spec 05 §5.5)."""
-        others = self._nominated_rows(state, pod).get(row)
+        others = self._nominated_on(state, pod, self.table.names[row])
         if others:
             status = self._fits_beside(state, pod, row, others)
             if not status.ok:
@@ -226,18 +209,20 @@ class Cycle:
         """Rows with pods nominated to them that this pod must leave room for."""
         queue = self.framework.handle.queue
         found: dict[int, list[PodInfo]] = {}
-        if queue is None:
-            return found
-        for node in queue.nominated_nodes():
-            row = self.table.row(node)
-            others = [
-                p
-                for p in queue.nominated_on(node)
-                if p.priority >= pod.priority and p.uid != pod.uid and p.row < 0 and p.uid not in state.same_job
-            ]
+        for node in queue.nominated_nodes() if queue is not None else ():
+            row, others = self.table.row(node), self._nominated_on(state, pod, node)
             if row is not None and others:
                 found[row] = others
         return found
+
+    def _nominated_on(self, state: CycleState, pod: PodInfo, node: str) -> list[PodInfo]:
+        """Pods nominated to a node that this one must leave room for."""
+        queue = self.framework.handle.queue
+        return [
+            p
+            for p in (queue.nominated_on(node) if queue is not None else ())
+            if p.priority >= pod.priority and p.uid != pod.uid and p.row < 0 and p.uid not in state.same_job
+        ]
 
     def _fits_beside(self, state: CycleState, pod: PodInfo, row: int, others: Sequence[PodInfo]) -> Status:
         with DryRun(self.framework, state, pod) as trial:
@@ -318,12 +303,23 @@ class Cycle:
             if not status.ok:
                 raise CycleFailed(status.by(plugin.name))
         self.cache.assume(pod, placement.node)
+        try:
+            parked = self._reserve(placement)
+        except BaseException:  # also a plugin's fault: what it claimed must not stay claimed
+            self.take_back(placement)
+            raise
+        if parked:
+            placement.parked = parked
+            self.waiting.park(pod, parked)
+
+    def _reserve(self, placement: Placement) -> Mapping[str, float]:
+        """Reserve and Permit; the plugins that want the pod to wait, and for how long. Raises CycleFailed."""
+        pod, row, state = placement.pod, placement.row, placement.state
         pod.nominated = ""
         state.phase = "Reserve"
         for plugin in self.framework.reserve:
             status = plugin.reserve(state, pod, row)
             if not status.ok:
-                self.take_back(placement)
                 raise CycleFailed(status.by(plugin.name))
         state.phase = ""
         parked: dict[str, float] = {}
@@ -332,11 +328,8 @@ class Cycle:
             if status.code is Code.WAIT:
                 parked[plugin.name] = status.timeout
             elif not status.ok:
-                self.take_back(placement)
                 raise CycleFailed(status.by(plugin.name))
-        if parked:
-            placement.parked = parked
-            self.waiting.park(pod, parked)
+        return parked
 
     def take_back(self, placement: Placement) -> None:
         """Unreserve everywhere and forget the pod."""
@@ -372,3 +365,27 @@ class Cycle:
         for plugin in self.framework.after_post_filter:
             plugin.after_post_filter(state, pod, failure, outcome)
         state.phase = ""
+
+
+def narrow(framework: Framework, state: CycleState, pod: PodInfo) -> tuple[RowArray | None, list[str], Status]:
+    """PreFilter: (the rows to look at or None for all, who narrowed them, SUCCESS or whoever said no)."""
+    rows: RowArray | None = None
+    narrowed_by: list[str] = []
+    for plugin in framework.pre_filter:
+        result = plugin.pre_filter(state, pod)
+        if result.status.code is Code.SKIP:
+            state.skip_filter.add(plugin.name)
+            continue
+        if result.status.code is not Code.SUCCESS:
+            return rows, narrowed_by, result.status.by(plugin.name)
+        if result.rows is not None:
+            narrowed_by.append(plugin.name)
+            rows = result.rows if rows is None else np.intersect1d(rows, result.rows)
+            if not len(rows):
+                return rows, narrowed_by, left_out(narrowed_by, " simultaneously" if len(narrowed_by) > 1 else "")
+    return rows, narrowed_by, SUCCESS
+
+
+def left_out(narrowed_by: Sequence[str], how: str = "") -> Status:
+    """What a node says that PreFilter plugins left out."""
+    return unresolvable(f"node(s) didn't satisfy plugin(s) [{' '.join(narrowed_by)}]{how}")

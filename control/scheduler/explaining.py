@@ -11,12 +11,12 @@ from collections import defaultdict
 import numpy as np
 
 from control.scheduler.columns import IntArray, RowArray
-from control.scheduler.cycle import Cycle
+from control.scheduler.cycle import Cycle, left_out, narrow
 from control.scheduler.failures import LEFT_OUT, PASS, FitError
 from control.scheduler.plugin import CycleState
 from control.scheduler.pods import PodInfo
 from control.scheduler.remembered import ask
-from control.scheduler.status import Code, Status, unresolvable
+from control.scheduler.status import Code
 from koordlet.api.placement import NodeScored, NodesRefused, PodPlacement
 
 SHOWN = 10
@@ -41,32 +41,20 @@ def _judge(cycle: Cycle, pod: PodInfo, own: str, found: PodPlacement) -> None:
     cycle_state = CycleState()
     valid = np.flatnonzero(table.valid)
     failure = FitError(pod, framework, valid, np.full(len(valid), PASS, np.uint32))
-    rows, failure.pre_filter = _pre_filter(cycle, cycle_state, pod)
-    if failure.pre_filter is None:
+    rows, narrowed_by, status = narrow(framework, cycle_state, pod)
+    if not status.ok:
+        failure.pre_filter = status
+    else:
         failure.codes = ask(cycle_state, pod, valid, framework.filters, table.size)
         if rows is not None:
             failure.codes[~np.isin(valid, rows)] = LEFT_OUT
-            failure.left_out = unresolvable("node(s) were left out by a PreFilter plugin")
+            failure.left_out = left_out(narrowed_by)
         feasible = valid[failure.codes == PASS]
         found.feasible = len(feasible)
         found.scored = scored(cycle, cycle_state, pod, feasible, own) if len(feasible) else []
     found.refused = _refused(failure, table.names)
     if not found.feasible:
         found.message = failure.text()
-
-
-def _pre_filter(cycle: Cycle, state: CycleState, pod: PodInfo) -> tuple[RowArray | None, Status | None]:
-    """(rows to look at or None, a rejection or None)"""
-    rows: RowArray | None = None
-    for plugin in cycle.framework.pre_filter:
-        result = plugin.pre_filter(state, pod)
-        if result.status.code is Code.SKIP:
-            state.skip_filter.add(plugin.name)
-        elif not result.status.ok:
-            return rows, result.status.by(plugin.name)
-        elif result.rows is not None:
-            rows = result.rows if rows is None else np.intersect1d(rows, result.rows)
-    return rows, None
 
 
 def scored(

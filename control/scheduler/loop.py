@@ -17,11 +17,11 @@ from control.scheduler.binding import Binder, Current
 from control.scheduler.cache import Cache, CacheError
 from control.scheduler.cycle import Cycle, CycleFailed, Placement
 from control.scheduler.failures import FitError
-from control.scheduler.plugin import Event
 from control.scheduler.pods import PodInfo
+from control.scheduler.queue.changes import POD_DELETE
 from control.scheduler.queue.feed import Feed
 from control.scheduler.queue.queue import SchedulingQueue
-from control.scheduler.status import Status, error, unschedulable
+from control.scheduler.status import Code, Status, error, unschedulable
 from control.scheduler.takeover import takeover
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.logging import get_logger
@@ -155,7 +155,7 @@ class Loop:
 
     def not_bound(self, placement: Placement, status: Status) -> None:
         plugins = {status.plugin} - {""} if status.rejected else set()
-        event, released = Event("AssignedPod", "Delete"), _placed(placement)
+        event, released = POD_DELETE, _placed(placement)
         if not status.rejected:
             self.queue.move(event, released, None)
         nominated = takeover(status, placement.node)
@@ -193,7 +193,7 @@ class Loop:
                 self.queue.done(pod.uid)
                 self.queue.delete(pod)
                 return
-        pending = {status.plugin} if status.code.name == "PENDING" else ()
+        pending = {status.plugin} if status.code is Code.PENDING else ()
         self.queue.requeue(pod, plugins, pending)
         if nominated is not None:
             self.queue.nominate(pod, nominated)

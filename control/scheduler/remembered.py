@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from control.scheduler.columns import IntArray, Mask, RowArray, Rows
+from control.scheduler.columns import IntArray, Mask, RowArray, Rows, count
 from control.scheduler.failures import PASS, PASS_CODE, Codes
 from control.scheduler.framework import Filterer, Framework, Scorer
 from control.scheduler.plugin import MAX_SCORE, CycleState, Reads
@@ -64,10 +64,9 @@ class Remembered:
         """Bring `codes` and `ok` up to date."""
         table = self._table
         skip = frozenset(state.skip_filter)
-        fresh = skip != self._skip_filter or len(self.ok) > table.size
         nodes, pods = table.node_log.since(self._node_at), table.pod_log.since(self._pod_at)
         self._node_at, self._pod_at = table.node_log.end, table.pod_log.end
-        if fresh or nodes is None or pods is None or len(nodes) + len(pods) > table.size // 2:
+        if skip != self._skip_filter or nodes is None or pods is None or len(nodes) + len(pods) > table.size // 2:
             self._skip_filter = skip
             self._resize(table.size)
             self._filter(state, pod, table.all, nodes_too=True)
@@ -223,8 +222,7 @@ class Memory:
 
 def ask(state: CycleState, pod: PodInfo, rows: Rows, filters: tuple[Filterer, ...], size: int) -> Codes:
     """The code of the first of `filters` that rejects each row, PASS where none does."""
-    length = len(range(*rows.indices(size))) if isinstance(rows, slice) else len(rows)
-    codes: Codes = np.full(length, PASS, np.uint32)
+    codes: Codes = np.full(count(rows, size), PASS, np.uint32)
     for one in filters:
         if one.plugin.name in state.skip_filter:
             continue

@@ -13,6 +13,7 @@ from control.scheduler.cycle import Cycle, CycleFailed
 from control.scheduler.failures import FitError
 from control.scheduler.plugin import CycleState
 from control.scheduler.pods import PodInfo
+from control.scheduler.status import Status
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import Guard, cycle_of
 
@@ -146,3 +147,21 @@ def _answers(cycle: Cycle, one: PodInfo) -> tuple[list[int], list[int]]:
     totals = cycle._totals(state, one, remembered, feasible)
     assert np.all(np.diff(feasible) > 0)
     return feasible.tolist(), totals.tolist()
+
+
+def test_a_plugins_fault_leaves_nothing_claimed() -> None:
+    cluster = Cluster(node("a"))
+    cycle = cycle_of(cluster)
+    guard = cycle.framework.plugins["Guard"]
+    assert isinstance(guard, Guard)
+
+    def broken(*args: object) -> Status:
+        raise RuntimeError("broken")
+
+    guard.permit = broken  # type: ignore[method-assign]
+    one = cluster.info(pod())
+    with pytest.raises(RuntimeError, match="broken"):
+        cycle.place(one)
+    assert guard.reserved == set()
+    assert (one.row, one.assumed) == (-1, False)
+    assert not cluster.table.requested.any()
