@@ -16,6 +16,9 @@ from typing import Any
 
 import yaml
 
+from koordlet.api.names import KOORDINATOR_NAMESPACE
+
+_RBAC = "rbac.authorization.k8s.io"
 Object = dict[str, Any]
 Files = Mapping[str, Callable[[], list[Object]]]
 """File name -> what makes its objects, in an order that can be applied."""
@@ -25,6 +28,25 @@ def rule(group: str, resources: list[str], verbs: list[str], names: list[str] | 
     """One PolicyRule."""
     made: Object = {"apiGroups": [group], "resources": resources, "verbs": verbs}
     return {**made, "resourceNames": names} if names else made
+
+
+def rbac(account: str, rules: list[Object], own_rules: list[Object] | None = None) -> list[Object]:
+    """A ServiceAccount in Koordinator's namespace with a ClusterRole of its name, and a Role there for `own_rules`."""
+    own = {"name": account, "namespace": KOORDINATOR_NAMESPACE}
+    made: list[Object] = [{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": own}]
+    for kind, meta, granted in (("ClusterRole", {"name": account}, rules), ("Role", own, own_rules)):
+        if granted is not None:
+            made += [
+                {"apiVersion": f"{_RBAC}/v1", "kind": kind, "metadata": meta, "rules": granted},
+                {
+                    "apiVersion": f"{_RBAC}/v1",
+                    "kind": f"{kind}Binding",
+                    "metadata": meta,
+                    "roleRef": {"apiGroup": _RBAC, "kind": kind, "name": account},
+                    "subjects": [{"kind": "ServiceAccount", **own}],
+                },
+            ]
+    return made
 
 
 class _Dumper(yaml.SafeDumper):

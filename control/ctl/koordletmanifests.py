@@ -23,7 +23,6 @@ KUBELET_PATHS = ("nodes/pods", "nodes/configz", "nodes/proxy")
 """What a kubelet asks the API server for when koordlet asks it for /pods and /configz: an older one for the last."""
 
 _MODULE = "control.ctl.koordletmanifests"
-_RBAC = "rbac.authorization.k8s.io"
 
 
 def rules(node: str = "") -> list[Object]:
@@ -50,19 +49,7 @@ def rules(node: str = "") -> list[Object]:
 
 def rbac(node: str = "") -> list[Object]:
     """Account, role and binding."""
-    subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": KOORDINATOR_NAMESPACE}
-    meta = {"name": ACCOUNT}
-    return [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {**meta, "namespace": KOORDINATOR_NAMESPACE}},
-        {"apiVersion": f"{_RBAC}/v1", "kind": "ClusterRole", "metadata": meta, "rules": rules(node)},
-        {
-            "apiVersion": f"{_RBAC}/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": meta,
-            "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": ACCOUNT},
-            "subjects": [subject],
-        },
-    ]
+    return manifestfiles.rbac(ACCOUNT, rules(node))
 
 
 _HOST_PATHS: tuple[tuple[str, str, str, str], ...] = (

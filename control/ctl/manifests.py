@@ -14,18 +14,15 @@ import yaml
 
 from control.ctl import koordletmanifests as agent
 from control.manager import manifests as manager
-from control.manifestfiles import Object, rule
+from control.manifestfiles import Object, rbac, rule
 from control.scheduler import manifests as scheduler
 from control.scheduler.config import shipped
 from koordlet.api import crdgen
-from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.api.nodemetric import CollectPolicy, NodeAggregatePolicy
 from koordlet.api.wire import Duration, to_builtins
 
 KUBELET, KOORDLET, MANAGER, SCHEDULER = "koord-kubelet", agent.ACCOUNT, manager.ACCOUNT, scheduler.ACCOUNT
 """ServiceAccounts in the namespace koordinator-system; also the names of roles and bindings."""
-
-_RBAC = "rbac.authorization.k8s.io"
 
 
 def _kubelet_rules(node: str) -> list[Object]:
@@ -56,25 +53,7 @@ def base(node: str) -> Iterator[Object]:
     yield from manager.rbac()
     yield from scheduler.rbac()
     yield from agent.rbac(node)
-    subject = {"kind": "ServiceAccount", "name": KUBELET, "namespace": KOORDINATOR_NAMESPACE}
-    yield {
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": {"name": KUBELET, "namespace": KOORDINATOR_NAMESPACE},
-    }
-    yield {
-        "apiVersion": f"{_RBAC}/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": KUBELET},
-        "rules": _kubelet_rules(node),
-    }
-    yield {
-        "apiVersion": f"{_RBAC}/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": KUBELET},
-        "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": KUBELET},
-        "subjects": [subject],
-    }
+    yield from rbac(KUBELET, _kubelet_rules(node))
 
 
 def configuration(*, report_seconds: int, aggregate_seconds: int) -> Object:

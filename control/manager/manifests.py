@@ -26,7 +26,6 @@ IMAGE = "koordinator-py:latest"
 DEFAULTS = WebhookEnv()
 
 _MODULE = "control.manager.manifests"
-_RBAC = "rbac.authorization.k8s.io"
 
 
 RULES: list[Object] = [
@@ -170,27 +169,7 @@ def priority_classes() -> list[Object]:
 
 def rbac() -> list[Object]:
     """Account, roles and their bindings."""
-    subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": KOORDINATOR_NAMESPACE}
-    cluster, own = _meta(ACCOUNT, namespaced=False), _meta(ACCOUNT)
-    return [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": own},
-        {"apiVersion": f"{_RBAC}/v1", "kind": "ClusterRole", "metadata": cluster, "rules": RULES},
-        {
-            "apiVersion": f"{_RBAC}/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": cluster,
-            "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": ACCOUNT},
-            "subjects": [subject],
-        },
-        {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": own, "rules": NAMESPACE_RULES},
-        {
-            "apiVersion": f"{_RBAC}/v1",
-            "kind": "RoleBinding",
-            "metadata": own,
-            "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": ACCOUNT},
-            "subjects": [subject],
-        },
-    ]
+    return manifestfiles.rbac(ACCOUNT, RULES, NAMESPACE_RULES)
 
 
 def config(data: dict[str, str] | None = None) -> list[Object]:

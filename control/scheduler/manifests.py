@@ -21,7 +21,6 @@ IMAGE = "koordinator-py:latest"
 PORT = 10251
 
 _MODULE = "control.scheduler.manifests"
-_RBAC = "rbac.authorization.k8s.io"
 _READ = ["get", "list", "watch"]
 _ALL = ["get", "list", "watch", "create", "update", "patch", "delete"]
 
@@ -70,27 +69,7 @@ def _meta(name: str, *, namespaced: bool = True, labels: dict[str, str] | None =
 
 def rbac() -> list[Object]:
     """Account, roles and their bindings."""
-    subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": KOORDINATOR_NAMESPACE}
-    cluster, own = _meta(ACCOUNT, namespaced=False), _meta(ACCOUNT)
-    return [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": own},
-        {"apiVersion": f"{_RBAC}/v1", "kind": "ClusterRole", "metadata": cluster, "rules": RULES},
-        {
-            "apiVersion": f"{_RBAC}/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": cluster,
-            "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": ACCOUNT},
-            "subjects": [subject],
-        },
-        {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": own, "rules": NAMESPACE_RULES},
-        {
-            "apiVersion": f"{_RBAC}/v1",
-            "kind": "RoleBinding",
-            "metadata": own,
-            "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": ACCOUNT},
-            "subjects": [subject],
-        },
-    ]
+    return manifestfiles.rbac(ACCOUNT, RULES, NAMESPACE_RULES)
 
 
 def config() -> list[Object]:
