@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry
 
+from control.scheduler.batch import BatchMetrics, InlineBatch
 from control.scheduler.cache import Cache
 from control.scheduler.config.args import ARGS
 from control.scheduler.config.load import Settings
@@ -142,6 +143,8 @@ class Assembly:
         for cycle in cycles.values():
             cycle.debug = self.debug
             cycle.probe = self.metrics.probe(cycle.framework)
+            if gates.enabled("EnableInlineBatchSchedule"):
+                cycle.batch = InlineBatch(cycle, BatchMetrics.of(registry))
             self.metrics.evaluations.add(cycle.framework, cycle.evaluations)
         self.loop = WatchedLoop(
             cycles, self.cache, self.queue, clock=self._clock, reporter=self.reporter, current=self._pods.get

@@ -100,15 +100,17 @@ class Binder:
             status = await self._cycle.waiting.wait(pod.uid)
             if self.timings is not None:
                 self.timings.permit_waited(status, perf_counter() - begun)
-            if not status.ok:
+            if not status.ok and placement.bindings is None:  # a job was let go as a whole
                 return status
         self._outcomes.binding(placement)
         original, status = self._checked(pod)
         if original is None:
             return status
+        placement.phase = "PreBind"
         status = await self._prepare(placement, original)
         if not status.ok:
             return status
+        placement.phase = "Bind"
         for plugin in framework.bind:
             begun = perf_counter()
             status = await plugin.bind(state, pod, placement.node)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -53,6 +54,24 @@ class Placement:
     parked: Mapping[str, float] = field(default_factory=dict)
     after: int = 0
     """How many cycles had failed when the pod was placed."""
+    job: tuple[Placement, ...] = ()
+    """Everybody's placement, this one included, when the pod's whole job was placed at once (spec 05 §12)."""
+    bindings: Bindings | None = None
+    """Told how the binding of a pod ends that was placed with its job."""
+    phase: str = ""
+    """How far binding came: PreBind or Bind."""
+
+
+class Bindings(Protocol):
+    """Follows the bindings of one job."""
+
+    def ended(self, placement: Placement, ok: bool) -> None: ...
+
+
+class Batch(Protocol):
+    """Places a whole job that was planned in `state.plan`; or says why not, with nothing claimed."""
+
+    def place(self, state: CycleState, pod: PodInfo) -> Placement | Status: ...
 
 
 class Cycle:
@@ -61,6 +80,8 @@ class Cycle:
     def __init__(self, framework: Framework, cache: Cache, waiting: WaitingPods) -> None:
         self.framework, self.cache, self.waiting = framework, cache, waiting
         self.table = cache.table
+        self.batch: Batch | None = None
+        """Places jobs at once that were planned; None: each pod in a cycle of its own."""
         self.memory = Memory(framework, self.table)
         self._cluster_filters = framework.group(Reads.CLUSTER)
         self._cluster_scores = tuple(s for s in framework.scorers if s.plugin.reads is Reads.CLUSTER and not s.by_row)
@@ -90,7 +111,13 @@ class Cycle:
         finally:
             while state.undo:
                 state.undo.pop()()
-        self._claim(placement)
+        if not placement.job:
+            self.claim(placement)
+            try:
+                self.permit(placement)
+            except BaseException:  # also a plugin's fault: what was claimed must not stay claimed
+                self.take_back(placement)
+                raise
         return placement
 
     def _choose(self, state: CycleState, pod: PodInfo) -> Placement:
@@ -98,6 +125,8 @@ class Cycle:
         if table.nodes_alive == 0:
             raise CycleFailed(error("no nodes available to schedule pods"))
         rows, narrowed_by = self._pre_filter(state, pod)
+        if state.plan and self.batch is not None:
+            return self._place_job(self.batch, state, pod)
         remembered = self.memory.of(pod)
         remembered.filter(state, pod)
         feasible = self._feasible(state, pod, remembered, rows)
@@ -110,6 +139,14 @@ class Cycle:
         else:
             row = self._best(feasible, self._totals(state, pod, remembered, feasible))
         return Placement(pod, row, table.names[row], state, table.nodes_alive, len(feasible))
+
+    def _place_job(self, batch: Batch, state: CycleState, pod: PodInfo) -> Placement:
+        while state.undo:  # what was tried for this pod must not stand in the way of the others
+            state.undo.pop()()
+        found = batch.place(state, pod)
+        if isinstance(found, Status):
+            raise self._refusal(pod, found)
+        return found
 
     def _count(self, state: CycleState, reached: int) -> None:
         self.evaluations[frozenset(state.skip_filter), frozenset(state.skip_score), reached] += 1
@@ -124,18 +161,18 @@ class Cycle:
     def _pre_filter(self, state: CycleState, pod: PodInfo) -> tuple[RowArray | None, list[str]]:
         """The rows to look at (None: all), and who narrowed them."""
         for plugin in self.framework.before_pre_filter:
-            self._expect(state, pod, plugin.before_pre_filter(state, pod).by(plugin.name))
+            self._expect(pod, plugin.before_pre_filter(state, pod).by(plugin.name))
         rows, narrowed_by, status = narrow(self.framework, state, pod)
-        self._expect(state, pod, status)
+        self._expect(pod, status)
         for plugin in self.framework.after_pre_filter:
-            self._expect(state, pod, plugin.after_pre_filter(state, pod, rows).by(plugin.name))
+            self._expect(pod, plugin.after_pre_filter(state, pod, rows).by(plugin.name))
         planner = self.framework.find_one_node
         if planner is not None:
             status, row = planner.find_one_node(state, pod, rows)
             if status.ok:
                 return np.array([row], np.intp), [planner.name]
             if not status.skipped:
-                self._expect(state, pod, status.by(planner.name))
+                self._expect(pod, status.by(planner.name))
         preferring = self.framework.prefer_nodes
         if preferring is not None:
             for row in preferring.prefer_nodes(state, pod, rows):
@@ -143,13 +180,16 @@ class Cycle:
                     return np.array([row], np.intp), [preferring.name]
         return rows, narrowed_by
 
-    def _expect(self, state: CycleState, pod: PodInfo, status: Status) -> None:
-        if status.ok or status.skipped:
-            return
+    def _expect(self, pod: PodInfo, status: Status) -> None:
+        if not status.ok and not status.skipped:
+            raise self._refusal(pod, status)
+
+    def _refusal(self, pod: PodInfo, status: Status) -> FitError | CycleFailed:
+        """What a rejection or an error before Filter ends the cycle with."""
         if not status.rejected:
-            raise CycleFailed(status)
+            return CycleFailed(status)
         rows = np.flatnonzero(self.table.valid)
-        raise FitError(pod, self.framework, rows, np.full(len(rows), LEFT_OUT, np.uint32), status)
+        return FitError(pod, self.framework, rows, np.full(len(rows), LEFT_OUT, np.uint32), status)
 
     def _feasible(self, state: CycleState, pod: PodInfo, remembered: Remembered, rows: RowArray | None) -> RowArray:
         nominated = self.table.row(pod.nominated) if pod.nominated else None
@@ -295,41 +335,38 @@ class Cycle:
 
     # -- after the choice --------------------------------------------------------------------------------------------
 
-    def _claim(self, placement: Placement) -> None:
-        """Assume, reserve, ask for permission; take everything back when somebody refuses."""
+    def claim(self, placement: Placement) -> None:
+        """Assume and reserve; everything is taken back when somebody refuses. Raises CacheError, CycleFailed."""
         pod, row, state = placement.pod, placement.row, placement.state
         for plugin in self.framework.resize:
             status = plugin.resize_pod(state, pod, row)
             if not status.ok:
                 raise CycleFailed(status.by(plugin.name))
         self.cache.assume(pod, placement.node)
+        pod.nominated = ""
+        state.phase = "Reserve"
         try:
-            parked = self._reserve(placement)
+            for plugin in self.framework.reserve:
+                status = plugin.reserve(state, pod, row)
+                if not status.ok:
+                    raise CycleFailed(status.by(plugin.name))
         except BaseException:  # also a plugin's fault: what it claimed must not stay claimed
             self.take_back(placement)
             raise
-        if parked:
-            placement.parked = parked
-            self.waiting.park(pod, parked)
-
-    def _reserve(self, placement: Placement) -> Mapping[str, float]:
-        """Reserve and Permit; the plugins that want the pod to wait, and for how long. Raises CycleFailed."""
-        pod, row, state = placement.pod, placement.row, placement.state
-        pod.nominated = ""
-        state.phase = "Reserve"
-        for plugin in self.framework.reserve:
-            status = plugin.reserve(state, pod, row)
-            if not status.ok:
-                raise CycleFailed(status.by(plugin.name))
         state.phase = ""
+
+    def permit(self, placement: Placement) -> None:
+        """Ask for permission, and park the pod if somebody wants it to wait. Raises CycleFailed; takes nothing back."""
         parked: dict[str, float] = {}
         for plugin in self.framework.permit:
-            status = plugin.permit(state, pod, row)
+            status = plugin.permit(placement.state, placement.pod, placement.row)
             if status.code is Code.WAIT:
                 parked[plugin.name] = status.timeout
             elif not status.ok:
                 raise CycleFailed(status.by(plugin.name))
-        return parked
+        if parked:
+            placement.parked = parked
+            self.waiting.park(placement.pod, parked)
 
     def take_back(self, placement: Placement) -> None:
         """Unreserve everywhere and forget the pod."""

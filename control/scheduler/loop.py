@@ -137,9 +137,13 @@ class Loop:
             text = f"{type(failure).__name__}: {failure}"
             self._failed(pod, error(text), text, set(), None)
             return None
-        placement.after = self._failures
         self._ended(cycle, "scheduled", begun)
-        self.binders[cycle.framework.name].start(placement)
+        for one in placement.job or (placement,):
+            one.after = self._failures
+            if one is not placement:  # placed with the pod whose turn it was
+                self.queue.take(one.pod)
+                one.pod.attempts, one.pod.first_attempt = pod.attempts, pod.first_attempt
+            self.binders[cycle.framework.name].start(one)
         return placement
 
     # -- outcomes of bindings (`binding.Outcomes`) -------------------------------------------------------------------
@@ -149,6 +153,8 @@ class Loop:
 
     def bound(self, placement: Placement) -> None:
         pod = placement.pod
+        if placement.bindings is not None:
+            placement.bindings.ended(placement, True)
         self.queue.delete(pod)
         first = pod.first_attempt
         self._reporter.scheduled(placement, self._clock.monotonic() - first if first is not None else 0.0)
@@ -167,6 +173,9 @@ class Loop:
             self.queue.move(
                 event, released, None, lambda other: other.uid != uid and not (ours is not None and ours(other))
             )
+        if placement.bindings is not None:
+            placement.bindings.ended(placement, False)
+            self.queue.activate([placement.pod.key])  # its job has nodes: it is not to wait behind a backoff
 
     def _kept_from_others(self, placement: Placement) -> bool:
         """Whether others may have failed for what this pod held.

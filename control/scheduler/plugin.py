@@ -82,6 +82,8 @@ class CycleState:
     """Whether what plugins do while the pod is bound is timed."""
     preempted_for_job: bool = False
     """Somebody decided for the whole job whether room is made; doing it for this pod alone would be in vain."""
+    plan: Sequence[tuple[PodInfo, int]] = ()
+    """Every member of the pod's job and the row that FindOneNode plans for it (spec 05 §12.1)."""
     undo: list[Callable[[], None]] = field(default_factory=list)
     """Called, last first, when the synchronous part of the cycle is over; `Trial.undo` of a restored reservation."""
 

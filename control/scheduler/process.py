@@ -53,6 +53,7 @@ _ACTING = frozenset(
         "PreemptionPolicyTransformer",
         "ReplaceResourcesTransformer",
         "GangPendingPodsConditionPatch",
+        "EnableInlineBatchSchedule",
     )
 )
 """Gates that something in this build asks."""

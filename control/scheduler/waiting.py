@@ -59,6 +59,10 @@ class WaitingPods:
         parked.settled.set_result(unschedulable(message, plugin=plugin))
         return True
 
+    def leave(self, uid: str) -> None:
+        """The pod is not parked any more, and nobody waits for what becomes of it."""
+        self._parked.pop(uid, None)
+
     async def wait(self, uid: str) -> Status:
         """Until the pod is allowed, rejected, or its first deadline passes; at once when it was never parked."""
         parked = self._parked.get(uid)

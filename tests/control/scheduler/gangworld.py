@@ -6,10 +6,11 @@ Time is virtual. `drive()` schedules until nobody is ready; `check()` holds the 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from prometheus_client import CollectorRegistry
 
 from control.scheduler.cache import Cache
 from control.scheduler.config.args import CoschedulingArgs
@@ -49,6 +50,10 @@ class Told(Silent):
         self.said: dict[str, str] = {}
         self.nominated: dict[str, str] = {}
         """Last nomination that was written, "" included."""
+        self.cycles = 0
+
+    def attempt(self, profile: str, result: str, seconds: float) -> None:
+        self.cycles += 1
 
     def failed(self, pod: PodInfo, status: Status, message: str, nominated: str | None) -> None:
         self.said[pod.name] = message
@@ -70,10 +75,17 @@ class GangWorld:
     """See the module text. `refused`: names of pods that the API server does not bind."""
 
     def __init__(
-        self, *nodes: Node, extra: Sequence[type[Plugin]] = (), post: Sequence[type[Plugin]] = (), **args: Any
+        self,
+        *nodes: Node,
+        extra: Sequence[type[Plugin]] = (),
+        post: Sequence[type[Plugin]] = (),
+        at: Mapping[str, Sequence[type[Plugin]]] | None = None,
+        **args: Any,
     ) -> None:
-        """`extra`: further filters; `post`: plugins that make room, after gangs; `args`: Coscheduling's."""
+        """`extra`: further filters; `post`: plugins that make room, after gangs; `at`: more, by point; `args`:
+        Coscheduling's."""
         self.clock = FakeClock()
+        self.registry = CollectorRegistry()
         self.cluster = cluster = Cluster(*nodes)
         self.pods: dict[str, Pod] = {}
         self.refused: set[str] = set()
@@ -109,7 +121,10 @@ class GangWorld:
             "bind": ("Server",),
             "postBind": (gang,),
         }
-        registry = {kind.name: kind for kind in (Coscheduling, PrioritySort, Room, Server, *extra, *post)}
+        more = [kind for kinds in (at or {}).values() for kind in kinds]
+        for point, kinds in (at or {}).items():
+            points[point] = (*points[point], *(kind.name for kind in kinds))
+        registry = {kind.name: kind for kind in (Coscheduling, PrioritySort, Room, Server, *extra, *post, *more)}
         configured = {gang: CoschedulingArgs(**args)}
         self.framework = framework = Framework(cluster.handle, points, registry, args=configured)
         found = framework.plugins[gang]

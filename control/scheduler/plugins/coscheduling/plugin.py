@@ -182,7 +182,9 @@ class Coscheduling(Plugin):
             turn.plan = self.gathering.plan(state, [pod, *others], spec, rows)
         except NoPlan as failure:
             return unschedulable(str(failure)), -1
-        return SUCCESS, self.table.rows[turn.plan[pod.key]]
+        rows_of = self.table.rows
+        state.plan = [(one, rows_of[turn.plan[one.key]]) for one in (pod, *others)]
+        return SUCCESS, rows_of[turn.plan[pod.key]]
 
     def pre_score(self, state: CycleState, pod: PodInfo, rows: RowArray) -> Status:
         positions = self.gathering.neighbour_scores(pod.shape, rows) if self.gathering is not None else None
