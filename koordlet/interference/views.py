@@ -69,13 +69,14 @@ class InterferenceViews:
     # --- Prometheus
 
     def _tracks(self, column: int) -> Iterator[Row]:
-        """A column of `Watch.states`."""
+        """A column of `Watch.states`; what is 0, on a calm node nearly all of it, has no series."""
         if self._watch.evidence is None:
             return
         subjects = self._watch.evidence.subjects
         for track in self._watch.states():
             row, resource, cause = track[:3]
-            yield (*container_labels(subjects[row]), resource.value, cause.value), float(track[column])
+            if value := float(track[column]):
+                yield (*container_labels(subjects[row]), resource.value, cause.value), value
 
     def _shares(self) -> Iterator[Row]:
         for verdict in self._watch.active:

@@ -587,14 +587,17 @@ def _interference() -> tuple[Family, ...]:
     return (
         Family(
             "interference_state",
-            "Trouble of a container: 0 quiet, 1 suspected, 2 interfered, 3 recovering; cause=neighbour or self.",
+            "Trouble: 1 suspected, 2 interfered, 3 recovering, none while quiet; cause: neighbour or self.",
             track,
             EXTERNAL,
         ),
-        Family("interference_score", "How bad it is; 1 is the threshold.", track, EXTERNAL, unit="ratio"),
+        Family(
+            "interference_score", "How bad it is; 1 is the threshold; absent while 0.", track, EXTERNAL, unit="ratio"
+        ),
         Family(
             "interference_lost_ratio",
-            "Part of the time that the container wanted to get on and could not; for cache cycles per instruction.",
+            "Part of the time that the container wanted to get on and could not; absent while 0; for cache cycles "
+            "per instruction.",
             track,
             EXTERNAL,
             unit="ratio",

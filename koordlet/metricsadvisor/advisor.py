@@ -160,11 +160,6 @@ class MetricsAdvisor:
             known = self._grouped = (self.index.walks, keys, group(keys, self.index.owner))
         return known[2]
 
-    def whole_latency(self) -> SchedLatencySnapshot | None:
-        """A fresh snapshot with culprits; None without a probe."""
-        source = self._probes.sched_latency
-        return None if source is None else source.read()
-
     def charges(self) -> Charges | None:
         """Who was charged to whom so far, for a difference; None without a probe."""
         source = self._probes.programs

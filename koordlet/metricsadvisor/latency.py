@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
+from koordlet.probes.charges import Charges
 from koordlet.probes.layout import BUCKETS, key_name
 from koordlet.probes.mapped import Ints, sum_by
 from koordlet.probes.snapshot import SchedLatencySnapshot, quantiles
@@ -37,7 +38,8 @@ class SubjectLatency(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """How long a subject waited because of `owner`: seconds and number of waits."""
+    """How long a subject waited because of `owner`: number of waits, and seconds; for each second of wall time in what
+    a collector keeps of its window, because windows differ."""
 
     owner: Owner
     seconds: float
@@ -140,6 +142,22 @@ class Pairs:
         order = np.lexsort((first, victim))
         return cls(names, owners, victim[order], culprit[order], ns[order], count[order])
 
+    @classmethod
+    def of_charges(cls, charges: Charges, owner: OwnerOf, only: Collection[str]) -> Pairs:
+        """`of` of everything charged so far, of one victim in any order: tens of thousands of entries between a few
+        hundred slots, which are counted into a table of victims by culprits instead of being sorted."""
+        used = np.flatnonzero(charges.slot_keys)
+        victim_of, culprit_of = (np.full(len(charges.slot_keys), -1, dtype=np.int64) for _ in range(2))
+        names, victim_of[used] = _victims(charges.slot_keys[used], owner, only)
+        owners, culprit_of[used] = _runners(charges.slot_keys[used], owner)
+        victim, culprit = (of[slot] for of, slot in zip((victim_of, culprit_of), charges.slots(), strict=True))
+        taken = (victim >= 0) & (culprit >= 0) & (charges.wait_ns > 0)
+        codes, size = victim[taken] * len(owners) + culprit[taken], len(names) * len(owners)
+        ns, count = (sum_by(codes, column[taken], size) for column in (charges.wait_ns, charges.count))
+        there = np.flatnonzero(ns)
+        width = max(len(owners), 1)
+        return cls(names, owners, there // width, there % width, ns[there], count[there])
+
     def of_victims(self) -> Iterator[tuple[str, slice]]:
         """Where each victim's pairs are; those without any are left out."""
         ends = np.searchsorted(self.victim, np.arange(len(self.victims) + 1)).tolist()
@@ -148,8 +166,9 @@ class Pairs:
                 yield name, slice(begin, end)
 
 
-def blame(matrix: Matrix, owner: OwnerOf) -> dict[str, list[Blame]]:
-    """By victim's subject key: who held the CPU (or the disk) while it waited, longest first.
+def blame(matrix: Matrix, owner: OwnerOf, seconds: float = 1.0) -> dict[str, list[Blame]]:
+    """By victim's subject key: who held the CPU (or the disk) while it waited, longest first. Of a matrix of so many
+    *seconds*, for each of them.
 
     Waiting whose runner is not remembered is spread over the victim's known culprits: who ran lately, ran then.
     """
@@ -161,7 +180,8 @@ def blame(matrix: Matrix, owner: OwnerOf) -> dict[str, list[Blame]]:
                 for who, ns, waits in zip(
                     pairs.culprit[at].tolist(), pairs.ns[at].tolist(), pairs.count[at].tolist(), strict=True
                 )
-            ]
+            ],
+            seconds,
         )
         for name, at in pairs.of_victims()
     }
@@ -195,11 +215,11 @@ def _runners(keys: Ints, owner: OwnerOf) -> tuple[list[Owner], Ints]:
     return owners, rows[at]
 
 
-def _longest_first(found: Collection[tuple[Owner, int, int]]) -> list[Blame]:
-    """*found*: owner, ns and waits of each culprit; equal ones stay in this order."""
+def _longest_first(found: Collection[tuple[Owner, int, int]], seconds: float) -> list[Blame]:
+    """*found*: owner, ns and waits of each culprit in that many seconds; equal ones stay in this order."""
     known = [row for row in found if row[0].kind != "unknown"]
     seen = sum(ns for _, ns, _ in known)
-    scale = sum(ns for _, ns, _ in found) / seen / 1e9 if seen else 1e-9
+    scale = (sum(ns for _, ns, _ in found) / seen if seen else 1.0) / 1e9 / seconds
     blames = [Blame(who, ns * scale, waits) for who, ns, waits in known or found]
     blames.sort(key=lambda one: -one.seconds)
     return blames

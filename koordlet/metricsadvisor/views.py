@@ -173,11 +173,11 @@ class Views:
         return [((*container_labels(s), s.qos), float(value) / 1e9) for s, value in self._by_subject(column)]
 
     def _culprits(self) -> Iterator[Row]:
-        snapshot = self._advisor.whole_latency()
-        if snapshot is None:
+        charges = self._advisor.charges()
+        if charges is None:
             return
         subjects = {s.key: s for s in self._advisor.workloads.subjects if s.kind is not SubjectKind.POD}
-        pairs = Pairs.of(snapshot, self._advisor.index.owner, subjects)
+        pairs = Pairs.of_charges(charges, self._advisor.index.owner, subjects)
         for victim, who, waited in self._culprit_counters.update(pairs):
             subject = subjects[victim]
             yield (*container_labels(subject), subject.qos, *culprit_labels(who)), waited

@@ -34,6 +34,10 @@ class Charges:
     slot_keys: Ints
     """Slot -> cgroup id or special key; 0 = free."""
 
+    def slots(self) -> tuple[Ints, Ints]:
+        """(victim's, culprit's) of each entry."""
+        return _slots(self.key)
+
 
 def between(old: Charges, new: Charges) -> Blames:
     """What was charged between two moments of one source. An entry that ran back, or of which a slot belongs to another

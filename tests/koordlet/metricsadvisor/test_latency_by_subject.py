@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from koordlet.metricsadvisor.latency import Pairs, blame, by_subject, culprit_owner
+from koordlet.metricsadvisor.latency import Pairs, blame, by_subject, culprit_owner, identity
+from koordlet.probes.charges import Charges
 from koordlet.probes.layout import BUCKETS, SPECIAL_KEYS
 from koordlet.probes.snapshot import Lost, SchedLatencySnapshot
 from koordlet.statesinformer.cgroupindex import Owner, owner_of
@@ -84,6 +87,42 @@ def test_blame_is_by_culprit_and_longest_first():
     assert found[JOB.key][0].owner.subject is WEB
     assert len(found) == 2  # ssh.service is no subject here
     assert Pairs.of(snapshot(1, matrix=matrix), owner, only=[JOB.key]).victims == [JOB.key]
+
+
+def charged(entries):
+    """Charges of (victim's key, culprit's key, ns), a place each."""
+    keys = sorted({key for entry in entries for key in entry[:2]} | {10, 20, 30})
+    number = {key: at + 2 for at, key in enumerate(keys)}  # slot + 1; slot 0 is free
+    return Charges(
+        source="bpf",
+        time_ns=1,
+        size=64,
+        at=np.arange(len(entries), dtype=np.int32),
+        key=np.array([number[victim] << 16 | number[culprit] for victim, culprit, _ in entries], dtype=np.uint32),
+        wait_ns=np.array([ns for *_, ns in entries], dtype=np.int64),
+        count=np.ones(len(entries), dtype=np.int64),
+        slot_keys=np.array([0, *keys], dtype=np.int64),
+    )
+
+
+KEYS = st.sampled_from((10, 11, 20, 30, SPECIAL_KEYS["idle"], SPECIAL_KEYS["older"]))
+
+
+@given(st.lists(st.tuples(KEYS, KEYS, st.integers(0, 2**40)), max_size=40))
+def test_counting_charges_finds_what_merging_a_snapshot_finds(entries):
+    def told(pairs):
+        return {
+            (victim, identity(pairs.culprits[who])): (ns, count)
+            for victim, at in pairs.of_victims()
+            for who, ns, count in zip(
+                pairs.culprit[at].tolist(), pairs.ns[at].tolist(), pairs.count[at].tolist(), strict=True
+            )
+        }
+
+    only = [WEB.key, JOB.key]
+    counted = Pairs.of_charges(charged(entries), owner, only)
+    waited = [entry for entry in entries if entry[2]]  # the kernel charges no wait of nothing
+    assert told(counted) == told(Pairs.of(snapshot(1, matrix=waited), owner, only))
 
 
 def test_forgotten_slices_are_spread_over_the_known_culprits():

@@ -87,10 +87,13 @@ NEEDS_MORE = {
     "koordlet_runtime_hook_protocol_up",
     "koordlet_resource_update_problems_total",
 }
-SOMETIMES = {  # somebody else's packet may interrupt the container
+SOMETIMES = {  # somebody else's packet may interrupt the container, and something be suspected
     "koordlet_net_softirq_seconds_total",
     "koordlet_net_softirq_caused_seconds_total",
     "koordlet_net_softirq_culprit_seconds_total",
+    "koordlet_interference_state",
+    "koordlet_interference_score",
+    "koordlet_interference_lost_ratio",
 }
 PRESSURE = {f"koordlet_{level}_{name}" for level in ("container", "pod") for name in ("psi", "psi_stall_seconds_total")}
 COLLECTORS = (
