@@ -79,5 +79,5 @@ pins:  ## renew requirements/*.txt
 
 .PHONY: clean
 clean:  ## everything that was built, the virtual environment included
-	@rm -rf build koordlet/probes/objects koordlet/api/hooks/*_pb2*.py* koordlet/api/nri/*_pb2*.py*
+	@rm -rf build koordlet/probes/objects koordlet/api/hooks/*_pb2*.py* koordlet/api/nri/*_pb2*.py* koordlet/api/cri/*_pb2*.py*
 	@$(MAKE) --no-print-directory -C bpf clean

@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # service: whether the file declares a service and needs gRPC stubs.
 PROTOS: dict[str, bool] = {
+    "koordlet/api/cri/api.proto": False,
     "koordlet/api/hooks/api.proto": True,
     "koordlet/api/nri/api.proto": False,
     "koordlet/api/nri/ttrpc.proto": False,

@@ -57,7 +57,7 @@ if [ ! -e "$stamp" ] && [ ! -e "build/.venv-$test_sum" ]; then
 fi
 
 # --- Generated code and BPF objects ----------------------------------------------------------
-generated=$(sum koordlet/api/hooks/api.proto scripts/gen_proto.py)
+generated=$(sum koordlet/api/*/*.proto scripts/gen_proto.py)
 if [ ! -e "build/.proto-$generated" ] || [ ! -e koordlet/api/hooks/api_pb2.py ]; then
   build/venv/bin/python scripts/gen_proto.py
   rm -f build/.proto-*

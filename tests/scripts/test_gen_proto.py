@@ -10,8 +10,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PROTO = "koordlet/api/hooks/api.proto"
 OUTPUTS = [f"koordlet/api/hooks/api_pb2{suffix}" for suffix in (".py", ".pyi", "_grpc.py")]
+FIRST = "koordlet/api/cri/api.proto"
 OTHERS = ("koordlet/api/nri/api.proto", "koordlet/api/nri/ttrpc.proto")
-ALL = [*OUTPUTS, *(other.replace(".proto", f"_pb2{suffix}") for other in OTHERS for suffix in (".py", ".pyi"))]
+ALL = [
+    *(FIRST.replace(".proto", f"_pb2{suffix}") for suffix in (".py", ".pyi")),
+    *OUTPUTS,
+    *(other.replace(".proto", f"_pb2{suffix}") for other in OTHERS for suffix in (".py", ".pyi")),
+]
 
 
 @pytest.fixture
@@ -21,7 +26,7 @@ def generate():
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    for proto in (PROTO, *OTHERS):
+    for proto in (FIRST, PROTO, *OTHERS):
         (tmp_path / proto).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / proto, tmp_path / proto)
     return tmp_path
