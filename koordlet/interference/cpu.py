@@ -180,7 +180,7 @@ def cpu_evidence(
     culprits: Callable[[int], Sequence[Blame]] = _nobody
     if window.source in PROBES:
         if matrix is not None:
-            named, culprits = True, _culprits(*matrix, seconds, owner, rows)
+            named, culprits = True, _culprits(*matrix, owner, rows)
     else:  # one sum for everything
         stopped = np.nan_to_num(throttled_periods) > THROTTLED_PERIODS
         quota = np.where(stopped, waited, 0.0)
@@ -216,12 +216,10 @@ def shares_of(matrix: Matrix, rows: Rows, waited: Floats) -> Shares:
     return Shares(own / whole, idle / whole, waited, softirqs / whole)
 
 
-def _culprits(
-    matrix: Matrix, seconds: float, window: float, owner: OwnerOf, rows: Rows
-) -> Callable[[int], Sequence[Blame]]:
-    """The `NAMED` longest blames of one container, on demand, scaled to the window of the sums; all others are one of
-    kind unknown. `latency.blame` for a row at a time."""
-    scale = window / seconds / 1e9
+def _culprits(matrix: Matrix, seconds: float, owner: OwnerOf, rows: Rows) -> Callable[[int], Sequence[Blame]]:
+    """The `NAMED` longest blames of one container, on demand, a second; all others are one of kind unknown.
+    `latency.blame` for a row at a time."""
+    scale = 1e-9 / seconds
 
     @cache
     def places() -> tuple[NDArray[np.intp], list[int]]:

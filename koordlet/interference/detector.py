@@ -306,7 +306,7 @@ class Detector:
         if found is not None:
             parts = {name: float(v) for name, column in found.parts.items() if (v := column[row]) > 0}
             if whose is Cause.NEIGHBOUR:
-                culprits = blamed(subject, found.culprits(row), evidence.seconds)
+                culprits = blamed(subject, found.culprits(row))
         named = found is not None and found.named
         source = "" if found is None else found.source
         return Verdict(
@@ -349,7 +349,7 @@ class Detector:
         return signals
 
 
-def blamed(victim: Subject, blames: Sequence[Blame], seconds: float) -> tuple[Culprit, ...]:
+def blamed(victim: Subject, blames: Sequence[Blame]) -> tuple[Culprit, ...]:
     """Culprits other than the victim, the idle CPU and nobody, largest first; shares are of everything waited."""
     total = sum(one.seconds for one in blames)
     if total <= 0:
@@ -360,10 +360,7 @@ def blamed(victim: Subject, blames: Sequence[Blame], seconds: float) -> tuple[Cu
         if one.owner.kind not in ("idle", "unknown")
         and not (one.owner.subject is not None and one.owner.subject.key == victim.key)
     ]
-    return tuple(
-        Culprit(one.owner, min(one.seconds / total, 1.0), one.seconds / seconds if seconds > 0 else 0.0)
-        for one in others[:CULPRITS]
-    )
+    return tuple(Culprit(one.owner, min(one.seconds / total, 1.0), one.seconds) for one in others[:CULPRITS])
 
 
 def _symptoms(evidence: Evidence, limits: Limits) -> Floats:

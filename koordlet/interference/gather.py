@@ -91,7 +91,7 @@ class Frame:
 
     def users(self, row: int) -> list[Blame]:
         """The other containers by CPU used: a guess at who is to blame where nothing tells."""
-        ran = self.ran * self.window
+        ran = self.ran
         order = np.argsort(-ran, kind="stable")[: GUESSES + 1].tolist()
         return [Blame(owner_of(self.subjects[i]), float(ran[i]), 0) for i in order if i != row and ran[i] > 0]
 

@@ -77,7 +77,8 @@ class ResourceEvidence:
     pressure: Floats | None = None
     """Share of wall time with at least one task stalled (PSI)."""
     culprits: Callable[[int], Sequence[Blame]] = lambda _: ()
-    """Container i -> whose doing it was, itself included, largest first."""
+    """Container i -> whose doing it was, itself included, largest first; seconds a second, of the source's window.
+    Where nobody was seen at it, who used how much CPU."""
     named: bool = False
     """Whether culprits were seen at it (a probe's matrix) rather than guessed from who used most."""
 

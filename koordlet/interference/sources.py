@@ -186,7 +186,7 @@ def network(
             parts = [(late.receivers, min(float(frame.behind_softirqs[row]), late.seconds))]
             if one is not None:
                 parts.append((one.culprits, one.softirq))
-            return receivers(parts, frame.window)
+            return receivers(parts)
 
         return ResourceEvidence(
             source="bpf",
@@ -200,7 +200,7 @@ def network(
     return of
 
 
-def receivers(parts: Sequence[tuple[Sequence[Blame], float]], window: float) -> list[Blame]:
+def receivers(parts: Sequence[tuple[Sequence[Blame], float]]) -> list[Blame]:
     """Blames of each part, spread over that many seconds a second of it, as one list, longest first. What softirqs did
     before their first packet, or for one that nobody owns, is the kernel's."""
     found: dict[str, Blame] = {}
@@ -209,7 +209,7 @@ def receivers(parts: Sequence[tuple[Sequence[Blame], float]], window: float) -> 
         for one in blames if total > 0 else ():
             who = SOFTIRQS if one.owner.kind == "kernel" else one.owner
             before = found.get(identity(who), Blame(who, 0.0, 0))
-            more = one.seconds / total * seconds * window
+            more = one.seconds / total * seconds
             found[identity(who)] = Blame(who, before.seconds + more, before.count + one.count)
     return sorted((one for one in found.values() if one.seconds > 0), key=lambda one: -one.seconds)
 

@@ -60,7 +60,7 @@ class SubjectBlockIO:
     """Requests completed."""
     culprits: tuple[Blame, ...] = ()
     """Whose requests the disk worked for meanwhile, longest first: the subject itself, others, kernel threads, and
-    `idle` for a disk that did nothing yet."""
+    `idle` for a disk that did nothing yet. A second; together they are `wait`."""
 
 
 def by_subject(window: BlockIOSnapshot, seconds: float, owner: OwnerOf) -> dict[str, SubjectBlockIO]:
@@ -81,7 +81,7 @@ def by_subject(window: BlockIOSnapshot, seconds: float, owner: OwnerOf) -> dict[
     def of(stage: str, q: float, row: int) -> float | None:
         return quantile[stage, q][row] if counted[stage][row] else None
 
-    blamed = blame(window, owner)
+    blamed = blame(window, owner, seconds)
     return {
         subject.key: SubjectBlockIO(
             read_bytes=float(size[row, READ]),

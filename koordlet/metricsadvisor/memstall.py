@@ -52,8 +52,8 @@ class SubjectMemStall:
     """Seconds a stall lasted, all kinds together; None without a stall or a histogram."""
     p99: float | None = None
     culprits: tuple[Blame, ...] = ()
-    """Whose allocations made it reclaim: reclaiming seconds of the window shared by pressure, most first. The subject
-    itself is among them."""
+    """Whose allocations made it reclaim: reclaiming seconds a second shared by pressure, most first. The subject itself
+    is among them."""
 
     @property
     def total(self) -> float:
@@ -82,7 +82,7 @@ def by_subject(window: MemStallSnapshot, seconds: float, owner: OwnerOf, limit: 
         sums[row, ANCESTOR] = both - sums[row, OWN]
     counts = hist.sum(axis=2)
     p50, p99 = (quantiles(hist.sum(axis=1), q) / 1e9 for q in (0.5, 0.99))
-    blamed = pressure_shares(window, owner, limit)
+    blamed = pressure_shares(window, owner, limit, seconds)
     figures = {}
     for row, subject in enumerate(subjects):
         told = counts[row].any()
@@ -106,8 +106,11 @@ def _within(window: MemStallSnapshot, owner: OwnerOf, limit: OwnerOf) -> dict[st
     return found
 
 
-def pressure_shares(window: MemStallSnapshot, owner: OwnerOf, limit: OwnerOf) -> dict[str, list[Blame]]:
-    """By victim's subject key: its reclaiming time shared among those who pressed on the same thing. Pure."""
+def pressure_shares(
+    window: MemStallSnapshot, owner: OwnerOf, limit: OwnerOf, seconds: float = 1.0
+) -> dict[str, list[Blame]]:
+    """By victim's subject key: its reclaiming time shared among those who pressed on the same thing. Of a window of so
+    many *seconds*, for each of them. Pure."""
     pressed: dict[int, dict[tuple[str, str], tuple[Owner, int]]] = {}
 
     def press(at: int, who: Owner, count: int) -> None:
@@ -137,7 +140,7 @@ def pressure_shares(window: MemStallSnapshot, owner: OwnerOf, limit: OwnerOf) ->
             before = mine.get(name)
             mine[name] = Blame(
                 culprit,
-                (before.seconds if before else 0.0) + ns / 1e9 * count / total,
+                (before.seconds if before else 0.0) + ns / 1e9 / seconds * count / total,
                 (before.count if before else 0) + count,
             )
     return {

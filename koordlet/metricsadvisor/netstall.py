@@ -50,8 +50,8 @@ class SubjectNetStall:
     full: float
     """Packets a second dropped because a receive queue was full."""
     culprits: tuple[Blame, ...] = ()
-    """For whom the softirqs worked that interrupted it, longest first; itself is among them, also for what it raised
-    itself by sending."""
+    """For whom the softirqs worked that interrupted it, a second, longest first; itself is among them, also for what it
+    raised itself by sending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class PutOff:
     seconds: float
     """A second."""
     receivers: tuple[Blame, ...]
-    """For whom they worked, longest first."""
+    """For whom they worked, a second, longest first."""
 
 
 def put_off(window: NetStallSnapshot, seconds: float, owner: OwnerOf) -> PutOff:
@@ -72,9 +72,9 @@ def put_off(window: NetStallSnapshot, seconds: float, owner: OwnerOf) -> PutOff:
     for key, ns, count in zip(*(column[rows].tolist() for column in columns), strict=True):
         who = culprit_owner(key, owner)
         before = found.get(identity(who), Blame(who, 0.0, 0))
-        found[identity(who)] = Blame(who, before.seconds + ns / 1e9, before.count + count)
+        found[identity(who)] = Blame(who, before.seconds + ns / 1e9 / seconds, before.count + count)
     receivers = sorted((one for one in found.values() if one.seconds > 0), key=lambda one: -one.seconds)
-    return PutOff(sum(one.seconds for one in receivers) / seconds, tuple(receivers))
+    return PutOff(sum(one.seconds for one in receivers), tuple(receivers))
 
 
 def by_subject(window: NetStallSnapshot, seconds: float, owner: OwnerOf) -> dict[str, SubjectNetStall]:
@@ -83,7 +83,7 @@ def by_subject(window: NetStallSnapshot, seconds: float, owner: OwnerOf) -> dict
     names = ("retransmits", "softirq_ns", "caused_ns", "full", "backlog_sum", "backlog_count", "softirq_hist")
     sums = {name: sum_rows(getattr(window, name), rows, len(subjects)) for name in names}
     p99 = (quantiles(sums["softirq_hist"], 0.99) / 1e9).tolist()
-    blamed = blame(window, owner)
+    blamed = blame(window, owner, seconds)
     return {
         subject.key: SubjectNetStall(
             retransmits=float(sums["retransmits"][row]) / seconds,

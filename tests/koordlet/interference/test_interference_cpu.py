@@ -94,7 +94,7 @@ def test_a_neighbours_time_own_threads_and_quota_are_three_things(make):
         {"quota": quota, "threads": threads}
     )
     named = {one.owner.name: one.seconds for one in found.culprits(0)}
-    assert named == pytest.approx({"batch": 0.6, "web": 0.2, "idle": 0.2})
+    assert named == pytest.approx({"batch": 0.3, "web": 0.1, "idle": 0.1}), "a second, of 2 s"
     assert found.named
     assert not found.culprits(1)
 
@@ -225,8 +225,8 @@ def test_culprits_of_a_row_are_those_of_the_whole(make, found):
         return owners.get(key) or Owner("gone", str(key))
 
     matrix = snapshot(3.0, matrix=[(v, c, s) for (v, c), s in found.items()])
-    of = _culprits(matrix, 2.0, 2.0, owner, ROWS)
-    wanted = blame(matrix, owner)
+    of = _culprits(matrix, 2.0, owner, ROWS)
+    wanted = blame(matrix, owner, 2.0)
     for row, name in enumerate(("web", "batch")):
         subject = owners[(WEB, BATCH)[row]].subject
         mine = {one.owner: (one.seconds, one.count) for one in of(row)}

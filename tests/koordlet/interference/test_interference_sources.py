@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordlet.api.sloconfig.interference import DEFAULT
 from koordlet.interference import sources
 from koordlet.interference.cpu import HARDLY
+from koordlet.interference.detector import Detector
+from koordlet.interference.model import Evidence, Resource
 from koordlet.metricsadvisor.blockio import SubjectBlockIO
 from koordlet.metricsadvisor.latency import Blame
 from koordlet.metricsadvisor.memstall import SubjectMemStall
@@ -111,22 +114,21 @@ def test_a_limit_on_its_own_io_is_its_own_doing(make):
     assert found.others[0] == 0.0
 
 
-def softirqs(make, *, stolen=(), behind=0.0, thread=0.0, thread_for=(), ran=0.5, window=3.0):
+def softirqs(make, *, stolen=(), behind=0.0, thread=0.0, thread_for=(), ran=0.5):
     """The network's evidence of web, whose tasks are interrupted for whom *stolen* says, and wait for the kernel's
     thread, which works for whom *thread_for* says; seconds a second."""
     named = {"web": make.container("web"), "batch": make.container("batch", qos="BE")}
 
-    def blames(given, seconds):
+    def blames(given):
         kernel = Owner("kernel", "kthread")
         return tuple(
-            Blame(kernel, value * seconds, 1) if name == "kernel" else make.because_of(named[name], value * seconds)
+            Blame(kernel, value, 1) if name == "kernel" else make.because_of(named[name], value)
             for name, value in given
         )
 
     one = frame(make, ran=(ran, 0.5), behind=behind)
-    one.window = window
-    stall = SubjectNetStall(0, sum(s for _, s in stolen), 0.001, 0, None, 0, blames(stolen, 5.0))
-    late = PutOff(thread, blames(thread_for, 5.0))
+    stall = SubjectNetStall(0, sum(s for _, s in stolen), 0.001, 0, None, 0, blames(stolen))
+    late = PutOff(thread, blames(thread_for))
     return sources.network(lambda: {one.keys[0]: stall} if stolen else {}, lambda: late)(one)
 
 
@@ -160,8 +162,24 @@ def test_packets_have_their_receivers_as_culprits_and_else_the_kernel(make):
         behind=0.05, thread=0.1, thread_for=[("batch", 0.1)],
     )  # fmt: skip
     seen = [(one.owner.name, pytest.approx(one.seconds)) for one in found.culprits(0)]
-    assert seen == [("batch", 3 * 0.11), ("network softirqs", 3 * 0.02), ("web", 3 * 0.02)]
+    assert seen == [("batch", 0.11), ("network softirqs", 0.02), ("web", 0.02)]
     assert found.culprits(1) == []
+
+
+@pytest.mark.parametrize("window", [0.5, 3.0, 10.0])
+def test_seconds_of_a_culprit_are_a_second_whatever_the_window(make, window):
+    """Collectors have windows of their own; the evidence's length is not theirs."""
+    web, batch = make.container("web"), make.container("batch", qos="BE")
+    one = frame(make)
+    held = {
+        Resource.MEMORY: sources.memory(lambda: {web.key: stall(make, [("batch", 0.4)], direct=0.4)}, lambda: "bpf"),
+        Resource.IO: sources.io(lambda: {web.key: disk(make, wait=0.7, blames=[("batch", 0.7)])}),
+        Resource.NETWORK: lambda _: softirqs(make, stolen=[("batch", 0.3)]),
+    }
+    evidence = Evidence((web, batch), window, {resource: source(one) for resource, source in held.items()})
+    verdicts = Detector().step(evidence, 0.0, DEFAULT).verdicts
+    said = {verdict.resource: verdict.culprits[0].seconds for verdict in verdicts}
+    assert said == pytest.approx({Resource.MEMORY: 0.4, Resource.IO: 0.7, Resource.NETWORK: 0.3})
 
 
 def test_the_cache_is_judged_by_cpi_and_its_culprits_are_guessed(make):

@@ -23,12 +23,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from koordlet.metricsadvisor.blockio import by_subject
 from koordlet.probes import SPECIAL_KEYS, bpffs
 from koordlet.probes.blockio import PROBE, BlockIO, IoSizes, load_core
 from koordlet.probes.frame import Place
 from koordlet.probes.iosnapshot import READ, WRITE, BlockIOSnapshot, diff
 from koordlet.probes.openprobes import possible_cpus
 from koordlet.probes.owners import OwnerIds
+from koordlet.statesinformer.cgroupindex import Owner, owner_of
+from koordlet.statesinformer.model import Subject, SubjectKind
 from koordlet.system.host import Host
 
 pytestmark = pytest.mark.kernel
@@ -40,6 +43,7 @@ UNTOLD = 6
 one completion in 5,000, sometimes a handful in a row: two loaded programs miss the same ones, ftrace sees them, and the
 kernel's count of missed runs stays 0."""
 MOUNT_POINT = Path("/sys/fs/bpf")
+NOBODY = Owner("gone", "somebody else")
 
 GENERATOR = """
 import json, mmap, os, sys, threading, time
@@ -212,11 +216,18 @@ def test_everything_waited_is_charged_to_somebody(
 ) -> None:
     mine = group("io")
     before = probe.read()
-    log_of(generate(mine, disk.path, "write", 16 << 10, 30, 4))
-    window = diff(before, probe.read())
+    log = log_of(generate(mine, disk.path, "write", 16 << 10, 30, 4))
+    after = probe.read()
+    window, seconds = diff(before, after), (after.time_ns - before.time_ns) / 1e9
     waited = int(window.ahead_ns[window.keys == mine.id].sum())
     assert waited > 0
     assert int(window.wait_ns[window.victim == mine.id].sum()) == pytest.approx(waited, abs=MS)
+    # So it is a second, which is what verdicts say of a culprit; never more than the writer saw.
+    writer = Subject(SubjectKind.CONTAINER, "c://io", "io", "io")
+    [figures] = by_subject(window, seconds, lambda key: owner_of(writer) if key == mine.id else NOBODY).values()
+    charged = sum(blame.seconds for blame in figures.culprits) * seconds
+    assert charged == pytest.approx(waited / 1e9, abs=1e-3)
+    assert charged <= sum(log) / 1e9
 
 
 def test_own_throttling_is_told_from_waiting_for_others(
