@@ -75,9 +75,12 @@ class QoSManager:
             return self._executor.apply()
         rules = (view.cpu_rules, view.normalization)
         news, self._rules = rules != self._rules, rules  # what pods get follows the node's rules at once
-        due = [slot for slot in self._slots if view.now >= slot.due or (news and slot.strategy.follows_pods)]
-        for slot in due:
-            self._decide(slot, view)
+        due = []
+        for slot in self._slots:
+            at_once = (news and slot.strategy.follows_pods) or slot.strategy.overtaken()
+            if at_once or view.now >= slot.due:
+                self._decide(slot, view)
+                due.append(slot)
         result = self._executor.apply()
         for slot in due:
             if slot.decided.actions and self._actor is not None:

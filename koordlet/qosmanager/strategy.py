@@ -58,6 +58,11 @@ class Strategy(Protocol):
         """The decision of one round; None when something it needs is missing: what was decided before stands."""
         ...
 
+    def overtaken(self) -> bool:
+        """Whether another strategy's decision has made the last one wrong: then it is asked in this round, due or not.
+        Strategies are asked in order, so those that follow others come after them."""
+        return False
+
     def evicted(self, now: float) -> None:
         """Somebody of the last decision was evicted; strategies that evict cool down."""
         return

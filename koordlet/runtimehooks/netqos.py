@@ -83,10 +83,17 @@ class NetQoS(Strategy):
         self._minors: dict[str, int] = {}
         """Pod UID -> minor of its own class."""
         self._last: tuple[Update, ...] = ()
+        self._kept: dict[str, int] = {}
+        """`held` as of the last decision."""
+
+    def overtaken(self) -> bool:
+        """A pod is held back further, or less."""
+        return dict(self._held()) != self._kept
 
     def decide(self, view: NodeView) -> Decision | None:
         """None while there is no default route: what was built stands."""
         strategy, whole = view.slo.resource_qos_strategy, total(view)
+        held = self._kept = dict(self._held())
         if policy(strategy) != NET_POLICY_TC:
             return Decision(note=f"left to {policy(strategy)}")
         if whole <= 0:
@@ -103,7 +110,6 @@ class NetQoS(Strategy):
         interface = self._interface()
         if interface is None:
             return None
-        held = self._held()
         made = classes(whole, ls, be)
         made[BE] = _less(made[BE], min((left for uid, left in held.items() if uid not in own), default=100))
         own = {uid: bits * held.get(uid, 100) // 100 for uid, bits in own.items()}

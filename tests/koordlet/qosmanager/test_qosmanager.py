@@ -46,6 +46,10 @@ class Scripted:
     gate: str = ""
     follows_pods: bool = False
     cooled: list[float] = field(default_factory=list)
+    news: bool = False
+
+    def overtaken(self) -> bool:
+        return self.news
 
     def evicted(self, now: float) -> None:
         self.cooled.append(now)
@@ -144,3 +148,22 @@ async def test_one_that_waits_is_asked_again_at_the_next_round() -> None:
     clock["now"] = 1.0
     await manager.round()
     assert manager.notes == {"a": "now"}
+
+
+async def test_one_that_another_strategys_decision_overtakes_is_asked_in_the_same_round() -> None:
+    """Its turn would come in a minute; the one before it decides now."""
+    follower = Scripted("follower", [Decision(note=str(number)) for number in range(3)])
+
+    class Leader(Scripted):
+        def decide(self, view: Any) -> Decision | None:
+            follower.news = view.now == 1.0
+            return Decision()
+
+    manager, _, _, clock = manager_of(Leader("leader", []), follower, interval=60.0)
+    manager._slots[0].interval = 1.0
+    said = []
+    for now in (0.0, 1.0, 2.0):
+        clock["now"] = now
+        await manager.round()
+        said.append(manager.notes["follower"])
+    assert said == ["0", "1", "1"]

@@ -91,6 +91,20 @@ def test_who_hurts_a_service_has_less(held, best_effort, own) -> None:
     assert line == f"prio 3 rate {own} ceil {own}"
 
 
+def test_a_step_of_a_culprit_does_not_wait_for_this_strategys_turn() -> None:
+    held: dict[str, int] = {}
+    made = NetQoS(lambda: "eth0", lambda resource, directory: False, held=lambda: held)
+    view = make_view(slo=slo(be={"egressLimit": 50}), pods=[net_pod("other", "BE", "10.0.0.2")])
+    made.decide(view)
+    assert not made.overtaken()
+    held["uid-other"] = 80
+    assert made.overtaken()
+    made.decide(view)
+    assert not made.overtaken()
+    held.clear()
+    assert made.overtaken()
+
+
 def test_requests_of_everything_leave_the_system_the_least() -> None:
     found = values(decide(slo(ls={"egressRequest": 60}, be={"egressRequest": 40})))
     assert found["tc.class", "eth0 1:2"] == f"prio 1 rate {LEAST} ceil {GBIT}"
