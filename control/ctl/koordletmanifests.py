@@ -14,7 +14,7 @@ import sys
 
 from control import manifestfiles
 from control.manifestfiles import Object, rule
-from koordlet.api.names import KOORDINATOR_NAMESPACE
+from koordlet.api.names import KOORDINATOR_NAMESPACE, LABEL_SKIP_HOOK_SERVER
 
 ACCOUNT = "koordlet"
 IMAGE = "koordinator-py:latest"
@@ -108,7 +108,8 @@ def daemonset() -> list[Object]:
         "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "20%"}},
         "minReadySeconds": 10,
         "template": {
-            "metadata": {"labels": labels},
+            # its own start must not wait for its own hooks
+            "metadata": {"labels": {**labels, LABEL_SKIP_HOOK_SERVER: "true"}},
             "spec": {
                 "serviceAccountName": ACCOUNT,
                 "priorityClassName": "system-node-critical",
