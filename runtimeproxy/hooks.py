@@ -23,6 +23,14 @@ class Stage(StrEnum):
     AFTER = "after"
 
 
+class Policy(StrEnum):
+    """What a before-stage hook that fails means for the call; NONE: no server was asked."""
+
+    NONE = "None"
+    IGNORE = "Ignore"
+    FAIL = "Fail"
+
+
 class Hook(StrEnum):
     """The value is what a registration file says; the call is named `<value>Hook`."""
 
