@@ -24,6 +24,12 @@ from hypothesis import settings
 from koordlet.system.cgroup import CgroupFS
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
+from tests.runtimes.fixtures import _containerd as _containerd
+from tests.runtimes.fixtures import _dockerd as _dockerd
+from tests.runtimes.fixtures import containerd as containerd
+from tests.runtimes.fixtures import cri as cri
+from tests.runtimes.fixtures import dockerd as dockerd
+from tests.runtimes.fixtures import new_containerd as new_containerd
 
 CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "blkio", "pids", "net_cls", "perf_event", "io")
 OURS = re.compile(r"koord(?:ctl)?-?(?:test|bench|process)-(\d+)(?:-|$)")

@@ -1,0 +1,1 @@
+"""containerd for a machine without one running: its images (made here, offline), configuration and slices."""

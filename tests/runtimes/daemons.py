@@ -1,0 +1,278 @@
+"""Debian's containerd and dockerd as processes of a test, each with root, state and socket of its own.
+
+`Containerd` and `Dockerd` can be stopped, killed and started again on their state, for tests of faults. Both take
+everything away in `close`: containers, shims, mounts and the cgroups below `cgroup_parent`s. No network is needed and
+none is set up: pods and containers use the host's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from control.standalone.containerd.archive import Image, busybox_layer, write_archive
+from control.standalone.containerd.config import PAUSE_IMAGE, Folder, configuration
+from control.standalone.containerd.slices import write_wrapper
+from control.standalone.containerd.wipe import mounts, wipe
+from control.standalone.kubelet.cgroups import CgroupTree
+from koordlet.api.cri import api_pb2 as cri
+
+BUSYBOX = "docker.io/library/busybox:latest"
+"""The image's full name; `busybox` for short. Its command is `sh`, its program /bin/busybox with links."""
+PATIENCE = 60.0
+CGROUPS = Path("/sys/fs/cgroup")
+_serial = itertools.count()
+
+
+def until(done: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
+    """The first true answer of `done`; AssertionError after `seconds`."""
+    end = time.monotonic() + seconds
+    while not (found := done()):
+        assert time.monotonic() < end, f"did not come within {seconds:.0f} s: {what}"
+        time.sleep(0.02)
+    return found
+
+
+def images(path: Path) -> Path:
+    """An archive with busybox and the pause image, for `ctr images import` and `docker load`."""
+    layer = busybox_layer()
+    busybox = Image([BUSYBOX], layer, command=["sh"])
+    write_archive(path, [busybox, Image([PAUSE_IMAGE], layer, entrypoint=["/bin/sleep", "infinity"])])
+    return path
+
+
+class Daemon:
+    """A process with a log file and a folder of its own, short enough for socket paths."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.root = Path(tempfile.mkdtemp(prefix=f"koord-{name}-", dir="/tmp"))
+        self.log = self.root / "log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self._parents: list[str] = []
+        self.tree = CgroupTree.discover(CGROUPS)
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, f"{self.name} does not run"
+        return self.process.pid
+
+    def argv(self) -> list[str]:
+        raise NotImplementedError
+
+    def ready(self) -> bool:
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Start and wait until it serves."""
+        assert self.process is None, f"{self.name} runs already"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.argv(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        until(self._up, f"{self.name} serves")
+
+    def _up(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, f"{self.name} ended: {self.log.read_text()[-2000:]}"
+        return self.ready()
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """End the daemon; its containers go on."""
+        if self.process is None:
+            return
+        self.process.send_signal(number)
+        try:
+            self.process.wait(20.0)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process = None
+
+    def kill(self) -> None:
+        self.stop(signal.SIGKILL)
+
+    def cgroup_parent(self, name: str = "", *, slices: bool = False) -> str:
+        """A cgroup of ours in every hierarchy, with a leading slash, as CRI wants it; removed with the daemon.
+
+        With `slices` it is a systemd slice path like `/koord.slice/koord-test.slice/…` (containerd only).
+        """
+        base = f"koord-test-{os.getpid()}-{next(_serial)}"
+        if slices:
+            flat = base.replace("-", "_")
+            path = f"{flat}.slice" + (f"/{flat}-{name}.slice" if name else "")
+            self._parents.append(f"{flat}.slice")
+        else:
+            path = f"{base}{name and '/' + name}"
+            self._parents.append(base)
+        self.tree.create(path)
+        return f"/{path}"
+
+    def clear_parents(self) -> None:
+        """Kill what runs in the groups of `cgroup_parent` and remove them."""
+        for path in self._parents:
+            until(lambda path=path: self.tree.kill(path), f"nobody is left in {path}")  # type: ignore[misc]
+            until(lambda path=path: self.tree.remove(path), f"{path} goes")  # type: ignore[misc]
+        self._parents.clear()
+
+
+class Containerd(Daemon):
+    """containerd with the CRI plugin on and our busybox and pause images imported.
+
+    `socket` is for CRI and `ctr`; `wrapper=True` lets pods have parents in slice style without a systemd.
+    """
+
+    def __init__(self, *, wrapper: bool = True) -> None:
+        super().__init__("ctd")
+        self.folder = Folder(self.root)
+        self._cri = _Cri(self.folder.socket)
+        runc: Path | None = None
+        if wrapper:
+            runc = self.root / "runc.sh"
+            write_wrapper(runc, str(shutil.which("runc")))
+        self.folder.config.write_text(configuration(self.folder, runc))
+
+    @property
+    def socket(self) -> Path:
+        return self.folder.socket
+
+    def argv(self) -> list[str]:
+        return ["containerd", "-c", str(self.folder.config)]
+
+    def ready(self) -> bool:
+        return _connects(self.socket) and self._cri.ready()
+
+    def import_images(self) -> None:
+        """Once in the life of its root folder."""
+        self.ctr("images", "import", str(images(self.folder.images)))
+        for name in (BUSYBOX, PAUSE_IMAGE):  # CRI hears of an import by an event
+            until(lambda name=name: self._cri.has_image(name), f"CRI knows {name}")  # type: ignore[misc]
+
+    def remove_pods(self) -> None:
+        """Every sandbox with its containers."""
+        self._cri.remove_pods()
+
+    def ctr(self, *args: str, ok: bool = True) -> subprocess.CompletedProcess[str]:
+        """`ctr` in the namespace of Kubernetes."""
+        done = subprocess.run(
+            ["ctr", "--address", str(self.socket), "--namespace", "k8s.io", *args],
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
+        assert not ok or done.returncode == 0, f"ctr {' '.join(args)}: {done.stderr}"
+        return done
+
+    def close(self) -> None:
+        self.stop()
+        wipe(self.folder, self.tree)
+        self.clear_parents()
+        assert not mounts(self.folder), mounts(self.folder)
+        shutil.rmtree(self.root)
+
+
+class Dockerd(Daemon):
+    """dockerd with busybox loaded (as `busybox`); it starts a containerd of its own. No bridge, no iptables."""
+
+    def __init__(self) -> None:
+        super().__init__("dkd")
+
+    @property
+    def socket(self) -> Path:
+        return self.root / "docker.sock"
+
+    def argv(self) -> list[str]:
+        return [
+            "dockerd", f"--data-root={self.root / 'data'}", f"--exec-root={self.root / 'exec'}",
+            f"--pidfile={self.root / 'pid'}", f"--host=unix://{self.socket}", "--bridge=none", "--iptables=false",
+            "--ip6tables=false", "--ip-forward=false", "--ip-masq=false", "--live-restore",
+            "--exec-opt=native.cgroupdriver=cgroupfs",
+        ]  # fmt: skip
+
+    def ready(self) -> bool:
+        return _connects(self.socket) and self.docker("info", ok=False).returncode == 0
+
+    def load_images(self) -> None:
+        """Once in the life of its root folder."""
+        self.docker("load", "--input", str(images(self.root / "images.tar")))
+
+    def docker(self, *args: str, host: Path | None = None, ok: bool = True) -> subprocess.CompletedProcess[str]:
+        """The `docker` command, at this daemon or at another socket (`host`, a proxy's)."""
+        done = subprocess.run(
+            ["/usr/bin/docker", "--host", f"unix://{host or self.socket}", *args],
+            env={**os.environ, "DOCKER_CONFIG": str(self.root)},
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
+        assert not ok or done.returncode == 0, f"docker {' '.join(args)}: {done.stderr}{done.stdout}"
+        return done
+
+    def inspect(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.docker("inspect", name).stdout)[0]
+        return found
+
+    def close(self) -> None:
+        if self.process is None:
+            self.start()  # only it knows its containers
+        names = self.docker("ps", "--all", "--quiet").stdout.split()
+        if names:
+            self.docker("rm", "--force", *names)
+        self.stop()
+        self.clear_parents()
+        left = mounts(Folder(self.root))
+        for point in reversed(left):
+            subprocess.run(["umount", "--lazy", point], check=True)
+        shutil.rmtree(self.root)
+
+
+def _connects(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+class _Cri:
+    """Blocking CRI calls, usable with and without an event loop around."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def call(self, service: str, method: str, request: Any, answer: Any = None) -> Any:
+        """Raises grpc.RpcError."""
+        with grpc.insecure_channel(f"unix:{self._path}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
+            stub = channel.unary_unary(
+                f"/runtime.v1.{service}/{method}",
+                request_serializer=lambda message: message.SerializeToString(),
+                response_deserializer=answer.FromString if answer is not None else bytes,
+            )
+            return stub(request, timeout=PATIENCE)
+
+    def ready(self) -> bool:
+        try:
+            answer = self.call("RuntimeService", "Status", cri.StatusRequest(), cri.StatusResponse)
+        except grpc.RpcError:
+            return False
+        return any(one.type == "RuntimeReady" and one.status for one in answer.status.conditions)
+
+    def has_image(self, name: str) -> bool:
+        request = cri.ImageStatusRequest(image=cri.ImageSpec(image=name))
+        answer = self.call("ImageService", "ImageStatus", request, cri.ImageStatusResponse)
+        return bool(answer.HasField("image"))
+
+    def remove_pods(self) -> None:
+        listed = self.call("RuntimeService", "ListPodSandbox", cri.ListPodSandboxRequest(), cri.ListPodSandboxResponse)
+        for sandbox in listed.items:
+            for method in ("StopPodSandbox", "RemovePodSandbox"):
+                self.call("RuntimeService", method, cri.PodSandboxRequest(pod_sandbox_id=sandbox.id))
