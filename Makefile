@@ -19,7 +19,7 @@ demo: setup  ## a live co-location node on this machine; ONCE=1 shows everything
 	@$(PY) -m control.ctl.demo $(if $(ONCE),--once)
 
 .PHONY: test
-test: setup-test lint  ## every check and every test, on this kernel and in the guest
+test: setup-test  ## every check and every test, on this kernel and in the guest
 	@scripts/run_tests.sh $(PYTEST_ARGS)
 
 .PHONY: unit

@@ -1,21 +1,61 @@
 #!/usr/bin/env bash
-# Every test; then once more, aloud, what failed and measures this machine. Arguments go to pytest.
+# Every check and every test; then once more, aloud, what failed and measures this machine. Arguments go to pytest.
+# The guest, one emulated machine, is busy for a quarter of an hour. Beside it runs, giving way to it, what measures
+# nothing: lint and pure tests. What measures this machine runs alone, when both have ended (tests/stages.py).
 # A test that drives the kernel, a runtime or a cluster shares its CPUs with strangers: failing once may be theirs, failing
 # twice in a row is a finding. Pure tests get no second chance, nor does the guest, which has its own, nor more than MANY.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 MANY=8
-MEASURING="(kernel or runtime or kubectl or e2e) and not guest"
-pytest=(build/venv/bin/python -m pytest ${CI:+-p tests.no_skips})
-"${pytest[@]}" "$@" && exit 0
-status=$?
-[ $status = 1 ] || exit $status
+PASSED=0 FAILED=1 NONE=5 # pytest's statuses; NONE: arguments select no test of that stage
+logs=build/tests
+guest=""
+
+say() { echo "run_tests: $*, $SECONDS s"; }
+fine() { [ "$1" = $PASSED ] || [ "$1" = $NONE ]; }
+stage() {
+  ${gently-} build/venv/bin/python -m pytest -p tests.stages ${CI:+-p tests.no_skips} \
+    --stage="$1" -o cache_dir="$logs/cache-$1" "${@:2}"
+}
+end_guest() {
+  [ -z "$guest" ] || { kill -INT -- "-$guest" && wait "$guest"; } 2>/dev/null
+}
+trap end_guest EXIT
+trap 'exit 130' INT TERM
+
+mkdir -p $logs
+set -m # a process group of its own, which ends as a whole
+stage guest -s "$@" >$logs/guest.log 2>&1 &
+guest=$!
+set +m
+say "the guest boots and writes $logs/guest.log; lint"
+gently="nice -n 10"
+$gently make --no-print-directory lint || { say "lint failed"; exit 1; }
+say "pure tests"
+stage pure "$@"
+pure=$?
+gently=""
+say "waiting for the guest"
+wait "$guest"
+booted=$?
+guest=""
+cat $logs/guest.log
+say "tests that measure this machine"
+stage measuring "$@"
+measuring=$?
+say "ended with pure $pure, guest $booted, measuring $measuring"
+
+[ "$pure $booted $measuring" != "$NONE $NONE $NONE" ] || exit $NONE
+for status in $measuring $booted $pure; do
+  fine $status || [ $status = $FAILED ] || exit $status # interrupted, or pytest itself failed
+done
+fine $measuring && fine $booted && fine $pure && exit 0
+fine $measuring && exit 1
 again=(--last-failed --last-failed-no-failures=none)
-pure=$("${pytest[@]}" "${again[@]}" -m "not ($MEASURING)" --collect-only -q "$@" | grep -c "::")
-failed=$("${pytest[@]}" "${again[@]}" --collect-only -q "$@" | grep -c "::")
-if [ "$pure" != 0 ] || [ "$failed" -gt $MANY ]; then
-  echo "run_tests: $failed failed, $pure of them pure or in the guest: no second chance"
+failed=$(stage measuring "${again[@]}" --collect-only -q "$@" | grep -c "::")
+if ! fine $pure || ! fine $booted || [ "$failed" -gt $MANY ]; then
+  say "$failed failed, or tests that are pure or in the guest did: no second chance"
   exit 1
 fi
-echo "run_tests: second chance for $failed tests that measure this machine; the first failures are above"
-"${pytest[@]}" "${again[@]}" "$@"
+say "second chance for $failed tests that measure this machine; the first failures are above"
+stage measuring "${again[@]}" "$@"

@@ -1,0 +1,114 @@
+"""Which stages run, which failures get a second chance, what comes of a broken one; pytest is played by a script."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = """#!/bin/sh
+# $PWD/said: one line a call. answers/STAGE: exit statuses, one a call; the last stays. answers/failed: node ids.
+stage=$(printf '%s\\n' "$@" | sed -n 's/^--stage=//p')
+printf '%s\\n' "$stage $*" >>said
+case "$*" in *--collect-only*) cat answers/failed; exit 0 ;; esac
+[ "$stage" != guest ] || [ ! -e answers/slow ] || { echo $$ >pid; exec sleep 600; }
+echo "this is $stage"
+status=$(head -n 1 answers/$stage)
+[ "$(wc -l <answers/$stage)" -lt 2 ] || sed -i 1d answers/$stage
+exit "$status"
+"""
+
+
+class Place:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        for folder in ("scripts", "build/venv/bin", "answers"):
+            (path / folder).mkdir(parents=True)
+        shutil.copy(ROOT / "scripts/run_tests.sh", path / "scripts")
+        python = path / "build/venv/bin/python"
+        python.write_text(PYTHON)
+        python.chmod(0o755)
+        self.answer(pure=[0], guest=[0], measuring=[0], lint=0)
+
+    def answer(self, lint: int | None = None, failed: int = 1, **stages: list[int]) -> None:
+        if lint is not None:
+            (self.path / "Makefile").write_text(f"lint:\n\t@echo this is lint; exit {lint}\n")
+        for stage, statuses in stages.items():
+            (self.path / "answers" / stage).write_text("".join(f"{one}\n" for one in statuses))
+        (self.path / "answers/failed").write_text("".join(f"tests/test_a.py::test_{i}\n" for i in range(failed)))
+
+    def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        environment = {key: value for key, value in os.environ.items() if key != "CI" and not key.startswith("MAKE")}
+        return subprocess.run(
+            [self.path / "scripts/run_tests.sh", *arguments], env=environment | env, capture_output=True, text=True,
+            timeout=300, check=False,
+        )  # fmt: skip
+
+    @property
+    def said(self) -> list[list[str]]:
+        return [line.split() for line in (self.path / "said").read_text().splitlines()]
+
+    @property
+    def stages(self) -> list[str]:
+        return [words[0] for words in self.said]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_what_measures_runs_when_all_else_has_ended(place: Place) -> None:
+    done = place.run("-k", "this or that", CI="true")
+    assert done.returncode == 0, done.stderr
+    assert sorted(place.stages[:2]) == ["guest", "pure"]
+    assert place.stages[2:] == ["measuring"]
+    places = [done.stdout.index(f"this is {one}\n") for one in ("lint", "pure", "guest", "measuring")]
+    assert places == sorted(places), "the guest's report in one piece, where it is not in between"
+    for words in place.said:
+        line = " ".join(words)
+        assert line.endswith("-k this or that") and "-p tests.no_skips" in line and f"cache-{words[0]}" in line
+
+
+def test_without_ci_tests_may_be_skipped(place: Place) -> None:
+    assert place.run().returncode == 0
+    assert "no_skips" not in (place.path / "said").read_text()
+
+
+@pytest.mark.parametrize(
+    ("answers", "status", "stages"),
+    [
+        pytest.param({"measuring": [1, 0]}, 0, 5, id="what measures gets a second chance"),
+        pytest.param({"measuring": [1, 1]}, 1, 5, id="and no third"),
+        pytest.param({"measuring": [1, 0], "failed": 8}, 0, 5, id="eight get one"),
+        pytest.param({"measuring": [1, 0], "failed": 9}, 1, 4, id="nine do not"),
+        pytest.param({"pure": [1]}, 1, 3, id="a pure test gets none"),
+        pytest.param({"guest": [1]}, 1, 3, id="nor does the guest"),
+        pytest.param({"pure": [1], "measuring": [1, 0]}, 1, 4, id="nor others beside a pure one"),
+        pytest.param({"guest": [1], "measuring": [1, 0]}, 1, 4, id="nor beside the guest"),
+        pytest.param({"pure": [5], "guest": [5]}, 0, 3, id="arguments may select tests of one stage"),
+        pytest.param({"pure": [5], "guest": [5], "measuring": [1, 0]}, 0, 5, id="which have their second chance"),
+        pytest.param({"pure": [5], "guest": [5], "measuring": [5]}, 5, 3, id="no test at all is an error"),
+        pytest.param({"pure": [3]}, 3, 3, id="pytest's own failure is told"),
+        pytest.param({"measuring": [2]}, 2, 3, id="so is an interrupt"),
+        pytest.param({"guest": [4], "measuring": [1]}, 4, 3, id="no second chance then"),
+    ],
+)
+def test_the_status_is_what_came_of_it(place: Place, answers: dict[str, object], status: int, stages: int) -> None:
+    place.answer(**answers)  # type: ignore[arg-type]
+    done = place.run()
+    assert (done.returncode, len(place.said)) == (status, stages), done.stdout
+
+
+def test_bad_lint_ends_the_guest_and_all(place: Place) -> None:
+    place.answer(lint=2)
+    (place.path / "answers/slow").touch()
+    done = place.run()
+    assert done.returncode == 1
+    assert set(place.stages) <= {"guest"}, "no test was begun"
+    pid = place.path / "pid"
+    assert not pid.exists() or not Path(f"/proc/{pid.read_text().strip()}").exists()
