@@ -18,11 +18,12 @@ from control.scheduler.cache import Cache
 from control.scheduler.config.args import ARGS
 from control.scheduler.config.load import Settings
 from control.scheduler.config.plugins import DEFAULT_PLUGINS
-from control.scheduler.cycle import Placement
+from control.scheduler.cycle import Cycle, Placement
 from control.scheduler.debugging import Debug, TalkingCycle
 from control.scheduler.diagnosing import Diagnoses
 from control.scheduler.evicting import BackgroundEvictor
 from control.scheduler.explaining import explain
+from control.scheduler.explanations import Explanations
 from control.scheduler.framework import POINTS, Framework
 from control.scheduler.handle import Handle
 from control.scheduler.loop import Loop
@@ -31,6 +32,7 @@ from control.scheduler.monitor import Monitor
 from control.scheduler.objects import StoreObjects
 from control.scheduler.options import Options, enabled
 from control.scheduler.plugin import Plugin
+from control.scheduler.plugins.coscheduling import Coscheduling
 from control.scheduler.plugins.registry import PLUGINS
 from control.scheduler.pods import PodInfo, Shapes
 from control.scheduler.queue import Feed, QueueProfile, SchedulingQueue
@@ -40,6 +42,7 @@ from control.scheduler.table import NodeTable
 from control.scheduler.waiting import WaitingPods
 from control.scheduler.watching import Watching
 from koordlet.api.core import Pod
+from koordlet.api.names import LABEL_QUESTIONED_OBJECT_KEY
 from koordlet.api.placement import PodPlacement
 from koordlet.app.gates import FeatureGates
 from koordlet.app.logging import get_logger
@@ -88,7 +91,7 @@ class Assembly:
         registry: CollectorRegistry,
     ) -> None:
         self.settings, self.options = settings, options
-        self._clock, self._registry = client.clock, registry
+        self._client, self._clock, self._registry = client, client.clock, registry
         self.table, self.shapes = NodeTable(), Shapes()
         self.counters = PodCounters(self.table)
         self.cache = Cache(self.table, self.shapes)
@@ -174,7 +177,7 @@ class Assembly:
         if info is not None and record is not None:
             state = "gated" if record.gated_by else record.place.value
         else:
-            info = next((one for one in self.cache.pods.values() if one.key == key), None)
+            info = self._known(key)
         cycle = self.loop.cycles.get(info.shape.scheduler) if info is not None else None
         if info is None or cycle is None:
             raise LookupError(f"no pod {key} is scheduled here")
@@ -182,6 +185,26 @@ class Assembly:
         if record is not None:
             found.gated_by, found.rejected_by = record.gated_by, sorted(record.rejected_by)
         return found
+
+    def asked_about(self, key: str) -> tuple[Cycle, list[PodInfo]] | None:
+        """The pods that a ScheduleExplanation asks about: one pod, a gang or group of gangs, or a job."""
+        keys = [key]
+        for plugin in (framework.plugins.get(Coscheduling.name) for framework in self.frameworks.values()):
+            if isinstance(plugin, Coscheduling):
+                keys += plugin.members(key)
+        pods = [info for one in dict.fromkeys(keys) if (info := self._known(one)) is not None]
+        if not pods:  # a job is known by what its pods say
+            pods = [pod for pod in self.queue.pods() if pod.shape.labels.get(LABEL_QUESTIONED_OBJECT_KEY) == key]
+        cycle = self.loop.cycles.get(pods[0].shape.scheduler) if pods else None
+        return None if cycle is None else (cycle, pods)
+
+    def _known(self, key: str) -> PodInfo | None:
+        """A pod that is queued or counted, by `namespace/name`."""
+        pod = self._pods.get(key)
+        if pod is None:
+            return None
+        record = self.queue.record(pod.metadata.uid)
+        return record.pod if record is not None else self.cache.pods.get(pod.metadata.uid)
 
     async def schedule(self) -> None:
         """Run controllers of plugins and the loop; everything is stopped again at the end."""
@@ -194,7 +217,10 @@ class Assembly:
             "scheduler-shapes", SHAPES_SECONDS, self.forget_shapes, immediate=False, clock=self._clock,
             registry=self._registry,
         )  # fmt: skip
-        services: list[_Startable] = [self.reporter, self.diagnoses, self.feed, sweep, shapes, *controllers]
+        explanations = Explanations(self._client, self.asked_about)
+        services: list[_Startable] = [
+            self.reporter, self.diagnoses, self.feed, sweep, shapes, explanations, *controllers,
+        ]  # fmt: skip
         log.info("Scheduling begins", nodes=self.table.nodes_alive, pods=len(self.cache.pods), **self.queue.counts())
         try:
             for service in services:

@@ -115,14 +115,14 @@ def diagnose(
         pre_filter_message=before.message if before is not None else "",
         topology_key_to_explain=pod.shape.labels.get(names.LABEL_TOPOLOGY_KEY_TO_EXPLAIN, ""),
         is_root_cause_pod=before is None or before.plugin != "Coscheduling",
-        schedule_diagnosis=schedule_diagnosis(() if before is not None else _explicit(failure, nodes), waiting),
+        schedule_diagnosis=schedule_diagnosis(() if before is not None else explicit(failure, nodes), waiting),
         preemption_diagnosis=PreemptionDiagnosis(
             failed_message="" if failure.nominated else " ".join(part for part in failure.post_filter if part)
         ),
     )
 
 
-def _explicit(failure: FitError, nodes: Sequence[str]) -> Iterable[tuple[str, Status]]:
+def explicit(failure: FitError, nodes: Sequence[str]) -> Iterable[tuple[str, Status]]:
     """(node, status) of the nodes that filters were asked about."""
     known = {int(code): failure.of(int(code)) for code in np.unique(failure.codes)}
     for row, code in zip(failure.rows.tolist(), failure.codes.tolist(), strict=True):

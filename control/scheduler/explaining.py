@@ -37,24 +37,33 @@ def explain(cycle: Cycle, pod: PodInfo, state: str) -> PodPlacement:
 
 
 def _judge(cycle: Cycle, pod: PodInfo, own: str, found: PodPlacement) -> None:
-    framework, table = cycle.framework, cycle.table
-    cycle_state = CycleState()
-    valid = np.flatnonzero(table.valid)
-    failure = FitError(pod, framework, valid, np.full(len(valid), PASS, np.uint32))
-    rows, narrowed_by, status = narrow(framework, cycle_state, pod)
-    if not status.ok:
-        failure.pre_filter = status
-    else:
-        failure.codes = ask(cycle_state, pod, valid, framework.filters, table.size)
-        if rows is not None:
-            failure.codes[~np.isin(valid, rows)] = LEFT_OUT
-            failure.left_out = left_out(narrowed_by)
-        feasible = valid[failure.codes == PASS]
+    state = CycleState()
+    try:
+        failure, feasible = judge(cycle, state, pod)
         found.feasible = len(feasible)
-        found.scored = scored(cycle, cycle_state, pod, feasible, own) if len(feasible) else []
-    found.refused = _refused(failure, table.names)
+        found.scored = scored(cycle, state, pod, feasible, own) if len(feasible) else []
+    finally:
+        while state.undo:
+            state.undo.pop()()
+    found.refused = _refused(failure, cycle.table.names)
     if not found.feasible:
         found.message = failure.text()
+
+
+def judge(cycle: Cycle, state: CycleState, pod: PodInfo, within: RowArray | None = None) -> tuple[FitError, RowArray]:
+    """(what every node says, the rows that fit), among the rows `within`. The caller calls `state.undo`."""
+    framework, table = cycle.framework, cycle.table
+    valid = np.flatnonzero(table.valid) if within is None else within
+    failure = FitError(pod, framework, valid, np.full(len(valid), PASS, np.uint32))
+    rows, narrowed_by, status = narrow(framework, state, pod)
+    if not status.ok:
+        failure.pre_filter = status
+        return failure, valid[:0]
+    failure.codes = ask(state, pod, valid, framework.filters, table.size)
+    if rows is not None:
+        failure.codes[~np.isin(valid, rows)] = LEFT_OUT
+        failure.left_out = left_out(narrowed_by)
+    return failure, valid[failure.codes == PASS]
 
 
 def scored(

@@ -1,6 +1,6 @@
 """ScheduleExplanation (scheduling.koordinator.sh/v1alpha1): why a pod, job or gang can't be placed.
 
-Namespaced. No controller writes the kind yet; the scheduler's diagnosis log uses the element types.
+Namespaced. Whoever wants to know makes one; koord-scheduler writes its status.
 Source: spec 01 §3.13.
 """
 

@@ -283,6 +283,13 @@ class Coscheduling(Plugin):
         if gang is not None:
             self._activate(self.gangs.bound(gang, pod.key))
 
+    def members(self, name: str) -> list[str]:
+        """Keys of the members of a gang, or of a group of gangs (`namespace/a,namespace/b`); empty if there is none."""
+        cache = self.gangs
+        group = cache.groups.get(name)
+        gangs = cache.gangs_of(group) if group is not None else [cache.gangs[name]] if name in cache.gangs else []
+        return [key for gang in gangs for key in gang.children]
+
     # -- events ------------------------------------------------------------------------------------------------------
 
     def pod_added(self, pod: Pod) -> None:

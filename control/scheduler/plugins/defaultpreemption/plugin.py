@@ -57,12 +57,19 @@ class DefaultPreemption(Plugin):
             self.handle.preempting(len(chosen.pods))
         return PostFilterResult(SUCCESS, nominated=node)
 
+    def would_displace(self, state: CycleState, pod: PodInfo, failure: FitError) -> list[Victims]:
+        """Who would have to go, on the nodes where that helps, the best first. Nothing is done about it."""
+        if self._ineligible(pod, failure):
+            return []
+        found, _ = self._candidates(state, pod, failure)
+        return sorted(found, key=lambda one: (one.rank, self.table.names[one.row]))
+
     def _ineligible(self, pod: PodInfo, failure: FitError) -> str:
         """Why the pod may not preempt now; empty when it may."""
         if pod.pod.spec.preemption_policy == "Never":
             return "not eligible due to preemptionPolicy=Never."
         row = self.table.row(pod.nominated) if pod.nominated else None
-        if row is None or failure.status(row).code is Code.UNRESOLVABLE:
+        if row is None or row not in failure.rows or failure.status(row).code is Code.UNRESOLVABLE:
             return ""
         if any(other.terminating and other.priority < pod.priority and _preempted(other) for other in self._on(row)):
             return "not eligible due to a terminating pod on the nominated node."

@@ -1,0 +1,203 @@
+"""ScheduleExplanations: what is answered, how often, and until when (spec 05 §7.2, 06 §6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from control.scheduler.answering import answer
+from control.scheduler.config.args import DefaultPreemptionArgs
+from control.scheduler.cycle import Cycle
+from control.scheduler.explanations import AT_ONCE, Explanations, body, expired
+from control.scheduler.plugins.defaultpreemption import DefaultPreemption
+from control.scheduler.pods import PodInfo
+from koordlet.api import wire
+from koordlet.api.explanation import ScheduleExplanation, ScheduleExplanationStatus, SchedulingResult
+from koordlet.app.clock import FakeClock
+from koordlet.kube import NotFound, ServerError
+from tests.control.scheduler.build import Cluster, node, pod
+from tests.control.scheduler.toys import TOYS, cycle_of
+
+POINTS = {"filter": ("Cordon", "Fits"), "score": ("Fits",), "postFilter": ("DefaultPreemption",)}
+EXPLAIN = "scheduling.koordinator.sh/topology-key-to-explain"
+
+
+def cycle_over(cluster: Cluster) -> Cycle:
+    plugins = {**TOYS, DefaultPreemption.name: DefaultPreemption}
+    return cycle_of(cluster, POINTS, plugins, args={DefaultPreemption.name: DefaultPreemptionArgs()})
+
+
+def told(cycle: Cycle, *pods: PodInfo) -> ScheduleExplanationStatus:
+    return answer(cycle, pods)
+
+
+def test_a_pod_that_fits_is_told_where() -> None:
+    cluster = Cluster(node("a", cpu="4"), node("b", cpu="8"))
+    one = cluster.info(pod("p", cpu="2"))
+    found = told(cycle_over(cluster), one)
+    assert found.schedulable
+    assert wire.to_builtins(placed(found)) == [{"namespace": "default", "name": "p", "uid": one.uid, "nodeName": "b"}]
+
+
+def placed(status: ScheduleExplanationStatus) -> list[SchedulingResult]:
+    (part,) = status.detailed_explanation
+    assert part.schedule_explanation is not None
+    return part.schedule_explanation.feasible_scheduling_result
+
+
+def test_a_pod_that_does_not_fit_is_told_why_and_whom_it_could_displace() -> None:
+    cluster = Cluster(node("a", cpu="2"), node("b", cpu="2"), node("c", unschedulable=True))
+    cluster.put(pod("low", cpu="2", on="b", priority=1), pod("high", cpu="2", on="a", priority=99))
+    before = cluster.table.requested.copy()
+    found = told(cycle_over(cluster), cluster.info(pod("p", cpu="2", priority=10)))
+    assert (found.schedulable, found.schedulable_after_preemption) == (False, True)
+    assert found.failed_message == "0/3 nodes are available: 1 node(s) were unschedulable, 2 Insufficient cpu."
+    (part,) = found.detailed_explanation
+    assert part.schedule_explanation is not None
+    details = part.schedule_explanation.node_failed_details
+    assert [(one.failed_plugin, one.reason, one.preempt_might_help, one.failed_nodes) for one in details] == [
+        ("Cordon", "node(s) were unschedulable", False, ["c"]),
+        ("Fits", "Insufficient cpu", True, ["a", "b"]),
+    ]
+    (there,) = part.node_possible_victims
+    assert (there.node_name, [victim.name for victim in there.possible_victims]) == ("b", ["low"])
+    assert part.preempt_explanation is not None
+    assert part.preempt_explanation.feasible_scheduling_result[0].node_name == "b"
+    assert (cluster.table.requested == before).all()
+
+
+def test_members_of_a_job_are_placed_beside_each_other() -> None:
+    cluster = Cluster(node("a", cpu="2"), node("b", cpu="2"))
+    (there,) = cluster.put(pod("m0", cpu="1", on="a"))
+    members = [cluster.info(pod(f"m{n}", cpu="1")) for n in (1, 2, 3, 4)]
+    found = told(cycle_over(cluster), *members, there)
+    assert [one.name for one in placed(found)] == ["m0", "m1", "m2", "m3"]
+    assert sorted(one.node_name for one in placed(found)) == ["a", "a", "b", "b"]
+    assert found.failed_message == "default/m4: 0/2 nodes are available: 2 Insufficient cpu."
+    assert not found.schedulable_after_preemption
+    assert told(cycle_over(cluster), *members[:3], there).schedulable
+
+
+def test_parts_of_the_topology_are_judged_apart() -> None:
+    zones = {"a": ("1", "x"), "b": ("1", "x"), "c": ("4", "y")}
+    nodes = [node(name, cpu=cpu, labels={"zone": zone}) for name, (cpu, zone) in zones.items()]
+    cluster = Cluster(*nodes, node("d", cpu="9"))
+    found = told(cycle_over(cluster), cluster.info(pod("p", cpu="2", labels={EXPLAIN: "zone"})))
+    assert found.schedulable
+    said = [(part.topology_domain, part.schedulable, part.failed_message) for part in found.detailed_explanation]
+    assert said == [("x", False, "0/2 nodes are available: 2 Insufficient cpu."), ("y", True, "")]
+
+
+class Api:
+    """A client that remembers what is written, and the copy of what is there."""
+
+    def __init__(self, *questions: ScheduleExplanation) -> None:
+        self.clock = FakeClock()
+        self.registry = CollectorRegistry()
+        self.there = {one.metadata.uid: one for one in questions}
+        self.written: list[tuple[str, dict[str, Any]]] = []
+        self.failure: Exception | None = None
+
+    def list(self) -> list[ScheduleExplanation]:
+        return list(self.there.values())
+
+    async def patch(self, kind: type, name: str, namespace: str, *, body: Any, subresource: str) -> None:
+        if self.failure is not None:
+            raise self.failure
+        assert subresource == "status"
+        one = self.there[body["metadata"]["uid"]]
+        one.status = wire.convert(body["status"], ScheduleExplanationStatus)
+        self.written.append((name, body["status"]))
+
+    async def delete(self, kind: type, name: str, namespace: str, *, uid: str) -> None:
+        del self.there[uid]
+
+    def count(self, result: str) -> float:
+        return self.registry.get_sample_value("scheduler_schedule_explanations_total", {"result": result}) or 0.0
+
+
+def question(name: str, key: str, *, ttl: str | None = None, created: str = "2023-11-14T22:13:20Z") -> Any:
+    spec = {"questionObjectKey": key} | ({"ttl": ttl} if ttl is not None else {})
+    meta = {"name": name, "namespace": "default", "uid": f"uid-{name}", "creationTimestamp": created}
+    return wire.convert({"metadata": meta, "spec": spec}, ScheduleExplanation)
+
+
+def service(api: Any, pods: Sequence[PodInfo], cycle: Cycle) -> Explanations:
+    known = {one.key: one for one in pods}
+    return Explanations(api, lambda key: (cycle, [known[key]]) if key in known else None, api)
+
+
+async def test_answers_are_written_when_they_change_and_once_a_minute() -> None:
+    cluster = Cluster(node("a", cpu="1"))
+    one = cluster.info(pod("p", cpu="2"))
+    api = Api(question("q", "default/p"))
+    asked = service(api, [one], cycle_over(cluster))
+    for _ in range(10):  # twenty seconds
+        await asked.sweep()
+        await api.clock.advance(2)
+    assert [status["failedMessage"] for _, status in api.written] == ["0/1 nodes are available: 1 Insufficient cpu."]
+    cluster.table.set_node(node("b", cpu="4"))
+    for _ in range(6):
+        await asked.sweep()
+        await api.clock.advance(2)
+    assert len(api.written) == 2
+    assert (api.written[1][1]["schedulable"], api.written[1][1]["failedMessage"]) == (True, "")
+    for _ in range(36):
+        await asked.sweep()
+        await api.clock.advance(2)
+    assert len(api.written) == 3
+    assert api.count("written") == 3
+
+
+async def test_a_sweep_answers_a_few_and_nobody_is_left_out() -> None:
+    cluster = Cluster(node("a"))
+    api = Api(*(question(f"q{n}", "default/nobody") for n in range(AT_ONCE + 5)))
+    asked = service(api, [], cycle_over(cluster))
+    await asked.sweep()
+    assert len(api.written) == AT_ONCE
+    await asked.sweep()
+    assert len({name for name, _ in api.written}) == AT_ONCE + 5
+    assert api.written[0][1]["failedMessage"] == 'no pod, gang or job "default/nobody" is scheduled here'
+
+
+async def test_failures_are_counted_and_stop_nobody() -> None:
+    api = Api(question("q", "default/p"), question("r", ""))
+    asked = service(api, [], cycle_over(Cluster(node("a"))))
+    api.failure = ServerError(500, "away")
+    await asked.sweep()
+    assert api.count("failed") == 2
+    api.failure = NotFound(404, "gone")
+    await api.clock.advance(10)
+    await asked.sweep()
+    assert api.count("failed") == 2
+    api.failure = None
+    await api.clock.advance(10)
+    await asked.sweep()
+    assert {name: status["failedMessage"] for name, status in api.written}["r"] == "spec.questionObjectKey is empty"
+
+
+@pytest.mark.parametrize(
+    ("ttl", "seconds", "expected"),
+    [(None, 86399, False), (None, 86400, True), ("0s", 10**8, False), ("1m0s", 59, False), ("1m0s", 60, True)],
+)
+def test_time_to_live(ttl: str | None, seconds: float, expected: bool) -> None:
+    assert expired(question("q", "k", ttl=ttl), 1_700_000_000 + seconds) is expected
+
+
+async def test_what_has_lived_long_enough_is_removed() -> None:
+    api = Api(question("q", "default/p", ttl="1m0s"))
+    asked = service(api, [], cycle_over(Cluster(node("a"))))
+    await asked.sweep()
+    await api.clock.advance(60)
+    await asked.sweep()
+    assert api.there == {}
+    assert (api.count("expired"), len(api.written)) == (1, 1)
+
+
+def test_a_merge_leaves_nothing_of_the_last_answer() -> None:
+    assert set(body(ScheduleExplanationStatus())) == {
+        "schedulable", "schedulableAfterPreemption", "failedMessage", "lastUpdateTime", "detailedExplanation",
+    }  # fmt: skip
