@@ -1,0 +1,133 @@
+"""The few questions that the proxy asks dockerd itself: its cgroup driver, its containers, one container.
+
+One connection a question, without an API version in the path, so that every dockerd answers in its own (the oldest
+served version rises with Docker's releases). Called at start and for a sandbox that the store doesn't know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from runtimeproxy.docker import http1
+
+_T = TypeVar("_T")
+SECONDS = 10.0
+"""For one question, of which each is answered from dockerd's memory."""
+
+
+class DockerError(Exception):
+    """dockerd can't be reached or doesn't answer the question; the message has path and reason."""
+
+
+class NoSuchContainer(DockerError):
+    """404."""
+
+
+class Info(msgspec.Struct, rename="pascal"):
+    cgroup_driver: str = "cgroupfs"
+
+
+class Listed(msgspec.Struct, rename="pascal"):
+    """One container of the list; names begin with a slash."""
+
+    id: str
+    names: list[str] | None = None
+
+
+class Config(msgspec.Struct, rename="pascal"):
+    labels: dict[str, str] | None = None
+    env: list[str] | None = None
+
+
+class Inspected(msgspec.Struct, rename="pascal"):
+    id: str
+    name: str
+    config: Config
+    host_config: msgspec.Raw = msgspec.field(name="HostConfig", default=msgspec.Raw(b"{}"))
+
+
+class DockerApi:
+    """Questions over the socket `backend`; each raises DockerError."""
+
+    def __init__(self, backend: Path, *, seconds: float = SECONDS) -> None:
+        self._backend = backend
+        self._seconds = seconds
+
+    async def info(self) -> Info:
+        return await self._get("/info", Info)
+
+    async def containers(self) -> list[Listed]:
+        """All of them, stopped ones too."""
+        return await self._get("/containers/json?all=1", list[Listed])
+
+    async def inspect(self, container_id: str) -> Inspected:
+        """Raises NoSuchContainer when dockerd doesn't know it."""
+        return await self._get(f"/containers/{quote(container_id, safe='')}/json", Inspected)
+
+    async def ping(self) -> None:
+        """Whether dockerd answers at all."""
+        await self._ask("/_ping")
+
+    async def _get(self, path: str, kind: type[_T]) -> _T:
+        body = await self._ask(path)
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise DockerError(f"GET {path}: {error}") from error
+
+    async def _ask(self, path: str) -> bytes:
+        try:
+            async with asyncio.timeout(self._seconds):
+                status, body = await self._exchange(path)
+        except TimeoutError as error:
+            raise DockerError(f"GET {path} on {self._backend}: no answer in {self._seconds:g} s") from error
+        except (OSError, EOFError, http1.NotHttp) as error:
+            raise DockerError(f"GET {path} on {self._backend}: {error or type(error).__name__}") from error
+        if status != 200:
+            kind = NoSuchContainer if status == 404 else DockerError
+            raise kind(f"GET {path}: {status} {_message(body)}")
+        return body
+
+    async def _exchange(self, path: str) -> tuple[int, bytes]:
+        reader, writer = await asyncio.open_unix_connection(str(self._backend))
+        try:
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: docker\r\nConnection: close\r\n\r\n".encode())
+            data = bytearray()
+            while not (end := http1.split_head(data)):
+                data += await _some(reader)
+            head = http1.parse_response(bytes(data[:end]))
+            found = bytearray()
+            body = http1.response_body(head, b"GET", found.extend)
+            if body is None:
+                return head.status, bytes(data[end:]) + await reader.read()
+            body.take(bytes(data[end:]))
+            while not body.done:
+                body.take(await _some(reader))
+            return head.status, bytes(found)
+        finally:
+            writer.close()
+            try:
+                await writer.wait_closed()
+            except OSError:  # its end was asked for
+                writer.transport.abort()
+
+
+async def _some(reader: asyncio.StreamReader) -> bytes:
+    data = await reader.read(1 << 16)
+    if not data:
+        raise EOFError("the connection ended in the middle of an answer")
+    return data
+
+
+def _message(body: bytes) -> str:
+    try:
+        answer: Mapping[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return body[:200].decode("latin-1")
+    return str(answer.get("message", answer))

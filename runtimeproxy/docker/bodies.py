@@ -1,0 +1,147 @@
+"""The JSON of create and update calls: read for hooks, changed member by member, never decoded and encoded whole.
+
+An object is kept as its members' own bytes, so that fields nobody here knows, numbers of any size and the order of
+members survive a change of others. Names are matched as Go's decoder does it: without regard to case, the last wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from koordlet.api.hooks.api_pb2 import LinuxContainerResources
+
+_T = TypeVar("_T")
+_FIELDS = (
+    ("CpuPeriod", "cpu_period"),
+    ("CpuQuota", "cpu_quota"),
+    ("CpuShares", "cpu_shares"),
+    ("Memory", "memory_limit_in_bytes"),
+    ("CpusetCpus", "cpuset_cpus"),
+    ("CpusetMems", "cpuset_mems"),
+    ("MemorySwap", "memory_swap_limit_in_bytes"),
+)
+"""Of HostConfig and of UpdateConfig, and what hooks call them."""
+_CREATE_FIELDS = (*_FIELDS, ("OomScoreAdj", "oom_score_adj"))
+_TEXTS = ("cpuset_cpus", "cpuset_mems")
+
+
+class Undecodable(ValueError):
+    """No JSON object, or a member of another kind than Docker's; the message names it."""
+
+
+class Members:
+    """A JSON object; `raw` is what it is now, the bytes it came from as long as nothing was set."""
+
+    def __init__(self, raw: bytes, what: str) -> None:
+        self._what = what
+        self._raw = raw
+        try:
+            self._members: dict[str, msgspec.Raw] = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Undecodable(f"{what}: {error}") from error
+        self.changed = False
+
+    def get(self, name: str, kind: type[_T]) -> _T | None:
+        """None when absent or null."""
+        keys = self._keys(name)
+        if not keys:
+            return None
+        try:
+            value: _T | None = msgspec.json.decode(self._members[keys[-1]], type=kind | None)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Undecodable(f"{self._what}: {name}: {error}") from error
+        return value
+
+    def object(self, name: str) -> Members:
+        """A member that is an object itself; an empty one when absent or null."""
+        keys = self._keys(name)
+        raw = bytes(self._members[keys[-1]]) if keys else b"null"
+        return Members(b"{}" if raw == b"null" else raw, f"{self._what}: {name}")
+
+    def set(self, name: str, value: Any) -> None:
+        """`value`: anything that JSON has, or other Members."""
+        *others, last = self._keys(name) or [name]
+        for key in others:
+            del self._members[key]
+        self._members[last] = msgspec.Raw(value.raw if isinstance(value, Members) else msgspec.json.encode(value))
+        self.changed = True
+
+    @property
+    def raw(self) -> bytes:
+        return msgspec.json.encode(self._members) if self.changed else self._raw
+
+    def _keys(self, name: str) -> list[str]:
+        folded = name.casefold()
+        return [key for key in self._members if key.casefold() == folded]
+
+
+def read_resources(members: Members) -> LinuxContainerResources:
+    """The resources of a HostConfig or UpdateConfig; what is absent is zero, as for dockerd."""
+    found = LinuxContainerResources()
+    for name, field in _CREATE_FIELDS:
+        try:
+            setattr(found, field, members.get(name, str if field in _TEXTS else int) or ("" if field in _TEXTS else 0))
+        except ValueError as error:  # beyond 64 bits, or text that protobuf refuses
+            raise Undecodable(f"{name}: {error}") from error
+    return found
+
+
+def write_create(host: Members, wanted: LinuxContainerResources) -> None:
+    """A hook's answer overwrites all of HostConfig's resources, zeros included (spec 08 §12)."""
+    _write(host, wanted, _CREATE_FIELDS)
+
+
+def write_update(update: Members, wanted: LinuxContainerResources) -> None:
+    """The same for an UpdateConfig, which has no OOM score."""
+    _write(update, wanted, _FIELDS)
+
+
+def _write(members: Members, wanted: LinuxContainerResources, fields: Sequence[tuple[str, str]]) -> None:
+    now = read_resources(members)
+    for name, field in fields:
+        if getattr(now, field) != getattr(wanted, field):
+            members.set(name, getattr(wanted, field))
+
+
+def merge_resources(stored: LinuxContainerResources, new: LinuxContainerResources) -> LinuxContainerResources:
+    """What an update says over what is known: numbers above zero and texts that aren't empty, never the OOM score."""
+    return _merged(stored, new, lambda value: value if isinstance(value, str) else value > 0)
+
+
+def answer_resources(known: LinuxContainerResources, answer: LinuxContainerResources) -> LinuxContainerResources:
+    """What dockerd has after an update with a hook's answer: a zero leaves its value as it was, -1 is a value."""
+    return _merged(known, answer, bool)
+
+
+def _merged(old: LinuxContainerResources, new: LinuxContainerResources, counts: Any) -> LinuxContainerResources:
+    merged = LinuxContainerResources()
+    merged.CopyFrom(old)
+    for _, field in _FIELDS:
+        if counts(getattr(new, field)):
+            setattr(merged, field, getattr(new, field))
+    return merged
+
+
+def env_map(env: Sequence[str]) -> dict[str, str]:
+    """Variables as hooks see them: the last of equal names wins, entries without `=` are left out."""
+    return {name: value for name, equals, value in (entry.partition("=") for entry in env) if equals}
+
+
+def merge_env(env: Sequence[str], wanted: Mapping[str, str]) -> list[str]:
+    """The list with a hook's variables, which replace the map that it was shown.
+
+    Order and duplicates stay, changed values are written in place, variables missing in `wanted` go, new ones come
+    last and sorted. Entries without `=` (Docker: unset the image's) stay.
+    """
+    shown = env_map(env)
+    merged = []
+    for entry in env:
+        name, equals, _ = entry.partition("=")
+        if not equals:
+            merged.append(entry)
+        elif name in wanted:
+            merged.append(entry if wanted[name] == shown[name] else f"{name}={wanted[name]}")
+    return merged + [f"{name}={wanted[name]}" for name in sorted(set(wanted) - set(shown))]

@@ -1,0 +1,104 @@
+"""What the held Docker calls share: the store, how hooks are asked and told, what dockerd says of a container."""
+
+from __future__ import annotations
+
+import asyncio
+
+from koordlet.app.logging import get_logger
+from runtimeproxy.calls import SkipRule
+from runtimeproxy.dispatch import Dispatcher, HookRefused
+from runtimeproxy.docker import names
+from runtimeproxy.docker.api import DockerApi, Inspected, NoSuchContainer
+from runtimeproxy.docker.bodies import Members
+from runtimeproxy.docker.infos import container_info, pod_info
+from runtimeproxy.docker.link import Refused
+from runtimeproxy.hooks import Hook, HookRequest, HookResponse
+from runtimeproxy.metrics import ProxyMetrics
+from runtimeproxy.store import PodInfo, Store
+
+log = get_logger(__name__)
+
+
+class Context:
+    """One a process, on one loop. `driver`: dockerd's cgroup driver, `cgroupfs` or `systemd`."""
+
+    def __init__(
+        self, store: Store, dispatcher: Dispatcher, skip: SkipRule, api: DockerApi, driver: str, metrics: ProxyMetrics
+    ) -> None:
+        self.store, self.api, self.driver, self.metrics = store, api, driver, metrics
+        self._dispatcher, self._skip = dispatcher, skip
+        self._after: dict[str, asyncio.Task[None]] = {}
+        """By sandbox id: the last after hook under way."""
+
+    async def ask(self, pod: PodInfo, pod_id: str, hook: Hook, request: HookRequest) -> HookResponse | None:
+        """A before hook's answer, after the pod's after hooks; None: the call goes on unchanged. Raises Refused."""
+        earlier = self._after.get(pod_id)
+        if earlier is not None:
+            await asyncio.wait([earlier])
+        if self._skip.exempts(pod):
+            return None
+        try:
+            return (await self._dispatcher.dispatch(hook, request)).accepted()
+        except HookRefused as error:
+            raise Refused(str(error)) from error
+
+    def tell(self, pod: PodInfo, pod_id: str, hook: Hook, request: HookRequest) -> None:
+        """Run an after hook beside everything else; the dispatcher says it when one fails, nobody waits for it."""
+        if self._skip.exempts(pod) or not self._dispatcher.handles(hook):
+            return
+        work = self._tell(self._after.get(pod_id), hook, request)
+        task = self._after[pod_id] = asyncio.get_running_loop().create_task(work, name=hook.rpc)
+        task.add_done_callback(lambda done: self._told(pod_id, done))
+
+    async def _tell(self, earlier: asyncio.Task[None] | None, hook: Hook, request: HookRequest) -> None:
+        if earlier is not None:
+            await asyncio.wait([earlier])
+        await self._dispatcher.dispatch(hook, request)
+
+    def _told(self, pod_id: str, done: asyncio.Task[None]) -> None:
+        if self._after.get(pod_id) is done:
+            del self._after[pod_id]
+        if not done.cancelled() and (error := done.exception()) is not None:
+            log.error("After hook could not be run", hook=done.get_name(), err=error)
+
+    async def finish(self) -> None:
+        """Wait for the after hooks under way; the dispatcher limits each."""
+        if self._after:
+            await asyncio.wait(list(self._after.values()))
+
+    async def sandbox(self, pod_id: str) -> PodInfo:
+        """A sandbox; one that dockerd has and the store lacks is fetched.
+
+        Raises Refused when there is none, DockerError when dockerd can't be asked, Undecodable.
+        """
+        if pod_id and pod_id not in self.store.pods:
+            try:
+                self.remember(await self.api.inspect(pod_id))
+            except NoSuchContainer as error:
+                raise Refused(f"No such sandbox: {pod_id}") from error
+        found = self.store.pods.get(pod_id)
+        if found is None:
+            raise Refused(f"No such sandbox: {pod_id or f'the container has no label {names.SANDBOX_ID_LABEL}'}")
+        return found
+
+    def remember(self, entry: Inspected) -> str | None:
+        """Store what dockerd says of a container; `sandbox`, `container`, or None for what isn't Kubernetes' own.
+
+        A container whose sandbox isn't stored is left out too. Raises Undecodable.
+        """
+        name = names.parse_name(entry.name)
+        if name is None:
+            return None
+        labels = entry.config.labels or {}
+        host = Members(bytes(entry.host_config), f"{entry.name}: HostConfig")
+        if labels.get(names.TYPE_LABEL) == names.SANDBOX_TYPE:
+            self.store.put_pod(entry.id, pod_info(name, labels, host, self.driver))
+            return "sandbox"
+        pod_id = labels.get(names.SANDBOX_ID_LABEL, "")
+        pod = self.store.pods.get(pod_id)
+        if pod is None:
+            log.warning("A container without its sandbox is left to itself", container=entry.name, sandbox=pod_id)
+            return None
+        env = entry.config.env or []
+        self.store.put_container(container_info(name, labels, env, host, self.driver, pod_id, pod, entry.id))
+        return "container"

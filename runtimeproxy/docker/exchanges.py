@@ -1,0 +1,270 @@
+"""One class a held Docker call: what its hook is asked, what the answer changes, what is stored (spec 08 §12).
+
+Each object lives for one request and is driven by link.Link: `before` once, then `answered` or `lost`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+import msgspec
+
+from koordlet.api.hooks.api_pb2 import (
+    ContainerResourceHookResponse,
+    LinuxContainerResources,
+    PodSandboxHookResponse,
+)
+from koordlet.app.logging import get_logger
+from runtimeproxy.docker import bodies, names
+from runtimeproxy.docker.api import DockerError
+from runtimeproxy.docker.bodies import Members, Undecodable
+from runtimeproxy.docker.context import Context
+from runtimeproxy.docker.infos import container_info, pod_info
+from runtimeproxy.docker.link import Refused
+from runtimeproxy.docker.names import KubernetesName
+from runtimeproxy.docker.routes import Route
+from runtimeproxy.hooks import Hook
+from runtimeproxy.requests import container_request, pod_request
+from runtimeproxy.store import ContainerInfo, PodInfo
+
+log = get_logger(__name__)
+
+_OK, _CREATED, _NO_CONTENT, _BAD, _NOT_FOUND, _BROKEN = 200, 201, 204, 400, 404, 500
+
+
+class _Created(msgspec.Struct, rename="pascal"):
+    id: str
+
+
+class Held:
+    """What all have in common: counting how calls end."""
+
+    route: ClassVar[Route]
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._result = "passed"
+
+    async def before(self, body: bytes) -> bytes:
+        """What to send on; raises Refused. Nothing that hooks have a say in, unless overridden."""
+        try:
+            wanted = await self._asked(body)
+        except Undecodable as error:
+            self._result = "refused"
+            raise Refused(f"containers/{self.route}: {error}") from error
+        except Refused:
+            self._result = "refused"
+            raise
+        if wanted is not body:
+            self._result = "rewritten"
+        return wanted
+
+    async def _asked(self, body: bytes) -> bytes:
+        return body
+
+    def answered(self, status: int, body: bytes) -> None:
+        if status >= _BAD:
+            self._result = "failed"
+        self._done(status, body)
+        self._count()
+
+    def _done(self, status: int, body: bytes) -> None:
+        """Keep the store, run after hooks."""
+
+    def lost(self) -> None:
+        if self._result != "refused":
+            self._result = "failed"
+        self._count()
+
+    def _count(self) -> None:
+        self._context.metrics.calls.labels(f"docker {self.route}", self._result).inc()
+
+
+class Create(Held):
+    """A sandbox or a container, by its labels; stored under the id that dockerd gives it, if it does."""
+
+    route = Route.CREATE
+
+    def __init__(self, context: Context, name: KubernetesName) -> None:
+        super().__init__(context)
+        self._name = name
+        self._made: PodInfo | ContainerInfo | None = None
+
+    async def _asked(self, body: bytes) -> bytes:
+        config = Members(body, "body")
+        host = config.object("HostConfig")
+        labels = config.get("Labels", dict[str, str]) or {}
+        if labels.get(names.TYPE_LABEL) == names.SANDBOX_TYPE:
+            await self._sandbox(config, host, labels)
+        else:
+            await self._container(config, host, labels)
+        if host.changed:
+            config.set("HostConfig", host)
+        return config.raw if config.changed else body
+
+    async def _sandbox(self, config: Members, host: Members, labels: dict[str, str]) -> None:
+        context = self._context
+        pod = self._made = pod_info(self._name, labels, host, context.driver)
+        answer = await context.ask(pod, "", Hook.PRE_RUN_POD_SANDBOX, pod_request(pod))
+        if not isinstance(answer, PodSandboxHookResponse):
+            return
+        merged = self._write_labels(config, labels, answer.labels, answer.annotations)
+        if answer.HasField("resources"):
+            bodies.write_create(host, answer.resources)
+        self._write_parent(host, pod.cgroup_parent, answer.cgroup_parent)
+        self._made = pod_info(self._name, merged, host, context.driver)
+
+    async def _container(self, config: Members, host: Members, labels: dict[str, str]) -> None:
+        context = self._context
+        pod_id = labels.get(names.SANDBOX_ID_LABEL, "")
+        try:
+            pod = await context.sandbox(pod_id)
+        except DockerError as error:
+            log.warning("A container is created without hooks: its sandbox can't be looked up", err=error)
+            context.metrics.unhooked.labels("sandbox").inc()
+            return
+        env = config.get("Env", list[str]) or []
+        asked = self._made = container_info(self._name, labels, env, host, context.driver, pod_id, pod)
+        request = container_request(asked)
+        answer = await context.ask(pod, pod_id, Hook.PRE_CREATE_CONTAINER, request)
+        if not isinstance(answer, ContainerResourceHookResponse):
+            return
+        merged = self._write_labels(config, labels, {}, answer.container_annotations)
+        if answer.HasField("container_resources"):
+            bodies.write_create(host, answer.container_resources)
+        self._write_parent(host, request.pod_cgroup_parent, answer.pod_cgroup_parent)
+        if answer.container_envs:  # a map on the wire can't be empty and there
+            wanted = bodies.merge_env(env, answer.container_envs)
+            if wanted != env:
+                config.set("Env", wanted)
+                env = wanted
+        self._made = container_info(self._name, merged, env, host, context.driver, pod_id, pod)
+
+    @staticmethod
+    def _write_labels(
+        config: Members, labels: Mapping[str, str], answered: Mapping[str, str], annotations: Mapping[str, str]
+    ) -> dict[str, str]:
+        merged = names.merge_labels(labels, answered, annotations)
+        if merged != dict(labels):
+            config.set("Labels", merged)
+        return merged
+
+    def _write_parent(self, host: Members, asked: str, answered: str) -> None:
+        if answered and answered != asked:
+            host.set("CgroupParent", names.docker_parent(answered, self._context.driver))
+
+    def _done(self, status: int, body: bytes) -> None:
+        if status != _CREATED or self._made is None:
+            return
+        try:
+            made_id = msgspec.json.decode(body, type=_Created).id
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            log.warning("A container without a readable id is not remembered", err=error)
+            return
+        if isinstance(self._made, PodInfo):
+            self._context.store.put_pod(made_id, self._made)
+        elif made_id:
+            self._context.store.put_container(replace(self._made, id=made_id))
+
+
+class _OfContainer(Held):
+    """A call on a stored container; one that goes away meanwhile passes."""
+
+    def __init__(self, context: Context, container_id: str) -> None:
+        super().__init__(context)
+        self._id = container_id
+
+    def _tell(self, hook: Hook) -> None:
+        container = self._context.store.containers.get(self._id)
+        if container is not None:
+            self._context.tell(container.pod, container.pod_id, hook, container_request(container))
+
+
+class Start(_OfContainer):
+    """Hooks before and after; they change nothing."""
+
+    route = Route.START
+
+    async def _asked(self, body: bytes) -> bytes:
+        container = self._context.store.containers.get(self._id)
+        if container is not None:
+            request = container_request(container)
+            await self._context.ask(container.pod, container.pod_id, Hook.PRE_START_CONTAINER, request)
+        return body
+
+    def _done(self, status: int, body: bytes) -> None:
+        if status == _NO_CONTENT:
+            self._tell(Hook.POST_START_CONTAINER)
+
+
+class Update(_OfContainer):
+    """The stored resources with the request's go to the hook, its answer to dockerd."""
+
+    route = Route.UPDATE
+
+    def __init__(self, context: Context, container_id: str) -> None:
+        super().__init__(context, container_id)
+        self._resources = LinuxContainerResources()
+
+    async def _asked(self, body: bytes) -> bytes:
+        container = self._context.store.containers.get(self._id)
+        if container is None:
+            return body
+        update = Members(body, "body")
+        known = container.resources or LinuxContainerResources()
+        self._resources = bodies.merge_resources(known, bodies.read_resources(update))
+        request = container_request(replace(container, resources=self._resources))
+        hook = Hook.PRE_UPDATE_CONTAINER_RESOURCES
+        answer = await self._context.ask(container.pod, container.pod_id, hook, request)
+        if isinstance(answer, ContainerResourceHookResponse) and answer.HasField("container_resources"):
+            bodies.write_update(update, answer.container_resources)
+            self._resources = bodies.answer_resources(self._resources, answer.container_resources)
+        return update.raw if update.changed else body
+
+    def _done(self, status: int, body: bytes) -> None:
+        if status == _OK:
+            self._context.store.change_container(self._id, resources=self._resources)
+
+
+class StopContainer(_OfContainer):
+    """Forgotten once stopped (or gone); a stop that broke is tried again, with the hook then."""
+
+    route = Route.STOP
+
+    def _done(self, status: int, body: bytes) -> None:
+        if status < _BROKEN:
+            self._tell(Hook.POST_STOP_CONTAINER)
+            self._context.store.drop_container(self._id)
+
+
+class StopPod(Held):
+    """The same for a sandbox; its containers keep what they know of it."""
+
+    route = Route.STOP
+
+    def __init__(self, context: Context, pod_id: str) -> None:
+        super().__init__(context)
+        self._id = pod_id
+
+    def _done(self, status: int, body: bytes) -> None:
+        pod = self._context.store.pods.get(self._id)
+        if status < _BROKEN and pod is not None:
+            self._context.tell(pod, self._id, Hook.POST_STOP_POD_SANDBOX, pod_request(pod))
+            self._context.store.drop_pod(self._id)
+
+
+class Remove(Held):
+    """No hook: containers that end by themselves are never stopped, and must not stay in the store."""
+
+    route = Route.REMOVE
+
+    def __init__(self, context: Context, found: str) -> None:
+        super().__init__(context)
+        self._id = found
+
+    def _done(self, status: int, body: bytes) -> None:
+        if status in (_NO_CONTENT, _NOT_FOUND):
+            self._context.store.drop_container(self._id)
+            self._context.store.drop_pod(self._id)

@@ -1,0 +1,61 @@
+"""Docker containers as the store keeps them. Pure.
+
+The same functions read a create request and dockerd's description of what exists, so that a restarted proxy tells
+hooks what the one before it told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from runtimeproxy.docker import bodies, names
+from runtimeproxy.docker.bodies import Members
+from runtimeproxy.docker.names import KubernetesName
+from runtimeproxy.store import ContainerInfo, PodInfo
+
+HANDLER = "docker"
+"""What hooks are told as the runtime handler."""
+
+
+def pod_info(name: KubernetesName, labels: Mapping[str, str], host: Members, driver: str) -> PodInfo:
+    """A sandbox from its Docker container's labels and HostConfig. Raises Undecodable."""
+    plain, annotations = names.split_labels(labels)
+    return PodInfo(
+        name=name.pod,
+        namespace=name.namespace,
+        uid=name.uid,
+        attempt=name.attempt,
+        runtime_handler=HANDLER,
+        labels=plain,
+        annotations=annotations,
+        cgroup_parent=_parent(host, driver),
+        resources=bodies.read_resources(host),
+    )
+
+
+def container_info(
+    name: KubernetesName,
+    labels: Mapping[str, str],
+    env: Sequence[str],
+    host: Members,
+    driver: str,
+    pod_id: str,
+    pod: PodInfo,
+    container_id: str = "",
+) -> ContainerInfo:
+    """A container of the sandbox `pod`. Raises Undecodable."""
+    return ContainerInfo(
+        pod=pod,
+        pod_id=pod_id,
+        name=name.container,
+        attempt=name.attempt,
+        id=container_id,
+        annotations=names.split_labels(labels)[1],
+        resources=bodies.read_resources(host),
+        envs=bodies.env_map(env),
+        cgroup_parent=_parent(host, driver),
+    )
+
+
+def _parent(host: Members, driver: str) -> str:
+    return names.expand_parent(host.get("CgroupParent", str) or "", driver)

@@ -1,0 +1,77 @@
+"""What dockershim writes into Docker's one flat world: names, labels and cgroup parents of pods and containers.
+
+Pure text. A sandbox and a container are both Docker containers; the name says which pod they belong to, labels
+say which of the two they are, annotations travel as labels with a prefix (spec 08 §12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+TYPE_LABEL = "io.kubernetes.docker.type"
+SANDBOX_TYPE = "podsandbox"
+SANDBOX_NAME = "POD"
+"""The container part of a sandbox's name."""
+SANDBOX_ID_LABEL = "io.kubernetes.sandbox.id"
+ANNOTATION_PREFIX = "annotation."
+_PARTS = (6, 7)
+"""dockershim adds a seventh, random part when the name is taken by a container that Docker won't remove."""
+_MAX_ATTEMPT = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesName:
+    """`k8s_<container>_<pod>_<namespace>_<uid>_<attempt>`; none of the parts can hold an underscore."""
+
+    container: str
+    pod: str
+    namespace: str
+    uid: str
+    attempt: int
+
+
+def parse_name(name: str) -> KubernetesName | None:
+    """The pod and container of a Docker container's name (a leading slash is Docker's own); None: not dockershim's."""
+    parts = name.removeprefix("/").split("_")
+    if len(parts) not in _PARTS or parts[0] != "k8s" or not all(parts):
+        return None
+    attempt = parts[5]
+    if not (attempt.isascii() and attempt.isdigit()) or int(attempt) > _MAX_ATTEMPT:
+        return None
+    return KubernetesName(parts[1], parts[2], parts[3], parts[4], int(attempt))
+
+
+def split_labels(labels: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Docker labels as (labels, annotations) of the pod or container."""
+    annotations = {
+        key.removeprefix(ANNOTATION_PREFIX): value for key, value in labels.items() if key.startswith(ANNOTATION_PREFIX)
+    }
+    return {key: value for key, value in labels.items() if not key.startswith(ANNOTATION_PREFIX)}, annotations
+
+
+def merge_labels(
+    docker: Mapping[str, str], labels: Mapping[str, str], annotations: Mapping[str, str]
+) -> dict[str, str]:
+    """Docker labels with what a hook answered: its values win, new keys come last and sorted, none goes away."""
+    wanted = {**labels, **{ANNOTATION_PREFIX + key: value for key, value in annotations.items()}}
+    merged = {key: wanted.pop(key, value) for key, value in docker.items()}
+    return {**merged, **dict(sorted(wanted.items()))}
+
+
+def expand_parent(parent: str, driver: str) -> str:
+    """The path of a cgroup parent: with the systemd driver Docker is given only the last slice's name.
+
+    `kubepods-burstable-podX.slice` -> `/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podX.slice`.
+    What is no plain slice name, and everything with another driver, stays as it is.
+    """
+    stem = parent.removesuffix(".slice")
+    if driver != "systemd" or "/" in parent or stem == parent or not all(stem.split("-")):
+        return parent
+    words = stem.split("-")
+    return "".join(f"/{'-'.join(words[: depth + 1])}.slice" for depth in range(len(words)))
+
+
+def docker_parent(path: str, driver: str) -> str:
+    """The opposite: what Docker's `CgroupParent` takes for a cgroup path."""
+    return path.rstrip("/").rpartition("/")[2] if driver == "systemd" else path

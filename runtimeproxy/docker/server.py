@@ -1,0 +1,89 @@
+"""Docker mode: a unix socket between kubelet's dockershim and dockerd (spec 08 §12). `serve_docker` is the entry."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+from koordlet.app.logging import get_logger
+from runtimeproxy.calls import SkipRule
+from runtimeproxy.dispatch import Dispatcher
+from runtimeproxy.docker.api import DockerApi
+from runtimeproxy.docker.calls import DockerCalls
+from runtimeproxy.docker.context import Context
+from runtimeproxy.docker.link import Link
+from runtimeproxy.docker.recover import rebuild
+from runtimeproxy.metrics import ProxyMetrics
+from runtimeproxy.store import Store
+
+log = get_logger(__name__)
+
+GRACE_SECONDS = 5.0
+"""That a stop waits for calls under way; streams and idle connections don't count."""
+BACKLOG = 1024
+_LOOK_SECONDS = 0.02
+
+
+class DockerServer:
+    """Listens, and has a Link for each client."""
+
+    def __init__(self, backend: Path, context: Context) -> None:
+        self._backend, self._context = backend, context
+        self._calls = DockerCalls(context)
+        self._links: set[Link] = set()
+        self._server: asyncio.AbstractServer | None = None
+
+    async def start(self, listen: Path | socket.socket) -> None:
+        """`listen`: a path that nothing is at, or a bound socket. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        if isinstance(listen, socket.socket):
+            self._server = await loop.create_unix_server(self._accept, sock=listen, backlog=BACKLOG)
+        else:
+            self._server = await loop.create_unix_server(self._accept, str(listen), backlog=BACKLOG)
+
+    def _accept(self) -> asyncio.Protocol:
+        link = Link(self._backend, self._calls, self._closed)
+        self._links.add(link)
+        self._context.metrics.connections.inc()
+        return link.client
+
+    def _closed(self, link: Link) -> None:
+        self._links.discard(link)
+        self._context.metrics.connections.dec()
+
+    async def stop(self, grace: float = GRACE_SECONDS) -> None:
+        """Accept no more, let calls under way be answered for at most `grace` seconds, then cut what is left."""
+        if self._server is not None:
+            self._server.close()
+        end = asyncio.get_running_loop().time() + grace
+        for _ in range(int(grace / _LOOK_SECONDS)):
+            if not any(link.busy for link in self._links):
+                break
+            await asyncio.sleep(_LOOK_SECONDS)
+        for link in list(self._links):
+            link.close()
+        try:
+            async with asyncio.timeout_at(max(end, asyncio.get_running_loop().time() + 0.1)):
+                await self._context.finish()
+        except TimeoutError:
+            log.warning("Stopped before all hooks have ended")
+
+
+async def serve_docker(
+    listen: Path | socket.socket,
+    backend: Path,
+    store: Store,
+    dispatcher: Dispatcher,
+    skip: SkipRule,
+    metrics: ProxyMetrics | None = None,
+) -> DockerServer:
+    """Learn from dockerd what there is, then listen. Raises DockerError when dockerd doesn't answer (the caller
+    tries again), OSError when there is nothing to listen on."""
+    api = DockerApi(backend)
+    driver = (await api.info()).cgroup_driver
+    context = Context(store, dispatcher, skip, api, driver, metrics or ProxyMetrics.of())
+    await rebuild(context)
+    server = DockerServer(backend, context)
+    await server.start(listen)
+    return server
