@@ -59,6 +59,11 @@ def _with_numbers(base: LinuxContainerResources, over: LinuxContainerResources) 
     if over.cpu_quota != 0:  # -1 is unlimited
         result.cpu_quota = over.cpu_quota
     result.unified.update(over.unified)
+    if 0 < result.memory_swap_limit_in_bytes < result.memory_limit_in_bytes and (
+        result.memory_swap_limit_in_bytes == base.memory_swap_limit_in_bytes
+        and result.memory_limit_in_bytes != base.memory_limit_in_bytes
+    ):  # only memory was raised, and no kernel takes a limit of both below that of one
+        result.memory_swap_limit_in_bytes = result.memory_limit_in_bytes
     return result
 
 
@@ -76,7 +81,7 @@ def merged_envs(envs: Iterable[KeyValue], answered: Mapping[str, str]) -> list[K
     """
     envs = list(envs)
     now = variables(envs)
-    if not answered or now == answered:
+    if not answered or now == dict(answered):
         return None
     result = []
     for env in envs:
