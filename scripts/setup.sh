@@ -64,3 +64,6 @@ if [ ! -e "build/.proto-$generated" ] || [ ! -e koordlet/api/hooks/api_pb2.py ];
   touch "build/.proto-$generated"
 fi
 make --no-print-directory -s -C bpf
+
+# --- A second containerd, for tests of NRI ----------------------------------------------------
+[ "$mode" != test ] || scripts/nri_containerd.sh

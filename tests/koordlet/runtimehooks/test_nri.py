@@ -4,7 +4,6 @@ lost connections."""
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -15,20 +14,11 @@ from hypothesis import strategies as st
 
 from koordlet.api.nri import RUNTIME
 from koordlet.api.nri import api_pb2 as pb
-from koordlet.metrics import Registries
-from koordlet.runtimehooks.batchresource import BatchResource
-from koordlet.runtimehooks.calls import HookCalls
-from koordlet.runtimehooks.hooks import Answer, Device, FailurePolicy, HookContext, Hooks, Mount, ResctrlAnswer, Stage
-from koordlet.runtimehooks.newborns import Newborns
+from koordlet.runtimehooks.hooks import Answer, Device, FailurePolicy, HookContext, Mount, ResctrlAnswer, Stage
 from koordlet.runtimehooks.nri import NRIPlugin, NRISettings, configured, event_mask
 from koordlet.runtimehooks.ttrpc import CallError, Trunk
-from tests.koordlet.qosmanager.conftest import make_view
 from tests.koordlet.runtimehooks import fake_runtime as fake
-
-GIB = 1 << 30
-BATCH = {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": "1Gi"}
-EXTENDED = json.dumps({"containers": {"c": {"requests": BATCH, "limits": BATCH}}})
-PATIENCE = 60.0
+from tests.koordlet.runtimehooks.hooknode import EXTENDED, GIB, PATIENCE, Node, until
 
 
 class Extra:
@@ -50,28 +40,6 @@ class Extra:
             resctrl=ResctrlAnswer("koordlet-1"),
             cpuset="0-1",
         )
-
-
-class Node:
-    """Calls of a koordlet over a node made by hand."""
-
-    def __init__(self, *plugins: Any, policy: FailurePolicy = FailurePolicy.IGNORE) -> None:
-        registries = Registries()
-        self.newborns = Newborns(dict, lambda: "kubepods", lambda: 0.0)
-        self.rounds = 0
-        hooks = Hooks([BatchResource(), *plugins], registries, policy=policy)
-        self.calls = HookCalls(hooks, self.newborns, make_view, self._follow, registries, patience=PATIENCE)
-
-    def _follow(self) -> None:
-        self.rounds += 1
-
-
-async def until(done: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            if found := done():
-                return found
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture

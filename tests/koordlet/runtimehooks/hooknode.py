@@ -1,0 +1,43 @@
+"""A koordlet's hooks over a node made by hand, for tests of runtimes that ask them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+from koordlet.metrics import Registries
+from koordlet.runtimehooks.batchresource import BatchResource
+from koordlet.runtimehooks.calls import HookCalls
+from koordlet.runtimehooks.hooks import FailurePolicy, Hooks
+from koordlet.runtimehooks.newborns import Newborns
+from tests.koordlet.qosmanager.conftest import make_view
+
+GIB = 1 << 30
+BATCH = {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": "1Gi"}
+EXTENDED = json.dumps({"containers": {"c": {"requests": BATCH, "limits": BATCH}}})
+PATIENCE = 60.0
+
+
+class Node:
+    """Calls of a koordlet over a node made by hand."""
+
+    def __init__(self, *plugins: Any, policy: FailurePolicy = FailurePolicy.IGNORE, base: str = "kubepods") -> None:
+        """`base`: the kubelet's directory."""
+        registries = Registries()
+        self.newborns = Newborns(dict, lambda: base, lambda: 0.0)
+        self.rounds = 0
+        hooks = Hooks([BatchResource(), *plugins], registries, policy=policy)
+        self.calls = HookCalls(hooks, self.newborns, make_view, self._follow, registries, patience=PATIENCE)
+
+    def _follow(self) -> None:
+        self.rounds += 1
+
+
+async def until(done: Callable[[], Any]) -> Any:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            if found := done():
+                return found
+            await asyncio.sleep(0.01)

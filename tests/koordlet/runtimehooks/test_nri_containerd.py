@@ -1,0 +1,234 @@
+"""koordlet as an NRI plugin of a real containerd: what it asks for is there at a container's first instruction."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.standalone.kubelet.criclient import CriClient, CriError
+from koordlet.api.hooks.api_pb2 import LinuxContainerResources
+from koordlet.runtimehooks import nri
+from koordlet.runtimehooks.hooks import Answer, Device, FailurePolicy, HookContext, Mount, Stage
+from koordlet.runtimehooks.nri import NRIPlugin, NRISettings
+from tests.koordlet.runtimehooks.hooknode import EXTENDED, GIB, PATIENCE, Node, until
+from tests.runtimes.nri import NRIContainerd
+from tests.runtimes.pods import container_config, sandbox_config
+
+pytestmark = pytest.mark.runtime
+
+LABELS = {"koordinator.sh/qosClass": "BE"}
+LOOK = """
+for file in cpu/cpu.shares cpu/cpu.cfs_quota_us cpu/cpu.cfs_period_us memory/memory.limit_in_bytes cpuset/cpuset.cpus
+do read -r value </sys/fs/cgroup/$file; echo "look $file $value"; done
+echo "look env $FROM_HOOK"
+echo "look cache $(cat /cache/told)"
+echo "look device $(ls -l /dev/koord-null)"
+exec sleep 1000000
+"""
+ASKED = LinuxContainerResources(
+    cpu_period=100_000, cpu_quota=10_000, cpu_shares=2, memory_limit_in_bytes=32 << 20, cpuset_cpus="0"
+)
+
+
+class Extra:
+    """A plugin that wants what only NRI can give."""
+
+    hook, gate = "extra", "none"
+    stages = (Stage.PRE_CREATE_CONTAINER,)
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def answer(self, stage: Stage, context: HookContext, view: Any) -> Answer:
+        return Answer(
+            env={"FROM_HOOK": "yes"},
+            mounts=(Mount(str(self._folder), "/cache"),),
+            devices=(Device("/dev/koord-null", "c", 1, 3),),
+        )
+
+
+class Scene:
+    """One containerd, a client of it, and plugins that end with the test."""
+
+    def __init__(self, daemon: NRIContainerd, client: CriClient, folder: Path) -> None:
+        self.daemon, self.client, self.folder = daemon, client, folder
+        self._base = f"{daemon.cgroup_parent()}/kubepods"
+        self._plugins: list[NRIPlugin] = []
+
+    def node(self, *plugins: Any, policy: FailurePolicy = FailurePolicy.IGNORE) -> Node:
+        """A koordlet over this runtime's pods."""
+        return Node(*plugins, policy=policy, base=self._base.strip("/"))
+
+    async def connect(self, node: Node, *, wait: bool = True) -> NRIPlugin:
+        settings = NRISettings(self.daemon.nri, connect=PATIENCE, pause=0.01, longest=0.05)
+        plugin = NRIPlugin(settings, node.calls, "containerd")
+        await plugin.start()
+        self._plugins.append(plugin)
+        if wait:
+            await until(lambda: plugin.problem == "")
+        return plugin
+
+    async def pod(self, name: str, annotation: str = EXTENDED) -> tuple[str, Any]:
+        parent = f"{self._base}/besteffort/pod{name}"
+        annotations = {"node.koordinator.sh/extended-resource-spec": annotation}
+        config = sandbox_config(parent, name=name, uid=name, labels=LABELS, annotations=annotations)
+        config.log_directory = str(self.folder)
+        return await self.client.run_pod_sandbox(config), config
+
+    async def container(self, sandbox: tuple[str, Any], command: str = LOOK, **how: Any) -> str:
+        how = {"name": "c", "resources": ASKED, **how}
+        config = container_config("/bin/sh", "-c", command, **how)
+        config.log_path = f"{sandbox[1].metadata.name}.log"
+        made = await self.client.create_container(sandbox[0], config, sandbox[1])
+        await self.client.start_container(made)
+        return made
+
+    async def seen(self, name: str) -> dict[str, str]:
+        """What the pod's container wrote of itself, once it is complete."""
+        log = self.folder / f"{name}.log"
+
+        def complete() -> dict[str, str]:
+            found = dict(re.findall(r"stdout F look (\S+) ?(.*)", log.read_text() if log.exists() else ""))
+            return found if "device" in found else {}
+
+        read: dict[str, str] = await until(complete)
+        return read
+
+    async def close(self) -> None:
+        for plugin in self._plugins:
+            await plugin.stop()
+        await self.client.close()
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[NRIContainerd]:
+    made = NRIContainerd()
+    try:
+        made.start()
+        made.import_images()
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+async def scene(daemon: NRIContainerd, tmp_path: Path) -> AsyncIterator[Scene]:
+    (tmp_path / "told").write_text("by the host\n")
+    made = Scene(daemon, CriClient(str(daemon.socket)), tmp_path)
+    yield made
+    await made.close()
+    await asyncio.to_thread(daemon.remove_pods)
+    daemon.clear_parents()
+
+
+WANTED = {
+    "cpu/cpu.shares": "512",
+    "cpu/cpu.cfs_quota_us": "50000",
+    "cpu/cpu.cfs_period_us": "100000",
+    "memory/memory.limit_in_bytes": str(GIB),
+    "cpuset/cpuset.cpus": "0",
+    "env": "yes",
+    "cache": "by the host",
+}
+
+
+async def test_a_container_has_everything_at_its_first_instruction(scene: Scene) -> None:
+    node = scene.node(Extra(scene.folder))
+    await scene.connect(node)
+    sandbox = await scene.pod("first")
+    assert [one.meta.uid for one in node.newborns.shown()] == ["first"], "told of the pod before its containers"
+    assert node.rounds == 1, "and its settings were in the kernel when RunPodSandbox returned"
+    await scene.container(sandbox)
+    seen = await scene.seen("first")
+    assert {name: seen[name] for name in WANTED} == WANTED
+    assert re.match(r"crw-rw-rw-.* 1, +3 .*/dev/koord-null", seen["device"]), seen["device"]
+    await scene.client.stop_pod_sandbox(sandbox[0])
+    await scene.client.remove_pod_sandbox(sandbox[0])
+    await until(lambda: len(node.newborns) == 0)
+
+
+async def test_without_koordlet_it_has_what_was_asked_for(scene: Scene) -> None:
+    """What the tests beside this one see comes from the plugin."""
+    await scene.container(await scene.pod("alone"), LOOK.replace("$(cat /cache/told)", "").replace("$(ls", "$(echo"))
+    seen = await scene.seen("alone")
+    assert [seen[name] for name in WANTED] == ["2", "10000", "100000", str(32 << 20), "0", "", ""]
+
+
+async def test_an_update_comes_with_what_hooks_want(scene: Scene) -> None:
+    await scene.connect(scene.node(Extra(scene.folder)))
+    made = await scene.container(await scene.pod("updated"))
+    await scene.seen("updated")
+    await scene.client.update_container_resources(
+        made, LinuxContainerResources(cpu_period=50_000, cpu_quota=10_000, cpu_shares=2, cpuset_cpus="0")
+    )
+    files = "cpu/cpu.shares cpu/cpu.cfs_quota_us cpu/cpu.cfs_period_us memory/memory.limit_in_bytes"
+    done = await scene.client.exec_sync(made, ["/bin/sh", "-c", f"cd /sys/fs/cgroup; cat {files}"])
+    assert done.stdout.decode().split() == ["512", "50000", "100000", str(GIB)], done.stderr
+
+
+async def test_messages_larger_than_containerds_buffer(scene: Scene) -> None:
+    """They come in pieces, both ways."""
+
+    class Long(Extra):
+        def answer(self, stage: Stage, context: HookContext, view: Any) -> Answer:
+            assert context.container is not None
+            assert len(context.container.env) >= 60
+            return Answer(env={f"V{number}": "x" * 1000 for number in range(60)})
+
+    await scene.connect(scene.node(Long(scene.folder)))
+    made = await scene.container(
+        await scene.pod("long"), "exec sleep 1000000", envs=[(f"N{number}", "y" * 1000) for number in range(60)]
+    )
+    done = await scene.client.exec_sync(made, ["/bin/sh", "-c", "env | grep -c '^V[0-9]*=x\\{1000\\}$'"])
+    assert done.stdout.decode().strip() == "60", done.stderr
+
+
+async def test_with_policy_fail_a_pod_is_refused_with_the_reason(scene: Scene) -> None:
+    plugin = await scene.connect(scene.node(policy=FailurePolicy.FAIL))
+    with pytest.raises(CriError, match=r"default/refused.*extended-resource-spec"):
+        await scene.pod("refused", "{")
+    await scene.container(await scene.pod("fine"), "exec sleep 1000000")
+    assert plugin.problem == "", "one refusal does not cost the connection"
+
+
+async def test_a_malformed_annotation_costs_nobody_a_start(scene: Scene) -> None:
+    await scene.connect(scene.node(Extra(scene.folder)))
+    await scene.container(await scene.pod("odd", "{"))
+    seen = await scene.seen("odd")
+    assert (seen["cpu/cpu.shares"], seen["env"]) == ("2", "yes"), "the other plugin's answer stands"
+
+
+async def test_it_connects_when_the_runtime_comes_and_again_when_it_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nri, "ABSENT_SECONDS", 0.05)
+    (tmp_path / "told").write_text("by the host\n")
+    daemon = NRIContainerd()
+    scene = Scene(daemon, CriClient(str(daemon.socket)), tmp_path)
+    try:
+        plugin = await scene.connect(scene.node(Extra(tmp_path)), wait=False)
+        await until(lambda: plugin.problem.startswith("no socket"))
+        await asyncio.to_thread(daemon.start)
+        await asyncio.to_thread(daemon.import_images)
+        await until(lambda: plugin.problem == "")
+        sandbox = await scene.pod("before")
+        made = await scene.container(sandbox)
+        assert (await scene.seen("before"))["cpu/cpu.shares"] == "512"
+
+        await asyncio.to_thread(daemon.kill)
+        await until(lambda: plugin.problem != "")
+        await asyncio.to_thread(daemon.start)
+        await until(lambda: plugin.problem == "")
+        running = [one.id for one in await scene.client.list_containers()]
+        assert running == [made], "what ran goes on"
+        await scene.container(sandbox, name="side")
+        await scene.container(await scene.pod("after"))
+        assert (await scene.seen("after"))["cpu/cpu.shares"] == "512"
+    finally:
+        await scene.close()
+        await asyncio.to_thread(daemon.close)
