@@ -1,0 +1,94 @@
+"""gRPC's framing of messages on an HTTP/2 stream: prefixes, gzip, timeouts, and an answer without a body."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+
+from runtimeproxy.http2.frames import END_HEADERS, END_STREAM, HEADERS, head
+
+PREFIX_BYTES = 5
+_PREFIX = struct.Struct(">BL")
+_TIMEOUT_UNITS = {72: 3600.0, 77: 60.0, 83: 1.0, 109: 1e-3, 117: 1e-6, 110: 1e-9}  # H M S m u n
+_MAX_STATUS_TEXT = 4096
+
+
+class BodyError(ValueError):
+    """A message that can't be looked into; it is passed on as it is."""
+
+
+def prefix(data: bytes | bytearray) -> tuple[bool, int]:
+    """Whether the message behind this prefix is compressed, and its size."""
+    flag, size = _PREFIX.unpack_from(data)
+    return bool(flag), size
+
+
+def unpack(message: bytes, encoding: bytes | None, limit: int) -> bytes:
+    """The body of one message with its prefix. `encoding`: the request's grpc-encoding; None: guess, gzip or not.
+
+    BodyError for an encoding other than gzip, and for what unpacks to more than `limit` bytes or not at all.
+    """
+    compressed, size = prefix(message)
+    body = message[PREFIX_BYTES : PREFIX_BYTES + size]
+    if not compressed:
+        return body
+    if encoding not in (None, b"gzip"):
+        raise BodyError(f"messages are compressed as {encoding!r}")
+    reader = zlib.decompressobj(wbits=31)
+    try:
+        plain = reader.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise BodyError(f"a message that gzip can't read: {error}") from error
+    if len(plain) > limit or not reader.eof:
+        raise BodyError("a compressed message of more than the limit, or cut off")
+    return plain
+
+
+def pack(body: bytes, *, compressed: bool) -> bytes:
+    """A body with its prefix."""
+    if compressed:
+        body = gzip.compress(body, compresslevel=1, mtime=0)
+    return _PREFIX.pack(compressed, len(body)) + body
+
+
+def timeout_seconds(text: bytes) -> float | None:
+    """A grpc-timeout header; None when it is not one."""
+    if not 2 <= len(text) <= 9 or not text[:-1].isdigit() or text[-1] not in _TIMEOUT_UNITS:
+        return None
+    return int(text[:-1]) * _TIMEOUT_UNITS[text[-1]]
+
+
+def refusal(stream: int, code: int, text: str, table_size: int | None = None) -> bytes:
+    """An answer of a status alone: one HEADERS frame that ends the stream and leaves the client's HPACK table as it is.
+
+    `table_size`: the size that the client's table must be told of at the next block, since the client lowered it.
+    """
+    message = b"".join(
+        bytes((byte,)) if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte
+        for byte in text.encode()[: _MAX_STATUS_TEXT // 3]
+    )
+    block = b"" if table_size is None else _integer(table_size, 5, 0x20)
+    block += b"\x88"  # :status 200, of the static table
+    block += b"\x0f\x10" + _text(b"application/grpc")  # content-type, likewise, with a value of ours
+    block += b"\x00" + _text(b"grpc-status") + _text(b"%d" % code)
+    block += b"\x00" + _text(b"grpc-message") + _text(message)
+    return head(len(block), HEADERS, END_STREAM | END_HEADERS, stream) + block
+
+
+def _text(value: bytes) -> bytes:
+    return _integer(len(value), 7, 0) + value
+
+
+def _integer(value: int, bits: int, mark: int) -> bytes:
+    """RFC 7541 §5.1."""
+    most = (1 << bits) - 1
+    if value < most:
+        return bytes((mark | value,))
+    out = bytearray((mark | most,))
+    value -= most
+    while value >= 128:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
