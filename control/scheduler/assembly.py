@@ -7,12 +7,14 @@ await scheduler.schedule()               # while leading; ends by cancellation
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry
 
+from control.scheduler.auditing import AuditMetrics, Limits
+from control.scheduler.auditor import Auditor
 from control.scheduler.batch import BatchMetrics, InlineBatch
 from control.scheduler.cache import Cache
 from control.scheduler.config.args import ARGS
@@ -100,7 +102,10 @@ class Assembly:
         self._pods = self.objects.informer(Pod)
         self.metrics = SchedulerMetrics.of(registry)
         self.watching = Watching(self.objects, self.cache, self.metrics.handled.observe)
-        self.evictor = BackgroundEvictor(client, events, self._clock, self.metrics.eviction_failures, self._evicted)
+        self.auditor: Auditor | None = None
+        self.evictor = BackgroundEvictor(
+            client, events, self._clock, self.metrics.eviction_failures, self._evicted, self._evicting
+        )
         self.frameworks: dict[str, Framework] = {}
         for profile in settings.profiles:
             handle = Handle(
@@ -156,6 +161,7 @@ class Assembly:
         for name, binder in self.loop.binders.items():
             self.metrics.timeouts.labels(name)  # from 0 on, so that the first one is an increase
             binder.timings = BindingTimes(self.metrics, name)
+        self._audit(options)
         self.feed = Feed(self.queue, clock=self._clock, registry=registry)
         self.watching.route(self.queue, self.frameworks, lambda uid: self.waiting.reject(uid, "", "removed"))
         self._gauges()
@@ -238,6 +244,35 @@ class Assembly:
         used = {pod.shape.id for pod in self.cache.pods.values()}
         used.update(pod.shape.id for pod in self.queue.pods())
         self.shapes.keep(used)
+
+    def _audit(self, options: Options) -> None:
+        """Follow workloads, if told to; the families are there all the same."""
+        labels = [one.strip() for one in options.workload_auditor_metric_labels.split(",") if one.strip()]
+        metrics = AuditMetrics(self._registry, labels)
+        if not options.enable_workload_auditor:
+            return
+        limits = Limits(
+            options.workload_auditor_victim_reschedule_duration,
+            options.workload_auditor_victim_deletion_duration,
+            options.workload_auditor_victim_deleting_retries,
+            options.workload_auditor_scheduling_event_interval,
+        )
+        auditor = Auditor(self._clock, metrics, self.frameworks, self._group_of, limits=limits, labels=labels)
+        self.auditor = self.reporter.auditor = auditor
+        for cycle in self.loop.cycles.values():
+            cycle.framework.handle.auditor = auditor
+            if isinstance(cycle, TalkingCycle):
+                cycle.auditor = auditor
+        self._pods.add_handler(auditor.pod_added, auditor.pod_updated, auditor.pod_deleted)
+
+    def _group_of(self, pod: Pod) -> tuple[str, bool] | None:
+        framework = self.frameworks.get(pod.spec.scheduler_name)
+        plugin = framework.plugins.get(Coscheduling.name) if framework is not None else None
+        return plugin.group_of(pod) if isinstance(plugin, Coscheduling) else None
+
+    def _evicting(self, by: PodInfo, victims: Sequence[PodInfo]) -> None:
+        if self.auditor is not None:
+            self.auditor.evicting(by, victims)
 
     def _evicted(self, uid: str) -> None:
         """All deletions for a preemptor are through: it may be tried again."""

@@ -6,6 +6,7 @@ the cycle has asked them itself.
 
 from __future__ import annotations
 
+from control.scheduler.auditor import Auditor
 from control.scheduler.columns import IntArray, RowArray
 from control.scheduler.diagnosing import Diagnoses, score_table
 from control.scheduler.explaining import scored
@@ -43,6 +44,7 @@ class TalkingCycle(MeasuredCycle):
     """A cycle that tells what `debug` asks for."""
 
     debug: Debug | None = None
+    auditor: Auditor | None = None
 
     def _totals(self, state: CycleState, pod: PodInfo, remembered: Remembered, feasible: RowArray) -> IntArray:
         totals = super()._totals(state, pod, remembered, feasible)
@@ -54,6 +56,8 @@ class TalkingCycle(MeasuredCycle):
 
     def _post_filter(self, state: CycleState, pod: PodInfo, failure: FitError) -> None:
         super()._post_filter(state, pod, failure)
+        if self.auditor is not None:
+            self.auditor.post_filter(pod, failure)
         if self.debug is not None and self.debug.diagnoses.on:
             ours = state.of_job
             waiting = () if ours is None else [one for one in self.waiting.waiting_pods() if ours(one)]

@@ -36,15 +36,20 @@ class BackgroundEvictor:
         clock: Clock,
         failures: Counter,
         finished: Callable[[str], None],
+        told: Callable[[PodInfo, Sequence[PodInfo]], object] | None = None,
     ) -> None:
+        """`told(preemptor, victims)`: who is about to be removed."""
         self._client, self._events, self._clock = client, events, clock
         self._failures, self._finished = failures, finished
+        self._told = told
         self._running: dict[str, set[asyncio.Task[None]]] = {}
 
     def evicting_for(self, uid: str) -> bool:
         return uid in self._running
 
     def evict(self, victims: Sequence[PodInfo], *, by: PodInfo, message: str) -> None:
+        if self._told is not None:
+            self._told(by, victims)
         for victim in victims:
             if victim.terminating:
                 continue

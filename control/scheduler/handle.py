@@ -74,6 +74,13 @@ class Evictor(Protocol):
         """Whether deletion calls for this preemptor are still running."""
 
 
+class JobAuditor(Protocol):
+    """Follows workloads through their attempts."""
+
+    def all_attempted(self, group: str) -> None:
+        """A gang group's turn ended without a failure, and without enough members."""
+
+
 @dataclass
 class Handle:
     """One per profile; `table`, `shapes`, `counters` and `objects` are shared by all profiles of the process."""
@@ -96,5 +103,6 @@ class Handle:
     """(state, pod, row): what the Filter plugins say of the row as the table stands, nominated pods included."""
     preempting: Callable[[int], object] | None = None
     """Told of each attempt to preempt (0), and of how many victims one found."""
+    auditor: JobAuditor | None = None
     plugin: Callable[[str], Any] | None = None
     """Another plugin of the same profile, by name; None when it is not enabled."""

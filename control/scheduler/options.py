@@ -7,12 +7,14 @@ was given. Flags of kube-scheduler that have no meaning here are accepted, so th
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from koordlet.app.flags import Duration, FlagError, flag
 from koordlet.app.logging import LoggingOptions
 
+_AUDIT_LABELS = ("priority", "event_type", "outcome", "le")
 _UNUSED = "accepted, without effect: pages are served on --port alone"
 
 
@@ -123,6 +125,9 @@ class Options(LoggingOptions):
                 raise FlagError(f'--address: "{self.address}" is not an IP address') from error
         if self.leader_elect not in ("", "true", "false"):
             raise FlagError(f'--leader-elect: "{self.leader_elect}" is neither true nor false')
+        labels = [re.sub(r"[^a-zA-Z0-9_]", "_", one.strip()) for one in self.workload_auditor_metric_labels.split(",")]
+        if len({*labels, *_AUDIT_LABELS}) < len(labels) + len(_AUDIT_LABELS):
+            raise FlagError("--workload-auditor-metric-labels: two labels of a series would have one name")
         self.debug_scores = self.debug_scores or self.s
         self.debug_filters = self.debug_filters or self.f
         self.debug_diagnosis = self.debug_diagnosis or self.d

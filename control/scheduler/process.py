@@ -25,6 +25,8 @@ from control.scheduler.options import Options
 from control.scheduler.pages import boolean, configz, debug_flags, whole
 from control.scheduler.plugins.registry import PLUGINS
 from control.scheduler.services import Services
+from control.scheduler.syncbarrier import SyncBarrier
+from koordlet.api.core import Pod
 from koordlet.api.gates import SCHEDULER
 from koordlet.api.times import Duration
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
@@ -54,10 +56,11 @@ _ACTING = frozenset(
         "ReplaceResourcesTransformer",
         "GangPendingPodsConditionPatch",
         "EnableInlineBatchSchedule",
+        "SyncBarrier",
     )
 )
 """Gates that something in this build asks."""
-_WITHOUT_EFFECT = ("enable_workload_auditor", "enable_network_topology_manager")
+_WITHOUT_EFFECT = ("enable_network_topology_manager",)
 """Flags that are taken and that nothing in this build asks."""
 
 
@@ -95,7 +98,7 @@ class Scheduler:
     def __init__(self, options: Options, *, config: Config | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         """Raises ConfigurationError, GateError, ConfigError for what can't be used."""
         self.options, self.settings = options, read_settings(options)
-        gates = FeatureGates(SCHEDULER)
+        self.gates = gates = FeatureGates(SCHEDULER)
         gates.set(options.feature_gates)
         self.registry = CollectorRegistry()
         self.runner, self.health = Runner(clock=clock), Health()
@@ -149,6 +152,8 @@ class Scheduler:
             self.runner.add_stop("informers", self.assembly.objects.stop)
             await self.assembly.objects.start()
             await self._synced()
+        elif self.elector is not None and self.gates.enabled("SyncBarrier"):
+            await self._barrier().passed()
         self.leading = True
         try:
             await self.assembly.schedule()
@@ -168,6 +173,24 @@ class Scheduler:
         finally:
             await late.stop()
         settle_heap()
+
+    def _barrier(self) -> SyncBarrier:
+        options, pods, counted = self.options, self.assembly.objects.informer(Pod), self.assembly.cache.pods
+
+        def version(uid: str) -> str | None:
+            info = counted.get(uid)
+            return info.version if info is not None and not info.assumed else None
+
+        return SyncBarrier(
+            self.lease_client,
+            options.sync_barrier_pod_namespace,
+            options.sync_barrier_pod_name,
+            self.settings.configuration.leader_election.resource_name,
+            get=pods.get,
+            pods=pods.list,
+            counted=version,
+            timeout=options.sync_hard_timeout,
+        )
 
     def _elector(self) -> LeaderElector | None:
         lease = self.settings.configuration.leader_election

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from control.scheduler.auditor import Auditor
 from control.scheduler.binding import Current
 from control.scheduler.cycle import Placement
 from control.scheduler.metrics import SchedulerMetrics
@@ -62,6 +63,7 @@ class UserReporter:
         self._client, self._events, self._metrics, self._monitor = client, events, metrics, monitor
         self._clock, self._current = clock, current
         self.log_failures = log_failures
+        self.auditor: Auditor | None = None
         self._due: dict[str, _Verdict] = {}
         self._busy: set[str] = set()
         self._wake = asyncio.Event()
@@ -78,6 +80,8 @@ class UserReporter:
     def scheduled(self, placement: Placement, seconds: float) -> None:
         pod = placement.pod
         self._monitor.complete(pod)
+        if self.auditor is not None:
+            self.auditor.scheduled(pod)
         self._metrics.pod_attempts.observe(pod.attempts)
         self._metrics.sli_seconds.labels(str(pod.attempts) if pod.attempts < 15 else "15+").observe(seconds)
         self._metrics.evaluated.observe(placement.evaluated)
@@ -87,6 +91,8 @@ class UserReporter:
 
     def failed(self, pod: PodInfo, status: Status, message: str, nominated: str | None) -> None:
         self._monitor.complete(pod)
+        if self.auditor is not None:
+            self.auditor.failed(pod)
         if self.log_failures:
             log.info("Pod not scheduled", pod=pod.key, status=status.code_name, plugin=status.plugin, why=message)
         self._events.warning(pod.pod, "FailedScheduling", cut(message))

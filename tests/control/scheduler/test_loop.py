@@ -39,7 +39,7 @@ async def test_a_pod_that_is_not_permitted_gives_its_place_to_one_that_lacked_it
     assert queue.counts()["unschedulable"] == 1  # second lacks the cpu that first holds
     now[0] += 5
     cycle.waiting.reject(first.uid, "Guard", "not after all")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await loop.binders["koord-scheduler"].idle()
     assert cycle.cache.pods == {}
     record = queue.record(first.uid)

@@ -127,6 +127,8 @@ class Coscheduling(Plugin):
             if found is not None:
                 return found
         self._reject_waiting(turn)
+        if not turn.failed and self.handle.auditor is not None:
+            self.handle.auditor.all_attempted(turn.group.id)
         self._end_turn("all pending pods is already been attempted")
         return None
 
@@ -282,6 +284,14 @@ class Coscheduling(Plugin):
         self._let_go.discard(pod.uid)
         if gang is not None:
             self._activate(self.gangs.bound(gang, pod.key))
+
+    def group_of(self, pod: Pod) -> tuple[str, bool] | None:
+        """The id of the pod's gang group, and whether it has enough members; None without a gang."""
+        gang = self.gangs.gangs.get(params.gang_id(pod))
+        if gang is None:
+            return None
+        gangs = self.gangs.gangs_of(gang.group)
+        return gang.group.id, len(gangs) == len(gang.group.gang_ids) and all(one.complete for one in gangs)
 
     def members(self, name: str) -> list[str]:
         """Keys of the members of a gang, or of a group of gangs (`namespace/a,namespace/b`); empty if there is none."""

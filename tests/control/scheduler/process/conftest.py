@@ -38,7 +38,7 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-async def _until(check: Callable[[], Any | Awaitable[Any]], seconds: float = 30.0) -> Any:
+async def _until(check: Callable[[], Any | Awaitable[Any]], seconds: float = 120.0) -> Any:
     """Ask until the answer is true; the answer."""
     async with asyncio.timeout(seconds):
         while True:

@@ -22,8 +22,8 @@ async def started(world: Any) -> asyncio.subprocess.Process:
     path.write_text(yaml.safe_dump(configuration()))
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "control.scheduler", f"--config={path}", f"--kubeconfig={world.server.kubeconfig_path}",
-        "--port=0", "--kube-api-qps=10", "--kube-api-burst=5", "--leader-elect-lease-duration=4s",
-        "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=200ms",
+        "--port=0", "--kube-api-qps=10", "--kube-api-burst=5", "--leader-elect-lease-duration=8s",
+        "--leader-elect-renew-deadline=7s", "--leader-elect-retry-period=200ms",
         cwd=ROOT, env={**os.environ, "HOME": "/nonexistent"},
     )  # fmt: skip
 
@@ -40,18 +40,18 @@ async def test_the_next_one_goes_on_and_no_node_is_overcommitted(world: Any, unt
 
     first = await started(world)
     try:
-        await until(lambda: several(3), 60)
+        await until(lambda: several(3))
     finally:
         first.send_signal(signal.SIGKILL)
         await first.wait()
     assert len(await several(3) or ()) < 30
     second = await started(world)
     try:
-        await until(lambda: several(30), 90)
+        await until(lambda: several(30))
         found = Counter(node for node in (await world.placed()).values() if node)
         assert found == {"n1": 10, "n2": 10, "n3": 10}
         await world.delete_pod(next(name for name, node in (await world.placed()).items() if node))
-        await until(lambda: several(30), 60)
+        await until(lambda: several(30))
     finally:
         second.send_signal(signal.SIGTERM)
         assert await second.wait() == 0

@@ -111,7 +111,7 @@ async def test_the_important_take_the_place_of_others(world: Any, scheduler: Any
     classes = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
     await world.apply({**classes, "metadata": {"name": "high"}, "value": 1000})
     await world.node("n1", cpu="1")
-    running = await scheduler()
+    running = await scheduler("--enable-workload-auditor=true", "--workload-auditor-metric-labels=app")
     await world.pod("low", terminationGracePeriodSeconds=0)
     await until(lambda: world.bound("low"))
     await world.pod("high", priorityClassName="high")
@@ -120,6 +120,29 @@ async def test_the_important_take_the_place_of_others(world: Any, scheduler: Any
     metrics = (await running.page("/metrics"))[1]
     assert "scheduler_preemption_attempts_total 1.0" in metrics
     assert "scheduler_preemption_victims_sum 1.0" in metrics
+    count = "scheduler_workload_auditor_scheduling_events_before_outcome_count"
+    series = f'{count}{{app="",event_type="%s",outcome="scheduled",priority="high"}} 1.0'
+    expected = [series % kind for kind in ("create", "preemptNominated", "victimAllDeleted", "scheduled")]
+
+    async def told() -> bool:
+        page = (await running.page("/metrics"))[1]
+        return all(one in page for one in expected)
+
+    await until(told)
+
+
+async def test_a_new_leader_waits_for_what_the_last_one_did(world: Any, scheduler: Any, until: Any) -> None:
+    await world.node("n1")
+    await world.pod("there", on="n1")
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "barrier"}}
+    spec = {"schedulerName": "nobody", "containers": [{"name": "c", "image": "x"}]}
+    await world.admin.raw("POST", "/api/v1/namespaces/kube-system/pods", body={**body, "spec": spec})
+    flags = ("--sync-barrier-pod-name=barrier", "--feature-gates=SyncBarrier=true")
+    await scheduler(*flags)
+    found = await world.admin.get(Pod, "barrier", "kube-system")
+    assert "scheduling.koordinator.sh/sync-barrier-koord-scheduler" in found.metadata.annotations
+    await world.pod("a")
+    await until(lambda: world.bound("a"))
 
 
 async def test_a_gang_is_placed_whole_or_not_at_all(world: Any, scheduler: Any, until: Any) -> None:
@@ -137,7 +160,7 @@ async def test_a_gang_is_placed_whole_or_not_at_all(world: Any, scheduler: Any, 
     await world.node("n2", cpu="2")
     found = json.loads((await running.page("/apis/v1/plugins/Coscheduling/gangs"))[1])
     assert sorted(found["default/g"]["children"]) == [f"default/{name}" for name in names]
-    await until(lambda: world.bound(*names), 60)
+    await until(lambda: world.bound(*names))
 
 
 async def test_a_replica_that_does_not_lead_waits_and_says_so(world: Any, scheduler: Any, until: Any) -> None:

@@ -1,0 +1,233 @@
+"""The workload auditor's rules, one by one, and who is told of what (spec 05 §7.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from control.scheduler.auditing import AuditMetrics, Kind, Limits, Workload
+from control.scheduler.auditor import Auditor
+from control.scheduler.failures import FitError
+from control.scheduler.options import Options
+from koordlet.api.core import Pod
+from koordlet.app.clock import FakeClock
+from koordlet.app.flags import FlagError, read
+from tests.control.scheduler.build import Cluster, node, pod
+from tests.control.scheduler.toys import cycle_of
+
+P = "scheduler_workload_auditor_"
+K = Kind
+
+
+class Book:
+    """Reads what was counted."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.metrics = AuditMetrics(self.registry)
+
+    def __call__(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(P + name, {"priority": "p", **labels}) or 0.0
+
+
+def told(*events: tuple[float, Kind], outcome: str = "scheduled", at: float = 1000.0) -> Book:
+    book = Book()
+    workload = Workload("w", ("p",), book.metrics, Limits())
+    for when, kind in events:
+        workload.add(kind, when)
+    workload.end(outcome, at)
+    return book
+
+
+def test_second_and_later_nominations_are_repeated() -> None:
+    book = told((0, K.CREATE), (1, K.NOMINATED), (2, K.NOMINATED), (3, K.NOMINATED))
+    assert book("repeated_preemptions_total") == 2
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ([K.NOMINATED], 1),
+        ([K.PREEMPT_FAILED, K.FAILED], 1),
+        ([K.FAILED, K.FAILED], 1),
+        ([K.NOMINATED, K.FAILED], 2),
+        ([K.DELETING, K.SCHEDULED], 0),
+    ],
+)
+def test_a_nomination_is_invalidated_once(after: list[Kind], expected: int) -> None:
+    book = told((0, K.NOMINATED), *((n + 1.0, kind) for n, kind in enumerate(after)))
+    assert book("preemption_invalidations_total") == expected
+
+
+@pytest.mark.parametrize("answer", [K.FAILED, K.PREEMPT_FAILED, K.NOMINATED, K.SCHEDULED])
+def test_what_came_of_victims_that_are_gone(answer: Kind) -> None:
+    book = told((0, K.NOMINATED), (4, K.VICTIMS_GONE), (7, answer), (9, K.SCHEDULED))
+    assert (book("victim_reschedule_duration_seconds_count"), book("victim_reschedule_duration_seconds_sum")) == (1, 3)
+    assert book("preemption_to_victim_deleted_seconds_sum") == 4
+
+
+def test_a_gate_cancels_the_wait_for_what_comes_of_it() -> None:
+    book = told((0, K.NOMINATED), (4, K.VICTIMS_GONE), (5, K.GATED), (6, K.ADMITTED), (7, K.SCHEDULED))
+    assert book("victim_reschedule_duration_seconds_count") == 0
+
+
+def test_preemptions_end_well_or_are_interrupted() -> None:
+    book = told((0, K.NOMINATED), (1, K.DELETING), (2, K.DELETING), (5, K.VICTIMS_GONE), (6, K.SCHEDULED))
+    assert book("preemption_to_victim_deleted_seconds_sum") == 5
+    assert (book("preemption_victim_deleting_retries_count"), book("preemption_victim_deleting_retries_sum")) == (1, 2)
+    assert book("preemption_cycle_interrupted_seconds_count") == 0
+    book = told((0, K.NOMINATED), (3, K.FAILED))
+    assert book("preemption_cycle_interrupted_seconds_sum") == 3
+    book = told((0, K.NOMINATED), outcome="deleted", at=9)
+    assert book("preemption_cycle_interrupted_seconds_sum") == 9
+
+
+def test_time_between_events_counts_within_a_round() -> None:
+    book = told((0, K.CREATE), (2, K.FAILED), (3, K.VICTIMS_GONE), (9, K.FAILED), (20, K.GATED), (90, K.FAILED),
+                (95, K.ADMITTED), (96, K.SCHEDULED))  # fmt: skip
+    assert (book("scheduling_event_interval_seconds_count"), book("scheduling_event_interval_seconds_sum")) == (3, 10)
+
+
+def test_events_are_counted_at_the_end() -> None:
+    book = told((0, K.CREATE), (1, K.FAILED), (2, K.FAILED), outcome="deleted")
+    labels = {"event_type": "scheduleFailure", "outcome": "deleted"}
+    assert book("scheduling_events_before_outcome_sum", **labels) == 2
+
+
+def test_what_takes_long_is_told(caplog: Any) -> None:
+    told((0, K.CREATE), (301, K.FAILED), (302, K.NOMINATED), *((303, K.DELETING),) * 4, (310, K.VICTIMS_GONE),
+         (321, K.SCHEDULED))  # fmt: skip
+    said = " ".join(record.getMessage() for record in caplog.records)
+    for text in ("Nothing happened to a workload for long", "A preemption took long", "was tried late"):
+        assert text in said
+
+
+class Scene:
+    """An auditor, and pods with and without gangs (annotation `g`: group and whether it is complete)."""
+
+    def __init__(self) -> None:
+        self.clock, self.book = FakeClock(), Book()
+        self.complete: set[str] = set()
+        self.auditor = Auditor(self.clock, self.book.metrics, {"koord-scheduler"}, self.group_of, limits=Limits())
+        self.cluster = Cluster(node("n"))
+
+    def group_of(self, one: Pod) -> tuple[str, bool] | None:
+        name = one.metadata.annotations.get("g")
+        return (name, name in self.complete) if name else None
+
+    def failure(self, one: Any, *said: str, nominated: str = "") -> FitError:
+        cycle = cycle_of(self.cluster)
+        found = FitError(one, cycle.framework, np.array([0]), np.array([0], np.uint32))
+        found.post_filter, found.nominated = said, nominated or None
+        return found
+
+    def counts(self, key: str) -> dict[str, int]:
+        return {kind.value: number for kind, number in self.auditor.workloads[key].counts.items()}
+
+
+def named(name: str, *, gang: str = "", gated: bool = False, scheduler: str = "koord-scheduler") -> Pod:
+    spec: dict[str, Any] = {"priorityClassName": "p", "schedulerName": scheduler}
+    if gated:
+        spec["schedulingGates"] = [{"name": "g"}]
+    return pod(name, annotations={"g": gang} if gang else {}, spec=spec)
+
+
+def test_a_pod_from_its_creation_to_its_node() -> None:
+    scene = Scene()
+    auditor = scene.auditor
+    gated, foreign = named("a", gated=True), named("b", scheduler="other")
+    for one in (gated, foreign, pod("bound", on="n")):
+        auditor.pod_added(one)
+    (key,) = auditor.workloads
+    assert key == f"default/a/{gated.metadata.uid}"
+    free = named("a")
+    free.metadata.uid = gated.metadata.uid
+    auditor.pod_updated(gated, gated)
+    auditor.pod_updated(gated, free)
+    info = scene.cluster.info(free)
+    info.attempts = 1
+    auditor.post_filter(info, scene.failure(info, "preemption: 0/1 nodes are available: 1 Insufficient cpu."))
+    auditor.failed(info)
+    info.attempts = 2
+    auditor.failed(info)
+    assert scene.counts(key) == {
+        "create": 1, "gatedByQueueAdmission": 1, "admissionPassed": 1, "preemptFailure": 1, "scheduleFailure": 1,
+    }  # fmt: skip
+    auditor.scheduled(info)
+    assert auditor.workloads == {}
+    labels = {"event_type": "scheduled", "outcome": "scheduled"}
+    assert scene.book("scheduling_events_before_outcome_count", **labels) == 1
+    auditor.pod_deleted(free)
+
+
+def test_preemption_is_followed_to_its_last_victim() -> None:
+    scene = Scene()
+    auditor, one = scene.auditor, named("a")
+    victims = scene.cluster.put(pod("v1", on="n"), pod("v2", on="n"))
+    auditor.pod_added(one)
+    (key,) = auditor.workloads
+    info = scene.cluster.info(one)
+    info.attempts = 1
+    auditor.evicting(info, victims)
+    auditor.post_filter(info, scene.failure(info, nominated="n"))
+    auditor.failed(info)
+    info.attempts = 2
+    text = "preemption: not eligible due to a terminating pod on the nominated node."
+    auditor.post_filter(info, scene.failure(info, text))
+    auditor.pod_deleted(victims[0].pod)
+    assert scene.counts(key) == {"create": 1, "preemptNominated": 1, "preemptVictimDeleting": 1}
+    auditor.pod_deleted(victims[1].pod)
+    assert scene.counts(key)["victimAllDeleted"] == 1
+    info.attempts = 3
+    auditor.post_filter(info, scene.failure(info, nominated="n"))  # its victims waited at Permit
+    assert scene.counts(key)["victimAllDeleted"] == 2
+    auditor.pod_deleted(one)
+    assert not auditor.workloads
+    assert not auditor._victims
+    assert not auditor._of_victim
+    assert not auditor._of_pod
+
+
+def test_a_gang_is_one_workload() -> None:
+    scene = Scene()
+    auditor = scene.auditor
+    members = [named(name, gang="ns/g") for name in "ab"]
+    auditor.pod_added(members[0])
+    scene.complete.add("ns/g")
+    auditor.pod_added(members[1])
+    auditor.pod_updated(members[1], members[1])
+    infos = [scene.cluster.info(one) for one in members]
+    for info in infos:
+        info.attempts = 1
+        auditor.failed(info)
+    auditor.post_filter(infos[1], scene.failure(infos[1], "preemption: preemption already attempted by default/a …"))
+    auditor.all_attempted("ns/g")
+    assert scene.counts("ns/g") == {
+        "create": 1, "gangMinMemberSatisfied": 1, "scheduleFailure": 1, "gangAllPodsAlreadyAttempted": 1,
+    }  # fmt: skip
+    auditor.scheduled(infos[0])
+    auditor.pod_updated(members[1], members[1])  # on its way, too
+    assert auditor.workloads == {}
+    auditor.scheduled(infos[1])
+    labels = {"event_type": "create", "outcome": "gangScheduled"}
+    assert scene.book("scheduling_events_before_outcome_count", **labels) == 1
+    assert not auditor._members
+    assert not auditor._of_pod
+    auditor.pod_added(members[0])
+    auditor.pod_added(members[1])
+    auditor.pod_deleted(members[0])
+    assert set(auditor.workloads) == {"ns/g"}
+    auditor.pod_deleted(members[1])
+    labels = {"event_type": "create", "outcome": "gangDeleted"}
+    assert scene.book("scheduling_events_before_outcome_count", **labels) == 1
+    assert not auditor._members
+
+
+@pytest.mark.parametrize("labels", ["priority", "a/b,a.b", "outcome,x"])
+def test_labels_of_series_must_differ(labels: str) -> None:
+    with pytest.raises(FlagError, match="workload-auditor-metric-labels"):
+        read(Options, [f"--workload-auditor-metric-labels={labels}"])
+    assert read(Options, ["--workload-auditor-metric-labels=app,team"]).workload_auditor_metric_labels == "app,team"
