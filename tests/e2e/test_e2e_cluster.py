@@ -118,13 +118,12 @@ def test_schema_errors_name_the_field(cluster: Cluster, kind: str, body: dict[st
     assert "invalid" in refused.stderr.lower()
 
 
-def test_a_pod_runs_logs_and_leaves_gracefully(cluster: Cluster):
+def test_a_pod_runs_logs_and_leaves_gracefully(cluster: Cluster, eventually: Eventually):
     cluster.apply(pod(cluster, "hello", "echo hello from $HOSTNAME; exec sleep 600"))
     cluster.run("wait", "--for=condition=Ready", "pod/hello", "--timeout=90s")
-    assert "hello from hello" in cluster.run("logs", "hello").stdout
-    described = cluster.run("describe", "pod", "hello").stdout
-    assert "QoS Class:" in described
-    assert "Started container main" in described
+    eventually(lambda: "hello from hello" in cluster.run("logs", "hello").stdout)  # Ready is before its first word
+    assert "QoS Class:" in cluster.run("describe", "pod", "hello").stdout
+    eventually(lambda: "Started container main" in cluster.run("describe", "pod", "hello").stdout)
     watching = cluster.start("get", "pods", "-w", "--no-headers", "--request-timeout=120s")
     assert watching.stdout is not None
     assert "hello" in watching.stdout.readline(), "it has the list, and watches from there"

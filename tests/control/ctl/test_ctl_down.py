@@ -92,7 +92,7 @@ def test_leftovers_are_counted_and_named(supervisor: Supervisor, pins: Path) -> 
     assert lines[1] == "cgroups: none"
     assert lines[3] == f"pins: 1 left: {pins / 'probe'}"
     assert lines[4] == f"files: 1 left: {supervisor.state_dir}"
-    supervisor.stop("kubelet", 5)
+    supervisor.stop("kubelet", 60)
 
 
 def test_an_empty_pin_folder_is_a_leftover_too(supervisor: Supervisor, pins: Path) -> None:

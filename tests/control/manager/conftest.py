@@ -48,7 +48,7 @@ async def apply(client: Client, obj: dict[str, Any]) -> None:
     )
 
 
-async def _until(check: Callable[[], Any | Awaitable[Any]], seconds: float = 30.0) -> Any:
+async def _until(check: Callable[[], Any | Awaitable[Any]], seconds: float = 120.0) -> Any:
     """Ask until the answer is true; the answer."""
     async with asyncio.timeout(seconds):
         while True:

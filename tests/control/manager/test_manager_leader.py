@@ -74,7 +74,7 @@ async def test_a_killed_leader_is_followed_and_nothing_is_written_twice(
     first.wait()
     renewed = (await cluster.get(LEASE))["spec"]["renewTime"]
 
-    await until(lambda: is_holder("second"), 60)
+    await until(lambda: is_holder("second"))
     lease = (await cluster.get(LEASE))["spec"]
     assert lease["leaseTransitions"] == 1
     assert lease["acquireTime"] > renewed
@@ -82,7 +82,7 @@ async def test_a_killed_leader_is_followed_and_nothing_is_written_twice(
     async def all_made() -> bool:
         return await made() == NODES == await made("nodemetrics")
 
-    await until(all_made, 60)
+    await until(all_made)
     second.send_signal(signal.SIGTERM)
     await until(lambda: second.poll() is not None)  # not `wait`: the API server runs in this very loop
     assert second.returncode == 0, (cluster.tmp / "second.log").read_text()

@@ -62,7 +62,7 @@ class Http:
 
     async def watch(self, path: str, headers: dict[str, str] | None = None) -> AsyncIterator[dict[str, Any]]:
         out = {"Authorization": f"Bearer {self.server.admin_token}", **(headers or {})}
-        timeout = aiohttp.ClientTimeout(total=None, sock_read=20)
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=60)
         async with self.session.get(self.server.url + path, headers=out, timeout=timeout) as response:
             assert response.status == 200, await response.text()
             async for line in response.content:

@@ -75,16 +75,18 @@ async def test_kill_9_loses_no_answered_write_and_watches_go_on(tmp_path: Path) 
     stored = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in listed["items"]}
     assert answered.items() <= stored.items()
     replayed = set()
-    watch = f"{url}{CMS}?watch=1&resourceVersion={before}&timeoutSeconds=2"
+    watch = f"{url}{CMS}?watch=1&resourceVersion={before}&timeoutSeconds=60"
     async with session.get(watch) as response:
         async for line in response.content:
             event = json.loads(line)
             assert event["type"] in ("ADDED", "MODIFIED"), event
             replayed.add(event["object"]["metadata"]["name"])
+            if set(answered) <= replayed:
+                break
     assert set(answered) <= replayed
     await session.close()
     process.send_signal(signal.SIGTERM)
-    await asyncio.wait_for(process.communicate(), 30)
+    await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 0
 
 
@@ -130,7 +132,7 @@ async def test_a_full_disk_refuses_writes_only_and_for_as_long_as_it_is_full(tmp
     assert int(listed["metadata"]["resourceVersion"]) >= int(made["metadata"]["resourceVersion"])
     await session.close()
     process.send_signal(signal.SIGTERM)
-    await asyncio.wait_for(process.communicate(), 30)
+    await asyncio.wait_for(process.communicate(), 60)
 
 
 async def test_a_damaged_database_is_named_at_the_start(tmp_path: Path) -> None:
@@ -152,7 +154,7 @@ async def test_sigterm_leaves_a_folded_database_and_no_lock(tmp_path: Path) -> N
     assert second.returncode == 1
     assert b"another API server uses this data directory" in errors
     process.send_signal(signal.SIGTERM)
-    await asyncio.wait_for(process.communicate(), 30)
+    await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 0
     wal = tmp_path / "d/state.db-wal"
     assert not wal.exists() or wal.stat().st_size == 0

@@ -102,8 +102,8 @@ async def test_aio_leader_election_over_a_lease(aio: Any, until: Any) -> None:
 
         config = aio_config.Config(
             AioLeaseLock("elect", "default", name, aio),
-            lease_duration=4,
-            renew_deadline=3,
+            lease_duration=8,  # a machine that stands still for less ends no leadership
+            renew_deadline=6,
             retry_period=1,
             onstarted_leading=lead,
             onstopped_leading=None,

@@ -59,7 +59,7 @@ async def answers(http: Any, path: str, status: int) -> bool:
 
 
 async def soon(check: Callable[[], Awaitable[Any]]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await check():  # noqa: ASYNC110 - what is waited for happens in the server
             await asyncio.sleep(0.01)
 

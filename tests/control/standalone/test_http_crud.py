@@ -423,4 +423,4 @@ async def test_stopping_ends_watches(http: Any, server: ApiServer) -> None:
     while not seen:
         await http("POST", CMS, {"metadata": {"generateName": "x-"}})
     await server.stop()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 60)

@@ -376,7 +376,7 @@ async def test_watch_gives_present_objects_then_changes(registry: Registry) -> N
     await registry.create(CM, "other", cm("x"))
     await registry.create(CM, "default", cm("b"))
     await registry.delete(CM, "default", "a")
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 60)
     assert seen == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a")]
     registry.store.compact(2)
     with pytest.raises(StatusError, match="too old resource version: 1"):
@@ -398,5 +398,5 @@ async def test_a_watcher_of_a_quiet_kind_is_not_left_behind_by_compaction(regist
         await registry.create(CM, "default", cm(f"a{i}"))
     registry.store.compact(registry.store.revision)
     await registry.create(SECRET, "default", {"metadata": {"name": "s"}})
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 60)
     assert seen == ["s"]

@@ -400,10 +400,10 @@ async def client(fake, clock):
 
 @pytest.fixture
 def eventually():
-    """Wait for a condition on a real socket's schedule; fails with its description after five seconds."""
+    """Wait for a condition on a real socket's schedule; fails with its description after a minute at least."""
 
     async def wait(condition, what="condition"):
-        for _ in range(1000):
+        for _ in range(12_000):
             if condition():
                 return
             await asyncio.sleep(0.005)

@@ -79,7 +79,7 @@ async def kubelet(serving_certificate: tuple[Path, Path]) -> AsyncIterator[Kubel
 
 @pytest.fixture
 async def client(kubelet: Kubelet) -> AsyncIterator[KubeletClient]:
-    made = KubeletClient(lambda: Endpoint(kubelet.url), bearer(TOKEN), timeout=2.0)
+    made = KubeletClient(lambda: Endpoint(kubelet.url), bearer(TOKEN), timeout=60.0)
     yield made
     await made.close()
 

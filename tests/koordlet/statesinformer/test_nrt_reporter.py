@@ -38,7 +38,7 @@ MACHINE = Machine(CPUS, CPUBasicInfo(cpu_model="m"), {n: NumaMemInfo(n, 1 << 30,
 GPU = {"name": "koordinator.sh/gpu", "capacity": "100", "allocatable": "50", "available": "50"}
 
 
-async def until(check: Callable[[], Any], seconds: float = 30.0) -> None:
+async def until(check: Callable[[], Any], seconds: float = 120.0) -> None:
     async with asyncio.timeout(seconds):
         while not check():  # noqa: ASYNC110 - what is waited for happens in a server
             await asyncio.sleep(0.01)
@@ -117,7 +117,7 @@ async def client(server: ApiServer) -> AsyncIterator[Client]:
                 return False
             return True
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not await served():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         yield made

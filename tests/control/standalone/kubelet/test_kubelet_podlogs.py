@@ -67,7 +67,7 @@ async def test_follow_goes_on_over_a_rotation_until_the_container_ends(tmp_path:
     path.rename(tmp_path / "0.log.1")
     path.write_text(line(3))
     alive = False
-    assert await asyncio.wait_for(task, 5) == b"l1\nl2\nl3\n"
+    assert await asyncio.wait_for(task, 60) == b"l1\nl2\nl3\n"
 
 
 def test_a_log_that_cannot_be_rotated_stops_nobody_and_goes_on_later(tmp_path: Path) -> None:
