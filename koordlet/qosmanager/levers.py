@@ -25,6 +25,9 @@ LEAST_MILLI = 100
 """A culprit that uses less counts as using this much: its share of the blame comes in bursts."""
 LEAST_QUOTA_US = 2_000
 LEAST_BYTES = 16 << 20
+GLIDE_BYTES = 128 << 20
+"""Below what a culprit has, for one write: the kernel reclaims that much before the write returns, and koordlet has one
+loop."""
 PAGE = os.sysconf("SC_PAGE_SIZE")
 REASON = "InterferenceAction"
 
@@ -101,6 +104,10 @@ def _own_limit(container: Container) -> int:
     return UNLIMITED if amount is None else amount.value()
 
 
+def _charged(pod: PodView) -> int | None:
+    return pod.memory if pod.charged is None else pod.charged
+
+
 class MemoryLever:
     """The pod's `memory.high`, which slows it down and reclaims; on cgroup v1 its limit, which stops its growth."""
 
@@ -109,7 +116,7 @@ class MemoryLever:
 
     def base(self, view: NodeView, pod: PodView) -> int | None:
         """Bytes it is charged for, page cache included."""
-        charged = pod.memory if pod.charged is None else pod.charged
+        charged = _charged(pod)
         return None if charged is None else max(charged, LEAST_BYTES)
 
     def problem(self, view: NodeView, pod: PodView, action: InterferenceAction) -> str:
@@ -119,13 +126,14 @@ class MemoryLever:
         return ""
 
     def updates(self, view: NodeView, pod: PodView, held: Squeeze, action: InterferenceAction) -> Iterator[Update]:
-        """Whole pages."""
+        """Whole pages. What is far above its goal gets there in steps of GLIDE_BYTES, one a round."""
         high = action.policy != LIMIT and self._supports(MEMORY_HIGH, pod.meta.cgroup_dir)
         if high or action.policy != HIGH:
             setting = Setting(MEMORY_HIGH if high else MEMORY_LIMIT, pod.meta.cgroup_dir)
+            goal = max(held.value, (_charged(pod) or 0) - GLIDE_BYTES)
             limits = [_own_limit(one) for one in pod.meta.pod.spec.containers] if pod.meta.pod is not None else []
-            most = sum(limits) if limits and min(limits) > 0 else held.value
-            value = min(held.value, most) // PAGE * PAGE
+            most = sum(limits) if limits and min(limits) > 0 else goal
+            value = min(goal, most) // PAGE * PAGE
             yield Update(setting, value, REASON, about=about_pod(pod.meta.namespace, pod.meta.name))
 
     def words(self, view: NodeView, held: Squeeze) -> str:

@@ -215,6 +215,18 @@ def test_memory(policy, kernel, expected, problem) -> None:
     assert problem in stage.acts.said[0].problem and bool(problem) == bool(stage.acts.said[0].problem)
 
 
+def test_a_large_culprit_gets_to_its_goal_in_writes_that_the_kernel_is_quick_with() -> None:
+    """Each write reclaims what it takes before it returns; meanwhile the pod has what the last one left it."""
+    stage, now, seen = Stage({"memory": {"enable": True, "intervalSeconds": 600}}), 2000 * MIB, []
+    for _ in range(6):
+        big = replace(BURN, memory=now)
+        decided = stage.round(verdict((big, 0.9), resource=Resource.MEMORY), pods=(WEB, big))
+        now = stage.settings(decided)["burn", HIGH]
+        seen.append(now // MIB)
+    assert seen == [1872, 1744, 1616, 1600, 1600, 1600]
+    assert stage.acts.said[0].held.level == 80 and "1600 MiB" in stage.acts.said[0].left
+
+
 LIMITS = tuple(f"blkio.throttle.{way}_bps_device" for way in ("read", "write"))
 
 

@@ -1,6 +1,7 @@
 """`make demo-colocation`: what batch work on a service's CPU does to the service, without koordlet and with it.
 
-Run: `python -m tests.scale.colocation [--once] [--rounds 5] [--seconds 6] [--only KIND] [--svg FILE]`, as root.
+Run: `python -m tests.scale.colocation [--once] [--rounds 5] [--seconds 6] [--only KIND] [--without PHASE ...] [--svg
+FILE]`, as root.
 A small service under an open-loop client (service.py, client.py) is measured in interleaved rounds, each with
 
     alone         nobody else on its CPU
@@ -112,8 +113,10 @@ def figures(readings: Rounds, repeated: int) -> list[Figure]:
         used = 100 * median(one.batch_share for one in readings["cpu", ENFORCED])
         found.append(Figure("colocation_idle_cpu_used", used, "%", IDLE_USED, at_least=True))
     if ("memory", ENFORCED) in readings:
-        bound = 0.01 * faults(AS_BEST_EFFORT)
-        found.append(Figure("colocation_refaults_best_effort", faults(AS_BEST_EFFORT), "pages"))
+        bound = None
+        if ("memory", AS_BEST_EFFORT) in readings:
+            bound = 0.01 * faults(AS_BEST_EFFORT)
+            found.append(Figure("colocation_refaults_best_effort", faults(AS_BEST_EFFORT), "pages"))
         found.append(Figure("colocation_refaults_koordlet", faults(ENFORCED), "pages", bound))
     return found
 
@@ -134,13 +137,17 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement")
     parser.add_argument("--only", choices=sorted(PHASES), default=None, help="one kind of hogs")
+    without = (AS_ORDINARY, AS_BEST_EFFORT)
+    parser.add_argument("--without", choices=without, action="append", default=[], help="leave a phase out")
     parser.add_argument("--svg", type=Path, default=None, help="where to draw the chart, too")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as by Ctrl-C: nothing stays behind
     with tempfile.TemporaryDirectory(prefix="koord-colocation-") as scratch:
         stage = Stage(Path(scratch))
         kinds = [kind for kind in PHASES if options.only in (None, kind) and (kind != "disk" or stage.disk is not None)]
-        readings: Rounds = {(kind, phase): [] for kind in kinds for phase in PHASES[kind]}
+        readings: Rounds = {
+            (kind, phase): [] for kind in kinds for phase in PHASES[kind] if phase not in options.without
+        }
         try:
             stage.open()
             if stage.disk is None:
