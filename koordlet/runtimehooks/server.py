@@ -33,6 +33,8 @@ GRACE_SECONDS = 2.0
 """Calls that run when koordlet stops get this long; new ones are refused at once."""
 CALLS_AT_ONCE = 1024
 """More are refused: a runtime that asks so much does not wait for answers."""
+MAX_MESSAGE = 16 << 20
+"""Bytes of a request, as kubelet and runtimes allow each other; a hook's request is never larger than their call."""
 PROTOCOL = "grpc"
 SANDBOX = (Stage.PRE_RUN_POD_SANDBOX, Stage.POST_STOP_POD_SANDBOX)
 CONTAINER = (
@@ -68,7 +70,9 @@ class HookServer:
     async def start(self) -> None:
         try:
             _make_room(self.path)
-            server = grpc.aio.server(maximum_concurrent_rpcs=CALLS_AT_ONCE)
+            server = grpc.aio.server(
+                maximum_concurrent_rpcs=CALLS_AT_ONCE, options=[("grpc.max_receive_message_length", MAX_MESSAGE)]
+            )
             server.add_generic_rpc_handlers((self._handlers(),))
             server.add_insecure_port(f"unix:{self.path}")
             await server.start()
