@@ -43,6 +43,11 @@ class ProxyMetrics(MetricSet):
         self.connections = Gauge(
             "koord_runtime_proxy_connections", "Client connections that are open.", registry=registry
         )
+        self.malformed = Counter(
+            "koord_runtime_proxy_malformed_connections",
+            "Client connections closed because one of their peers sent what is no HTTP/2.",
+            registry=registry,
+        )
         self.recoveries = Counter(
             "koord_runtime_proxy_recoveries",
             "Objects found in the runtime when the store was rebuilt at start, by kind.",

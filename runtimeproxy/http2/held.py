@@ -13,7 +13,7 @@ from runtimeproxy.http2.windows import Chunk
 
 
 class Stage(Enum):
-    """COLLECTING the message, ASKING what to send instead, OPEN: all goes on, REFUSING: the runtime is told to forget it."""
+    """COLLECTING the message, ASKING what to send instead, OPEN: all goes on, REFUSING: the runtime is to forget."""
 
     COLLECTING = 0
     ASKING = 1
@@ -32,7 +32,9 @@ def chunk_of(data: bytes, frame: Frame, *, owed: bool) -> Chunk:
 class Held:
     """One such stream. `chunks` are those not handed to the sender; `held` their bytes that count as held."""
 
-    __slots__ = ("_have", "_need", "answer", "chunks", "client_ended", "encoding", "exchange", "held", "stage", "stream", "task")  # fmt: skip
+    __slots__ = (
+        "_have", "_need", "answer", "chunks", "client_ended", "encoding", "exchange", "held", "stage", "stream", "task",
+    )  # fmt: skip
 
     def __init__(self, stream: int, exchange: Exchange, encoding: bytes | None) -> None:
         self.stream, self.exchange, self.encoding = stream, exchange, encoding
@@ -65,7 +67,7 @@ class Held:
         return self._joined(self.need)
 
     def replace(self, body: bytes, *, compressed: bool) -> None:
-        """Put another message in the first one's place. What followed it, of all that was held then, stays behind it."""
+        """Put another message in the first one's place; what followed that stays behind it."""
         own = [chunk for chunk in self.chunks if chunk.owed]
         later = [chunk for chunk in self.chunks if not chunk.owed]
         behind = b"".join(chunk.payload for chunk in own)[self.need :]

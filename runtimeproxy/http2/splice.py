@@ -1,4 +1,4 @@
-"""Both directions of one HTTP/2 connection: frames pass with the streams they have; some requests are held and rewritten.
+"""Both directions of one HTTP/2 connection: frames pass on their own streams; some requests are held and rewritten.
 
 No sockets here: bytes come in by `from_client` and `from_backend`, and go out by two functions. HEADERS always pass at
 once and as they are, so that compression state and the order of streams stay the peers' own; only the client's are read
@@ -6,8 +6,8 @@ along. Answers pass at once, too. What is held is DATA of the requests that some
 the runtime's windows have no room for (`windows`). Frames that are no frames raise FrameError: the connection is lost.
 
 A refused call: the runtime is sent RST_STREAM and, since an answer of its own may be under way, whose HEADERS the
-client's compression state needs, a SETTINGS frame without settings. If its ACK comes first, there is no such answer, and
-the client gets ours; otherwise the runtime's own counts.
+client's compression state needs, a SETTINGS frame without settings. If its ACK comes first, there is no such answer,
+and the client gets ours; otherwise the runtime's own counts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ UNKNOWN = 2
 
 
 class _Unacknowledged(NamedTuple):
-    """SETTINGS that the runtime has been sent: the client's, with its HEADER_TABLE_SIZE, or ours for a refused stream."""
+    """SETTINGS that the runtime was sent: the client's, with its HEADER_TABLE_SIZE, or ours for a refused stream."""
 
     table_size: int | None = None
     refused: Held | None = None

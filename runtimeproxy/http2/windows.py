@@ -1,4 +1,4 @@
-"""Who may still send how much: flow control towards the runtime when some bytes are held and others pass (RFC 9113 §5.2).
+"""Flow control towards the runtime when some bytes are held and others pass (RFC 9113 §5.2).
 
 The client sees the runtime's credit, as WINDOW_UPDATE frames pass. For bytes that are held the proxy gives credit back
 at once on its own account, and owes that much: what the runtime credits later is kept until the debt is paid. So the
@@ -53,7 +53,7 @@ class Chunk:
 
 @dataclass(slots=True)
 class Flow:
-    """A stream's waiting DATA. Without a window of its own the client's is the real one, and only the connection's counts."""
+    """A stream's waiting DATA. Without a window of its own the client's is the real one."""
 
     window: Window | None
     waiting: deque[Chunk] = field(default_factory=deque)
@@ -169,7 +169,7 @@ class Sender:
         return sent
 
     def _part(self, stream: int, chunk: Chunk, room: int) -> tuple[int, int]:
-        """Send as much of a chunk as fits in one frame of our own; bytes of flow control, and what of `blocked` is over."""
+        """Send what of a chunk fits in one frame of our own; its bytes, and how much less is `blocked`."""
         if chunk.frame is not None:  # it can't go on as it came: padding is left out and given back
             padding = chunk.size - len(chunk.payload)
             chunk.frame = None

@@ -19,6 +19,13 @@ from runtimeproxy.http2.link import Link
 LIMITS = [("grpc.max_receive_message_length", 64 << 20), ("grpc.max_send_message_length", 64 << 20)]
 
 
+async def until(done: Callable[[], Any], seconds: float = 30.0) -> None:
+    """Wait for a condition."""
+    async with asyncio.timeout(seconds):
+        while not done():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
 class Rewriter:
     """An exchange for tests: what it does with a body is a function; it remembers all that it was told."""
 
@@ -80,8 +87,7 @@ class Spliced:
             self._server.close()
         for link in list(self.links):
             link.close()
-        while self.links:
-            await asyncio.sleep(0.01)
+        await until(lambda: not self.links)
 
     def said(self, kind: str) -> list[Any]:
         return [value for word, value in self.log if word == kind]

@@ -1,0 +1,47 @@
+"""Docker mode as the process sees it (spec 08 §12)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from runtimeproxy.calls import SkipRule
+from runtimeproxy.dispatch import Dispatcher
+from runtimeproxy.docker.api import DockerApi, DockerError
+from runtimeproxy.docker.server import DockerServer, serve_docker
+from runtimeproxy.metrics import ProxyMetrics
+from runtimeproxy.options import Options
+from runtimeproxy.recover import BackendError
+from runtimeproxy.store import Store
+
+
+class DockerMode:
+    """A `server.ProtocolSide`."""
+
+    def __init__(self, options: Options, dispatcher: Dispatcher, skip: SkipRule, metrics: ProxyMetrics) -> None:
+        self._options, self._dispatcher, self._skip, self._metrics = options, dispatcher, skip, metrics
+        self._store = Store()
+        self._server: DockerServer | None = None
+
+    async def open(self) -> None:
+        options = self._options
+        try:
+            self._server = await serve_docker(
+                options.endpoint_path, options.backend_path, self._store, self._dispatcher, self._skip, self._metrics
+            )
+        except DockerError as error:
+            raise BackendError(str(error)) from error
+
+    async def settle(self) -> None:
+        """All was learned before."""
+
+    async def healthy(self) -> str | None:
+        try:
+            async with asyncio.timeout(5.0):
+                await DockerApi(self._options.backend_path).info()
+        except (DockerError, TimeoutError) as error:
+            return f"runtime: {error or 'no answer'}"
+        return None
+
+    async def close(self) -> None:
+        if self._server is not None:
+            await self._server.stop(self._options.stop_timeout)
