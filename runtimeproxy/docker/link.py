@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable, Coroutine
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
 from koordlet.app.logging import get_logger
@@ -32,6 +31,10 @@ MAX_HELD = 16 << 20
 MAX_ANSWER = 1 << 20
 """Of an answer's body this much is kept for `Exchange.answered`; those to held calls have some 100 bytes."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+Connect = Callable[[asyncio.Protocol], Awaitable[object]]
+"""Connects the protocol to dockerd; raises OSError."""
 
 
 class Refused(Exception):
@@ -78,11 +81,11 @@ class _State(enum.Enum):
 class Link:
     """See the module. `client` is the protocol to give to the listening server."""
 
-    def __init__(self, backend: Path, calls: Calls, closed: Callable[[Link], None]) -> None:
+    def __init__(self, connect: Connect, calls: Calls, closed: Callable[[Link], None]) -> None:
         self.client = Side(self._accepted, self._client_data, self._client_eof, self.close)
         self._server = Side(self._connected, self._server_data, self._server_eof, self.close)
         self.client.mate, self._server.mate = self._server, self.client
-        self._path, self._calls, self._closed = backend, calls, closed
+        self._dial, self._calls, self._closed = connect, calls, closed
         self._state = _State.CONNECTING
         self._task: asyncio.Task[None] | None = None
         self._inbox = bytearray()
@@ -126,9 +129,9 @@ class Link:
 
     async def _connect(self) -> None:
         try:
-            await asyncio.get_running_loop().create_unix_connection(lambda: self._server, str(self._path))
+            await self._dial(self._server)
         except OSError as error:
-            log.warning("Docker is out of reach; the client's connection is closed", backend=self._path, err=error)
+            log.warning("Docker is out of reach; the client's connection is closed", err=error)
             self.close()
 
     def _connected(self) -> None:

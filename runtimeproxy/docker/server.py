@@ -43,10 +43,13 @@ class DockerServer:
             self._server = await loop.create_unix_server(self._accept, str(listen), backlog=BACKLOG)
 
     def _accept(self) -> asyncio.Protocol:
-        link = Link(self._backend, self._calls, self._closed)
+        link = Link(self._connect, self._calls, self._closed)
         self._links.add(link)
         self._context.metrics.connections.inc()
         return link.client
+
+    async def _connect(self, side: asyncio.Protocol) -> None:
+        await asyncio.get_running_loop().create_unix_connection(lambda: side, str(self._backend))
 
     def _closed(self, link: Link) -> None:
         self._links.discard(link)

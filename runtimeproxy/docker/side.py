@@ -6,6 +6,7 @@ import asyncio
 import select
 import socket
 from collections.abc import Callable
+from typing import cast
 
 BUFFERED = 512 << 10
 """Unsent bytes on a side from which on its mate is no longer read."""
@@ -32,9 +33,8 @@ class Side(asyncio.Protocol):
     # -- asyncio's calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=BUFFERED)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
+        self._transport.set_write_buffer_limits(high=BUFFERED)
         self._made()
 
     def data_received(self, data: bytes) -> None:

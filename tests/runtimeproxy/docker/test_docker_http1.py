@@ -1,0 +1,239 @@
+"""Where heads and bodies end, for any cutting of the stream, and what of a request is read."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtimeproxy.docker import http1
+from runtimeproxy.docker.http1 import Body, ChunkedBody, LengthBody, NotHttp
+
+GET = b"GET /info HTTP/1.1\r\nHost: docker\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "end"),
+    [
+        pytest.param(GET, len(GET), id="whole"),
+        pytest.param(GET + b"POST", len(GET), id="next-follows"),
+        pytest.param(GET[:-1], 0, id="last-byte-missing"),
+        pytest.param(b"\r\n" + GET, len(GET) + 2, id="empty-line-before"),
+        pytest.param(b"\r\n\r\n\r\n", 0, id="only-empty-lines"),
+        pytest.param(b"GET / HTTP/1.1\nHost: a\n\n", 24, id="bare-line-feeds"),
+        pytest.param(b"GET / HTTP/1.1\nHost: a\n\r\nx", 25, id="mixed-line-ends"),
+        pytest.param(b"", 0, id="nothing"),
+    ],
+)
+def test_end_of_a_head(data: bytes, end: int) -> None:
+    assert http1.split_head(data) == end
+
+
+@pytest.mark.parametrize("size", [0, 1, 17, len(GET) - 1])
+def test_a_head_is_found_when_looking_goes_on_where_it_stopped(size: int) -> None:
+    assert http1.split_head(GET, size) == len(GET)
+
+
+def test_a_head_without_end_is_given_up() -> None:
+    assert http1.split_head(b"a" * http1.MAX_HEAD) == 0
+    with pytest.raises(NotHttp, match="more than"):
+        http1.split_head(b"a" * (http1.MAX_HEAD + 1))
+
+
+def test_a_request_is_read() -> None:
+    raw = (
+        b"POST /v1.41/containers/create?name=x HTTP/1.1\r\nHost:docker\r\n"
+        b"Connection: Upgrade, close \r\nexpect: 100-Continue\r\n\r\n"
+    )
+    request = http1.parse_request(raw)
+    wanted = (b"POST", b"/v1.41/containers/create?name=x", b"HTTP/1.1")
+    assert (request.method, request.target, request.version) == wanted
+    assert request.values(b"host") == [b"docker"]
+    assert request.tokens(b"connection") == {b"upgrade", b"close"}
+    assert request.last and request.waits_for_continue
+    assert not http1.parse_request(GET).last and not http1.parse_request(GET).waits_for_continue
+
+
+@pytest.mark.parametrize(
+    ("line", "last"),
+    [
+        pytest.param(b"GET / HTTP/1.0\r\n\r\n", True, id="1.0"),
+        pytest.param(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", False, id="1.0-kept"),
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", False, id="1.1"),
+    ],
+)
+def test_whether_a_client_goes_on(line: bytes, last: bool) -> None:
+    assert http1.parse_request(line).last is last
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(b"PRI * HTTP/2.0\r\n\r\n", id="http2"),
+        pytest.param(b"GET /\r\n\r\n", id="no-version"),
+        pytest.param(b"GET  / HTTP/1.1\r\n\r\n", id="two-blanks"),
+        pytest.param(b"\x16\x03\x01\r\n\r\n", id="tls"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: a\r\n folded\r\n\r\n", id="folded"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost : a\r\n\r\n", id="blank-before-colon"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost\r\n\r\n", id="no-colon"),
+    ],
+)
+def test_what_is_no_request(raw: bytes) -> None:
+    with pytest.raises(NotHttp):
+        http1.parse_request(raw)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"HTTP/2 200\r\n\r\n", b"HTTP/1.1 20\r\n\r\n", b"ICY 200 OK\r\n\r\n", b"HTTP/1.1\r\n\r\n"]
+)
+def test_what_is_no_answer(raw: bytes) -> None:
+    with pytest.raises(NotHttp):
+        http1.parse_response(raw)
+
+
+def body_of(fields: bytes) -> Body:
+    return http1.request_body(http1.parse_request(b"POST / HTTP/1.1\r\n" + fields + b"\r\n"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "done"),
+    [
+        pytest.param(b"", LengthBody, True, id="none"),
+        pytest.param(b"Content-Length: 0\r\n", LengthBody, True, id="zero"),
+        pytest.param(b"Content-Length: 5\r\n", LengthBody, False, id="length"),
+        pytest.param(b"Content-Length: 5\r\ncontent-length: 5\r\n", LengthBody, False, id="length-twice"),
+        pytest.param(b"Transfer-Encoding: Chunked\r\n", ChunkedBody, False, id="chunked"),
+        pytest.param(b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n", ChunkedBody, False, id="chunked-wins"),
+    ],
+)
+def test_framing(fields: bytes, kind: type[Body], done: bool) -> None:
+    body = body_of(fields)
+    assert type(body) is kind and body.done is done
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param(b"Content-Length: 5\r\nContent-Length: 6\r\n", id="two-lengths"),
+        pytest.param(b"Content-Length: -1\r\n", id="negative"),
+        pytest.param(b"Content-Length: 5, 5\r\n", id="list"),
+        pytest.param(b"Content-Length:\r\n", id="empty"),
+        pytest.param(b"Transfer-Encoding: gzip, chunked\r\n", id="gzip"),
+        pytest.param(b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", id="twice"),
+    ],
+)
+def test_framing_that_is_not_guessed(fields: bytes) -> None:
+    with pytest.raises(NotHttp):
+        body_of(fields)
+
+
+@pytest.mark.parametrize(
+    ("head", "method", "length"),
+    [
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", b"GET", 5, id="length"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", b"HEAD", 0, id="head-has-no-body"),
+        pytest.param(b"HTTP/1.1 204 No Content\r\n\r\n", b"POST", 0, id="no-content"),
+        pytest.param(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", b"POST", 0, id="not-modified"),
+        pytest.param(b"HTTP/1.1 100 Continue\r\n\r\n", b"POST", 0, id="interim"),
+        pytest.param(b"HTTP/1.1 101 UPGRADED\r\nContent-Length: 5\r\n\r\n", b"POST", None, id="upgrade"),
+        pytest.param(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.docker.raw-stream\r\n\r\n", b"POST", None, id="raw"
+        ),
+        pytest.param(b"HTTP/1.0 200 OK\r\n\r\n", None, None, id="until-the-end"),
+    ],
+)
+def test_bodies_of_answers(head: bytes, method: bytes | None, length: int | None) -> None:
+    body = http1.response_body(http1.parse_response(head), method)
+    if length is None:
+        assert body is None
+    else:
+        assert body is not None and body.take(b"x" * 10) == length and body.done
+
+
+pieces = st.lists(st.binary(min_size=1, max_size=40), max_size=6)
+
+
+@st.composite
+def chunked(draw: st.DrawFn) -> tuple[bytes, bytes]:
+    """A chunked body and its payload."""
+    raw = b""
+    payload = draw(pieces)
+    for piece in payload:
+        size = draw(st.sampled_from([b"%x", b"%X", b"00%x", b"%x;name=value", b"%x "])) % len(piece)
+        raw += size + b"\r\n" + piece + b"\r\n"
+    trailer = draw(st.sampled_from([b"", b"Docker-Sum: 1\r\n"]))
+    return raw + b"0\r\n" + trailer + b"\r\n", b"".join(payload)
+
+
+def cut(data: bytes, draw: st.DrawFn) -> list[bytes]:
+    """The same bytes in pieces."""
+    places = sorted(draw(st.lists(st.integers(0, len(data)), max_size=12)))
+    return [data[low:high] for low, high in zip([0, *places], [*places, len(data)], strict=True)]
+
+
+@given(st.data())
+def test_a_chunked_body_ends_where_it_ends_however_it_is_cut(data: st.DataObject) -> None:
+    raw, payload = data.draw(chunked())
+    rest = data.draw(st.binary(max_size=20))
+    found = bytearray()
+    body = ChunkedBody(found.extend)
+    taken = 0
+    for piece in cut(raw + rest, data.draw):
+        taken += body.take(piece)
+    assert body.done and taken == len(raw) and bytes(found) == payload
+
+
+@given(st.data())
+def test_a_body_of_known_length_however_it_is_cut(data: st.DataObject) -> None:
+    payload, rest = data.draw(st.binary(max_size=60)), data.draw(st.binary(max_size=20))
+    found = bytearray()
+    body = LengthBody(len(payload), found.extend)
+    taken = sum(body.take(piece) for piece in cut(payload + rest, data.draw))
+    assert body.done and taken == len(payload) and bytes(found) == payload
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(b"5\r\nabcdefgh\r\n", id="longer-than-said"),
+        pytest.param(b"five\r\n", id="no-number"),
+        pytest.param(b"\r\n", id="empty-size"),
+        pytest.param(b"-1\r\n", id="negative"),
+        pytest.param(b"1" * 17 + b"\r\n", id="beyond-64-bits"),
+        pytest.param(b"1;" + b"x" * http1.MAX_LINE, id="endless-line"),
+    ],
+)
+def test_damaged_chunks(raw: bytes) -> None:
+    with pytest.raises(NotHttp):
+        ChunkedBody().take(raw)
+
+
+def test_another_body_keeps_the_other_fields_as_they_came() -> None:
+    raw = (
+        b"POST /containers/create HTTP/1.1\r\nHost: docker\r\nX-Odd:  two  blanks \r\n"
+        b"transfer-encoding: chunked\r\nTrailer: Sum\r\nUser-Agent: kubelet\r\n\r\n"
+    )
+    wanted = (
+        b"POST /containers/create HTTP/1.1\r\nHost: docker\r\nX-Odd:  two  blanks \r\n"
+        b"User-Agent: kubelet\r\nContent-Length: 2\r\n\r\n{}"
+    )
+    assert http1.with_body(http1.parse_request(raw), b"{}") == wanted
+
+
+@given(st.binary(max_size=200))
+def test_bytes_of_any_kind_are_read_or_refused(data: bytes) -> None:
+    for parse in (http1.parse_request, http1.parse_response):
+        try:
+            assert parse(data + b"\r\n\r\n").raw == data + b"\r\n\r\n"
+        except NotHttp:
+            continue
+
+
+def test_an_error_reads_like_dockerds() -> None:
+    answer = http1.error_answer('no "pod"', method=b"POST", last=False)
+    end = http1.split_head(answer)
+    head = http1.parse_response(answer[:end])
+    assert head.status == 500 and head.values(b"content-type") == [b"application/json"]
+    assert answer[end:] == b'{"message":"no \\"pod\\""}\n'
+    assert head.values(b"content-length") == [b"%d" % len(answer[end:])]
+    assert b"close" in http1.parse_response(http1.error_answer("x", method=b"HEAD", last=True)).tokens(b"connection")
