@@ -22,14 +22,14 @@ from typing import Any
 
 import grpc
 
-from control.standalone.containerd.archive import Image, busybox_layer, write_archive
-from control.standalone.containerd.config import PAUSE_IMAGE, Folder, configuration
+from control.standalone.containerd import images
+from control.standalone.containerd.config import Folder, configuration
 from control.standalone.containerd.slices import write_wrapper
 from control.standalone.containerd.wipe import mounts, wipe
 from control.standalone.kubelet.cgroups import CgroupTree
 from koordlet.api.cri import api_pb2 as cri
 
-BUSYBOX = "docker.io/library/busybox:latest"
+BUSYBOX = images.BUSYBOX
 """The image's full name; `busybox` for short. Its command is `sh`, its program /bin/busybox with links."""
 PATIENCE = 60.0
 CGROUPS = Path("/sys/fs/cgroup")
@@ -43,14 +43,6 @@ def until(done: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
         assert time.monotonic() < end, f"did not come within {seconds:.0f} s: {what}"
         time.sleep(0.02)
     return found
-
-
-def images(path: Path) -> Path:
-    """An archive with busybox and the pause image, for `ctr images import` and `docker load`."""
-    layer = busybox_layer()
-    busybox = Image([BUSYBOX], layer, command=["sh"])
-    write_archive(path, [busybox, Image([PAUSE_IMAGE], layer, entrypoint=["/bin/sleep", "infinity"])])
-    return path
 
 
 class Daemon:
@@ -156,8 +148,9 @@ class Containerd(Daemon):
 
     def import_images(self) -> None:
         """Once in the life of its root folder."""
-        self.ctr("images", "import", str(images(self.folder.images)))
-        for name in (BUSYBOX, PAUSE_IMAGE):  # CRI hears of an import by an event
+        images.write_images(self.folder.images)
+        self.ctr("images", "import", str(self.folder.images))
+        for name in images.NAMES:  # CRI hears of an import by an event
             until(lambda name=name: self._cri.has_image(name), f"CRI knows {name}")  # type: ignore[misc]
 
     def remove_pods(self) -> None:
@@ -204,7 +197,8 @@ class Dockerd(Daemon):
 
     def load_images(self) -> None:
         """Once in the life of its root folder."""
-        self.docker("load", "--input", str(images(self.root / "images.tar")))
+        images.write_images(self.root / "images.tar")
+        self.docker("load", "--input", str(self.root / "images.tar"))
 
     def docker(self, *args: str, host: Path | None = None, ok: bool = True) -> subprocess.CompletedProcess[str]:
         """The `docker` command, at this daemon or at another socket (`host`, a proxy's)."""

@@ -93,13 +93,7 @@ def busybox_layer(busybox: Path = BUSYBOX, applets: Sequence[str] = APPLETS) -> 
         raise ValueError(f"{busybox} is not a static program: install busybox-static")
     files = {"bin/busybox": program, "etc/passwd": b"root:x:0:0:root:/root:/bin/sh\n", "etc/group": b"root:x:0:\n"}
     links = {f"bin/{name}": "busybox" for name in applets}
-    return _layer(("bin", "dev", "etc", "home", "proc", "root", "sys", "tmp", "usr", "var"), files, links)
-
-
-def bare_layer(directories: Sequence[str]) -> bytes:
-    """Empty directories (relative, parents are made), to mount the host's on."""
-    names = {str(one) for name in directories for one in (Path(name), *Path(name).parents) if str(one) != "."}
-    return _layer(sorted(names), {}, {})
+    return tree_layer(("bin", "dev", "etc", "home", "proc", "root", "sys", "tmp", "usr", "var"), files, links)
 
 
 def _needs_interpreter(program: bytes) -> bool:
@@ -109,7 +103,8 @@ def _needs_interpreter(program: bytes) -> bool:
     return any(int.from_bytes(program[offset + i * size :][:4], "little") == 3 for i in range(count))
 
 
-def _layer(directories: Sequence[str], files: Mapping[str, bytes], links: Mapping[str, str]) -> bytes:
+def tree_layer(directories: Sequence[str], files: Mapping[str, bytes], links: Mapping[str, str]) -> bytes:
+    """A layer of directories (parents first), files by content, and links by target; all names relative."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name in directories:

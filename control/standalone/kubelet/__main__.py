@@ -32,6 +32,7 @@ from control.standalone.kubelet.ownermark import Owner
 from control.standalone.kubelet.podcgroups import PodCgroups
 from control.standalone.kubelet.podstate import PodStore
 from control.standalone.kubelet.process_runtime import ProcessRuntime
+from control.standalone.kubelet.runtime import Runtime, RuntimeFailure
 from control.standalone.kubelet.server import Endpoints, main_server, read_only_server
 from control.standalone.kubelet.sources import ClientCaller, InformerSource
 from control.standalone.kubelet.stats import KubeletCollector
@@ -88,7 +89,7 @@ class _KubeletService:
 
     name = "kubelet"
 
-    def __init__(self, kubelet: Kubelet, runtime: ProcessRuntime, server: Server, cleanup: bool) -> None:
+    def __init__(self, kubelet: Kubelet, runtime: Runtime, server: Server, cleanup: bool) -> None:
         self._kubelet, self._runtime, self._server, self._cleanup = kubelet, runtime, server, cleanup
 
     async def start(self) -> None:
@@ -99,7 +100,7 @@ class _KubeletService:
         await self._kubelet.stop()
         if self._cleanup:
             await self._kubelet.cleanup()
-        self._runtime.close()
+        await self._runtime.close()
 
 
 async def serve(options: Options) -> int:
@@ -115,11 +116,11 @@ async def serve(options: Options) -> int:
 async def _clean(options: Options) -> int:
     """End what a kubelet that was killed has left; needs no API server. 1 when something stays."""
     tree = CgroupTree.discover(Path(options.cgroup_mount))
-    runtime = ProcessRuntime(options.root / "containers", tree, 0, 1)
+    runtime = _runtime(options, tree)
     cgroups = PodCgroups(tree, _names(options), options.root / "cgroups.json", 0, 0)
     store = PodStore(options.root / "pods")
     left = await sweep(runtime, cgroups, store)
-    runtime.close()
+    await runtime.close()
     if left:
         log.error("Cgroups stay behind", cgroups=left)
     return 1 if left else 0
@@ -127,6 +128,17 @@ async def _clean(options: Options) -> int:
 
 def _names(options: Options) -> CgroupNames:
     return CgroupNames(Driver(options.cgroup_driver), options.cgroup_root)
+
+
+def _runtime(options: Options, tree: CgroupTree) -> Runtime:
+    size = amount("container-log-max-size", options.log_max_size).value()
+    if not options.runtime_endpoint:
+        return ProcessRuntime(options.root / "containers", tree, size, options.log_max_files)
+    # gRPC costs memory and start-up time: only who asked for it pays.
+    from control.standalone.kubelet.cri_runtime import CriRuntime
+    from control.standalone.kubelet.criclient import CriClient
+
+    return CriRuntime(CriClient(options.runtime_endpoint), tree, size, options.log_max_files)
 
 
 async def _serve(options: Options, node: str) -> int:
@@ -152,12 +164,7 @@ async def _serve(options: Options, node: str) -> int:
     client = Client(config, registry=registry)
     api = NodeApi(ClientCaller(client), node)
     events = EventRecorder(client, PROG, node)
-    runtime = ProcessRuntime(
-        options.root / "containers",
-        tree,
-        amount("container-log-max-size", options.log_max_size).value(),
-        options.log_max_files,
-    )
+    runtime = _runtime(options, tree)
     source = InformerSource(client, node)
     absolute = found.absolute
     cgroups = PodCgroups(
@@ -221,7 +228,7 @@ def main(argv: list[str] | None = None) -> int:
     setup(options.v, json=options.logging_format == "json")
     try:
         return run(serve(options))
-    except (StartError, FlagError, ConfigError, ReservationError, MachineError, ValueError) as exc:
+    except (StartError, FlagError, ConfigError, ReservationError, MachineError, RuntimeFailure, ValueError) as exc:
         sys.stderr.write(f"{PROG}: {exc}\n")
         return 1
     except OSError as exc:

@@ -20,6 +20,9 @@ class Options(LoggingOptions):
     hostname_override: str = flag("hostname-override", "", "same as node-name, as a kubelet spells it")
     root_dir: str = flag("root-dir", "/var/lib/koord-kubelet", "state, logs and serving certificate")
     cgroup_driver: str = flag("cgroup-driver", "cgroupfs", "naming of cgroups", choices=tuple(d.value for d in Driver))
+    runtime_endpoint: str = flag(
+        "container-runtime-endpoint", "", "CRI socket of the container runtime; empty: plain processes of this host"
+    )
     cgroup_mount: str = flag("cgroup-mount", "/sys/fs/cgroup", "where cgroups are mounted")
     cgroup_root: str = flag("cgroup-root", "", "directory above the kubepods cgroups; empty: none")
     port: int = flag("port", 10250, "port of the HTTPS endpoints; 0: any free one", minimum=0)
@@ -122,6 +125,6 @@ def kubelet_configuration(options: Options, node: str, port: int) -> dict[str, o
         "hairpinMode": "none",
         "registerNode": True,
         "podsPerCore": 0,
-        "containerRuntimeEndpoint": f"process://{node}",
+        "containerRuntimeEndpoint": options.runtime_endpoint or f"process://{node}",
         "featureGates": {},
     }

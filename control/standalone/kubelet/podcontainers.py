@@ -22,6 +22,7 @@ from control.standalone.kubelet.runtime import (
     ContainerConfig,
     ContainerInfo,
     RuntimeFailure,
+    SandboxConfig,
 )
 from control.standalone.kubelet.status import CONTAINER_ID_SCHEME, ContainerRecord
 from control.standalone.kubelet.surroundings import ApiUnavailable, Surroundings
@@ -120,7 +121,18 @@ class PodContainers:
         cgroup = names.container(qos_class(spec), spec.uid, container_id)
         if not cgroup.startswith(path):
             raise CgroupError(f"{cgroup} is not below {path}")
-        self.sandbox = await self._a.runtime.run_sandbox(spec.uid, container_id, cgroup)
+        self.sandbox = await self._a.runtime.run_sandbox(
+            SandboxConfig(
+                id=container_id,
+                pod_uid=spec.uid,
+                cgroup=cgroup,
+                name=spec.name,
+                namespace=spec.namespace,
+                labels=spec.labels,
+                annotations=spec.annotations,
+                log_dir=self._a.store.folder(self._uid) / "logs",
+            )
+        )
 
     async def start(self, spec: PodSpec, container: ContainerSpec, record: ContainerRecord) -> float | None:
         """Start one container unless it has to wait; the time until which it waits, if it does."""
@@ -132,7 +144,7 @@ class PodContainers:
                 self._back_off(spec, container, record)
                 return now + left
         try:
-            a.runtime.pull(container.image, bool(container.command or container.args))
+            await a.runtime.pull(container.image, bool(container.command or container.args))
             lookup = await a.host.lookup(spec.namespace, sources(container))
             env = environment(spec, container, a.node, lookup)
         except RuntimeFailure as exc:
@@ -161,6 +173,7 @@ class PodContainers:
             log_path=self.log_path(container.name, attempt),
             user=container.user,
             group=container.group,
+            has_program=bool(container.command),
         )
         try:
             info = await a.runtime.start(config)

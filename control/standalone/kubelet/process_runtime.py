@@ -31,6 +31,7 @@ from control.standalone.kubelet.runtime import (
     ContainerInfo,
     ExecResult,
     RuntimeFailure,
+    SandboxConfig,
 )
 from koordlet.app.logging import get_logger
 from koordlet.version import VERSION
@@ -63,7 +64,7 @@ class ProcessRuntime:
     def on_exit(self, callback: Callable[[ContainerInfo], None]) -> None:
         self._callback = callback
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Stop watching; containers keep running."""
         for container_id in list(self._pidfds):
             self._unwatch(container_id)
@@ -83,29 +84,29 @@ class ProcessRuntime:
             if (folder / "exit.json").exists() or not self._watch(info):
                 await self._finish(folder.name)
 
-    def pull(self, image: str, has_command: bool) -> None:
+    async def pull(self, image: str, has_command: bool) -> None:
         if not has_command:
             raise RuntimeFailure(
                 "ErrImagePull",
                 f"image {image!r}: container has no command; the process runtime runs commands of this host",
             )
 
-    async def run_sandbox(self, pod_uid: str, container_id: str, cgroup: str) -> ContainerInfo:
-        config = ContainerConfig(
-            id=container_id,
-            pod_uid=pod_uid,
+    async def run_sandbox(self, config: SandboxConfig) -> ContainerInfo:
+        pause = ContainerConfig(
+            id=config.id,
+            pod_uid=config.pod_uid,
             name=SANDBOX_NAME,
             attempt=0,
             image="",
             argv=PAUSE_COMMAND,
             env={},
             cwd="/",
-            cgroup=cgroup,
+            cgroup=config.cgroup,
             values=sandbox_values(),
             oom_score_adj=SANDBOX_OOM_SCORE_ADJ,
             log_path=Path(os.devnull),
         )
-        info = await self._launch(config, supervise=False)
+        info = await self._launch(pause, supervise=False)
         if not info.running:
             raise RuntimeFailure("FailedCreatePodSandBox", info.message)
         return info

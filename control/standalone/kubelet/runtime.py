@@ -1,14 +1,14 @@
-"""What the kubelet asks of whatever runs containers, so that a CRI runtime can take the process one's place.
+"""What the kubelet asks of whatever runs containers: `process_runtime` or, over CRI, `cri_runtime`.
 
-Ids are 64 hex digits. Times are nanoseconds since the epoch. A runtime owns its containers' state: it must
-find them again after the kubelet was killed (`load`), and it tells of every end through the callback given
-to `on_exit`, from the event loop.
+Ids are 64 hex digits; a runtime that gives its own takes what is before the last slash of `cgroup` as the parent.
+Times are nanoseconds since the epoch. A runtime owns its containers' state: it must find them again after the kubelet
+was killed (`load`), and it tells of every end through the callback given to `on_exit`, from the event loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -27,6 +27,20 @@ class RuntimeFailure(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class SandboxConfig:
+    """A pod as its sandbox must know it: hooks of the runtime decide by labels and annotations."""
+
+    id: str
+    pod_uid: str
+    cgroup: str
+    name: str = ""
+    namespace: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    log_dir: Path = Path("/dev")
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerConfig:
     id: str
     pod_uid: str
@@ -42,6 +56,8 @@ class ContainerConfig:
     log_path: Path
     user: int | None = None
     group: int | None = None
+    has_program: bool = True
+    """Without, `argv` are arguments for the image's own program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +99,10 @@ class Runtime(Protocol):
     async def load(self) -> None:
         """Find the containers of an earlier life; to be called once, before anything else."""
 
-    def pull(self, image: str, has_command: bool) -> None:
+    async def pull(self, image: str, has_command: bool) -> None:
         """Raise `RuntimeFailure` when a container of this image cannot be made here."""
 
-    async def run_sandbox(self, pod_uid: str, container_id: str, cgroup: str) -> ContainerInfo: ...
+    async def run_sandbox(self, config: SandboxConfig) -> ContainerInfo: ...
 
     async def start(self, config: ContainerConfig) -> ContainerInfo:
         """Create and start; a command that cannot be executed gives an exited container, not an error."""
@@ -101,6 +117,9 @@ class Runtime(Protocol):
         """SIGKILL everything in the container and wait until it is over."""
 
     async def remove(self, container_id: str) -> None:
-        """Forget an ended container and take its cgroup away."""
+        """End it if need be, forget it and take its cgroup away."""
 
     async def exec(self, container_id: str, argv: Sequence[str], seconds: float) -> ExecResult: ...
+
+    async def close(self) -> None:
+        """Stop watching; containers keep running."""

@@ -30,6 +30,7 @@ from control.standalone.kubelet.runtime import (
     ContainerInfo,
     ExecResult,
     RuntimeFailure,
+    SandboxConfig,
 )
 from control.standalone.kubelet.status import rfc3339
 from koordlet.api.quantity import Quantity
@@ -277,16 +278,15 @@ class FakeRuntime:
     async def load(self) -> None:
         return None
 
-    def pull(self, image: str, has_command: bool) -> None:
+    async def pull(self, image: str, has_command: bool) -> None:
         if not has_command:
             raise RuntimeFailure("ErrImagePull", "container has no command")
 
-    async def run_sandbox(self, pod_uid: str, container_id: str, cgroup: str) -> ContainerInfo:
-        self._tree.create(cgroup)
-        info = ContainerInfo(
-            container_id, pod_uid, SANDBOX_NAME, 0, cgroup, Path(os.devnull), 1, int(self._clock.now() * 1e9)
-        )
-        self.infos[container_id] = info
+    async def run_sandbox(self, config: SandboxConfig) -> ContainerInfo:
+        self._tree.create(config.cgroup)
+        now = int(self._clock.now() * 1e9)
+        info = ContainerInfo(config.id, config.pod_uid, SANDBOX_NAME, 0, config.cgroup, Path(os.devnull), 1, now)
+        self.infos[config.id] = info
         return info
 
     async def start(self, config: ContainerConfig) -> ContainerInfo:
@@ -483,6 +483,6 @@ async def machine_world(tmp_path: Path, real_tree: CgroupTree, request: pytest.F
     finally:
         await made.kubelet.stop()
         await made.kubelet.cleanup()
-        made.runtime.close()
+        await made.runtime.close()
         assert not real_tree.exists(names.prefix), "cgroups stayed behind"
     assert api.violations == []

@@ -216,7 +216,7 @@ async def test_processes_run_on_while_the_kubelet_is_away(
     await world.until(lambda: world.status("web")["phase"] == "Running")
     before = {i.name: i for i in world.runtime.containers()}
     await world.kubelet.stop()
-    world.runtime.close()
+    await world.runtime.close()
     go.touch()
     async with asyncio.timeout(60):
         while not (world.root / "containers" / before["ends"].id / "exit.json").exists():  # noqa: ASYNC110
@@ -287,7 +287,7 @@ async def test_containers_survive_kill_nine_of_whoever_started_them(tmp_path: Pa
         assert list((tmp_path / "c").iterdir()) == []
     finally:
         real_tree.kill(cgroup)
-        runtime.close()
+        await runtime.close()
         real_tree.remove(cgroup)
     assert not real_tree.exists(cgroup)
 
@@ -310,7 +310,7 @@ async def test_a_container_whose_state_file_is_damaged_is_ended(tmp_path: Path, 
     runtime = ProcessRuntime(tmp_path / "c", real_tree, 2000, 3)
     await runtime.load()
     info = await runtime.start(plain_container(tmp_path, "d" * 64, cgroup, SLEEP))
-    runtime.close()
+    await runtime.close()
     (tmp_path / "c" / info.id / "started.json").write_text('{"pid": ')
     again = ProcessRuntime(tmp_path / "c", real_tree, 2000, 3)
     await again.load()
@@ -319,7 +319,7 @@ async def test_a_container_whose_state_file_is_damaged_is_ended(tmp_path: Path, 
     assert (found.running, found.exit_code, found.reason) == (False, 137, "ContainerStatusUnknown")
     assert not real_tree.exists(cgroup)
     await again.remove(info.id)
-    again.close()
+    await again.close()
 
 
 def plain_container(tmp_path: Path, container_id: str, cgroup: str, argv: list[str]) -> ContainerConfig:
@@ -353,7 +353,7 @@ async def test_logs_are_rotated_at_their_size(tmp_path: Path, real_tree: CgroupT
     assert all(p.stat().st_size <= 2000 for p in (tmp_path / "logs").iterdir())
     assert (tmp_path / "logs" / "0.log").read_text().splitlines()[-1].endswith(" stdout F line-199")
     await runtime.remove(info.id)
-    runtime.close()
+    await runtime.close()
 
 
 async def test_foreign_cgroups_are_left_alone(machine_world: Any) -> None:
@@ -377,10 +377,10 @@ async def test_sweeping_up_after_a_killed_kubelet(machine_world: Any, pod: Any, 
     await world.until(lambda: world.status("bad")["phase"] == "Failed")
     pids = [i.pid for i in world.runtime.containers()]
     await world.kubelet.stop()
-    world.runtime.close()
+    await world.runtime.close()
     runtime = ProcessRuntime(world.root / "containers", real_tree, 0, 1)
     assert await sweep(runtime, world.kubelet.cgroups, PodStore(world.root / "pods")) == []
-    runtime.close()
+    await runtime.close()
     assert not real_tree.exists(world.names.prefix)
     assert [p for p in pids if state_of(p) not in ("Z", "gone")] == []
     assert list((world.root / "pods").iterdir()) == []

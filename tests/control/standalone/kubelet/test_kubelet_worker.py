@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from control.standalone.kubelet.runtime import SandboxConfig
+
 MAIN = {"name": "main", "image": "busybox", "command": ["sleep", "1d"]}
 
 
@@ -463,7 +465,7 @@ async def test_parents_follow_the_sum_of_requests(world: Any, pod: Any) -> None:
 async def test_containers_of_no_pod_are_removed_once_the_api_has_answered(world: Any, pod: Any) -> None:
     world.api.create_pod(pod())
     await world.settle()
-    stray = await world.runtime.run_sandbox("nobody", "e" * 64, "kubepods/besteffort/podnobody/x")
+    stray = await world.runtime.run_sandbox(SandboxConfig("e" * 64, "nobody", "kubepods/besteffort/podnobody/x"))
     await world.restart()
     assert stray.id not in world.runtime.infos
     assert world.runtime.find("main").running

@@ -1,0 +1,172 @@
+"""The kubelet over CRI: pods are real containers of Debian's containerd, and outlive kubelet and containerd."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import uuid
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.standalone.kubelet.cgroups import CgroupTree
+from control.standalone.kubelet.cri_runtime import CriRuntime
+from control.standalone.kubelet.criclient import CriClient
+from control.standalone.kubelet.naming import CgroupNames, Driver
+from koordlet.app.clock import SYSTEM_CLOCK
+from tests.control.standalone.kubelet.conftest import FakeApi, World
+from tests.runtimes.daemons import Containerd
+
+pytestmark = [pytest.mark.runtime, pytest.mark.kernel]
+
+SLEEP = ["sleep", "1000"]
+
+
+def runtime_of(containerd: Containerd, tree: CgroupTree, log_max_bytes: int = 1 << 20) -> CriRuntime:
+    return CriRuntime(CriClient(f"unix://{containerd.socket}"), tree, log_max_bytes, 3, poll=0.1)
+
+
+@pytest.fixture
+async def world(containerd: Containerd, tmp_path: Path, real_tree: CgroupTree) -> AsyncIterator[World]:
+    """A kubelet whose runtime is the session's containerd, below a cgroup of its own."""
+    names = CgroupNames(Driver.CGROUPFS, f"koordtest-{os.getpid()}-{uuid.uuid4().hex[:6]}")
+    runtime = runtime_of(containerd, real_tree)
+    made = World(tmp_path, SYSTEM_CLOCK, FakeApi(SYSTEM_CLOCK.now), runtime, real_tree, names)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.kubelet.stop()
+        await made.kubelet.cleanup()
+        await made.runtime.close()
+        assert not real_tree.exists(names.prefix), "cgroups stayed behind"
+    assert made.api.violations == []
+
+
+def main(world: World, name: str = "main") -> Any:
+    return max((i for i in world.runtime.containers() if i.name == name), key=lambda i: i.attempt)
+
+
+def pods(world: World) -> list[Any]:
+    """Sandboxes, of which there is one a pod, or none for a moment."""
+    return [i for i in world.runtime.containers() if i.name == "POD"]
+
+
+def lines(info: Any) -> list[str]:
+    return [line.split(" ", 3)[3] for line in info.log_path.read_text().splitlines()]
+
+
+async def test_a_pod_is_a_real_container(world: World, pod: Callable[..., Any], cri: CriClient) -> None:
+    """Its first command reads where it is; status, cgroup and the runtime's own list agree on who it is."""
+    resources = {"requests": {"cpu": "250m", "memory": "32Mi"}, "limits": {"cpu": "1500m", "memory": "64Mi"}}
+    script = "cat /proc/self/cgroup; echo dir=$PWD a=$A host=$HOSTNAME pid=$$$$; ls /bin/busybox; exec sleep 1000"
+    container = {"name": "main", "image": "busybox", "command": ["sh", "-c", script], "resources": resources,
+                 "env": [{"name": "A", "value": "1"}], "workingDir": "/usr"}  # fmt: skip
+    asked = pod(containers=[container], terminationGracePeriodSeconds=1)
+    asked["metadata"]["labels"] = {"koordinator.sh/qosClass": "BE"}
+    asked["metadata"]["annotations"] = {"node.koordinator.sh/note": "kept"}
+    world.api.create_pod(asked)
+    await world.until(lambda: world.status("web")["phase"] == "Running")
+    info = main(world)
+    assert world.container("web")["containerID"] == f"containerd://{info.id}"
+    await world.until(lambda: len(lines(info)) >= len(world.tree.roots) + 2)
+    *groups, where, busybox = lines(info)
+    assert {line.split(":", 2)[2] for line in groups} == {f"/{info.cgroup}"}
+    assert info.cgroup.endswith(f"/kubepods/burstable/pod{info.pod_uid}/{info.id}")
+    assert where == "dir=/usr a=1 host=web pid=1"
+    assert busybox == "/bin/busybox"
+    if world.tree.version == 1:
+        values = {name: (world.tree.dir("cpu", info.cgroup) / name).read_text().strip()
+                  for name in ("cpu.shares", "cpu.cfs_quota_us")}  # fmt: skip
+        assert values == {"cpu.shares": "256", "cpu.cfs_quota_us": "150000"}
+        assert (world.tree.dir("memory", info.cgroup) / "memory.limit_in_bytes").read_text() == f"{64 << 20}\n"
+    (sandbox,) = [s for s in await cri.list_pod_sandbox() if s.metadata.uid == info.pod_uid]
+    assert sandbox.labels["koordinator.sh/qosClass"] == "BE"
+    assert sandbox.labels["io.kubernetes.pod.name"] == "web"
+    assert dict(sandbox.annotations) == {"node.koordinator.sh/note": "kept"}
+
+    world.api.delete_pod("web")
+    await world.until(lambda: world.api.pod("web") is None)
+    assert not world.tree.exists(info.cgroup.rpartition("/")[0])
+    await world.until(lambda: world.runtime.containers() == [])
+    async with asyncio.timeout(60):
+        while sandbox.id in {s.id for s in await cri.list_pod_sandbox()}:  # noqa: ASYNC110 - the last thing to go
+            await asyncio.sleep(0.02)
+
+
+async def test_ends_are_noticed_told_and_answered(world: World, pod: Callable[..., Any]) -> None:
+    containers = [
+        {"name": "done", "image": "busybox", "command": ["sh", "-c", "echo said; exit 3"]},
+        {"name": "missing", "image": "busybox", "command": ["no-such-program"]},
+        {"name": "none", "image": "localhost/absent:1", "command": ["sh"]},
+        {"name": "python", "image": "localhost/process:none",
+         "command": ["python3", "-c", "import os; print('host', os.access('/usr', os.W_OK))"]},
+    ]  # fmt: skip
+    world.api.create_pod(pod(containers=containers, restartPolicy="Never"))
+    states = {}
+
+    def over() -> bool:
+        nonlocal states
+        states = {one["name"]: one["state"] for one in world.status("web").get("containerStatuses", ())}
+        return all("terminated" in states.get(name, ()) for name in ("done", "missing", "python")) and (
+            states["none"].get("waiting", {}).get("reason") == "ErrImagePull"
+        )
+
+    await world.until(over)
+    assert states["done"]["terminated"]["exitCode"] == 3
+    assert states["done"]["terminated"]["reason"] == "Error"
+    assert lines(main(world, "done")) == ["said"]
+    assert states["missing"]["terminated"]["reason"] == "ContainerCannotRun"
+    assert "executable file not found" in states["missing"]["terminated"]["message"]
+    assert states["python"]["terminated"]["exitCode"] == 0
+    assert lines(main(world, "python")) == ["host False"]
+    assert "localhost/absent:1" in states["none"]["waiting"]["message"]
+
+
+async def test_probes_and_restarts_when_a_sandbox_was_killed(world: World, pod: Callable[..., Any]) -> None:
+    probe = {"exec": {"command": ["sh", "-c", "cat /proc/1/cmdline >&2; exit 1"]}, "periodSeconds": 1}
+    container = {"name": "main", "image": "busybox", "command": SLEEP, "readinessProbe": probe}
+    world.api.create_pod(pod(containers=[container], terminationGracePeriodSeconds=1))
+    await world.until(lambda: "Unhealthy" in world.events.reasons())
+    said = next(m for _, _, reason, m in world.events.all if reason == "Unhealthy")
+    assert "sleep" in said
+    (sandbox,) = pods(world)
+    for pid in world.tree.pids(sandbox.cgroup):
+        os.kill(pid, signal.SIGKILL)
+    await world.until(lambda: "SandboxChanged" in world.events.reasons())
+    await world.until(lambda: pods(world) and pods(world)[0].id != sandbox.id)
+    await world.until(lambda: main(world).attempt >= 1 and main(world).running)
+    (sandbox,) = pods(world)
+    assert (sandbox.attempt, sandbox.running) == (1, True)
+
+
+async def test_a_new_kubelet_finds_what_the_old_one_left(
+    world: World, pod: Callable[..., Any], containerd: Containerd, real_tree: CgroupTree, cri: CriClient
+) -> None:
+    containers = [
+        {"name": "stays", "image": "busybox", "command": SLEEP},
+        {
+            "name": "ends",
+            "image": "busybox",
+            "command": ["sh", "-c", "trap 'exit 7' TERM; while :; do sleep 0.1; done"],
+        },
+    ]
+    world.api.create_pod(pod(containers=containers, restartPolicy="Never", terminationGracePeriodSeconds=1))
+    await world.until(lambda: world.status("web")["phase"] == "Running")
+    before = {i.name: i for i in world.runtime.containers()}
+    await world.kubelet.stop()
+    await world.runtime.close()
+    await asyncio.sleep(0)  # the kubelet is away from here on
+    await cri.stop_container(before["ends"].id, 60)
+    await world.restart(runtime_of(containerd, real_tree))
+    after = {i.name: i for i in world.runtime.containers()}
+    for name in ("stays", "POD"):
+        assert (after[name].id, after[name].cgroup) == (before[name].id, before[name].cgroup)
+    assert after["stays"].log_path == before["stays"].log_path
+    await world.until(lambda: "terminated" in world.container("web", 1)["state"])
+    assert world.container("web", 1)["state"]["terminated"]["exitCode"] == 7
+    await world.runtime.kill(after["stays"].id)
+    await world.until(lambda: world.status("web")["phase"] == "Failed")
