@@ -21,41 +21,32 @@ IMAGE = "koordinator-py:latest"
 PORT = 10251
 
 _MODULE = "control.scheduler.manifests"
-_READ = ["get", "list", "watch"]
-_ALL = ["get", "list", "watch", "create", "update", "patch", "delete"]
+_READ = ["list", "watch"]
 
 RULES: list[Object] = [
     # what a scheduler decides by
     rule("", ["nodes", "namespaces", "services", "replicationcontrollers"], _READ),
     rule("apps", ["replicasets", "statefulsets"], _READ),
     rule("policy", ["poddisruptionbudgets"], _READ),
-    rule("", ["persistentvolumes", "persistentvolumeclaims"], [*_READ, "patch", "update"]),
     rule("storage.k8s.io", ["storageclasses", "csinodes", "csidrivers", "csistoragecapacities"], _READ),
-    rule("resource.k8s.io", ["deviceclasses", "resourceclaims", "resourceslices"], _READ),
-    # what it decides: bindings, annotations, conditions, victims of preemption
+    rule("slo.koordinator.sh", ["nodemetrics"], _READ),
+    rule("scheduling.koordinator.sh", ["clusternetworktopologies"], _READ),
+    # what it decides: bindings, annotations, conditions, victims of preemption, volumes, the state of gangs
     rule("", ["pods"], [*_READ, "patch", "delete"]),
-    rule("", ["pods/binding", "bindings"], ["create"]),
-    rule("", ["pods/status"], ["patch", "update"]),
-    rule("", ["nodes"], ["patch"]),
-    rule("", ["events"], ["create", "patch", "update"]),
-    rule("events.k8s.io", ["events"], ["create", "patch", "update"]),
-    # Koordinator's own
-    *(
-        rule(group, ["*"], _ALL)
-        for group in (
-            "slo.koordinator.sh",
-            "scheduling.koordinator.sh",
-            "config.koordinator.sh",
-            "topology.node.k8s.io",
-            "scheduling.sigs.k8s.io",
-        )
-    ),
+    rule("", ["pods/binding"], ["create"]),
+    rule("", ["pods/status"], ["patch"]),
+    rule("", ["persistentvolumes", "persistentvolumeclaims"], [*_READ, "patch"]),
+    rule("scheduling.sigs.k8s.io", ["podgroups"], [*_READ, "patch"]),
+    # what it tells
+    rule("", ["events"], ["create", "patch"]),
+    rule("scheduling.koordinator.sh", ["scheduleexplanations"], [*_READ, "delete"]),
+    rule("scheduling.koordinator.sh", ["scheduleexplanations/status"], ["patch"]),
 ]
-"""The ClusterRole."""
+"""The ClusterRole: a test holds it to what a scheduler does that is brought to do everything."""
 
 NAMESPACE_RULES: list[Object] = [
     rule("coordination.k8s.io", ["leases"], ["create"]),
-    rule("coordination.k8s.io", ["leases"], ["get", "patch", "update"], [SCHEDULER]),
+    rule("coordination.k8s.io", ["leases"], ["get", "patch"], [SCHEDULER]),
 ]
 """The Role in the scheduler's own namespace."""
 

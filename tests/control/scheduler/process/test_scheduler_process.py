@@ -17,7 +17,6 @@ from control.scheduler import manifests
 from koordlet.api.core import Lease, Node, Pod
 
 ROOT = Path(__file__).parents[4]
-USER = f"system:serviceaccount:koordinator-system:{manifests.ACCOUNT}"
 
 
 async def test_pods_are_placed_and_told_of(world: Any, scheduler: Any, until: Any) -> None:
@@ -189,21 +188,6 @@ async def test_a_lost_lease_ends_the_process_with_status_1(world: Any, scheduler
 
     await until(stolen)
     assert await running.task == 1
-
-
-async def test_it_asks_for_nothing_that_it_may_not(world: Any, scheduler: Any, until: Any) -> None:
-    await world.node("n1", cpu="1")
-    running = await scheduler()
-    await world.pod("a")
-    await world.pod("b")
-    await until(lambda: world.bound("a"))
-    await until(lambda: world.condition("b"))
-    await until(lambda: world.events("b"))
-    await running.stop()
-    lines = [json.loads(line) for line in world.audit.read_text().splitlines()]
-    ours = [line for line in lines if line["user"]["username"] == USER]
-    assert len(ours) > 20
-    assert [line["requestURI"] for line in ours if line["responseStatus"]["code"] == 403] == []
 
 
 async def run(*args: str) -> tuple[int, str]:

@@ -1,0 +1,140 @@
+"""The scheduler under its own roles: nothing it asks is refused, and nothing that is granted goes unused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from control.scheduler import explanations, manifests
+from control.scheduler.config.shipped import configuration
+from koordlet.api.core import Node, PersistentVolumeClaim
+
+USER = f"system:serviceaccount:koordinator-system:{manifests.ACCOUNT}"
+Right = tuple[str, str, str]
+
+
+def granted() -> set[Right]:
+    """(group, resource, verb) of all rules."""
+    return {
+        (group, resource, verb)
+        for rule in (*manifests.RULES, *manifests.NAMESPACE_RULES)
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def asked(audit: Path) -> Iterator[tuple[Right, int, str]]:
+    """What the scheduler asked for, with the answer."""
+    for line in map(json.loads, audit.read_text().splitlines()):
+        if line["user"]["username"] == USER and line["objectRef"].get("resource"):
+            ref = line["objectRef"]
+            resource = ref["resource"] + (f"/{ref['subresource']}" if ref.get("subresource") else "")
+            yield (ref.get("apiGroup", ""), resource, line["verb"]), line["responseStatus"]["code"], line["requestURI"]
+
+
+def unused(audit: Path, *, without: str = "") -> set[Right]:
+    used = {right for right, _, _ in asked(audit)}
+    return {right for right in granted() - used if right[2] != without}
+
+
+async def test_every_call_is_allowed_and_every_right_is_used(
+    world: Any, scheduler: Any, until: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(explanations, "SWEEP_SECONDS", 0.1)
+    monkeypatch.setattr(explanations, "AGAIN_SECONDS", 0.1)
+    given = configuration()
+    kind = {"apiVersion": given["apiVersion"], "kind": "CoschedulingArgs"}
+    close = {"name": "Coscheduling", "args": {**kind, "awareNetworkTopology": True}}
+    given["profiles"][0]["pluginConfig"].append(close)
+    path = world.tmp / "all.yaml"
+    path.write_text(yaml.safe_dump(given))
+    await world.node("n1", cpu="2")
+    running = await scheduler(f"--config={path}")
+    await everything(world, until)
+    try:
+        await until(lambda: not unused(world.audit, without="watch"))  # a watch is in the audit log when it ends
+    except TimeoutError:
+        pass  # said below
+    await running.stop()
+    await until(lambda: not any(verb == "watch" for _, _, verb in unused(world.audit)))
+    assert not unused(world.audit), "granted and never used"
+    assert {(right, uri) for right, code, uri in asked(world.audit) if code in (401, 403)} == set()
+    assert {right for right, _, _ in asked(world.audit)} <= granted()
+
+
+async def everything(world: Any, until: Any) -> None:
+    """Bring about all that a scheduler may want to write."""
+    await world.pod("a", cpu="1500m", terminationGracePeriodSeconds=0)
+    await until(lambda: world.bound("a"))
+    await gang(world, until)
+    # a failure that is told, and told again when something happened that did not help
+    await world.pod("late", cpu="1")
+    await until(lambda: world.condition("late"))
+    await until(lambda: world.events("late"))
+    await volumes(world, until)
+    kind = {"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "ScheduleExplanation"}
+    where = "/apis/scheduling.koordinator.sh/v1alpha1/namespaces/default/scheduleexplanations"
+    for name, spec in (("why", {}), ("over", {"ttl": "1s"})):
+        body = {**kind, "metadata": {"name": name}, "spec": {"questionObjectKey": "default/late", **spec}}
+        await world.admin.raw("POST", where, body=body)
+    # one that displaces others
+    classes = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    await world.apply({**classes, "metadata": {"name": "high"}, "value": 1000})
+    await world.pod("high", cpu="1900m", priorityClassName="high")
+    await until(lambda: world.bound("high"))
+    for number in range(8):  # each wakes it, if it has served its backoff by then
+        status = {"allocatable": {"cpu": f"{2000 + number}m", "memory": "16Gi", "pods": "110"}}
+        await world.admin.patch(Node, "n1", body={"status": status}, subresource="status")
+        if not unused(world.audit, without="watch") & {("", "events", "patch")}:
+            break
+        attempts = failures(world)
+        try:
+            await until(lambda before=attempts: failures(world) > before, 15)
+        except TimeoutError:
+            continue
+
+
+def failures(world: Any) -> int:
+    """Times that the failure of `late` was written down or told."""
+    return sum(right[1] in ("events", "pods/status") for right, _, _ in asked(world.audit))
+
+
+async def gang(world: Any, until: Any) -> None:
+    """Two pods of a PodGroup: annotations that are patched, and a status that follows."""
+    body = {"apiVersion": "scheduling.sigs.k8s.io/v1alpha1", "kind": "PodGroup", "metadata": {"name": "g"}}
+    path = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/podgroups"
+    await world.admin.raw("POST", path, body={**body, "spec": {"minMember": 2}})
+    for name in ("g1", "g2"):
+        await world.pod(name, cpu="10m", labels={"pod-group.scheduling.sigs.k8s.io": "g"})
+    await until(lambda: world.bound("g1", "g2"))
+
+
+async def volumes(world: Any, until: Any) -> None:
+    """A claim that takes a volume, and one for which a volume is made; who binds them is not the scheduler."""
+    late = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "volumeBindingMode": "WaitForFirstConsumer"}
+    for name, provisioner in (("static", "kubernetes.io/no-provisioner"), ("dynamic", "somebody")):
+        body = {**late, "metadata": {"name": name}, "provisioner": provisioner}
+        await world.admin.raw("POST", "/apis/storage.k8s.io/v1/storageclasses", body=body)
+    spec = {
+        "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "static",
+        "hostPath": {"path": "/nowhere"},
+    }  # fmt: skip
+    body = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv"}, "spec": spec}
+    await world.admin.raw("POST", "/api/v1/persistentvolumes", body=body)
+    for name in ("static", "dynamic"):
+        want = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+        claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}}
+        body = {**claim, "spec": {**want, "storageClassName": name}}
+        await world.admin.raw("POST", "/api/v1/namespaces/default/persistentvolumeclaims", body=body)
+        volume = {"name": "v", "persistentVolumeClaim": {"claimName": name}}
+        await world.pod(f"with-{name}", cpu="10m", volumes=[volume])
+    for name, right in (("static", "persistentvolumes"), ("dynamic", "persistentvolumeclaims")):
+        await until(lambda right=right: ("", right, "patch") not in unused(world.audit))
+        bound = {"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}, "spec": {"volumeName": "pv"}}
+        await world.admin.patch(PersistentVolumeClaim, name, "default", body=bound)
+    await until(lambda: world.bound("with-static"))
