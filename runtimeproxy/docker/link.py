@@ -176,8 +176,10 @@ class Link:
     def _client_data(self, data: bytes) -> None:
         if self._state is _State.RELAY:
             self._server.write(data)
-        elif self._state is _State.BODY and not self._inbox:
+        elif self._state is _State.BODY:  # nothing waits then; large uploads come through here
             self._pass_body(data)
+            if self._inbox:
+                self._pump()
         else:
             self._inbox += data
             self._pump()

@@ -41,7 +41,7 @@ def target(request: Request) -> Target | None:
         return None
     create, name, action = found.groups()
     if create:
-        return Target(Route.CREATE, parse_qs(query).get("name", [""])[-1])
+        return Target(Route.CREATE, parse_qs(query).get("name", [""])[0])
     if action:
         return Target(Route(action), unquote(name))
     return Target(Route.REMOVE, unquote(name)) if request.method == b"DELETE" else None

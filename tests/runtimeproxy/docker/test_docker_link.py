@@ -1,0 +1,505 @@
+"""A link between two transports of the test's own: any cutting of the streams, and every end they can come to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtimeproxy.docker import link as links
+from runtimeproxy.docker.http1 import Request
+from runtimeproxy.docker.link import Link, Refused
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+CREATE = b"POST /containers/create HTTP/1.1\r\nHost: docker\r\nContent-Length: 4\r\n\r\nbody"
+GET = b"GET /info HTTP/1.1\r\nHost: docker\r\n\r\n"
+
+
+class Wire(asyncio.Transport):
+    """Takes what a side writes."""
+
+    def __init__(self, gone: Callable[[], bool] = lambda: False) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.ended = self.closed = self.paused = False
+
+    def write(self, data: Any) -> None:
+        assert not self.closed and not self.ended
+        self.written += data
+
+    def write_eof(self) -> None:
+        self.ended = True
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None:
+        assert not self.paused
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        assert self.paused
+        self.paused = False
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+
+class Around:
+    """An exchange that answers as the test says."""
+
+    def __init__(self, decide: Callable[[bytes], bytes]) -> None:
+        self.decide = decide
+        self.go = asyncio.Event()
+        self.go.set()
+        self.bodies: list[bytes] = []
+        self.answers: list[tuple[int, bytes]] = []
+        self.losses = 0
+
+    async def before(self, body: bytes) -> bytes:
+        self.bodies.append(body)
+        await self.go.wait()
+        return self.decide(body)
+
+    def answered(self, status: int, body: bytes) -> None:
+        self.answers.append((status, body))
+
+    def lost(self) -> None:
+        self.losses += 1
+
+
+class Pair:
+    """A link with a wire on each side. Requests to /containers/create are held."""
+
+    def __init__(self, decide: Callable[[bytes], bytes] = lambda body: body) -> None:
+        self.client, self.server = Wire(), Wire()
+        self.around = Around(decide)
+        self.unhooked_for: list[str] = []
+        self.closed = 0
+        self.link = Link(self._connect, self, self._closed)
+        self.backend: asyncio.Protocol | None = None
+        self.link.client.connection_made(self.client)
+
+    async def _connect(self, side: asyncio.Protocol) -> None:
+        self.backend = side
+        side.connection_made(self.server)
+
+    def _closed(self, link: Link) -> None:
+        self.closed += 1
+
+    def exchange(self, request: Request) -> Around | None:
+        return self.around if request.target == b"/containers/create" else None
+
+    def unhooked(self, reason: str) -> None:
+        self.unhooked_for.append(reason)
+
+    async def say(self, data: bytes) -> None:
+        """As the client."""
+        self.link.client.data_received(data)
+        await settle()
+
+    async def answer(self, data: bytes) -> None:
+        """As dockerd."""
+        assert self.backend is not None
+        self.backend.data_received(data)  # type: ignore[attr-defined]
+        await settle()
+
+
+async def settle() -> None:
+    """Let the link's task go as far as it can; nothing here waits for a clock or a socket."""
+    for _ in range(6):
+        await asyncio.sleep(0)
+
+
+async def ready(decide: Callable[[bytes], bytes] = lambda body: body) -> Pair:
+    pair = Pair(decide)
+    await settle()
+    return pair
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(test())
+
+
+# -- any cutting
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> tuple[bytes, bytes]:
+    """Framing fields and the bytes of a body."""
+    payload = draw(st.binary(max_size=30))
+    match draw(st.sampled_from(["none", "length", "chunked"])):
+        case "none":
+            return b"", b""
+        case "length":
+            return b"Content-Length: %d\r\n" % len(payload), payload
+    chunks = b"%x\r\n%s\r\n" % (len(payload), payload) if payload else b""
+    return b"Transfer-Encoding: chunked\r\n", chunks + b"0\r\n\r\n"
+
+
+@st.composite
+def exchanges(draw: st.DrawFn) -> tuple[bytes, bytes]:
+    """A request and an answer to it."""
+    method = draw(st.sampled_from([b"GET", b"POST", b"HEAD", b"DELETE"]))
+    target = draw(st.sampled_from([b"/info", b"/containers/create"]))
+    fields, body = draw(bodies())
+    request = b"%s %s HTTP/1.1\r\nHost: docker\r\n%s\r\n%s" % (method, target, fields, body)
+    interim = draw(st.sampled_from([b"", b"HTTP/1.1 102 Processing\r\n\r\n"]))
+    fields, body = draw(bodies())
+    if not fields:
+        return request, interim + b"HTTP/1.1 204 No Content\r\n\r\n"
+    answer = b"HTTP/1.1 200 OK\r\n%s\r\n%s" % (fields, b"" if method == b"HEAD" else body)
+    return request, interim + answer
+
+
+def cut(data: bytes, draw: Callable[[st.SearchStrategy[list[int]]], list[int]]) -> list[bytes]:
+    places = sorted(draw(st.lists(st.integers(0, len(data)), max_size=8)))
+    pieces = [data[low:high] for low, high in zip([0, *places], [*places, len(data)], strict=True)]
+    return [piece for piece in pieces if piece]
+
+
+@settings(max_examples=150)
+@given(st.lists(exchanges(), min_size=1, max_size=4), st.booleans(), st.data())
+def test_every_byte_passes_however_the_streams_are_cut(
+    talk: list[tuple[bytes, bytes]], pipelined: bool, data: st.DataObject
+) -> None:
+    async def test() -> None:
+        pair = await ready()
+        asked, answered = b"", b""
+        if pipelined:
+            for piece in cut(b"".join(request for request, _ in talk), data.draw):
+                await pair.say(piece)
+        for request, answer in talk:
+            if not pipelined:
+                for piece in cut(request, data.draw):
+                    await pair.say(piece)
+            asked, answered = asked + request, answered + answer
+            assert bytes(pair.server.written) == asked  # and no byte of the next one, before the answer
+            for piece in cut(answer, data.draw):
+                await pair.answer(piece)
+        assert bytes(pair.client.written) == answered and bytes(pair.server.written) == asked
+        held = [request for request, _ in talk if b"/containers/create" in request]
+        assert len(pair.around.bodies) == len(pair.around.answers) == len(held)
+        assert not pair.link.busy and not pair.unhooked_for and not pair.around.losses
+
+    run(test)
+
+
+@given(bodies(), bodies(), st.data())
+def test_a_rewritten_body_is_what_dockerd_gets(
+    sent: tuple[bytes, bytes], answered: tuple[bytes, bytes], data: st.DataObject
+) -> None:
+    async def test() -> None:
+        pair = await ready(lambda body: b"new " + body)
+        request = b"POST /containers/create HTTP/1.1\r\nHost: docker\r\n%s\r\n%s" % sent
+        for piece in cut(request + GET, data.draw):
+            await pair.say(piece)
+        body = b"new " + pair.around.bodies[0]
+        head = b"POST /containers/create HTTP/1.1\r\nHost: docker\r\nContent-Length: %d\r\n\r\n" % len(body)
+        assert bytes(pair.server.written) == head + body
+        await pair.answer(OK)
+        assert bytes(pair.server.written) == head + body + GET
+
+    run(test)
+
+
+@given(st.binary(min_size=1, max_size=80), st.binary(max_size=40), st.data())
+def test_garbage_passes_too(said: bytes, answered: bytes, data: st.DataObject) -> None:
+    async def test() -> None:
+        pair = await ready()
+        said_all = b"\x00 " + said + b"\r\n\r\n"
+        for piece in cut(said_all, data.draw):
+            await pair.say(piece)
+        await pair.answer(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n" + answered)
+        assert bytes(pair.server.written) == said_all
+        assert bytes(pair.client.written).endswith(b"\r\n\r\n" + answered)
+        assert pair.unhooked_for == ["unreadable"]
+
+    run(test)
+
+
+# -- held calls
+
+
+async def test_an_answer_is_stored_before_the_client_has_it() -> None:
+    pair = await ready()
+    await pair.say(CREATE)
+    seen: list[bytes] = []
+    pair.around.answered = lambda status, body: seen.append(bytes(pair.client.written))  # type: ignore[method-assign]
+    await pair.answer(OK[:-1])
+    assert seen == []
+    await pair.answer(OK[-1:])
+    assert seen == [OK[:-1]] and bytes(pair.client.written) == OK
+
+
+async def test_a_refused_call_never_reaches_dockerd_and_the_connection_goes_on() -> None:
+    def refuse(body: bytes) -> bytes:
+        raise Refused("hook server err: no")
+
+    pair = await ready(refuse)
+    await pair.say(CREATE + GET)
+    assert bytes(pair.server.written) == GET
+    assert bytes(pair.client.written).endswith(b'{"message":"hook server err: no"}\n')
+    assert pair.around.losses == 1 and not pair.around.answers
+    await pair.answer(OK)
+    assert bytes(pair.client.written).endswith(OK) and not pair.client.closed
+
+
+async def test_a_refused_last_call_closes_the_connection() -> None:
+    def refuse(body: bytes) -> bytes:
+        raise Refused("no")
+
+    pair = await ready(refuse)
+    await pair.say(CREATE.replace(b"Host: docker", b"Connection: close"))
+    assert b"Connection: close" in pair.client.written and pair.client.closed and pair.server.closed
+    assert pair.closed == 1
+
+
+async def test_a_mistake_of_ours_lets_the_call_pass(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(body: bytes) -> bytes:
+        raise ZeroDivisionError("on purpose")
+
+    pair = await ready(fail)
+    await pair.say(CREATE)
+    assert bytes(pair.server.written) == CREATE and pair.unhooked_for == ["error"]
+    await pair.answer(OK)
+    assert bytes(pair.client.written) == OK and pair.around.losses == 1 and not pair.around.answers
+
+
+async def test_who_waits_for_continue_gets_one_once() -> None:
+    pair = await ready()
+    head, _, body = CREATE.partition(b"\r\n\r\n")
+    head += b"\r\nExpect: 100-continue\r\n\r\n"
+    await pair.say(head)
+    assert bytes(pair.client.written) == b"HTTP/1.1 100 Continue\r\n\r\n" and not pair.server.written
+    await pair.say(body)
+    assert bytes(pair.server.written) == head + body
+    await pair.answer(b"HTTP/1.1 100 Continue\r\n\r\n" + OK)
+    assert bytes(pair.client.written) == b"HTTP/1.1 100 Continue\r\n\r\n" + OK
+
+
+async def test_continue_of_a_call_that_is_not_held_is_dockerds() -> None:
+    pair = await ready()
+    head = GET[:-2] + b"Expect: 100-continue\r\nContent-Length: 1\r\n\r\n"
+    await pair.say(head)
+    assert bytes(pair.server.written) == head and not pair.client.written
+    await pair.answer(b"HTTP/1.1 100 Continue\r\n\r\n")
+    assert bytes(pair.client.written) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    await pair.say(b"x")
+    await pair.answer(OK)
+    assert bytes(pair.client.written).endswith(OK) and not pair.link.busy
+
+
+async def test_a_body_too_long_to_hold_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "MAX_HELD", 1000)
+    pair = await ready()
+    request = CREATE[:-4].replace(b"Content-Length: 4", b"Content-Length: 3000") + b"x" * 3000
+    for at in range(0, len(request), 100):
+        await pair.say(request[at : at + 100])
+    assert bytes(pair.server.written) == request and pair.unhooked_for == ["body"]
+    await pair.answer(OK)
+    await pair.say(GET)
+    assert bytes(pair.server.written) == request + GET
+
+
+async def test_an_answer_before_the_whole_request() -> None:
+    pair = await ready()
+    await pair.say(CREATE.replace(b"/containers/create", b"/build")[:-4])
+    await pair.answer(OK)
+    assert bytes(pair.client.written) == OK
+    await pair.say(b"body" + GET)
+    assert bytes(pair.server.written).endswith(b"body" + GET)
+
+
+async def test_a_broken_chunk_in_a_held_body_is_dockerds_to_judge() -> None:
+    pair = await ready()
+    request = b"POST /containers/create HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\nnonsense\r\nmore"
+    await pair.say(request)
+    assert bytes(pair.server.written) == request and pair.around.losses == 1 and not pair.around.bodies
+
+
+# -- streams
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(b"HTTP/1.1 101 UPGRADED\r\nUpgrade: tcp\r\nConnection: Upgrade\r\n\r\n", id="upgrade"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.docker.raw-stream\r\n\r\n", id="raw-stream"),
+    ],
+)
+async def test_a_hijacked_connection_is_bytes_both_ways(answer: bytes) -> None:
+    pair = await ready()
+    attach = b"POST /containers/abc/attach?stdin=1 HTTP/1.1\r\nUpgrade: tcp\r\nConnection: Upgrade\r\n\r\n"
+    await pair.say(attach + b"early")
+    assert bytes(pair.server.written) == attach  # dockerd would lose what comes before it hijacks
+    await pair.answer(answer + b"\x01\x00\x00\x00")
+    assert bytes(pair.server.written) == attach + b"early"
+    await pair.say(CREATE)  # may well be what somebody types
+    await pair.answer(b"HTTP/1.1 nothing")
+    assert bytes(pair.server.written) == attach + b"early" + CREATE and not pair.around.bodies
+    assert bytes(pair.client.written) == answer + b"\x01\x00\x00\x00HTTP/1.1 nothing"
+    assert not pair.link.busy
+
+
+async def test_a_reader_that_waits_makes_the_other_side_wait() -> None:
+    pair = await ready()
+    await pair.say(GET)
+    pair.link.client.pause_writing()
+    assert pair.server.paused
+    pair.link.client.resume_writing()
+    assert not pair.server.paused
+
+
+async def test_a_client_that_pipelines_without_end_is_read_no_further() -> None:
+    pair = await ready()
+    many = GET * (links.MAX_WAITING // len(GET) + 2)
+    await pair.say(many)
+    assert pair.client.paused and bytes(pair.server.written) == GET
+    for _ in range(many.count(b"GET")):
+        await pair.answer(OK)
+    assert not pair.client.paused and bytes(pair.server.written) == many
+
+
+async def test_what_a_client_says_before_dockerd_is_connected_is_kept() -> None:
+    pair = Pair()
+    pair.link.client.data_received(GET)
+    assert not pair.server.written
+    await settle()
+    assert bytes(pair.server.written) == GET
+
+
+# -- ends
+
+
+@pytest.fixture
+def gone(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """What the kernel would say of the peer that ended."""
+
+    def say(closed: bool) -> None:
+        monkeypatch.setattr(links.Side, "peer_gone", lambda side: closed)
+
+    return say
+
+
+@pytest.mark.parametrize(
+    ("said", "passed"),
+    [
+        pytest.param(b"", b"", id="idle"),
+        pytest.param(GET, GET, id="answer-due"),
+        pytest.param(GET[:9], GET[:9], id="torn-head"),
+        pytest.param(GET + GET[:9], GET, id="torn-next-head"),
+        pytest.param(CREATE[:-1], CREATE[:-1], id="torn-held-body"),
+    ],
+)
+async def test_a_half_closed_client_is_half_closed_for_dockerd(
+    gone: Callable[[bool], None], said: bytes, passed: bytes
+) -> None:
+    gone(False)
+    pair = await ready()
+    if said:
+        await pair.say(said)
+    pair.link.client.eof_received()
+    assert bytes(pair.server.written) == passed
+    if said == GET + GET[:9]:
+        assert not pair.server.ended
+        await pair.answer(OK)
+        assert bytes(pair.server.written) == said
+    assert pair.server.ended and not pair.server.closed and not pair.client.closed
+    await pair.answer(OK)
+    assert bytes(pair.client.written).endswith(OK)
+
+
+async def test_a_half_closed_client_still_gets_its_held_call(gone: Callable[[bool], None]) -> None:
+    gone(False)
+    pair = await ready()
+    pair.around.go.clear()
+    await pair.say(CREATE)
+    pair.link.client.eof_received()
+    assert not pair.server.ended and pair.link.busy
+    pair.around.go.set()
+    await settle()
+    assert bytes(pair.server.written) == CREATE and pair.server.ended
+    await pair.answer(OK)
+    assert bytes(pair.client.written) == OK and pair.around.answers == [(200, b"ok")]
+
+
+async def test_a_client_that_left_takes_its_held_call_along(gone: Callable[[bool], None]) -> None:
+    gone(True)
+    pair = await ready()
+    pair.around.go.clear()
+    await pair.say(CREATE)
+    pair.link.client.eof_received()
+    pair.around.go.set()
+    await settle()
+    assert not pair.server.written and pair.server.closed and pair.client.closed
+    assert pair.around.losses == 1 and pair.closed == 1
+
+
+async def test_dockerds_end_is_the_clients(gone: Callable[[bool], None]) -> None:
+    gone(True)
+    pair = await ready()
+    await pair.say(CREATE)
+    await pair.answer(OK[:20])
+    assert pair.backend is not None
+    pair.backend.eof_received()  # type: ignore[attr-defined]
+    assert bytes(pair.client.written) == OK[:20]  # torn as it came
+    assert pair.client.closed and pair.around.losses == 1 and not pair.around.answers
+
+
+async def test_dockerds_half_close_leaves_the_clients_half(gone: Callable[[bool], None]) -> None:
+    gone(False)
+    pair = await ready()
+    await pair.say(GET)
+    await pair.answer(b"HTTP/1.1 101 UPGRADED\r\n\r\nlast words")
+    assert pair.backend is not None
+    pair.backend.eof_received()  # type: ignore[attr-defined]
+    assert pair.client.ended and not pair.client.closed
+    await pair.say(b"still talking")
+    assert bytes(pair.server.written).endswith(b"still talking")
+
+
+async def test_a_lost_connection_ends_both(gone: Callable[[bool], None]) -> None:
+    pair = await ready()
+    pair.link.client.connection_lost(ConnectionResetError())
+    assert pair.server.closed and pair.closed == 1
+    assert pair.backend is not None
+    pair.backend.connection_lost(None)
+    assert pair.closed == 1
+
+
+async def test_a_client_is_closed_when_dockerd_is_not_there() -> None:
+    client = Wire()
+    closed: list[Link] = []
+
+    async def refuse(side: asyncio.Protocol) -> None:
+        raise ConnectionRefusedError
+
+    link = Link(refuse, Pair(), closed.append)
+    link.client.connection_made(client)
+    await settle()
+    assert client.closed and closed == [link]
+
+
+async def test_an_answer_nobody_asked_for_passes(gone: Callable[[bool], None]) -> None:
+    gone(True)
+    pair = await ready()
+    await pair.answer(b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+    assert pair.client.written.startswith(b"HTTP/1.1 408") and not pair.link.busy
+
+
+async def test_an_answer_while_the_hook_is_asked_is_not_the_calls() -> None:
+    pair = await ready()
+    pair.around.go.clear()
+    await pair.say(CREATE)
+    await pair.answer(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
+    assert not pair.around.answers
+    pair.around.go.set()
+    await settle()
+    assert bytes(pair.server.written) == CREATE and pair.around.losses == 1
