@@ -183,7 +183,7 @@ def test_every_file_of_the_registry_that_exists_is_readable(kernel_fs, cgroup_ch
 def test_vanished_and_recreated_with_the_same_name(kernel_fs, cgroup_child, burner):
     child = cgroup_child()
     burning = burner(child)
-    time.sleep(0.1)
+    until(lambda: kernel_fs.cpu_usage(child.dir) > 0)
     kernel_fs.cache.begin_tick()
     assert kernel_fs.cpu_usage(child.dir) > 0
     old = kernel_fs.cgroup_id(child.dir)

@@ -154,8 +154,7 @@ async def test_graceful_deletion_waits_for_the_process(cluster: Cluster) -> None
     script = "trap 'sleep 0.5; exit 0' TERM; while :; do sleep 0.1; done"
     await cluster.create("slow", ["sh", "-c", script])
     await cluster.until(cluster.pod_path("slow"), phase("Running"))
-    await cluster.client.raw("DELETE", cluster.pod_path("slow"))
-    deleting = await cluster.get(cluster.pod_path("slow"))
+    deleting = json.loads(await cluster.client.raw("DELETE", cluster.pod_path("slow")))
     assert deleting["metadata"]["deletionTimestamp"]
     await cluster.until(cluster.pod_path("slow"), lambda found: found is None)
 
