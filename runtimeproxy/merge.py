@@ -59,12 +59,14 @@ def _with_numbers(base: LinuxContainerResources, over: LinuxContainerResources) 
     if over.cpu_quota != 0:  # -1 is unlimited
         result.cpu_quota = over.cpu_quota
     result.unified.update(over.unified)
-    if 0 < result.memory_swap_limit_in_bytes < result.memory_limit_in_bytes and (
-        result.memory_swap_limit_in_bytes == base.memory_swap_limit_in_bytes
-        and result.memory_limit_in_bytes != base.memory_limit_in_bytes
-    ):  # only memory was raised, and no kernel takes a limit of both below that of one
+    if 0 < result.memory_swap_limit_in_bytes < result.memory_limit_in_bytes and _limits(result) != _limits(base):
+        # One of both was changed, and no kernel takes a limit of memory and swap below that of memory.
         result.memory_swap_limit_in_bytes = result.memory_limit_in_bytes
     return result
+
+
+def _limits(resources: LinuxContainerResources) -> tuple[int, int]:
+    return resources.memory_limit_in_bytes, resources.memory_swap_limit_in_bytes
 
 
 def variables(envs: Iterable[KeyValue]) -> dict[str, str]:
