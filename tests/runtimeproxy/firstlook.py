@@ -1,0 +1,301 @@
+"""A node whose containers tell what they find: a runtime, koordlet, what is under test in between; and the kubelet,
+played by the test.
+
+All of it sees one group of ours as its cgroup root, containerd and its containers too: a mount namespace shows that
+group at /sys/fs/cgroup. So paths are a real node's (/kubepods/…) and nothing else on the machine is touched. A
+container's program writes, from its first instructions on and for ever, its own cgroup's values with the time of the
+machine's clock (seconds since boot). cgroup v1 only: the values are read by their names there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from control.standalone.kubelet.cgroups import CgroupTree
+from control.standalone.kubelet.criclient import CriClient
+from koordlet.api.hooks.api_pb2 import LinuxContainerResources
+from koordlet.system.naming import CgroupDriver, KubeQOS, pod_dir, qos_dir
+from tests.koordlet.process import conftest as lab
+from tests.koordlet.process.cluster import NODE
+from tests.koordlet.process.fleet import MIB, Pod, PodSpec, quota, shares
+from tests.runtimes.daemons import Daemon, until
+from tests.runtimes.pods import container_config, sandbox_config
+
+CGROUPS = Path("/sys/fs/cgroup")
+FILES = ("cpu/cpu.shares", "cpu/cpu.cfs_quota_us", "cpuset/cpuset.cpus", "memory/memory.limit_in_bytes")
+POD_FILES = ("cpu/cpu.shares", "cpu/cpu.cfs_quota_us", "cpu/cpu.idle", "memory/memory.limit_in_bytes")
+PROGRAM = """
+look() {
+  read -r a </sys/fs/cgroup/cpu/cpu.shares; read -r b </sys/fs/cgroup/cpu/cpu.cfs_quota_us
+  read -r c </sys/fs/cgroup/cpuset/cpuset.cpus; read -r d </sys/fs/cgroup/memory/memory.limit_in_bytes
+  read -r now rest </proc/uptime
+  echo "look $now $a $b $c $d"
+}
+look
+while :; do sleep 0.2; look; done
+"""
+_serial = itertools.count()
+T = TypeVar("T")
+
+
+class Values(NamedTuple):
+    """Of one container's group, as the kernel writes them."""
+
+    shares: str
+    quota: str
+    cpus: str
+    memory: str
+
+
+class Look(NamedTuple):
+    """`at`: seconds since boot."""
+
+    at: float
+    values: Values
+
+
+class Ground:
+    """Our group in every hierarchy, for a `View` with `scratch`; its `commands` show the group to runtimes as well."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.groups = CgroupTree.discover(CGROUPS)
+        assert self.groups.version == 1, "containers are asked for v1's files"
+        self.top = f"koord-process-{os.getpid()}-look{next(_serial)}"
+        self.groups.create(self.top)
+        self.roots = {name: self.groups.roots[name] for name in lab.HIERARCHIES}
+        self.commands = tuple(self._showing(scratch))
+
+    def _showing(self, scratch: Path) -> Iterator[str]:
+        """In the view: our group in the place of each hierarchy. runc goes by the first mounts that it finds listed, so
+        the hierarchies leave that namespace, and what the view shows koordlet is mounted last."""
+        for name in self.roots:
+            yield f"umount {scratch}/cgroup/{name}"
+        yield f"mkdir {scratch}/aside"
+        for root in {one.resolve() for one in self.groups.roots.values()}:
+            yield f"mount --bind {root / self.top} {scratch}/aside"
+            yield f"umount {root}"
+            yield f"mount --move {scratch}/aside {root}"
+        for name, root in self.roots.items():
+            yield f"mount --bind {root} {scratch}/cgroup/{name}"
+
+    def mkdir(self, directory: str) -> None:
+        self.groups.create(f"{self.top}/{directory}")
+
+    def write(self, directory: str, file: str, text: str) -> None:
+        self._path(directory, file).write_text(text)
+
+    def read(self, directory: str) -> dict[str, str]:
+        """A pod's own settings."""
+        return {file: self._path(directory, file).read_text().strip() for file in POD_FILES}
+
+    def _path(self, directory: str, file: str) -> Path:
+        controller, name = file.split("/")
+        return self.groups.dir(controller, f"{self.top}/{directory}") / name
+
+    def remove(self) -> None:
+        until(lambda: self.groups.kill(self.top), "nobody is left in our group")
+        until(lambda: self.groups.remove(self.top), "our group goes")
+
+
+@dataclass
+class RunningPod:
+    """A pod that the test, as its kubelet, has had made."""
+
+    spec: PodSpec
+    uid: str
+    dir: str
+    sandbox: str = ""
+    config: Any = None
+    containers: dict[str, str] = field(default_factory=dict)
+    """Name -> id."""
+    attempts: dict[str, int] = field(default_factory=dict)
+
+    def manifest(self) -> dict[str, Any]:
+        """As the kubelet shows it: containers with the ids that they have by now."""
+        hashes = tuple(self.containers.get(f"c{place}", "") for place in range(len(self.spec.containers)))
+        found = Pod(self.spec, self.uid, self.dir, hashes, (), "").manifest(NODE)
+        status = found["status"]
+        status["containerStatuses"] = [one for one in status["containerStatuses"] if self.containers.get(one["name"])]
+        return found
+
+
+class Pods:
+    """The pods of a kubelet's /pods; what a `Scene` calls its fleet."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.tree, self.shown = ground, list[RunningPod]()
+        for qos in KubeQOS:
+            ground.mkdir(qos_dir(CgroupDriver.CGROUPFS, qos))
+
+    def manifests(self, _node: str) -> list[dict[str, Any]]:
+        return [pod.manifest() for pod in self.shown]
+
+    def close(self) -> None:
+        """Containers are their runtime's."""
+
+
+class Kubelet:
+    """Makes pods' directories and asks a runtime at `socket` for their sandboxes and containers."""
+
+    def __init__(self, ground: Ground, folder: Path, socket: Path) -> None:
+        self._ground, self._folder, self.socket = ground, folder, socket
+
+    def admit(self, spec: PodSpec) -> RunningPod:
+        """The pod's directory, with what the kubelet sets there."""
+        uid = str(uuid.uuid4())
+        pod = RunningPod(spec, uid, pod_dir(CgroupDriver.CGROUPFS, spec.kube, uid))
+        self._ground.mkdir(pod.dir)
+        needs = spec.containers
+        self._ground.write(pod.dir, "cpu/cpu.shares", str(shares(sum(need.cpu[0] or 0 for need in needs))))
+        limits = [need.cpu[1] for need in needs]
+        if None not in limits:
+            self._ground.write(pod.dir, "cpu/cpu.cfs_quota_us", str(quota(sum(limit or 0 for limit in limits))))
+        limits = [need.memory[1] for need in needs]
+        if None not in limits:
+            amount = sum(limit or 0 for limit in limits) * MIB
+            self._ground.write(pod.dir, "memory/memory.limit_in_bytes", str(amount))
+        return pod
+
+    def sandbox(self, pod: RunningPod) -> None:
+        labels = {"koordinator.sh/qosClass": pod.spec.qos}
+        pod.config = sandbox_config(
+            f"/{pod.dir}", name=pod.spec.name, uid=pod.uid, labels=labels, annotations=pod.spec.annotations
+        )
+        pod.config.log_directory = str(self._folder)
+        pod.sandbox = self._ask(lambda client: client.run_pod_sandbox(pod.config))
+
+    def start(self, pod: RunningPod, name: str) -> None:
+        """Its next attempt at the container `name` (c0, c1, …)."""
+        pod.attempts[name] = pod.attempts.get(name, -1) + 1
+        config = container_config(
+            "/bin/sh", "-c", PROGRAM, name=name, resources=self.resources(pod, name), attempt=pod.attempts[name]
+        )
+        config.log_path = self._log(pod, name).name
+
+        async def made(client: CriClient) -> str:
+            container = await client.create_container(pod.sandbox, config, pod.config)
+            await client.start_container(container)
+            return container
+
+        pod.containers[name] = self._ask(made)
+
+    def run(self, *specs: PodSpec) -> list[RunningPod]:
+        """All of it."""
+        pods = [self.admit(spec) for spec in specs]
+        for pod in pods:
+            self.sandbox(pod)
+            for place in range(len(pod.spec.containers)):
+                self.start(pod, f"c{place}")
+        return pods
+
+    @staticmethod
+    def resources(pod: RunningPod, name: str) -> LinuxContainerResources:
+        """What a kubelet asks for."""
+        need = pod.spec.containers[int(name[1:])]
+        return LinuxContainerResources(
+            cpu_period=100_000,
+            cpu_quota=0 if need.cpu[1] is None else quota(need.cpu[1]),
+            cpu_shares=shares(need.cpu[0] or 0),
+            memory_limit_in_bytes=0 if need.memory[1] is None else need.memory[1] * MIB,
+        )
+
+    def update(self, pod: RunningPod, name: str) -> None:
+        """The kubelet asks for the same again, as its CPU manager and a resize do."""
+        resources = self.resources(pod, name)
+        self._ask(lambda client: client.update_container_resources(pod.containers[name], resources))
+
+    def restart(self, pod: RunningPod, name: str) -> None:
+        """A new attempt in the place of a stopped one."""
+        self._ask(lambda client: client.stop_container(pod.containers[name]))
+        self._ask(lambda client: client.remove_container(pod.containers[name]))
+        self.start(pod, name)
+
+    def end(self, pod: RunningPod) -> None:
+        self._ask(lambda client: client.stop_pod_sandbox(pod.sandbox))
+        self._ask(lambda client: client.remove_pod_sandbox(pod.sandbox))
+
+    def looks(self, pod: RunningPod, name: str, more_than: int = 0) -> list[Look]:
+        """What the container's attempt saw, once that is more than so many looks."""
+
+        def enough() -> list[Look]:
+            found = self._looks(pod, name)
+            return found if len(found) > more_than else []
+
+        found: list[Look] = until(enough, f"more than {more_than} looks of {pod.spec.name}/{name}")
+        return found
+
+    def _looks(self, pod: RunningPod, name: str) -> list[Look]:
+        log = self._log(pod, name)
+        lines = log.read_text().splitlines(keepends=True) if log.exists() else []
+        words = [line.split()[4:] for line in lines if line.endswith("\n") and " look " in line]
+        return [Look(float(at), Values(*values)) for at, *values in words]
+
+    def _log(self, pod: RunningPod, name: str) -> Path:
+        return self._folder / f"{pod.uid}-{name}-{pod.attempts[name]}.log"
+
+    def _ask(self, do: Callable[[CriClient], Awaitable[T]]) -> T:
+        async def asked() -> T:
+            async with CriClient(str(self.socket)) as client:
+                return await do(client)
+
+        return asyncio.run(asked())
+
+
+def within(view: Any, daemon: Daemon) -> None:
+    """Have the runtime start inside the view."""
+    argv = daemon.argv
+    daemon.argv = lambda: view.enter(argv())  # type: ignore[method-assign]
+
+
+class Proxy:
+    """A koord-runtime-proxy in front of `backend`; it can be killed and started again."""
+
+    def __init__(self, folder: Path, backend: Path, registrations: Path) -> None:
+        self.socket, self._log = folder / "proxy.sock", folder / "proxy.log"
+        self._command = [
+            sys.executable, "-m", "runtimeproxy", f"--koord-runtimeproxy-endpoint={self.socket}",
+            f"--remote-runtime-service-endpoint={backend}", f"--hook-server-dir={registrations}",
+            "--hook-timeout=100s", "--metrics-addr=",
+        ]  # fmt: skip
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, environment: Mapping[str, str] = os.environ) -> None:
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=log, env=dict(environment))
+        until(self._serves, "the proxy serves")
+
+    def _serves(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, f"the proxy ended: {self._log.read_text()[-2000:]}"
+        if not self.socket.exists():
+            return False
+
+        async def version() -> bool:
+            async with CriClient(str(self.socket)) as client:
+                return bool(await client.version(5))
+
+        try:
+            return asyncio.run(version())
+        except Exception:  # noqa: BLE001 - not yet; the caller's patience ends
+            return False
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+def uptime() -> float:
+    """Now, by the clock that containers read."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,0 +1,240 @@
+"""What the specification promises is there when a container executes its first instruction: by the proxy in front of
+Debian's containerd, by NRI in one that has it; and koordlet's strategies alone come to the same values.
+
+One koordlet process with its hook server, its NRI plugin and its strategies. Pods of every class are made on each of
+the three ways, with sidecars; containers are updated and restarted, the proxy killed in between. Until a container's
+first look has been read the kubelet has not shown its id to koordlet: nobody but a hook can have set what it saw.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordlet.system.cpuset import CPUSet
+from koordlet.system.naming import KubeQOS
+from tests.koordlet.process import conftest as lab
+from tests.koordlet.process.fleet import MIB, Need, PodSpec
+from tests.koordlet.process.scene import Scene
+from tests.runtimeproxy.firstlook import Ground, Kubelet, Look, Pods, Proxy, RunningPod, Values, uptime, within
+from tests.runtimes.daemons import Containerd, until
+from tests.runtimes.nri import NRIContainerd
+
+pytestmark = pytest.mark.runtime
+
+ALL = CPUSet(os.sched_getaffinity(0))
+LAST = max(ALL)
+SHARED = str(ALL - {LAST})
+PINNED = {"scheduling.koordinator.sh/resource-status": json.dumps({"cpuset": str(LAST)})}
+BATCH = (
+    Need(batch_cpu=(500, 500), batch_memory=(64, 64)),
+    Need(batch_cpu=(250, 250), batch_memory=(32, 32)),
+)
+EXTENDED = {
+    "node.koordinator.sh/extended-resource-spec": json.dumps(
+        {"containers": {f"c{place}": need.resources() for place, need in enumerate(BATCH)}}
+    )
+}
+ONE = Need(cpu=(1000, 1000), memory=(64, 64))
+OWN = (
+    PodSpec("lse", KubeQOS.GUARANTEED, "LSE", (ONE,), PINNED),
+    PodSpec("lsr", KubeQOS.GUARANTEED, "LSR", (ONE,), PINNED),
+)
+"""Pods with CPUs of their own: nobody else may be given these."""
+OTHERS = (
+    PodSpec("ls", KubeQOS.BURSTABLE, "LS", (Need((500, 1000), (32, 64)), Need((100, 200), (16, 32)))),
+    PodSpec("be", KubeQOS.BESTEFFORT, "BE", BATCH, EXTENDED),
+)
+WANTED = {
+    ("lse", "c0"): Values("1024", "-1", str(LAST), str(64 * MIB)),
+    ("lsr", "c0"): Values("1024", "-1", str(LAST), str(64 * MIB)),
+    ("ls", "c0"): Values("512", "100000", SHARED, str(64 * MIB)),
+    ("ls", "c1"): Values("102", "20000", SHARED, str(32 * MIB)),
+    ("be", "c0"): Values("512", "50000", str(ALL), str(64 * MIB)),
+    ("be", "c1"): Values("256", "25000", str(ALL), str(32 * MIB)),
+}
+WANTED_OF_PODS = {
+    "lse": ("1024", "-1", str(64 * MIB)),
+    "lsr": ("1024", "-1", str(64 * MIB)),
+    "ls": ("614", "120000", str(96 * MIB)),
+    "be": ("768", "75000", str(96 * MIB)),
+}
+SLO = {"resourceQOSStrategy": {"beClass": {"cpuQOS": {"enable": True}}, "lsClass": {"cpuQOS": {"enable": True}}}}
+HOOKED = ("proxy", "nri")
+Key = tuple[str, str]
+
+
+@dataclass
+class Way:
+    """What was seen on one way."""
+
+    at_sandbox: dict[str, dict[str, str]] = field(default_factory=dict)
+    """A pod's own settings when RunPodSandbox had returned."""
+    first: dict[Key, Look] = field(default_factory=dict)
+    restarted: dict[Key, Look] = field(default_factory=dict)
+    """The first look of the second attempt."""
+    shown_at: float = 0.0
+    """When koordlet could first learn of a container's id."""
+    looks: dict[Key, list[Look]] = field(default_factory=dict)
+    """Of the container that runs at last, through its updates, koordlet's rounds with the pod shown included."""
+    settled: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+class Story:
+    """The three ways, one after the other, over one koordlet."""
+
+    def __init__(self, scene: Scene, ground: Ground, folder: Path) -> None:
+        self.scene, self.ground, self.folder = scene, ground, folder
+        self.ways: dict[str, Way] = {}
+
+    def hooked(self, name: str, kubelet: Kubelet, proxy: Proxy | None = None) -> None:
+        way = self.ways[name] = Way()
+        own = [kubelet.admit(spec) for spec in OWN]
+        self._show(own, pool=len(ALL) - 1)
+        pods = [*own, *(kubelet.admit(spec) for spec in OTHERS)]
+        for pod in pods:
+            kubelet.sandbox(pod)
+            way.at_sandbox[pod.spec.name] = self.ground.read(pod.dir)
+        if proxy is not None:  # it must know the pods again
+            proxy.kill()
+            proxy.start()
+        containers = [(pod, f"c{place}") for pod in pods for place in range(len(pod.spec.containers))]
+        for pod, container in containers:
+            kubelet.start(pod, container)
+            way.first[pod.spec.name, container] = kubelet.looks(pod, container)[0]
+        for pod, container in containers:
+            kubelet.update(pod, container)
+            kubelet.restart(pod, container)
+            way.restarted[pod.spec.name, container] = kubelet.looks(pod, container)[0]
+            kubelet.update(pod, container)
+        self._settle(way, kubelet, pods, containers)
+
+    def alone(self, kubelet: Kubelet) -> None:
+        """Nobody asks a hook."""
+        way = self.ways["strategies"] = Way()
+        pods = kubelet.run(*OWN, *OTHERS)
+        containers = [(pod, f"c{place}") for pod in pods for place in range(len(pod.spec.containers))]
+        for pod, container in containers:
+            way.first[pod.spec.name, container] = kubelet.looks(pod, container)[0]
+        self._settle(way, kubelet, pods, containers)
+
+    def _settle(self, way: Way, kubelet: Kubelet, pods: list[RunningPod], containers: list[tuple[Any, str]]) -> None:
+        way.shown_at = uptime()
+        self._show(pods)
+
+        def agreed() -> bool:
+            seen = {(pod.spec.name, name): kubelet.looks(pod, name)[-1].values for pod, name in containers}
+            return seen == WANTED
+
+        until(agreed, "every container as it should be", lab.PATIENCE)
+        self.scene.settle()
+        for pod, name in containers:
+            way.looks[pod.spec.name, name] = kubelet.looks(pod, name, len(kubelet.looks(pod, name)))
+        way.settled = {pod.spec.name: self.ground.read(pod.dir) for pod in pods}
+        for pod in pods:
+            kubelet.end(pod)
+        self._show([], pool=len(ALL))
+
+    def _show(self, pods: list[RunningPod], pool: int | None = None) -> None:
+        """The kubelet tells of these; koordlet has decided by it when so many CPUs are left for all to share."""
+        self.scene.fleet.shown = pods
+        self.scene.publish()
+        if pool is not None:
+            lab.until(lambda: self._pool() == pool, f"{pool} CPUs for all to share")
+            begun = self.scene.runs("qos")
+            lab.until(lambda: self.scene.runs("qos") > begun + 1, "a round with that pool")
+
+    def _pool(self) -> float:
+        values = self.scene.koordlet.values("koordlet_cpuset_share_pool_cpu_cores")
+        return sum(values) if values else -1.0
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    scratch = tmp_path_factory.mktemp("view")
+    ground = Ground(scratch)
+    view = lab.View(ground, scratch, bpffs=False, also=ground.commands)  # type: ignore[arg-type]
+    logs = tmp_path_factory.mktemp("logs")
+    registrations = view.scratch / "hookserver.d"
+    registrations.mkdir()
+    plain, nri = Containerd(wrapper=False), NRIContainerd()
+    proxy = Proxy(view.scratch, plain.socket, registrations)
+    scene = Scene(lab, Pods(ground), view, tmp_path_factory.mktemp("cluster"), gates="BECPUSuppress=false")  # type: ignore[arg-type]
+    made = Story(scene, ground, logs)
+    try:
+        for daemon in (plain, nri):
+            within(view, daemon)
+            daemon.start()
+            daemon.import_images()
+        scene.open(SLO, cpus=len(ALL), memory_mib=4096)
+        scene.start(
+            f"--runtime-hooks-host-endpoint={view.state / 'koordlet.sock'}",
+            f"--runtime-hooks-nri-socket-path={nri.nri}",
+            "--runtime-hooks-settle-timeout=100s",
+            "--node-topology-sync-interval=0.3s",
+        )
+        scene.settle()
+        lab.until((registrations / "koordlet.json").exists, "koordlet's registration")
+        up = "koordlet_runtime_hook_protocol_up"
+        lab.until(lambda: scene.koordlet.values(up, protocol="nri") == [1.0], "koordlet registered with NRI")
+        proxy.start()
+        made.hooked("proxy", Kubelet(ground, logs, proxy.socket), proxy)
+        made.hooked("nri", Kubelet(ground, logs, nri.socket))
+        made.alone(Kubelet(ground, logs, plain.socket))
+        yield made
+    finally:
+        proxy.kill()
+        scene.close()
+        for daemon in (plain, nri):
+            daemon.close()
+        view.close()
+        ground.remove()
+
+
+@pytest.mark.parametrize("way", HOOKED)
+@pytest.mark.parametrize("container", WANTED, ids="/".join)
+def test_values_are_there_at_the_first_instruction(story: Story, way: str, container: Key) -> None:
+    seen = story.ways[way].first[container]
+    assert seen.values == WANTED[container]
+    assert seen.at < story.ways[way].shown_at
+
+
+@pytest.mark.parametrize("way", HOOKED)
+def test_they_are_there_when_a_container_is_made_again(story: Story, way: str) -> None:
+    found = story.ways[way]
+    assert {name: look.values for name, look in found.restarted.items()} == WANTED
+    assert max(look.at for look in found.restarted.values()) < found.shown_at
+
+
+@pytest.mark.parametrize("way", HOOKED)
+@pytest.mark.parametrize("container", WANTED, ids="/".join)
+def test_they_never_change_by_updates_or_strategies(story: Story, way: str, container: Key) -> None:
+    assert {look.values for look in story.ways[way].looks[container]} == {WANTED[container]}
+
+
+def _told(settings: dict[str, str]) -> tuple[str, str, str]:
+    return settings["cpu/cpu.shares"], settings["cpu/cpu.cfs_quota_us"], settings["memory/memory.limit_in_bytes"]
+
+
+@pytest.mark.parametrize("way", HOOKED)
+def test_a_pods_own_settings_are_there_before_its_containers(story: Story, way: str) -> None:
+    found = story.ways[way]
+    assert {name: _told(settings) for name, settings in found.at_sandbox.items()} == WANTED_OF_PODS
+    assert found.at_sandbox == found.settled
+
+
+def test_strategies_alone_come_to_the_same(story: Story) -> None:
+    """And had something to do: without hooks containers began with what the kubelet asked for."""
+    alone = story.ways["strategies"]
+    assert {name: looks[-1].values for name, looks in alone.looks.items()} == WANTED
+    assert alone.settled == story.ways["proxy"].settled == story.ways["nri"].settled
+    began = {name: look.values for name, look in alone.first.items()}
+    assert began["be", "c0"] == Values("2", "-1", str(ALL), str((2**63 - 1) // 4096 * 4096))
+    assert began["lsr", "c0"].quota == "100000"
+    assert began["ls", "c0"].cpus == str(ALL)
