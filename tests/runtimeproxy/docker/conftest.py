@@ -1,0 +1,137 @@
+"""A scripted hook server and a scripted dockerd around Docker's calls, and dockershim's requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from runtimeproxy.calls import SkipRule
+from runtimeproxy.dispatch import Outcome
+from runtimeproxy.docker.api import DockerError, Inspected, Listed, NoSuchContainer
+from runtimeproxy.docker.calls import DockerCalls
+from runtimeproxy.docker.context import Context
+from runtimeproxy.docker.http1 import parse_request
+from runtimeproxy.docker.link import Exchange
+from runtimeproxy.hooks import Hook, HookRequest, HookResponse
+from runtimeproxy.metrics import ProxyMetrics
+from runtimeproxy.store import Store
+
+UID = "5f0d9a4e-0000-4000-8000-000000000001"
+SANDBOX_ID, CONTAINER_ID = "a" * 64, "b" * 64
+SKIP = "runtimeproxy.koordinator.sh/skip-hookserver"
+Answer = HookResponse | Outcome | Callable[[HookRequest], HookResponse] | None
+
+
+class Hooks:
+    """Stands in for the dispatcher: `answers` by hook; what was asked, in order, in `asked`."""
+
+    def __init__(self) -> None:
+        self.answers: dict[Hook, Answer] = {}
+        self.asked: list[tuple[Hook, HookRequest]] = []
+
+    def handles(self, hook: Hook) -> bool:
+        return hook in self.answers
+
+    async def dispatch(self, hook: Hook, request: HookRequest, deadline: float | None = None) -> Outcome:
+        if hook not in self.answers:
+            return Outcome()
+        self.asked.append((hook, request))
+        answer = self.answers[hook]
+        if isinstance(answer, Outcome):
+            return answer
+        return Outcome(answer(request) if callable(answer) else answer)
+
+
+class Docker:
+    """Stands in for dockerd's own answers: `entries` by id; a text in place of one is an error."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, dict[str, Any] | str] = {}
+        self.fails: str | None = None
+
+    async def containers(self) -> list[Listed]:
+        if self.fails is not None:
+            raise DockerError(self.fails)
+        return [
+            Listed(key, [entry["Name"] if isinstance(entry, dict) else f"/k8s_x_p_n_{UID}_0"])
+            for key, entry in self.entries.items()
+        ]
+
+    async def inspect(self, container_id: str) -> Inspected:
+        import msgspec
+
+        entry = self.entries.get(container_id)
+        if entry is None:
+            raise NoSuchContainer(f"GET /containers/{container_id}/json: 404")
+        if isinstance(entry, str):
+            raise DockerError(entry)
+        return msgspec.json.decode(json.dumps({"Id": container_id, **entry}), type=Inspected)
+
+
+class World:
+    """Docker's calls with everything around them scripted."""
+
+    def __init__(self, driver: str = "cgroupfs") -> None:
+        self.store, self.hooks, self.docker = Store(), Hooks(), Docker()
+        self.registry = CollectorRegistry()
+        metrics = ProxyMetrics.of(self.registry)
+        self.context = Context(self.store, self.hooks, SkipRule(), self.docker, driver, metrics)  # type: ignore[arg-type]
+        self.calls = DockerCalls(self.context)
+
+    def exchange(self, line: str) -> Exchange | None:
+        """Who holds this request (`POST /containers/create?name=x`)."""
+        return self.calls.exchange(parse_request(f"{line} HTTP/1.1\r\n\r\n".encode()))
+
+    async def call(self, line: str, body: Any = None, *, status: int = 204, answer: Any = None) -> Any:
+        """What dockerd gets as the body of a held request; None when the very bytes of the request."""
+        exchange = self.exchange(line)
+        assert exchange is not None, f"{line} is not held"
+        raw = b"" if body is None else json.dumps(body).encode()
+        sent = await exchange.before(raw)
+        exchange.answered(status, b"" if answer is None else json.dumps(answer).encode())
+        return None if sent is raw else json.loads(sent)
+
+    async def create(self, body: Any, container_id: str, name: str = "app", *, status: int = 201) -> Any:
+        line = f"POST /v1.40/containers/create?name=k8s_{name}_web-0_shop_{UID}_0"
+        return await self.call(line, body, status=status, answer={"Id": container_id, "Warnings": []})
+
+    def counted(self, family: str, **labels: str) -> float:
+        return self.registry.get_sample_value(f"koord_runtime_proxy_{family}_total", labels) or 0.0
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def sandbox_body(labels: Mapping[str, str] = {}, **host: Any) -> dict[str, Any]:
+    """As dockershim creates a sandbox; null members and all."""
+    return {
+        "Hostname": "web-0", "Image": "pause", "Env": None,
+        "Labels": {
+            "app": "web", "annotation.kubernetes.io/config.source": "api", "io.kubernetes.docker.type": "podsandbox",
+            "io.kubernetes.pod.name": "web-0", "io.kubernetes.pod.uid": UID, **labels,
+        },
+        "HostConfig": {"CgroupParent": f"/kubepods/burstable/pod{UID}", "CpuShares": 2, "OomScoreAdj": -998,
+                       "NetworkMode": "none", "SecurityOpt": ["seccomp=unconfined"], **host},
+        "NetworkingConfig": None,
+    }  # fmt: skip
+
+
+def container_body(sandbox_id: str = SANDBOX_ID, **host: Any) -> dict[str, Any]:
+    """As dockershim creates a container of it."""
+    return {
+        "Image": "busybox", "Cmd": ["sleep", "1"], "Env": ["B=1", "A=2"],
+        "Labels": {
+            "annotation.io.kubernetes.container.hash": "1f", "io.kubernetes.container.name": "app",
+            "io.kubernetes.docker.type": "container", "io.kubernetes.sandbox.id": sandbox_id,
+        },
+        "HostConfig": {
+            "CgroupParent": f"/kubepods/burstable/pod{UID}", "CpuPeriod": 100000, "CpuQuota": 50000, "CpuShares": 512,
+            "Memory": 1 << 28, "OomScoreAdj": 999, "NetworkMode": f"container:{sandbox_id}", **host,
+        },
+    }  # fmt: skip
