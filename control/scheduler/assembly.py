@@ -240,10 +240,11 @@ class Assembly:
                 await service.stop()
 
     def forget_shapes(self) -> None:
-        """Forget what was compiled for pods that are gone; due every few minutes."""
+        """Forget what was compiled, and is counted, for pods that are gone; due every few minutes."""
         used = {pod.shape.id for pod in self.cache.pods.values()}
         used.update(pod.shape.id for pod in self.queue.pods())
         self.shapes.keep(used)
+        self.counters.drop_unused()
 
     def _audit(self, options: Options) -> None:
         """Follow workloads, if told to; the families are there all the same."""
@@ -300,6 +301,7 @@ class Assembly:
             "pods": len(self.cache.pods),
             "assumed_pods": len(self.cache.assumed),
             "shapes": len(self.shapes),
+            "counters": len(self.counters),
         }
 
 

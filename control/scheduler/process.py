@@ -45,6 +45,8 @@ log = get_logger(__name__)
 COMPONENT = "koord-scheduler"
 LATE_SECONDS = 10.0
 """How often it is told which stores are waited for."""
+EVENTS, EVENT_SENDERS = 10_000, 8
+"""Events that may wait to be sent (a kilobyte each), and tasks that send them: every placement has one."""
 OVERDUE_SECONDS = 20.0
 """What a lease may be overdue before /healthz fails."""
 
@@ -112,7 +114,7 @@ class Scheduler:
         # Bindings by the thousand must not keep the lease waiting, nor Events bindings.
         self.lease_client = Client(replace(config, qps=0), clock=clock, registry=self.registry)
         self.event_client = Client(config, clock=clock, registry=self.registry)
-        self.events = EventRecorder(self.event_client, COMPONENT)
+        self.events = EventRecorder(self.event_client, COMPONENT, queue=EVENTS, senders=EVENT_SENDERS)
         self.assembly = Assembly(self.settings, options, gates, self.client, self.events, self.registry)
         self.elector = self._elector()
         self.leading = False

@@ -165,6 +165,10 @@ class NodeTable:
         self._columns.append(made)
         return made
 
+    def drop_column(self, column: Column) -> None:
+        """A column that nobody reads any more."""
+        self._columns = [one for one in self._columns if one is not column]
+
     def listen(self, listener: PodListener) -> None:
         """Tell `listener` of pods from now on; those already there are told at once."""
         self._listeners.append(listener)

@@ -1,9 +1,10 @@
 """Kubernetes Events (core/v1) that never block who reports and never flood the server.
 
-`event()` only notes; one background task sends. The same event again becomes a higher count on the same object;
-more than ten messages of one kind in ten minutes become one "(combined from similar events)"; per source and object
-at most 25 in a burst and one every five minutes after that; what does not fit a bounded queue is dropped and
-counted. These are client-go's numbers, so `kubectl describe` shows what its users expect. An event about a
+`event()` only notes; background tasks send, all events of one object by the same one, in order. The same event again
+becomes a higher count on the same object; more than ten messages of one kind in ten minutes become one "(combined from
+similar events)"; per source and object at most 25 in a burst and one every five minutes after that; what does not fit a
+bounded queue is dropped, counted, and told once the queue takes events again. Numbers are client-go's, so
+`kubectl describe` shows what its users expect. An event about a
 cluster-scoped object lives in the namespace `default`.
 """
 
@@ -81,6 +82,14 @@ class _Report:
     combined: bool
 
 
+class _Sender:
+    """What one task has to send."""
+
+    def __init__(self) -> None:
+        self.reports: deque[_Report] = deque()
+        self.wake = asyncio.Event()
+
+
 def reference(obj: Object | ObjectReference) -> ObjectReference:
     """The reference to an object; kind and apiVersion from the object or else from its type."""
     if isinstance(obj, ObjectReference):
@@ -103,36 +112,43 @@ def reference(obj: Object | ObjectReference) -> ObjectReference:
 class EventRecorder:
     """A service for `Runner`; events noted before `start` wait for it, those left at `stop` get one last chance."""
 
-    def __init__(self, client: Client, component: str, host: str = "") -> None:
+    def __init__(
+        self, client: Client, component: str, host: str = "", *, queue: int = _QUEUE, senders: int = 1
+    ) -> None:
+        """`queue`: events that may wait to be sent; `senders`: tasks that send them, each its share of the objects."""
         self.name = "events"
         self._client = client
         self._clock = client.clock
         self._source = EventSource(component=component, host=host)
-        self._queue: deque[_Report] = deque()
-        self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._limit, self._waiting, self._dropped = queue, 0, 0
+        self._senders = [_Sender() for _ in range(senders)]
+        self._tasks: list[asyncio.Task[None]] = []
         self._similar: _Cache[_Similar] = _Cache(_Similar)
         self._sent: _Cache[_Sent] = _Cache(_Sent)
         self._spam: _Cache[TokenBucket] = _Cache(lambda: TokenBucket(_SPAM_QPS, _SPAM_BURST, clock=self._clock))
         self._metrics = EventMetrics.of(client.registry)
 
     async def start(self) -> None:
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="events")
+        if not self._tasks:
+            self._tasks = [
+                asyncio.create_task(self._run(sender), name=f"events:{number}")
+                for number, sender in enumerate(self._senders)
+            ]
 
     async def stop(self) -> None:
         """Send what is noted, within two seconds, and end."""
-        task, self._task = self._task, None
-        if task is None:
+        tasks, self._tasks = self._tasks, []
+        if not tasks:
             return
         try:
             async with self._clock.timeout(2.0):
-                while self._queue and not task.done():
+                while self._waiting and not any(task.done() for task in tasks):
                     await self._clock.sleep(0.05)
         except TimeoutError:
-            log.warning("Events not sent before stopping", left=len(self._queue))
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+            log.warning("Events not sent before stopping", left=self._waiting)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def event(self, about: Object | ObjectReference, type: str, reason: str, message: str) -> None:
         """Report; returns at once. `type` is NORMAL or WARNING, `reason` a CamelCase word."""
@@ -142,11 +158,17 @@ class EventRecorder:
             self._metrics.events.labels("filtered").inc()
             return
         combined = self._is_similar((*of_object, type, reason), message)
-        if len(self._queue) >= _QUEUE:
+        if self._waiting >= self._limit:
             self._metrics.events.labels("dropped").inc()
+            self._dropped += 1
             return
-        self._queue.append(_Report(ref, type, reason, message[:_MESSAGE_MAX], self._clock.now(), combined))
-        self._wake.set()
+        if self._dropped:
+            log.warning("Events were dropped: too many waited to be sent", dropped=self._dropped, limit=self._limit)
+            self._dropped = 0
+        self._waiting += 1
+        sender = self._senders[hash(of_object) % len(self._senders)]
+        sender.reports.append(_Report(ref, type, reason, message[:_MESSAGE_MAX], self._clock.now(), combined))
+        sender.wake.set()
 
     def normal(self, about: Object | ObjectReference, reason: str, message: str) -> None:
         self.event(about, NORMAL, reason, message)
@@ -165,12 +187,12 @@ class EventRecorder:
             return False
         return message not in similar.messages
 
-    async def _run(self) -> None:
+    async def _run(self, sender: _Sender) -> None:
         while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._queue:
-                report = self._queue[0]
+            await sender.wake.wait()
+            sender.wake.clear()
+            while sender.reports:
+                report = sender.reports[0]
                 try:
                     await self._send(report)
                 except (ApiError, wire.WireError) as error:  # for good: no permission, a message that is not text, …
@@ -181,7 +203,8 @@ class EventRecorder:
                     log.debug("Event not sent yet", reason=report.reason, err=error)
                     await self._clock.sleep(10.0)
                     continue
-                self._queue.popleft()
+                sender.reports.popleft()
+                self._waiting -= 1
 
     async def _send(self, report: _Report) -> None:
         ref, source = report.about, self._source
@@ -219,7 +242,7 @@ class EventRecorder:
         except Conflict as error:
             if not error.already_exists:
                 raise
-            event.metadata.name = f"{name}x{len(self._queue):x}"  # two events of one object within a nanosecond tick
+            event.metadata.name = f"{name}x{self._waiting:x}"  # two events of one object within a nanosecond tick
             await self._client.create(event, namespace=namespace)
         sent.name, sent.count = event.metadata.name, 1
         self._metrics.events.labels("sent").inc()

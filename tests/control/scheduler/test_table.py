@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from control.scheduler.pods import PodInfo
+from control.scheduler.selectors import Counter
 from control.scheduler.table import CPU, PODS
 from tests.control.scheduler.build import Cluster, node, pod
 
@@ -68,3 +72,35 @@ def test_a_trial_leaves_no_trace(steps: list[tuple[int, int]]) -> None:
     assert np.array_equal(before[1], table.nonzero)
     assert np.array_equal(before[2], counter.data)
     assert before[3] == [dict(pods) for pods in table.pods]
+
+
+@given(st.lists(st.sampled_from(("ask", "let go", "sweep", "come", "leave", "node")), max_size=40), st.randoms())
+def test_counters_are_right_while_they_are_held_and_gone_after(steps: list[str], rng: random.Random) -> None:
+    cluster = Cluster(node("n0"))
+    held: dict[int, Counter] = {}
+    placed: list[PodInfo] = []
+
+    def of(digit: int) -> Counter:
+        return cluster.counters.counter(digit, lambda shape: int(shape.labels["n"] == str(digit)))
+
+    for step in steps:
+        digit = rng.randrange(3)
+        match step:
+            case "ask":
+                held[digit] = of(digit)
+            case "let go":
+                held.pop(digit, None)
+            case "sweep":
+                cluster.counters.drop_unused()
+                assert len(cluster.counters) == len(held)
+            case "come":
+                on = rng.choice(cluster.table.names)
+                placed += cluster.put(pod(labels={"n": str(digit)}, on=on))
+            case "leave" if placed:
+                cluster.table.remove_pod(placed.pop(rng.randrange(len(placed))))
+            case "node":
+                cluster.table.set_node(node(f"n{len(cluster.table.names)}"))
+        for number in held:
+            expected = [sum(p.shape.labels["n"] == str(number) for p in pods.values()) for pods in cluster.table.pods]
+            assert held[number].data[: cluster.table.size].tolist() == expected
+            assert held[number].total == sum(expected)

@@ -146,3 +146,35 @@ def test_references():
     )  # fmt: skip
     ready = ObjectReference(kind="Pod", name="p")
     assert reference(ready) is ready
+
+
+async def test_what_does_not_fit_the_queue_is_counted_and_told(fake, client, eventually, caplog):
+    recorder = EventRecorder(client, "koord-scheduler", queue=20, senders=4)
+    for number in range(50):
+        recorder.normal(pod(f"p{number}"), "Scheduled", "assigned")
+    assert outcome(client, "dropped") == 30
+    await recorder.start()
+    await eventually(lambda: outcome(client, "sent") == 20)
+    assert not [one for one in caplog.records if "Events were dropped" in one.getMessage()]
+    recorder.normal(pod("late"), "Scheduled", "assigned")
+    (told,) = [one for one in caplog.records if "Events were dropped" in one.getMessage()]
+    assert told.koord_fields == {"dropped": 30, "limit": 20}
+    await eventually(lambda: outcome(client, "sent") == 21)
+    await recorder.stop()
+
+
+async def test_several_senders_keep_the_order_of_one_object(fake, client, clock, eventually):
+    recorder = EventRecorder(client, "koord-scheduler", senders=8)
+    for number in range(5):
+        for name in "abcdef":
+            recorder.warning(pod(name), "FailedScheduling", "0/1 nodes are available")
+            if number == 4:
+                recorder.normal(pod(name), "Scheduled", "assigned")
+    await recorder.start()
+    await eventually(lambda: (outcome(client, "merged"), outcome(client, "sent")) == (24, 12))
+    found = sorted(
+        (one["involvedObject"]["name"], one["reason"], one["count"]) for one in fake.objects[EVENTS].values()
+    )
+    assert found == [(name, reason, count) for name in "abcdef"
+                     for reason, count in (("FailedScheduling", 5), ("Scheduled", 1))]  # fmt: skip
+    await recorder.stop()
