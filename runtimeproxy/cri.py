@@ -125,10 +125,11 @@ class CriSide:
             self._server.close()
         for link in self._links:
             link.last_word()
-        end = time.monotonic() + grace
-        while (self._links or self._after) and time.monotonic() < end:
+        for _ in range(int(grace / _LOOK_SECONDS)):
+            if not self._links and not self._after:
+                break
             await asyncio.sleep(_LOOK_SECONDS)
-        if self._links or self._after:
+        else:
             log.warning("Stopping with calls under way", connections=len(self._links), hooks=len(self._after))
         for link in list(self._links):
             link.close()

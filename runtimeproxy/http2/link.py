@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
+from typing import cast
 
 from koordlet.app.logging import get_logger
 from runtimeproxy.http2.exchange import Holding, Interest
@@ -43,9 +44,8 @@ class Side(asyncio.Protocol):
         self.other: Side | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        transport.pause_reading()
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self.transport.pause_reading()
         self.link.made(self)
 
     def _not_yet(self, data: bytes) -> None:

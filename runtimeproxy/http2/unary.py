@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import cast
 from urllib.parse import unquote_to_bytes
 
 from hpack import Decoder, Encoder, HPACKError
@@ -63,8 +64,7 @@ class _Call(asyncio.Protocol):
         self._sender = Sender(self._write, lambda stream, size: None)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         headers = [(":method", "POST"), (":scheme", "http"), (":path", self._method), *_HEADERS]
         block = Encoder().encode(headers)
         self._write(h2.PREFACE + h2.settings((h2.INITIAL_WINDOW_SIZE, _MOST)) + h2.window_update(0, _MOST - 65535))

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+import uvloop
 
 from runtimeproxy.http2.exchange import Holding
 from runtimeproxy.http2.link import Link
@@ -150,6 +151,11 @@ async def server(path: Path, options: Any = LIMITS, **more: Any) -> AsyncIterato
 async def client(path: Path, options: Any = LIMITS, **more: Any) -> AsyncIterator[grpc.aio.Channel]:
     async with grpc.aio.insecure_channel(f"unix:{path}", options=options, **more) as channel:
         yield channel
+
+
+def pytest_asyncio_loop_factories(config: Any, item: Any) -> dict[str, Any]:
+    """The loop that the process runs on; its transports are of other classes than asyncio's."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture
