@@ -25,7 +25,7 @@ trap 'exit 130' INT TERM
 
 mkdir -p $logs
 set -m # a process group of its own, which ends as a whole
-stage guest -s "$@" >$logs/guest.log 2>&1 &
+stage guest -s "$@" </dev/null >$logs/guest.log 2>&1 &
 guest=$!
 set +m
 say "the guest boots and writes $logs/guest.log; lint"
