@@ -59,18 +59,20 @@ def timeout_seconds(text: bytes) -> float | None:
     return int(text[:-1]) * _TIMEOUT_UNITS[text[-1]]
 
 
-def refusal(stream: int, code: int, text: str, table_size: int | None = None) -> bytes:
+def refusal(stream: int, code: int, text: str, *, begun: bool = False, table_size: int | None = None) -> bytes:
     """An answer of a status alone: one HEADERS frame that ends the stream and leaves the client's HPACK table as it is.
 
-    `table_size`: the size that the client's table must be told of at the next block, since the client lowered it.
+    `begun`: an answer's headers have passed, this is its end. `table_size`: the size that the client's table must be
+    told of at the next block, since the client lowered it.
     """
     message = b"".join(
         bytes((byte,)) if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte
         for byte in text.encode()[: _MAX_STATUS_TEXT // 3]
     )
     block = b"" if table_size is None else _integer(table_size, 5, 0x20)
-    block += b"\x88"  # :status 200, of the static table
-    block += b"\x0f\x10" + _text(b"application/grpc")  # content-type, likewise, with a value of ours
+    if not begun:
+        block += b"\x88"  # :status 200, of the static table
+        block += b"\x0f\x10" + _text(b"application/grpc")  # content-type, likewise, with a value of ours
     block += b"\x00" + _text(b"grpc-status") + _text(b"%d" % code)
     block += b"\x00" + _text(b"grpc-message") + _text(message)
     return head(len(block), HEADERS, END_STREAM | END_HEADERS, stream) + block

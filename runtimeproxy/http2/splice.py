@@ -6,8 +6,8 @@ along. Answers pass at once, too. What is held is DATA of the requests that some
 the runtime's windows have no room for (`windows`). Frames that are no frames raise FrameError: the connection is lost.
 
 A refused call: the runtime is sent RST_STREAM and, since an answer of its own may be under way, whose HEADERS the
-client's compression state needs, a SETTINGS frame without settings. If its ACK comes first, there is no such answer,
-and the client gets ours; otherwise the runtime's own counts.
+client's compression state needs, a SETTINGS frame without settings. Once its ACK has come, there is no more of such an
+answer: the client gets ours, or its end if headers have passed. A whole answer of the runtime's counts.
 """
 
 from __future__ import annotations
@@ -283,8 +283,7 @@ class Splice:
             if frame.kind == h2.RST_STREAM:
                 self._forget(frame.stream)
             return
-        if held.stage is Stage.REFUSING:
-            held.stage = Stage.OPEN  # the runtime has answered first
+        held.begun = True
         if frame.kind == h2.DATA and not held.answer.over:
             start, end = h2.payload(data, frame)
             try:
@@ -299,7 +298,7 @@ class Splice:
         if frame.kind == h2.RST_STREAM:
             self._over(held)
         elif frame.flags & h2.END_STREAM:
-            unsent = held.client_ended and not self._sender.ended(frame.stream)
+            unsent = held.client_ended and held.stage is not Stage.REFUSING and not self._sender.ended(frame.stream)
             self._over(held)
             if unsent:
                 self._backend.write(h2.rst_stream(frame.stream))
@@ -338,13 +337,9 @@ class Splice:
     def _refused(self, held: Held, text: str) -> None:
         if self._calls.get(held.stream) is not held:
             return  # the runtime's own answer has passed, or the client has given up
-        refusing = held.stage is Stage.REFUSING
         self._over(held)
-        if refusing:
-            self._client.write(refusal(held.stream, UNKNOWN, text, self._lowered))
-            self._lowered = None
-        else:  # it had begun to answer and has stopped
-            self._client.write(h2.rst_stream(held.stream))
+        self._client.write(refusal(held.stream, UNKNOWN, text, begun=held.begun, table_size=self._lowered))
+        self._lowered = None
 
     # Both
 
