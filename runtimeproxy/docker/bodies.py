@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from koordlet.api.hooks.api_pb2 import LinuxContainerResources
+from runtimeproxy.merge import OOM_RANGE
 
 _T = TypeVar("_T")
 _FIELDS = (
@@ -95,15 +96,36 @@ def write_create(host: Members, wanted: LinuxContainerResources) -> None:
 
 
 def write_update(update: Members, wanted: LinuxContainerResources) -> None:
-    """The same for an UpdateConfig, which has no OOM score."""
+    """The same for an UpdateConfig, which has no OOM score and in which zero leaves a value as it is."""
     _write(update, wanted, _FIELDS)
 
 
 def _write(members: Members, wanted: LinuxContainerResources, fields: Sequence[tuple[str, str]]) -> None:
     now = read_resources(members)
+    wanted = acceptable(now, wanted)
     for name, field in fields:
         if getattr(now, field) != getattr(wanted, field):
             members.set(name, getattr(wanted, field))
+
+
+def acceptable(asked: LinuxContainerResources, answered: LinuxContainerResources) -> LinuxContainerResources:
+    """The answer without what CRI understands and dockerd refuses, which would keep a pod from starting.
+
+    Below zero (-1: unlimited) only a quota and swap may be, for the others zero says it; a score out of range is not
+    said; swap, which for dockerd holds the memory too, is not below it and goes with it.
+    """
+    if answered == asked:  # what the caller says itself is between it and dockerd
+        return answered
+    found = LinuxContainerResources()
+    found.CopyFrom(answered)
+    for field in ("cpu_period", "cpu_shares", "memory_limit_in_bytes"):
+        setattr(found, field, max(0, getattr(found, field)))
+    if found.oom_score_adj not in OOM_RANGE:
+        found.oom_score_adj = asked.oom_score_adj
+    if found.memory_swap_limit_in_bytes > 0:
+        least = found.memory_limit_in_bytes
+        found.memory_swap_limit_in_bytes = max(found.memory_swap_limit_in_bytes, least) if least else 0
+    return found
 
 
 def merge_resources(stored: LinuxContainerResources, new: LinuxContainerResources) -> LinuxContainerResources:

@@ -31,7 +31,7 @@ class DockerServer:
     def __init__(self, backend: Path, context: Context) -> None:
         self._backend, self._context = backend, context
         self._calls = DockerCalls(context)
-        self._links: set[Link] = set()
+        self.links: set[Link] = set()
         self._server: asyncio.AbstractServer | None = None
 
     async def start(self, listen: Path | socket.socket) -> None:
@@ -44,7 +44,7 @@ class DockerServer:
 
     def _accept(self) -> asyncio.Protocol:
         link = Link(self._connect, self._calls, self._closed)
-        self._links.add(link)
+        self.links.add(link)
         self._context.metrics.connections.inc()
         return link.client
 
@@ -52,7 +52,7 @@ class DockerServer:
         await asyncio.get_running_loop().create_unix_connection(lambda: side, str(self._backend))
 
     def _closed(self, link: Link) -> None:
-        self._links.discard(link)
+        self.links.discard(link)
         self._context.metrics.connections.dec()
 
     async def stop(self, grace: float = GRACE_SECONDS) -> None:
@@ -61,10 +61,10 @@ class DockerServer:
             self._server.close()
         end = asyncio.get_running_loop().time() + grace
         for _ in range(int(grace / _LOOK_SECONDS)):
-            if not any(link.busy for link in self._links):
+            if not any(link.busy for link in self.links):
                 break
             await asyncio.sleep(_LOOK_SECONDS)
-        for link in list(self._links):
+        for link in list(self.links):
             link.close()
         try:
             async with asyncio.timeout_at(max(end, asyncio.get_running_loop().time() + 0.1)):

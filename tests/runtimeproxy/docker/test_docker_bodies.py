@@ -48,6 +48,34 @@ def test_an_answer_overwrites_an_update_but_for_the_score() -> None:
     assert json.loads(update.raw) == {**wanted, "RestartPolicy": {"Name": "no"}}
 
 
+@pytest.mark.parametrize(
+    ("asked", "answered", "wanted"),
+    [
+        pytest.param({}, {"memory_limit_in_bytes": -1, "cpu_quota": -1}, {"cpu_quota": -1}, id="unlimited"),
+        pytest.param({}, {"cpu_shares": -1, "cpu_period": -1}, {}, id="negative"),
+        pytest.param({"oom_score_adj": 5}, {"oom_score_adj": 1001}, {"oom_score_adj": 5}, id="score-out-of-range"),
+        pytest.param({"oom_score_adj": 5}, {"oom_score_adj": -1000}, {"oom_score_adj": -1000}, id="score"),
+        pytest.param(
+            {"memory_limit_in_bytes": 5, "memory_swap_limit_in_bytes": 5},
+            {"memory_limit_in_bytes": 9, "memory_swap_limit_in_bytes": 5},
+            {"memory_limit_in_bytes": 9, "memory_swap_limit_in_bytes": 9},
+            id="swap-follows-memory-up",
+        ),
+        pytest.param(
+            {},
+            {"memory_limit_in_bytes": 5, "memory_swap_limit_in_bytes": 9},
+            {"memory_limit_in_bytes": 5, "memory_swap_limit_in_bytes": 9},
+            id="swap-above-memory",
+        ),
+        pytest.param({}, {"memory_limit_in_bytes": -1, "memory_swap_limit_in_bytes": 9}, {}, id="swap-without-memory"),
+        pytest.param({}, {"memory_swap_limit_in_bytes": -1}, {"memory_swap_limit_in_bytes": -1}, id="swap-unlimited"),
+    ],
+)
+def test_what_dockerd_would_refuse(asked: dict[str, int], answered: dict[str, int], wanted: dict[str, int]) -> None:
+    found = bodies.acceptable(LinuxContainerResources(**asked), LinuxContainerResources(**answered))
+    assert found == LinuxContainerResources(**wanted)
+
+
 def test_an_echo_changes_nothing() -> None:
     raw = b'{ "Memory" : 1073741824, "cpushares":2,"Extra" : 1e400 }'
     host = Members(raw, "body")
