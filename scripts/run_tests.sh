@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Every check and every test; then once more, aloud, what failed and measures this machine. Arguments go to pytest.
+# Every check and every test; then once more, aloud, what failed and is not all our own. Arguments go to pytest.
 # The guest, one emulated machine, is busy for a quarter of an hour. Beside it runs, giving way to it, what measures
-# nothing: lint and pure tests. What measures this machine runs alone, when both have ended (tests/stages.py).
+# nothing: lint, pure tests, tests of runtimes and stock tools. What measures this machine runs alone, when all that has
+# ended (tests/stages.py tells which is which).
 # A test that drives the kernel, a runtime or a cluster shares its CPUs with strangers: failing once may be theirs, failing
 # twice in a row is a finding. Pure tests get no second chance, nor does the guest, which has its own, nor more than MANY.
 set -uo pipefail
@@ -34,6 +35,9 @@ $gently make --no-print-directory lint || { say "lint failed"; exit 1; }
 say "pure tests"
 stage pure "$@"
 pure=$?
+say "tests of runtimes and tools"
+stage tools "$@"
+tools=$?
 gently=""
 say "waiting for the guest"
 wait "$guest"
@@ -43,19 +47,24 @@ cat $logs/guest.log
 say "tests that measure this machine"
 stage measuring "$@"
 measuring=$?
-say "ended with pure $pure, guest $booted, measuring $measuring"
+say "ended with pure $pure, tools $tools, guest $booted, measuring $measuring"
 
-[ "$pure $booted $measuring" != "$NONE $NONE $NONE" ] || exit $NONE
-for status in $measuring $booted $pure; do
+[ "$pure $tools $booted $measuring" != "$NONE $NONE $NONE $NONE" ] || exit $NONE
+for status in $measuring $tools $booted $pure; do
   fine $status || [ $status = $FAILED ] || exit $status # interrupted, or pytest itself failed
 done
-fine $measuring && fine $booted && fine $pure && exit 0
-fine $measuring && exit 1
 again=(--last-failed --last-failed-no-failures=none)
-failed=$(stage measuring "${again[@]}" --collect-only -q "$@" | grep -c "::")
-if ! fine $pure || ! fine $booted || [ "$failed" -gt $MANY ]; then
+failed=0 repeat=()
+for one in tools measuring; do
+  fine "${!one}" && continue
+  repeat+=("$one")
+  failed=$((failed + $(stage "$one" "${again[@]}" --collect-only -q "$@" | grep -c "::")))
+done
+if ! fine $pure || ! fine $booted || [ $failed -gt $MANY ]; then
   say "$failed failed, or tests that are pure or in the guest did: no second chance"
   exit 1
 fi
-say "second chance for $failed tests that measure this machine; the first failures are above"
-stage measuring "${again[@]}" "$@"
+for one in ${repeat[@]+"${repeat[@]}"}; do
+  say "second chance for $failed tests, those of stage $one now; the first failures are above"
+  stage "$one" "${again[@]}" "$@" || exit $?
+done

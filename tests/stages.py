@@ -1,7 +1,8 @@
 """A pytest plugin for scripts/run_tests.sh (`-p tests.stages --stage=NAME`): the tests of one stage.
 
-Every test belongs to one stage: `guest`, which boots a virtual machine; `measuring`, which drives this machine's
-kernel, a runtime or a cluster and wants it to itself; `pure`, everything else. All stages together are all tests.
+Every test belongs to one stage: `guest`, which boots a virtual machine; `measuring`, which drives this machine's kernel
+or a cluster on it and wants it to itself; `tools`, which runs containerd, Prometheus, kubectl and the like; `pure`,
+everything else. All stages together are all tests.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-STAGES = ("pure", "guest", "measuring")
-MEASURING = {"kernel", "runtime", "kubectl", "e2e"}
+STAGES = ("pure", "tools", "guest", "measuring")
+MEASURING, TOOLS = {"kernel", "e2e"}, {"runtime", "kubectl"}
 GUEST = Path(__file__).with_name("guest")
 """Where all tests of the guest are: their stage need not look elsewhere."""
 
@@ -19,7 +20,9 @@ GUEST = Path(__file__).with_name("guest")
 def stage_of(marks: set[str]) -> str:
     if "guest" in marks:
         return "guest"
-    return "measuring" if marks & MEASURING else "pure"
+    if marks & MEASURING:
+        return "measuring"
+    return "tools" if marks & TOOLS else "pure"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

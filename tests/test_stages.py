@@ -20,6 +20,7 @@ def item(*marks: str, path: Path = Path(__file__)) -> Any:
 
 ITEMS = [
     item(), item("asyncio", "parametrize"), item("kernel"), item("e2e", "kernel"), item("kubectl"), item("runtime"),
+    item("kernel", "runtime"),
     item("guest", path=GUEST / "test_guest.py"), item("guest", "kernel", path=GUEST / "test_guest.py"),
 ]  # fmt: skip
 

@@ -32,7 +32,7 @@ class Place:
         python = path / "build/venv/bin/python"
         python.write_text(PYTHON)
         python.chmod(0o755)
-        self.answer(pure=[0], guest=[0], measuring=[0], lint=0)
+        self.answer(pure=[0], tools=[0], guest=[0], measuring=[0], lint=0)
 
     def answer(self, lint: int | None = None, failed: int = 1, **stages: list[int]) -> None:
         if lint is not None:
@@ -65,9 +65,9 @@ def place(tmp_path: Path) -> Place:
 def test_what_measures_runs_when_all_else_has_ended(place: Place) -> None:
     done = place.run("-k", "this or that", CI="true")
     assert done.returncode == 0, done.stderr
-    assert sorted(place.stages[:2]) == ["guest", "pure"]
-    assert place.stages[2:] == ["measuring"]
-    places = [done.stdout.index(f"this is {one}\n") for one in ("lint", "pure", "guest", "measuring")]
+    assert sorted(place.stages[:3]) == ["guest", "pure", "tools"]
+    assert place.stages[3:] == ["measuring"]
+    places = [done.stdout.index(f"this is {one}\n") for one in ("lint", "pure", "tools", "guest", "measuring")]
     assert places == sorted(places), "the guest's report in one piece, where it is not in between"
     for words in place.said:
         line = " ".join(words)
@@ -82,20 +82,26 @@ def test_without_ci_tests_may_be_skipped(place: Place) -> None:
 @pytest.mark.parametrize(
     ("answers", "status", "stages"),
     [
-        pytest.param({"measuring": [1, 0]}, 0, 5, id="what measures gets a second chance"),
-        pytest.param({"measuring": [1, 1]}, 1, 5, id="and no third"),
-        pytest.param({"measuring": [1, 0], "failed": 8}, 0, 5, id="eight get one"),
-        pytest.param({"measuring": [1, 0], "failed": 9}, 1, 4, id="nine do not"),
-        pytest.param({"pure": [1]}, 1, 3, id="a pure test gets none"),
-        pytest.param({"guest": [1]}, 1, 3, id="nor does the guest"),
-        pytest.param({"pure": [1], "measuring": [1, 0]}, 1, 4, id="nor others beside a pure one"),
-        pytest.param({"guest": [1], "measuring": [1, 0]}, 1, 4, id="nor beside the guest"),
-        pytest.param({"pure": [5], "guest": [5]}, 0, 3, id="arguments may select tests of one stage"),
-        pytest.param({"pure": [5], "guest": [5], "measuring": [1, 0]}, 0, 5, id="which have their second chance"),
-        pytest.param({"pure": [5], "guest": [5], "measuring": [5]}, 5, 3, id="no test at all is an error"),
-        pytest.param({"pure": [3]}, 3, 3, id="pytest's own failure is told"),
-        pytest.param({"measuring": [2]}, 2, 3, id="so is an interrupt"),
-        pytest.param({"guest": [4], "measuring": [1]}, 4, 3, id="no second chance then"),
+        pytest.param({"measuring": [1, 0]}, 0, 6, id="what measures gets a second chance"),
+        pytest.param({"measuring": [1, 1]}, 1, 6, id="and no third"),
+        pytest.param({"tools": [1, 0]}, 0, 6, id="so do runtimes and tools"),
+        pytest.param({"tools": [1, 1]}, 1, 6, id="and no third either"),
+        pytest.param({"tools": [1, 0], "measuring": [1, 0]}, 0, 8, id="and both"),
+        pytest.param({"tools": [1, 0], "measuring": [1, 0], "failed": 5}, 1, 6, id="ten in two stages are many"),
+        pytest.param({"measuring": [1, 0], "failed": 8}, 0, 6, id="eight get one"),
+        pytest.param({"measuring": [1, 0], "failed": 9}, 1, 5, id="nine do not"),
+        pytest.param({"pure": [1]}, 1, 4, id="a pure test gets none"),
+        pytest.param({"guest": [1]}, 1, 4, id="nor does the guest"),
+        pytest.param({"pure": [1], "measuring": [1, 0]}, 1, 5, id="nor others beside a pure one"),
+        pytest.param({"guest": [1], "measuring": [1, 0]}, 1, 5, id="nor beside the guest"),
+        pytest.param({"pure": [5], "tools": [5], "guest": [5]}, 0, 4, id="arguments may select tests of one stage"),
+        pytest.param({"pure": [5], "guest": [5], "measuring": [1, 0]}, 0, 6, id="which have their second chance"),
+        pytest.param(
+            {"pure": [5], "tools": [5], "guest": [5], "measuring": [5]}, 5, 4, id="no test at all is an error"
+        ),
+        pytest.param({"pure": [3]}, 3, 4, id="pytest's own failure is told"),
+        pytest.param({"measuring": [2]}, 2, 4, id="so is an interrupt"),
+        pytest.param({"guest": [4], "measuring": [1]}, 4, 4, id="no second chance then"),
     ],
 )
 def test_the_status_is_what_came_of_it(place: Place, answers: dict[str, object], status: int, stages: int) -> None:
