@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from control.ctl import bpffs, preflight, processes
+from control.ctl import bpffs, containers, preflight, processes
 from control.ctl.errors import CtlError
 from control.ctl.parts import PARTS, Layout
 from control.ctl.progress import Progress
@@ -59,6 +59,8 @@ def down(state_dir: Path, *, purge: bool = False, progress: Progress) -> Leftove
         settings = supervisor.state.settings
         made = _ours(preflight.made_by_kubelet(layout.kubelet_root), state_dir)  # before the kubelet forgets them
         for part in reversed(PARTS):
+            if part.runtime and not supervisor.running(part.name):
+                continue  # nobody asked for it, or it is gone: what it left is cleaned below
             with progress.step(part.name) as step:
                 orderly = supervisor.stop(part.name, part.stop_seconds)
                 step.done({None: "did not run", True: "stopped", False: "had to be killed"}[orderly])
@@ -74,9 +76,12 @@ def down(state_dir: Path, *, purge: bool = False, progress: Progress) -> Leftove
 def clean(state_dir: Path, made: list[str], pin_dir: str) -> str:
     """Remove what orderly stops would have removed; says what there was. `pin_dir` may be empty: none."""
     done = []
+    cleared = containers.clear(state_dir, _tree())
     if made and remove_cgroups(made):
         done.append("cgroups and their processes")
         _forget_cgroups(Layout(state_dir).kubelet_root)
+    if cleared:
+        done.append("containerd's mounts and shims")
     strays = _wait_strays(state_dir)
     for one in strays:
         processes.send(one.id, signal.SIGKILL)

@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from control.ctl.containers import RUNTIMES
 from control.ctl.down import down as take_down
 from control.ctl.errors import CtlError
 from control.ctl.explain import exit_status, page
@@ -62,6 +63,10 @@ def cli() -> None:
 @click.option("--manager-port", type=_PORT, help="The manager's pages; 0 takes a free one.  [default: 9317]")
 @click.option("--webhook-port", type=_PORT, help="Its webhooks; 0 takes a free one.  [default: 9876]")
 @click.option("--scheduler-port", type=_PORT, help="The scheduler's pages; 0 takes a free one.  [default: 10251]")
+@click.option("--runtimeproxy-port", type=_PORT, help="The runtime proxy's page; 0: a free one.  [default: 9318]")
+@click.option(
+    "--runtime", type=click.Choice(RUNTIMES), help="What pods run as; auto: containerd if it works.  [default: auto]"
+)
 @click.option("--probes", type=click.Choice(["auto", "core", "bcc", "off"]), help="Where schedule latency comes from.")
 @click.option("--bpf-pin-dir", help="Where koordlet pins BPF maps.  [default: /sys/fs/bpf/koordlet]")
 @click.option("--report-interval", type=click.IntRange(30), help="Seconds between NodeMetric reports.  [default: 60]")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import aiohttp
 
-from control.ctl import cluster
+from control.ctl import cluster, containers
 from control.ctl.koordletclient import KoordletUnreachable, fetch_ready, fetch_top
 from control.ctl.manifests import KOORDLET, KUBELET, MANAGER, SCHEDULER, scheduler_configuration
 from control.ctl.state import Settings
@@ -53,13 +53,20 @@ class Part:
 
     name: str
     argv: Callable[[Layout, Settings], list[str]]
-    port: Callable[[Settings], int]
+    port: Callable[[Settings], int] | None
+    """Where it serves; None: on a socket file only."""
     problem: Callable[[Layout, Settings], Awaitable[str | None]]
     ready_seconds: float
     stop_seconds: float
     environ: Callable[[Layout, Settings], Mapping[str, str]] = lambda _, __: {}
     files: Callable[[Layout], Mapping[Path, str]] = lambda _: {}
     """Written before it is started."""
+    before: Callable[[Layout, Settings], None] = lambda _, __: None
+    """Done before it is started."""
+    after: Callable[[Layout, Settings], Awaitable[None]] | None = None
+    """Done once when it is ready after a start."""
+    runtime: str = ""
+    """Only there when pods run as this; "": always."""
 
 
 def _module(name: str, *flags: str) -> list[str]:
@@ -103,6 +110,7 @@ def _scheduler(layout: Layout, settings: Settings) -> list[str]:
         f"--config={layout.scheduler_config}",
         "--address=127.0.0.1",
         f"--port={settings.scheduler_port}",
+        "--secure-port=0",
     )
 
 
@@ -116,8 +124,13 @@ def _kubelet(layout: Layout, settings: Settings) -> list[str]:
         f"--owner-pin-dir={settings.bpf_pin_dir}",
         f"--cgroup-driver={settings.cgroup_driver}",
         f"--port={settings.kubelet_port}",
+        f"--container-runtime-endpoint={containers.endpoint(layout.root, settings)}",
         "--cleanup-on-exit",
     )
+
+
+def _runtimeproxy(layout: Layout, settings: Settings) -> list[str]:
+    return _module("runtimeproxy", *containers.proxy_flags(layout.root, settings))
 
 
 def _koordlet(layout: Layout, settings: Settings) -> list[str]:
@@ -130,6 +143,7 @@ def _koordlet(layout: Layout, settings: Settings) -> list[str]:
         f"--prediction-checkpoint-filepath={layout.root / 'koordlet/predictions'}",
         f"--runtime-hooks-addr={layout.root / 'koordlet/hooks.sock'}",
         f"--runtime-hooks-host-endpoint={layout.root / 'koordlet/hooks.sock'}",
+        f"--runtime-hooks-config-path={containers.hook_servers(layout.root)}",
         f"--bpf-pin-dir={settings.bpf_pin_dir}",
         f"--probes={settings.probes}",
         "--feature-gates=CPICollector=true,ColdPageCollector=true",
@@ -147,6 +161,18 @@ async def _apiserver_problem(layout: Layout, settings: Settings) -> str | None:
     except KubeError as error:
         return str(error)
     return None
+
+
+async def _containerd_problem(layout: Layout, _: Settings) -> str | None:
+    return await containers.problem(layout.root)
+
+
+async def _containerd_after(layout: Layout, _: Settings) -> None:
+    await containers.after(layout.root)
+
+
+async def _runtimeproxy_problem(_: Layout, settings: Settings) -> str | None:
+    return await _not_ok(f"http://127.0.0.1:{settings.runtimeproxy_port}/healthz")
 
 
 async def _manager_problem(_: Layout, settings: Settings) -> str | None:
@@ -212,6 +238,26 @@ PARTS = (
         15.0,
         files=lambda layout: {layout.scheduler_config: scheduler_configuration()},
     ),
+    Part(
+        "containerd",
+        lambda layout, _: containers.argv(layout.root),
+        None,
+        _containerd_problem,
+        60.0,
+        15.0,
+        before=lambda layout, settings: containers.before(layout.root, settings),
+        after=_containerd_after,
+        runtime=containers.CONTAINERD,
+    ),
+    Part(
+        "runtimeproxy",
+        _runtimeproxy,
+        lambda s: s.runtimeproxy_port,
+        _runtimeproxy_problem,
+        60.0,
+        15.0,
+        runtime=containers.CONTAINERD,
+    ),
     Part("kubelet", _kubelet, lambda s: s.kubelet_port, _kubelet_problem, 60.0, 40.0),
     Part(
         "koordlet",
@@ -224,3 +270,8 @@ PARTS = (
     ),
 )
 NAMES = tuple(part.name for part in PARTS)
+
+
+def of(settings: Settings) -> list[Part]:
+    """The parts of a node with these settings, in start order."""
+    return [part for part in PARTS if part.runtime in ("", settings.runtime)]

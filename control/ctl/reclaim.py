@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from control.ctl import preflight, processes
+from control.ctl.containers import is_part
 from control.ctl.down import clean
 from control.ctl.state import Lock
 from control.standalone.kubelet.cgroups import CgroupError, CgroupTree
@@ -20,7 +21,7 @@ from control.standalone.kubelet.ownermark import Owner
 def lives(owner: Owner) -> bool:
     """Does anything of its node run, containers not counted? They outlive it."""
     return owner.may_live() or any(
-        one.argv[1:2] == ("-m",)  # a part; a container's shim is a script
+        one.argv[1:2] == ("-m",) or is_part(one.argv)  # a part; a container's shim is neither
         for one in processes.marked(Path(owner.state_dir))
     )
 

@@ -32,10 +32,15 @@ class Settings(msgspec.Struct, frozen=True):
     manager_port: int = 9317
     webhook_port: int = 9876
     scheduler_port: int = 10251
+    runtimeproxy_port: int = 9318
     bpf_pin_dir: str = "/sys/fs/bpf/koordlet"
     probes: str = "auto"
     report_interval: int = 60
     aggregate_duration: int = 300
+    runtime: str = "auto"
+    """What pods run as: "containerd" or "process"; "auto" is not decided yet."""
+    runtime_reason: str = ""
+    """Why it is not containerd, where that was to be decided."""
 
     @property
     def koordlet_url(self) -> str:

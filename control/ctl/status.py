@@ -17,9 +17,9 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from control.ctl import processes, text
+from control.ctl import containers, processes, text
 from control.ctl.koordletclient import KoordletUnreachable, fetch_enforcement, fetch_ready, fetch_top
-from control.ctl.parts import PARTS, Layout
+from control.ctl.parts import PARTS, Layout, of
 from control.ctl.state import State
 from koordlet.api.core import Node
 from koordlet.api.enforcement import Enforcement
@@ -83,6 +83,8 @@ class Report(msgspec.Struct, rename="camel"):
     parts: list[PartStatus]
     koordlet: KoordletStatus
     kubernetes: NodeStatus
+    pods: str = ""
+    """What pods are here, in words; empty when nothing was brought up"""
 
 
 async def gather(state_dir: Path, state: State, *, koordlet_url: str, kubeconfig: str | None) -> Report:
@@ -91,13 +93,14 @@ async def gather(state_dir: Path, state: State, *, koordlet_url: str, kubeconfig
     admin = Layout(state_dir).admin_kubeconfig
     found = kubeconfig or (str(admin) if admin.exists() else None)
     name = state.settings.node_name if state.settings is not None else koordlet.node
-    return Report(parts, koordlet, await _kubernetes(found, name))
+    pods = containers.words(state.settings) if state.settings is not None else ""
+    return Report(parts, koordlet, await _kubernetes(found, name), pods)
 
 
 async def _parts(state_dir: Path, state: State) -> list[PartStatus]:
     if state.settings is None:
         return []
-    return list(await asyncio.gather(*(_part(state_dir, state, part.name) for part in PARTS)))
+    return list(await asyncio.gather(*(_part(state_dir, state, part.name) for part in of(state.settings))))
 
 
 async def _part(state_dir: Path, state: State, name: str) -> PartStatus:
@@ -207,7 +210,7 @@ def render(report: Report) -> Group:
                 _mark(one.ready),
                 Text(one.reason),
             )
-        blocks += [parts, Text()]
+        blocks += [parts, *([Text(report.pods)] if report.pods else []), Text()]
     blocks += [*_koordlet_blocks(report.koordlet), Text(), *_node_blocks(report.kubernetes)]
     return Group(*blocks)
 

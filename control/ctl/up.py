@@ -14,15 +14,23 @@ from pathlib import Path
 
 import msgspec
 
-from control.ctl import cluster, preflight, reclaim
+from control.ctl import cluster, containers, preflight, reclaim
 from control.ctl.errors import CtlError
-from control.ctl.parts import NAMES, PARTS, Layout, Part
+from control.ctl.parts import NAMES, PARTS, Layout, Part, of
 from control.ctl.progress import Progress, Step
 from control.ctl.state import Lock, Settings
 from control.ctl.supervisor import Supervisor
 
 POLL_SECONDS = 0.15
-PORTS = ("apiserver_port", "kubelet_port", "koordlet_port", "manager_port", "webhook_port", "scheduler_port")
+PORTS = (
+    "apiserver_port",
+    "kubelet_port",
+    "koordlet_port",
+    "manager_port",
+    "webhook_port",
+    "scheduler_port",
+    "runtimeproxy_port",
+)
 
 
 def settle(known: Settings | None, given: Mapping[str, object], running: Collection[str], hostname: str) -> Settings:
@@ -36,6 +44,8 @@ def settle(known: Settings | None, given: Mapping[str, object], running: Collect
     for name in PORTS:
         if changes.get(name) == 0 and known is not None:
             del changes[name]
+    if changes.get("runtime") == containers.AUTO and running:
+        del changes["runtime"]  # decided already
     wanted = msgspec.structs.replace(base, **changes)
     if running and known is not None:
         for name in msgspec.structs.asdict(wanted):
@@ -54,7 +64,7 @@ async def up(
     state_dir: Path, given: Mapping[str, object], *, without: Collection[str] = (), progress: Progress
 ) -> Settings:
     """Bring the node up; the settings it runs with. Raises CtlError."""
-    preflight.unknown_parts(without, NAMES)
+    preflight.unknown_parts(without, [part.name for part in PARTS if not part.runtime])
     wanted = [part for part in PARTS if part.name not in without]
     preflight.refuse(preflight.Facts(os.geteuid()), {part.name for part in wanted})
     layout = Layout(state_dir)
@@ -71,10 +81,19 @@ async def up(
         if any(part.name == "kubelet" for part in missing):
             for line in reclaim.reclaim(state_dir):
                 progress.good(line)
-        facts = preflight.gather(layout.kubelet_root, {part.name: part.port(settings) for part in missing})
+        undecided = settings.runtime == containers.AUTO
+        if "kubelet" not in without:
+            settings = decide(settings, "kubelet" in running, containers.unusable(state_dir))
+        ports = {part.name: part.port(settings) for part in missing if part in of(settings) and part.port is not None}
+        facts = preflight.gather(layout.kubelet_root, ports)
         preflight.refuse(facts, {part.name for part in missing})
         supervisor.settle(settings)
         for part in wanted:
+            if part not in of(settings) or (part.runtime and "kubelet" in without):
+                continue
+            if part.name == containers.CONTAINERD and undecided:
+                settings = await _try_containerd(supervisor, part, layout, settings, progress)
+                continue
             with progress.step(part.name) as step:
                 await _bring_up(supervisor, part, layout, settings, step)
             if part.name == "apiserver":
@@ -83,6 +102,35 @@ async def up(
                     await cluster.prepare(layout.admin_kubeconfig, settings, layout.agents, manager=managed)
                     own = "configuration, webhooks" if managed else "NodeMetric, NodeSLO"
                     step.done(f"CRDs, priority classes, service accounts and rights, {own}")
+        if "kubelet" not in without:
+            progress.good(containers.words(settings))
+    return settings
+
+
+def decide(settings: Settings, kubelet_runs: bool, unusable: str | None) -> Settings:
+    """What pods run as, where that is open. Raises CtlError when what was asked for can't be had."""
+    if settings.runtime == containers.CONTAINERD and unusable is not None:
+        raise CtlError(f"--runtime containerd: {unusable}", "`--runtime process` gives plain processes.")
+    if settings.runtime != containers.AUTO:
+        return settings
+    if kubelet_runs:  # of a koordctl that knew no containers
+        return msgspec.structs.replace(settings, runtime=containers.PROCESS, runtime_reason="")
+    chosen = containers.PROCESS if unusable is not None else containers.CONTAINERD
+    return msgspec.structs.replace(settings, runtime=chosen, runtime_reason=unusable or "")
+
+
+async def _try_containerd(
+    supervisor: Supervisor, part: Part, layout: Layout, settings: Settings, progress: Progress
+) -> Settings:
+    """Start it; where it does not work nobody insisted on it, and pods are plain processes."""
+    with progress.step(part.name) as step:
+        try:
+            await _bring_up(supervisor, part, layout, settings, step)
+        except CtlError as error:
+            supervisor.stop(part.name, part.stop_seconds)
+            step.done(f"not used: {error}")
+            settings = msgspec.structs.replace(settings, runtime=containers.PROCESS, runtime_reason=str(error))
+            supervisor.settle(settings)
     return settings
 
 
@@ -92,6 +140,7 @@ async def _bring_up(supervisor: Supervisor, part: Part, layout: Layout, settings
         for path, text in part.files(layout).items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
+        part.before(layout, settings)
     process = known or supervisor.start(part.name, part.argv(layout, settings), part.environ(layout, settings))
     deadline = time.monotonic() + part.ready_seconds
     while True:
@@ -107,4 +156,7 @@ async def _bring_up(supervisor: Supervisor, part: Part, layout: Layout, settings
                 supervisor.tail(part.name) + "\n  Run `koordctl up` again to wait on, or `koordctl down` to stop.",
             )
         await asyncio.sleep(POLL_SECONDS)
-    step.done(f"{'runs already' if known else 'ready'}, pid {process.pid}, port {part.port(settings)}")
+    if not known and part.after is not None:
+        await part.after(layout, settings)
+    port = f", port {part.port(settings)}" if part.port is not None else ""
+    step.done(f"{'runs already' if known else 'ready'}, pid {process.pid}{port}")

@@ -75,6 +75,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             "--manager-port=0",
             "--webhook-port=0",
             "--scheduler-port=0",
+            "--runtimeproxy-port=0",
+            "--runtime=process",
             f"--bpf-pin-dir=/sys/fs/bpf/koord-e2e-{os.getpid()}",
         ]
         up = [*koordctl, "up", f"--state-dir={state}", "--report-interval=30", "--aggregate-duration=60", *ports]

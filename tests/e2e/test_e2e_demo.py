@@ -25,7 +25,7 @@ def test_the_demo_shows_what_it_should_and_leaves_nothing(tmp_path: Path):
     environment = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
     folder = tmp_path / "demo"
     done = subprocess.run(
-        [sys.executable, "-m", "control.ctl.demo", "--once", "--dir", str(folder)],
+        [sys.executable, "-m", "control.ctl.demo", "--once", "--runtime=process", "--dir", str(folder)],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     said = f"{done.stdout}\n{done.stderr}"

@@ -19,6 +19,7 @@ from types import FrameType
 
 import click
 
+from control.ctl.containers import AUTO, RUNTIMES
 from control.ctl.demo.scenario import Scenario
 from control.ctl.down import down
 from control.ctl.errors import CtlError
@@ -75,9 +76,9 @@ def keep_logs(folder: Path) -> Path | None:
     return kept
 
 
-def play(folder: Path, progress: Progress, *, once: bool) -> list[str]:
+def play(folder: Path, progress: Progress, *, once: bool, runtime: str = AUTO) -> list[str]:
     """Run the scenario and clean up; everything that was not as it should be."""
-    scenario = Scenario(folder, progress)
+    scenario = Scenario(folder, progress, runtime)
     problems: list[str] = []
     shown = False
     try:
@@ -118,7 +119,8 @@ def play(folder: Path, progress: Progress, *, once: bool) -> list[str]:
     default=BUILD / "demo",
     help="Where the demo keeps its state while it runs.  [default: build/demo]",
 )
-def main(once: bool, folder: Path) -> None:
+@click.option("--runtime", type=click.Choice(RUNTIMES), default=AUTO, help="What pods run as.  [default: auto]")
+def main(once: bool, folder: Path, runtime: str) -> None:
     """Show a live co-location node on this machine."""
     progress = Progress()
     _signals(_interrupt)
@@ -128,7 +130,7 @@ def main(once: bool, folder: Path) -> None:
             if folder.exists():
                 progress.console.print("[bold]Cleaning up after an earlier run[/]")
                 clean_up(folder, progress)
-            problems = play(folder, progress, once=once)
+            problems = play(folder, progress, once=once, runtime=runtime)
     except CtlError as error:
         progress.bad(str(error))
         raise SystemExit(1) from error

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from control.ctl.containers import AUTO
 from control.ctl.demo import colocation, judge, lending, workload
 from control.ctl.demo.judge import Verdict
 from control.ctl.demo.kernelfiles import Sampler, average, find_group, find_pod
@@ -52,8 +53,8 @@ METRIC_COLUMNS = (
 class Scenario:
     """One run; `failures` says what did not show what it should."""
 
-    def __init__(self, folder: Path, progress: Progress) -> None:
-        self.folder, self.progress = folder, progress
+    def __init__(self, folder: Path, progress: Progress, runtime: str = AUTO) -> None:
+        self.folder, self.progress, self.runtime = folder, progress, runtime
         self.state_dir = folder / "state"
         self.layout = Layout(self.state_dir)
         self.failures: list[str] = []
@@ -92,6 +93,8 @@ class Scenario:
             "manager_port": 0,
             "webhook_port": 0,
             "scheduler_port": 0,
+            "runtimeproxy_port": 0,
+            "runtime": self.runtime,
             "bpf_pin_dir": PIN_DIR,
             "report_interval": REPORT_SECONDS,
             "aggregate_duration": AGGREGATE_SECONDS,

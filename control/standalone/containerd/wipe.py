@@ -30,9 +30,13 @@ class WipeError(Exception):
     """Something stays; the message says what."""
 
 
-def wipe(folder: Folder, tree: CgroupTree) -> None:
-    """End containers and shims, remove their cgroups, sockets and mounts. Files stay. Raises `WipeError`."""
+def wipe(folder: Folder, tree: CgroupTree) -> bool:
+    """End containers and shims, remove their cgroups, sockets and mounts. Files stay. Raises `WipeError`.
+
+    False when there was nothing.
+    """
     bundles = list(_bundles(folder))
+    found = bool(bundles or shims(folder) or mounts(folder))
     sockets = [address for bundle in bundles if (address := _shim_socket(bundle)) is not None]
     groups = {path for bundle in bundles if (path := _cgroup(bundle)) is not None}
     for path in groups:
@@ -49,6 +53,7 @@ def wipe(folder: Folder, tree: CgroupTree) -> None:
             raise WipeError(f"umount {point}: {os.strerror(code)}")
     for socket in sockets:
         socket.unlink(missing_ok=True)
+    return found
 
 
 def shims(folder: Folder) -> list[int]:

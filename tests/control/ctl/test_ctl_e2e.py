@@ -33,7 +33,7 @@ POD = {
     "metadata": {"name": "sleeper", "labels": {"koordinator.sh/qosClass": "BE"}},
     "spec": {
         "priorityClassName": "koord-batch",
-        "containers": [{"name": "main", "image": "none", "command": ["sleep", "600"]}],
+        "containers": [{"name": "main", "image": "localhost/process:none", "command": ["sleep", "600"]}],
     },
 }
 
@@ -41,8 +41,8 @@ POD = {
 class Node:
     """A node under a temporary state directory, driven by the command line as a user would."""
 
-    def __init__(self, state_dir: Path) -> None:
-        self.state_dir = state_dir
+    def __init__(self, state_dir: Path, runtime: str) -> None:
+        self.state_dir, self.runtime = state_dir, runtime
         self.layout = Layout(state_dir)
 
     def ctl(self, *argv: str, status: int = 0) -> str:
@@ -59,6 +59,8 @@ class Node:
             "--manager-port=0",
             "--webhook-port=0",
             "--scheduler-port=0",
+            "--runtimeproxy-port=0",
+            f"--runtime={self.runtime}",
         )
         return self.ctl("up", *ports, f"--bpf-pin-dir={pins}", "--node-name=e2e")
 
@@ -73,14 +75,15 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    made = Node(tmp_path / "node")
+    """Its pods are containers in a containerd of its own, through the runtime proxy: it has every part there is."""
+    made = Node(tmp_path / "node", "containerd")
     yield made
     made.ctl("down", "--purge")
 
 
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[Node]:
-    made = Node(tmp_path / "other")
+    made = Node(tmp_path / "other", "process")
     yield made
     made.ctl("down", "--purge")
 

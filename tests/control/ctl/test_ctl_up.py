@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from control.ctl import up
+from control.ctl import containers, up
 from control.ctl.errors import CtlError
-from control.ctl.parts import PARTS, Layout
+from control.ctl.parts import PARTS, Layout, of
 from control.ctl.progress import Progress
 from control.ctl.state import Settings
-from control.ctl.up import settle
+from control.ctl.up import decide, settle
 
 KNOWN = Settings("n1", apiserver_port=7001, kubelet_port=7002, koordlet_port=7003)
 
@@ -43,6 +43,24 @@ def test_what_runs_can_not_change() -> None:
     assert settle(KNOWN, {"apiserver_port": 1234}, set(), "host").apiserver_port == 1234
 
 
+def test_pods_are_containers_where_that_was_asked_for_or_can_be(tmp_path: Path) -> None:
+    auto, asked = Settings("n"), Settings("n", runtime="containerd")
+    assert decide(auto, False, None).runtime == "containerd"
+    refused = decide(auto, False, "not installed: runc")
+    assert (refused.runtime, refused.runtime_reason) == ("process", "not installed: runc")
+    assert "not installed: runc" in containers.words(refused)
+    assert decide(auto, True, None).runtime == "process", "a kubelet that runs was started without"
+    assert decide(asked, False, None) == asked
+    with pytest.raises(CtlError, match="--runtime containerd: not installed: runc"):
+        decide(asked, False, "not installed: runc")
+    assert settle(asked, {"runtime": "auto"}, {"kubelet"}, "n") == asked
+    assert settle(asked, {"runtime": "auto"}, set(), "n").runtime == "auto"
+    assert {"containerd", "runtimeproxy"} == {p.name for p in of(asked)} - {p.name for p in of(refused)}
+    assert containers.endpoint(tmp_path, refused) == ""
+    assert containers.endpoint(tmp_path, asked) == f"unix://{tmp_path}/proxy.sock"
+    assert "too long" in (containers.unusable(tmp_path / ("x" * 100)) or "")
+
+
 def test_every_part_gets_its_ports_and_places(tmp_path: Path) -> None:
     lines = {part.name: " ".join(part.argv(Layout(tmp_path), KNOWN)) for part in PARTS}
     assert "--secure-port=7001" in lines["apiserver"]
@@ -61,6 +79,7 @@ def test_the_flags_that_are_passed_exist(tmp_path: Path) -> None:
     from control.standalone.kubelet.options import Options as KubeletOptions
     from koordlet.app.flags import read
     from koordlet.options import Options as KoordletOptions
+    from runtimeproxy.options import Options as ProxyOptions
 
     agents = {
         "manager": ManagerOptions,
@@ -68,8 +87,10 @@ def test_the_flags_that_are_passed_exist(tmp_path: Path) -> None:
         "kubelet": KubeletOptions,
         "koordlet": KoordletOptions,
     }
-    known = {"apiserver": ApiServerOptions, **agents}
+    known = {"apiserver": ApiServerOptions, "runtimeproxy": ProxyOptions, **agents}
     for part in PARTS:
+        if part.name == "containerd":
+            continue  # not ours
         read(known[part.name], part.argv(Layout(tmp_path), KNOWN)[3:])
 
 
