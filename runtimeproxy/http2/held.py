@@ -33,8 +33,8 @@ class Held:
     """One such stream. `chunks` are those not handed to the sender; `held` their bytes that count as held."""
 
     __slots__ = (
-        "_have", "_need", "answer", "begun", "chunks", "client_ended", "encoding", "exchange", "held", "stage", "stream",
-        "task",
+        "_have", "_need", "answer", "begun", "chunks", "client_ended", "encoding", "exchange", "held", "stage",
+        "stream", "task",
     )  # fmt: skip
 
     def __init__(self, stream: int, exchange: Exchange, encoding: bytes | None) -> None:
