@@ -22,12 +22,11 @@ from control.standalone.kubelet.criclient import CriClient
 from koordlet.api.hooks import api_pb2, api_pb2_grpc
 from tests.koordlet.process.conftest import free_port
 from tests.runtimeproxy.confine import command
-from tests.runtimes.daemons import Containerd
+from tests.runtimes.daemons import Containerd, Dockerd
 from tests.runtimes.pods import container_config, sandbox_config
 
 pytestmark = pytest.mark.runtime
 
-UNIT = units.texts()[f"containerd/{units.UNIT}"]
 PATIENCE = 100.0
 FORBIDDEN = """
 import errno, mmap, os, socket, sys
@@ -73,46 +72,81 @@ def registrations(tmp_path: Path) -> Iterator[Path]:
     server.stop(None).wait()
 
 
-def test_what_the_unit_forbids_is_forbidden_here(tmp_path: Path) -> None:
-    """Or the test below would show nothing."""
+@pytest.mark.parametrize("unit", units.texts().values(), ids=units.BACKENDS)
+def test_what_the_unit_forbids_is_forbidden_here(tmp_path: Path, unit: str) -> None:
+    """Or the tests below would show nothing."""
     program = [sys.executable, "-c", FORBIDDEN, str(tmp_path)]
-    done = subprocess.run(command(UNIT, [tmp_path], program), capture_output=True, text=True, check=False)
+    done = subprocess.run(command(unit, [tmp_path], program), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "own").exists()
 
 
-def test_it_starts_asks_hooks_serves_and_ends(containerd: Containerd, registrations: Path, tmp_path: Path) -> None:
-    own, log, port = tmp_path / "run", tmp_path / "log", free_port()
-    own.mkdir()
-    listening = own / "runtimeproxy.sock"
-    program = [
-        sys.executable, "-m", "runtimeproxy", f"--koord-runtimeproxy-endpoint={listening}",
-        f"--remote-runtime-service-endpoint={containerd.socket}", f"--hook-server-dir={registrations}",
-        "--hook-timeout=100s", f"--metrics-addr=127.0.0.1:{port}",
-    ]  # fmt: skip
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor, log.open("wb") as output:
-        supervisor.bind(str(tmp_path / "notify"))
-        supervisor.settimeout(PATIENCE)
-        told = ["env", f"NOTIFY_SOCKET={tmp_path / 'notify'}", *command(UNIT, [own, registrations], program)]
-        process = subprocess.Popen(told, stdout=output, stderr=output)
+class Confined:
+    """A proxy under the limits of its unit, from READY=1 until it has ended by itself."""
+
+    def __init__(self, backend: str, runtime: Path, registrations: Path, folder: Path) -> None:
+        unit = units.texts()[f"{backend}/{units.UNIT}"]
+        self._folder, self._log, own, self.port = folder, folder / "log", folder / "run", free_port()
+        own.mkdir()
+        self.socket = own / "runtimeproxy.sock"
+        program = [
+            sys.executable, "-m", "runtimeproxy", f"--backend-runtime-mode={backend.capitalize()}",
+            f"--koord-runtimeproxy-endpoint={self.socket}", f"--remote-runtime-service-endpoint={runtime}",
+            f"--hook-server-dir={registrations}", "--hook-timeout=100s", f"--metrics-addr=127.0.0.1:{self.port}",
+        ]  # fmt: skip
+        self._command = ["env", f"NOTIFY_SOCKET={folder / 'notify'}", *command(unit, [own, registrations], program)]
+
+    def __enter__(self) -> Confined:
+        self._supervisor = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._supervisor.bind(str(self._folder / "notify"))
+        self._supervisor.settimeout(PATIENCE)
+        with self._log.open("wb") as output:
+            self._process = subprocess.Popen(self._command, stdout=output, stderr=output)
         try:
-            assert supervisor.recv(100) == b"READY=1"
-            status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+            assert self._supervisor.recv(100) == b"READY=1"
+            status = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
             assert {"CapEff:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"} <= set(status)
-            assert asyncio.run(_shares_of_a_container(listening, containerd.cgroup_parent())) == "777"
-            assert "ok" in _get(f"http://127.0.0.1:{port}/healthz")
-            assert "koord_runtime_proxy_calls_total" in _get(f"http://127.0.0.1:{port}/metrics")
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(PATIENCE) == 0
-            assert supervisor.recv(100) == b"STOPPING=1"
         except BaseException:
-            sys.stderr.write(log.read_text())
+            self._end()
             raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._process.send_signal(signal.SIGTERM)
+                assert self._process.wait(PATIENCE) == 0
+                assert self._supervisor.recv(100) == b"STOPPING=1"
+                assert not self.socket.exists()
+                assert "Operation not permitted" not in self._log.read_text()
         finally:
-            process.kill()
-            process.wait()
-    assert "Operation not permitted" not in log.read_text()
-    assert not listening.exists()
+            self._end()
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{path}", timeout=PATIENCE) as answer:
+            return str(answer.read().decode())
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._supervisor.close()
+        sys.stderr.write(self._log.read_text())
+
+
+def test_it_asks_hooks_and_serves_in_front_of_containerd(
+    containerd: Containerd, registrations: Path, tmp_path: Path
+) -> None:
+    with Confined("containerd", containerd.socket, registrations, tmp_path) as proxy:
+        assert asyncio.run(_shares_of_a_container(proxy.socket, containerd.cgroup_parent())) == "777"
+        assert "ok" in proxy.get("healthz")
+        assert "koord_runtime_proxy_calls_total" in proxy.get("metrics")
+
+
+def test_it_serves_in_front_of_docker(dockerd: Dockerd, registrations: Path, tmp_path: Path) -> None:
+    with Confined("docker", dockerd.socket, registrations, tmp_path) as proxy:
+        told = dockerd.docker("run", "--rm", "--network=none", "busybox", "echo", "hello", host=proxy.socket)
+        assert told.stdout == "hello\n"
+        assert "ok" in proxy.get("healthz")
 
 
 async def _shares_of_a_container(endpoint: Path, parent: str) -> str:
@@ -123,8 +157,3 @@ async def _shares_of_a_container(endpoint: Path, parent: str) -> str:
         await client.start_container(made)
         seen = await client.exec_sync(made, ["cat", "/sys/fs/cgroup/cpu/cpu.shares"])
         return str(seen.stdout.decode().strip())
-
-
-def _get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
-        return str(answer.read().decode())
