@@ -1,28 +1,25 @@
 """A connection to one hook server: plain-text gRPC over its unix socket (spec 08 §9).
 
-gRPC is imported with the first client: a proxy without hook servers starts sooner and stays smaller without it. A
-client belongs to one socket file; whoever holds it asks `connect` for a new one when another file has taken the path or
-a call says `Lost`, because a new client connects at once, where an old one would first sit out its back-off.
+A client belongs to one socket file; whoever holds it asks `connect` for a new one when another file has taken the path
+or a call says `Lost`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import sys
-from importlib import import_module
-from typing import Any, Protocol
-from urllib.parse import quote
+import stat
+from pathlib import Path
+from typing import Protocol
 
-MAX_ANSWER = 16 << 20
-"""Bytes, as kubelet and runtimes allow each other."""
-
-
-class HookCallError(Exception):
-    """A hook server did not answer; the message has the status and its text."""
+from koordlet.api.hooks import SERVICE
+from runtimeproxy.http2.client import CallError, Client, ConnectionLost
 
 
 class ClientError(Exception):
     """There can be no client for an endpoint; the message says why."""
+
+
+class HookCallError(Exception):
+    """A hook server did not answer; the message has the status and its text."""
 
 
 class Lost(HookCallError):
@@ -42,51 +39,32 @@ class HookClient(Protocol):
 
 
 class GrpcClient:
-    """A HookClient over grpc.aio."""
+    """A HookClient."""
 
-    def __init__(self, endpoint: str) -> None:
-        import grpc.aio
-
-        from koordlet.api.hooks import SERVICE
-
-        self._grpc, self._service = grpc, SERVICE
-        self._channel = grpc.aio.insecure_channel(
-            f"unix:{quote(endpoint)}",
-            options=[
-                ("grpc.default_authority", "localhost"),  # a socket's path is none, and strict servers say so
-                ("grpc.use_local_subchannel_pool", 1),  # else a new channel inherits the old one's back-off
-                ("grpc.max_receive_message_length", MAX_ANSWER),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.enable_http_proxy", 0),
-                ("grpc.enable_retries", 0),
-            ],
-        )
-        self._methods: dict[str, Any] = {}
+    def __init__(self, client: Client) -> None:
+        self._client = client
 
     async def call(self, rpc: str, request: bytes, seconds: float) -> bytes:
-        method = self._methods.get(rpc)
-        if method is None:
-            method = self._methods[rpc] = self._channel.unary_unary(f"/{self._service}/{rpc}")
         try:
-            answer = await method(request, timeout=seconds)
-        except self._grpc.aio.AioRpcError as error:
-            code = error.code()
-            lost = code in (self._grpc.StatusCode.UNAVAILABLE, self._grpc.StatusCode.DEADLINE_EXCEEDED)
-            kind = Lost if lost else HookCallError
-            raise kind(f"{code.name}: {error.details()}") from error
-        except self._grpc.aio.UsageError as error:  # the channel was closed under the call
+            return await self._client.call(f"/{SERVICE}/{rpc}", request, seconds)
+        except ConnectionLost as error:
             raise Lost(str(error)) from error
-        return bytes(answer)
+        except CallError as error:
+            raise HookCallError(str(error)) from error
 
     async def close(self, grace: float) -> None:
-        await self._channel.close(grace)
+        await self._client.close(grace)
 
 
 async def connect(endpoint: str) -> HookClient:
-    """A client of the socket at `endpoint`; it connects with its first call. Raises ClientError."""
+    """A client of the socket at `endpoint`. Raises ClientError for what is no socket, Lost when nobody listens."""
     try:
-        if "grpc.aio" not in sys.modules:
-            await asyncio.to_thread(import_module, "grpc.aio")  # a tenth of a second, in which others are served
-        return GrpcClient(endpoint)
-    except (ImportError, OSError, RuntimeError, ValueError) as error:
-        raise ClientError(f"{endpoint}: {error}") from error
+        if not _is_socket(endpoint):
+            raise ClientError(f"{endpoint}: is not a socket")
+        return GrpcClient(await Client.connect(endpoint))
+    except OSError as error:
+        raise Lost(f"UNAVAILABLE: {error.strerror or error}") from error
+
+
+def _is_socket(endpoint: str) -> bool:
+    return stat.S_ISSOCK(Path(endpoint).stat().st_mode)
