@@ -18,7 +18,7 @@ from koordlet.api.names import KOORDINATOR_NAMESPACE
 ACCOUNT = "koord-scheduler"
 CONFIG = "koord-scheduler-config"
 IMAGE = "koordinator-py:latest"
-PORT = 10251
+PORT, SECURE_PORT = 10251, 10259
 
 _MODULE = "control.scheduler.manifests"
 _READ = ["list", "watch"]
@@ -37,6 +37,9 @@ RULES: list[Object] = [
     rule("", ["pods/status"], ["patch"]),
     rule("", ["persistentvolumes", "persistentvolumeclaims"], [*_READ, "patch"]),
     rule("scheduling.sigs.k8s.io", ["podgroups"], [*_READ, "patch"]),
+    # who may call its secure port
+    rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
+    rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
     # what it tells
     rule("", ["events"], ["create", "patch"]),
     rule("scheduling.koordinator.sh", ["scheduleexplanations"], [*_READ, "delete"]),
@@ -78,13 +81,17 @@ def deployment() -> list[Object]:
         "command": ["koord-scheduler"],
         "args": [
             f"--port={PORT}",
+            f"--secure-port={SECURE_PORT}",
             "--authentication-skip-lookup=true",
             "--v=4",
             "--feature-gates=",
             f"--config=/config/{CONFIG}",
         ],
         "env": [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
-        "ports": [{"name": "pages", "containerPort": PORT, "protocol": "TCP"}],
+        "ports": [
+            {"name": "pages", "containerPort": PORT, "protocol": "TCP"},
+            {"name": "secure", "containerPort": SECURE_PORT, "protocol": "TCP"},
+        ],
         "readinessProbe": {"httpGet": {"path": "/healthz", "port": PORT}},
         "livenessProbe": {"httpGet": {"path": "/healthz", "port": PORT}, "initialDelaySeconds": 30},
         "resources": {"requests": {"cpu": "500m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "2Gi"}},

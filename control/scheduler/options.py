@@ -11,11 +11,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from control.delegated import PUBLIC, TLS_VERSIONS
 from koordlet.app.flags import Duration, FlagError, flag
 from koordlet.app.logging import LoggingOptions
 
 _AUDIT_LABELS = ("priority", "event_type", "outcome", "le")
-_UNUSED = "accepted, without effect: pages are served on --port alone"
+_UNUSED = "accepted, without effect"
 
 
 @dataclass
@@ -87,24 +88,42 @@ class Options(LoggingOptions):
     kube_api_content_type: str = flag("kube-api-content-type", "", "accepted: JSON is spoken")
     profiling: bool = flag("profiling", True, "serve /debug/flags")
     contention_profiling: bool = flag("contention-profiling", True, "accepted: there are no locks")
-    bind_address: str = flag("bind-address", "0.0.0.0", _UNUSED)
-    secure_port: int = flag("secure-port", 10259, _UNUSED)
-    cert_dir: str = flag("cert-dir", "", _UNUSED)
-    tls_cert_file: str = flag("tls-cert-file", "", _UNUSED)
-    tls_private_key_file: str = flag("tls-private-key-file", "", _UNUSED)
-    tls_cipher_suites: str = flag("tls-cipher-suites", "", _UNUSED)
-    tls_min_version: str = flag("tls-min-version", "", _UNUSED)
-    client_ca_file: str = flag("client-ca-file", "", _UNUSED)
-    http2_max_streams_per_connection: int = flag("http2-max-streams-per-connection", 0, _UNUSED)
-    authentication_kubeconfig: str = flag("authentication-kubeconfig", "", _UNUSED)
-    authentication_skip_lookup: bool = flag("authentication-skip-lookup", False, _UNUSED)
-    authentication_token_webhook_cache_ttl: str = flag("authentication-token-webhook-cache-ttl", "10s", _UNUSED)
-    authentication_tolerate_lookup_failure: bool = flag("authentication-tolerate-lookup-failure", True, _UNUSED)
-    authorization_kubeconfig: str = flag("authorization-kubeconfig", "", _UNUSED)
-    authorization_always_allow_paths: str = flag("authorization-always-allow-paths", "", _UNUSED)
-    authorization_webhook_cache_authorized_ttl: str = flag("authorization-webhook-cache-authorized-ttl", "10s", _UNUSED)
-    authorization_webhook_cache_unauthorized_ttl: str = flag(
-        "authorization-webhook-cache-unauthorized-ttl", "10s", _UNUSED
+    bind_address: str = flag("bind-address", "0.0.0.0", "IP address of the secure port")
+    secure_port: int = flag(
+        "secure-port", 10259, "port of the same pages over TLS, for those who may; 0: none", minimum=0
+    )
+    cert_dir: str = flag("cert-dir", "", "accepted: a certificate that is made is kept nowhere")
+    tls_cert_file: str = flag("tls-cert-file", "", "certificate of the secure port; none: one is made at each start")
+    tls_private_key_file: str = flag("tls-private-key-file", "", "its key")
+    tls_cipher_suites: str = flag("tls-cipher-suites", "", "accepted: OpenSSL's own choice is taken")
+    tls_min_version: str = flag(
+        "tls-min-version", "", "VersionTLS12 (default) or VersionTLS13", choices=tuple(TLS_VERSIONS)
+    )
+    client_ca_file: str = flag("client-ca-file", "", "CA whose certificates say who calls the secure port")
+    http2_max_streams_per_connection: int = flag("http2-max-streams-per-connection", 0, "accepted: HTTP/1.1 is spoken")
+    authentication_kubeconfig: str = flag(
+        "authentication-kubeconfig", "", "with which callers are looked up; none: the scheduler's own"
+    )
+    authentication_skip_lookup: bool = flag(
+        "authentication-skip-lookup", False, "accepted: no CA is looked up in the cluster, only --client-ca-file counts"
+    )
+    authentication_token_webhook_cache_ttl: Duration = flag(
+        "authentication-token-webhook-cache-ttl", "10s", "how long it is remembered whose a token is"
+    )
+    authentication_tolerate_lookup_failure: bool = flag(
+        "authentication-tolerate-lookup-failure", True, "accepted: nothing is looked up at the start"
+    )
+    authorization_kubeconfig: str = flag(
+        "authorization-kubeconfig", "", "with which it is asked who may; none: the scheduler's own"
+    )
+    authorization_always_allow_paths: list[str] = flag(
+        "authorization-always-allow-paths", list(PUBLIC), "paths of the secure port that everybody may ask"
+    )
+    authorization_webhook_cache_authorized_ttl: Duration = flag(
+        "authorization-webhook-cache-authorized-ttl", "10s", "how long a yes is remembered"
+    )
+    authorization_webhook_cache_unauthorized_ttl: Duration = flag(
+        "authorization-webhook-cache-unauthorized-ttl", "10s", "how long a no is remembered"
     )
     requestheader_client_ca_file: str = flag("requestheader-client-ca-file", "", _UNUSED)
     requestheader_allowed_names: str = flag("requestheader-allowed-names", "", _UNUSED)
@@ -118,11 +137,15 @@ class Options(LoggingOptions):
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise FlagError(f"--port: {self.port} must be between 0 and 65535, inclusive")
-        if self.address:
+        if not 0 <= self.secure_port <= 65535:
+            raise FlagError(f"--secure-port: {self.secure_port} must be between 0 and 65535, inclusive")
+        for name, address in (("address", self.address), ("bind-address", self.bind_address)):
             try:
-                ipaddress.ip_address(self.address)
+                ipaddress.ip_address(address or "0.0.0.0")
             except ValueError as error:
-                raise FlagError(f'--address: "{self.address}" is not an IP address') from error
+                raise FlagError(f'--{name}: "{address}" is not an IP address') from error
+        if bool(self.tls_cert_file) != bool(self.tls_private_key_file):
+            raise FlagError("--tls-cert-file and --tls-private-key-file: give both, or none")
         if self.leader_elect not in ("", "true", "false"):
             raise FlagError(f'--leader-elect: "{self.leader_elect}" is neither true nor false')
         labels = [re.sub(r"[^a-zA-Z0-9_]", "_", one.strip()) for one in self.workload_auditor_metric_labels.split(",")]

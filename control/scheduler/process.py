@@ -10,14 +10,19 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import ssl
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import yaml
+from aiohttp import web
+from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
+from control.delegated import Gate, context
+from control.scheduler import podresources
 from control.scheduler.assembly import PROMISED, Assembly, implements
 from control.scheduler.config.errors import ConfigurationError
 from control.scheduler.config.load import Settings, load, shown
@@ -25,6 +30,7 @@ from control.scheduler.options import Options
 from control.scheduler.pages import boolean, configz, debug_flags, whole
 from control.scheduler.plugins.registry import PLUGINS
 from control.scheduler.services import Services
+from control.scheduler.slis import HealthSlis
 from control.scheduler.syncbarrier import SyncBarrier
 from koordlet.api.core import Pod
 from koordlet.api.gates import SCHEDULER
@@ -114,6 +120,8 @@ class Scheduler:
         # Bindings by the thousand must not keep the lease waiting, nor Events bindings.
         self.lease_client = Client(replace(config, qps=0), clock=clock, registry=self.registry)
         self.event_client = Client(config, clock=clock, registry=self.registry)
+        self.gate, self._tls = self._gate(replace(config, qps=0)), self._context()
+        self.slis = HealthSlis()
         self.events = EventRecorder(self.event_client, COMPONENT, queue=EVENTS, senders=EVENT_SENDERS)
         self.assembly = Assembly(self.settings, options, gates, self.client, self.events, self.registry)
         self.elector = self._elector()
@@ -125,11 +133,13 @@ class Scheduler:
     async def run(self) -> int:
         """Start everything, schedule until a signal or a failure, stop everything."""
         runner, objects = self.runner, self.assembly.objects
-        for client in (self.client, self.lease_client, self.event_client):
+        for client in (self.client, self.lease_client, self.event_client, self.gate_client):
             runner.add_stop("api-client", client.close)
         if self.options.port:
-            self.server = self._pages()
+            self.server = self._pages(self.options.address, self.options.port)
             runner.add(self.server)
+        if self.options.secure_port:
+            runner.add(self._secure_pages())
         runner.add(self.events)
         if not self.settings.configuration.delay_cache_until_active:
             runner.add(objects)
@@ -221,10 +231,61 @@ class Scheduler:
         self.health.check("leaderElection", overdue, live=True)
         return elector
 
-    def _pages(self) -> Server:
+    def _pages(
+        self, host: str, port: int, tls: ssl.SSLContext | None = None, middlewares: Sequence[Middleware] = ()
+    ) -> Server:
+        address = f"[{host}]" if ":" in host else host
+        return Server(
+            f"{address}:{port}",
+            registries={"/metrics": self.registry, "/metrics/slis": self.slis.registry},
+            health=self.health,
+            routes=self._routes(),
+            tls=tls,
+            middlewares=middlewares,
+            observed=self.slis.observe,
+        )
+
+    def _secure_pages(self) -> Server:
+        """The same pages, for those who may ask them."""
+        return self._pages(self.options.bind_address, self.options.secure_port, self._tls, (self.gate.middleware,))
+
+    def _gate(self, config: Config) -> Gate:
+        """Who may call the secure port. Raises ConfigError."""
+        options = self.options
+        given = options.authentication_kubeconfig or options.authorization_kubeconfig
+        if given:
+            config = replace(Config.load(given), user_agent=user_agent(COMPONENT))
+        self.gate_client = Client(config, clock=self.client.clock, registry=self.registry)
+        return Gate(
+            self.gate_client,
+            public=options.authorization_always_allow_paths,
+            token_seconds=options.authentication_token_webhook_cache_ttl,
+            allowed_seconds=options.authorization_webhook_cache_authorized_ttl,
+            denied_seconds=options.authorization_webhook_cache_unauthorized_ttl,
+        )
+
+    def _context(self) -> ssl.SSLContext | None:
+        """TLS of the secure port. Raises ConfigurationError for files that can't be used."""
+        options = self.options
+        if not options.secure_port:
+            return None
+        files = (options.tls_cert_file, options.tls_private_key_file, options.client_ca_file)
+        cert, key, client_ca = (Path(name) if name else None for name in files)
+        try:
+            return context(cert, key, client_ca, options.tls_min_version)
+        except OSError as error:  # SSLError is one
+            names = ", ".join(filter(None, files))
+            raise ConfigurationError([f"TLS of the secure port ({names}): {error}"]) from error
+
+    def _routes(self) -> list[web.RouteDef]:
         assembly, given = self.assembly, self.settings.configuration
         services = Services(assembly.table, assembly.plugins.values(), lambda: self.leading, assembly.explain)
-        routes = [*configz(shown(self.settings)), *services.routes()]
+        pods = assembly.objects.informer(Pod)
+        routes = [
+            *configz(shown(self.settings)),
+            *services.routes(),
+            *podresources.routes(pods.list, lambda: self.leading),
+        ]
         if given.enable_profiling and self.options.profiling:
             debug = assembly.debug
             routes += debug_flags(
@@ -236,11 +297,7 @@ class Scheduler:
                     "db": boolean("debugDiagnosisBlocking", debug.set_blocking),
                 }
             )
-        host = self.options.address
-        address = f"[{host}]" if ":" in host else host
-        return Server(
-            f"{address}:{self.options.port}", registries={"/metrics": self.registry}, health=self.health, routes=routes
-        )
+        return routes
 
     def _log_failures(self, on: bool) -> None:
         self.assembly.reporter.log_failures = on

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
@@ -59,8 +60,13 @@ class Server:
         routes: Iterable[web.RouteDef] = (),
         tls: ssl.SSLContext | None = None,
         sliced: bool = False,
+        middlewares: Sequence[Middleware] = (),
+        observed: Callable[[str, Result], object] | None = None,
     ) -> None:
-        """`sliced`: a page of metrics is made piece by piece and gives way to others of the loop in between."""
+        """`sliced`: a page of metrics is made piece by piece and gives way to others of the loop in between.
+
+        `observed(page, result)`: told of every check that a probe page runs; the page is healthz, livez or readyz.
+        """
         self.name = "http"
         self.addr = addr
         self.health = health or Health()
@@ -68,7 +74,8 @@ class Server:
         self._tls = tls
         self._runner: web.AppRunner | None = None
         self._port = self._wanted_port
-        self.app = web.Application()
+        self._observed = observed
+        self.app = web.Application(middlewares=middlewares)
         self.app.router.add_get("/healthz", self._live)
         self.app.router.add_get("/livez", self._live)
         self.app.router.add_get("/readyz", self._ready)
@@ -109,10 +116,20 @@ class Server:
             await runner.cleanup()
 
     async def _live(self, request: web.Request) -> web.Response:
-        return _page(request, "healthz", await self.health.live(_excluded(request)))
+        return self._probed(request, "healthz", await self.health.live(_excluded(request)))
 
     async def _ready(self, request: web.Request) -> web.Response:
-        return _page(request, "readyz", await self.health.ready(_excluded(request)))
+        return self._probed(request, "readyz", await self.health.ready(_excluded(request)))
+
+    def _probed(self, request: web.Request, title: str, results: list[Result]) -> web.Response:
+        page = request.path.split("/")[1]
+        observed = self._observed
+        if observed is not None:
+            only = request.match_info.get("check")
+            for result in results:
+                if only in (None, result.name):
+                    observed(page, result)
+        return _page(request, title, results)
 
 
 def _excluded(request: web.Request) -> list[str]:

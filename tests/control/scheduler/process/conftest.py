@@ -174,8 +174,8 @@ async def scheduler(world: World) -> AsyncIterator[Callable[..., Awaitable[Runni
 
         async def start(*flags: str, wait: bool = True) -> Running:
             port = free_port()
-            given = (f"--config={path}", f"--port={port}", "--address=127.0.0.1", "--kube-api-qps=500")
-            options = read(Options, [*given, "--kube-api-burst=500", *flags])
+            given = (f"--config={path}", f"--port={port}", "--secure-port=0", "--address=127.0.0.1")
+            options = read(Options, [*given, "--kube-api-qps=500", "--kube-api-burst=500", *flags])
             running = Running(Scheduler(options, config=await world.account()), port)
 
             async def stop() -> None:

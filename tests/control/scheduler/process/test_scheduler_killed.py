@@ -22,7 +22,7 @@ async def started(world: Any) -> asyncio.subprocess.Process:
     path.write_text(yaml.safe_dump(configuration()))
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "control.scheduler", f"--config={path}", f"--kubeconfig={world.server.kubeconfig_path}",
-        "--port=0", "--kube-api-qps=10", "--kube-api-burst=5", "--leader-elect-lease-duration=8s",
+        "--port=0", "--secure-port=0", "--kube-api-qps=10", "--kube-api-burst=5", "--leader-elect-lease-duration=8s",
         "--leader-elect-renew-deadline=7s", "--leader-elect-retry-period=200ms",
         cwd=ROOT, env={**os.environ, "HOME": "/nonexistent"},
     )  # fmt: skip

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import yaml
 
 from control.scheduler import explanations, manifests
 from control.scheduler.config.shipped import configuration
 from koordlet.api.core import Node, PersistentVolumeClaim
+from tests.control.scheduler.process.conftest import free_port
 
 USER = f"system:serviceaccount:koordinator-system:{manifests.ACCOUNT}"
 Right = tuple[str, str, str]
@@ -54,7 +56,9 @@ async def test_every_call_is_allowed_and_every_right_is_used(
     path = world.tmp / "all.yaml"
     path.write_text(yaml.safe_dump(given))
     await world.node("n1", cpu="2")
-    running = await scheduler(f"--config={path}")
+    port = free_port()
+    running = await scheduler(f"--config={path}", "--bind-address=127.0.0.1", f"--secure-port={port}")
+    await call_securely(port)
     await everything(world, until)
     try:
         await until(lambda: not unused(world.audit, without="watch"))  # a watch is in the audit log when it ends
@@ -65,6 +69,15 @@ async def test_every_call_is_allowed_and_every_right_is_used(
     assert not unused(world.audit), "granted and never used"
     assert {(right, uri) for right, code, uri in asked(world.audit) if code in (401, 403)} == set()
     assert {right for right, _, _ in asked(world.audit)} <= granted()
+
+
+async def call_securely(port: int) -> None:
+    """With a token that has to be looked up, and as somebody whose rights have to be."""
+    async with aiohttp.ClientSession() as session:
+        for headers, expected in (({"Authorization": "Bearer x"}, 401), ({}, 403)):
+            url = f"https://127.0.0.1:{port}/metrics"
+            async with session.get(url, headers=headers, ssl=False) as answer:
+                assert answer.status == expected
 
 
 async def everything(world: Any, until: Any) -> None:

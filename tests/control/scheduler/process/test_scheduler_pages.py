@@ -1,0 +1,93 @@
+"""Pages of kube-scheduler's: what pods request, health checks counted, and all of it on a port for those who may."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from control.delegated import self_signed
+from control.scheduler.config.errors import ConfigurationError
+from koordlet.api.names import KOORDINATOR_NAMESPACE
+from tests.control.scheduler.process.conftest import free_port
+
+
+async def test_what_pods_request_and_what_checks_said(world: Any, scheduler: Any, until: Any) -> None:
+    await world.node("n1")
+    first = await scheduler()
+    second = await scheduler(wait=False)
+    await world.pod("a", cpu="1500m")
+    await until(lambda: world.bound("a"))
+    line = (
+        'kube_pod_resource_request{namespace="default",pod="a",node="n1",scheduler="koord-scheduler",priority="0",'
+        'resource="cpu",unit="cores"} 1.5'
+    )
+
+    async def told() -> bool:
+        return line in (await first.page("/metrics/resources"))[1].splitlines()
+
+    await until(told)
+    await until(lambda: second.scheduler.server is not None and second.scheduler.assembly.table.nodes_alive)
+    assert await second.page("/metrics/resources") == (200, "")
+    assert await first.page("/healthz") == (200, "ok")
+    assert (await first.page("/readyz/leaderElection"))[0] == 200
+    slis = (await first.page("/metrics/slis"))[1]
+    assert 'kubernetes_healthcheck{name="leaderElection",type="healthz"} 1.0' in slis
+    assert 'kubernetes_healthchecks_total{name="ping",status="success",type="healthz"} 1.0' in slis
+    assert 'name="ping",status="success",type="readyz"' not in slis  # only one check was asked for
+    assert 'kubernetes_healthchecks_total{name="leaderElection",status="success",type="readyz"} 1.0' in slis
+
+
+async def test_the_secure_port_is_for_those_who_may(world: Any, scheduler: Any, tmp_path: Path) -> None:
+    port = free_port()
+    pem = tmp_path / "tls.pem"
+    pem.write_bytes(self_signed(["127.0.0.1"]))
+    await scheduler(
+        "--bind-address=127.0.0.1", f"--secure-port={port}", f"--tls-cert-file={pem}", f"--tls-private-key-file={pem}"
+    )
+    tls = ssl.create_default_context(cafile=str(pem))
+    token = await reader(world)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)) as session:
+
+        async def ask(path: str, token: str = "") -> int:
+            headers = {"Authorization": f"Bearer {token}"} if token else {}
+            async with session.get(f"https://127.0.0.1:{port}{path}", headers=headers) as answer:
+                return answer.status
+
+        assert await ask("/healthz") == 200
+        assert await ask("/metrics") == 403
+        assert await ask("/metrics", "wrong") == 401
+        assert await ask("/metrics", token) == 200
+        assert await ask("/configz", token) == 403
+
+
+async def reader(world: Any) -> str:
+    """A token of an account that may read /metrics."""
+    rbac = "rbac.authorization.k8s.io"
+    where = f"/api/v1/namespaces/{KOORDINATOR_NAMESPACE}/serviceaccounts"
+    await world.admin.raw("POST", where, body={"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "m"}})
+    meta = {"name": "metrics"}
+    rule = {"nonResourceURLs": ["/metrics"], "verbs": ["get"]}
+    role = {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", "metadata": meta, "rules": [rule]}
+    await world.admin.raw("POST", f"/apis/{rbac}/v1/clusterroles", body=role)
+    binding = {
+        "apiVersion": f"{rbac}/v1", "kind": "ClusterRoleBinding", "metadata": meta,
+        "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": "metrics"},
+        "subjects": [{"kind": "ServiceAccount", "name": "m", "namespace": KOORDINATOR_NAMESPACE}],
+    }  # fmt: skip
+    await world.admin.raw("POST", f"/apis/{rbac}/v1/clusterrolebindings", body=binding)
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+    answer = json.loads(await world.admin.raw("POST", f"{where}/m/token", body=body))
+    token: str = answer["status"]["token"]
+    return token
+
+
+async def test_files_that_cannot_be_used_end_the_start(world: Any, scheduler: Any, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.pem"
+    bad.write_text("no")
+    with pytest.raises(ConfigurationError, match="TLS of the secure port"):
+        await scheduler("--secure-port=1", f"--tls-cert-file={bad}", f"--tls-private-key-file={bad}")

@@ -1,0 +1,205 @@
+"""Who may call a secure port: certificates and tokens, rights by path, what is remembered (control.delegated)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from control.delegated import Gate, User, certified, context, self_signed
+from koordlet.app.clock import FakeClock
+from koordlet.app.http import Server
+from koordlet.kube import ConnectionFailed
+
+USERS = {"good": {"username": "ada", "groups": ["devs"], "uid": "1", "extra": {"k": ["v"]}},
+         "root": {"username": "root", "groups": ["system:masters"]}}  # fmt: skip
+
+
+class Api:
+    """An API server that knows two tokens and lets ada read /metrics."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.reviews: list[dict[str, Any]] = []
+        self.away = False
+
+    async def raw(self, method: str, path: str, *, body: Any) -> bytes:
+        if self.away:
+            raise ConnectionFailed("away")
+        self.reviews.append(body)
+        spec = body["spec"]
+        if body["kind"] == "TokenReview":
+            assert path == "/apis/authentication.k8s.io/v1/tokenreviews"
+            user = USERS.get(spec["token"])
+            return json.dumps({"status": {"authenticated": True, "user": user} if user else {}}).encode()
+        assert path == "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        wanted = {"path": "/metrics", "verb": "get"}
+        allowed = spec["user"] == "ada" and spec["nonResourceAttributes"] == wanted
+        return json.dumps({"status": {"allowed": allowed}}).encode()
+
+
+class Caller:
+    """A server behind a gate, and a client of it."""
+
+    def __init__(self, api: Api, server: Server, session: aiohttp.ClientSession) -> None:
+        self.api, self.server, self._session = api, server, session
+
+    async def __call__(self, path: str, token: str = "", method: str = "GET") -> tuple[int, str]:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        async with self._session.request(method, self.server.url + path, headers=headers) as answer:
+            return answer.status, await answer.text()
+
+
+@pytest.fixture
+async def call() -> AsyncIterator[Caller]:
+    api = Api()
+    client: Any = api
+
+    async def page(request: web.Request) -> web.Response:
+        return web.Response(text="numbers")
+
+    gate = Gate(client, public=("/healthz", "/open/*"), denied_seconds=3)
+    routes = [web.route("*", path, page) for path in ("/metrics", "/configz", "/open/{any}")]
+    server = Server("127.0.0.1:0", routes=routes, tls=context(), middlewares=(gate.middleware,))
+    await server.start()
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting)) as session:
+        yield Caller(api, server, session)
+    await server.stop()
+    await asyncio.sleep(0)
+
+
+async def test_rights_are_by_path_and_verb(call: Caller) -> None:
+    assert await call("/metrics", "good") == (200, "numbers")
+    assert await call("/metrics", "good", "POST") == (403, 'forbidden: User "ada" cannot post path "/metrics"\n')
+    assert await call("/configz", "good") == (403, 'forbidden: User "ada" cannot get path "/configz"\n')
+    spec = next(one["spec"] for one in call.api.reviews if one["kind"] == "SubjectAccessReview")
+    assert (spec["user"], spec["groups"], spec["uid"], spec["extra"]) == ("ada", ["devs"], "1", {"k": ["v"]})
+
+
+async def test_nobody_may_ask_what_is_public_and_no_more(call: Caller) -> None:
+    assert await call("/healthz") == (200, "ok")
+    assert (await call("/open/anything"))[0] == 200
+    assert call.api.reviews == []
+    assert await call("/metrics") == (403, 'forbidden: User "system:anonymous" cannot get path "/metrics"\n')
+
+
+async def test_a_token_that_is_not_known_is_refused(call: Caller) -> None:
+    assert (await call("/healthz", "bad"))[0] == 401
+
+
+async def test_masters_may_do_everything(call: Caller) -> None:
+    assert (await call("/configz", "root", "DELETE"))[0] == 200
+    assert [one["kind"] for one in call.api.reviews] == ["TokenReview"]
+
+
+async def test_answers_are_remembered_for_a_while(call: Caller) -> None:
+    for _ in range(3):
+        await call("/metrics", "good")
+        await call("/configz", "good")
+    assert len(call.api.reviews) == 3
+    await call.api.clock.advance(4)
+    await call("/metrics", "good")
+    assert len(call.api.reviews) == 3
+    await call("/configz", "good")
+    assert len(call.api.reviews) == 4  # a no is remembered for three seconds here
+    await call.api.clock.advance(10)
+    await call("/metrics", "good")
+    assert len(call.api.reviews) == 6
+
+
+async def test_nobody_is_let_in_while_the_server_is_away(call: Caller) -> None:
+    call.api.away = True
+    assert (await call("/metrics", "good"))[0] == 503
+    assert (await call("/healthz"))[0] == 200
+    call.api.away = False
+    assert (await call("/metrics", "good"))[0] == 200
+
+
+async def test_client_certificates_say_who_calls(tmp_path: Path) -> None:
+    pem = tmp_path / "both.pem"
+    pem.write_bytes(certificate("ada"))
+    api = Api()
+    client: Any = api
+
+    async def page(request: web.Request) -> web.Response:
+        return web.Response(text="numbers")
+
+    server = Server("127.0.0.1:0", routes=[web.get("/metrics", page)], tls=context(pem, pem, pem),
+                    middlewares=(Gate(client).middleware,))  # fmt: skip
+    await server.start()
+    asked = asyncio.create_task(_asked(pem, server.port))
+    try:
+        assert "200 OK" in await asked
+        assert [one["kind"] for one in api.reviews] == ["SubjectAccessReview"]
+    finally:
+        await server.stop()
+
+
+def certificate(name: str) -> bytes:
+    """Key and certificate for both sides, its own CA."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    cert = (
+        x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
+        .serial_number(1).not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(key, hashes.SHA256())
+    )  # fmt: skip
+    form = serialization.PrivateFormat.PKCS8
+    private = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    return private + cert.public_bytes(serialization.Encoding.PEM)
+
+
+async def _asked(pem: Path, port: int) -> str:
+    """GET with a client certificate; the server's is verified against the same file."""
+    tls = ssl.create_default_context(cafile=str(pem))
+    tls.check_hostname = False
+    tls.load_cert_chain(pem)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return answer.decode()
+
+
+@pytest.mark.parametrize(
+    ("subject", "expected"),
+    [
+        (((("commonName", "ada"),), (("organizationName", "a"),), (("organizationName", "b"),)),
+         User("ada", ("a", "b", "system:authenticated"))),
+        (((("organizationName", "a"),),), None),
+        ((), None),
+    ],
+)  # fmt: skip
+def test_users_of_certificates(subject: Any, expected: User | None) -> None:
+    assert certified({"subject": subject}) == expected
+    assert certified(None) is None
+
+
+def test_a_certificate_that_is_made_is_for_its_names() -> None:
+    cert = x509.load_pem_x509_certificate(self_signed(["host", "127.0.0.1", "host"]))
+    names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["host"]
+    assert [str(one) for one in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+
+
+def test_versions_of_tls() -> None:
+    assert context(minimum="VersionTLS13").minimum_version is ssl.TLSVersion.TLSv1_3
+    assert context().minimum_version is ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ValueError, match="VersionTLS13"):
+        context(minimum="SSLv3")
