@@ -259,7 +259,7 @@ class Interceptor:
             self._unhooked("skip-label", hook)
             return None
         earlier = self._after.get(pending.pod_id)
-        if earlier is not None:
+        if earlier is not None and self._dispatcher.handles(hook):
             await asyncio.wait([earlier], timeout=self._patience(deadline))
         request = pod_request(pod) if pending.container is None else container_request(pending.container)
         return (await self._dispatcher.dispatch(hook, request, deadline)).accepted()

@@ -452,6 +452,63 @@ async def test_labels_of_any_text(name: str, value: str) -> None:
     assert dict(proxy.hooks[0].labels) == dict(request.config.labels)
 
 
+names = st.sampled_from("ABCDE")
+texts = st.sampled_from(["", "1", "2"])
+limits = st.builds(
+    LinuxContainerResources,
+    cpu_period=st.sampled_from([0, 100000]),
+    cpu_quota=st.sampled_from([-1, 0, 5000]),
+    cpu_shares=st.sampled_from([0, 2, 1024]),
+    memory_limit_in_bytes=st.sampled_from([-1, 0, GIB]),
+    oom_score_adj=st.sampled_from([-997, 0, 1000]),
+    cpuset_cpus=st.sampled_from(["", "0", "0-3"]),
+    unified=st.dictionaries(st.sampled_from(["cpu.idle"]), texts),
+)
+answers = st.builds(
+    ContainerResourceHookResponse,
+    container_annotations=st.dictionaries(names, texts),
+    container_resources=st.none() | limits,
+    pod_cgroup_parent=st.sampled_from(["", "/kubepods/podu-1", "/other"]),
+    container_envs=st.dictionaries(names, texts),
+)
+
+
+@given(
+    answers,
+    st.dictionaries(names, texts),
+    st.lists(st.tuples(names, texts)),
+    st.none() | limits,
+    st.binary(min_size=1, max_size=20),
+)
+async def test_nothing_else_of_a_request_changes_and_no_answer_counts_twice(
+    answer: Any, annotations: Any, envs: Any, resources: Any, new: bytes
+) -> None:
+    proxy = Proxy()
+    await proxy.run(pod_request())
+    later = b"\xa2\x06" + bytes((len(new),)) + new
+    request = container_request(
+        annotations=annotations,
+        envs=[{"key": key, "value": value} for key, value in envs],
+        linux={"resources": resources} if resources is not None else {},
+    )
+    for part in (request, request.config, request.config.linux, request.sandbox_config, *request.config.envs):
+        part.MergeFromString(later)
+    request = CreateContainerRequest.FromString(request.SerializeToString())
+    proxy.hooks.answers[Hook.PRE_CREATE_CONTAINER] = lambda _: answer
+    once = await proxy.create(request)
+    came, again, _ = await proxy.call(Call.CREATE_CONTAINER, once, None)
+    assert again is came
+    for env in once.config.envs:
+        if env.key in dict(envs):
+            assert env.SerializeToString().count(later) >= 1
+    for sent in (request, once):
+        del sent.config.envs[:]
+        sent.config.annotations.clear()
+        sent.config.linux.ClearField("resources")
+        sent.sandbox_config.linux.ClearField("cgroup_parent")
+    assert once.SerializeToString(deterministic=True) == request.SerializeToString(deterministic=True)
+
+
 # --- who is not asked about ----------------------------------------------------------------------------------------
 
 
