@@ -229,7 +229,8 @@ class CriRuntime:
         if status.state == cri.CONTAINER_EXITED:
             # A quick one is told of like any other end; one that could not start is the caller's to say.
             ended = _ended(info, status)
-            self._infos[container_id] = replace(ended, reason="ContainerCannotRun") if problem is not None else ended
+            failed = problem is not None and not problem.lost
+            self._infos[container_id] = replace(ended, reason="ContainerCannotRun") if failed else ended
         else:
             self._infos[container_id] = info
         return self._infos[container_id]

@@ -13,14 +13,16 @@ from typing import Any
 import pytest
 
 from control.standalone.kubelet.cgroups import CgroupTree
+from control.standalone.kubelet.cgvalues import CgroupValues
 from control.standalone.kubelet.cri_runtime import CriRuntime
 from control.standalone.kubelet.criclient import CriClient
 from control.standalone.kubelet.naming import CgroupNames, Driver
+from control.standalone.kubelet.runtime import ContainerConfig, SandboxConfig
 from koordlet.app.clock import SYSTEM_CLOCK
 from tests.control.standalone.kubelet.conftest import FakeApi, World
 from tests.runtimes.daemons import Containerd
 
-pytestmark = [pytest.mark.runtime, pytest.mark.kernel]
+pytestmark = pytest.mark.runtime
 
 SLEEP = ["sleep", "1000"]
 
@@ -170,3 +172,35 @@ async def test_a_new_kubelet_finds_what_the_old_one_left(
     assert world.container("web", 1)["state"]["terminated"]["exitCode"] == 7
     await world.runtime.kill(after["stays"].id)
     await world.until(lambda: world.status("web")["phase"] == "Failed")
+
+
+async def test_commands_in_a_container_and_its_log(
+    containerd: Containerd, real_tree: CgroupTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What probes rely on: output, exit codes, an end to those that take too long. A log that grows is rotated."""
+    monkeypatch.setattr("control.standalone.kubelet.cri_runtime.ROTATE_SECONDS", 0.2)
+    runtime, parent = runtime_of(containerd, real_tree, log_max_bytes=1000), containerd.cgroup_parent("pod")
+    await runtime.load()
+    try:
+        log_path = tmp_path / "logs/main/0.log"
+        await runtime.run_sandbox(SandboxConfig("s", "u1", f"{parent[1:]}/s", "web", "shop", log_dir=tmp_path / "logs"))
+        script = "while :; do echo 0123456789; sleep 0.05; done"
+        info = await runtime.start(
+            ContainerConfig("c", "u1", "main", 0, "busybox", ["sh", "-c", script], {"A": "1"}, None, f"{parent[1:]}/c",
+                            CgroupValues(shares=2), 1000, log_path)
+        )  # fmt: skip
+        said = await runtime.exec(info.id, ["sh", "-c", "echo $A; echo wrong >&2; exit 4"], 30)
+        assert (said.code, said.output, said.timed_out) == (4, b"1\nwrong\n", False)
+        late = await runtime.exec(info.id, ["sleep", "1000"], 1)
+        assert late.timed_out, late
+        absent = await runtime.exec(info.id, ["no-such-program"], 30)
+        assert absent.code != 0 and b"no-such-program" in absent.output, absent
+        async with asyncio.timeout(60):
+            while not log_path.with_name("0.log.1").exists():  # noqa: ASYNC110 - the runtime's and its rotation's doing
+                await asyncio.sleep(0.05)
+            while not log_path.exists() or b"0123456789" not in log_path.read_bytes():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    finally:
+        for one in runtime.containers():
+            await runtime.remove(one.id)
+        await runtime.close()
