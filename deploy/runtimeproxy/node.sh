@@ -81,6 +81,7 @@ wait_for_socket() {
   done
 }
 restart_kubelet() { # and see that it stays, and with our endpoint when $1 says so
+  ctl daemon-reload || return 1 # its flags may stand in a drop-in
   ctl restart kubelet.service || { say "kubelet did not restart" >&2; return 1; }
   live || return 0
   pid=$(ctl show --property=MainPID --value kubelet.service)

@@ -185,6 +185,18 @@ def test_every_version_line_there_and_back(
     assert restarted == [RESTART_KUBELET, RESTART_KUBELET, "disable --now koord-runtime-proxy.service"]
 
 
+def test_a_drop_in_of_kubelets_unit(node: Node) -> None:
+    name = "/etc/systemd/system/kubelet.service.d/20-extra.conf"
+    text = '[Service]\nEnvironment="KUBELET_EXTRA_ARGS=--v=2"\n'
+    node.put(name, text)
+    assert node.install("1.26.0", "--kubelet-flags", name).returncode == 0
+    changed = f'[Service]\nEnvironment="KUBELET_EXTRA_ARGS=--container-runtime-endpoint={OURS} --v=2"\n'
+    assert node.text(name) == changed
+    assert node.log[node.log.index(RESTART_KUBELET) - 1] == "daemon-reload"
+    assert node.run("rollback").returncode == 0
+    assert node.text(name) == text
+
+
 def test_a_second_run_changes_nothing(node: Node) -> None:
     node.put(KUBEADM, kubeadm(f"--container-runtime-endpoint={THEIRS}"))
     assert node.install().returncode == 0

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy/runtimeproxy"
 HOST_UNITS = Path("/usr/lib/systemd/system")
 EXPOSURE = 1.5
-"""systemd's own words begin at 2.0 for "ok". What is left: root, unix sockets, and a page of metrics on localhost."""
+"""Of 10. What is left: root, sockets of unix, and a page of metrics on localhost."""
 each = pytest.mark.parametrize("backend", units.BACKENDS)
 
 
