@@ -34,7 +34,7 @@ fetch() {
     -o Dir::Etc::PreferencesParts=/dev/null -o Acquire::Languages=none -o Acquire::Retries=3 -o APT::Sandbox::User=root \
     "$@"
 }
-fetch update
+fetch update || { sleep 10; fetch update; } # a mirror that is being renewed contradicts itself for seconds
 (cd "$apt" && fetch download containerd)
 dpkg -x "$apt"/containerd_*.deb $place
 rm -rf "$apt"
