@@ -51,7 +51,12 @@ _REFUSED_STREAM = 0x7
 
 
 class CallError(Exception):
-    """The call did not end well; the text begins with gRPC's name of the status."""
+    """The call did not end well; the text begins with gRPC's name of the status. `code`: its number, None when the
+    server said none."""
+
+    def __init__(self, text: str, code: int | None = None) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class ConnectionLost(CallError):
@@ -125,10 +130,10 @@ class Client(asyncio.Protocol):
             for frame in units:
                 self._take(data, frame)
         except (FrameError, HPACKError, ValueError) as error:
-            self._lose(f"the server does not speak gRPC: {error}")
+            self._lose(f"the answer can't be read: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lose(f"the connection was lost: {exc}" if exc else "the server closed the connection")
+        self._lose("the server closed the connection" + (f": {exc}" if exc else ""))
 
     def _take(self, data: bytes, frame: Frame) -> None:
         call = self._calls.get(frame.stream)
@@ -191,13 +196,13 @@ def _finish(call: _Call) -> None:
     status = call.headers.get(b"grpc-status", b"")
     if status == b"0":
         if len(call.body) < PREFIX_BYTES or prefix(call.body) != (False, len(call.body) - PREFIX_BYTES):
-            _end(call, CallError("INTERNAL: the answer is not one plain message"))
+            _end(call, CallError("INTERNAL: the answer is not one message"))
         elif not call.answer.done():
             call.answer.set_result(bytes(memoryview(call.body)[PREFIX_BYTES:]))
         return
     text = unquote_to_bytes(call.headers.get(b"grpc-message", b"")).decode(errors="replace")
     if status.isdigit() and int(status) < len(STATUSES):
-        _end(call, CallError(f"{STATUSES[int(status)]}: {text}"))
+        _end(call, CallError(f"{STATUSES[int(status)]}: {text}", int(status)))
     else:
         http = call.headers.get(b":status", b"").decode(errors="replace")
         _end(call, CallError(f"UNKNOWN: HTTP status {http}, gRPC status {status.decode(errors='replace')!r}: {text}"))
