@@ -15,7 +15,7 @@ from typing import Any
 
 from control.ctl.errors import CtlError
 from control.ctl.state import Settings
-from control.standalone.containerd import config, images
+from control.standalone.containerd import config
 from control.standalone.containerd.slices import write_wrapper
 from control.standalone.containerd.wipe import WipeError, wipe
 from control.standalone.kubelet.cgroups import CgroupTree
@@ -96,6 +96,7 @@ async def problem(state_dir: Path) -> str | None:
 
 async def after(state_dir: Path) -> None:
     """Give it its images, and see one pod run. Raises CtlError."""
+    from control.standalone.containerd import images
     from control.standalone.kubelet.criclient import CriClient, CriError
 
     where = folder(state_dir)
@@ -119,6 +120,8 @@ async def _known(client: Any, name: str) -> None:
 
 
 async def _import(where: config.Folder) -> None:
+    from control.standalone.containerd import images
+
     await asyncio.to_thread(images.write_images, where.images)
     ctr = await asyncio.create_subprocess_exec(
         "ctr", "--address", str(where.socket), "--namespace", "k8s.io", "images", "import", str(where.images),

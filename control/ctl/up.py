@@ -92,7 +92,7 @@ async def up(
             if part not in of(settings) or (part.runtime and "kubelet" in without):
                 continue
             if part.name == containers.CONTAINERD and undecided:
-                settings = await _try_containerd(supervisor, part, layout, settings, progress)
+                settings = await try_containerd(supervisor, part, layout, settings, progress)
                 continue
             with progress.step(part.name) as step:
                 await _bring_up(supervisor, part, layout, settings, step)
@@ -119,7 +119,7 @@ def decide(settings: Settings, kubelet_runs: bool, unusable: str | None) -> Sett
     return msgspec.structs.replace(settings, runtime=chosen, runtime_reason=unusable or "")
 
 
-async def _try_containerd(
+async def try_containerd(
     supervisor: Supervisor, part: Part, layout: Layout, settings: Settings, progress: Progress
 ) -> Settings:
     """Start it; where it does not work nobody insisted on it, and pods are plain processes."""
@@ -128,8 +128,8 @@ async def _try_containerd(
             await _bring_up(supervisor, part, layout, settings, step)
         except CtlError as error:
             supervisor.stop(part.name, part.stop_seconds)
-            step.done(f"not used: {error}")
-            settings = msgspec.structs.replace(settings, runtime=containers.PROCESS, runtime_reason=str(error))
+            step.done(f"not used, see {supervisor.log_path(part.name)}")
+            settings = msgspec.structs.replace(settings, runtime=containers.PROCESS, runtime_reason=error.message)
             supervisor.settle(settings)
     return settings
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-BUSYBOX = Path("/usr/bin/busybox")
-"""From Debian's busybox-static; of plain `busybox` it would need libraries that an image has not."""
+from control.standalone.containerd.config import BUSYBOX
+
 _NAMES = """
 awk basename cat chmod cp cut date dd df dirname du echo env false find free grep head hostname id kill ln ls md5sum
 mkdir mknod mount mv nc nproc od pidof ps pwd readlink rm sed seq sh sleep sort stat tail tee test timeout top touch tr

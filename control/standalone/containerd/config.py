@@ -10,8 +10,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from control.standalone.containerd.archive import BUSYBOX
-
+BUSYBOX = Path("/usr/bin/busybox")
+"""From Debian's busybox-static; that of plain `busybox` would need libraries, which an image has not."""
 PAUSE_IMAGE = "localhost/pause:koord"
 CAP_SYS_RESOURCE = 24
 PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr", "runc")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from rich.console import Console
 
 from control.ctl import containers, up
 from control.ctl.errors import CtlError
-from control.ctl.parts import PARTS, Layout, of
+from control.ctl.parts import PARTS, Layout, Part, of
 from control.ctl.progress import Progress
 from control.ctl.state import Settings
+from control.ctl.supervisor import Supervisor
 from control.ctl.up import decide, settle
 
 KNOWN = Settings("n1", apiserver_port=7001, kubelet_port=7002, koordlet_port=7003)
@@ -113,6 +115,24 @@ async def test_agents_need_an_api_server(tmp_path: Path, progress: Progress, mon
     with pytest.raises(CtlError, match="need the API server") as caught:
         await up.up(tmp_path, {}, without=["apiserver"], progress=progress)
     assert "koordlet --standalone" in caught.value.hint
+
+
+async def test_a_containerd_that_does_not_work_is_done_without_and_said(
+    tmp_path: Path, progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def not_yet(*_: object) -> str:
+        return "no socket"
+
+    broken = [sys.executable, "-S", "-c", "raise SystemExit('overlay is missing')"]
+    part = Part("containerd", lambda *_: broken, None, not_yet, 60, 5, runtime="containerd")
+    supervisor = Supervisor(tmp_path)
+    decided = Settings("n", runtime="containerd")
+    settings = await up.try_containerd(supervisor, part, Layout(tmp_path), decided, progress)
+    assert settings.runtime == "process"
+    assert settings.runtime_reason == "containerd ended while it was starting"
+    assert "containerd ended" in containers.words(settings)
+    assert "overlay is missing" in supervisor.tail("containerd")
+    assert Supervisor(tmp_path).state.settings == settings, "remembered"
 
 
 def test_progress_prints_plain_lines_when_it_is_no_terminal(progress: Progress) -> None:
