@@ -2,8 +2,8 @@
 
 Starts in this order: a left-over socket goes, the runtime is asked for its version until it answers or the time for
 that is over (then the process fails, for its supervisor to try again), the store is filled from the runtime's lists,
-the socket is there, systemd is told. Details of what ran already and gRPC for hooks come after that, behind calls.
-Nothing is written to disk but the socket.
+the socket is there, systemd is told. Details of what ran already and connections to hook servers come after that,
+behind calls. Nothing is written to disk but the socket.
 """
 
 from __future__ import annotations
