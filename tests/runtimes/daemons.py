@@ -36,6 +36,15 @@ CGROUPS = Path("/sys/fs/cgroup")
 _serial = itertools.count()
 
 
+def clear_after_the_dead(tree: CgroupTree) -> None:
+    """Take away what a test run that was killed has left: folders carry the pid of their maker."""
+    for root in Path("/tmp").glob("koord-???-*-*"):
+        pid = root.name.split("-")[2]
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
+            wipe(Folder(root), tree)  # of a dockerd: its mounts
+            shutil.rmtree(root, ignore_errors=True)
+
+
 def until(done: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
     """The first true answer of `done`; AssertionError after `seconds`."""
     end = time.monotonic() + seconds
@@ -50,11 +59,12 @@ class Daemon:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.root = Path(tempfile.mkdtemp(prefix=f"koord-{name}-", dir="/tmp"))
+        self.tree = CgroupTree.discover(CGROUPS)
+        clear_after_the_dead(self.tree)
+        self.root = Path(tempfile.mkdtemp(prefix=f"koord-{name}-{os.getpid()}-", dir="/tmp"))
         self.log = self.root / "log"
         self.process: subprocess.Popen[bytes] | None = None
         self._parents: list[str] = []
-        self.tree = CgroupTree.discover(CGROUPS)
 
     @property
     def pid(self) -> int:
@@ -71,8 +81,12 @@ class Daemon:
         """Start and wait until it serves."""
         assert self.process is None, f"{self.name} runs already"
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.argv(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            self.process = subprocess.Popen(  # it goes with us, should we be killed
+                ["setpriv", "--pdeathsig", "KILL", *self.argv()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         until(self._up, f"{self.name} serves")
 
