@@ -127,7 +127,7 @@ class Dispatcher:
             held, fresh = await self._client(endpoint)
             left = end - time.monotonic()
             if left <= 0:
-                raise HookCallError("no time left to ask")
+                raise HookCallError("DEADLINE_EXCEEDED: no time left to ask")
             try:
                 answer = await held.client.call(hook.rpc, body, left)
             except Lost:

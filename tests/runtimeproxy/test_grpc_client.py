@@ -122,17 +122,15 @@ class Scripted:
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.append(writer)
-        while b"/s/M" not in self.heard:
-            piece = await reader.read(1000)
-            if not piece:
-                return
-            self.heard += piece
-        writer.write(self.said)
-        if self.close:
-            writer.close()
-            return
+        said = False
         while piece := await reader.read(1000):
             self.heard += piece
+            if not said and b"/s/M" in self.heard:
+                said = True
+                writer.write(self.said)
+                if self.close:
+                    writer.close()
+                    return
             if h2.rst_stream(1) in self.heard:
                 self.reset.set()
 
