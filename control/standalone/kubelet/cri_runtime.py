@@ -81,6 +81,8 @@ class CriRuntime:
         """(pod uid, container name) of calls whose outcome is not known."""
         self._callback: Callable[[ContainerInfo], None] = lambda info: None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._away = False
+        """The runtime did not answer when it was asked last."""
 
     # --- life
 
@@ -346,23 +348,19 @@ class CriRuntime:
 
     async def _watch(self) -> None:
         """Look for ends for ever: at each event where the runtime tells them, else once a period."""
-        period = self._poll_seconds
-        listener: asyncio.Task[None] | None = asyncio.create_task(self._listen(), name="cri-events")
+        listener = asyncio.create_task(self._listen(), name="cri-events")
         try:
+            while not listener.done():
+                await asyncio.wait({listener}, timeout=RELIST_SECONDS)
+                await self._look()
+            if (exc := listener.exception()) is not None:
+                log.error("following container events failed", err=exc)
             while True:
-                if listener is not None:
-                    period = RELIST_SECONDS
-                    await asyncio.wait({listener}, timeout=period)
-                    if listener.done():
-                        listener.result()
-                        listener, period = None, self._poll_seconds
-                else:
-                    await asyncio.sleep(period)
+                await asyncio.sleep(self._poll_seconds)
                 await self._look()
         finally:
-            if listener is not None:
-                listener.cancel()
-                await asyncio.gather(listener, return_exceptions=True)
+            listener.cancel()
+            await asyncio.gather(listener, return_exceptions=True)
 
     async def _listen(self) -> None:
         """Follow the runtime's events; returns when it has none."""
@@ -387,8 +385,13 @@ class CriRuntime:
             sandboxes = {s.id for s in await self._client.list_pod_sandbox() if s.state == cri.SANDBOX_READY}
             containers = {c.id for c in await self._client.list_containers() if c.state == cri.CONTAINER_RUNNING}
         except CriError as error:
-            log.warning("the runtime does not answer", err=error)
+            if not self._away:
+                log.warning("the runtime does not answer", err=error)
+            self._away = True
             return
+        if self._away:
+            log.info("the runtime answers again")
+        self._away = False
         for gone in known - sandboxes - containers:
             await self._refresh(gone)
 
