@@ -106,7 +106,7 @@ class Dispatcher:
         return outcome
 
     async def warm(self) -> None:
-        """Make the clients that calls will need, so that the first one does not wait for imports."""
+        """Connect to the servers that calls will need; one that is not there is in the log before a pod meets it."""
         for server in self._registry.servers():
             try:
                 await self._client(server.endpoint)
