@@ -307,6 +307,22 @@ async def test_what_cannot_be_parsed_passes(ready: Proxy, call: Call, body: byte
     assert list(ready.store.containers) == ["c-1"]
 
 
+bodies = st.sampled_from([pod_request(), container_request()]).map(lambda request: request.SerializeToString())
+
+
+@given(st.sampled_from(list(Call)), st.binary(max_size=100) | bodies, st.binary(max_size=20))
+async def test_no_bytes_make_a_call_fail(call: Call, body: bytes, answer: bytes) -> None:
+    proxy = Proxy()
+    proxy.hooks.answers = dict.fromkeys(Hook, echo)
+    proxy.store.put_pod("pod-1", PodInfo(name="p"))
+    sent, pending = await proxy.interceptor.before(call, body)
+    assert sent is body
+    proxy.interceptor.answered(pending, answer)
+    after = proxy.interceptor.after(pending)
+    if after is not None:
+        await after
+
+
 async def test_a_sandbox_is_rewritten(proxy: Proxy) -> None:
     proxy.hooks.answers[Hook.PRE_RUN_POD_SANDBOX] = lambda request: PodSandboxHookResponse(
         labels={"new": "l"}, annotations={"a": "9", "b": "2"}, cgroup_parent="/kubepods/besteffort/podu-1"
