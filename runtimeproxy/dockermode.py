@@ -26,7 +26,13 @@ class DockerMode:
         options = self._options
         try:
             self._server = await serve_docker(
-                options.endpoint_path, options.backend_path, self._store, self._dispatcher, self._skip, self._metrics
+                options.endpoint_path,
+                options.backend_path,
+                self._store,
+                self._dispatcher,
+                self._skip,
+                self._metrics,
+                limit=options.hook_timeout,
             )
         except DockerError as error:
             raise BackendError(str(error)) from error

@@ -6,7 +6,7 @@ import asyncio
 
 from koordlet.app.logging import get_logger
 from runtimeproxy.calls import SkipRule
-from runtimeproxy.dispatch import Dispatcher, HookRefused
+from runtimeproxy.dispatch import LIMIT_SECONDS, Dispatcher, HookRefused
 from runtimeproxy.docker import names
 from runtimeproxy.docker.api import DockerApi, Inspected, NoSuchContainer
 from runtimeproxy.docker.bodies import Members
@@ -20,23 +20,33 @@ log = get_logger(__name__)
 
 
 class Context:
-    """One a process, on one loop. `driver`: dockerd's cgroup driver, `cgroupfs` or `systemd`."""
+    """One a process, on one loop. `driver`: dockerd's cgroup driver, `cgroupfs` or `systemd`; `limit`: seconds that a
+    call waits at most for the after hooks of earlier ones."""
 
     def __init__(
-        self, store: Store, dispatcher: Dispatcher, skip: SkipRule, api: DockerApi, driver: str, metrics: ProxyMetrics
+        self,
+        store: Store,
+        dispatcher: Dispatcher,
+        skip: SkipRule,
+        api: DockerApi,
+        driver: str,
+        metrics: ProxyMetrics,
+        *,
+        limit: float = LIMIT_SECONDS,
     ) -> None:
         self.store, self.api, self.driver, self.metrics = store, api, driver, metrics
-        self._dispatcher, self._skip = dispatcher, skip
+        self._dispatcher, self._skip, self._limit = dispatcher, skip, limit
         self._after: dict[str, asyncio.Task[None]] = {}
         """By sandbox id: the last after hook under way."""
 
     async def ask(self, pod: PodInfo, pod_id: str, hook: Hook, request: HookRequest) -> HookResponse | None:
         """A before hook's answer, after the pod's after hooks; None: the call goes on unchanged. Raises Refused."""
+        if self._skip.exempts(pod):
+            self.unhooked("skip-label", hook)
+            return None
         earlier = self._after.get(pod_id)
         if earlier is not None:
-            await asyncio.wait([earlier])
-        if self._skip.exempts(pod):
-            return None
+            await asyncio.wait([earlier], timeout=self._limit)
         try:
             return (await self._dispatcher.dispatch(hook, request)).accepted()
         except HookRefused as error:
@@ -52,7 +62,7 @@ class Context:
 
     async def _tell(self, earlier: asyncio.Task[None] | None, hook: Hook, request: HookRequest) -> None:
         if earlier is not None:
-            await asyncio.wait([earlier])
+            await asyncio.wait([earlier], timeout=self._limit)
         await self._dispatcher.dispatch(hook, request)
 
     def _told(self, pod_id: str, done: asyncio.Task[None]) -> None:
@@ -60,6 +70,11 @@ class Context:
             del self._after[pod_id]
         if not done.cancelled() and (error := done.exception()) is not None:
             log.error("After hook could not be run", hook=done.get_name(), err=error)
+
+    def unhooked(self, reason: str, hook: Hook) -> None:
+        """A call goes on without the hook, if there is one."""
+        if self._dispatcher.handles(hook):
+            self.metrics.unhooked.labels(reason).inc()
 
     async def finish(self) -> None:
         """Wait for the after hooks under way; the dispatcher limits each."""

@@ -123,7 +123,7 @@ class Create(Held):
             pod = await context.sandbox(pod_id)
         except DockerError as error:
             log.warning("A container is created without hooks: its sandbox can't be looked up", err=error)
-            context.metrics.unhooked.labels("sandbox").inc()
+            context.unhooked("unknown-sandbox", Hook.PRE_CREATE_CONTAINER)
             return
         env = config.get("Env", list[str]) or []
         asked = self._made = container_info(self._name, labels, env, host, context.driver, pod_id, pod)

@@ -266,7 +266,7 @@ class Link:
 
     def _release(self) -> None:
         """Let a held request go on untouched, the rest of its body behind it."""
-        self._calls.unhooked("body")
+        self._calls.unhooked("body-not-held")
         self._drop_exchange()
         self._body.sink = None
         self._server.write(self._held)
@@ -409,7 +409,7 @@ class Link:
         """From here on blindly, both ways."""
         if why is not None:
             log.once(f"relay {why[:40]}", "A Docker connection is passed on without being read", reason=why)
-            self._calls.unhooked("unreadable")
+            self._calls.unhooked("not-http")
         if self._state is _State.DECIDING and self._task is not None:
             self._task.cancel()
         self._drop_exchange()

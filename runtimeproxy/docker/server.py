@@ -8,7 +8,7 @@ from pathlib import Path
 
 from koordlet.app.logging import get_logger
 from runtimeproxy.calls import SkipRule
-from runtimeproxy.dispatch import Dispatcher
+from runtimeproxy.dispatch import LIMIT_SECONDS, Dispatcher
 from runtimeproxy.docker.api import DockerApi
 from runtimeproxy.docker.calls import DockerCalls
 from runtimeproxy.docker.context import Context
@@ -80,12 +80,14 @@ async def serve_docker(
     dispatcher: Dispatcher,
     skip: SkipRule,
     metrics: ProxyMetrics | None = None,
+    *,
+    limit: float = LIMIT_SECONDS,
 ) -> DockerServer:
     """Learn from dockerd what there is, then listen. Raises DockerError when dockerd doesn't answer (the caller
-    tries again), OSError when there is nothing to listen on."""
+    tries again), OSError when there is nothing to listen on. `limit`: see Context."""
     api = DockerApi(backend)
     driver = (await api.info()).cgroup_driver
-    context = Context(store, dispatcher, skip, api, driver, metrics or ProxyMetrics.of())
+    context = Context(store, dispatcher, skip, api, driver, metrics or ProxyMetrics.of(), limit=limit)
     await rebuild(context)
     server = DockerServer(backend, context)
     await server.start(listen)

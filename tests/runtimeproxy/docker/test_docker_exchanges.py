@@ -268,7 +268,7 @@ async def test_a_sandbox_that_cannot_be_looked_up_keeps_no_container_from_starti
     world.hooks.answers[CONTAINER] = ContainerResourceHookResponse()
     assert await world.create(container_body(), CONTAINER_ID) is None
     assert not world.hooks.asked and not world.store.containers
-    assert world.counted("unhooked", reason="sandbox") == 1
+    assert world.counted("unhooked", reason="unknown-sandbox") == 1
 
 
 names = st.text("abXY", min_size=1, max_size=3)
@@ -319,6 +319,7 @@ async def test_skipped_pods_are_kept_but_never_asked_about(world: World) -> None
     await world.call(f"POST /containers/{SANDBOX_ID}/stop")
     await world.context.finish()
     assert not world.hooks.asked and not world.store.pods and not world.store.containers
+    assert world.counted("unhooked", reason="skip-label") == 4
 
 
 # -- start, stop, remove

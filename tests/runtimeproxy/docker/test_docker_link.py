@@ -219,7 +219,7 @@ def test_garbage_passes_too(said: bytes, answered: bytes, data: st.DataObject) -
         await pair.answer(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n" + answered)
         assert bytes(pair.server.written) == said_all
         assert bytes(pair.client.written).endswith(b"\r\n\r\n" + answered)
-        assert pair.unhooked_for == ["unreadable"]
+        assert pair.unhooked_for == ["not-http"]
 
     run(test)
 
@@ -302,7 +302,7 @@ async def test_a_body_too_long_to_hold_passes(monkeypatch: pytest.MonkeyPatch) -
     request = CREATE[:-4].replace(b"Content-Length: 4", b"Content-Length: 3000") + b"x" * 3000
     for at in range(0, len(request), 100):
         await pair.say(request[at : at + 100])
-    assert bytes(pair.server.written) == request and pair.unhooked_for == ["body"]
+    assert bytes(pair.server.written) == request and pair.unhooked_for == ["body-not-held"]
     await pair.answer(OK)
     await pair.say(GET)
     assert bytes(pair.server.written) == request + GET
