@@ -8,6 +8,7 @@ await scheduler.schedule()               # while leading; ends by cancellation
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Final, Protocol
 
@@ -26,6 +27,8 @@ from control.scheduler.diagnosing import Diagnoses
 from control.scheduler.evicting import BackgroundEvictor
 from control.scheduler.explaining import explain
 from control.scheduler.explanations import Explanations
+from control.scheduler.extenders import PLUGIN as EXTENDER
+from control.scheduler.extenders import Extenders
 from control.scheduler.framework import POINTS, Framework
 from control.scheduler.handle import Handle
 from control.scheduler.loop import Loop
@@ -33,7 +36,7 @@ from control.scheduler.metrics import BindingTimes, SchedulerMetrics, StateGauge
 from control.scheduler.monitor import Monitor
 from control.scheduler.objects import StoreObjects
 from control.scheduler.options import Options, enabled
-from control.scheduler.plugin import Plugin
+from control.scheduler.plugin import Interest, Plugin
 from control.scheduler.plugins.coscheduling import Coscheduling
 from control.scheduler.plugins.registry import PLUGINS
 from control.scheduler.pods import PodInfo, Shapes
@@ -120,8 +123,9 @@ class Assembly:
             for name in profile.left_out:
                 log.warning("Profile enables a plugin that this build lacks", profile=profile.name, plugin=name)
         given = settings.configuration
+        extended = bool(given.extenders)
         self.queue = SchedulingQueue(
-            {name: _queue_profile(framework) for name, framework in self.frameworks.items()},
+            {name: _queue_profile(framework, extended=extended) for name, framework in self.frameworks.items()},
             self._clock.monotonic,
             initial_backoff=given.pod_initial_backoff_seconds,
             max_backoff=given.pod_max_backoff_seconds,
@@ -158,9 +162,12 @@ class Assembly:
             cycles, self.cache, self.queue, clock=self._clock, reporter=self.reporter, current=self._pods.get
         )
         self.loop.monitor = self.monitor
+        self.extenders = Extenders(given.extenders, registry) if extended else None
+        self.loop.extenders = self.extenders
         for name, binder in self.loop.binders.items():
             self.metrics.timeouts.labels(name)  # from 0 on, so that the first one is an increase
             binder.timings = BindingTimes(self.metrics, name)
+            binder.extenders = self.extenders
         self._audit(options)
         self.feed = Feed(self.queue, clock=self._clock, registry=registry)
         self.watching.route(self.queue, self.frameworks, lambda uid: self.waiting.reject(uid, "", "removed"))
@@ -225,6 +232,7 @@ class Assembly:
         )  # fmt: skip
         explanations = Explanations(self._client, self.asked_about)
         services: list[_Startable] = [
+            *([self.extenders] if self.extenders is not None else []),
             self.reporter, self.diagnoses, self.feed, sweep, shapes, explanations, *controllers,
         ]  # fmt: skip
         log.info("Scheduling begins", nodes=self.table.nodes_alive, pods=len(self.cache.pods), **self.queue.counts())
@@ -311,10 +319,13 @@ class _Startable(Protocol):
     async def stop(self) -> None: ...
 
 
-def _queue_profile(framework: Framework) -> QueueProfile:
+def _queue_profile(framework: Framework, *, extended: bool) -> QueueProfile:
     if framework.sort is None:
         raise ValueError(f"profile {framework.name} has no queueSort plugin")
-    return QueueProfile.of(framework.sort, framework.pre_enqueue, framework.plugins.values())
+    made = QueueProfile.of(framework.sort, framework.pre_enqueue, framework.plugins.values())
+    if extended:  # they name no events: any may have changed their minds
+        made = replace(made, interests={**made.interests, EXTENDER: [Interest("*")]})
+    return made
 
 
 def _by_one(values: Mapping[str, int]) -> dict[tuple[str, ...], float]:

@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from control.scheduler.cycle import Cycle, Placement
+from control.scheduler.extenders import Extenders
 from control.scheduler.pods import PodInfo
 from control.scheduler.status import SUCCESS, Code, Status, error
 from koordlet.api.core import Pod
@@ -51,6 +52,7 @@ class Binder:
     def __init__(self, cycle: Cycle, outcomes: Outcomes, current: Current | None = None) -> None:
         self._cycle, self._outcomes, self._current = cycle, outcomes, current
         self.timings: BindTimings | None = None
+        self.extenders: Extenders | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -111,6 +113,9 @@ class Binder:
         if not status.ok:
             return status
         placement.phase = "Bind"
+        extender = self.extenders.binder(pod) if self.extenders is not None else None
+        if extender is not None:
+            return await extender.bind(pod, placement.node)
         for plugin in framework.bind:
             begun = perf_counter()
             status = await plugin.bind(state, pod, placement.node)

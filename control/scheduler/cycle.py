@@ -11,7 +11,7 @@ an explicit `percentageOfNodesToScore` limits how many feasible nodes are scored
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -25,10 +25,11 @@ from control.scheduler.framework import Framework, Scorer
 from control.scheduler.plugin import CycleState, Reads
 from control.scheduler.pods import PodInfo
 from control.scheduler.remembered import Memory, Remembered, ScoreOutOfRange, ask, check_range
-from control.scheduler.status import SUCCESS, Code, Status, error, unresolvable
+from control.scheduler.status import SUCCESS, Code, Status, error, unresolvable, unschedulable
 from control.scheduler.waiting import WaitingPods
 
 MIN_FEASIBLE = 100
+NOT_ALLOWED = unschedulable("node(s) were not allowed by an extender", plugin="Extender")
 FILTERED, SCORED = -2, -1
 """How far a cycle came: to Filter (no node fits, or one only), or to Score."""
 
@@ -68,6 +69,19 @@ class Bindings(Protocol):
     def ended(self, placement: Placement, ok: bool) -> None: ...
 
 
+class Verdict(Protocol):
+    """What extenders said of the nodes that fitted the pod before its cycle, by name."""
+
+    @property
+    def allowed(self) -> Collection[str]: ...
+
+    @property
+    def refused(self) -> Mapping[str, Status]: ...
+
+    @property
+    def scores(self) -> Mapping[str, int]: ...
+
+
 class Batch(Protocol):
     """Places a whole job that was planned in `state.plan`; or says why not, with nothing claimed."""
 
@@ -82,6 +96,8 @@ class Cycle:
         self.table = cache.table
         self.batch: Batch | None = None
         """Places jobs at once that were planned; None: each pod in a cycle of its own."""
+        self.extended: Verdict | None = None
+        """What extenders said of the pod whose cycle is next; None: they were not asked."""
         self.memory = Memory(framework, self.table)
         self._cluster_filters = framework.group(Reads.CLUSTER)
         self._cluster_scores = tuple(s for s in framework.scorers if s.plugin.reads is Reads.CLUSTER and not s.by_row)
@@ -193,7 +209,12 @@ class Cycle:
 
     def _feasible(self, state: CycleState, pod: PodInfo, remembered: Remembered, rows: RowArray | None) -> RowArray:
         nominated = self.table.row(pod.nominated) if pod.nominated else None
-        if nominated is not None and (rows is None or nominated in rows) and self.fits(state, pod, nominated).ok:
+        if (
+            nominated is not None
+            and (rows is None or nominated in rows)
+            and (self.extended is None or pod.nominated in self.extended.allowed)
+            and self.fits(state, pod, nominated).ok
+        ):
             return np.array([nominated], np.intp)
         feasible = remembered.feasible if rows is None else rows[remembered.ok[rows]]
         if len(feasible) and any(f.plugin.name not in state.skip_filter for f in self._cluster_filters):
@@ -207,6 +228,9 @@ class Cycle:
                 if row in feasible and not self._fits_beside(state, pod, row, others).ok
             ]
             feasible = np.setdiff1d(feasible, np.array(refused, np.intp)) if refused else feasible
+        if self.extended is not None:
+            names, allowed = self.table.names, self.extended.allowed
+            feasible = feasible[np.fromiter((names[row] in allowed for row in feasible), np.bool_, len(feasible))]
         return feasible
 
     def _fit_error(
@@ -224,6 +248,12 @@ class Cycle:
         for row, others in self._nominated_rows(state, pod).items() if passed else ():
             if row in passed:
                 failure.overrides[row] = self._fits_beside(state, pod, row, others)
+        extended = self.extended
+        if extended is not None:
+            for row in passed:
+                name = self.table.names[row]
+                if name not in extended.allowed:
+                    failure.overrides[row] = extended.refused.get(name, NOT_ALLOWED)
         return failure
 
     def check(self, state: CycleState, pod: PodInfo, row: int) -> Status:
@@ -299,6 +329,9 @@ class Cycle:
         for scorer in self._cluster_scores:
             if scorer.plugin.name not in state.skip_score:
                 self._add(state, pod, scorer, feasible, scorer.plugin.score(state, pod, feasible), total)
+        if self.extended is not None and self.extended.scores:
+            names, scores = self.table.names, self.extended.scores
+            total += np.fromiter((scores.get(names[row], 0) for row in feasible), np.int64, len(feasible))
         return total
 
     def _node_total(

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from control.scheduler.binding import Binder, Current
 from control.scheduler.cache import Cache, CacheError
 from control.scheduler.cycle import Cycle, CycleFailed, Placement
+from control.scheduler.extenders import ExtenderError, Extenders
 from control.scheduler.failures import FitError
 from control.scheduler.pods import PodInfo
 from control.scheduler.queue.changes import POD_DELETE
@@ -80,6 +81,7 @@ class Loop:
         self._reporter: Reporter = reporter or Silent()
         self._current = current
         self._suppressed = suppressed
+        self.extenders: Extenders | None = None
         self._failures = 0
         self._last_failed: deque[PodInfo] = deque(maxlen=256)
         self.binders = {name: Binder(cycle, self, current) for name, cycle in cycles.items()}
@@ -91,7 +93,10 @@ class Loop:
             pods = await feed.pop_run(RUN)
             until = self._clock.monotonic() + SLICE_SECONDS
             for pod in pods:
-                self.work([pod])
+                if self.extenders is not None:
+                    await self._work_extended(self.extenders, pod)
+                else:
+                    self.work([pod])
                 if self._clock.monotonic() >= until:
                     await asyncio.sleep(0)
                     until = self._clock.monotonic() + SLICE_SECONDS
@@ -106,6 +111,30 @@ class Loop:
                     self.queue.take(other)
                     other.attempts, other.first_attempt = pod.attempts, pod.first_attempt
                     self.schedule(other)
+
+    async def _work_extended(self, extenders: Extenders, pod: PodInfo) -> None:
+        """`work` for one pod, with extenders asked before each cycle."""
+        await self._schedule_extended(extenders, pod)
+        while self._next_pod is not None and (other := self._next_pod.next_pod()) is not None:
+            self.queue.take(other)
+            other.attempts, other.first_attempt = pod.attempts, pod.first_attempt
+            await self._schedule_extended(extenders, other)
+
+    async def _schedule_extended(self, extenders: Extenders, pod: PodInfo) -> None:
+        cycle = self.cycles.get(pod.shape.scheduler)
+        if cycle is not None and pod.uid in self.queue and not pod.terminating and pod.uid not in self.cache.pods:
+            begun = self._clock.monotonic()
+            try:
+                cycle.extended = await extenders.ask(cycle, pod)
+            except ExtenderError as failure:
+                self._ended(cycle, "error", begun)
+                self._failed(pod, error(str(failure)), str(failure), set(), None)
+                return
+        try:
+            self.schedule(pod)
+        finally:
+            if cycle is not None:
+                cycle.extended = None
 
     def schedule(self, pod: PodInfo) -> Placement | None:
         """One cycle. None: the pod was dropped, or goes back to the queue."""

@@ -7,16 +7,24 @@ Everything that is wrong is told together, as one ConfigurationError.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from control.scheduler.config.argchecks import check
-from control.scheduler.config.args import ARGS, default_args
+from control.scheduler.config.args import ARGS, NodeResourcesFitArgs, default_args
 from control.scheduler.config.errors import ConfigurationError, duplicate, invalid, required, unsupported
-from control.scheduler.config.model import API_VERSION, GROUP, KIND, Configuration, PluginConfig, Profile
+from control.scheduler.config.model import (
+    API_VERSION,
+    GROUP,
+    KIND,
+    Configuration,
+    ExtenderConfig,
+    PluginConfig,
+    Profile,
+)
 from control.scheduler.config.plugins import Enabled, Implements, PluginError, expanded, merged
 from control.scheduler.config.reading import Reader, parse
 from koordlet.api import wire
@@ -122,8 +130,7 @@ def check_configuration(given: Configuration) -> list[str]:
         errors.append(invalid("podMaxBackoffSeconds", given.pod_max_backoff_seconds, text))
     if given.client_connection.burst < 0:
         errors.append(invalid("clientConnection.burst", given.client_connection.burst, "must be non-negative"))
-    if given.extenders:
-        errors.append(invalid("extenders", len(given.extenders), "extenders are not supported by this scheduler"))
+    _check_extenders(given.extenders, errors)
     _check_lease(given, errors)
     names: set[str] = set()
     for index, profile in enumerate(given.profiles):
@@ -136,6 +143,44 @@ def check_configuration(given: Configuration) -> list[str]:
         if profile.percentage_of_nodes_to_score is not None:
             _check_percentage(f"{where}.percentageOfNodesToScore", profile.percentage_of_nodes_to_score, errors)
     return errors
+
+
+def _check_extenders(extenders: Sequence[ExtenderConfig], errors: list[str]) -> None:
+    managed: set[str] = set()
+    for index, one in enumerate(extenders):
+        where = f"extenders[{index}]"
+        if not one.url_prefix.startswith(("http://", "https://")):
+            errors.append(invalid(f"{where}.urlPrefix", one.url_prefix, "must begin with http:// or https://"))
+        elif one.enable_https and not one.url_prefix.startswith("https://"):
+            errors.append(invalid(f"{where}.urlPrefix", one.url_prefix, "must begin with https:// with enableHTTPS"))
+        if one.prioritize_verb and one.weight <= 0:
+            errors.append(invalid(f"{where}.weight", one.weight, "must have a positive weight applied to it"))
+        if one.preempt_verb:
+            text = "extenders are not asked about preemption by this scheduler"
+            errors.append(invalid(f"{where}.preemptVerb", one.preempt_verb, text))
+        if one.tls_config is not None and one.tls_config.server_name:
+            text = "the name in urlPrefix is verified, and no other"
+            errors.append(invalid(f"{where}.tlsConfig.serverName", one.tls_config.server_name, text))
+        for at, resource in enumerate(one.managed_resources):
+            path = f"{where}.managedResources[{at}].name"
+            if "/" not in resource.name or resource.name.startswith("kubernetes.io/"):
+                errors.append(invalid(path, resource.name, "is an invalid extended resource name"))
+            elif resource.name in managed:
+                errors.append(duplicate(path, resource.name))
+            managed.add(resource.name)
+    binders = sum(bool(one.bind_verb) for one in extenders)
+    if binders > 1:
+        found = f"found {binders} extenders implementing bind"
+        errors.append(invalid("extenders", found, "only one extender can implement bind"))
+
+
+def _without(args: dict[str, Any], extenders: Sequence[ExtenderConfig]) -> None:
+    """NodeResourcesFit leaves alone what extenders account for and want ignored."""
+    ignored = [one.name for extender in extenders for one in extender.managed_resources if one.ignored_by_scheduler]
+    fit = args.get("NodeResourcesFit")
+    if ignored and isinstance(fit, NodeResourcesFitArgs):
+        known = [*fit.ignored_resources, *(name for name in ignored if name not in fit.ignored_resources)]
+        args["NodeResourcesFit"] = msgspec.structs.replace(fit, ignored_resources=known)
 
 
 def _check_percentage(path: str, value: int, errors: list[str]) -> None:
@@ -209,6 +254,7 @@ def _profile(
     for name in enabled.names():
         if name not in args and name in ARGS:
             args[name] = default_args(name)
+    _without(args, configuration.extenders)
     percentage = profile.percentage_of_nodes_to_score
     return ProfileSettings(
         profile.scheduler_name,

@@ -114,6 +114,43 @@ class ClientConnection(_Config):
     burst: int = 100
 
 
+class ManagedResource(_Config):
+    """An extended resource that an extender accounts for; `ignored_by_scheduler`: NodeResourcesFit does not."""
+
+    name: str = ""
+    ignored_by_scheduler: bool = False
+
+
+class ExtenderTls(_Config):
+    """How an extender is spoken to over TLS; `*_data` are PEM in base64."""
+
+    insecure: bool = False
+    server_name: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    ca_file: str = ""
+    cert_data: str = ""
+    key_data: str = ""
+    ca_data: str = ""
+
+
+class ExtenderConfig(_Config):
+    """A service that filters, scores or binds over HTTP. Without managed resources it is asked about every pod."""
+
+    url_prefix: str = ""
+    filter_verb: str = ""
+    preempt_verb: str = ""
+    prioritize_verb: str = ""
+    weight: int = 0
+    bind_verb: str = ""
+    enable_https: bool = msgspec.field(default=False, name="enableHTTPS")
+    tls_config: ExtenderTls | None = None
+    http_timeout: Duration = msgspec.field(default=Duration("5s"), name="httpTimeout")
+    node_cache_capable: bool = False
+    managed_resources: list[ManagedResource] = msgspec.field(default_factory=list)
+    ignorable: bool = False
+
+
 class Configuration(_Config):
     """The whole file."""
 
@@ -129,4 +166,4 @@ class Configuration(_Config):
     pod_max_backoff_seconds: int = 10
     delay_cache_until_active: bool = False
     profiles: list[Profile] = msgspec.field(default_factory=list)
-    extenders: list[Any] = msgspec.field(default_factory=list)
+    extenders: list[ExtenderConfig] = msgspec.field(default_factory=list)

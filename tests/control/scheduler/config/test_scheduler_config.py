@@ -146,7 +146,30 @@ def test_json_is_read_as_well_as_yaml() -> None:
             "profiles: [{pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 101}}]}]",
             ["profiles[0].pluginConfig[0].args.hardPodAffinityWeight: Invalid value: 101: not in valid range [0, 100]"],
         ),
-        ("extenders: [{urlPrefix: x}]", ["extenders: Invalid value: 1: extenders are not supported by this scheduler"]),
+        (
+            "extenders: [{urlPrefix: x}]",
+            ['extenders[0].urlPrefix: Invalid value: "x": must begin with http:// or https://'],
+        ),
+        (
+            "extenders: [{urlPrefix: http://x, enableHTTPS: true, prioritizeVerb: p, preemptVerb: q, bindVerb: b},"
+            " {urlPrefix: https://x, bindVerb: b, tlsConfig: {serverName: y},"
+            " managedResources: [{name: cpu}, {name: a/b}, {name: a/b}]}]",
+            [
+                'extenders[0].urlPrefix: Invalid value: "http://x": must begin with https:// with enableHTTPS',
+                "extenders[0].weight: Invalid value: 0: must have a positive weight applied to it",
+                'extenders[0].preemptVerb: Invalid value: "q": extenders are not asked about preemption by this'
+                " scheduler",
+                'extenders[1].tlsConfig.serverName: Invalid value: "y": the name in urlPrefix is verified,'
+                " and no other",
+                'extenders[1].managedResources[0].name: Invalid value: "cpu": is an invalid extended resource name',
+                'extenders[1].managedResources[2].name: Duplicate value: "a/b"',
+                'extenders: Invalid value: "found 2 extenders implementing bind": only one extender can implement bind',
+            ],
+        ),
+        (
+            "extenders: [{urlPrefix: http://x, nodeCacheCapabel: true}]",
+            ['strict decoding error: unknown field "extenders[0].nodeCacheCapabel"'],
+        ),
         ("parallelism: 1\nparallelism: 2", ['yaml: line 4: key "parallelism" already set in map']),
     ],
 )
@@ -189,3 +212,13 @@ def test_the_effective_configuration_can_be_loaded_again() -> None:
     assert again.profiles[0].enabled == settings.profiles[0].enabled
     assert again.profiles[0].args == settings.profiles[0].args
     assert shown(again) == shown(settings)
+
+
+def test_what_extenders_account_for_can_be_left_to_them() -> None:
+    body = (
+        "extenders: [{urlPrefix: http://x, filterVerb: f, httpTimeout: 300ms, managedResources:"
+        " [{name: a.b/c, ignoredByScheduler: true}, {name: a.b/d}]}]\n"
+        "profiles: [{pluginConfig: [{name: NodeResourcesFit, args: {ignoredResources: [e.f/g]}}]}]"
+    )
+    (profile,) = loaded(body).profiles
+    assert profile.args["NodeResourcesFit"].ignored_resources == ["e.f/g", "a.b/c"]

@@ -1,0 +1,235 @@
+"""Extenders over HTTP: what they are asked, what their answers do, and what happens when there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from control.scheduler.config.errors import ConfigurationError
+from control.scheduler.config.model import ExtenderConfig, ExtenderTls, ManagedResource
+from control.scheduler.cycle import Cycle
+from control.scheduler.extenders import ExtenderError, Extenders
+from control.scheduler.failures import FitError
+from control.scheduler.loop import Loop
+from control.scheduler.plugins.prioritysort import PrioritySort
+from control.scheduler.queue import QueueProfile, SchedulingQueue
+from koordlet.api.times import Duration
+from koordlet.app.http import Server
+from tests.control.scheduler.build import Cluster, node, pod
+from tests.control.scheduler.gangworld import Told
+from tests.control.scheduler.toys import TOYS, cycle_of
+
+POINTS = {"filter": ("Cordon", "Fits"), "score": ("Fits",), "queueSort": ("PrioritySort",)}
+
+
+class Service:
+    """An extender: answers by verb, as tests set them."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {}
+        self.asked: list[tuple[str, Any]] = []
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.registry = CollectorRegistry()
+        self.started: list[Extenders] = []
+        self.server = Server("127.0.0.1:0", routes=[web.post("/x/{verb}", self._answer)])
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        verb = request.match_info["verb"]
+        self.asked.append((verb, await request.json()))
+        await self.hold.wait()
+        found = self.answers.get(verb, 500)
+        return web.Response(status=found) if isinstance(found, int) else web.json_response(found)
+
+    async def extenders(self, *configs: dict[str, Any]) -> Extenders:
+        made = [ExtenderConfig(url_prefix=f"{self.server.url}/x", **config) for config in configs]
+        found = Extenders(made, self.registry)
+        await found.start()
+        self.started.append(found)
+        return found
+
+    def calls(self, verb: str, result: str) -> float:
+        labels = {"extender": f"{self.server.url}/x", "verb": verb, "result": result}
+        return self.registry.get_sample_value("scheduler_extender_requests_total", labels) or 0.0
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[Service]:
+    made = Service()
+    await made.server.start()
+    yield made
+    for one in made.started:
+        await one.stop()
+    await made.server.stop()
+
+
+def three() -> tuple[Cluster, Cycle]:
+    cluster = Cluster(node("a"), node("b"), node("c"), node("full", cpu="0"))
+    return cluster, cycle_of(cluster, POINTS, {**TOYS, "PrioritySort": PrioritySort})
+
+
+FILTER = {"filter_verb": "filter"}
+NAMES = {**FILTER, "node_cache_capable": True}
+
+
+async def test_an_extender_that_knows_nodes_is_asked_by_name(service: Service) -> None:
+    cluster, cycle = three()
+    service.answers["filter"] = {
+        "NodeNames": ["c"], "FailedNodes": {"a": "busy"}, "FailedAndUnresolvableNodes": {"b": "never"},
+    }  # fmt: skip
+    found = await (await service.extenders(NAMES)).ask(cycle, cluster.info(pod("p")))
+    ((verb, body),) = service.asked
+    assert (verb, sorted(body["NodeNames"]), body["Nodes"]) == ("filter", ["a", "b", "c"], None)
+    assert body["Pod"]["metadata"]["name"] == "p"
+    assert found is not None
+    assert found.allowed == {"c"}
+    assert {name: (one.code_name, one.message) for name, one in found.refused.items()} == {
+        "a": ("Unschedulable", "busy"),
+        "b": ("UnschedulableAndUnresolvable", "never"),
+    }
+    assert service.calls("filter", "ok") == 1
+
+
+async def test_others_get_whole_nodes(service: Service) -> None:
+    cluster, cycle = three()
+    service.answers["filter"] = {"Nodes": {"items": [{"metadata": {"name": "b"}}]}}
+    found = await (await service.extenders(FILTER)).ask(cycle, cluster.info(pod("p")))
+    items = service.asked[0][1]["Nodes"]["items"]
+    assert sorted(one["metadata"]["name"] for one in items) == ["a", "b", "c"]
+    assert items[0]["status"]["allocatable"]["cpu"] == "8"
+    assert found is not None
+    assert found.allowed == {"b"}
+
+
+async def test_the_next_one_is_asked_about_what_is_left(service: Service) -> None:
+    cluster, cycle = three()
+    service.answers |= {"filter": {"NodeNames": ["a", "b"]}, "second": {"NodeNames": []}, "third": {}}
+    asked = await service.extenders(NAMES, {**NAMES, "filter_verb": "second"}, {**NAMES, "filter_verb": "third"})
+    found = await asked.ask(cycle, cluster.info(pod("p")))
+    assert [(verb, body["NodeNames"]) for verb, body in service.asked][1:] == [("second", ["a", "b"])]
+    assert found is not None
+    assert found.allowed == frozenset()
+
+
+async def test_scores_are_weighted_and_summed(service: Service) -> None:
+    cluster, cycle = three()
+    service.answers["first"] = [{"Host": "a", "Score": 3}, {"Host": "b", "Score": 10}]
+    service.answers["second"] = [{"Host": "a", "Score": 1}]
+    configs = [{"prioritize_verb": verb, "weight": weight} for verb, weight in (("first", 2), ("second", 5))]
+    asked = await service.extenders(*configs, {"prioritize_verb": "broken", "weight": 1})
+    found = await asked.ask(cycle, cluster.info(pod("p")))
+    assert found is not None
+    assert found.scores == {"a": 110, "b": 200}  # (3*2 + 1*5) * 10, 10*2 * 10
+    assert found.allowed == {"a", "b", "c"}
+    assert service.calls("prioritize", "error") == 1  # its scores are done without
+
+
+async def test_only_pods_with_managed_resources_concern_it(service: Service) -> None:
+    cluster, cycle = three()
+    service.answers["filter"] = {"NodeNames": ["a"]}
+    asked = await service.extenders({**NAMES, "managed_resources": [ManagedResource("example.com/gpu")]})
+    assert await asked.ask(cycle, cluster.info(pod("p"))) is None
+    wants = cluster.info(pod("q", limits={"example.com/gpu": "1"}))
+    assert await asked.ask(cycle, wants) is not None
+    assert await asked.ask(cycle, cluster.info(pod("big", cpu="99", limits={"example.com/gpu": "1"}))) is None
+    assert len(service.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (500, "failed filter with extender at URL"),
+        ({"Error": "out of order"}, "out of order"),
+        ({"NodeNames": ["z"]}, "allows node 'z', which it was not asked about"),
+    ],
+)
+async def test_failures_end_the_attempt_unless_they_may_be_ignored(service: Service, answer: Any, text: str) -> None:
+    cluster, cycle = three()
+    service.answers["filter"] = answer
+    with pytest.raises(ExtenderError, match=text):
+        await (await service.extenders(NAMES)).ask(cycle, cluster.info(pod("p")))
+    found = await (await service.extenders({**NAMES, "ignorable": True})).ask(cycle, cluster.info(pod("p")))
+    assert found is not None
+    assert found.allowed == {"a", "b", "c"}
+
+
+async def test_an_extender_that_does_not_answer_in_time(service: Service) -> None:
+    cluster, cycle = three()
+    service.hold.clear()
+    asked = await service.extenders({**NAMES, "http_timeout": Duration("50ms")})
+    with pytest.raises(ExtenderError, match="filter"):
+        await asked.ask(cycle, cluster.info(pod("p")))
+    service.hold.set()
+
+
+async def test_cycles_keep_to_what_extenders_say(service: Service) -> None:
+    cluster, cycle = three()
+    service.answers["filter"] = {"NodeNames": ["a", "b"], "FailedNodes": {"c": "no licence"}}
+    service.answers["prioritize"] = [{"Host": "b", "Score": 10}]
+    asked = await service.extenders({**NAMES, "prioritize_verb": "prioritize", "weight": 1})
+    cycle.extended = await asked.ask(cycle, cluster.info(pod("p")))
+    assert cycle.place(cluster.info(pod("p"))).node == "b"
+    cluster.table.set_node(node("new"))  # it was not asked about
+    service.answers["filter"] = {"NodeNames": [], "FailedNodes": {"a": "no licence"}}
+    cycle.extended = await asked.ask(cycle, cluster.info(pod("q")))
+    with pytest.raises(FitError) as failure:
+        cycle.place(cluster.info(pod("q")))
+    assert failure.value.text() == (
+        "0/5 nodes are available: 1 Insufficient cpu, 1 no licence, 3 node(s) were not allowed by an extender."
+    )
+    assert failure.value.plugins() == {"Fits", "Extender"}
+    cycle.extended = None
+    assert cycle.place(cluster.info(pod("r"))).node in ("a", "c", "new")
+
+
+async def test_the_loop_asks_before_each_cycle_and_lets_the_extender_bind(service: Service) -> None:
+    cluster, cycle = three()
+    framework = cycle.framework
+    assert framework.sort is not None
+    profile = QueueProfile.of(framework.sort, framework.pre_enqueue, framework.plugins.values())
+    queue = SchedulingQueue({"koord-scheduler": profile}, lambda: 0.0)
+    cluster.handle.queue = queue
+    told = Told()
+    loop = Loop({"koord-scheduler": cycle}, cycle.cache, queue, reporter=told)
+    loop.extenders = await service.extenders({**NAMES, "bind_verb": "bind"})
+    binder = loop.binders["koord-scheduler"]
+    binder.extenders = loop.extenders
+    service.answers |= {"filter": {"NodeNames": ["c"]}, "bind": {}}
+    one = cluster.info(pod("p"))
+    queue.add(one)
+    await loop._work_extended(loop.extenders, queue.pop_run(1)[0])
+    async with asyncio.timeout(10):
+        await binder.idle()
+    bound = [body for verb, body in service.asked if verb == "bind"]
+    assert bound == [{"PodName": "p", "PodNamespace": "default", "PodUID": one.uid, "Node": "c"}]
+    assert len(queue) == 0
+    service.answers["filter"] = 500
+    other = cluster.info(pod("q"))
+    queue.add(other)
+    await loop._work_extended(loop.extenders, queue.pop_run(1)[0])
+    assert "failed filter with extender" in told.said["q"]
+    assert queue.counts()["backoff"] == 1
+    service.answers |= {"filter": {"NodeNames": ["c"]}, "bind": {"Error": "no"}}
+    third = cluster.info(pod("r"))
+    queue.add(third)
+    await loop._work_extended(loop.extenders, queue.pop_run(1)[0])
+    async with asyncio.timeout(10):
+        await binder.idle()
+    assert told.said["r"].endswith("/x: no")
+
+
+def test_settings_that_cannot_be_used_are_told() -> None:
+    for tls in (ExtenderTls(ca_file="/nowhere"), ExtenderTls(ca_data="%"), ExtenderTls(cert_data=_b64("x"))):
+        with pytest.raises(ConfigurationError, match=r"extenders\[0\]\.tlsConfig"):
+            Extenders([ExtenderConfig(url_prefix="https://x", tls_config=tls)], CollectorRegistry())
+    Extenders([ExtenderConfig(url_prefix="https://x", tls_config=ExtenderTls(insecure=True))], CollectorRegistry())
+
+
+def _b64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
