@@ -277,13 +277,14 @@ class Interceptor:
             return known
 
     async def _known_container(self, hook: Hook, container_id: str, deadline: float | None) -> ContainerInfo | None:
-        """From the store, as complete as it gets if the hook will be asked; one that the store does not know stays
-        unknown."""
+        """From the store, as complete as it gets if the hook will be asked or resources are to be updated; one that
+        the store does not know stays unknown."""
         known = self._store.containers.get(container_id)
         if known is None:
             self._unhooked("unknown-container", hook)
             return None
-        if known.complete or self._recovery is None or not self._dispatcher.handles(hook):
+        needed = hook is Hook.PRE_UPDATE_CONTAINER_RESOURCES or self._dispatcher.handles(hook)
+        if known.complete or self._recovery is None or not needed:
             return known
         try:
             async with asyncio.timeout(self._patience(deadline)):

@@ -23,6 +23,7 @@ from koordlet.api.cri.api_pb2 import (
     PodSandboxRequest,
     PodSandboxStatusRequest,
     PodSandboxStatusResponse,
+    UpdateContainerResourcesRequest,
 )
 from koordlet.api.hooks.api_pb2 import HugepageLimit, LinuxContainerResources
 from runtimeproxy.calls import Call, Interceptor, SkipRule
@@ -242,6 +243,15 @@ async def test_a_call_brings_the_details_it_needs(world: Recovered) -> None:
     asked = world.hooks[0]
     assert (asked.pod_cgroup_parent, asked.container_resources.cpu_shares) == ("/kubepods/p-1", 1024)
     assert world.runtime.asked[2:] == ["PodSandboxStatus", "ContainerStatus"]
+
+
+async def test_an_update_without_a_hook_is_kept_over_what_was_there(world: Recovered) -> None:
+    await world.recovery.lists()
+    request = UpdateContainerResourcesRequest(container_id="c-1", linux={"cpu_shares": 2})
+    _, pending = await world.interceptor.before(Call.UPDATE_CONTAINER_RESOURCES, request.SerializeToString())
+    world.interceptor.answered(pending, b"")
+    kept = world.store.containers["c-1"].resources
+    assert kept is not None and (kept.cpu_shares, kept.cpuset_mems) == (2, "0")
 
 
 async def test_a_stop_meanwhile_is_not_undone(world: Recovered) -> None:
