@@ -1,0 +1,81 @@
+"""A unix socket in front of another that remembers what passed, and HTTP/2 as comparable values."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from runtimeproxy.http2 import frames as h2
+from runtimeproxy.http2.frames import Splitter
+
+
+@dataclass
+class Passed:
+    """One connection's bytes."""
+
+    up: bytearray = field(default_factory=bytearray)
+    down: bytearray = field(default_factory=bytearray)
+
+
+@contextlib.asynccontextmanager
+async def tap(listen: Path, target: Path) -> AsyncIterator[list[Passed]]:
+    """Connections in the order in which they came."""
+    seen: list[Passed] = []
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kept: bytearray) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                kept += data
+                writer.write(data)
+                await writer.drain()
+            writer.write_eof()
+
+    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        passed = Passed()
+        seen.append(passed)
+        behind, ahead = await asyncio.open_unix_connection(str(target))
+        try:
+            await asyncio.gather(relay(reader, ahead, passed.up), relay(behind, writer, passed.down))
+        finally:
+            ahead.close()
+            writer.close()
+
+    server = await asyncio.start_unix_server(one, str(listen))
+    try:
+        yield seen
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def frames(data: bytes) -> list[bytes]:
+    """All but WINDOW_UPDATE, whole, in order."""
+    splitter = Splitter()
+    splitter.limit = 1 << 24
+    buffer, found = splitter.feed(data)
+    return [buffer[one.start : one.end] for one in found if one.kind != h2.WINDOW_UPDATE]
+
+
+def requests(data: bytes) -> tuple[list[bytes], dict[int, bytes]]:
+    """What a client sent: its frames but DATA and WINDOW_UPDATE in order, and each stream's DATA."""
+    assert data.startswith(h2.PREFACE)
+    splitter = Splitter()
+    splitter.limit = 1 << 24
+    buffer, found = splitter.feed(data[len(h2.PREFACE) :])
+    bodies: dict[int, bytes] = defaultdict(bytes)
+    for one in found:
+        if one.kind == h2.DATA:
+            start, end = h2.payload(buffer, one)
+            bodies[one.stream] += buffer[start:end]
+    others = [buffer[one.start : one.end] for one in found if one.kind not in (h2.DATA, h2.WINDOW_UPDATE)]
+    return others, bodies

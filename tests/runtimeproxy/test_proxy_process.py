@@ -1,0 +1,296 @@
+"""koord-runtime-proxy as a process in front of a real containerd: start, end, and what goes wrong between."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from control.standalone.kubelet.criclient import CriClient, CriError
+from tests.runtimeproxy.proxyprocess import ProxyProcess
+from tests.runtimes.daemons import Containerd, until
+from tests.runtimes.pods import container_config, sandbox_config
+
+pytestmark = pytest.mark.runtime
+
+Proxies = Callable[..., ProxyProcess]
+
+
+@pytest.fixture
+def proxies() -> Iterator[Proxies]:
+    """Makes them, not started; they end with the test."""
+    made: list[ProxyProcess] = []
+
+    def make(backend: Path, *flags: str, folder: Path | None = None) -> ProxyProcess:
+        made.append(ProxyProcess(backend, *flags, folder=folder))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+async def eventually(call: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """What a kubelet does while its runtime is away: again."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return await call()
+        except CriError as error:
+            assert error.lost or error.code is grpc.StatusCode.UNKNOWN, error
+            assert time.monotonic() < end, error
+        await asyncio.sleep(0.05)
+
+
+class Creating:
+    """Clients that create containers in one pod, each as a kubelet does: after an error it looks what there is."""
+
+    def __init__(self, client: CriClient, sandbox: str, config: Any) -> None:
+        self.client, self.sandbox, self.config = client, sandbox, config
+        self.answered: list[str] = []
+        self.broken = 0
+        self.enough = asyncio.Event()
+
+    async def make(self, name: str) -> str:
+        while True:
+            try:
+                made = await self.client.create_container(self.sandbox, container_config(name=name), self.config)
+            except CriError as error:
+                assert error.lost or "reserved" in error.details, error
+                self.broken += error.lost
+            else:
+                self.answered.append(made)
+                if len(self.answered) >= 20:
+                    self.enough.set()
+                return made
+            there = [one.id for one in await self.listed() if one.metadata.name == name]
+            if there:
+                return str(there[0])
+            await asyncio.sleep(0.2)
+
+    async def listed(self) -> list[Any]:
+        return [one for one in await eventually(self.client.list_containers) if one.pod_sandbox_id == self.sandbox]
+
+
+async def test_kill_under_two_hundred_creates(containerd: Containerd, proxies: Proxies) -> None:
+    """The proxy dies in the middle; nothing is lost, doubled or leaked."""
+
+    def objects() -> tuple[set[str], set[str]]:
+        """Containers and snapshots."""
+        snapshots = containerd.ctr("snapshots", "list").stdout.splitlines()[1:]
+        return set(containerd.ctr("containers", "list", "--quiet").stdout.split()), {
+            one.split()[0] for one in snapshots
+        }
+
+    proxy = proxies(containerd.socket)
+    proxy.start()
+    before = objects()
+    async with CriClient(str(proxy.socket)) as client:
+        config = sandbox_config(containerd.cgroup_parent(), name="many")
+        sandbox = await client.run_pod_sandbox(config)
+        creating = Creating(client, sandbox, config)
+
+        async def kill() -> None:
+            await creating.enough.wait()
+            await asyncio.to_thread(proxy.kill)
+            await asyncio.to_thread(proxy.start)
+
+        names, made = [], []
+        while not creating.broken:  # else the machine stood still until all were made
+            assert len(names) < 1000, "nothing is under way when the proxy dies"
+            creating.enough.clear()
+            more = [f"c{len(names) + number}" for number in range(200)]
+            names += more
+            made += (await asyncio.gather(*map(creating.make, more), kill()))[:-1]
+        listed = await creating.listed()
+        assert sorted(one.metadata.name for one in listed) == sorted(names)
+        assert sorted(one.id for one in listed) == sorted(made)
+        assert set(creating.answered) <= set(made)
+        assert objects() == (before[0] | {sandbox, *made}, before[1] | {sandbox, *made})
+        # the new proxy knows what the old one made
+        assert proxy.metric('koord_runtime_proxy_recoveries_total{kind="sandbox"}') >= 1
+        await client.start_container(made[0])
+        await client.stop_container(made[0])
+        await client.stop_pod_sandbox(sandbox)
+        await client.remove_pod_sandbox(sandbox)
+        assert objects() == before
+
+
+async def test_containerd_restarts(new_containerd: Callable[[], Containerd], proxies: Proxies) -> None:
+    containerd = new_containerd()
+    proxy = proxies(containerd.socket)
+    proxy.start()
+    config = sandbox_config(containerd.cgroup_parent())
+    async with CriClient(str(proxy.socket)) as client:
+        sandbox = await client.run_pod_sandbox(config)
+        container = await client.create_container(sandbox, container_config(), config)
+        assert proxy.health() == 200
+        containerd.kill()
+        with pytest.raises(CriError) as failed:
+            await client.start_container(container)
+        assert failed.value.lost
+        assert proxy.health() == 503
+        containerd.start()
+        await eventually(lambda: client.start_container(container))
+        assert proxy.health() == 200
+        await client.stop_pod_sandbox(sandbox)
+        await client.remove_pod_sandbox(sandbox)
+    assert proxy.process is not None
+    assert proxy.process.poll() is None
+
+
+async def test_a_socket_is_left_over(containerd: Containerd, proxies: Proxies) -> None:
+    """By a proxy that was killed; and by a live one whose place another takes, which removes only its own."""
+    first = proxies(containerd.socket)
+    first.start()
+    first.kill()
+    assert first.socket.is_socket()
+    first.start()
+    assert first.socket.stat().st_mode & 0o777 == 0o660
+    second = proxies(containerd.socket, folder=first.socket.parent)
+    inode = first.socket.stat().st_ino
+    second.start()
+    until(lambda: first.socket.exists() and first.socket.stat().st_ino != inode, "the second has the place")
+    first.stop()
+    async with CriClient(str(second.socket)) as client:
+        await client.version()
+    second.stop()
+    assert not second.socket.exists()
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], check=True)
+    try:
+        with (disk / "full").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+            while True:
+                file.write(bytes(4096))
+        yield disk
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+async def test_a_full_disk(full_disk: Path, containerd: Containerd, proxies: Proxies) -> None:
+    """Nothing is written where it listens: state is the runtime's."""
+    proxy = proxies(containerd.socket, folder=full_disk)
+    proxy.start()
+    config = sandbox_config(containerd.cgroup_parent())
+    async with CriClient(str(proxy.socket)) as client:
+        sandbox = await client.run_pod_sandbox(config)
+        container = await client.create_container(sandbox, container_config(), config)
+        await client.start_container(container)
+        proxy.kill()
+        proxy.start()
+        await eventually(lambda: client.stop_container(container))
+        await client.stop_pod_sandbox(sandbox)
+    proxy.stop()
+    assert os.listdir(full_disk) == ["full"]  # noqa: PTH208
+
+
+def test_no_runtime(tmp_path: Path, proxies: Proxies) -> None:
+    proxy = proxies(tmp_path / "no.sock", "--backend-timeout=1500ms")
+    done = proxy.run()
+    assert done.returncode == 1
+    assert "no answer from" in done.stderr
+    assert "Waiting for the runtime" in done.stderr
+
+
+def test_no_place_for_the_socket(tmp_path: Path, proxies: Proxies) -> None:
+    proxy = proxies(tmp_path / "no.sock", folder=tmp_path)
+    proxy.socket.mkdir()
+    done = proxy.run()
+    assert done.returncode == 1
+    assert "Is a directory" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--backend-runtime-mode=containerd", "must be one of Containerd, Docker"),
+        ("--metrics-addr=nonsense", "want host:port"),
+        ("--koord-runtimeproxy-endpoint=here", "absolute path"),
+        ("--no-such-flag", "no-such-flag"),
+    ],
+)
+def test_bad_command_lines(tmp_path: Path, proxies: Proxies, flag: str, said: str) -> None:
+    done = proxies(tmp_path / "no.sock", flag).run()
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+async def test_waits_for_the_runtime(tmp_path: Path, containerd: Containerd, proxies: Proxies) -> None:
+    """Also behind a link that comes later, with a supervisor that waits to be told, and old flags."""
+    supervisor = tmp_path / "notify.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told, pytest.MonkeyPatch.context() as patch:
+        told.bind(str(supervisor))
+        told.settimeout(60)
+        patch.setenv("NOTIFY_SOCKET", str(supervisor))
+        later = tmp_path / "later.sock"
+        proxy = proxies(later, "--remote-image-service-endpoint=/run/whatever.sock", "--v=5")
+        starting = asyncio.create_task(asyncio.to_thread(proxy.start))
+        await asyncio.to_thread(until, lambda: "Waiting for the runtime" in _log(proxy), "it waits")
+        assert not proxy.socket.exists()
+        later.symlink_to(containerd.socket)
+        await starting
+        assert await asyncio.to_thread(told.recv, 100) == b"READY=1"
+        async with CriClient(str(proxy.socket)) as client:
+            assert (await client.version()).runtime_name == "containerd"
+        await asyncio.to_thread(proxy.stop)
+        assert told.recv(100) == b"STOPPING=1"
+
+
+def _log(proxy: ProxyProcess) -> str:
+    return proxy.log.read_text() if proxy.log.exists() else ""
+
+
+@pytest.mark.parametrize("patient", [True, False])
+async def test_a_stop_lets_calls_end(containerd: Containerd, proxies: Proxies, patient: bool) -> None:
+    proxy = proxies(containerd.socket, f"--stop-timeout={'60s' if patient else '100ms'}")
+    proxy.start()
+    config = sandbox_config(containerd.cgroup_parent())
+    async with CriClient(str(proxy.socket)) as client, CriClient(str(containerd.socket)) as direct:
+        sandbox = await client.run_pod_sandbox(config)
+        container = await client.create_container(sandbox, container_config(), config)
+        await client.start_container(container)
+        script = "touch /begun; while [ ! -e /go ]; do sleep 0.05; done; echo done"
+        call = asyncio.create_task(client.exec_sync(container, ["/bin/sh", "-c", script]))
+        await direct.exec_sync(container, ["/bin/sh", "-c", "until [ -e /begun ]; do sleep 0.05; done"])
+        assert proxy.process is not None
+        proxy.process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(until, lambda: not proxy.socket.exists(), "it takes no more clients")
+        if patient:
+            await direct.exec_sync(container, ["/bin/touch", "/go"])
+            assert (await call).stdout == b"done\n"
+            await client.close()  # this kind of client keeps its connection
+        else:
+            with pytest.raises(CriError) as failed:
+                await call
+            assert failed.value.lost
+            await direct.exec_sync(container, ["/bin/touch", "/go"])
+        assert await asyncio.to_thread(proxy.ended) == 0
+
+
+async def test_pages(containerd: Containerd, proxies: Proxies) -> None:
+    proxy = proxies(containerd.socket)
+    proxy.start()
+    config = sandbox_config(containerd.cgroup_parent())
+    async with CriClient(str(proxy.socket)) as client:
+        sandbox = await client.run_pod_sandbox(config)
+        with pytest.raises(CriError):
+            await client.start_container("no-such-container")
+        assert proxy.metric('koord_runtime_proxy_calls_total{method="RunPodSandbox",result="passed"}') == 1
+        assert proxy.metric('koord_runtime_proxy_calls_total{method="StartContainer",result="failed"}') == 1
+        assert proxy.metric("koord_runtime_proxy_connections") == 1
+        await client.stop_pod_sandbox(sandbox)
+    until(lambda: not proxy.metric("koord_runtime_proxy_connections"), "the client has gone")
