@@ -398,7 +398,11 @@ class Link:
         exchange = self._asked
         if exchange is not None and self._response is not None:
             self._exchange = None
-            exchange.answered(self._response.status, bytes(self._answer))
+            try:
+                exchange.answered(self._response.status, bytes(self._answer))
+            except Exception as error:  # the client's answer is good, whatever goes wrong here
+                log.exception("An answer of Docker is not remembered", status=self._response.status, err=error)
+                self._calls.unhooked("error")
 
     def _answered_without_end(self) -> None:
         """An upgrade, or an answer that lasts as long as the connection: no request can follow it."""

@@ -1,4 +1,4 @@
-"""The store anew from dockerd, before the first client is served: sandboxes first, then their containers."""
+"""The store anew from dockerd, before the first client is served; and without what went away behind our back."""
 
 from __future__ import annotations
 
@@ -31,6 +31,17 @@ async def rebuild(context: Context) -> None:
         if kind is not None:
             context.metrics.recoveries.labels(kind).inc()
     log.info("Read what Docker runs", sandboxes=len(context.store.pods), containers=len(context.store.containers))
+
+
+async def forget_gone(context: Context) -> int:
+    """Drop what dockerd no longer has, because somebody removed it past the proxy; how many. Raises DockerError."""
+    store = context.store
+    known = {*store.pods, *store.containers}  # before asking: what is made meanwhile is in no older list
+    gone = known - {one.id for one in await context.api.containers()}
+    for one in gone:
+        store.drop_container(one)
+        store.drop_pod(one)
+    return len(gone)
 
 
 def _is_container(entry: Inspected) -> bool:

@@ -9,11 +9,11 @@ from pathlib import Path
 from koordlet.app.logging import get_logger
 from runtimeproxy.calls import SkipRule
 from runtimeproxy.dispatch import LIMIT_SECONDS, Dispatcher
-from runtimeproxy.docker.api import DockerApi
+from runtimeproxy.docker.api import DockerApi, DockerError
 from runtimeproxy.docker.calls import DockerCalls
 from runtimeproxy.docker.context import Context
 from runtimeproxy.docker.link import Link
-from runtimeproxy.docker.recover import rebuild
+from runtimeproxy.docker.recover import forget_gone, rebuild
 from runtimeproxy.metrics import ProxyMetrics
 from runtimeproxy.store import Store
 
@@ -22,6 +22,8 @@ log = get_logger(__name__)
 GRACE_SECONDS = 5.0
 """That a stop waits for calls under way; streams and idle connections don't count."""
 BACKLOG = 1024
+TIDY_SECONDS = 600.0
+"""Containers that were removed past the proxy stay in memory for so long: some hundred bytes each."""
 _LOOK_SECONDS = 0.02
 
 
@@ -33,6 +35,7 @@ class DockerServer:
         self._calls = DockerCalls(context)
         self.links: set[Link] = set()
         self._server: asyncio.AbstractServer | None = None
+        self._tidying: asyncio.Task[None] | None = None
 
     async def start(self, listen: Path | socket.socket) -> None:
         """`listen`: a path that nothing is at, or a bound socket. Raises OSError."""
@@ -41,6 +44,16 @@ class DockerServer:
             self._server = await loop.create_unix_server(self._accept, sock=listen, backlog=BACKLOG)
         else:
             self._server = await loop.create_unix_server(self._accept, str(listen), backlog=BACKLOG)
+
+        self._tidying = loop.create_task(self._tidy(), name="tidy")
+
+    async def _tidy(self) -> None:
+        while True:
+            await asyncio.sleep(TIDY_SECONDS)
+            try:
+                await forget_gone(self._context)
+            except DockerError as error:
+                log.warning("Can't see which containers are gone", err=error)
 
     def _accept(self) -> asyncio.Protocol:
         link = Link(self._connect, self._calls, self._closed)
@@ -59,6 +72,9 @@ class DockerServer:
         """Accept no more, let calls under way be answered for at most `grace` seconds, then cut what is left."""
         if self._server is not None:
             self._server.close()
+        if self._tidying is not None:
+            self._tidying.cancel()
+            await asyncio.gather(self._tidying, return_exceptions=True)
         end = asyncio.get_running_loop().time() + grace
         for _ in range(int(grace / _LOOK_SECONDS)):
             if not any(link.busy for link in self.links):

@@ -261,7 +261,7 @@ async def test_a_refused_last_call_closes_the_connection() -> None:
     assert pair.closed == 1
 
 
-async def test_a_mistake_of_ours_lets_the_call_pass(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_mistake_of_ours_lets_the_call_pass() -> None:
     def fail(body: bytes) -> bytes:
         raise ZeroDivisionError("on purpose")
 
@@ -270,6 +270,19 @@ async def test_a_mistake_of_ours_lets_the_call_pass(caplog: pytest.LogCaptureFix
     assert bytes(pair.server.written) == CREATE and pair.unhooked_for == ["error"]
     await pair.answer(OK)
     assert bytes(pair.client.written) == OK and pair.around.losses == 1 and not pair.around.answers
+
+
+async def test_a_mistake_of_ours_keeps_no_answer_back() -> None:
+    def fail(status: int, body: bytes) -> None:
+        raise ZeroDivisionError("on purpose")
+
+    pair = await ready()
+    pair.around.answered = fail  # type: ignore[method-assign]
+    await pair.say(CREATE)
+    await pair.answer(OK)
+    await pair.say(GET)
+    assert bytes(pair.client.written) == OK and bytes(pair.server.written) == CREATE + GET
+    assert pair.unhooked_for == ["error"]
 
 
 async def test_who_waits_for_continue_gets_one_once() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 from runtimeproxy.docker.api import DockerError
-from runtimeproxy.docker.recover import rebuild
+from runtimeproxy.docker.recover import forget_gone, rebuild
 from tests.runtimeproxy.docker.conftest import (
     CONTAINER_ID,
     SANDBOX_ID,
@@ -61,3 +61,28 @@ async def test_without_a_list_there_is_no_start(world: World) -> None:
     world.docker.fails = "no answer"
     with pytest.raises(DockerError):
         await rebuild(world.context)
+
+
+async def test_what_was_removed_past_the_proxy_is_forgotten(world: World) -> None:
+    await world.create(sandbox_body(), SANDBOX_ID, "POD")
+    await world.create(container_body(), CONTAINER_ID)
+    world.docker.entries = {SANDBOX_ID: entry("POD", sandbox_body())}
+    assert await forget_gone(world.context) == 1
+    assert (set(world.store.pods), set(world.store.containers)) == ({SANDBOX_ID}, set())
+    world.docker.entries = {}
+    assert await forget_gone(world.context) == 1 and not world.store.pods
+    world.docker.fails = "no answer"
+    with pytest.raises(DockerError):
+        await forget_gone(world.context)
+
+
+async def test_what_is_made_while_dockerd_is_asked_stays(world: World) -> None:
+    listed = world.docker.containers
+
+    async def containers() -> list[Any]:
+        found = await listed()
+        await world.create(sandbox_body(), SANDBOX_ID, "POD")
+        return found
+
+    world.docker.containers = containers  # type: ignore[method-assign]
+    assert await forget_gone(world.context) == 0 and set(world.store.pods) == {SANDBOX_ID}
