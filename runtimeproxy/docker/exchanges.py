@@ -152,8 +152,9 @@ class Create(Held):
         return merged
 
     def _write_parent(self, host: Members, asked: str, answered: str) -> None:
-        if answered and answered != asked:
-            host.set("CgroupParent", names.docker_parent(answered, self._context.driver))
+        wanted = names.docker_parent(answered, self._context.driver)
+        if wanted and answered != asked and wanted != host.get("CgroupParent", str):
+            host.set("CgroupParent", wanted)
 
     def _done(self, status: int, body: bytes) -> None:
         if status != _CREATED or self._made is None:
