@@ -10,6 +10,9 @@ reserved; the API call that would follow is left out. Scenarios:
     anti         pods of 50 apps, each with required anti-affinity to itself by host
     loadaware    one shape, while NodeMetrics of 1 % of the nodes arrive every 100 placements
     churn        one shape; every tenth placement is followed by a removal, every hundredth by a node's change
+    volumes      pods with a claim each whose volume is made where the pod goes (late binding)
+    gangs        1,000 gangs of 4 that arrive interleaved: queue, turns, Permit, and bindings that take no time
+    gangs64      gangs of 64, as many as there are members in all
     memory       resident size of 10,000 nodes with 100,000 pods
 
 Figures: pods/s over the whole run, p50 and p99 of a placement, and a calibrating loop's time beside them (a machine
@@ -19,6 +22,7 @@ that is slower today is slower in both).
 from __future__ import annotations
 
 import argparse
+import asyncio
 import cProfile
 import gc
 import pstats
@@ -36,13 +40,14 @@ from control.scheduler.failures import FitError
 from control.scheduler.objects import trim_pod
 from control.scheduler.pods import PodInfo
 from control.scheduler.transform import transform_pod
-from koordlet.api.core import Pod
+from koordlet.api.core import PersistentVolumeClaim, Pod, StorageClass
 from koordlet.api.gates import SCHEDULER
-from koordlet.api.wire import decode, encode
+from koordlet.api.wire import convert, decode, encode
 from koordlet.app.gates import FeatureGates
 from tests.control.scheduler.build import node, pod
 from tests.control.scheduler.loadreports import metric
 from tests.scale.figures import Figure, report
+from tests.scale.schedulergangs import place as place_gangs
 from tests.scale.schedulerprofile import Bench, open_bench
 
 SEED = 1
@@ -136,6 +141,26 @@ def anti(count: int) -> list[Pod]:
     return made
 
 
+def with_claims(count: int) -> list[Pod]:
+    made = []
+    for i in range(count):
+        volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": f"claim-{i}"}}]
+        made.append(pod(cpu="500m", memory="512Mi", labels={"app": "db"}, spec={"volumes": volumes}))
+    return made
+
+
+def storage(count: int) -> list[object]:
+    """A class whose volumes are made in some zones only, and a claim for each pod."""
+    topologies = [{"matchLabelExpressions": [{"key": "topology.kubernetes.io/zone", "values": ["zone-1", "zone-2"]}]}]
+    body = {
+        "metadata": {"name": "late"}, "provisioner": "disk.csi", "volumeBindingMode": "WaitForFirstConsumer",
+        "allowedTopologies": topologies,
+    }  # fmt: skip
+    want = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "late"}
+    claims = ({"metadata": {"name": f"claim-{i}", "namespace": "default"}, "spec": want} for i in range(count))
+    return [convert(body, StorageClass), *(convert(claim, PersistentVolumeClaim) for claim in claims)]
+
+
 def churn(bench: Bench, number: int, info: PodInfo) -> None:
     if number % 10 == 9 and info.row >= 0:
         bench.cycle.cache.remove_pod(info.uid)
@@ -187,12 +212,15 @@ def scenarios(count: int) -> dict[str, tuple[list[Pod], Between | None]]:
         "anti": (anti(count // 2), None),
         "loadaware": (one_shape(count), live_load),
         "churn": (one_shape(count), churn),
+        "volumes": (with_claims(count // 5), None),
     }
 
 
 def run(name: str, nodes: int, count: int, *, profile: bool) -> Iterator[Figure]:
     pods, between = scenarios(count)[name]
     bench = open_bench(nodes, random.Random(SEED))
+    if name == "volumes":
+        bench.reports.put(*storage(len(pods)))
     profiler = cProfile.Profile()
     if profile:
         profiler.enable()
@@ -206,6 +234,29 @@ def run(name: str, nodes: int, count: int, *, profile: bool) -> Iterator[Figure]
     yield Figure(f"{label}_p50", 1e6 * result.percentile(0.5), "us")
     yield Figure(f"{label}_p99", 1e6 * result.percentile(0.99), "us")
     yield Figure(f"{label}_unplaced", result.failed, "pods")
+    yield Figure(f"{label}_calibration", calibration(), "ms")
+
+
+GANGS = {"gangs": 4, "gangs64": 64}
+
+
+def gangs(name: str, nodes: int, count: int, *, profile: bool) -> Iterator[Figure]:
+    """`count` members, at most 4,000."""
+    size = GANGS[name]
+    number = max(1, min(count, 4000) // size)
+    profiler = cProfile.Profile()
+    if profile:
+        profiler.enable()
+    found = asyncio.run(place_gangs(nodes, number, size, random.Random(SEED)))
+    if profile:
+        profiler.disable()
+        pstats.Stats(profiler).sort_stats("tottime").print_stats(30)
+    turns = sorted(found.turns)
+    label = f"{name}_{nodes}"
+    yield Figure(f"{label}_bound", found.bound / found.seconds, "pods/s")
+    yield Figure(f"{label}_turn_p50", 1000 * turns[len(turns) // 2], "ms")
+    yield Figure(f"{label}_turn_p99", 1000 * turns[min(len(turns) - 1, int(len(turns) * 0.99))], "ms")
+    yield Figure(f"{label}_unbound", number * size - found.bound, "pods", 0)
     yield Figure(f"{label}_calibration", calibration(), "ms")
 
 
@@ -272,7 +323,7 @@ def main() -> int:
     parser.add_argument("--only", default="")
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
-    only = [name for name in args.only.split(",") if name] or [*scenarios(1), "memory"]
+    only = [name for name in args.only.split(",") if name] or [*scenarios(1), *GANGS, "memory"]
     figures = []
     if "memory" in only:  # first, while the process is small
         only.remove("memory")
@@ -281,7 +332,7 @@ def main() -> int:
             figures.append(figure)
     for nodes in map(int, args.nodes.split(",")):
         for name in only:
-            for figure in run(name, nodes, args.pods, profile=args.profile):
+            for figure in (gangs if name in GANGS else run)(name, nodes, args.pods, profile=args.profile):
                 print(figure, flush=True)
                 figures.append(figure)
     return report("scheduler", figures)

@@ -30,9 +30,10 @@ DEFAULTS = {
 
 
 class Reports:
-    """Stands in for informers: nothing is there but what `tell` hands on."""
+    """Stands in for informers: nothing is there but what `put` puts there and `tell` hands on."""
 
     def __init__(self) -> None:
+        self._objects: dict[type, dict[str, Any]] = defaultdict(dict)
         self._handlers: dict[type, list[Callable[[Any], object]]] = defaultdict(list)
 
     def informer(self, kind: type) -> Any:
@@ -40,7 +41,13 @@ class Reports:
             if on_add is not None:
                 self._handlers[kind].append(on_add)
 
-        return SimpleNamespace(add_handler=add_handler, list=list, get=lambda key: None)
+        found = self._objects[kind]
+        return SimpleNamespace(add_handler=add_handler, list=lambda: list(found.values()), get=found.get)
+
+    def put(self, *objects: Any) -> None:
+        """In the stores, without a word to anybody."""
+        for one in objects:
+            self._objects[type(one)][one.metadata.key] = one
 
     def tell(self, obj: object) -> None:
         for handler in self._handlers[type(obj)]:
@@ -56,6 +63,8 @@ class Bench:
     nodes: int
     random: random.Random
     reports: Reports
+    plugins: list[str]
+    weights: dict[str, int]
 
 
 def open_bench(nodes: int, rng: random.Random) -> Bench:
@@ -74,13 +83,13 @@ def open_bench(nodes: int, rng: random.Random) -> Bench:
     ]  # fmt: skip
     known = [name for name in order if name in PLUGINS]
     points = dict.fromkeys(("preFilter", "filter", "preScore", "score", "reserve", "permit"), known)
-    framework = Framework(cluster.handle, _narrowed(points), PLUGINS, weights=DEFAULTS)
-    return Bench(
-        cluster, Cycle(framework, Cache(cluster.table, cluster.shapes), cluster.handle.waiting), nodes, rng, reports
-    )  # type: ignore[arg-type]
+    framework = Framework(cluster.handle, narrowed(points), PLUGINS, weights=DEFAULTS)
+    cache, waiting = Cache(cluster.table, cluster.shapes), cluster.handle.waiting
+    cycle = Cycle(framework, cache, waiting)  # type: ignore[arg-type]
+    return Bench(cluster, cycle, nodes, rng, reports, known, DEFAULTS)
 
 
-def _narrowed(points: dict[str, list[str]]) -> dict[str, list[str]]:
+def narrowed(points: dict[str, list[str]]) -> dict[str, list[str]]:
     """Only the plugins that work at a point."""
     from control.scheduler.framework import POINTS
     from control.scheduler.plugin import Plugin

@@ -107,13 +107,29 @@ class VolumeBinding(Plugin):
         return answer
 
     def _match(self, claims: Claims, rows: RowArray, answer: Reasons16) -> None:
-        for at, row in enumerate(rows.tolist()):
-            node = self.table.nodes[row]
-            if answer[at] or node is None:
-                continue
-            found = matching.plan(self._storage, claims, node)
+        """Plan for one node of each kind: mostly a few labels decide, and nodes that have them alike answer alike."""
+        open_ = np.flatnonzero((answer == 0) & self.table.valid[rows])
+        if not len(open_):
+            return
+        keys = matching.deciding_labels(self._storage, claims)
+        first, kinds = self._kinds(rows[open_], keys)
+        codes = np.zeros(len(first), np.int16)
+        for number, row in enumerate(first.tolist()):
+            found = matching.plan(self._storage, claims, self.table.node(row))
             if isinstance(found, str):
-                answer[at] = self.reasons.number(Code.UNRESOLVABLE, found)
+                codes[number] = self.reasons.number(Code.UNRESOLVABLE, found)
+        answer[open_] = codes[kinds]
+
+    def _kinds(self, rows: RowArray, keys: frozenset[str] | None) -> tuple[RowArray, RowArray]:
+        """(a row of each kind, the number of each row's kind). `keys`: labels that make them; None: each is its own."""
+        if keys is None:
+            return rows, np.arange(len(rows))
+        kinds = np.zeros(len(rows), np.intp)
+        for key in sorted(keys):
+            column = self.table.labels.column(key)
+            _, kinds = np.unique(kinds * len(column.values) + column.ids.data[rows], return_inverse=True)
+        _, first, kinds = np.unique(kinds, return_index=True, return_inverse=True)
+        return rows[first], kinds
 
     def reserve(self, state: CycleState, pod: PodInfo, row: int) -> Status:
         claims: Claims | None = state.data.get(_KEY)

@@ -54,6 +54,33 @@ def reachable(volume: PersistentVolume, node: Node) -> bool:
     return affinity is None or affinity.required is None or Wanted.selected_by(affinity.required).matches(node)
 
 
+def deciding_labels(storage: Storage, claims: Claims) -> frozenset[str] | None:
+    """The labels of nodes that `plan` depends on: equal ones, equal answer. None: on more than labels."""
+    keys: set[str] = set()
+    for claim in claims.delayed:
+        key = claim.metadata.key
+        if storage.assumed.provisioned.get(key) or claim.metadata.annotations.get(SELECTED_NODE):
+            return None
+        for volume in claims.candidates[key]:
+            affinity = volume.spec.node_affinity
+            terms = affinity.required.node_selector_terms if affinity is not None and affinity.required else ()
+            if any(term.match_fields for term in terms):
+                return None
+            keys.update(one.key for term in terms for one in term.match_expressions)
+        storage_class = storage.storage_class(claim)
+        if storage_class is None:
+            continue
+        keys.update(one.key for term in storage_class.allowed_topologies for one in term.match_label_expressions)
+        driver = storage.driver(storage_class.provisioner)
+        if driver is not None and driver.spec.storage_capacity:
+            for capacity in storage.capacities():
+                topology = capacity.node_topology
+                if topology is not None:
+                    keys.update(topology.match_labels)
+                    keys.update(one.key for one in topology.match_expressions)
+    return frozenset(keys)
+
+
 def plan(storage: Storage, claims: Claims, node: Node) -> Plan | str:
     """How the delayed claims would be met on a node, or why they can't be."""
     taken: set[str] = set()

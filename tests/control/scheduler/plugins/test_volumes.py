@@ -8,11 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from control.scheduler.cycle import Cycle
 from control.scheduler.failures import FitError
-from control.scheduler.plugins.volumes import NodeVolumeLimits, VolumeBinding, VolumeRestrictions, VolumeZone
+from control.scheduler.plugin import CycleState
+from control.scheduler.plugins.volumes import NodeVolumeLimits, VolumeBinding, VolumeRestrictions, VolumeZone, matching
 from koordlet.api import wire
 from koordlet.api.core import PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
 from koordlet.api.core.storage import CSIDriver, CSINode, CSIStorageCapacity
@@ -271,3 +275,55 @@ def test_a_node_takes_no_more_volumes_than_its_driver_allows() -> None:
     cycle.place(cluster.info(using("c0")))
     cycle.place(cluster.info(using("c0", "c1")))  # c0 is attached already
     assert refusal(cycle, cluster, using("c2")) == "0/1 nodes are available: 1 node(s) exceed max volume count."
+
+
+_ZONES = st.sampled_from(("z1", "z2", "z3", None))
+
+
+@given(
+    zones=st.lists(_ZONES, min_size=1, max_size=8),
+    volumes=st.lists(st.tuples(st.sampled_from(("1Gi", "4Gi")), st.sampled_from(("", "z1", "n0", "n1"))), max_size=4),
+    claims=st.lists(st.tuples(st.sampled_from(("1Gi", "3Gi")), st.sampled_from(("late", "late-made"))), max_size=3),
+    allowed=st.none() | st.lists(st.sampled_from(("z1", "z2")), min_size=1),
+    left=st.none() | st.lists(st.tuples(st.sampled_from(("z1", "z2")), st.sampled_from(("1Gi", "9Gi"))), max_size=3),
+    chosen=st.booleans(),
+)
+def test_nodes_that_are_alike_answer_alike(
+    zones: list[str | None], volumes: Any, claims: Any, allowed: Any, left: Any, chosen: bool
+) -> None:
+    """Each node is asked for itself, and the answers are those of its kind."""
+    cluster = Cluster(*(node(f"n{i}", labels={ZONE: zone} if zone else {}) for i, zone in enumerate(zones)))
+    topologies = [] if allowed is None else [{"matchLabelExpressions": [{"key": ZONE, "values": allowed}]}]
+    driver = wire.convert({"metadata": {"name": "disk.csi"}, "spec": {"storageCapacity": left is not None}}, CSIDriver)
+    objects: list[msgspec.Struct] = [
+        driver, storage_class(), storage_class("late-made", provisioner="disk.csi", allowedTopologies=topologies),
+    ]  # fmt: skip
+    for number, (zone, amount) in enumerate(left or ()):
+        body = {
+            "metadata": {"name": f"cap{number}"}, "nodeTopology": {"matchLabels": {ZONE: zone}},
+            "storageClassName": "late-made", "capacity": amount,
+        }  # fmt: skip
+        objects.append(wire.convert(body, CSIStorageCapacity))
+    for number, (size, where) in enumerate(volumes):
+        one = volume(f"pv{number}", size=size, host=where)
+        if where.startswith("z"):
+            assert one.spec.node_affinity is not None
+            (term,) = one.spec.node_affinity.required.node_selector_terms
+            term.match_expressions[0].key = ZONE
+        objects.append(one)
+    for number, (size, kind) in enumerate(claims):
+        notes = {"volume.kubernetes.io/selected-node": "n0"} if chosen and number == 0 else {}
+        objects.append(claim(f"c{number}", size=size, storage_class=kind, annotations=notes))
+    cycle, _ = ready(cluster, *objects)
+    plugin = cycle.framework.plugins["VolumeBinding"]
+    state, info = CycleState(), cluster.info(using(*(f"c{number}" for number in range(len(claims)))))
+    if plugin.pre_filter(state, info).status.skipped:
+        return
+    together = plugin.filter(state, info, cluster.table.all).tolist()
+    apart = [plugin.filter(state, info, np.array([row])).item(0) for row in range(cluster.table.size)]
+    assert together == apart
+    plans = [
+        matching.plan(plugin._storage, state.data["VolumeBinding"], cluster.table.node(row))
+        for row in range(cluster.table.size)
+    ]
+    assert [isinstance(found, str) for found in plans] == [bool(answer) for answer in together]

@@ -1,0 +1,108 @@
+"""Gangs placed in process, for the scheduler's benchmark: queue, turns, Permit and bindings that succeed at once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from control.scheduler.config.args import CoschedulingArgs
+from control.scheduler.cycle import Cycle, Placement
+from control.scheduler.framework import Framework
+from control.scheduler.loop import Loop, Silent
+from control.scheduler.plugin import CycleState, Plugin
+from control.scheduler.plugins.coscheduling import Coscheduling
+from control.scheduler.plugins.registry import PLUGINS
+from control.scheduler.pods import PodInfo
+from control.scheduler.queue import QueueProfile, SchedulingQueue
+from control.scheduler.status import SUCCESS, Status
+from koordlet.api.core import Pod
+from tests.control.scheduler.build import pod
+from tests.scale.schedulerprofile import Bench, narrowed, open_bench
+
+PROFILE = "koord-scheduler"
+P = "gang.scheduling.koordinator.sh/"
+
+
+class Taker(Plugin):
+    """Binds at once, and takes what PreBind wrote."""
+
+    name = "Taker"
+
+    async def apply_patch(self, state: CycleState, original: Pod, changed: Pod) -> Status:
+        return SUCCESS
+
+    async def bind(self, state: CycleState, pod: PodInfo, node: str) -> Status:
+        return SUCCESS
+
+
+class Counting(Silent):
+    """How many are bound."""
+
+    def __init__(self) -> None:
+        self.bound = 0
+
+    def scheduled(self, placement: Placement, seconds: float) -> None:
+        self.bound += 1
+
+
+@dataclass(frozen=True)
+class Placed:
+    """`seconds`: from the first pod's arrival to the last binding; `turns`: of each gang."""
+
+    bound: int
+    seconds: float
+    turns: list[float]
+
+
+def members(gangs: int, size: int) -> list[Pod]:
+    """Pods of all gangs, interleaved, as controllers make them."""
+    made = []
+    for member in range(size):
+        for gang in range(gangs):
+            notes = {P + "name": f"gang-{gang}", P + "min-available": str(size)}
+            made.append(pod(f"gang-{gang}-{member}", cpu="500m", memory="512Mi", annotations=notes))
+    return made
+
+
+async def place(nodes: int, gangs: int, size: int, rng: random.Random) -> Placed:
+    bench = open_bench(nodes, rng)
+    loop, plugin, told = _with_gangs(bench)
+    pods = members(gangs, size)
+    turns: list[float] = []
+    begun = time.perf_counter()
+    for one in pods:
+        loop.queue.add(bench.cluster.info(one))
+        plugin.pod_added(one)
+    while run := loop.queue.pop_run(64):
+        for info in run:
+            at = time.perf_counter()
+            loop.work([info])
+            turns.append(time.perf_counter() - at)
+            await asyncio.sleep(0)
+    await loop.binders[PROFILE].idle()
+    return Placed(told.bound, time.perf_counter() - begun, turns)
+
+
+def _with_gangs(bench: Bench) -> tuple[Loop, Coscheduling, Counting]:
+    """The bench's profile, with Coscheduling where the shipped profile has it."""
+    handle, old = bench.cluster.handle, bench.cycle
+    gang = Coscheduling.name
+    registry: dict[str, Any] = {**PLUGINS, Taker.name: Taker}
+    points = narrowed(dict.fromkeys(("preFilter", "filter", "preScore", "score", "reserve", "permit"), bench.plugins))
+    for point in ("preEnqueue", "preFilter", "postFilter", "preScore", "score", "reserve", "permit", "preBind"):
+        points[point] = [*points.get(point, ()), gang]
+    points |= {"queueSort": ["PrioritySort"], "bind": ["Taker"], "postBind": [gang]}
+    points["preBind"] = [*points["preBind"], "Taker"]
+    framework = Framework(handle, points, registry, args={gang: CoschedulingArgs()}, weights=bench.weights)
+    plugin = framework.plugins[gang]
+    assert isinstance(plugin, Coscheduling)
+    assert framework.sort is not None
+    profile = QueueProfile.of(framework.sort, framework.pre_enqueue, framework.plugins.values())
+    queue = SchedulingQueue({PROFILE: profile}, time.monotonic)
+    handle.queue = queue
+    told = Counting()
+    loop = Loop({PROFILE: Cycle(framework, old.cache, old.waiting)}, old.cache, queue, reporter=told)
+    return loop, plugin, told
