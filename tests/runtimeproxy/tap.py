@@ -19,6 +19,7 @@ class Passed:
 
     up: bytearray = field(default_factory=bytearray)
     down: bytearray = field(default_factory=bytearray)
+    over: bool = False
 
 
 @contextlib.asynccontextmanager
@@ -45,6 +46,7 @@ async def tap(listen: Path, target: Path) -> AsyncIterator[list[Passed]]:
         try:
             await asyncio.gather(relay(reader, ahead, passed.up), relay(behind, writer, passed.down))
         finally:
+            passed.over = True
             ahead.close()
             writer.close()
 
