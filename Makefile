@@ -53,6 +53,10 @@ bench-scheduler: setup-test  ## pods placed a second on 1,000, 5,000 and 10,000 
 bench-interference: setup-test  ## who is named as culprit, in randomised trials: SEED=n TRIALS=40
 	@$(PY) tests/scale/bench_interference.py --seed $(or $(SEED),1) --trials $(or $(TRIALS),40)
 
+.PHONY: bench-proxy
+bench-proxy: setup-test  ## what koord-runtime-proxy adds to calls, with and without hooks, beside the direct way
+	@$(PY) tests/scale/bench_proxy.py
+
 .PHONY: demo-colocation
 demo-colocation: setup-test  ## a service beside batch work, with and without koordlet, in numbers; ONCE=1 ends by itself
 	@$(PY) -m tests.scale.colocation $(if $(ONCE),--once) $(if $(SVG),--svg $(SVG))
