@@ -15,10 +15,10 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from koordlet.runtimehooks.newborns import Newborns
 from koordlet.runtimehooks.server import HookServer
 from tests.koordlet.qosmanager.conftest import make_view
 from tests.runtimeproxy.docker.conftest import UID
+from tests.runtimeproxy.proxyprocess import ProxyProcess
 from tests.runtimes.daemons import CGROUPS, Dockerd, until
 
 pytestmark = pytest.mark.runtime
@@ -43,53 +44,34 @@ MIB = 1 << 20
 ALL_HOOKS = [str(stage) for stage in Stage]
 
 
-class Proxy:
-    """The process; it can be killed and started again."""
+class Proxy(ProxyProcess):
+    """In Docker mode."""
 
-    def __init__(self, folder: Path, backend: Path) -> None:
-        self.socket, self.registrations = folder / "proxy.sock", folder / "hookserver.d"
-        self.log = folder / "proxy.log"
-        self.registrations.mkdir()
-        self._command = [
-            sys.executable, "-m", "runtimeproxy", "--backend-runtime-mode=Docker", "--metrics-addr=",
-            f"--koord-runtimeproxy-endpoint=unix://{self.socket}", f"--remote-runtime-service-endpoint=unix://{backend}",
-            f"--hook-server-dir={self.registrations}", f"--hook-timeout={PATIENCE:g}s",
-        ]  # fmt: skip
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self, *flags: str) -> None:
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen([*self._command, *flags], stdout=log, stderr=log)
-        until(self._serves, "the proxy serves")
-
-    def _serves(self) -> bool:
-        assert self._process is not None and self._process.poll() is None, self.log.read_text()[-2000:]
-        with socket.socket(socket.AF_UNIX) as probe:
-            return probe.connect_ex(str(self.socket)) == 0
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        """Its exit status."""
-        process, self._process = self._process, None
-        if process is None:
-            return 0
-        process.send_signal(number)
-        return process.wait(PATIENCE)
+    def __init__(self, backend: Path) -> None:
+        super().__init__(backend, "--backend-runtime-mode=Docker", f"--hook-timeout={PATIENCE:g}s")
 
     def register(self, endpoint: Path, policy: str) -> None:
         document = {"remote-endpoint": str(endpoint), "failure-policy": policy, "runtime-hooks": ALL_HOOKS}
-        (self.registrations / "koordlet.json").write_text(json.dumps(document))
+        self.hooks.mkdir(exist_ok=True)
+        (self.hooks / "koordlet.json").write_text(json.dumps(document))
+
+    def finish(self) -> int:
+        """Ask it to end; its exit status."""
+        os.kill(self.pid, signal.SIGTERM)
+        return self.ended()
 
 
 @pytest.fixture
-def proxy(dockerd: Dockerd, tmp_path: Path) -> Iterator[Proxy]:
-    proxy = Proxy(tmp_path, dockerd.socket)
+def proxy(dockerd: Dockerd) -> Iterator[Proxy]:
+    proxy = Proxy(dockerd.socket)
     try:
         proxy.start()
         yield proxy
-        assert proxy.end() == 0
+        assert proxy.finish() == 0
         assert "Traceback" not in proxy.log.read_text()
     finally:
-        proxy.end(signal.SIGKILL)
+        proxy.kill()
+        proxy.close()
 
 
 class Cli:
@@ -121,8 +103,8 @@ PROGRAM = "mkfifo /go; echo ready; cat /go; echo last"
 RUN = ("run", "--network=none")
 
 
-def session(docker: Cli, folder: Path) -> Iterator[object]:
-    """What somebody at a terminal does; yields what came of each step."""
+def session(docker: Cli, folder: Path, own: str) -> Iterator[object]:
+    """What somebody at a terminal does; yields what came of each step. `own`: a name for what is made."""
     big = bytes(range(256)) * 8192
     (folder / "big").write_bytes(big)
     os.utime(folder / "big", (1_700_000_000, 1_700_000_000))
@@ -130,35 +112,35 @@ def session(docker: Cli, folder: Path) -> Iterator[object]:
     yield docker(*RUN, "--rm", "busybox", "sh", "-c", "echo out; echo err >&2; exit 3")
     yield docker(*RUN, "--rm", "-i", "busybox", "sh", "-c", "wc -c; echo done", stdin=big)  # attach, half closed
     yield docker("run", "--rm", "no such image")
-    yield docker(*RUN, "-d", "--name=long", "--memory=32m", "busybox", "sh", "-c", PROGRAM)
-    yield docker("inspect", "--format={{.Name}} {{.HostConfig.Memory}} {{.State.Running}}", "long")
-    yield docker("exec", "-i", "long", "cat", stdin=big)
-    yield docker("exec", "-t", "long", "sh", "-c", "tty; exit 7")
-    yield docker("exec", "long", "no-such-program")
-    yield docker("cp", str(folder / "big"), "long:/big")
-    yield members(docker("cp", "long:/big", "-"))
-    yield docker("stats", "--no-stream", "--format={{.Name}}", "long")
-    yield docker("update", "--memory=48m", "--memory-swap=96m", "long")
-    logs = docker.begin("logs", "-f", "long")
+    yield docker(*RUN, "-d", f"--name={own}", "--memory=32m", "busybox", "sh", "-c", PROGRAM)
+    yield docker("inspect", "--format={{.Name}} {{.HostConfig.Memory}} {{.State.Running}}", own)
+    yield docker("exec", "-i", own, "cat", stdin=big)
+    yield docker("exec", "-t", own, "sh", "-c", "tty; exit 7")
+    yield docker("exec", own, "no-such-program")
+    yield docker("cp", str(folder / "big"), f"{own}:/big")
+    yield members(docker("cp", f"{own}:/big", "-"))
+    yield docker("stats", "--no-stream", "--format={{.Name}}", own)
+    yield docker("update", "--memory=48m", "--memory-swap=96m", own)
+    logs = docker.begin("logs", "-f", own)
     events = docker.begin(
-        "events", "--filter=container=long", "--filter=event=die", "--format={{.Action}}", "--since=1"
+        "events", f"--filter=container={own}", "--filter=event=die", "--format={{.Action}}", "--since=1"
     )
     assert logs.stdout is not None and events.stdout is not None
     yield logs.stdout.readline()
-    yield docker("exec", "long", "sh", "-c", "echo released > /go")
+    yield docker("exec", own, "sh", "-c", "echo released > /go")
     yield logs.communicate(timeout=PATIENCE), logs.returncode  # it ends with the container
     yield events.stdout.readline()
     events.send_signal(signal.SIGKILL)  # the stream itself has no end
     events.communicate()
-    yield docker("logs", "--tail=1", "long")
-    yield docker("ps", "-a", "--filter=name=long", "--format={{.Names}} {{.Status}}")[:1]
-    yield docker("rm", "long")
-    yield docker("rm", "long")
+    yield docker("logs", "--tail=1", own)
+    yield docker("ps", "-a", f"--filter=name={own}", "--format={{.Names}} {{.Status}}")[:1]
+    yield docker("rm", own)
+    yield docker("rm", own)
     status, image, err = docker("save", "busybox")
     yield status, err, len(image)
     yield docker("load", stdin=image)
-    yield docker("import", "-", "imported:v1", stdin=archive(big))[::2]
-    yield docker("rmi", "imported:v1")[0]
+    yield docker("import", "-", f"imported:{own}", stdin=archive(big))[::2]
+    yield docker("rmi", f"imported:{own}")[0]
 
 
 def members(done: tuple[int, bytes, bytes]) -> object:
@@ -176,16 +158,22 @@ def archive(content: bytes) -> bytes:
     return found.getvalue()
 
 
-def plain(step: object) -> str:
-    """Without what differs from run to run: ids; long ones as a digest."""
-    text = re.sub(r"\b(?:[0-9a-f]{64}|[0-9a-f]{12})\b", "ID", repr(step))
+def plain(step: object, own: str) -> str:
+    """Without what differs from session to session: ids and the name; long ones as a digest."""
+    text = re.sub(rf"\b(?:[0-9a-f]{{64}}|[0-9a-f]{{12}}|{own})\b", "ID", repr(step))
     return text if len(text) < 2000 else f"{len(text)} characters, {hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def test_a_cli_session_shows_what_it_shows_without_the_proxy(dockerd: Dockerd, proxy: Proxy, tmp_path: Path) -> None:
-    direct = [plain(step) for step in session(Cli(dockerd, dockerd.socket), tmp_path)]
-    assert [plain(step) for step in session(Cli(dockerd, proxy.socket), tmp_path)] == direct
-    assert "(0, b'out\\n'" not in direct[1] and "b'out\\n', b'err\\n'" in direct[1]  # it is a session
+    def steps(host: Path, own: str) -> list[str]:
+        folder = tmp_path / own
+        folder.mkdir()
+        return [plain(step, own) for step in session(Cli(dockerd, host), folder, own)]
+
+    with ThreadPoolExecutor(2) as both:
+        direct, proxied = both.map(steps, (dockerd.socket, proxy.socket), ("alfa", "beta"))
+    assert proxied == direct
+    assert direct[1] == "(3, b'out\\n', b'err\\n')" and "b'ready\\n'" in direct  # it is a session
 
 
 TALK = (
@@ -366,6 +354,7 @@ def test_pods_have_what_koordlet_says_from_their_first_instruction(
         docker.said("stop", "-t", "0", batch.sandbox)
         # after hooks hold nobody up
         until(lambda: len(recorder.seen) == 2, "both stops are told")
+        assert proxy.metric('koord_runtime_proxy_calls_total{method="docker create",result="rewritten"}') == 5
         assert recorder.seen == [
             (Stage.POST_STOP_CONTAINER, "shop/be-0", UID, "app"), (Stage.POST_STOP_POD_SANDBOX, "shop/be-0", UID, "")
         ]  # fmt: skip
@@ -379,7 +368,7 @@ def test_a_proxy_killed_between_create_and_start_knows_the_pod_again(
         proxy.register(tmp_path / "k.sock", "Fail")
         pod = Shim(docker, dockerd.cgroup_parent("pod"), "web-0", "LS")
         container = pod.create("app", "--cpu-shares=300")
-        proxy.end(signal.SIGKILL)
+        proxy.kill()
         proxy.start()  # over the socket that is left
         recorder.seen.clear()
         assert pod.first_look(container)[SHARES] == "300"
@@ -433,8 +422,9 @@ def absence(path: Path) -> Callable[[], None]:
 def test_without_a_hook_server_pods_start_or_fail_by_the_policy(
     dockerd: Dockerd, proxy: Proxy, tmp_path: Path, fault: Callable[[Path], Callable[[], None]]
 ) -> None:
-    proxy.end()
-    proxy.start("--hook-timeout=0.2s")
+    assert proxy.finish() == 0
+    proxy.flags = (*proxy.flags, "--hook-timeout=0.2s")
+    proxy.start()
     docker = Cli(dockerd, proxy.socket)
     end = fault(tmp_path / "k.sock")
     try:
@@ -454,6 +444,10 @@ def test_without_a_hook_server_pods_start_or_fail_by_the_policy(
         proxy.register(tmp_path / "k.sock", "Ignore")
         created = docker.said("create", "--name", name_of("POD", "web-0", 1), *sandbox)
         assert len({plain, skipped, created}) == 3
+        assert proxy.metric('koord_runtime_proxy_calls_total{method="docker create",result="refused"}') == 1
+        assert proxy.metric('koord_runtime_proxy_unhooked_total{reason="skip-label"}') == 1
+        failures = 'koord_runtime_proxy_hook_failures_total{hook="PreRunPodSandbox",policy="Ignore"}'
+        assert proxy.metric(failures) == 1
         made = dockerd.inspect(created)
         assert made["Config"]["Labels"] == {"io.kubernetes.docker.type": "podsandbox"}
     finally:
