@@ -13,6 +13,8 @@ reserved; the API call that would follow is left out. Scenarios:
     volumes      pods with a claim each whose volume is made where the pod goes (late binding)
     gangs        1,000 gangs of 4 that arrive interleaved: queue, turns, Permit, and bindings that take no time
     gangs64      gangs of 64, as many as there are members in all
+    api          pods of one shape through the embedded API server, with the usual limit of requests (50 a second) and
+                 without: 1,000 nodes and 1,000 pods
     memory       resident size of 10,000 nodes with 100,000 pods
 
 Figures: pods/s over the whole run, p50 and p99 of a placement, and a calibrating loop's time beside them (a machine
@@ -47,6 +49,7 @@ from koordlet.app.gates import FeatureGates
 from tests.control.scheduler.build import node, pod
 from tests.control.scheduler.loadreports import metric
 from tests.scale.figures import Figure, report
+from tests.scale.schedulerapi import place as place_by_api
 from tests.scale.schedulergangs import place as place_gangs
 from tests.scale.schedulerprofile import Bench, open_bench
 
@@ -260,6 +263,15 @@ def gangs(name: str, nodes: int, count: int, *, profile: bool) -> Iterator[Figur
     yield Figure(f"{label}_calibration", calibration(), "ms")
 
 
+def through_api(nodes: int, count: int) -> Iterator[Figure]:
+    """The scheduler is a process of its own; its requests are limited, and then they are not."""
+    for label, qps, budget in (("limited", 0, 41.0), ("unlimited", 100_000, None)):
+        found = asyncio.run(place_by_api(nodes, count, qps))
+        yield Figure(f"api_{nodes}_{label}", found.pods / found.seconds, "pods/s", budget, at_least=True)
+        yield Figure(f"api_{nodes}_{label}_unbound", count - found.pods, "pods", 0)
+    yield Figure(f"api_{nodes}_calibration", calibration(), "ms")
+
+
 def memory(nodes: int, count: int) -> Iterator[Figure]:
     """A table of `nodes` with `count` pods of 1,000 workloads, decoded and trimmed as the process does."""
     gates = FeatureGates(SCHEDULER)
@@ -323,11 +335,16 @@ def main() -> int:
     parser.add_argument("--only", default="")
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
-    only = [name for name in args.only.split(",") if name] or [*scenarios(1), *GANGS, "memory"]
+    only = [name for name in args.only.split(",") if name] or [*scenarios(1), *GANGS, "api", "memory"]
     figures = []
     if "memory" in only:  # first, while the process is small
         only.remove("memory")
         for figure in memory(10_000, 100_000):
+            print(figure, flush=True)
+            figures.append(figure)
+    if "api" in only:
+        only.remove("api")
+        for figure in through_api(1000, min(args.pods, 1000)):
             print(figure, flush=True)
             figures.append(figure)
     for nodes in map(int, args.nodes.split(",")):
