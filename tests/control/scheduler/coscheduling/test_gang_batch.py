@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from control.scheduler.batch import BatchMetrics, InlineBatch
@@ -42,25 +46,25 @@ def _point(one: PodInfo) -> str:
 Make = Callable[..., Awaitable[GangWorld]]
 
 
+def opened(*, batch: bool) -> GangWorld:
+    nodes = [node(name, cpu="16", labels={"block": block, "spine": BLOCKS[block]}) for name, block in NODES.items()]
+    picky = dict.fromkeys(("preFilter", "reserve", "permit"), (Picky,))
+    world = GangWorld(*nodes, aware_network_topology=True, at=picky)
+    assert world.gangs.gathering is not None
+    world.gangs.gathering.topology = SPINES
+    if batch:
+        cycle = world.loop.cycles[PROFILE]
+        cycle.batch = InlineBatch(cycle, BatchMetrics.of(world.registry))
+    return world
+
+
 @pytest.fixture
 async def make() -> AsyncIterator[Make]:
     worlds: list[GangWorld] = []
 
-    async def made(*, batch: bool = True, **more: Any) -> GangWorld:
-        nodes = [node(name, cpu="16", labels={"block": block, "spine": BLOCKS[block]}) for name, block in NODES.items()]
-        world = GangWorld(
-            *nodes,
-            aware_network_topology=True,
-            at=dict.fromkeys(("preFilter", "reserve", "permit"), (Picky,)),
-            **more,
-        )
-        worlds.append(world)
-        assert world.gangs.gathering is not None
-        world.gangs.gathering.topology = SPINES
-        if batch:
-            cycle = world.loop.cycles[PROFILE]
-            cycle.batch = InlineBatch(cycle, BatchMetrics.of(world.registry))
-        return world
+    async def made(*, batch: bool = True) -> GangWorld:
+        worlds.append(opened(batch=batch))
+        return worlds[-1]
 
     yield made
     for world in worlds:
@@ -199,3 +203,51 @@ def test_registries_without_a_batch_have_the_families() -> None:
     registry = CollectorRegistry()
     BatchMetrics.of(registry)
     assert registry.get_sample_value("scheduler_batch_partial_bind_jobs_total") == 0
+
+
+_GANGS = st.lists(
+    st.lists(st.tuples(st.integers(1, 16), st.sampled_from(("", "", "", "reserve", "permit"))), min_size=1, max_size=5),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(_GANGS, st.randoms(use_true_random=False))
+def test_whole_jobs_or_nothing(gangs: Any, rng: random.Random) -> None:
+    asyncio.run(_whole(gangs, rng))
+
+
+async def _whole(gangs: list[list[tuple[int, str]]], rng: random.Random) -> None:
+    """Every gang is bound whole or not at all; without refusals, where single cycles would have it."""
+    members = [
+        (gang, number, cpu, point, len(sizes))
+        for gang, sizes in enumerate(gangs)
+        for number, (cpu, point) in enumerate(sizes)
+    ]
+    rng.shuffle(members)
+    found = []
+    for batch in (True, False):
+        world = opened(batch=batch)
+        try:
+            for gang, number, cpu, point, size in members:
+                spec = '{"gatherStrategy":[{"layer":"Block","strategy":"PreferGather"}]}'
+                notes = {"name": f"g{gang}", "min-available": str(size), "network-topology-spec": spec}
+                annotations = {P + key: value for key, value in notes.items()}
+                labels = {"refused-at": point} if point else {}
+                world.create(pod(f"g{gang}-{number}", str(cpu), labels=labels, annotations=annotations))
+            await world.drive()
+            for gang, sizes in enumerate(gangs):
+                points = {point for _, point in sizes}
+                if not batch and "permit" in points:
+                    continue  # who is refused last, after the others were let go, is missing from them
+                bound = world.bound(f"g{gang}")
+                assert len(bound) in (0, len(sizes))
+                assert not bound or points == {""}
+            assert world.parked() == []
+            world.check()
+            found.append(places(world))
+        finally:
+            await world.stop()
+    if not any(point for *_, point, _ in members):
+        assert found[0] == found[1]
