@@ -202,19 +202,21 @@ def net_softirqs() -> int:
 
 def test_softirqs_are_the_kernels_and_their_time_has_a_receiver(probe: NetStall, sides: tuple[Side, Side]) -> None:
     client, server = sides
-    kernel, before = net_softirqs(), probe.read()
+    # Strangers have packets, too, while one figure is read after the other: each lies between two looks at the other.
+    outside, begin, inside = net_softirqs(), [probe.read() for _ in range(3)], net_softirqs()
     for _ in range(3):
         transfer(client, server)
-    window = diff(before, probe.read())
-    kernel = net_softirqs() - kernel
-    assert int(window.softirq_count.sum()) == pytest.approx(kernel, rel=0.05, abs=50)
-    assert window.softirq_hist.sum() == window.softirq_count.sum()
-    assert int(window.caused_ns.sum()) == pytest.approx(int(window.softirq_ns.sum()), rel=0.01, abs=100_000)
+    inside, end, outside = net_softirqs() - inside, [probe.read() for _ in range(3)], net_softirqs() - outside
+    inner, window, outer = diff(begin[2], end[0]), diff(begin[1], end[1]), diff(begin[0], end[2])
+    assert 0.95 * inside - 50 <= int(window.softirq_count.sum()) <= 1.05 * outside + 50
+    assert inner.softirq_count.sum() <= window.softirq_hist.sum() <= outer.softirq_count.sum()
+    least, most = int(inner.softirq_ns.sum()), int(outer.softirq_ns.sum())
+    assert 0.99 * least - 100_000 <= int(window.caused_ns.sum()) <= 1.01 * most + 100_000
     assert value(window, "caused_ns", server.group.id) > 0
     # The sender's own system call ends with the softirq that hands the packet to the other side: its own doing.
     assert value(window, "softirq_ns", client.group.id) > 0
     assert blamed(window, client.group.id, client.group.id) > blamed(window, client.group.id, server.group.id)
-    assert window.wait_ns.sum() <= window.softirq_ns.sum() + 1_000_000  # read a moment earlier
+    assert window.wait_ns.sum() <= most + 1_000_000
 
 
 FLOOD = """
@@ -266,8 +268,9 @@ def test_packets_worked_off_on_a_strangers_cpu_are_told_from_ones_own(
     threads, gone = thread_seconds() - threads, stolen_seconds() - gone
     assert blamed(window, victim.id, flood.group.id) >= 0.5 * stolen  # strangers have packets, too
     assert blamed(window, victim.id, victim.id) <= 0.1 * stolen
-    # What the sender's CPU does for it is its own doing, and nobody else's.
-    assert blamed(window, flood.group.id, flood.group.id) >= 0.8 * value(window, "softirq_ns", flood.group.id)
+    # What the sender's CPU does for it is its own doing, and nobody else's: strangers' packets come there as well.
+    assert blamed(window, flood.group.id, flood.group.id) >= 0.5 * value(window, "softirq_ns", flood.group.id)
+    assert blamed(window, flood.group.id, victim.id) == 0, "it has no packets"
     # The kernel's thread works for receivers, too, and no longer than it ran.
     assert by_thread == pytest.approx(value(window, "softirq_ns", KSOFTIRQD), rel=0.05, abs=5_000_000)
     assert (
@@ -278,10 +281,14 @@ def test_packets_worked_off_on_a_strangers_cpu_are_told_from_ones_own(
 
 def test_unread_data_is_backlog(probe: NetStall, sides: tuple[Side, Side]) -> None:
     client, server = sides
-    before = probe.read()
+    before, end = probe.read(), time.monotonic() + 60
     transfer(client, server, how="leave")
-    window = diff(before, probe.read())
-    row = window.keys == server.group.id
+    while True:  # the last of it may still be under way
+        window = diff(before, probe.read())
+        row = window.keys == server.group.id
+        if window.backlog_max[row].max(initial=0) >= 20_000 or time.monotonic() > end:
+            break
+        time.sleep(0.05)
     assert window.backlog_count[row].sum() > 0
     assert window.backlog_max[row].max() >= 20_000
     assert window.backlog_sum[row].sum() / window.backlog_count[row].sum() >= 2_000

