@@ -19,6 +19,7 @@ from koordlet.api import wire
 from koordlet.api.core import Pod
 from koordlet.api.core.pod import Container, ResourceRequirements
 from koordlet.api.core.podresources import pod_requests
+from koordlet.api.names import DOMAIN_GANG
 from koordlet.api.quantity import Quantity
 
 DEFAULT_CPU_MILLI: Final = 100
@@ -49,13 +50,15 @@ class Shape:
     """What equal pods share. `pod` is the first of them: its name, uid and status must not be read."""
 
     __slots__ = (
-        "annotations", "id", "labels", "memo", "namespace", "nonzero_cpu", "nonzero_memory", "owner_kind", "owner_uid",
-        "pod", "priority", "requests", "scheduler",
+        "annotations", "id", "labels", "look", "memo", "namespace", "nonzero_cpu", "nonzero_memory", "owner_kind",
+        "owner_uid", "pod", "priority", "requests", "scheduler",
     )  # fmt: skip
 
-    def __init__(self, number: int, pod: Pod) -> None:
+    def __init__(self, number: int, pod: Pod, look: int | None = None) -> None:
         spec, meta = pod.spec, pod.metadata
         self.id: int = number
+        self.look: int = number if look is None else look
+        """The same for shapes that differ in their gangs only: what is remembered of rows is shared by them."""
         self.pod: Pod = pod
         self.namespace: str = meta.namespace
         self.scheduler: str = spec.scheduler_name
@@ -119,6 +122,7 @@ class Shapes:
 
     def __init__(self) -> None:
         self._by_key: dict[bytes, Shape] = {}
+        self._looks: dict[bytes, int] = {}
         self._next = 1
 
     def __len__(self) -> int:
@@ -131,13 +135,26 @@ class Shapes:
         key = shape_key(pod)
         found = self._by_key.get(key)
         if found is None:
-            found = self._by_key[key] = Shape(self._next, pod)
+            found = self._by_key[key] = Shape(self._next, pod, self._look(pod))
             self._next += 1
         return found
+
+    def _look(self, pod: Pod) -> int | None:
+        """The look of a gang's member: every gang has shapes of its own, and most are alike but for the name.
+
+        Its annotations are read only where answers are asked for in every cycle (`Reads.CLUSTER`)."""
+        annotations = pod.metadata.annotations
+        others = {key: value for key, value in annotations.items() if not key.startswith(DOMAIN_GANG)}
+        if len(others) == len(annotations):
+            return None
+        meta = msgspec.structs.replace(pod.metadata, annotations=others)
+        return self._looks.setdefault(shape_key(msgspec.structs.replace(pod, metadata=meta)), self._next)
 
     def keep(self, used: set[int]) -> None:
         """Forget shapes whose ids are not in `used`: no pod has them any more."""
         self._by_key = {key: shape for key, shape in self._by_key.items() if shape.id in used}
+        looks = {shape.look for shape in self._by_key.values()}
+        self._looks = {key: look for key, look in self._looks.items() if look in looks}
 
 
 def amounts(resources: Mapping[str, Any]) -> dict[str, int]:

@@ -206,17 +206,17 @@ class Memory:
 
     def __init__(self, framework: Framework, table: NodeTable) -> None:
         self._framework, self._table = framework, table
-        self._by_shape: OrderedDict[int, Remembered] = OrderedDict()
+        self._by_look: OrderedDict[int, Remembered] = OrderedDict()
 
     def of(self, pod: PodInfo) -> Remembered:
-        number = pod.shape.id
-        found = self._by_shape.get(number)
+        number = pod.shape.look
+        found = self._by_look.get(number)
         if found is None:
-            found = self._by_shape[number] = Remembered(self._framework, self._table)
-            if len(self._by_shape) > self.LIMIT:
-                self._by_shape.popitem(last=False)
+            found = self._by_look[number] = Remembered(self._framework, self._table)
+            if len(self._by_look) > self.LIMIT:
+                self._by_look.popitem(last=False)
         else:
-            self._by_shape.move_to_end(number)
+            self._by_look.move_to_end(number)
         return found
 
 

@@ -116,7 +116,8 @@ def test_remembered_answers_are_fresh_ones(steps: list[tuple[str, int, int]]) ->
     for kind, a, b in steps:
         match kind:
             case "place":
-                one = cluster.info(pod(cpu=f"{a + 1}", labels={"divisor": str(b)}))
+                gang = {"gang.scheduling.koordinator.sh/name": f"g{len(placed)}"} if a % 2 else {}
+                one = cluster.info(pod(cpu=f"{a + 1}", labels={"divisor": str(b)}, annotations=gang))
                 if cluster.table.nodes_alive:
                     fresh = cycle_of(cluster, seed=2)
                     assert _answers(cycle, one) == _answers(fresh, one)

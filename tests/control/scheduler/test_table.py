@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.scheduler.pods import PodInfo
+from control.scheduler.pods import PodInfo, Shape
 from control.scheduler.selectors import Counter
 from control.scheduler.table import CPU, PODS
 from tests.control.scheduler.build import Cluster, node, pod
@@ -50,6 +50,25 @@ def test_equal_pods_share_a_shape_and_others_do_not() -> None:
     other = cluster.info(pod(labels={"app": "y"}))
     assert first.shape is second.shape
     assert other.shape is not first.shape
+
+
+def test_members_of_gangs_that_are_alike_look_alike() -> None:
+    cluster = Cluster()
+
+    def shape(gang: str, **more: str) -> Shape:
+        notes = {"gang.scheduling.koordinator.sh/name": gang, "gang.scheduling.koordinator.sh/min-available": "2"}
+        return cluster.info(pod(annotations=notes if gang else {}, **more)).shape
+
+    a, b, other, plain, twin = shape("a"), shape("b"), shape("a", cpu="7"), shape(""), shape("a")
+    assert a is twin
+    assert a is not b
+    assert a.look == b.look
+    assert len({a.look, other.look, plain.look}) == 3
+    cluster.shapes.keep({b.id})
+    again = shape("c")
+    assert again.look == b.look
+    cluster.shapes.keep(set())
+    assert shape("d").look == shape("e").look != b.look
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=30))
