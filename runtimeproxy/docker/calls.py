@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from runtimeproxy.docker import exchanges, names
 from runtimeproxy.docker.context import Context
+from runtimeproxy.docker.held import Exchange
 from runtimeproxy.docker.http1 import Request
-from runtimeproxy.docker.link import Exchange
 from runtimeproxy.docker.names import KubernetesName
 from runtimeproxy.docker.routes import Route, target
 from runtimeproxy.store import PodInfo, Store

@@ -10,8 +10,8 @@ from runtimeproxy.dispatch import LIMIT_SECONDS, Dispatcher, HookRefused
 from runtimeproxy.docker import names
 from runtimeproxy.docker.api import DockerApi, Inspected, NoSuchContainer
 from runtimeproxy.docker.bodies import Members
+from runtimeproxy.docker.held import Refused
 from runtimeproxy.docker.infos import container_info, pod_info
-from runtimeproxy.docker.link import Refused
 from runtimeproxy.hooks import Hook, HookRequest, HookResponse
 from runtimeproxy.metrics import ProxyMetrics
 from runtimeproxy.store import PodInfo, Store

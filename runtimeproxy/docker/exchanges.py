@@ -21,8 +21,8 @@ from runtimeproxy.docker import bodies, names
 from runtimeproxy.docker.api import DockerError
 from runtimeproxy.docker.bodies import Members, Undecodable
 from runtimeproxy.docker.context import Context
+from runtimeproxy.docker.held import Refused
 from runtimeproxy.docker.infos import container_info, pod_info
-from runtimeproxy.docker.link import Refused
 from runtimeproxy.docker.names import KubernetesName
 from runtimeproxy.docker.routes import Route
 from runtimeproxy.hooks import Hook

@@ -16,10 +16,11 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 from koordlet.app.logging import get_logger
 from runtimeproxy.docker import http1
+from runtimeproxy.docker.held import Calls, Exchange, Refused
 from runtimeproxy.docker.http1 import NotHttp, Request, Response
 from runtimeproxy.docker.side import Side
 
@@ -35,31 +36,6 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 Connect = Callable[[asyncio.Protocol], Awaitable[object]]
 """Connects the protocol to dockerd; raises OSError."""
-
-
-class Refused(Exception):
-    """The call must not reach dockerd; str() is what the client is told, with status 500."""
-
-
-class Exchange(Protocol):
-    """What happens around one held request."""
-
-    async def before(self, body: bytes) -> bytes:
-        """The body to send on: the same object to send the request's own bytes. Raises Refused."""
-
-    def answered(self, status: int, body: bytes) -> None:
-        """dockerd's answer has come completely; its last bytes go to the client after this."""
-
-    def lost(self) -> None:
-        """There will be no answer: a side went away, or the call was refused."""
-
-
-class Calls(Protocol):
-    def exchange(self, request: Request) -> Exchange | None:
-        """Who wants this request held; None for nobody."""
-
-    def unhooked(self, reason: str) -> None:
-        """A request that should have been held passes untouched."""
 
 
 class _State(enum.Enum):

@@ -14,8 +14,8 @@ from runtimeproxy.dispatch import Outcome
 from runtimeproxy.docker.api import DockerError, Inspected, Listed, NoSuchContainer
 from runtimeproxy.docker.calls import DockerCalls
 from runtimeproxy.docker.context import Context
+from runtimeproxy.docker.held import Exchange
 from runtimeproxy.docker.http1 import parse_request
-from runtimeproxy.docker.link import Exchange
 from runtimeproxy.hooks import Hook, HookRequest, HookResponse
 from runtimeproxy.metrics import ProxyMetrics
 from runtimeproxy.store import Store

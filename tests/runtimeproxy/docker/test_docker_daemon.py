@@ -115,7 +115,7 @@ def session(docker: Cli, folder: Path, own: str) -> Iterator[object]:
     yield docker(*RUN, "-d", f"--name={own}", "--memory=32m", "busybox", "sh", "-c", PROGRAM)
     yield docker("inspect", "--format={{.Name}} {{.HostConfig.Memory}} {{.State.Running}}", own)
     yield docker("exec", "-i", own, "cat", stdin=big)
-    yield docker("exec", "-t", own, "sh", "-c", "tty; exit 7")
+    yield docker("exec", "-t", own, "sh", "-c", "test -t 0 && echo a terminal; exit 7")
     yield docker("exec", own, "no-such-program")
     yield docker("cp", str(folder / "big"), f"{own}:/big")
     yield members(docker("cp", f"{own}:/big", "-"))

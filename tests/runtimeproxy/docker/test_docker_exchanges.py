@@ -18,7 +18,7 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookResponse,
 )
 from runtimeproxy.dispatch import Outcome, Policy
-from runtimeproxy.docker.link import Refused
+from runtimeproxy.docker.held import Refused
 from runtimeproxy.hooks import Hook, HookRequest, HookResponse
 from tests.runtimeproxy.docker.conftest import (
     CONTAINER_ID,

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtimeproxy.docker import link as links
+from runtimeproxy.docker.held import Refused
 from runtimeproxy.docker.http1 import Request
-from runtimeproxy.docker.link import Link, Refused
+from runtimeproxy.docker.link import Link
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 CREATE = b"POST /containers/create HTTP/1.1\r\nHost: docker\r\nContent-Length: 4\r\n\r\nbody"
