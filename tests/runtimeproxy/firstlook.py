@@ -12,11 +12,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import subprocess
-import sys
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -62,6 +60,12 @@ class Look(NamedTuple):
 
     at: float
     values: Values
+
+
+def read_looks(lines: list[str]) -> list[Look]:
+    """Of a log whose last line may not be complete."""
+    words = [line.partition("look ")[2].split() for line in lines if line.endswith("\n") and "look " in line]
+    return [Look(float(at), Values(*values)) for at, *values in words]
 
 
 class Ground:
@@ -114,6 +118,7 @@ class RunningPod:
     spec: PodSpec
     uid: str
     dir: str
+    runtime: str = "containerd"
     sandbox: str = ""
     config: Any = None
     containers: dict[str, str] = field(default_factory=dict)
@@ -125,7 +130,9 @@ class RunningPod:
         hashes = tuple(self.containers.get(f"c{place}", "") for place in range(len(self.spec.containers)))
         found = Pod(self.spec, self.uid, self.dir, hashes, (), "").manifest(NODE)
         status = found["status"]
-        status["containerStatuses"] = [one for one in status["containerStatuses"] if self.containers.get(one["name"])]
+        status["containerStatuses"] = [one for one in status["containerStatuses"] if one["name"] in self.containers]
+        for one in status["containerStatuses"]:
+            one["containerID"] = f"{self.runtime}://{self.containers[one['name']]}"
         return found
 
 
@@ -145,10 +152,10 @@ class Pods:
 
 
 class Kubelet:
-    """Makes pods' directories and asks a runtime at `socket` for their sandboxes and containers."""
+    """Makes pods' directories and asks a runtime at `endpoint` for their sandboxes and containers."""
 
-    def __init__(self, ground: Ground, folder: Path, socket: Path) -> None:
-        self._ground, self._folder, self.socket = ground, folder, socket
+    def __init__(self, ground: Ground, folder: Path, endpoint: Path) -> None:
+        self._ground, self._folder, self.socket = ground, folder, endpoint
 
     def admit(self, spec: PodSpec) -> RunningPod:
         """The pod's directory, with what the kubelet sets there."""
@@ -237,8 +244,7 @@ class Kubelet:
     def _looks(self, pod: RunningPod, name: str) -> list[Look]:
         log = self._log(pod, name)
         lines = log.read_text().splitlines(keepends=True) if log.exists() else []
-        words = [line.split()[4:] for line in lines if line.endswith("\n") and " look " in line]
-        return [Look(float(at), Values(*values)) for at, *values in words]
+        return read_looks(lines)
 
     def _log(self, pod: RunningPod, name: str) -> Path:
         return self._folder / f"{pod.uid}-{name}-{pod.attempts[name]}.log"
@@ -255,45 +261,6 @@ def within(view: Any, daemon: Daemon) -> None:
     """Have the runtime start inside the view."""
     argv = daemon.argv
     daemon.argv = lambda: view.enter(argv())  # type: ignore[method-assign]
-
-
-class Proxy:
-    """A koord-runtime-proxy in front of `backend`; it can be killed and started again."""
-
-    def __init__(self, folder: Path, backend: Path, registrations: Path) -> None:
-        self.socket, self._log = folder / "proxy.sock", folder / "proxy.log"
-        self._command = [
-            sys.executable, "-m", "runtimeproxy", f"--koord-runtimeproxy-endpoint={self.socket}",
-            f"--remote-runtime-service-endpoint={backend}", f"--hook-server-dir={registrations}",
-            "--hook-timeout=100s", "--metrics-addr=",
-        ]  # fmt: skip
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self, environment: Mapping[str, str] = os.environ) -> None:
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, stdout=log, stderr=log, env=dict(environment))
-        until(self._serves, "the proxy serves")
-
-    def _serves(self) -> bool:
-        assert self.process is not None
-        assert self.process.poll() is None, f"the proxy ended: {self._log.read_text()[-2000:]}"
-        if not self.socket.exists():
-            return False
-
-        async def version() -> bool:
-            async with CriClient(str(self.socket)) as client:
-                return bool(await client.version(5))
-
-        try:
-            return asyncio.run(version())
-        except Exception:  # noqa: BLE001 - not yet; the caller's patience ends
-            return False
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
 
 
 def uptime() -> float:

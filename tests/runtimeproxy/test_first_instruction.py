@@ -1,8 +1,8 @@
 """What the specification promises is there when a container executes its first instruction: by the proxy in front of
-Debian's containerd, by NRI in one that has it; and koordlet's strategies alone come to the same values.
+Debian's containerd and dockerd, by NRI in a containerd that has it; and koordlet's strategies alone come to the same.
 
 One koordlet process with its hook server, its NRI plugin and its strategies. Pods of every class are made on each of
-the three ways, with sidecars; containers are updated and restarted, the proxy killed in between. Until a container's
+the ways, with sidecars; containers are updated and restarted, the proxy killed in between. Until a container's
 first look has been read the kubelet has not shown its id to koordlet: nobody but a hook can have set what it saw.
 """
 
@@ -22,8 +22,10 @@ from koordlet.system.naming import KubeQOS
 from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.fleet import MIB, Need, PodSpec
 from tests.koordlet.process.scene import Scene
-from tests.runtimeproxy.firstlook import Ground, Kubelet, Look, Pods, Proxy, RunningPod, Values, uptime, within
-from tests.runtimes.daemons import Containerd, until
+from tests.runtimeproxy.dockershim import Dockershim
+from tests.runtimeproxy.firstlook import Ground, Kubelet, Look, Pods, RunningPod, Values, uptime, within
+from tests.runtimeproxy.proxyprocess import ProxyProcess
+from tests.runtimes.daemons import Containerd, Dockerd, until
 from tests.runtimes.nri import NRIContainerd
 
 pytestmark = pytest.mark.runtime
@@ -66,7 +68,7 @@ WANTED_OF_PODS = {
     "be": ("768", "75000", str(96 * MIB)),
 }
 SLO = {"resourceQOSStrategy": {"beClass": {"cpuQOS": {"enable": True}}, "lsClass": {"cpuQOS": {"enable": True}}}}
-HOOKED = ("proxy", "nri")
+HOOKED = ("proxy", "docker", "nri")
 Key = tuple[str, str]
 
 
@@ -87,16 +89,24 @@ class Way:
 
 
 class Story:
-    """The three ways, one after the other, over one koordlet."""
+    """The ways, one after the other, over one koordlet."""
 
     def __init__(self, scene: Scene, ground: Ground, folder: Path) -> None:
         self.scene, self.ground, self.folder = scene, ground, folder
         self.ways: dict[str, Way] = {}
+        self._bystander = Kubelet(ground, folder, Path()).admit(PodSpec("bystander", KubeQOS.BURSTABLE))
+        """A kubelet without any pod would not be believed."""
+        self._show([])
 
-    def hooked(self, name: str, kubelet: Kubelet, proxy: Proxy | None = None) -> None:
+    def hooked(self, name: str, kubelet: Kubelet, proxy: ProxyProcess | None = None) -> None:
         way = self.ways[name] = Way()
+        self._show([])
+        self._wait_for_pool(len(ALL))
         own = [kubelet.admit(spec) for spec in OWN]
-        self._show(own, pool=len(ALL) - 1)
+        self._show(own)
+        self._wait_for_pool(len(ALL) - 1)
+        begun = self.scene.runs("qos")
+        lab.until(lambda: self.scene.runs("qos") > begun + 1, "a round with that pool")
         pods = [*own, *(kubelet.admit(spec) for spec in OTHERS)]
         for pod in pods:
             kubelet.sandbox(pod)
@@ -139,20 +149,15 @@ class Story:
         way.settled = {pod.spec.name: self.ground.read(pod.dir) for pod in pods}
         for pod in pods:
             kubelet.end(pod)
-        self._show([], pool=len(ALL))
 
-    def _show(self, pods: list[RunningPod], pool: int | None = None) -> None:
-        """The kubelet tells of these; koordlet has decided by it when so many CPUs are left for all to share."""
-        self.scene.fleet.shown = pods
+    def _show(self, pods: list[RunningPod]) -> None:
+        self.scene.fleet.shown = [self._bystander, *pods]
         self.scene.publish()
-        if pool is not None:
-            lab.until(lambda: self._pool() == pool, f"{pool} CPUs for all to share")
-            begun = self.scene.runs("qos")
-            lab.until(lambda: self.scene.runs("qos") > begun + 1, "a round with that pool")
 
-    def _pool(self) -> float:
-        values = self.scene.koordlet.values("koordlet_cpuset_share_pool_cpu_cores")
-        return sum(values) if values else -1.0
+    def _wait_for_pool(self, cpus: int) -> None:
+        """Until koordlet has so many CPUs for all to share."""
+        family = "koordlet_cpuset_share_pool_cpu_cores"
+        lab.until(lambda: sum(self.scene.koordlet.values(family)) == cpus, f"{cpus} CPUs for all to share")
 
 
 @pytest.fixture(scope="module")
@@ -163,15 +168,19 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     logs = tmp_path_factory.mktemp("logs")
     registrations = view.scratch / "hookserver.d"
     registrations.mkdir()
-    plain, nri = Containerd(wrapper=False), NRIContainerd()
-    proxy = Proxy(view.scratch, plain.socket, registrations)
+    plain, nri, docker = Containerd(wrapper=False), NRIContainerd(), Dockerd()
+    proxy = ProxyProcess(plain.socket, "--hook-timeout=100s")
+    docker_proxy = ProxyProcess(docker.socket, "--hook-timeout=100s", "--backend-runtime-mode=Docker")
+    proxy.hooks = docker_proxy.hooks = registrations
     scene = Scene(lab, Pods(ground), view, tmp_path_factory.mktemp("cluster"), gates="BECPUSuppress=false")  # type: ignore[arg-type]
     made = Story(scene, ground, logs)
     try:
-        for daemon in (plain, nri):
+        for daemon in (plain, nri, docker):
             within(view, daemon)
             daemon.start()
-            daemon.import_images()
+        plain.import_images()
+        nri.import_images()
+        docker.load_images()
         scene.open(SLO, cpus=len(ALL), memory_mib=4096)
         scene.start(
             f"--runtime-hooks-host-endpoint={view.state / 'koordlet.sock'}",
@@ -184,14 +193,17 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         up = "koordlet_runtime_hook_protocol_up"
         lab.until(lambda: scene.koordlet.values(up, protocol="nri") == [1.0], "koordlet registered with NRI")
         proxy.start()
+        docker_proxy.start()
         made.hooked("proxy", Kubelet(ground, logs, proxy.socket), proxy)
+        made.hooked("docker", Dockershim(ground, logs, docker, docker_proxy.socket), docker_proxy)
         made.hooked("nri", Kubelet(ground, logs, nri.socket))
         made.alone(Kubelet(ground, logs, plain.socket))
         yield made
     finally:
-        proxy.kill()
+        proxy.close()
+        docker_proxy.close()
         scene.close()
-        for daemon in (plain, nri):
+        for daemon in (plain, nri, docker):
             daemon.close()
         view.close()
         ground.remove()
@@ -233,7 +245,7 @@ def test_strategies_alone_come_to_the_same(story: Story) -> None:
     """And had something to do: without hooks containers began with what the kubelet asked for."""
     alone = story.ways["strategies"]
     assert {name: looks[-1].values for name, looks in alone.looks.items()} == WANTED
-    assert alone.settled == story.ways["proxy"].settled == story.ways["nri"].settled
+    assert [alone.settled] * len(HOOKED) == [story.ways[way].settled for way in HOOKED]
     began = {name: look.values for name, look in alone.first.items()}
     assert began["be", "c0"] == Values("2", "-1", str(ALL), str((2**63 - 1) // 4096 * 4096))
     assert began["lsr", "c0"].quota == "100000"

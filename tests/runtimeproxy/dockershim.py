@@ -1,0 +1,69 @@
+"""A kubelet older than 1.24, played by the test: pods as Docker containers, by dockershim's names and labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.runtimeproxy.firstlook import PROGRAM, Ground, Kubelet, Look, RunningPod, read_looks
+from tests.runtimes.daemons import Dockerd
+from tests.runtimes.pods import FOREVER
+
+
+class Dockershim(Kubelet):
+    """`endpoint` is the proxy's; what containers wrote is asked of `docker` itself."""
+
+    def __init__(self, ground: Ground, folder: Path, docker: Dockerd, endpoint: Path) -> None:
+        super().__init__(ground, folder, endpoint)
+        self._docker = docker
+
+    def sandbox(self, pod: RunningPod) -> None:
+        pod.runtime = "docker"
+        labels = {"koordinator.sh/qosClass": pod.spec.qos, "io.kubernetes.docker.type": "podsandbox"}
+        labels |= {f"annotation.{name}": text for name, text in pod.spec.annotations.items()}
+        pod.sandbox = self._make(pod, "POD", labels, ["--cpu-shares=2"], FOREVER)
+
+    def start(self, pod: RunningPod, name: str) -> None:
+        pod.attempts[name] = pod.attempts.get(name, -1) + 1
+        labels = {"io.kubernetes.docker.type": "container", "io.kubernetes.sandbox.id": pod.sandbox}
+        pod.containers[name] = self._make(pod, name, labels, self._wanted(pod, name), ("/bin/sh", "-c", PROGRAM))
+
+    def update(self, pod: RunningPod, name: str) -> None:
+        self._ask("update", *self._wanted(pod, name), pod.containers[name])
+
+    def restart(self, pod: RunningPod, name: str) -> None:
+        self._ask("stop", "--time=0", pod.containers[name])
+        self._ask("rm", pod.containers[name])
+        self.start(pod, name)
+
+    def end(self, pod: RunningPod) -> None:
+        for container in (*pod.containers.values(), pod.sandbox):
+            self._ask("stop", "--time=0", container)
+            self._ask("rm", container)
+
+    def _make(
+        self, pod: RunningPod, name: str, labels: dict[str, str], flags: list[str], program: tuple[str, ...]
+    ) -> str:
+        full = f"k8s_{name}_{pod.spec.name}_default_{pod.uid}_{pod.attempts.get(name, 0)}"
+        flags = [*flags, *(f"--label={key}={value}" for key, value in labels.items())]
+        place = (f"--name={full}", f"--cgroup-parent=/{pod.dir}", "--network=host")
+        made = self._ask("create", *place, *flags, "busybox", *program)
+        self._ask("start", made)
+        return made
+
+    def _wanted(self, pod: RunningPod, name: str) -> list[str]:
+        """As flags of `docker create` and `docker update`; 0 is nothing asked for."""
+        asked = self.resources(pod, name)
+        amounts = {
+            "cpu-shares": asked.cpu_shares,
+            "cpu-period": asked.cpu_period if asked.cpu_quota else 0,
+            "cpu-quota": asked.cpu_quota,
+            "memory": asked.memory_limit_in_bytes,
+            "memory-swap": asked.memory_limit_in_bytes,
+        }
+        return [f"--{flag}={amount}" for flag, amount in amounts.items() if amount]
+
+    def _looks(self, pod: RunningPod, name: str) -> list[Look]:
+        return read_looks(self._docker.docker("logs", pod.containers[name]).stdout.splitlines(keepends=True))
+
+    def _ask(self, *words: str) -> str:  # type: ignore[override]
+        return self._docker.docker(*words, host=self.socket).stdout.strip()
