@@ -155,8 +155,11 @@ class ApiServer:
             await self._runner.cleanup()
             for transport in transports:
                 # Closed by now, but TLS would wait half a minute for the goodbye of a client that left without one.
-                if transport is not None and transport.get_write_buffer_size() == 0:
-                    transport.abort()
+                try:
+                    if transport is not None and transport.get_write_buffer_size() == 0:
+                        transport.abort()
+                except AttributeError:  # closed twice: asyncio's TLS has let go of it already
+                    continue
             await self._kubelet.close()
             self._audit.close()
         if hasattr(self, "policy"):
