@@ -100,7 +100,7 @@ class Client(asyncio.Protocol):
         self._write(h2.head(len(block), h2.HEADERS, h2.END_HEADERS, stream) + block)
         self._sender.follow(stream)
         body = memoryview(pack(request, compressed=False))
-        self._sender.put(stream, Chunk(body, len(body), end=True, owed=False))
+        self._sender.put(stream, Chunk(body, len(body), end=True, held=False))
         try:
             async with asyncio.timeout(seconds):
                 return await call.answer

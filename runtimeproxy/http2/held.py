@@ -21,12 +21,12 @@ class Stage(Enum):
     REFUSING = 3
 
 
-def chunk_of(data: bytes, frame: Frame, *, owed: bool) -> Chunk:
+def chunk_of(data: bytes, frame: Frame, *, held: bool) -> Chunk:
     """A DATA frame as a chunk of its own: the read that it came in is not kept."""
     start, end = payload(data, frame)
     own = data[frame.start : frame.end]
     view = memoryview(own)[start - frame.start : end - frame.start]
-    return Chunk(view, frame.length, bool(frame.flags & END_STREAM), owed, own)
+    return Chunk(view, frame.length, bool(frame.flags & END_STREAM), held, own)
 
 
 class Held:
@@ -62,6 +62,11 @@ class Held:
         return self._need or 0
 
     @property
+    def missing(self) -> int:
+        """Bytes of the message that have not come, as far as is known."""
+        return max(self.need, PREFIX_BYTES) - self._have
+
+    @property
     def whole(self) -> bool:
         return self._need is not None and self._have >= self._need
 
@@ -71,11 +76,11 @@ class Held:
 
     def replace(self, body: bytes, *, compressed: bool) -> None:
         """Put another message in the first one's place; what followed that stays behind it."""
-        own = [chunk for chunk in self.chunks if chunk.owed]
-        later = [chunk for chunk in self.chunks if not chunk.owed]
+        own = [chunk for chunk in self.chunks if chunk.held]
+        later = [chunk for chunk in self.chunks if not chunk.held]
         behind = b"".join(chunk.payload for chunk in own)[self.need :]
         data = memoryview(pack(body, compressed=compressed) + behind)
-        self.chunks = [Chunk(data, len(data), any(chunk.end for chunk in own), owed=True), *later]
+        self.chunks = [Chunk(data, len(data), any(chunk.end for chunk in own), held=True), *later]
 
     def _joined(self, size: int) -> bytes:
         if len(self.chunks) == 1:

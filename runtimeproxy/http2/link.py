@@ -95,6 +95,10 @@ class Side(asyncio.Protocol):
         if self.transport is not None and not self.transport.is_closing():
             self.transport.write(data)
 
+    def writelines(self, pieces: list[bytes | memoryview]) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.writelines(pieces)
+
     def write_eof(self) -> None:
         if self.transport is not None and not self.transport.is_closing():
             self.transport.write_eof()
@@ -160,7 +164,9 @@ class Link:
         self._backend.write(data[: len(PREFACE)])
         rest = data[len(PREFACE) :]
         if data.startswith(PREFACE):
-            self._splice = Splice(self._backend.write, self.client.write, self._interest, self._holding, self._stalled)
+            self._splice = Splice(
+                self._backend.writelines, self.client.writelines, self._interest, self._holding, self._stalled
+            )
             self.client.take = self._splice.from_client
             self._backend.begin(self._splice.from_backend)
             self._splice.from_client(rest)

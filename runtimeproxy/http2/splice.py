@@ -26,13 +26,16 @@ from runtimeproxy.http2.frames import Frame, FrameError, Splitter
 from runtimeproxy.http2.grpc import BodyError, prefix, refusal, timeout_seconds, unpack
 from runtimeproxy.http2.held import Held, Stage, chunk_of
 from runtimeproxy.http2.output import Output, Write
-from runtimeproxy.http2.windows import Sender
+from runtimeproxy.http2.windows import Sender, Window
 
 log = get_logger(__name__)
 
 _MAX_HEADER_LIST = 1 << 20
 _MAX_BLOCKED = 2 * MAX_MESSAGE
 """Once that much waits for the runtime's windows, no more requests are held on this connection."""
+_MAX_PENDING = 16384
+"""Held bytes of a connection for which its client gets no credit, while as many are left for its other streams."""
+_SLACK = 4096
 UNKNOWN = 2
 
 
@@ -65,6 +68,7 @@ class Splice:
         self._last_stream = 0
         self._sent_settings: deque[_Unacknowledged] = deque()
         self._offered: deque[int | None] = deque()  # INITIAL_WINDOW_SIZE of SETTINGS that the client has not agreed to
+        self._held = 0
         self._table_size = 4096
         self._lowered: int | None = None
         self._stalled: tuple[int, bytes, list[Frame]] | None = None
@@ -98,7 +102,7 @@ class Splice:
                 self._backend.pass_on(view, frame)
                 if kind == h2.SETTINGS:
                     self._client_settings(data, frame)
-        self._backend.flush()
+        self._flush()
 
     def _client_data(self, data: bytes, view: memoryview, frame: Frame) -> None:
         held, sender = self._calls.get(frame.stream), self._sender
@@ -107,23 +111,34 @@ class Splice:
                 sender.connection.room -= frame.length
                 self._backend.pass_on(view, frame)
                 return
-            sender.put(frame.stream, chunk_of(data, frame, owed=False))
+            sender.put(frame.stream, chunk_of(data, frame, held=False))
             return
         held.client_ended = held.client_ended or bool(frame.flags & h2.END_STREAM)
         if held.stage is Stage.OPEN:
-            sender.put(frame.stream, chunk_of(data, frame, owed=False))
+            sender.put(frame.stream, chunk_of(data, frame, held=False))
         elif held.stage is Stage.REFUSING:
             self._repay(0, frame.length)
         elif held.stage is Stage.ASKING:
-            held.add(chunk_of(data, frame, owed=False))
+            held.add(chunk_of(data, frame, held=False))
         elif sender.blocked > _MAX_BLOCKED or not self._holding.take(frame.length):
             self._let_pass(held, "held too much")
-            sender.put(frame.stream, chunk_of(data, frame, owed=False))
+            sender.put(frame.stream, chunk_of(data, frame, held=False))
         else:
             held.held += frame.length
-            held.add(chunk_of(data, frame, owed=True))
-            self._repay(0 if held.client_ended else frame.stream, frame.length)
+            self._held += frame.length
+            held.add(chunk_of(data, frame, held=True))
+            self._give_credit(held, sender.hold(frame.stream, frame.length))
             self._collected(held)
+
+    def _give_credit(self, held: Held, window: Window) -> None:
+        """For what is held of a stream, if the client may need it for the rest of the message."""
+        if not held.client_ended and window.room - window.pending < held.missing + _SLACK:
+            self._credit(held.stream, window, window.pending)
+
+    def _credit(self, stream: int, window: Window, size: int) -> None:
+        if size:
+            window.pending -= size
+            self._client.write(h2.window_update(stream, size))
 
     def _collected(self, held: Held) -> None:
         if held.need > MAX_MESSAGE:
@@ -158,6 +173,7 @@ class Splice:
             held.replace(instead, compressed=compressed)
         self._release(held)
         self._resume()
+        self._flush()
 
     def _let_pass(self, held: Held, reason: str) -> None:
         held.exchange.passed(reason)
@@ -170,6 +186,9 @@ class Splice:
         self._free(held)
         for chunk in chunks:
             self._sender.put(held.stream, chunk)
+        window = self._sender.window(held.stream)
+        if window.pending and not held.client_ended and not self._sender.waits(held.stream):
+            self._credit(held.stream, window, window.pending)
 
     def _refuse(self, held: Held, text: str) -> None:
         if held.stage is not Stage.ASKING:
@@ -179,6 +198,7 @@ class Splice:
         self._backend.write(h2.rst_stream(held.stream) + h2.settings())
         self._sent_settings.append(_Unacknowledged(refused=held, text=text))
         self._resume()
+        self._flush()
 
     def _client_headers(self, data: bytes, frame: Frame) -> None:
         try:
@@ -246,6 +266,9 @@ class Splice:
             initial = self._offered.popleft() if self._offered else None
             if initial is not None:
                 self._sender.set_initial(initial)
+                for held in self._calls.values():
+                    if held.stage is Stage.COLLECTING:
+                        self._give_credit(held, self._sender.window(held.stream))
             return
         table_size = None
         for name, value in h2.settings_in(data, frame):
@@ -271,8 +294,8 @@ class Splice:
                 if kind in (h2.DATA, h2.HEADERS, h2.RST_STREAM):
                     self._backend_stream(data, view, frame)
                 client.pass_on(view, frame)
-        client.flush()
         self._resume()
+        self._flush()
 
     def _backend_stream(self, data: bytes, view: memoryview, frame: Frame) -> None:
         """DATA, HEADERS or RST_STREAM, before it passes."""
@@ -348,8 +371,21 @@ class Splice:
         if size:
             self._client.write(h2.window_update(0, size) + (h2.window_update(stream, size) if stream else b""))
 
+    def _flush(self) -> None:
+        """The turn is over. Give the connection's credit for what is held if that is much or little is left for others;
+        and for what is not held any more and was not sent: dropped, or replaced by something shorter."""
+        connection = self._sender.connection
+        pending = connection.pending
+        if pending > _MAX_PENDING or (pending and connection.room - pending < _MAX_PENDING):
+            self._credit(0, connection, pending)
+        elif pending > self._held and not self._sender.blocked:
+            self._credit(0, connection, pending - self._held)
+        self._backend.flush()
+        self._client.flush()
+
     def _free(self, held: Held) -> None:
         self._holding.give(held.held)
+        self._held -= held.held
         held.held = 0
 
     def _forget(self, stream: int) -> None:
@@ -359,7 +395,7 @@ class Splice:
     def _drop(self, held: Held) -> None:
         """Drop all of the request that has not been sent."""
         self._free(held)
-        self._repay(0, sum(chunk.size for chunk in held.chunks if not chunk.owed))
+        self._repay(0, sum(chunk.size for chunk in held.chunks if not chunk.held))
         held.chunks = []
         self._forget(held.stream)
 
@@ -378,6 +414,7 @@ class Splice:
     def last_word(self) -> None:
         """Ask the client to open no more streams here; those that are open go on."""
         self._client.write(h2.goaway())
+        self._client.flush()
 
     def close(self) -> None:
         """The connection has ended: hooks are cancelled, nothing more is held."""

@@ -1,9 +1,9 @@
 """Flow control towards the runtime when some bytes are held and others pass (RFC 9113 §5.2).
 
-The client sees the runtime's credit, as WINDOW_UPDATE frames pass. For bytes that are held the proxy gives credit back
-at once on its own account, and owes that much: what the runtime credits later is kept until the debt is paid. So the
-client's idea of a window is never smaller than the real one and larger by the debt only; what it sends beyond the real
-one waits here. Pure but for `write` and `repay`.
+The client sees the runtime's credit, as WINDOW_UPDATE frames pass. For bytes that are held the proxy may give credit
+back on its own account, and owes that much once they are sent: what the runtime credits later is kept until the debt is
+paid. So the client's idea of a window is the real one, less what is held and not credited, and with the debt; what it
+sends beyond the real one waits here. Pure but for `write` and `repay`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,20 @@ INITIAL = 65535
 
 @dataclass(slots=True)
 class Window:
-    """What the runtime's credit allows (`room`, negative after it took some back) and what is owed of it."""
+    """What the runtime's credit allows (`room`, negative after it took some back), what is owed of it, and what is held
+    that the client has not been given credit for (`pending`)."""
 
     room: int = INITIAL
     debt: int = 0
+    pending: int = 0
 
-    def sent(self, size: int, owed: bool) -> None:
+    def sent(self, size: int, held: bool) -> None:
+        """`held`: the bytes were, or are of our own making; what of that is pending needs no credit any more."""
         self.room -= size
-        if owed:
-            self.debt += size
+        if held:
+            settled = min(size, self.pending)
+            self.pending -= settled
+            self.debt += size - settled
 
     def credited(self, more: int) -> int:
         """Take a WINDOW_UPDATE; how much of it is the client's."""
@@ -41,13 +46,13 @@ class Window:
 class Chunk:
     """DATA that waits: what it carries, and the frame it came in as long as it can go on as it came.
 
-    `size` is what flow control counts, padding included; `owed` says that the client has been given credit for it.
+    `size` is what flow control counts, padding included; `held` says that it was pending, or is of our own making.
     """
 
     payload: memoryview
     size: int
     end: bool
-    owed: bool
+    held: bool
     frame: bytes | None = None
 
 
@@ -87,6 +92,19 @@ class Sender:
         self._send(stream, flow, many=True)
         self._settle(stream, flow)
 
+    def window(self, stream: int) -> Window:
+        """Of a followed stream."""
+        window = self._flows[stream].window
+        assert window is not None
+        return window
+
+    def hold(self, stream: int, size: int) -> Window:
+        """DATA of a followed stream is held; the stream's window."""
+        window = self.window(stream)
+        self.connection.pending += size
+        window.pending += size
+        return window
+
     def waits(self, stream: int) -> bool:
         """Whether DATA of the stream waits."""
         flow = self._flows.get(stream)
@@ -104,12 +122,12 @@ class Sender:
             flow.ended = True
 
     def forget(self, stream: int) -> int:
-        """Drop what waits; how many of its bytes the client has not been given credit for."""
+        """Drop what waits; how many of its bytes the client has counted that were never pending."""
         flow = self._flows.pop(stream, None)
         if flow is None:
             return 0
         self.blocked -= sum(chunk.size or 1 for chunk in flow.waiting)
-        return sum(chunk.size for chunk in flow.waiting if not chunk.owed)
+        return sum(chunk.size for chunk in flow.waiting if not chunk.held)
 
     def credit(self, stream: int, more: int) -> int:
         """A WINDOW_UPDATE of the runtime; how much of it is to be passed to the client."""
@@ -158,9 +176,9 @@ class Sender:
                 size, count = self._part(stream, chunk, room)
             else:
                 return sent
-            self.connection.sent(size, chunk.owed)
+            self.connection.sent(size, chunk.held)
             if flow.window is not None:
-                flow.window.sent(size, chunk.owed)
+                flow.window.sent(size, chunk.held)
             self.blocked -= count
             sent = True
             if chunk.frame is not None or not chunk.payload:
@@ -176,7 +194,7 @@ class Sender:
             if padding:
                 chunk.size -= padding
                 self.blocked -= padding if chunk.size else padding - 1
-                if not chunk.owed:
+                if not chunk.held:
                     self._repay(stream, padding)
         size = min(len(chunk.payload), room, LEAST_MAX_FRAME) if chunk.payload else 0
         piece, chunk.payload = chunk.payload[:size], chunk.payload[size:]
