@@ -83,7 +83,15 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[Node]:
-    made = Node(tmp_path / "other", "process")
+    made = Node(tmp_path / "other", "containerd")
+    yield made
+    made.ctl("down", "--purge")
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[Node]:
+    """Its pods are plain processes."""
+    made = Node(tmp_path / "plain", "process")
     yield made
     made.ctl("down", "--purge")
 
@@ -138,14 +146,14 @@ def test_a_node_survives_the_death_of_each_part_and_leaves_nothing(node: Node, t
     assert not any(preflight.gather(tmp_path, {}).kubepods)
 
 
-def test_down_cleans_up_after_parts_that_were_all_killed(node: Node, tmp_path: Path) -> None:
-    node.up()
-    run_a_pod(node, tmp_path)
+def test_down_cleans_up_after_parts_that_were_all_killed(plain: Node, tmp_path: Path) -> None:
+    plain.up()
+    run_a_pod(plain, tmp_path)
     assert PINS.exists(), "koordlet pins its maps here"
-    for process in node.parts().values():
+    for process in plain.parts().values():
         os.kill(process.pid, signal.SIGKILL)
         assert processes.wait_gone(process, 30)
-    said = node.ctl("down", "--purge")
+    said = plain.ctl("down", "--purge")
     assert "cgroups and their processes" in said and "pinned BPF objects" in said, said
     assert all(f"{kind}: none" in said for kind in ("processes", "cgroups", "mounts", "pins", "files")), said
     assert not any(preflight.gather(tmp_path, {}).kubepods)
