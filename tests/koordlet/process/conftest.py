@@ -315,7 +315,7 @@ class Koordlet:
 
     def get(self, path: str) -> bytes:
         url = f"http://127.0.0.1:{self.port}{path}"
-        with urllib.request.urlopen(url, timeout=30) as response:
+        with urllib.request.urlopen(url, timeout=120) as response:
             body: bytes = response.read()
         return body
 
@@ -380,7 +380,7 @@ class Koordlet:
     def terminate(self) -> int:
         if self.process.poll() is None:
             self.process.terminate()
-        return self.process.wait(60)
+        return self.process.wait(PATIENCE)
 
     def kill(self) -> None:
         if self.process.poll() is None:
@@ -428,7 +428,7 @@ class Series:
 
 
 class Witness:
-    """Reads cumulative counters in a thread; answers what they were at any moment of the past."""
+    """Reads cumulative counters in a thread; answers what they were at any moment since the block began."""
 
     def __init__(self, sources: dict[str, Callable[[], float]]) -> None:
         self._sources = sources
@@ -450,6 +450,7 @@ class Witness:
 
     def __enter__(self) -> Witness:
         self._thread.start()
+        until(lambda: self.error or all(self._seen.values()), "the witness's first look")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -458,6 +459,7 @@ class Witness:
         assert self.error is None, self.error
 
     def at(self, name: str, moment: float) -> float:
+        until(lambda: not self._thread.is_alive() or self._seen[name][-1][0] >= moment, f"a look at {name}")
         times, values = np.array(self._seen[name]).T
         assert times[0] <= moment <= times[-1], f"{name} was not watched at {moment}"
         return float(np.interp(moment, times, values))

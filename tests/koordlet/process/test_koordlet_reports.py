@@ -181,9 +181,10 @@ def _live(tools: Any, tree: Any, view: Any, koordlets: Any, api: Api, kubelet: K
     os.kill(koordlet.process.pid, signal.SIGSTOP)
     _settled(lambda: _state(koordlet.process.pid) == "T", tools, "koordlet asleep")
     fell_asleep = tools.boot_time()
+    slept_through = api.call("GET", f"/api/v1/nodes/{NODE}")["metadata"]["resourceVersion"]
     for number in range(150):
         api.patch(f"/api/v1/nodes/{NODE}", {"metadata": {"annotations": {"number": str(number)}}})
-    time.sleep(7.0)  # the server trims its history every five seconds
+    _settled(lambda: _forgotten(api, slept_through), tools, "the server to trim its history")
     api.kill()
     kubelet.silent = True
     history.asleep = (fell_asleep, tools.boot_time())
@@ -225,6 +226,16 @@ def _learn_on(tools: Any, koordlets: Any, view: Any, api: Api, kubelet: Kubelet,
     _settled(lambda: again.values("koordlet_prediction_training_steps_total"), tools, "a training step")
     assert again.terminate() == 0
     history.checkpoints.append(learned())
+
+
+def _forgotten(api: Api, version: str) -> bool:
+    """Whether the server no longer knows what nodes were at that version."""
+    try:
+        api.call("GET", f"/api/v1/nodes?resourceVersion={version}&resourceVersionMatch=Exact")
+    except urllib.error.HTTPError as error:
+        assert error.code == 410, error
+        return True
+    return False
 
 
 def _mirrored(api: Api, koordlet: Any) -> Any:
