@@ -235,6 +235,8 @@ class InterferenceActions(Strategy):
             charge, action = found.get((uid, resource)), on.get(resource)
             if charge is None or action is None or not evict_now(one.squeeze, charge.blame, _pace(action), view.now):
                 continue
+            if self._levers[resource].problem(view, pods[uid], action):  # it was never held back
+                continue
             if best_effort_victim(pods[uid], FEATURE):
                 due.setdefault(resource, []).append(pods[uid])
         tasks = []

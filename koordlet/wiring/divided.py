@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 
 from koordlet.api.core import PersistentVolumeClaim
 from koordlet.app.logging import get_logger
+from koordlet.metricsadvisor.advisor import boot_clock
 from koordlet.metricsadvisor.storageinfo import FACT_STORAGE
 from koordlet.qosmanager.bandwidth import total
 from koordlet.qosmanager.blkio import BlkIO
@@ -30,13 +31,14 @@ from koordlet.system.cgroup import tree
 from koordlet.system.errors import CgroupGone, KernelFileError, MalformedFile
 from koordlet.system.netroute import default_interface
 from koordlet.system.resctrl import ResctrlFacts
-from koordlet.system.storage import LocalStorage
+from koordlet.system.storage import LocalStorage, read_local_storage
 from koordlet.wiring.context import Context
 from koordlet.wiring.states import Cluster
 
 log = get_logger(__name__)
 
 CLAIMS_SECONDS = 5.0
+DISKS_SECONDS = 60.0
 
 
 def stores(context: Context) -> list[Store]:
@@ -145,9 +147,19 @@ def levers(context: Context) -> dict[str, Lever]:
 
 
 def _io_lever(context: Context) -> IoLever:
+    """Without gate BlkIOReconcile nobody collects disks: then they are looked at while somebody is held back."""
+    seen: tuple[float, LocalStorage] | None = None
 
     def disks() -> Collection[str]:
-        storage = _storage(context)
+        nonlocal seen
+        storage, now = _storage(context), boot_clock()
+        if storage is None and (seen is None or now - seen[0] >= DISKS_SECONDS):
+            try:
+                seen = now, read_local_storage(context.host.roots)
+            except KernelFileError as error:
+                log.once(f"disks:{type(error).__name__}", "disks can't be told", cause=str(error))
+        if storage is None and seen is not None:
+            storage = seen[1]
         return () if storage is None else storage.disk_numbers.values()
 
     return IoLever(disks, BlockStore(context.files).supports, flat=_flat(context))

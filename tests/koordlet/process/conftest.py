@@ -467,6 +467,9 @@ class Witness:
     def delta(self, name: str, start: float, end: float) -> float:
         return self.at(name, end) - self.at(name, start)
 
+    def lowest(self, name: str) -> float:
+        return min(value for _, value in self._seen[name])
+
     def average(self, name: str, start: float, end: float) -> float:
         times, values = np.array(self._seen[name]).T
         return float(values[(times >= start) & (times <= end)].mean())
@@ -535,8 +538,8 @@ def cpus() -> tuple[int, int]:
 def trees(own_host: Host) -> Iterator[Callable[..., PodTree]]:
     made: list[PodTree] = []
 
-    def make(driver: CgroupDriver = CgroupDriver.CGROUPFS, weight: int = 1) -> PodTree:
-        made.append(PodTree(own_host, driver, weight))
+    def make(driver: CgroupDriver = CgroupDriver.CGROUPFS, weight: int = 1, *, disks: bool = False) -> PodTree:
+        made.append(PodTree(own_host, driver, weight, disks=disks))
         return made[-1]
 
     yield make

@@ -56,6 +56,8 @@ class PodSpec:
     """Koordinator's label; empty for none."""
     containers: tuple[Need, ...] = (Need(),)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    uid: str = ""
+    """Of a pod that an API server knows; empty for any."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class Fleet:
         """Make them, as the kubelet and a runtime do: parents first."""
         made = []
         for spec in specs:
-            uid = str(uuid.uuid4())
+            uid = spec.uid or str(uuid.uuid4())
             hashes = tuple(uuid.uuid4().hex + uuid.uuid4().hex for _ in range(len(spec.containers) + 1))
             dirs = [container_dir(self.driver, spec.kube, uid, f"containerd://{digest}") for digest in hashes]
             pod = Pod(spec, uid, pod_dir(self.driver, spec.kube, uid), hashes[:-1], tuple(dirs[:-1]), dirs[-1])
@@ -148,6 +150,11 @@ class Fleet:
             made.append(pod)
         self._weigh_classes()
         return made
+
+    def vacate(self, pod: Pod) -> None:
+        """End what `add` runs in a pod: what a test runs there is alone."""
+        for directory in (*pod.container_dirs, pod.sandbox_dir):
+            self._end(directory)
 
     def annotate(self, name: str, annotations: Mapping[str, str]) -> None:
         """Somebody edits the pod."""
@@ -221,9 +228,10 @@ class Fleet:
         return process
 
     def _end(self, directory: str) -> None:
-        process = self._processes.pop(directory)
-        process.kill()
-        process.wait(60)
+        process = self._processes.pop(directory, None)
+        if process is not None:
+            process.kill()
+            process.wait(60)
 
 
 def kernel_text(v2: bool, resource: str, value: int) -> tuple[str, str, str]:

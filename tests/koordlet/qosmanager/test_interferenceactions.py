@@ -301,6 +301,16 @@ def test_a_pod_that_forbids_eviction_is_only_held_back() -> None:
     assert decided.updates and not decided.evictions
 
 
+@pytest.mark.parametrize(("disks", "evicts"), [(("8:0",), True), ((), False)], ids=["held-back", "could-not-be"])
+def test_only_who_was_held_back_in_fact_is_evicted(disks, evicts) -> None:
+    """An eviction is what remains when the lever did not help, not when there was none."""
+    stage = Stage({"io": {"enable": True, "floorPercent": 80, "evictAfterSeconds": 1}})
+    stage.acts = InterferenceActions(lambda *_: True, {"io": IoLever(lambda: disks, lambda *_: False, flat=False)})
+    case = verdict((BURN, 0.9), resource=Resource.IO)
+    decided = [stage.round(case, io_now=lambda container: 9.0 * MIB) for _ in range(5)]
+    assert bool(decided[-1].evictions) is bool(decided[-1].updates) is evicts
+
+
 def test_old_verdicts_leave_things_as_they_are() -> None:
     stage = Stage()
     assert stage.round(judged=Judged((), stage.strategy, None)).updates == (), "declared once, so that others go on"
