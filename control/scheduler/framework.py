@@ -34,7 +34,7 @@ class Scorer:
     weight: int
     normalizes: bool
     by_row: bool
-    """It can only look at one node at a time."""
+    """It can only look at one node at a time, and is asked last; not if its answers are asked for in every cycle."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Framework:
         self.added = tuple(plugin for plugin in self.pre_filter if overrides(plugin, "added"))
         self.removed = tuple(plugin for plugin in self.pre_filter if overrides(plugin, "removed"))
         self.filters = tuple(
-            Filterer(plugin, index, overrides(plugin, "filter_row"))
+            Filterer(plugin, index, _kept_by_row(plugin, "filter_row"))
             for index, plugin in enumerate(self.plugins[name] for name in points.get("filter", ()))
         )
         self.post_filter = at("postFilter", "post_filter")
@@ -97,7 +97,12 @@ class Framework:
             if overrides(plugin, "pre_score")
         )
         self.scorers = tuple(
-            Scorer(plugin, (weights or {}).get(plugin.name) or 1, overrides(plugin, "normalize"), _by_row(plugin))
+            Scorer(
+                plugin,
+                (weights or {}).get(plugin.name) or 1,
+                overrides(plugin, "normalize"),
+                _kept_by_row(plugin, "score_row"),
+            )
             for plugin in (self.plugins[name] for name in points.get("score", ()))
         )
         self.resize = tuple(p for p in self.plugins.values() if overrides(p, "resize_pod"))
@@ -116,5 +121,6 @@ class Framework:
         return tuple(f for f in self.filters if f.plugin.reads is reads and not f.by_row)
 
 
-def _by_row(plugin: Plugin) -> bool:
-    return overrides(plugin, "score_row")
+def _kept_by_row(plugin: Plugin, method: str) -> bool:
+    """Whether the plugin looks at one node at a time, and what it says may be remembered."""
+    return overrides(plugin, method) and plugin.reads is not Reads.CLUSTER

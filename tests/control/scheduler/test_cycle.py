@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from control.scheduler.cycle import Cycle, CycleFailed
 from control.scheduler.failures import FitError
-from control.scheduler.plugin import CycleState
+from control.scheduler.plugin import CycleState, Plugin, Reads
 from control.scheduler.pods import PodInfo
-from control.scheduler.status import Status
+from control.scheduler.status import Code, Status
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import Guard, cycle_of
 
@@ -166,3 +166,29 @@ def test_a_plugins_fault_leaves_nothing_claimed() -> None:
     assert guard.reserved == set()
     assert (one.row, one.assumed) == (-1, False)
     assert not cluster.table.requested.any()
+
+
+class Moody(Plugin):
+    """Looks at one node at a time, and goes by something that is in no table."""
+
+    name = "Moody"
+    reads = Reads.CLUSTER
+    refuses = True
+
+    def filter_row(self, state: CycleState, pod: PodInfo, row: int) -> int:
+        return self.reasons.number(Code.UNSCHEDULABLE, "not in the mood") if self.refuses else 0
+
+    def score_row(self, state: CycleState, pod: PodInfo, row: int) -> int:
+        return 0 if self.refuses else 10 * row
+
+
+def test_a_plugin_by_node_that_reads_anything_is_asked_in_every_cycle() -> None:
+    cluster = Cluster(node("a"), node("b"))
+    cycle = cycle_of(cluster, {"filter": ("Moody",), "score": ("Moody",)}, {"Moody": Moody})
+    moody = cycle.framework.plugins["Moody"]
+    assert isinstance(moody, Moody)
+    one = cluster.info(pod("p"))
+    with pytest.raises(FitError):
+        cycle.place(one)
+    moody.refuses = False
+    assert cycle.place(one).node == "b"

@@ -65,6 +65,9 @@ class Storage:
     def csi_node(self, node: str) -> CSINode | None:
         return self._get(CSINode, node)
 
+    def csi_nodes(self) -> list[CSINode]:
+        return self._list(CSINode)
+
     def driver(self, name: str) -> CSIDriver | None:
         return self._get(CSIDriver, name)
 

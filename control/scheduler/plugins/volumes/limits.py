@@ -6,21 +6,28 @@ claim that is to be provisioned counts for the driver of its class.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
+import numpy as np
+
+from control.scheduler.columns import IntArray, Reasons16, Rows
 from control.scheduler.handle import Handle
 from control.scheduler.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
 from control.scheduler.plugins.answers import PASS_ALL, SKIP_FILTER
-from control.scheduler.plugins.volumes.claims import Storage, claims_of
+from control.scheduler.plugins.volumes.claims import Storage, claim_names, claims_of
 from control.scheduler.pods import PodInfo
 from control.scheduler.status import Code, unresolvable
+from control.scheduler.table import selected
+from koordlet.api.core.storage import CSINode
 
 _KEY = "NodeVolumeLimits"
+_UNLIMITED: Final = np.iinfo(np.int64).max
 
 
 class NodeVolumeLimits(Plugin):
-    """See the module text. A plugin by node: only pods with claims of a driver come this far."""
+    """See the module text. Only pods with claims of a driver are asked about."""
 
     name: ClassVar[str] = "NodeVolumeLimits"
     reads: ClassVar[Reads] = Reads.CLUSTER
@@ -28,6 +35,11 @@ class NodeVolumeLimits(Plugin):
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
         self._storage = Storage(handle)
+        self._claims = handle.counters.counter("claims", lambda shape: len(claim_names(shape.pod)))
+        """By row: of all drivers, as often as pods name them, so never less than a driver's volumes."""
+        self._csi_nodes: list[CSINode] = []
+        self._node_at = -1
+        self._by_driver: dict[str, IntArray] = {}
         self._exceeded = self.reasons.number(Code.UNSCHEDULABLE, "node(s) exceed max volume count")
 
     def interests(self) -> Sequence[Interest]:
@@ -50,29 +62,47 @@ class NodeVolumeLimits(Plugin):
         state.data[_KEY] = wanted
         return PASS_ALL
 
-    def filter_row(self, state: CycleState, pod: PodInfo, row: int) -> int:
+    def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
+        """Volumes are told apart only on nodes where as many claims as there are would be too much."""
         wanted: dict[str, str] = state.data[_KEY]
-        csi_node = self._storage.csi_node(self.table.names[row])
-        if csi_node is None:
-            return 0
-        limits = {
-            driver.name: driver.allocatable.count
-            for driver in csi_node.spec.drivers
-            if driver.allocatable is not None and driver.allocatable.count is not None
-        }
-        if not limits.keys() & set(wanted.values()):
-            return 0
+        chosen = selected(rows, self.table.size)
+        answer: Reasons16 = np.zeros(len(chosen), np.int16)
+        there = self._claims.data[chosen]
+        for driver, new in Counter(wanted.values()).items():
+            limits = self._limits(driver)
+            if limits is not None:
+                for at in np.flatnonzero(there + new > limits[chosen]).tolist():
+                    if not answer[at] and self._exceeds(wanted, driver, int(chosen[at]), int(limits[chosen[at]])):
+                        answer[at] = self._exceeded
+        return answer
+
+    def _exceeds(self, wanted: dict[str, str], driver: str, row: int, limit: int) -> bool:
         attached = {
-            volume: driver
+            volume
             for other in self.table.pods[row].values()
             for key in claims_of(other)
-            for volume, driver in self._volume(key)
+            for volume, of in self._volume(key)
+            if of == driver
         }
-        for driver, limit in limits.items():
-            new = sum(1 for volume, of in wanted.items() if of == driver and volume not in attached)
-            if new and new + sum(1 for of in attached.values() if of == driver) > limit:
-                return self._exceeded
-        return 0
+        new = {volume for volume, of in wanted.items() if of == driver} - attached
+        return bool(new) and len(new) + len(attached) > limit
+
+    def _limits(self, driver: str) -> IntArray | None:
+        """[row]: how many volumes of the driver a node takes; None: no node says."""
+        found, end, table = self._storage.csi_nodes(), self.table.node_log.end, self.table
+        if found != self._csi_nodes or end != self._node_at:
+            self._csi_nodes, self._node_at = found, end
+            self._by_driver.clear()
+            for one in found:
+                row = table.rows.get(one.metadata.name)
+                for said in one.spec.drivers if row is not None else ():
+                    if said.allocatable is not None and said.allocatable.count is not None:
+                        column = self._by_driver.setdefault(said.name, np.full(table.size, _UNLIMITED, np.int64))
+                        column[row] = said.allocatable.count
+        limits = self._by_driver.get(driver)
+        if limits is not None and len(limits) < table.size:  # rows of pods whose node is not known yet
+            limits = self._by_driver[driver] = np.pad(limits, (0, table.size - len(limits)), constant_values=_UNLIMITED)
+        return limits
 
     def _volume(self, key: str) -> Sequence[tuple[str, str]]:
         """(what is attached, its driver) for a claim; empty when no CSI driver has to do with it."""

@@ -271,10 +271,52 @@ def test_a_node_takes_no_more_volumes_than_its_driver_allows() -> None:
     drivers = [{"name": "disk.csi", "nodeID": "a", "allocatable": {"count": 2}}]
     limit = wire.convert({"metadata": {"name": "a"}, "spec": {"drivers": drivers}}, CSINode)
     claims = [bind(claim(f"c{i}"), f"pv{i}") for i in range(3)]
-    cycle, _ = ready(cluster, limit, *claims, *(volume(f"pv{i}") for i in range(3)))
+    cycle, objects = ready(cluster, limit, *claims, *(volume(f"pv{i}") for i in range(3)))
     cycle.place(cluster.info(using("c0")))
     cycle.place(cluster.info(using("c0", "c1")))  # c0 is attached already
-    assert refusal(cycle, cluster, using("c2")) == "0/1 nodes are available: 1 node(s) exceed max volume count."
+    third = using("c2")
+    assert refusal(cycle, cluster, third) == "0/1 nodes are available: 1 node(s) exceed max volume count."
+    drivers[0]["allocatable"] = {"count": 3}
+    objects.all[0] = wire.convert({"metadata": {"name": "a"}, "spec": {"drivers": drivers}}, CSINode)
+    assert cycle.place(cluster.info(third)).node == "a"  # nothing but the CSINode has changed
+
+
+_PLACED = st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 5), max_size=2, unique=True)), max_size=6)
+
+
+@given(
+    placed=_PLACED,
+    wanted=st.lists(st.integers(0, 5), min_size=1, max_size=3, unique=True),
+    limits=st.lists(st.none() | st.integers(0, 3), min_size=3, max_size=3),
+    drivers=st.lists(st.sampled_from(("disk.csi", "other.csi")), min_size=6, max_size=6),
+)
+def test_limits_are_those_of_plain_counting(placed: Any, wanted: Any, limits: Any, drivers: Any) -> None:
+    """Volumes that are attached or wanted, each once, by driver; told only where something is new."""
+    cluster = Cluster(*(node(f"n{i}") for i in range(3)))
+    objects: list[msgspec.Struct] = []
+    for number, limit in enumerate(limits):
+        said = [] if limit is None else [{"name": "disk.csi", "nodeID": "n", "allocatable": {"count": limit}}]
+        body = {"metadata": {"name": f"n{number}"}, "spec": {"drivers": said}}
+        objects.append(wire.convert(body, CSINode))
+    for number, driver in enumerate(drivers):
+        made = volume(f"pv{number}")
+        assert made.spec.csi is not None
+        made.spec.csi.driver = driver
+        objects += [bind(claim(f"c{number}"), f"pv{number}"), made]
+    cycle, _ = ready(cluster, *objects)
+    attached: list[set[int]] = [set(), set(), set()]
+    for on, used in placed:
+        cluster.put(using(*(f"c{one}" for one in used), on=f"n{on}"))
+        attached[on].update(used)
+    plugin = cycle.framework.plugins["NodeVolumeLimits"]
+    state, info = CycleState(), cluster.info(using(*(f"c{one}" for one in wanted)))
+    assert plugin.pre_filter(state, info).status.ok
+    found = plugin.filter(state, info, cluster.table.all).tolist()
+    for row, limit in enumerate(limits):
+        of_driver = {one for one in range(6) if drivers[one] == "disk.csi"}
+        new = (set(wanted) - attached[row]) & of_driver
+        too_many = limit is not None and bool(new) and len(new) + len(attached[row] & of_driver) > limit
+        assert bool(found[row]) == too_many
 
 
 _ZONES = st.sampled_from(("z1", "z2", "z3", None))
