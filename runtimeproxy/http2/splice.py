@@ -69,6 +69,7 @@ class Splice:
         self._sent_settings: deque[_Unacknowledged] = deque()
         self._offered: deque[int | None] = deque()  # INITIAL_WINDOW_SIZE of SETTINGS that the client has not agreed to
         self._held = 0
+        self._asked = False
         self._table_size = 4096
         self._lowered: int | None = None
         self._stalled: tuple[int, bytes, list[Frame]] | None = None
@@ -102,7 +103,11 @@ class Splice:
                 self._backend.pass_on(view, frame)
                 if kind == h2.SETTINGS:
                     self._client_settings(data, frame)
-        self._flush()
+        if self._asked:  # an answer that needs no waiting goes with what is in front of it
+            self._asked = False
+            asyncio.get_running_loop().call_soon(self._flush)
+        else:
+            self._flush()
 
     def _client_data(self, data: bytes, view: memoryview, frame: Frame) -> None:
         held, sender = self._calls.get(frame.stream), self._sender
@@ -154,6 +159,7 @@ class Splice:
             held.stage = Stage.ASKING
             compressed, _ = prefix(message)
             held.task = asyncio.get_running_loop().create_task(self._ask(held, body, compressed))
+            self._asked = True
         elif held.client_ended:
             self._let_pass(held, "incomplete")
 
