@@ -2,7 +2,7 @@
 
 Containers outlive containerd by design: each has a shim. What they are is read from the bundles below the state
 folder. Processes are killed by pid only while they are in the cgroup of the container whose pid it is said to be, or
-are shims whose command line names this folder's socket. To be called when containerd itself has ended.
+are shims whose command line names a path below this folder (containerd's socket). To be called when containerd itself has ended.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def wipe(folder: Folder, tree: CgroupTree) -> bool:
 
 def shims(folder: Folder) -> list[int]:
     """Pids of this containerd's live shims."""
-    wanted = os.fsencode(folder.socket)
+    below = os.fsencode(folder.root) + b"/"
     found = []
     for entry in PROC.iterdir():
         if not entry.name.isdecimal():
@@ -67,7 +67,9 @@ def shims(folder: Folder) -> list[int]:
             argv = (entry / "cmdline").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if argv[0].rpartition(b"/")[2].startswith(b"containerd-shim") and wanted in argv:
+        if argv[0].rpartition(b"/")[2].startswith(b"containerd-shim") and any(
+            word.startswith(below) for word in argv[1:]
+        ):
             found.append(int(entry.name))
     return found
 
