@@ -171,7 +171,7 @@ def test_reading_again_what_was_evicted_is_refault(
     for _ in range(8):  # now and then the kernel takes hardly a page for a working set
         if stalled >= 0.2:
             break
-        assert run_in(group, REREAD, disk, "3").wait(120) == 0
+        assert run_in(group, REREAD, disk, "3").wait(240) == 0
         stalled = pressure_total(group)
     kinds = by_kind(diff(before, stalls.read()), cgroup_id(group.path("cpu")))
     stat = dict(line.split() for line in (group.path("memory") / "memory.stat").read_text().splitlines())
