@@ -1,8 +1,8 @@
 """Everything that a containerd of ours has made and would leave, taken away without asking it: it may be dead.
 
 Containers outlive containerd by design: each has a shim. What they are is read from the bundles below the state
-folder. Processes are killed by pid only while they are in the cgroup of the container whose pid it is said to be, or
-are shims whose command line names a path below this folder (containerd's socket). To be called when containerd itself has ended.
+folder. Killed are the processes in the cgroups that are named after those containers, and shims whose command line
+names a path below the folder (containerd's socket). To be called when containerd itself has ended.
 """
 
 from __future__ import annotations
