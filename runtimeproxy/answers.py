@@ -23,7 +23,7 @@ from runtimeproxy.hooks import HookRequest, HookResponse
 UNLIMITED = -1
 MAX_PROCESSOR = 1 << 16
 """Beyond every kernel's number of CPUs and memory nodes."""
-_LIST = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
+_LIST = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*")
 _FILE = re.compile(r"[a-z][a-zA-Z0-9_]*(\.[a-zA-Z0-9_]+)+")
 _NUMBERS = ("cpu_period", "cpu_quota", "cpu_shares", "memory_limit_in_bytes", "memory_swap_limit_in_bytes")
 _LISTS = ("cpuset_cpus", "cpuset_mems")

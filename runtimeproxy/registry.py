@@ -195,7 +195,7 @@ def parse(name: str, content: bytes) -> HookServer:
     if not isinstance(endpoint, str) or not endpoint:
         raise RegistrationError("remote-endpoint is not the path of a socket")
     path = endpoint.removeprefix("unix://")
-    if not path.startswith("/") or "\0" in path or len(os.fsencode(path)) > MAX_SOCKET_PATH:
+    if not path.startswith("/") or not path.isprintable() or len(os.fsencode(path)) > MAX_SOCKET_PATH:
         raise RegistrationError(
             f"remote-endpoint {endpoint!r} is not an absolute path of at most {MAX_SOCKET_PATH} bytes"
         )

@@ -6,6 +6,7 @@ say which of the two they are, annotations travel as labels with a prefix (spec 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ SANDBOX_ID_LABEL = "io.kubernetes.sandbox.id"
 ANNOTATION_PREFIX = "annotation."
 _PARTS = (6, 7)
 """dockershim adds a seventh, random part when the name is taken by a container that Docker won't remove."""
+_ATTEMPT = re.compile(r"[0-9]{1,10}")
 _MAX_ATTEMPT = 2**32 - 1
 
 
@@ -37,7 +39,7 @@ def parse_name(name: str) -> KubernetesName | None:
     if len(parts) not in _PARTS or parts[0] != "k8s" or not all(parts):
         return None
     attempt = parts[5]
-    if not (attempt.isascii() and attempt.isdigit()) or int(attempt) > _MAX_ATTEMPT:
+    if not _ATTEMPT.fullmatch(attempt) or int(attempt) > _MAX_ATTEMPT:
         return None
     return KubernetesName(parts[1], parts[2], parts[3], parts[4], int(attempt))
 

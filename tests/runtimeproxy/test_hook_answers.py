@@ -23,7 +23,7 @@ from runtimeproxy.answers import BadAnswer, check, is_list
     [
         ("0", True), ("0-3", True), ("0-3,8,10-11", True), ("3,1", True),
         ("", False), ("3-1", False), ("0-", False), ("a", False), ("0,,1", False), ("0-3\n", False), ("-1", False),
-        ("99999", False), ("0 1", False), ("0-1-2", False),
+        ("99999", False), ("0 1", False), ("0-1-2", False), ("٣", False),
     ],
 )  # fmt: skip
 def test_lists(text: str, valid: bool) -> None:

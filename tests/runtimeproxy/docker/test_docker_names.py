@@ -29,6 +29,7 @@ UID = "5f0d9a4e-0000-4000-8000-000000000001"
         pytest.param("k8s_app_web-0_shop_uid_-1", None, id="attempt-negative"),
         pytest.param("k8s_app_web-0_shop_uid_4294967296", None, id="attempt-too-large"),
         pytest.param("k8s_app_web-0_shop_uid_٣", None, id="attempt-in-other-digits"),
+        pytest.param(f"k8s_app_web-0_shop_uid_{'1' * 5000}", None, id="attempt-without-end"),
         pytest.param("k8s_app__shop_uid_0", None, id="empty-part"),
     ],
 )
