@@ -19,7 +19,7 @@ stage() {
     --stage="$1" -o cache_dir="$logs/cache-$1" "${@:2}"
 }
 end_guest() {
-  [ -z "$guest" ] || { kill -INT -- "-$guest" && wait "$guest"; } 2>/dev/null
+  [ -z "$guest" ] || { kill -TERM -- "-$guest" && wait "$guest"; } 2>/dev/null
 }
 trap end_guest EXIT
 trap 'exit 130' INT TERM
