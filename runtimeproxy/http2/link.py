@@ -41,6 +41,7 @@ class Side(asyncio.Protocol):
         self.take: Callable[[bytes], None] = self._not_yet
         self._reasons: set[Why] = {Why.UNDECIDED}
         self._early: list[bytes] = []
+        self._finished = False
         self.other: Side | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -92,15 +93,16 @@ class Side(asyncio.Protocol):
         (self.transport.pause_reading if after else self.transport.resume_reading)()
 
     def write(self, data: bytes | memoryview) -> None:
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.write(data)
+        self.writelines([data])
 
     def writelines(self, pieces: list[bytes | memoryview]) -> None:
-        if self.transport is not None and not self.transport.is_closing():
+        """Nothing more once the connection ends, or its end of stream was written."""
+        if self.transport is not None and not self._finished and not self.transport.is_closing():
             self.transport.writelines(pieces)
 
     def write_eof(self) -> None:
-        if self.transport is not None and not self.transport.is_closing():
+        if self.transport is not None and not self._finished and not self.transport.is_closing():
+            self._finished = True
             self.transport.write_eof()
 
     def close(self) -> None:

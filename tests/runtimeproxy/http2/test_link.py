@@ -122,6 +122,30 @@ async def test_the_client_is_gone(spliced: Spliced) -> None:
         await until(lambda: not spliced.links)
 
 
+async def test_credit_after_the_clients_end(spliced: Spliced) -> None:
+    """What waited for it is not sent any more; nothing breaks, and the runtime's last words arrive."""
+
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.write(h2.window_update(0, 1000) + h2.window_update(1, 1000) + h2.rst_stream(1) + h2.settings())
+
+    async with runtime(spliced.backend, late):
+        reader, writer = await asyncio.open_unix_connection(str(spliced.path))
+        writer.write(h2.PREFACE + h2.settings())
+        await until(lambda: any(link._splice is not None for link in spliced.links))
+        (link,) = spliced.links
+        assert link._splice is not None
+        link._splice._sender.connection.room = 0
+        block = b"\x04\x02/x\x0f\x10\x10application/grpc"
+        writer.write(h2.head(len(block), h2.HEADERS, h2.END_HEADERS, 1) + block + h2.head(3, h2.DATA, 0, 1) + b"abc")
+        await until(lambda: link._splice is not None and link._splice._sender.blocked)
+        writer.write_eof()
+        assert (await reader.read()).endswith(h2.rst_stream(1) + h2.settings())
+        writer.close()
+        await until(lambda: not spliced.links)
+    assert spliced.broken == 0
+
+
 async def test_malformed_frames_cost_one_connection(spliced: Spliced) -> None:
     async def quiet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await reader.read(1 << 16):
