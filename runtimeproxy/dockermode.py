@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from runtimeproxy.calls import SkipRule
 from runtimeproxy.dispatch import Dispatcher
 from runtimeproxy.docker.api import DockerApi, DockerError
@@ -42,10 +40,9 @@ class DockerMode:
 
     async def healthy(self) -> str | None:
         try:
-            async with asyncio.timeout(5.0):
-                await DockerApi(self._options.backend_path).info()
-        except (DockerError, TimeoutError) as error:
-            return f"runtime: {error or 'no answer'}"
+            await DockerApi(self._options.backend_path, seconds=5.0).ping()
+        except DockerError as error:
+            return f"runtime: {error}"
         return None
 
     async def close(self) -> None:

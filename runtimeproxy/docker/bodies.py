@@ -133,9 +133,9 @@ def merge_resources(stored: LinuxContainerResources, new: LinuxContainerResource
     return _merged(stored, new, lambda value: value if isinstance(value, str) else value > 0)
 
 
-def answer_resources(known: LinuxContainerResources, answer: LinuxContainerResources) -> LinuxContainerResources:
-    """What dockerd has after an update with a hook's answer: a zero leaves its value as it was, -1 is a value."""
-    return _merged(known, answer, bool)
+def told_resources(known: LinuxContainerResources, told: LinuxContainerResources) -> LinuxContainerResources:
+    """What dockerd has after it was told an update: a zero leaves its value as it was, -1 is a value."""
+    return _merged(known, told, bool)
 
 
 def _merged(old: LinuxContainerResources, new: LinuxContainerResources, counts: Any) -> LinuxContainerResources:

@@ -164,9 +164,11 @@ class Create(Held):
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             log.warning("A container without a readable id is not remembered", err=error)
             return
-        if isinstance(self._made, PodInfo):
+        if not made_id:
+            log.warning("A container without an id is not remembered")
+        elif isinstance(self._made, PodInfo):
             self._context.store.put_pod(made_id, self._made)
-        elif made_id:
+        else:
             self._context.store.put_container(replace(self._made, id=made_id))
 
 
@@ -221,7 +223,7 @@ class Update(_OfContainer):
         answer = await self._context.ask(container.pod, container.pod_id, hook, request)
         if isinstance(answer, ContainerResourceHookResponse) and answer.HasField("container_resources"):
             bodies.write_update(update, answer.container_resources)
-            self._resources = bodies.answer_resources(self._resources, answer.container_resources)
+            self._resources = bodies.told_resources(known, bodies.read_resources(update))
         return update.raw if update.changed else body
 
     def _done(self, status: int, body: bytes) -> None:

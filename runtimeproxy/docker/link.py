@@ -83,7 +83,7 @@ class Link:
 
     @property
     def busy(self) -> bool:
-        """A request is under way: a stop waits for it, not for streams and idle connections."""
+        """A request is under way: a stop waits for it, not for raw streams and idle connections."""
         return self._state in (_State.BODY, _State.HELD, _State.DECIDING, _State.ANSWER)
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from runtimeproxy.store import Store
 log = get_logger(__name__)
 
 GRACE_SECONDS = 5.0
-"""That a stop waits for calls under way; streams and idle connections don't count."""
+"""That a stop waits for answers under way (`logs -f` is one); raw streams and idle connections don't count."""
 BACKLOG = 1024
 TIDY_SECONDS = 600.0
 """Containers that were removed past the proxy stay in memory for so long: some hundred bytes each."""
@@ -44,7 +44,6 @@ class DockerServer:
             self._server = await loop.create_unix_server(self._accept, sock=listen, backlog=BACKLOG)
         else:
             self._server = await loop.create_unix_server(self._accept, str(listen), backlog=BACKLOG)
-
         self._tidying = loop.create_task(self._tidy(), name="tidy")
 
     async def _tidy(self) -> None:
@@ -75,7 +74,8 @@ class DockerServer:
         if self._tidying is not None:
             self._tidying.cancel()
             await asyncio.gather(self._tidying, return_exceptions=True)
-        end = asyncio.get_running_loop().time() + grace
+        loop = asyncio.get_running_loop()
+        end = loop.time() + grace
         for _ in range(int(grace / _LOOK_SECONDS)):
             if not any(link.busy for link in self.links):
                 break
@@ -83,7 +83,7 @@ class DockerServer:
         for link in list(self.links):
             link.close()
         try:
-            async with asyncio.timeout_at(max(end, asyncio.get_running_loop().time() + 0.1)):
+            async with asyncio.timeout_at(max(end, loop.time() + 0.1)):
                 await self._context.finish()
         except TimeoutError:
             log.warning("Stopped before all hooks have ended")

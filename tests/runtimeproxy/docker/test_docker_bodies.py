@@ -156,7 +156,7 @@ def test_an_update_is_merged_into_what_is_stored(new: dict[str, Any], wanted: di
 
 
 def test_an_answer_to_an_update_may_lift_the_quota() -> None:
-    found = bodies.answer_resources(RESOURCES, LinuxContainerResources(cpu_quota=-1))
+    found = bodies.told_resources(RESOURCES, LinuxContainerResources(cpu_quota=-1))
     assert (found.cpu_quota, found.cpu_shares) == (-1, 2048)
 
 

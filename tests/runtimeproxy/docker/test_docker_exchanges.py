@@ -207,7 +207,7 @@ async def test_only_what_was_created_is_stored(world: World, status: int) -> Non
 
 async def test_a_created_answer_without_an_id_stores_nothing(world: World) -> None:
     line = f"POST /containers/create?name=k8s_POD_p_n_{UID}_0"
-    for answer in ({}, {"Id": 3}, "text"):
+    for answer in ({}, {"Id": 3}, {"Id": ""}, "text"):
         await world.call(line, sandbox_body(), status=201, answer=answer)
     assert not world.store.pods
 
@@ -475,6 +475,17 @@ async def test_an_update_is_merged_asked_and_stored(world: World) -> None:
         cpu_period=100000, cpu_quota=-1, cpu_shares=600, memory_limit_in_bytes=1 << 28, oom_score_adj=999,
         cpuset_cpus="0-1", memory_swap_limit_in_bytes=-1,
     )  # fmt: skip
+
+
+async def test_what_dockerd_is_not_told_is_not_stored(world: World) -> None:
+    await pod_and_container(world)
+    unlimited = LinuxContainerResources(cpu_quota=-1, cpu_shares=-1, memory_limit_in_bytes=-1)
+    world.hooks.answers[UPDATE] = ContainerResourceHookResponse(container_resources=unlimited)
+    sent = await world.call(f"POST /containers/{CONTAINER_ID}/update", {"CpuShares": 300}, status=200)
+    assert sent == {"CpuShares": 0, "CpuQuota": -1}
+    stored = world.store.containers[CONTAINER_ID].resources
+    assert stored is not None
+    assert (stored.cpu_shares, stored.cpu_quota, stored.memory_limit_in_bytes) == (512, -1, 1 << 28)
 
 
 async def test_an_update_nobody_is_asked_about_passes_and_is_stored(world: World) -> None:
