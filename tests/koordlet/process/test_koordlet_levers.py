@@ -176,11 +176,11 @@ class Node:
         return rows[0] if rows else None
 
     def verdict(self, resource: str, culprit: str) -> dict[str, Any] | None:
-        """What is said of the service, once its neighbour is named."""
+        """What is said of the service, once its neighbour is named first."""
         said = json.loads(self.scene.koordlet.get(f"/interference?pod=default/{VICTIM[resource]}"))
         for one in (verdict for container in said.get("containers", []) for verdict in container.get("verdicts", [])):
-            kind = (one["resource"], one["cause"], one["state"])
-            if kind == (resource, "neighbour", "interfered") and culprit in [who.get("pod") for who in one["culprits"]]:
+            kind, first = tuple(map(one.get, ("resource", "cause", "state"))), next(iter(one.get("culprits", [])), {})
+            if kind == (resource, "neighbour", "interfered") and first.get("pod") == culprit:
                 found: dict[str, Any] = one
                 return found
         return None
