@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -58,14 +59,15 @@ class Creating:
         self.client, self.sandbox, self.config = client, sandbox, config
         self.answered: list[str] = []
         self.broken = 0
+        self.end = time.monotonic() + 100.0
         self.enough = asyncio.Event()
 
     async def make(self, name: str) -> str:
         while True:
             try:
                 made = await self.client.create_container(self.sandbox, container_config(name=name), self.config)
-            except CriError as error:
-                assert error.lost or "reserved" in error.details, error
+            except CriError as error:  # lost, or containerd has not given up the earlier try yet
+                assert time.monotonic() < self.end, error
                 self.broken += error.lost
             else:
                 self.answered.append(made)
@@ -115,14 +117,15 @@ async def test_kill_under_two_hundred_creates(containerd: Containerd, proxies: P
         assert sorted(one.metadata.name for one in listed) == sorted(names)
         assert sorted(one.id for one in listed) == sorted(made)
         assert set(creating.answered) <= set(made)
-        assert objects() == (before[0] | {sandbox, *made}, before[1] | {sandbox, *made})
+        wanted = before[0] | {sandbox, *made}, before[1] | {sandbox, *made}
+        await asyncio.to_thread(until, lambda: objects() == wanted, "just these containers and snapshots")
         # the new proxy knows what the old one made
         assert proxy.metric('koord_runtime_proxy_recoveries_total{kind="sandbox"}') >= 1
         await client.start_container(made[0])
         await client.stop_container(made[0])
         await client.stop_pod_sandbox(sandbox)
         await client.remove_pod_sandbox(sandbox)
-        assert objects() == before
+        await asyncio.to_thread(until, lambda: objects() == before, "nothing is left over")
 
 
 async def test_containerd_restarts(new_containerd: Callable[[], Containerd], proxies: Proxies) -> None:
@@ -279,6 +282,32 @@ async def test_a_stop_lets_calls_end(containerd: Containerd, proxies: Proxies, p
             assert failed.value.lost
             await direct.exec_sync(container, ["/bin/touch", "/go"])
         assert await asyncio.to_thread(proxy.ended) == 0
+
+
+async def test_a_hook_that_must_answer_and_does_not(containerd: Containerd, proxies: Proxies) -> None:
+    proxy = proxies(containerd.socket)
+    proxy.hooks.mkdir()
+    server = {"remote-endpoint": "/no/such.sock", "runtime-hooks": ["PreRunPodSandbox"]}
+
+    def register(policy: str) -> None:
+        (proxy.hooks / "dead.json").write_text(json.dumps({**server, "failure-policy": policy}))
+
+    register("Fail")
+    proxy.start()
+    parent = containerd.cgroup_parent()
+    async with CriClient(str(proxy.socket)) as client, CriClient(str(containerd.socket)) as direct:
+        for _ in range(3):
+            with pytest.raises(CriError) as failed:
+                await client.run_pod_sandbox(sandbox_config(parent))
+            assert failed.value.code is grpc.StatusCode.UNKNOWN
+            assert failed.value.details.startswith("hook server err: ")
+        assert await direct.list_pod_sandbox() == []
+        skipped = {"runtimeproxy.koordinator.sh/skip-hookserver": "true"}
+        await client.run_pod_sandbox(sandbox_config(parent, name="skipped", labels=skipped))
+        register("Ignore")
+        await client.run_pod_sandbox(sandbox_config(parent))
+        assert len(await direct.list_pod_sandbox()) == 2
+    assert proxy.metric('koord_runtime_proxy_calls_total{method="RunPodSandbox",result="refused"}') == 3
 
 
 async def test_pages(containerd: Containerd, proxies: Proxies) -> None:
