@@ -4,10 +4,11 @@
 # nothing: lint, pure tests, tests of runtimes and stock tools. What measures this machine runs alone, when all that has
 # ended (tests/stages.py tells which is which).
 # A test that drives the kernel, a runtime or a cluster shares its CPUs with strangers: failing once may be theirs, failing
-# twice in a row is a finding. Pure tests get no second chance, nor does the guest, which has its own, nor more than MANY.
+# twice in a row is a finding. Pure tests get no second chance, nor does the guest, which has its own, nor failures in more
+# than MANY files (what all tests of a file share may fail once, too).
 set -uo pipefail
 cd "$(dirname "$0")/.."
-MANY=8
+MANY=5
 PASSED=0 FAILED=1 NONE=5 # pytest's statuses; NONE: arguments select no test of that stage
 logs=build/tests
 guest=""
@@ -54,17 +55,17 @@ for status in $measuring $tools $booted $pure; do
   fine $status || [ $status = $FAILED ] || exit $status # interrupted, or pytest itself failed
 done
 again=(--last-failed --last-failed-no-failures=none)
-failed=0 repeat=()
+files=0 repeat=()
 for one in tools measuring; do
   fine "${!one}" && continue
   repeat+=("$one")
-  failed=$((failed + $(stage "$one" "${again[@]}" --collect-only -q "$@" | grep -c "::")))
+  files=$((files + $(stage "$one" "${again[@]}" --collect-only -q "$@" | sed -n 's/::.*//p' | sort -u | wc -l)))
 done
-if ! fine $pure || ! fine $booted || [ $failed -gt $MANY ]; then
-  say "$failed failed, or tests that are pure or in the guest did: no second chance"
+if ! fine $pure || ! fine $booted || [ $files -gt $MANY ]; then
+  say "tests of $files files failed, or tests that are pure or in the guest did: no second chance"
   exit 1
 fi
 for one in ${repeat[@]+"${repeat[@]}"}; do
-  say "second chance for $failed tests, those of stage $one now; the first failures are above"
+  say "second chance for tests of $files files, those of stage $one now; the first failures are above"
   stage "$one" "${again[@]}" "$@" || exit $?
 done
