@@ -51,7 +51,8 @@ def test_a_file_need_not_name_hooks() -> None:
         (b"", "not JSON"), (b"{", "not JSON"), (b"\xff", "not JSON"), (b"[" * 100_000, "not JSON"),
         (b"[]", "not a JSON object"), (b"{}", "remote-endpoint"), (b'{"remote-endpoint": 5}', "remote-endpoint"),
         (text("run/a.sock").encode(), "remote-endpoint"), (text("/" + "a" * 107).encode(), "remote-endpoint"),
-        (text("/a\0b").encode(), "remote-endpoint"), (text("/a\ud800").encode(), "remote-endpoint"), (text(policy=1).encode(), "failure-policy"),
+        (text("/a\0b").encode(), "remote-endpoint"), (text("/a\ud800").encode(), "remote-endpoint"),
+        (text(policy=1).encode(), "failure-policy"),
         (text(hooks="PreRunPodSandbox").encode(), "runtime-hooks"), (text(hooks=[1]).encode(), "runtime-hooks"),
     ],
 )  # fmt: skip
