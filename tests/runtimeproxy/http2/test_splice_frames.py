@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from hpack import Decoder, Encoder
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from runtimeproxy.http2 import frames as h2
 from runtimeproxy.http2.exchange import Holding, Refused
@@ -100,6 +102,56 @@ async def test_one_call_in_pieces(cut: int) -> None:
     await until(lambda: bytes(wire.backend) == sent)
     assert not wire.client  # nobody needs credit of ours
     assert wire.holding.held == 0
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.binary(max_size=400), st.integers(1, 90)), min_size=1, max_size=6),
+    st.lists(st.integers(1, 200), min_size=1, max_size=30),
+    st.randoms(use_true_random=False),
+)
+@settings(max_examples=40)
+def test_streams_mixed_and_cut_anyhow(calls: list[tuple[bool, bytes, int]], cuts: list[int], random: Any) -> None:
+    """Each stream's request arrives whole, changed if it is intercepted; all HEADERS in the client's order."""
+
+    async def reverse(body: bytes) -> bytes:
+        await asyncio.sleep(0)
+        return body[::-1] + b"!"
+
+    async def play() -> None:
+        wire = Wire(reverse)
+        queues = []
+        expected: dict[int, bytes] = {}
+        sent = b""
+        for number, (hooked, body, size) in enumerate(calls):
+            stream, message = 2 * number + 1, pack(body, compressed=False)
+            expected[stream] = pack(body[::-1] + b"!", compressed=False) if hooked else message
+            sent += wire.call(stream, "/hooked" if hooked else "/other")
+            starts = range(0, len(message), size)
+            queues.append([wire.data(stream, message[at : at + size], end=at + size >= len(message)) for at in starts])
+        while queues := [queue for queue in queues if queue]:
+            sent += random.choice(queues).pop(0)
+        at = 0
+        while at < len(sent):
+            size = random.choice(cuts)
+            wire.splice.from_client(sent[at : at + size])
+            at += size
+            if random.random() < 0.3:
+                await asyncio.sleep(0)
+        await until(lambda: _ended(wire.backend) == set(expected))
+        frames = wire.to_backend()
+        assert {stream: _data(frames, stream) for stream in expected} == expected
+        assert [stream for kind, _, stream, _ in frames if kind == h2.HEADERS] == list(expected)
+        room = 65535 - sum(map(len, expected.values()))  # the client's view in the end is the runtime's
+        counted = 65535 - sum(5 + len(body) for _, body, _ in calls) + _credit(wire.to_client(), 0)
+        assert counted == room + wire.splice._sender.connection.debt
+        assert wire.holding.held == wire.splice._sender.connection.pending == 0
+
+    asyncio.run(play())
+
+
+def _ended(data: bytearray) -> set[int]:
+    _, frames = Splitter().feed(bytes(data))
+    return {frame.stream for frame in frames if frame.kind == h2.DATA and frame.flags & h2.END_STREAM}
 
 
 async def test_everything_else_passes_byte_for_byte() -> None:
