@@ -8,7 +8,6 @@ request that can't be parsed, or is about something nobody knows, is the runtime
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -30,9 +29,10 @@ from koordlet.app.logging import get_logger
 from runtimeproxy import rewrite
 from runtimeproxy.dispatch import LIMIT_SECONDS, Dispatcher
 from runtimeproxy.dispatch import HookRefused as HookRefused
-from runtimeproxy.hooks import Hook, HookRequest, HookResponse
+from runtimeproxy.hooks import Hook, HookResponse
 from runtimeproxy.merge import updated
 from runtimeproxy.metrics import ProxyMetrics
+from runtimeproxy.podhooks import PodHooks, SkipRule
 from runtimeproxy.recover import Recovery
 from runtimeproxy.requests import container_request, pod_request
 from runtimeproxy.store import ContainerInfo, PodInfo, Store
@@ -64,17 +64,6 @@ _AFTER = {
 def intercepted(path: str) -> Call | None:
     """The call of an HTTP/2 `:path`, of either version of the service; None: pass it through."""
     return _PATHS.get(path)
-
-
-@dataclass(frozen=True, slots=True)
-class SkipRule:
-    """Pods with this label are exempt from hooks (flags of spec 08 §7)."""
-
-    key: str = "runtimeproxy.koordinator.sh/skip-hookserver"
-    value: str = "true"
-
-    def exempts(self, pod: PodInfo) -> bool:
-        return bool(self.key) and pod.labels.get(self.key) == self.value
 
 
 @dataclass(slots=True)
@@ -110,10 +99,8 @@ class Interceptor:
         limit: float = LIMIT_SECONDS,
     ) -> None:
         """`limit`: seconds that a call waits at most for what is not its own hook: an earlier call's, or details."""
-        self._store, self._dispatcher, self._skip, self._recovery = store, dispatcher, skip, recovery
-        self._metrics, self._limit = metrics or ProxyMetrics.of(), limit
-        self._after: dict[str, asyncio.Future[None]] = {}
-        """By pod id, the last after-hook that is not over."""
+        self._store, self._recovery = store, recovery
+        self._hooks = PodHooks(dispatcher, skip, metrics or ProxyMetrics.of(), limit=limit)
 
     async def before(self, call: Call, body: bytes, deadline: float | None = None) -> tuple[bytes, Pending]:
         """What to send instead of the request message `body`: this very object when nothing changed. `deadline`: the
@@ -132,7 +119,7 @@ class Interceptor:
                 case Call.STOP_POD_SANDBOX | Call.REMOVE_POD_SANDBOX:
                     pod_id = PodSandboxRequest.FromString(body).pod_sandbox_id
                     pod = self._store.pods.get(pod_id) if call is Call.STOP_POD_SANDBOX else None
-                    if pod is not None and self._dispatcher.handles(Hook.POST_STOP_POD_SANDBOX):
+                    if pod is not None and self._hooks.handles(Hook.POST_STOP_POD_SANDBOX):
                         pod = await self._known_pod(pod_id, deadline)
                     return body, Pending(call, pod_id, pod=pod)
                 case Call.STOP_CONTAINER | Call.REMOVE_CONTAINER:
@@ -143,7 +130,7 @@ class Interceptor:
                     return body, Pending(call, known.pod_id if known else "", container_id, container=known)
         except DecodeError as error:
             log.warning("Request cannot be parsed and passes untouched", call=call.value, bytes=len(body), err=error)
-            self._unhooked("undecodable")
+            self._hooks.unhooked("undecodable")
             return body, Pending(call)
 
     def answered(self, pending: Pending, body: bytes | None) -> None:
@@ -172,29 +159,8 @@ class Interceptor:
         hook, pod = _AFTER.get(pending.call), pending.owner
         if hook is None or pod is None or not (pending.succeeded or pending.call is not Call.START_CONTAINER):
             return None
-        if self._skip.exempts(pod) or not self._dispatcher.handles(hook):
-            return None
         request = pod_request(pod) if pending.container is None else container_request(pending.container)
-        earlier = self._after.get(pending.pod_id)
-        over = self._after[pending.pod_id] = asyncio.get_running_loop().create_future()
-        return self._tell(hook, request, pending.pod_id, earlier, over)
-
-    async def _tell(
-        self,
-        hook: Hook,
-        request: HookRequest,
-        pod_id: str,
-        earlier: asyncio.Future[None] | None,
-        over: asyncio.Future[None],
-    ) -> None:
-        try:
-            if earlier is not None:
-                await asyncio.wait([earlier], timeout=self._limit)
-            await self._dispatcher.dispatch(hook, request)  # failures are counted and logged there
-        finally:
-            over.set_result(None)
-            if self._after.get(pod_id) is over:
-                del self._after[pod_id]
+        return self._hooks.tell(pod, pending.pod_id, hook, request)
 
     async def _run_pod(self, body: bytes, deadline: float | None) -> tuple[bytes, Pending]:
         request = RunPodSandboxRequest.FromString(body)
@@ -210,7 +176,7 @@ class Interceptor:
         request = CreateContainerRequest.FromString(body)
         pod = await self._known_pod(request.pod_sandbox_id, deadline)
         if pod is None:
-            self._unhooked("unknown-sandbox", Hook.PRE_CREATE_CONTAINER)
+            self._hooks.unhooked("unknown-sandbox", Hook.PRE_CREATE_CONTAINER)
             return body, Pending(Call.CREATE_CONTAINER, request.pod_sandbox_id)
         container = rewrite.container_of(request, pod)
         pending = Pending(Call.CREATE_CONTAINER, request.pod_sandbox_id, container=container)
@@ -255,14 +221,8 @@ class Interceptor:
         pod = pending.owner
         if pod is None:
             return None
-        if self._skip.exempts(pod):
-            self._unhooked("skip-label", hook)
-            return None
-        earlier = self._after.get(pending.pod_id)
-        if earlier is not None and self._dispatcher.handles(hook):
-            await asyncio.wait([earlier], timeout=self._patience(deadline))
         request = pod_request(pod) if pending.container is None else container_request(pending.container)
-        return (await self._dispatcher.dispatch(hook, request, deadline)).accepted()
+        return await self._hooks.ask(pod, pending.pod_id, hook, request, deadline)
 
     async def _known_pod(self, pod_id: str, deadline: float | None) -> PodInfo | None:
         """From the store, else from the runtime, as complete as it gets."""
@@ -270,7 +230,7 @@ class Interceptor:
         if self._recovery is None or (known is not None and known.complete):
             return known
         try:
-            async with asyncio.timeout(self._patience(deadline)):
+            async with asyncio.timeout(self._hooks.patience(deadline)):
                 return await self._recovery.pod(pod_id)
         except TimeoutError:
             log.warning("Runtime does not tell about a sandbox in time", id=pod_id)
@@ -281,13 +241,13 @@ class Interceptor:
         the store does not know stays unknown."""
         known = self._store.containers.get(container_id)
         if known is None:
-            self._unhooked("unknown-container", hook)
+            self._hooks.unhooked("unknown-container", hook)
             return None
-        needed = hook is Hook.PRE_UPDATE_CONTAINER_RESOURCES or self._dispatcher.handles(hook)
+        needed = hook is Hook.PRE_UPDATE_CONTAINER_RESOURCES or self._hooks.handles(hook)
         if known.complete or self._recovery is None or not needed:
             return known
         try:
-            async with asyncio.timeout(self._patience(deadline)):
+            async with asyncio.timeout(self._hooks.patience(deadline)):
                 return await self._recovery.container(container_id)
         except TimeoutError:
             log.warning("Runtime does not tell about a container in time", id=container_id)
@@ -309,11 +269,3 @@ class Interceptor:
             self._store.put_container(replace(pending.container, id=pending.container_id))
         else:
             log.warning("What the runtime made is not kept", call=pending.call.value, pod=pending.pod_id)
-
-    def _patience(self, deadline: float | None) -> float:
-        return self._limit if deadline is None else max(0.0, min(self._limit, deadline - time.monotonic()))
-
-    def _unhooked(self, reason: str, hook: Hook | None = None) -> None:
-        """Count a call that no server is asked about although one is registered for it."""
-        if hook is None or self._dispatcher.handles(hook):
-            self._metrics.unhooked.labels(reason).inc()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from runtimeproxy.calls import SkipRule
 from runtimeproxy.dispatch import Dispatcher
 from runtimeproxy.docker.api import DockerApi, DockerError
 from runtimeproxy.docker.server import DockerServer, serve_docker
 from runtimeproxy.metrics import ProxyMetrics
 from runtimeproxy.options import Options
+from runtimeproxy.podhooks import SkipRule
 from runtimeproxy.recover import BackendError
 from runtimeproxy.store import Store
 

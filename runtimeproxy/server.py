@@ -19,12 +19,13 @@ from prometheus_client import CollectorRegistry
 
 from koordlet.app.logging import get_logger
 from koordlet.app.runner import Runner
-from runtimeproxy.calls import Interceptor, SkipRule
+from runtimeproxy.calls import Interceptor
 from runtimeproxy.cri import Backend, CriSide
 from runtimeproxy.dispatch import Dispatcher
 from runtimeproxy.metrics import ProxyMetrics
 from runtimeproxy.options import DOCKER, Options
 from runtimeproxy.page import Page
+from runtimeproxy.podhooks import SkipRule
 from runtimeproxy.recover import BackendError, Recovery
 from runtimeproxy.registry import Registry
 from runtimeproxy.store import Store

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from koordlet.app.logging import get_logger
-from runtimeproxy.calls import SkipRule
 from runtimeproxy.dispatch import LIMIT_SECONDS, Dispatcher, HookRefused
 from runtimeproxy.docker import names
 from runtimeproxy.docker.api import DockerApi, Inspected, NoSuchContainer
@@ -14,6 +13,7 @@ from runtimeproxy.docker.held import Refused
 from runtimeproxy.docker.infos import container_info, pod_info
 from runtimeproxy.hooks import Hook, HookRequest, HookResponse
 from runtimeproxy.metrics import ProxyMetrics
+from runtimeproxy.podhooks import PodHooks, SkipRule
 from runtimeproxy.store import PodInfo, Store
 
 log = get_logger(__name__)
@@ -35,51 +35,34 @@ class Context:
         limit: float = LIMIT_SECONDS,
     ) -> None:
         self.store, self.api, self.driver, self.metrics = store, api, driver, metrics
-        self._dispatcher, self._skip, self._limit = dispatcher, skip, limit
-        self._after: dict[str, asyncio.Task[None]] = {}
-        """By sandbox id: the last after hook under way."""
+        self._hooks = PodHooks(dispatcher, skip, metrics, limit=limit)
+        self.unhooked = self._hooks.unhooked
+        self._telling: set[asyncio.Task[None]] = set()
 
     async def ask(self, pod: PodInfo, pod_id: str, hook: Hook, request: HookRequest) -> HookResponse | None:
-        """A before hook's answer, after the pod's after hooks; None: the call goes on unchanged. Raises Refused."""
-        if self._skip.exempts(pod):
-            self.unhooked("skip-label", hook)
-            return None
-        earlier = self._after.get(pod_id)
-        if earlier is not None:
-            await asyncio.wait([earlier], timeout=self._limit)
+        """See PodHooks. Raises Refused."""
         try:
-            return (await self._dispatcher.dispatch(hook, request)).accepted()
+            return await self._hooks.ask(pod, pod_id, hook, request)
         except HookRefused as error:
             raise Refused(str(error)) from error
 
     def tell(self, pod: PodInfo, pod_id: str, hook: Hook, request: HookRequest) -> None:
-        """Run an after hook beside everything else; the dispatcher says it when one fails, nobody waits for it."""
-        if self._skip.exempts(pod) or not self._dispatcher.handles(hook):
-            return
-        work = self._tell(self._after.get(pod_id), hook, request)
-        task = self._after[pod_id] = asyncio.get_running_loop().create_task(work, name=hook.rpc)
-        task.add_done_callback(lambda done: self._told(pod_id, done))
+        """Run an after hook beside everything else; nobody waits for it."""
+        work = self._hooks.tell(pod, pod_id, hook, request)
+        if work is not None:
+            task = asyncio.get_running_loop().create_task(work, name=hook.rpc)
+            self._telling.add(task)
+            task.add_done_callback(self._told)
 
-    async def _tell(self, earlier: asyncio.Task[None] | None, hook: Hook, request: HookRequest) -> None:
-        if earlier is not None:
-            await asyncio.wait([earlier], timeout=self._limit)
-        await self._dispatcher.dispatch(hook, request)
-
-    def _told(self, pod_id: str, done: asyncio.Task[None]) -> None:
-        if self._after.get(pod_id) is done:
-            del self._after[pod_id]
+    def _told(self, done: asyncio.Task[None]) -> None:
+        self._telling.discard(done)
         if not done.cancelled() and (error := done.exception()) is not None:
             log.error("After hook could not be run", hook=done.get_name(), err=error)
 
-    def unhooked(self, reason: str, hook: Hook) -> None:
-        """A call goes on without the hook, if there is one."""
-        if self._dispatcher.handles(hook):
-            self.metrics.unhooked.labels(reason).inc()
-
     async def finish(self) -> None:
         """Wait for the after hooks under way; the dispatcher limits each."""
-        if self._after:
-            await asyncio.wait(list(self._after.values()))
+        if self._telling:
+            await asyncio.wait(self._telling)
 
     async def sandbox(self, pod_id: str) -> PodInfo:
         """A sandbox; one that dockerd has and the store lacks is fetched.

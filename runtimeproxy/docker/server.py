@@ -7,7 +7,6 @@ import socket
 from pathlib import Path
 
 from koordlet.app.logging import get_logger
-from runtimeproxy.calls import SkipRule
 from runtimeproxy.dispatch import LIMIT_SECONDS, Dispatcher
 from runtimeproxy.docker.api import DockerApi, DockerError
 from runtimeproxy.docker.calls import DockerCalls
@@ -15,6 +14,7 @@ from runtimeproxy.docker.context import Context
 from runtimeproxy.docker.link import Link
 from runtimeproxy.docker.recover import forget_gone, rebuild
 from runtimeproxy.metrics import ProxyMetrics
+from runtimeproxy.podhooks import SkipRule
 from runtimeproxy.store import Store
 
 log = get_logger(__name__)

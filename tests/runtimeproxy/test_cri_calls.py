@@ -29,10 +29,11 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookRequest,
     PodSandboxHookResponse,
 )
-from runtimeproxy.calls import Call, HookRefused, Interceptor, Pending, SkipRule, intercepted
+from runtimeproxy.calls import Call, HookRefused, Interceptor, Pending, intercepted
 from runtimeproxy.dispatch import NOBODY, Outcome
 from runtimeproxy.hooks import Hook, HookRequest, Policy
 from runtimeproxy.metrics import ProxyMetrics
+from runtimeproxy.podhooks import SkipRule
 from runtimeproxy.store import ContainerInfo, PodInfo, Store
 
 GIB = 1 << 30

@@ -26,10 +26,11 @@ from koordlet.api.cri.api_pb2 import (
     UpdateContainerResourcesRequest,
 )
 from koordlet.api.hooks.api_pb2 import HugepageLimit, LinuxContainerResources
-from runtimeproxy.calls import Call, Interceptor, SkipRule
+from runtimeproxy.calls import Call, Interceptor
 from runtimeproxy.cri import Backend
 from runtimeproxy.hooks import Hook
 from runtimeproxy.metrics import ProxyMetrics
+from runtimeproxy.podhooks import SkipRule
 from runtimeproxy.recover import BackendError, Recovery
 from runtimeproxy.store import PodInfo, Store
 from runtimeproxy.verbose import container_details, sandbox_parent

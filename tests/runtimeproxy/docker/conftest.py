@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from runtimeproxy.calls import SkipRule
 from runtimeproxy.dispatch import Outcome
 from runtimeproxy.docker.api import DockerError, Inspected, Listed, NoSuchContainer
 from runtimeproxy.docker.calls import DockerCalls
@@ -18,6 +17,7 @@ from runtimeproxy.docker.held import Exchange
 from runtimeproxy.docker.http1 import parse_request
 from runtimeproxy.hooks import Hook, HookRequest, HookResponse
 from runtimeproxy.metrics import ProxyMetrics
+from runtimeproxy.podhooks import SkipRule
 from runtimeproxy.store import Store
 
 UID = "5f0d9a4e-0000-4000-8000-000000000001"

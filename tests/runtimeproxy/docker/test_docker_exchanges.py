@@ -390,7 +390,7 @@ async def test_the_next_hook_of_a_pod_waits_for_its_after_hook(world: World) -> 
         order.append(f"{hook} ends")
         return Outcome()
 
-    world.hooks.answers[Hook.POST_START_CONTAINER] = None
+    world.hooks.answers.update({Hook.POST_START_CONTAINER: None, UPDATE: None})
     world.hooks.dispatch = dispatch  # type: ignore[method-assign]
     await world.call(f"POST /containers/{CONTAINER_ID}/start")
     order.clear()
