@@ -19,6 +19,7 @@ from hpack import Decoder, HPACKError
 from runtimeproxy.http2 import frames as h2
 from runtimeproxy.http2.frames import Frame, FrameError, Splitter
 from runtimeproxy.http2.grpc import PREFIX_BYTES, pack, prefix
+from runtimeproxy.http2.output import Output, Piece
 from runtimeproxy.http2.windows import Chunk, Sender
 
 STATUSES = (
@@ -76,6 +77,8 @@ class Client(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._splitter, self._decoder = Splitter(), Decoder(MAX_HEADERS)
+        self._output = Output(self._send)
+        self._write = self._output.write
         self._sender = Sender(self._write, lambda stream, size: None)
         self._calls: dict[int, _Call] = {}
         self._next = 1
@@ -101,6 +104,7 @@ class Client(asyncio.Protocol):
         self._sender.follow(stream)
         body = memoryview(pack(request, compressed=False))
         self._sender.put(stream, Chunk(body, len(body), end=True, held=False))
+        self._output.flush()
         try:
             async with asyncio.timeout(seconds):
                 return await call.answer
@@ -110,6 +114,7 @@ class Client(asyncio.Protocol):
             del self._calls[stream]
             if call.answer.cancelled() or self._sender.waits(stream):
                 self._write(h2.rst_stream(stream))
+                self._output.flush()
             self._sender.forget(stream)
 
     async def close(self, grace: float) -> None:
@@ -123,12 +128,14 @@ class Client(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self._write(h2.PREFACE + h2.settings((h2.INITIAL_WINDOW_SIZE, _MOST)) + h2.window_update(0, _MOST - 65535))
+        self._output.flush()
 
     def data_received(self, data: bytes) -> None:
         try:
             data, units = self._splitter.feed(data)
             for frame in units:
                 self._take(data, frame)
+            self._output.flush()
         except (FrameError, HPACKError, ValueError) as error:
             self._lose(f"the answer can't be read: {error}")
 
@@ -187,9 +194,10 @@ class Client(asyncio.Protocol):
         for call in list(calls):
             _end(call, ConnectionLost(f"UNAVAILABLE: {self._gone}"))
 
-    def _write(self, data: bytes | memoryview) -> None:
+    def _send(self, pieces: list[Piece]) -> None:
+        """All of a turn at once: each write would be a system call and wake the server."""
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
+            self._transport.writelines(pieces)
 
 
 def _finish(call: _Call) -> None:
