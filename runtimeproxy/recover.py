@@ -34,6 +34,8 @@ from runtimeproxy.verbose import container_details, sandbox_parent
 
 log = get_logger(__name__)
 
+TIDY_SECONDS = 600.0
+"""What was removed past the proxy stays in memory for so long: some hundred bytes each."""
 AT_ONCE = 4
 """Verbose statuses asked for at a time: each is work for the runtime, which is in use."""
 _M = TypeVar("_M", bound=Message)
@@ -90,6 +92,24 @@ class Recovery:
                 self._metrics.recoveries.labels("container").inc()
         log.info("Store rebuilt", sandboxes=len(self._store.pods), containers=len(self._store.containers))
         return True
+
+    async def forget_gone(self) -> int:
+        """Drop what the runtime no longer has, because somebody removed it past the proxy; how many."""
+        known_pods, known_containers = set(self._store.pods), set(self._store.containers)
+        # Known before asking: what is made meanwhile is in no older list.
+        try:
+            pods = await self._ask("ListPodSandbox", ListPodSandboxRequest(), ListPodSandboxResponse)
+            containers = await self._ask("ListContainers", ListContainersRequest(), ListContainersResponse)
+        except BackendError as error:
+            log.warning("Can't see which sandboxes and containers are gone", err=error)
+            return 0
+        gone_pods = known_pods - {pod.id for pod in pods.items}
+        gone_containers = known_containers - {one.id for one in containers.containers}
+        for pod_id in gone_pods:
+            self._store.drop_pod(pod_id)
+        for container_id in gone_containers:
+            self._store.drop_container(container_id)
+        return len(gone_pods) + len(gone_containers)
 
     async def details(self) -> None:
         """Complete everything that is not; sandboxes first, as containers are told with theirs."""

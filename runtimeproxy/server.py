@@ -26,7 +26,7 @@ from runtimeproxy.metrics import ProxyMetrics
 from runtimeproxy.options import DOCKER, Options
 from runtimeproxy.page import Page
 from runtimeproxy.podhooks import SkipRule
-from runtimeproxy.recover import BackendError, Recovery
+from runtimeproxy.recover import TIDY_SECONDS, BackendError, Recovery
 from runtimeproxy.registry import Registry
 from runtimeproxy.store import Store
 
@@ -49,7 +49,7 @@ class ProtocolSide(Protocol):
         ...
 
     async def settle(self) -> None:
-        """What may be done behind calls."""
+        """What is done behind calls, for as long as it takes."""
         ...
 
     async def healthy(self) -> str | None:
@@ -77,6 +77,9 @@ class CriMode:
 
     async def settle(self) -> None:
         await self._recovery.details()
+        while True:
+            await asyncio.sleep(TIDY_SECONDS)
+            await self._recovery.forget_gone()
 
     async def healthy(self) -> str | None:
         try:

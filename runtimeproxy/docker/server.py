@@ -15,6 +15,7 @@ from runtimeproxy.docker.link import Link
 from runtimeproxy.docker.recover import forget_gone, rebuild
 from runtimeproxy.metrics import ProxyMetrics
 from runtimeproxy.podhooks import SkipRule
+from runtimeproxy.recover import TIDY_SECONDS
 from runtimeproxy.store import Store
 
 log = get_logger(__name__)
@@ -22,8 +23,6 @@ log = get_logger(__name__)
 GRACE_SECONDS = 5.0
 """That a stop waits for answers under way (`logs -f` is one); raw streams and idle connections don't count."""
 BACKLOG = 1024
-TIDY_SECONDS = 600.0
-"""Containers that were removed past the proxy stay in memory for so long: some hundred bytes each."""
 _LOOK_SECONDS = 0.02
 
 

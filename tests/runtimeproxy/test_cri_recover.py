@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -347,3 +348,17 @@ async def test_a_real_containerd_tells_what_was_asked_of_it(
     assert told == (100_000, 50_000, 512)
     assert container.resources.oom_score_adj == 900
     assert container.envs == {"GREETING": "hello"}
+
+
+async def test_what_was_removed_past_the_proxy_is_forgotten(world: Recovered) -> None:
+    await world.recovery.lists()
+    await world.recovery.details()
+    pod = world.store.pods["p-1"]
+    world.store.put_pod("p-gone", pod)
+    world.store.put_container(replace(world.store.containers["c-1"], id="c-gone"))
+    world.runtime.broken = {"ListContainers"}
+    assert await world.recovery.forget_gone() == 0
+    assert "p-gone" in world.store.pods and "c-gone" in world.store.containers
+    world.runtime.broken = set()
+    assert await world.recovery.forget_gone() == 2
+    assert sorted(world.store.pods) == ["p-1", "p-2"] and sorted(world.store.containers) == ["c-1", "c-2"]
