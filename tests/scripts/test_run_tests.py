@@ -53,7 +53,8 @@ class Place:
 
     @property
     def said(self) -> list[list[str]]:
-        return [line.split() for line in (self.path / "said").read_text().splitlines()]
+        said = self.path / "said"  # not there where the guest was ended before it said anything
+        return [line.split() for line in said.read_text().splitlines()] if said.exists() else []
 
     @property
     def stages(self) -> list[str]:
