@@ -27,20 +27,20 @@ suite() {
 echo "guest: $(uname -r), $(stat -fc %T /sys/fs/cgroup)"
 # Of the loader what depends on the kernel's programs and links; the rest of that file is the same everywhere.
 lifecycle=$T/probes/test_probe_lifecycle_kernel.py
-suite sched 500 \
+suite sched 650 \
   $T/probes/test_sched_latency_kernel.py \
   $lifecycle::test_a_killed_loader_loses_no_count \
   $lifecycle::test_a_loader_killed_half_way_is_finished_by_the_next \
   $lifecycle::test_full_tables_say_what_they_lose \
   $lifecycle::test_the_loader_is_small
-suite stalls 500 \
+suite stalls 650 \
   $T/probes/guest_mem_stall.py \
   $T/probes/test_mem_stall_kernel.py \
   $T/probes/test_block_io_kernel.py \
   $T/probes/test_net_stall_kernel.py
 modprobe -a loop dm_mod # this machine has no device-mapper: the guest alone shows volumes
 # One naming driver: on cgroup v2 that is nearly always systemd's, and names are the same on both.
-suite cgroups 500 -k "not cgroupfs" \
+suite cgroups 650 -k "not cgroupfs" \
   $T/probes/test_cgroup_stats_kernel.py \
   $T/system/test_kernel_cgroups.py \
   $T/system/test_host.py \

@@ -193,6 +193,8 @@ class Dockerd(Daemon):
 
     def __init__(self) -> None:
         super().__init__("dkd")
+        self._own = f"koord-test-{os.getpid()}-{next(_serial)}"
+        """Of containers without a parent of their own; else dockerd leaves a group /docker behind."""
 
     @property
     def socket(self) -> Path:
@@ -203,7 +205,7 @@ class Dockerd(Daemon):
             "dockerd", f"--data-root={self.root / 'data'}", f"--exec-root={self.root / 'exec'}",
             f"--pidfile={self.root / 'pid'}", f"--host=unix://{self.socket}", "--bridge=none", "--iptables=false",
             "--ip6tables=false", "--ip-forward=false", "--ip-masq=false", "--live-restore",
-            "--exec-opt=native.cgroupdriver=cgroupfs",
+            "--exec-opt=native.cgroupdriver=cgroupfs", f"--cgroup-parent=/{self._own}",
         ]  # fmt: skip
 
     def ready(self) -> bool:
@@ -235,6 +237,8 @@ class Dockerd(Daemon):
         if names:
             self.docker("rm", "--force", *names)
         self.stop()
+        self.tree.create(self._own)
+        self._parents.append(self._own)
         self.clear_parents()
         left = mounts(Folder(self.root))
         for point in reversed(left):
