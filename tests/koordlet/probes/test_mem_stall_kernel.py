@@ -188,8 +188,8 @@ def test_reading_again_what_was_evicted_is_refault(
     # Who reads such a page waits for it once, if the kernel counted it to the working set and it is not there at once.
     assert 1000 <= count <= refaulted
     assert kinds.keys() <= {"refault", "own_limit"}
-    # Short sleeps: PSI counts the way into and out of each of them, too, which on a slow machine takes as long again, and
-    # on an emulated CPU nearly all that the readers ran.
+    # Short sleeps: PSI counts the way into and out of each of them, too, which on a slow machine takes as long again,
+    # and on an emulated CPU nearly all that the readers ran.
     found = sum(second for _, second in kinds.values())
     assert 0.5 * (stalled - max(count * 200e-6, ran)) - 0.01 <= found <= 1.1 * stalled + 0.01 + count * 5e-6
     assert seconds > 0
