@@ -137,18 +137,13 @@ def _place(
         return True
     found.message = failure.text() if alone else f"{pod.key}: {failure.text()}"
     if failure.pre_filter is None:
-        found.refused = [
-            msgspec.convert(msgspec.to_builtins(_cut(one)), NodeFailedDetail)
-            for one in details(explicit(failure, cycle.table.names))
-        ]
+        refused = details(explicit(failure, cycle.table.names))
+        for one in refused:
+            one.failed_nodes = one.failed_nodes[:MAX_NODES]
+        found.refused = msgspec.convert(msgspec.to_builtins(refused), list[NodeFailedDetail])
     if alone:
         found.victims = _displaced(cycle, state, pod, failure)
     return False
-
-
-def _cut(detail: msgspec.Struct) -> msgspec.Struct:
-    nodes = getattr(detail, "failed_nodes")  # noqa: B009
-    return msgspec.structs.replace(detail, failed_nodes=nodes[:MAX_NODES])
 
 
 def _displaced(cycle: Cycle, state: CycleState, pod: PodInfo, failure: FitError) -> list[Victims]:

@@ -151,9 +151,9 @@ class Watch:
                     listener.turned(verdict, strategy)
 
     def states(self) -> list[tuple[int, Resource, Cause, State, float, float]]:
-        """(container, resource, cause, state, score, symptom) of everything there is evidence of."""
+        """(container, resource, cause, state, score, symptom) of everything that is not calm: where one is not 0."""
         states, scores, symptoms = self.detector.states(), self.detector.scores, self.detector.symptoms
-        known = symptoms == symptoms  # not NaN
+        known = (symptoms == symptoms) & ((states != 0) | (scores != 0) | (symptoms != 0))  # not NaN
         return [
             (
                 row,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from koordlet.api.slo import NodeMetric, NodeMetricInfo, NodeMetricStatus, Resou
 from koordlet.api.topology import NodeResourceTopology, ResourceInfo, Zone
 from koordlet.api.wire import Time, to_builtins
 from koordlet.kube import KubeError
+from tests.rights import Right, asked, granted
 
 ROOT = Path(__file__).parents[3]
 USER = f"system:serviceaccount:koordinator-system:{manifests.ACCOUNT}"
@@ -37,27 +36,7 @@ GATES = ",".join(
     )
 )  # fmt: skip
 MERGE = "application/merge-patch+json"
-Right = tuple[str, str, str]
-
-
-def granted() -> set[Right]:
-    """(group, resource, verb) of all rules."""
-    return {
-        (group, resource, verb)
-        for rule in (*manifests.RULES, *manifests.NAMESPACE_RULES)
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-
-
-def asked(audit: Path) -> Iterator[tuple[Right, int, str]]:
-    """What the manager asked for, with the answer."""
-    for line in map(json.loads, audit.read_text().splitlines()):
-        if line["user"]["username"] == USER and line["objectRef"].get("resource"):
-            ref = line["objectRef"]
-            resource = ref["resource"] + (f"/{ref['subresource']}" if ref.get("subresource") else "")
-            yield (ref.get("apiGroup", ""), resource, line["verb"]), line["responseStatus"]["code"], line["requestURI"]
+GRANTED = granted((*manifests.RULES, *manifests.NAMESPACE_RULES))
 
 
 async def test_every_call_is_allowed_and_every_right_is_used(cluster: Any, manager: Any, until: Any) -> None:
@@ -71,8 +50,8 @@ async def test_every_call_is_allowed_and_every_right_is_used(cluster: Any, manag
     await exercise(cluster, until, running.manager.context.caches)
 
     def unused(without: str = "") -> set[Right]:
-        used = {right for right, _, _ in asked(cluster.audit)}
-        return {right for right in granted() - used if right[2] != without}
+        used = {right for right, _, _ in asked(cluster.audit, USER)}
+        return {right for right in GRANTED - used if right[2] != without}
 
     try:
         await until(lambda: not unused(without="watch"), 40)  # a watch is in the audit log when it ends
@@ -81,9 +60,9 @@ async def test_every_call_is_allowed_and_every_right_is_used(cluster: Any, manag
     await running.stop()
     await until(lambda: not any(verb == "watch" for _, _, verb in unused()))
     assert not unused(), "granted and never used"
-    refused = {(right, uri) for right, code, uri in asked(cluster.audit) if code in (401, 403)}
+    refused = {(right, uri) for right, code, uri in asked(cluster.audit, USER) if code in (401, 403)}
     assert not refused
-    assert {right for right, _, _ in asked(cluster.audit)} <= granted()
+    assert {right for right, _, _ in asked(cluster.audit, USER)} <= GRANTED
 
 
 async def exercise(cluster: Any, until: Any, caches: Caches) -> None:

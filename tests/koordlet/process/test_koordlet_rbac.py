@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import urllib.error
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from koordlet.api.quantity import Quantity
 from koordlet.system.naming import KubeQOS, container_dir
 from koordlet.system.roots import Roots
 from tests.koordlet.process.cluster import METRIC, NODE, TOPOLOGY, Api, Kubelet
+from tests.rights import Right, asked, granted
 
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
 
@@ -35,7 +35,7 @@ GATES = "BlkIOReconcile=true,BEMemoryEvict=true"
 FULL = {"enable": True, "memoryEvictThresholdPercent": 1, "memoryEvictLowerPercent": 0}
 """Every node is fuller than that."""
 BLOCKS = {"blocks": [{"type": "podvolume", "name": "data", "ioCfg": {"readBPS": 1 << 20}}]}
-Right = tuple[str, str, str]
+GRANTED = granted(manifests.rules())
 
 
 class AskingKubelet(Kubelet):
@@ -65,26 +65,6 @@ class AskingKubelet(Kubelet):
             return False
         self.used.add(("", f"nodes/{subresource}", "get"))
         return True
-
-
-def granted() -> set[Right]:
-    """(group, resource, verb) of all rules."""
-    return {
-        (group, resource, verb)
-        for rule in manifests.rules()
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-
-
-def asked(audit: Path) -> Iterator[tuple[Right, int, str]]:
-    """What koordlet asked for, with the answer."""
-    for line in map(json.loads, audit.read_text().splitlines()):
-        if line["user"]["username"] == USER and line["objectRef"].get("resource"):
-            ref = line["objectRef"]
-            resource = ref["resource"] + (f"/{ref['subresource']}" if ref.get("subresource") else "")
-            yield (ref.get("apiGroup", ""), resource, line["verb"]), line["responseStatus"]["code"], line["requestURI"]
 
 
 def install(api: Api, kubelet_port: int) -> None:
@@ -205,8 +185,8 @@ def test_every_call_is_allowed_and_every_right_is_used(
         refuse_and_accept(api, tools)
 
         def unused(without: str = "") -> set[Right]:
-            used = {right for right, _, _ in asked(audit)} | kubelet.used
-            return {right for right in granted() - used if right[2] != without}
+            used = {right for right, _, _ in asked(audit, USER)} | kubelet.used
+            return {right for right in GRANTED - used if right[2] != without}
 
         numbers = iter(range(1 << 30))
 
@@ -222,9 +202,9 @@ def test_every_call_is_allowed_and_every_right_is_used(
         assert koordlet.terminate() == 0
         tools.until(lambda: not any(verb == "watch" for _, _, verb in unused()) or None, "watches in the audit log")
         assert not unused(), f"granted and never used; log: {koordlet.log[-3000:]}"
-        refused = {(right, uri) for right, code, uri in asked(audit) if code in (401, 403)}
+        refused = {(right, uri) for right, code, uri in asked(audit, USER) if code in (401, 403)}
         assert not refused | kubelet.refused
-        assert {right for right, _, _ in asked(audit)} <= granted()
+        assert {right for right, _, _ in asked(audit, USER)} <= GRANTED
         assert reported["nodeMetric"]["nodeUsage"]["resources"].keys() == {"cpu", "memory"}
         told = {pod["name"]: (pod.get("extensions") or {}).get("containers", {}) for pod in reported["podsMetric"]}
         assert told["web"].keys() == {"main", "side"} and not told["job"], "containers are told apart where several run"

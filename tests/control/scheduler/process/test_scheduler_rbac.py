@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,34 +12,15 @@ from control.scheduler import explanations, manifests
 from control.scheduler.config.shipped import configuration
 from koordlet.api.core import Node, PersistentVolumeClaim
 from tests.control.scheduler.process.conftest import free_port
+from tests.rights import Right, asked, granted
 
 USER = f"system:serviceaccount:koordinator-system:{manifests.ACCOUNT}"
-Right = tuple[str, str, str]
-
-
-def granted() -> set[Right]:
-    """(group, resource, verb) of all rules."""
-    return {
-        (group, resource, verb)
-        for rule in (*manifests.RULES, *manifests.NAMESPACE_RULES)
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-
-
-def asked(audit: Path) -> Iterator[tuple[Right, int, str]]:
-    """What the scheduler asked for, with the answer."""
-    for line in map(json.loads, audit.read_text().splitlines()):
-        if line["user"]["username"] == USER and line["objectRef"].get("resource"):
-            ref = line["objectRef"]
-            resource = ref["resource"] + (f"/{ref['subresource']}" if ref.get("subresource") else "")
-            yield (ref.get("apiGroup", ""), resource, line["verb"]), line["responseStatus"]["code"], line["requestURI"]
+GRANTED = granted((*manifests.RULES, *manifests.NAMESPACE_RULES))
 
 
 def unused(audit: Path, *, without: str = "") -> set[Right]:
-    used = {right for right, _, _ in asked(audit)}
-    return {right for right in granted() - used if right[2] != without}
+    used = {right for right, _, _ in asked(audit, USER)}
+    return {right for right in GRANTED - used if right[2] != without}
 
 
 async def test_every_call_is_allowed_and_every_right_is_used(
@@ -67,8 +46,8 @@ async def test_every_call_is_allowed_and_every_right_is_used(
     await running.stop()
     await until(lambda: not any(verb == "watch" for _, _, verb in unused(world.audit)))
     assert not unused(world.audit), "granted and never used"
-    assert {(right, uri) for right, code, uri in asked(world.audit) if code in (401, 403)} == set()
-    assert {right for right, _, _ in asked(world.audit)} <= granted()
+    assert {(right, uri) for right, code, uri in asked(world.audit, USER) if code in (401, 403)} == set()
+    assert {right for right, _, _ in asked(world.audit, USER)} <= GRANTED
 
 
 async def call_securely(port: int) -> None:
@@ -114,7 +93,7 @@ async def everything(world: Any, until: Any) -> None:
 
 def failures(world: Any) -> int:
     """Times that the failure of `late` was written down or told."""
-    return sum(right[1] in ("events", "pods/status") for right, _, _ in asked(world.audit))
+    return sum(right[1] in ("events", "pods/status") for right, _, _ in asked(world.audit, USER))
 
 
 async def gang(world: Any, until: Any) -> None:
