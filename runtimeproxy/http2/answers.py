@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from koordlet.app.http2.grpc import PREFIX_BYTES, BodyError, prefix, unpack
 from runtimeproxy.http2.exchange import MAX_ANSWER
-from runtimeproxy.http2.grpc import PREFIX_BYTES, BodyError, prefix, unpack
 
 
 class Answer:

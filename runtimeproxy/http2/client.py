@@ -16,11 +16,11 @@ from urllib.parse import unquote_to_bytes
 
 from hpack import Decoder, HPACKError
 
-from runtimeproxy.http2 import frames as h2
-from runtimeproxy.http2.frames import Frame, FrameError, Splitter
-from runtimeproxy.http2.grpc import PREFIX_BYTES, pack, prefix
-from runtimeproxy.http2.output import Output, Piece
-from runtimeproxy.http2.windows import Chunk, Sender
+from koordlet.app.http2 import frames as h2
+from koordlet.app.http2.frames import Frame, FrameError, Splitter
+from koordlet.app.http2.grpc import PREFIX_BYTES, pack, prefix
+from koordlet.app.http2.output import Output, Piece
+from koordlet.app.http2.windows import Chunk, Sender
 
 STATUSES = (
     "OK",

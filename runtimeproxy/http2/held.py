@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from enum import Enum
 
+from koordlet.app.http2.frames import END_STREAM, Frame, payload
+from koordlet.app.http2.grpc import PREFIX_BYTES, pack, prefix
+from koordlet.app.http2.windows import Chunk
 from runtimeproxy.http2.answers import Answer
 from runtimeproxy.http2.exchange import Exchange
-from runtimeproxy.http2.frames import END_STREAM, Frame, payload
-from runtimeproxy.http2.grpc import PREFIX_BYTES, pack, prefix
-from runtimeproxy.http2.windows import Chunk
 
 
 class Stage(Enum):

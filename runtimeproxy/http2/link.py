@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from typing import cast
 
+from koordlet.app.http2.frames import PREFACE, FrameError
 from koordlet.app.logging import get_logger
 from runtimeproxy.http2.exchange import Holding, Interest
-from runtimeproxy.http2.frames import PREFACE, FrameError
 from runtimeproxy.http2.splice import Splice
 
 log = get_logger(__name__)

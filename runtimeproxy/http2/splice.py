@@ -19,14 +19,14 @@ from typing import NamedTuple
 
 from hpack import Decoder, HPACKError
 
+from koordlet.app.http2 import frames as h2
+from koordlet.app.http2.frames import Frame, FrameError, Splitter
+from koordlet.app.http2.grpc import BodyError, prefix, refusal, timeout_seconds, unpack
+from koordlet.app.http2.output import Output, Write
+from koordlet.app.http2.windows import Sender, Window
 from koordlet.app.logging import get_logger
-from runtimeproxy.http2 import frames as h2
 from runtimeproxy.http2.exchange import MAX_MESSAGE, Holding, Interest, Refused
-from runtimeproxy.http2.frames import Frame, FrameError, Splitter
-from runtimeproxy.http2.grpc import BodyError, prefix, refusal, timeout_seconds, unpack
 from runtimeproxy.http2.held import Held, Stage, chunk_of
-from runtimeproxy.http2.output import Output, Write
-from runtimeproxy.http2.windows import Sender, Window
 
 log = get_logger(__name__)
 

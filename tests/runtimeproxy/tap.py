@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runtimeproxy.http2 import frames as h2
-from runtimeproxy.http2.frames import Splitter
+from koordlet.app.http2 import frames as h2
+from koordlet.app.http2.frames import Splitter
 
 
 @dataclass

@@ -12,10 +12,10 @@ import grpc.aio
 import pytest
 from hpack import Encoder
 
+from koordlet.app.http2 import frames as h2
+from koordlet.app.http2.grpc import pack
 from runtimeproxy.http2 import client as module
-from runtimeproxy.http2 import frames as h2
 from runtimeproxy.http2.client import CallError, Client, ConnectionLost
-from runtimeproxy.http2.grpc import pack
 
 PATIENCE = 60.0
 

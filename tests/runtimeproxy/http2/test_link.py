@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runtimeproxy.http2 import frames as h2
+from koordlet.app.http2 import frames as h2
 from tests.runtimeproxy.http2.conftest import Spliced, until
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

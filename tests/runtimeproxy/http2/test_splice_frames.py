@@ -11,10 +11,10 @@ from hpack import Decoder, Encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtimeproxy.http2 import frames as h2
+from koordlet.app.http2 import frames as h2
+from koordlet.app.http2.frames import FrameError, Splitter
+from koordlet.app.http2.grpc import pack
 from runtimeproxy.http2.exchange import Holding, Refused
-from runtimeproxy.http2.frames import FrameError, Splitter
-from runtimeproxy.http2.grpc import pack
 from runtimeproxy.http2.splice import Splice
 from tests.runtimeproxy.http2.conftest import Rewriter, until
 

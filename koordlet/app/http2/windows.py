@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from runtimeproxy.http2.frames import DATA, END_STREAM, LEAST_MAX_FRAME, head
+from koordlet.app.http2.frames import DATA, END_STREAM, LEAST_MAX_FRAME, head
 
 INITIAL = 65535
 

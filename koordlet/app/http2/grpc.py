@@ -6,7 +6,7 @@ import gzip
 import struct
 import zlib
 
-from runtimeproxy.http2.frames import END_HEADERS, END_STREAM, HEADERS, head
+from koordlet.app.http2.frames import END_HEADERS, END_STREAM, HEADERS, head
 
 PREFIX_BYTES = 5
 _PREFIX = struct.Struct(">BL")

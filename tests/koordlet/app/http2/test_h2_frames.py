@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtimeproxy.http2 import frames as h2
-from runtimeproxy.http2.frames import Frame, FrameError, Splitter
+from koordlet.app.http2 import frames as h2
+from koordlet.app.http2.frames import Frame, FrameError, Splitter
 
 KINDS = st.sampled_from([h2.DATA, h2.PRIORITY, h2.RST_STREAM, h2.SETTINGS, h2.PING, h2.GOAWAY, h2.WINDOW_UPDATE, 0xF7])
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from runtimeproxy.http2.frames import Frame
+from koordlet.app.http2.frames import Frame
 
 Piece = bytes | memoryview
 Write = Callable[[list[Piece]], None]
