@@ -204,9 +204,8 @@ async def test_server_away_keeps_the_last_state(fake, client, start, eventually)
     informer, mirror = await start(Node)
     await informer.synced.wait()
     await fake.stop()
-    await eventually(lambda: informer.problem not in (None, "not synced yet"))
+    await eventually(lambda: "ClientConnectorError" in (informer.problem or ""))
     assert informer.get("a") is not None and mirror.calls == [("add", "a")]
-    assert "ConnectionRefused" in informer.problem or "Connect" in informer.problem or "disconnect" in informer.problem
 
 
 @pytest.fixture
@@ -238,16 +237,18 @@ async def test_a_lost_server_stays_a_problem_until_a_watch_runs(fake, start, eve
     _, fault = new_fake
     informer, _ = await start(Node)
     assert informer.problem == "not synced yet"
-    await eventually(lambda: fake.watching)
-    assert informer.problem is None
+    await eventually(lambda: informer.problem is None)
     fake.faults["watch"] += [fault(status=503), fault(delay=0.2, status=503), fault(delay=0.2)]
     told = []
     fake.end_watches("drop")
     await eventually(lambda: "503" in (informer.problem or ""))
-    while fake.watches < 4:
+
+    def fourth_watch():
         told.append(informer.problem)
-        await asyncio.sleep(0.005)
-    assert len(told) > 5 and all("503" in (problem or "healthy") for problem in told)
+        return fake.watches == 4
+
+    await eventually(fourth_watch)
+    assert all("503" in (problem or "healthy") for problem in told)
     await eventually(lambda: informer.problem is None)
 
 
@@ -377,9 +378,8 @@ async def test_a_stream_of_nonsense_lists_again(fake, client, start, eventually,
     fake.faults["watch"].append(fault(status=200, body=b"<html>proxy</html>\n"))
     fake.faults["watch"].append(fault(status=200, body=b'{"type":"ODD","object":{"metadata":{}}}\n'))
     informer, _ = await start(Node)
-    await eventually(lambda: fake.watching)
+    await eventually(lambda: fake.watching and informer.problem is None)
     assert sample(client, "watch_errors_total", informer="nodes", reason="malformed") == 2
-    assert informer.problem is None
 
 
 async def test_handlers_that_raise_are_counted_and_stop_nobody(fake, client, start, eventually, caplog):
