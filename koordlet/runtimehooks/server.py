@@ -2,26 +2,23 @@
 
 What CRI can't express reaches the kernel before the response leaves (`calls`). The address is a unix socket that only
 its owner may open; one left by an earlier process is removed, anything else in its place is not touched. Reflection is
-not served: docs/hooks.md says why.
+not served: docs/hooks.md says why. The server is our own (`koordlet.app.http2.server` says why).
 """
 
 from __future__ import annotations
 
 import stat
-from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
 
-import grpc.aio
+from google.protobuf.message import DecodeError
 
 from koordlet.api.hooks import SERVICE
 from koordlet.api.hooks.api_pb2 import (
     ContainerResourceHookRequest,
-    ContainerResourceHookResponse,
     PodSandboxHookRequest,
-    PodSandboxHookResponse,
 )
+from koordlet.app.http2.server import CallRefused, Limits, Method, Server
 from koordlet.app.logging import get_logger
 from koordlet.runtimehooks.calls import HookCalls
 from koordlet.runtimehooks.hooks import Answer, HookContext, HookError, Stage
@@ -47,13 +44,6 @@ CONTAINER = (
 """Stages with a call, which is named `<stage>Hook`."""
 
 
-class Call(Protocol):
-    """What we use of gRPC's call context."""
-
-    def time_remaining(self) -> float | None: ...
-    async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn: ...
-
-
 class HookServer:
     """A service for `Runner`. Where its socket can't be, `problem` says why, and pods start without hooks."""
 
@@ -63,21 +53,16 @@ class HookServer:
     def __init__(self, path: Path, calls: HookCalls, runtime: str, *, grace: float = GRACE_SECONDS) -> None:
         """`runtime`: the node's, as container ids name it."""
         self.path, self._calls, self._runtime, self._grace = path, calls, runtime, grace
-        self._server: grpc.aio.Server | None = None
+        self._server: Server | None = None
         self.problem = "not started"
         """Empty while it serves."""
 
     async def start(self) -> None:
+        server = Server(self._methods(), Limits(message=MAX_MESSAGE, calls=CALLS_AT_ONCE))
         try:
             _make_room(self.path)
-            server = grpc.aio.server(
-                maximum_concurrent_rpcs=CALLS_AT_ONCE, options=[("grpc.max_receive_message_length", MAX_MESSAGE)]
-            )
-            server.add_generic_rpc_handlers((self._handlers(),))
-            server.add_insecure_port(f"unix:{self.path}")
-            await server.start()
-            self.path.chmod(0o600)
-        except (OSError, RuntimeError) as error:
+            await server.start(self.path)
+        except OSError as error:
             self.problem = f"{self.path}: {error}"
             log.warning("runtime hooks are not served", address=str(self.path), error=str(error))
             return
@@ -90,38 +75,31 @@ class HookServer:
             await server.stop(self._grace)
             self.path.unlink(missing_ok=True)
 
-    def _handlers(self) -> Any:
-        calls = {stage: _method(self._sandbox, stage, PodSandboxHookRequest) for stage in SANDBOX}
-        calls |= {stage: _method(self._container, stage, ContainerResourceHookRequest) for stage in CONTAINER}
-        by_name = {f"{stage}Hook": handler for stage, handler in calls.items()}
-        return grpc.method_handlers_generic_handler(SERVICE, by_name)
+    def _methods(self) -> dict[str, Method]:
+        calls = {stage: partial(self._sandbox, stage) for stage in SANDBOX}
+        calls |= {stage: partial(self._container, stage) for stage in CONTAINER}
+        return {f"/{SERVICE}/{stage}Hook": call for stage, call in calls.items()}
 
-    async def _sandbox(self, stage: Stage, request: PodSandboxHookRequest, call: Call) -> PodSandboxHookResponse:
+    async def _sandbox(self, stage: Stage, body: bytes, seconds: float | None) -> bytes:
         try:
+            request = PodSandboxHookRequest.FromString(body)
             known = self._calls.newborns.directory(request.pod_meta.uid)
-            answer = await self._answer(stage, sandbox_context(request, known), call)
-        except HookError as error:
-            await call.abort(grpc.StatusCode.INTERNAL, str(error))
-        return sandbox_response(request, answer)
+            answer = await self._answer(stage, sandbox_context(request, known), seconds)
+        except (DecodeError, HookError) as error:
+            raise CallRefused(str(error)) from error
+        return sandbox_response(request, answer).SerializeToString()
 
-    async def _container(
-        self, stage: Stage, request: ContainerResourceHookRequest, call: Call
-    ) -> ContainerResourceHookResponse:
+    async def _container(self, stage: Stage, body: bytes, seconds: float | None) -> bytes:
         try:
+            request = ContainerResourceHookRequest.FromString(body)
             known = self._calls.newborns.directory(request.pod_meta.uid)
-            answer = await self._answer(stage, container_context(request, self._runtime, known), call)
-        except HookError as error:
-            await call.abort(grpc.StatusCode.INTERNAL, str(error))
-        return container_response(request, answer)
+            answer = await self._answer(stage, container_context(request, self._runtime, known), seconds)
+        except (DecodeError, HookError) as error:
+            raise CallRefused(str(error)) from error
+        return container_response(request, answer).SerializeToString()
 
-    async def _answer(self, stage: Stage, context: HookContext, call: Call) -> Answer:
-        return await self._calls.answer(stage, context, protocol=PROTOCOL, seconds=call.time_remaining())
-
-
-def _method(answer: Callable[[Stage, Any, Call], Awaitable[Any]], stage: Stage, request: type[Any]) -> Any:
-    return grpc.unary_unary_rpc_method_handler(
-        partial(answer, stage), request.FromString, lambda response: response.SerializeToString()
-    )
+    async def _answer(self, stage: Stage, context: HookContext, seconds: float | None) -> Answer:
+        return await self._calls.answer(stage, context, protocol=PROTOCOL, seconds=seconds)
 
 
 def _make_room(path: Path) -> None:

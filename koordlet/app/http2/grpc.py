@@ -59,6 +59,16 @@ def timeout_seconds(text: bytes) -> float | None:
     return int(text[:-1]) * _TIMEOUT_UNITS[text[-1]]
 
 
+def answer_head(stream: int) -> bytes:
+    """The HEADERS of an answer with a body."""
+    return head(len(_ANSWER), HEADERS, END_HEADERS, stream) + _ANSWER
+
+
+def answer_tail(stream: int) -> bytes:
+    """The HEADERS that end it: it went well."""
+    return head(len(_OK), HEADERS, END_STREAM | END_HEADERS, stream) + _OK
+
+
 def refusal(stream: int, code: int, text: str, *, begun: bool = False, table_size: int | None = None) -> bytes:
     """An answer of a status alone: one HEADERS frame that ends the stream and leaves the client's HPACK table as it is.
 
@@ -71,8 +81,7 @@ def refusal(stream: int, code: int, text: str, *, begun: bool = False, table_siz
     )
     block = b"" if table_size is None else _integer(table_size, 5, 0x20)
     if not begun:
-        block += b"\x88"  # :status 200, of the static table
-        block += b"\x0f\x10" + _text(b"application/grpc")  # content-type, likewise, with a value of ours
+        block += _ANSWER
     block += b"\x00" + _text(b"grpc-status") + _text(b"%d" % code)
     block += b"\x00" + _text(b"grpc-message") + _text(message)
     return head(len(block), HEADERS, END_STREAM | END_HEADERS, stream) + block
@@ -94,3 +103,8 @@ def _integer(value: int, bits: int, mark: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+_ANSWER = b"\x88" + b"\x0f\x10" + _text(b"application/grpc")
+""":status 200 and content-type, of the static table; nothing that the client's table keeps."""
+_OK = b"\x00" + _text(b"grpc-status") + _text(b"0")
