@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from tests.koordlet.process.conftest import free_port
+from tests.ports import free_port
 from tests.runtimes.daemons import Daemon
 
 ROOT = Path(__file__).resolve().parents[2]

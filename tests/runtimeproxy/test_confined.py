@@ -20,7 +20,7 @@ import pytest
 from control.ctl import runtimeproxyunits as units
 from control.standalone.kubelet.criclient import CriClient
 from koordlet.api.hooks import api_pb2, api_pb2_grpc
-from tests.koordlet.process.conftest import free_port
+from tests.ports import free_port
 from tests.runtimeproxy.confine import command
 from tests.runtimes.daemons import Containerd, Dockerd
 from tests.runtimes.pods import container_config, sandbox_config

@@ -24,6 +24,7 @@ from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.app.flags import read
 from koordlet.kube import ApiError, Client, Config, KubeError, PatchKind
 from koordlet.kube.credentials import Fixed
+from tests.ports import free_port
 
 _PLURALS = {"PriorityClass": "priorityclasses"}
 SERVICE = f"{KOORDINATOR_NAMESPACE}/koordinator-webhook-service"
@@ -124,14 +125,6 @@ class Cluster:
         """`spec` of a NodeMetric or NodeSLO."""
         found = await self.get(f"/apis/slo.koordinator.sh/v1alpha1/{kind}/{name}")
         return found and found["spec"]
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 async def install(client: Client, *, skip: tuple[str, ...] = ("deployment.yaml",)) -> None:

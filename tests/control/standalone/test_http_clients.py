@@ -143,7 +143,7 @@ async def test_sync_leader_election_over_a_lease(server: ApiServer) -> None:
     lock = LeaseLock("elect", "default", "me")
     lock.api_instance = kubernetes.client.CoordinationV1Api(client)
     config = electionconfig.Config(
-        lock, lease_duration=3, renew_deadline=2, retry_period=1, onstarted_leading=lead, onstopped_leading=give_up
+        lock, lease_duration=60, renew_deadline=50, retry_period=1, onstarted_leading=lead, onstopped_leading=give_up
     )
     election = leaderelection.LeaderElection(config)
 

@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -33,6 +32,7 @@ from koordlet.system.cgroup.tree import cgroup_id
 from koordlet.system.host import Host
 from koordlet.system.naming import CgroupDriver, KubeQOS, container_dir, pod_dir
 from koordlet.system.roots import Roots
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = 100
@@ -285,12 +285,6 @@ class View:
 
 
 # --- the process
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Koordlet:

@@ -8,6 +8,7 @@ import asyncio
 import re
 import struct
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +72,15 @@ class Connection:
 class Runtime:
     """Listens like a runtime; a plugin that registered and was configured is in `plugins`, newest last."""
 
-    def __init__(self, path: Path, *, config: str = "", registration: float = 5.0, silent: bool = False) -> None:
+    def __init__(self, path: Path, *, config: str = "", registration: float = 60.0, silent: bool = False) -> None:
         """`silent`: never answers; `registration`: seconds a plugin gets to register."""
         self.path, self.config, self._registration, self._silent = path, config, registration, silent
         self.plugins: list[Plugin] = []
         self.refused: list[str] = []
         self.connections = 0
         self._sessions: set[asyncio.Task[None]] = set()
+        self._writers: list[asyncio.StreamWriter] = []
+        self._ended = False
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Runtime:
@@ -87,12 +90,22 @@ class Runtime:
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
+        self._ended = True
         for session in self._sessions:
             session.cancel()
         await asyncio.gather(*self._sessions, return_exceptions=True)
+        for writer in self._writers:  # also of sessions that were ended before they began
+            writer.transport.abort()
+        for writer in self._writers:
+            with suppress(OSError):
+                await writer.wait_closed()
         await self._server.wait_closed()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._ended:
+            writer.close()
+            return
+        self._writers.append(writer)
         self.connections += 1
         session = asyncio.ensure_future(self._session(Plugin(self, reader, writer)))
         self._sessions.add(session)
@@ -178,7 +191,7 @@ class Plugin:
             raise Refusal("plugin does not handle split sync requests")
         await self.call("Synchronize", pb.SynchronizeRequest())
 
-    async def call(self, method: str, request: Any, seconds: float = 2.0, service: str = PLUGIN) -> bytes:
+    async def call(self, method: str, request: Any, seconds: float = 60.0, service: str = PLUGIN) -> bytes:
         """The response's payload; RuntimeError with the status of a refusal."""
         async with self._answers:  # one at a time: answers come in order then
             self._stream += 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -28,14 +27,9 @@ from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.app.flags import read
 from koordlet.kube import Client, Config, PatchKind
 from koordlet.kube.credentials import Fixed
+from tests.ports import free_port
 
 _PLURALS = {"PriorityClass": "priorityclasses", "ConfigMap": "configmaps"}
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 async def _until(check: Callable[[], Any | Awaitable[Any]], seconds: float = 120.0) -> Any:

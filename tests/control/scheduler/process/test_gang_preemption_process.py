@@ -28,7 +28,7 @@ async def test_a_gang_takes_the_place_of_others(world: Any, scheduler: Any, unti
     gang = {P + "name": "g", P + "min-available": "2"}
     for name in ("g1", "g2"):
         await world.pod(name, annotations=gang, priorityClassName="high")
-    placed = await until(lambda: world.bound("g1", "g2"), 60)
+    placed = await until(lambda: world.bound("g1", "g2"))
     assert (placed["g1"], placed["g2"]) == ("n2", "n2")
     assert sum(name.startswith("low") for name in placed) == 1
     assert sum(name.startswith("middle") for name in placed) == 3

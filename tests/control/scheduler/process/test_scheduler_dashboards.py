@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.ports import free_port
 from tests.scraping import Prometheus, queries
 
 pytestmark = pytest.mark.runtime
@@ -32,13 +33,13 @@ async def _churn(world: Any, number: int) -> None:
 
 
 async def test_every_query_has_data_and_every_rule_is_evaluated(
-    world: Any, scheduler: Any, until: Any, unused_tcp_port: int, tmp_path: Path
+    world: Any, scheduler: Any, until: Any, tmp_path: Path
 ) -> None:
     await world.node("n1", cpu="2")
     await world.node("n2", cpu="2")
     running = await scheduler()
     await world.pod("big", cpu="9")
-    prometheus = Prometheus("koord-scheduler", running.port, "/metrics", RULES, unused_tcp_port, tmp_path)
+    prometheus = Prometheus("koord-scheduler", running.port, "/metrics", RULES, free_port(), tmp_path)
     every = queries(DASHBOARD, VARIABLES)
     waiting, number = dict(every), 0
 
@@ -58,7 +59,7 @@ async def test_every_query_has_data_and_every_rule_is_evaluated(
 
     try:
         try:
-            await until(answered, 60)
+            await until(answered, 180)
         except TimeoutError:
             pass  # said below
         assert not waiting, "no data"
@@ -68,11 +69,11 @@ async def test_every_query_has_data_and_every_rule_is_evaluated(
             rules = [rule for group in (await ask("rules"))["groups"] for rule in group["rules"]]
             return rules if all(rule["health"] != "unknown" for rule in rules) else None
 
-        rules = await until(evaluated, 60)
+        rules = await until(evaluated, 180)
         assert {rule["name"]: rule.get("lastError") for rule in rules if rule["health"] != "ok"} == {}
         assert {rule["name"] for rule in rules} == named
         raised = [alert for alert in (await ask("alerts"))["alerts"] if alert["state"] == "firing"]
         assert raised == []
     finally:
         prometheus.process.terminate()
-        await asyncio.to_thread(prometheus.process.wait, 30)
+        await asyncio.to_thread(prometheus.process.wait, 120)

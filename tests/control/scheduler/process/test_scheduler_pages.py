@@ -13,7 +13,7 @@ import pytest
 from control.delegated import self_signed
 from control.scheduler.config.errors import ConfigurationError
 from koordlet.api.names import KOORDINATOR_NAMESPACE
-from tests.control.scheduler.process.conftest import free_port
+from tests.ports import free_port
 
 
 async def test_what_pods_request_and_what_checks_said(world: Any, scheduler: Any, until: Any) -> None:

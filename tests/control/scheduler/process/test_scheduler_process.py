@@ -176,7 +176,7 @@ async def test_a_replica_that_does_not_lead_waits_and_says_so(world: Any, schedu
 
 async def test_a_lost_lease_ends_the_process_with_status_1(world: Any, scheduler: Any, until: Any) -> None:
     running = await scheduler(
-        "--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=200ms"
+        "--leader-elect-lease-duration=8s", "--leader-elect-renew-deadline=6s", "--leader-elect-retry-period=200ms"
     )
     taken = {"spec": {"holderIdentity": "another", "leaseDurationSeconds": 3600}}
 

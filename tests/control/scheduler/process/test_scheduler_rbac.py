@@ -11,7 +11,7 @@ import yaml
 from control.scheduler import explanations, manifests
 from control.scheduler.config.shipped import configuration
 from koordlet.api.core import Node, PersistentVolumeClaim
-from tests.control.scheduler.process.conftest import free_port
+from tests.ports import free_port
 from tests.rights import Right, asked, granted
 
 USER = f"system:serviceaccount:koordinator-system:{manifests.ACCOUNT}"

@@ -1,0 +1,29 @@
+"""Ports for servers that are told theirs.
+
+The kernel gives out ephemeral ports, to clients as well: one that it gave for a moment may be somebody's before the
+server has it. Ports below those are taken by nobody who does not ask for just this one.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+
+FIRST, LAST = 20_000, 32_000
+"""Above what daemons have by convention, below what the kernel gives out (net.ipv4.ip_local_port_range)."""
+_given: set[int] = set()
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody has, and that this process gives once."""
+    while True:
+        port = random.SystemRandom().randrange(FIRST, LAST)
+        if port in _given:
+            continue
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        _given.add(port)
+        return port
