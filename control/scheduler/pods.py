@@ -26,6 +26,10 @@ DEFAULT_CPU_MILLI: Final = 100
 DEFAULT_MEMORY: Final = 200 << 20
 """What a container without a request counts as when nodes are scored, upstream's `schedutil` defaults."""
 
+LIMIT: Final = 1 << 53
+"""What a pod asks for counts as this at most (8 PiB of memory), and a node never has as much: the sum of a thousand
+pods, and a hundred times what a node has, still fit a column."""
+
 REPLICA_LABELS: Final = frozenset(
     (
         "statefulset.kubernetes.io/pod-name",
@@ -158,15 +162,17 @@ class Shapes:
 
 
 def amounts(resources: Mapping[str, Any]) -> dict[str, int]:
-    """Quantities as integers, rounded up: cpu in milli-cores, everything else in whole units (spec 05 §3.1)."""
-    return {name: q.milli_value() if name == "cpu" else q.value() for name, q in resources.items()}
+    """Quantities as integers, rounded up: cpu in milli-cores, everything else in whole units (spec 05 §3.1).
+
+    Within 0 and `LIMIT`: one absurd pod must not make a node look empty to others."""
+    return {name: min(max(q.milli_value() if name == "cpu" else q.value(), 0), LIMIT) for name, q in resources.items()}
 
 
 def shape_key(pod: Pod) -> bytes:
     """Equal for pods that share a shape."""
     spec, meta = pod.spec, pod.metadata
     owner = next(((ref.kind, ref.uid) for ref in meta.owner_references if ref.controller), ())
-    volumes = [v for v in spec.volumes if v.persistent_volume_claim or v.ephemeral or v.csi or v.host_path]
+    volumes = [v for v in spec.volumes if v.persistent_volume_claim or v.ephemeral or v.csi or v.host_path or v.is_disk]
     named = meta.name if any(v.ephemeral for v in volumes) else ""  # its claim is named after the pod
     return _encode(
         (

@@ -23,13 +23,12 @@ from typing import Final, Protocol
 import numpy as np
 
 from control.scheduler.columns import Column, IntArray, LabelColumns, Mask, RowArray, Rows
-from control.scheduler.pods import PodInfo, Shape, amounts
+from control.scheduler.pods import LIMIT, PodInfo, Shape, amounts
 from koordlet.api.core import Node
 from koordlet.api.core.selectors import Taint
 
 CPU, MEMORY, STORAGE, PODS = range(4)
 _FIXED: Final = ("cpu", "memory", "ephemeral-storage", "pods")
-_UNLIMITED: Final = np.iinfo(np.int64).max
 
 
 class PodListener(Protocol):
@@ -232,7 +231,7 @@ class NodeTable:
         columns = [(self.resource(name), amount) for name, amount in found.items()]
         self.allocatable[:, row] = 0
         for column, amount in columns:
-            self.allocatable[column, row] = min(amount, _UNLIMITED)
+            self.allocatable[column, row] = min(amount, LIMIT - 1)
 
     def _taints(self, taints: list[Taint]) -> int:
         key = tuple((taint.key, taint.value, taint.effect) for taint in taints)

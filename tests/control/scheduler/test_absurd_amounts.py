@@ -1,0 +1,122 @@
+"""Negative and absurd amounts of pods and nodes: whoever has them, others are placed as if they were not there.
+
+API servers refuse most of these; a scheduler must not depend on that, since one pod that is already on a node is
+enough to be counted in everybody's decisions.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from control.scheduler.cycle import Cycle
+from control.scheduler.failures import FitError
+from control.scheduler.plugins.registry import PLUGINS
+from control.scheduler.pods import LIMIT
+from control.scheduler.table import CPU, MEMORY
+from koordlet.api import wire
+from koordlet.api.core import Node, Pod
+from tests.control.scheduler.build import Cluster, node, pod
+from tests.control.scheduler.toys import cycle_of
+
+FILTERS = ("NodeUnschedulable", "NodeName", "TaintToleration", "NodeAffinity", "NodePorts", "NodeResourcesFit",
+           "PodTopologySpread", "InterPodAffinity")  # fmt: skip
+SCORES = ("TaintToleration", "NodeAffinity", "NodeResourcesFit", "PodTopologySpread", "InterPodAffinity",
+          "NodeResourcesBalancedAllocation", "ImageLocality")  # fmt: skip
+POINTS = {"preFilter": (*FILTERS, "NodeResourcesBalancedAllocation"), "filter": FILTERS, "score": SCORES}
+
+ABSURD = ("-1", "-4", "-1n", "1e30", "1e999", "9223372036854775807", "-9223372036854775808", "8Ei", "1n")
+
+
+def cycle(*nodes: Node) -> tuple[Cluster, Cycle]:
+    cluster = Cluster(*nodes)
+    return cluster, cycle_of(cluster, POINTS, PLUGINS)
+
+
+def asking(cpu: str | None, memory: str | None = None, **more: Any) -> Pod:
+    return pod(cpu=cpu, memory=memory, **more)
+
+
+def outcome(cycle: Cycle, cluster: Cluster, one: Pod) -> str:
+    """The node, or why there is none."""
+    try:
+        return cycle.place(cluster.info(one)).node
+    except FitError as failure:
+        return failure.text()
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"),
+    [
+        pytest.param(asking("-4"), "a", id="negative counts as nothing"),
+        pytest.param(asking("1n"), "a", id="a billionth of a core is a thousandth"),
+        pytest.param(asking("1e30"), "0/1 nodes are available: 1 Insufficient cpu.", id="more than there is"),
+        pytest.param(asking(None, "8Ei"), "0/1 nodes are available: 1 Insufficient memory.", id="2^63 bytes"),
+        pytest.param(
+            asking("9223372036854775807", "9223372036854775807"),
+            "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient memory.",
+            id="both",
+        ),
+        pytest.param(
+            asking(None, None, spec={"overhead": {"cpu": "-1"}}), "a", id="an overhead that gives something back"
+        ),
+        pytest.param(
+            asking(None, None, **{"example.com__gpu": "1"}), "0/1 nodes are available: 1 Insufficient example.com/gpu.",
+            id="what no node has",
+        ),
+    ],
+)  # fmt: skip
+def test_a_pod_is_placed_or_told(one: Pod, expected: str) -> None:
+    cluster, made = cycle(node("a"))
+    assert outcome(made, cluster, one) == expected
+
+
+@pytest.mark.parametrize("amount", ABSURD)
+def test_others_are_placed_beside_a_pod_that_is_there_already(amount: str) -> None:
+    cluster, made = cycle(node("a"), node("b"))
+    strange = cluster.put(asking(amount, amount, on="a"), asking(amount, amount, on="a"))
+    assert cluster.table.requested[CPU, 0] >= 0 <= cluster.table.requested[MEMORY, 0]
+    placed = [outcome(made, cluster, pod(cpu="2")) for _ in range(8)]
+    counts = (placed.count("a"), placed.count("b"))
+    full = amount.startswith(("1e", "9", "8"))  # nothing more fits beside them
+    assert counts in ((0, 4), (3, 4), (4, 4))
+    assert (counts[0] == 0) == full
+    for one in strange:
+        cluster.table.remove_pod(one)
+    assert cluster.table.requested[CPU, 0] == 2000 * counts[0]
+
+
+@pytest.mark.parametrize("amount", ABSURD)
+def test_nodes_that_claim_the_absurd_break_nobodys_cycle(amount: str) -> None:
+    cluster, made = cycle(node("a", cpu=amount, memory=amount), node("b"))
+    assert outcome(made, cluster, pod(cpu="2", spec={"nodeName": "b"})) == "b"
+    assert outcome(made, cluster, asking("1e30")).startswith("0/2 nodes are available: 2 Insufficient cpu")
+    endless = amount.startswith(("1e", "9", "8"))
+    assert (outcome(made, cluster, pod(cpu="2", spec={"nodeName": "a"})) == "a") == endless
+    assert int(cluster.table.allocatable[CPU, 0]) in range(LIMIT)
+
+
+def test_a_node_with_a_malformed_amount_is_no_node() -> None:
+    with pytest.raises(wire.WireError, match="not a quantity"):
+        node("a", cpu="lots")
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from((*ABSURD, "1", "500m")), st.sampled_from((*ABSURD, "1Gi"))), max_size=12))
+def test_sums_come_back_to_nothing_and_never_overflow(amounts: list[tuple[str, str]]) -> None:
+    cluster, made = cycle(node("a"), node("b", cpu="9223372036854775807", memory="8Ei"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # numpy warns of sums that overflow
+        infos = cluster.put(*(asking(cpu, memory, on="a") for cpu, memory in amounts))
+        assert (cluster.table.requested >= 0).all()
+        assert (
+            outcome(made, cluster, pod("sane", cpu="2", spec={"nodeSelector": {"kubernetes.io/hostname": "b"}})) == "b"
+        )
+        for one in infos:
+            cluster.table.remove_pod(one)
+    assert not cluster.table.requested[:, 0].any()
+    assert not cluster.table.nonzero[:, 0].any()
