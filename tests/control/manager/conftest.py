@@ -140,7 +140,7 @@ async def install(client: Client, *, skip: tuple[str, ...] = ("deployment.yaml",
 async def running_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     port, audit = free_port(), tmp_path / "audit.log"
     hosts = {SERVICE: f"127.0.0.1:{port}"}
-    async with ApiServer(tmp_path / "api", webhook_hosts=hosts, audit_log=audit) as server:
+    async with ApiServer(tmp_path / "api", port=free_port(), webhook_hosts=hosts, audit_log=audit) as server:
         config = Config.load(server.kubeconfig_path, qps=0)
         async with Client(config) as admin:
             await install(admin)

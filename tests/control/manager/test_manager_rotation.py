@@ -106,7 +106,12 @@ async def test_a_rotation_under_load_fails_no_admission(cluster: Any, manager: A
         new = await until(lambda: cluster.get(SECRET))
         assert (new["data"]["ca-cert.pem"] == ca) is (what == "the server's certificate")
         # Connections of before live on, so ask on a new one, trusting what the API server was told to trust.
-        (bundle,) = await bundles(cluster)
+
+        async def agreed() -> set[str] | None:
+            found = await bundles(cluster)
+            return found if len(found) == 1 else None
+
+        (bundle,) = await until(agreed)
         context = ssl.create_default_context(cadata=bundle)
         async with (
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session,

@@ -33,7 +33,7 @@ class Recorder:
 
 async def until(condition):
     """Give the loop turns until `condition` holds."""
-    for _ in range(2000):
+    for _ in range(12_000):
         if condition():
             return
         await asyncio.sleep(0.005)

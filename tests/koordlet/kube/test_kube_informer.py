@@ -482,7 +482,7 @@ def test_the_store_equals_the_server_after_any_history(new_fake, steps, page):
             for queue in fake.faults.values():
                 queue.clear()
             fake.end_watches("drop")  # a deaf stream would never catch up; everything else has to by itself
-            for _ in range(1000):
+            for _ in range(12_000):
                 if versions(informer) == truth(fake, NODES) and informer.synced.is_set():
                     break
                 await asyncio.sleep(0.005)
