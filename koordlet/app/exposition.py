@@ -23,10 +23,26 @@ from koordlet.app.turns import give_way
 
 _MEMO = 4096
 """Formatted values remembered within a page: most buckets of a family are equal."""
+_PLAIN = 1_000_000
+"""Whole numbers from here on are written with an exponent."""
 _LINES = 1024
 """Lines that exist at once as objects of their own."""
 _SLICE = 256
 """Lines between two turns of the loop where it is shared."""
+
+
+class _Written(dict[str, str]):
+    """One label as it is written, by value: most values of a family come again and again."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __missing__(self, value: str) -> str:
+        escaped = value
+        if "\\" in value or "\n" in value or '"' in value:
+            escaped = value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+        text = self[value] = f'{self._name}="{escaped}"'
+        return text
 
 
 class Table(Metric):
@@ -46,24 +62,26 @@ class Table(Metric):
 
     def lines(self, text_of: Callable[[float], str]) -> Iterator[str]:
         """Lines without their ends."""
-        order = sorted(range(len(self._labels)), key=self._labels.__getitem__)
+        written = [
+            (at, _Written(self._labels[at])) for at in sorted(range(len(self._labels)), key=self._labels.__getitem__)
+        ]
         name = f"{self.name}_total" if self.type == "counter" else self.name
         help_text = self.documentation.replace("\\", r"\\").replace("\n", r"\n")
         yield f"# HELP {name} {help_text}"
         yield f"# TYPE {name} {'untyped' if self.type == 'unknown' else self.type}"
         if self.type == "histogram":
-            yield from self._histogram(order, text_of)
+            yield from self._histogram(written, text_of)
             return
         for values, value in self._rows:
-            labels = ",".join(self._label(at, values) for at in order)
+            labels = ",".join([texts[values[at]] for at, texts in written])
             yield f"{name}{{{labels}}} {text_of(value)}" if labels else f"{name} {text_of(value)}"
 
-    def _histogram(self, order: Sequence[int], text_of: Callable[[float], str]) -> Iterator[str]:
-        before = [at for at in order if self._labels[at] < "le"]
-        after = [at for at in order if self._labels[at] > "le"]
+    def _histogram(self, written: Sequence[tuple[int, _Written]], text_of: Callable[[float], str]) -> Iterator[str]:
+        before = [one for one in written if self._labels[one[0]] < "le"]
+        after = [one for one in written if self._labels[one[0]] > "le"]
         for values, buckets, total in self._rows:
-            front = "".join(f"{self._label(at, values)}," for at in before)
-            back = "".join(f",{self._label(at, values)}" for at in after)
+            front = "".join([f"{texts[values[at]]}," for at, texts in before])
+            back = "".join([f",{texts[values[at]]}" for at, texts in after])
             start = f'{self.name}_bucket{{{front}le="'
             for bound, count in buckets:
                 yield f'{start}{bound}"{back}}} {text_of(count)}'
@@ -72,12 +90,6 @@ class Table(Metric):
             if float(buckets[0][0]) >= 0:
                 yield f"{self.name}_count{labels} {text_of(buckets[-1][1])}"
                 yield f"{self.name}_sum{labels} {text_of(total)}"
-
-    def _label(self, at: int, values: Sequence[str]) -> str:
-        value = values[at]
-        if "\\" in value or "\n" in value or '"' in value:
-            value = value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-        return f'{self._labels[at]}="{value}"'
 
 
 class _One:
@@ -97,6 +109,8 @@ def pieces(registries: Iterable[CollectorRegistry], size: int = _LINES) -> Itera
     def text_of(value: float) -> str:
         text = memo.get(value)
         if text is None:
+            if type(value) is int and 0 <= value < _PLAIN:
+                return f"{value}.0"
             text = str(floatToGoString(value))  # type: ignore[no-untyped-call]
             if len(memo) < _MEMO and value:  # 0.0 and -0.0 are one key
                 memo[value] = text

@@ -144,7 +144,7 @@ class MetricsAdvisor:
         if span is not None:
             old, new, seconds = span
             self.latencies = by_subject(
-                diff(old, new, matrix=False), seconds, self.index.owner, self._subjects_of(new.keys)
+                diff(old, new, matrix=False), seconds, self.index.owner, self.subjects_of(new.keys)
             )
             self._commit("latency", lambda: latency_batch(now, self.latencies))
         parts = ANCHORS if now - self._asked < ATTENTION else 1
@@ -153,7 +153,7 @@ class MetricsAdvisor:
         if charges is not None:
             self._culprits.push(charges)
 
-    def _subjects_of(self, keys: Ints) -> tuple[list[Subject], Ints]:
+    def subjects_of(self, keys: Ints) -> tuple[list[Subject], Ints]:
         """`group`, made anew only when keys or their owners changed."""
         known = self._grouped
         if known is None or known[0] != self.index.walks or not np.array_equal(known[1], keys):

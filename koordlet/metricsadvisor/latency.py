@@ -147,15 +147,22 @@ class Pairs:
         """`of` of everything charged so far, of one victim in any order: tens of thousands of entries between a few
         hundred slots, which are counted into a table of victims by culprits instead of being sorted."""
         used = np.flatnonzero(charges.slot_keys)
-        victim_of, culprit_of = (np.full(len(charges.slot_keys), -1, dtype=np.int64) for _ in range(2))
-        names, victim_of[used] = _victims(charges.slot_keys[used], owner, only)
-        owners, culprit_of[used] = _runners(charges.slot_keys[used], owner)
-        victim, culprit = (of[slot] for of, slot in zip((victim_of, culprit_of), charges.slots(), strict=True))
-        taken = (victim >= 0) & (culprit >= 0) & (charges.wait_ns > 0)
-        codes, size = victim[taken] * len(owners) + culprit[taken], len(names) * len(owners)
-        ns, count = (sum_by(codes, column[taken], size) for column in (charges.wait_ns, charges.count))
-        there = np.flatnonzero(ns)
+        names, victim = _victims(charges.slot_keys[used], owner, only)
+        owners, culprit = _runners(charges.slot_keys[used], owner)
         width = max(len(owners), 1)
+        size = len(names) * width
+        nowhere = -size - width
+        # By slot + 1, as it is in an entry's key: where a victim's pairs begin, and a culprit's place among them. What
+        # is neither makes a code below zero.
+        begins, places = (np.full(len(charges.slot_keys) + 1, nowhere, dtype=np.int64) for _ in range(2))
+        begins[used + 1], places[used + 1] = np.where(victim >= 0, victim * width, nowhere), culprit
+        codes = begins[charges.key >> 16] + places[charges.key & 0xFFFF]
+        taken = (codes >= 0) & (charges.wait_ns > 0)
+        ns, count = charges.wait_ns, charges.count
+        if not taken.all():
+            codes, ns, count = codes[taken], ns[taken], count[taken]
+        ns, count = (sum_by(codes, column, size) for column in (ns, count))
+        there = np.flatnonzero(ns)
         return cls(names, owners, there // width, there % width, ns[there], count[there])
 
     def of_victims(self) -> Iterator[tuple[str, slice]]:

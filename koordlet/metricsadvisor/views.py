@@ -12,10 +12,10 @@ from koordlet.api.top import Culprit, FeatureState, Pressure, SchedLatency, Top,
 from koordlet.metriccache import MetricCache
 from koordlet.metrics import Registries
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
-from koordlet.metricsadvisor.counters import CulpritCounters, SteadySums
-from koordlet.metricsadvisor.latency import Blame, Pairs, blame
+from koordlet.metricsadvisor.counters import CulpritCounters, SteadyTable
+from koordlet.metricsadvisor.latency import Blame, Pairs, blame, sum_rows
 from koordlet.metricsadvisor.pressure import DEGREES, PRECISIONS, WIRE
-from koordlet.metricsadvisor.readings import Floats
+from koordlet.probes.mapped import Ints
 from koordlet.probes.openprobes import ProbeSet
 from koordlet.probes.snapshot import BOUNDS_NS
 from koordlet.statesinformer.cgroupindex import Owner
@@ -60,7 +60,7 @@ class Views:
     ) -> None:
         self._verdicts = verdicts
         self._advisor, self._cache, self._probes, self._facts = advisor, cache, probes, facts
-        self._sums: dict[str, SteadySums] = {}
+        self._sums: dict[str, SteadyTable] = {}
         self._culprit_counters = CulpritCounters(CULPRITS_EXPORTED)
         view = registries.view
         view("node_used_cpu_cores", lambda: self._node("cores"))
@@ -143,34 +143,34 @@ class Views:
                             full = "true" if supported[row] == 1 else "false"
                             yield (*labels(subject), wire, precision, degree, full), float(column[row])
 
-    def _by_subject(self, column: str) -> list[tuple[Subject, Floats]]:
-        """A column of the cumulative snapshot, summed by container, that never runs back."""
+    def _by_subject(self, column: str) -> tuple[list[Subject], Ints]:
+        """A column of the cumulative snapshot, a row a container, that never runs back."""
         snapshot = self._advisor.latency_window.latest
         if snapshot is None:
-            return []
-        subjects: dict[str, Subject] = {}
-        sums: dict[str, Floats] = {}
-        for key, value in zip(snapshot.keys.tolist(), getattr(snapshot, column), strict=True):
-            subject = self._advisor.index.owner(key).subject if key > 0 else None
-            if subject is not None and subject.kind is not SubjectKind.POD:
-                subjects[subject.key] = subject
-                sums[subject.key] = sums.get(subject.key, 0) + value
-        steady = self._sums.setdefault(column, SteadySums()).update(sums)
-        return [(subject, steady[key]) for key, subject in subjects.items()]
+            return [], np.zeros(0, dtype=np.int64)
+        subjects, rows = self._advisor.subjects_of(snapshot.keys)
+        sums = sum_rows(getattr(snapshot, column), rows, len(subjects))
+        shown = [row for row, subject in enumerate(subjects) if subject.kind is not SubjectKind.POD]
+        subjects = [subjects[row] for row in shown]
+        steady = self._sums.setdefault(column, SteadyTable())
+        return subjects, steady.update([subject.key for subject in subjects], sums[shown])
 
     def _latency_histograms(self) -> Iterator[tuple[tuple[str, ...], list[tuple[str, float]], float]]:
+        """Those who never waited in one way have no histogram of it."""
         for reason, hist, total in (
             ("wakeup", "wakeup_hist", "wakeup_sum_ns"),
             ("preempted", "preempt_hist", "preempt_sum_ns"),
         ):
-            sums = {subject.key: float(value) for subject, value in self._by_subject(total)}
-            for subject, counts in self._by_subject(hist):
-                cumulative = np.cumsum(counts).tolist()
-                buckets = list(zip(BUCKET_BOUNDS, cumulative, strict=True))
-                yield (*container_labels(subject), subject.qos, reason), buckets, sums[subject.key] / 1e9
+            subjects, counts = self._by_subject(hist)
+            sums = self._by_subject(total)[1].tolist()
+            for subject, cumulative, ns in zip(subjects, np.cumsum(counts, axis=-1).tolist(), sums, strict=True):
+                if cumulative[-1]:
+                    buckets = list(zip(BUCKET_BOUNDS, cumulative, strict=True))
+                    yield (*container_labels(subject), subject.qos, reason), buckets, ns / 1e9
 
     def _latency_sums(self, column: str) -> list[Row]:
-        return [((*container_labels(s), s.qos), float(value) / 1e9) for s, value in self._by_subject(column)]
+        subjects, sums = self._by_subject(column)
+        return [((*container_labels(s), s.qos), ns / 1e9) for s, ns in zip(subjects, sums.tolist(), strict=True)]
 
     def _culprits(self) -> Iterator[Row]:
         charges = self._advisor.charges()

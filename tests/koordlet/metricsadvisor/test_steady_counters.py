@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.metricsadvisor.counters import CulpritCounters, SteadySums
+from koordlet.metricsadvisor.counters import CulpritCounters, SteadySums, SteadyTable
 from koordlet.metricsadvisor.latency import Pairs
 from koordlet.statesinformer.cgroupindex import Owner
 
@@ -41,6 +41,22 @@ def test_a_subject_that_went_begins_anew():
     sums.update({"web": np.array(5.0)})
     assert sums.update({}) == {}
     assert sums.update({"web": np.array(1.0)})["web"] == 1
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.sampled_from("abcde"), st.lists(st.integers(0, 2**60), min_size=3, max_size=3)), max_size=6
+    )
+)
+def test_a_table_is_steady_as_its_rows_are(scrapes: list[dict[str, list[int]]]) -> None:
+    """Whoever comes, goes or stands elsewhere in the table: the same counters, of histograms and of numbers."""
+    sums, table, numbers = SteadySums(), SteadyTable(), SteadyTable()
+    for scrape in scrapes:
+        keys = list(scrape)
+        now = np.array(list(scrape.values()), dtype=np.int64).reshape(len(keys), 3)
+        one_by_one = sums.update(dict(zip(keys, now, strict=True)))
+        assert table.update(keys, now).tolist() == [one_by_one[key].tolist() for key in keys]
+        assert numbers.update(keys, now[:, 1]).tolist() == [int(one_by_one[key][1]) for key in keys]
 
 
 def test_the_longest_have_places_and_keep_them():
