@@ -1,4 +1,5 @@
-"""One cluster for the tests of a module: the one that KUBECONFIG names, else one that `koordctl up` starts here.
+"""One cluster for the tests of a module: the one that KUBECONFIG names, else one that `koordctl up` starts here, with
+pods in containerd behind the runtime proxy.
 
 Nothing in this folder may know what kind it is; only this file does. Against a foreign cluster the tests make one
 namespace and remove it; CRDs are applied and stay. E2E_IMAGE names an image with a shell (default busybox).
@@ -10,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -60,41 +62,49 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")  # gone again before the demo brings up a node of its own
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster() -> Iterator[Cluster]:
     """The cluster, with our CRDs and a namespace."""
     given = os.environ.get("KUBECONFIG")
-    state = tmp_path_factory.mktemp("e2e") / "state"
     if given:
         found = Cluster(Path(given))
-    else:
-        koordctl = [str(BIN / "koordctl")]
-        ports = [
-            "--port=0",
-            "--kubelet-port=0",
-            "--koordlet-port=0",
-            "--manager-port=0",
-            "--webhook-port=0",
-            "--scheduler-port=0",
-            "--runtimeproxy-port=0",
-            "--runtime=process",
-            f"--bpf-pin-dir=/sys/fs/bpf/koord-e2e-{os.getpid()}",
-        ]
-        up = [*koordctl, "up", f"--state-dir={state}", "--report-interval=30", "--aggregate-duration=60", *ports]
-        done = subprocess.run(up, capture_output=True, text=True, timeout=180, check=False)
-        assert done.returncode == 0, f"koordctl up: {done.stdout}{done.stderr}"
-        found = Cluster(state / "apiserver/admin.kubeconfig")
-    try:
-        found.run("apply", "--server-side", "--force-conflicts", "-k", str(ROOT / "deploy/crds"))
-        found.run("create", "namespace", found.namespace)
-        yield found
-    finally:
-        if given:
+        try:
+            prepare(found)
+            yield found
+        finally:
             found.run("delete", "namespace", found.namespace, "--wait=false", ok=False)
-        else:
-            down = subprocess.run(
-                [*koordctl, "down", f"--state-dir={state}", "--purge"], capture_output=True, text=True, check=False
-            )
+        return
+    with tempfile.TemporaryDirectory(prefix="koorde2e-") as folder:  # a short path: containerd's sockets are below it
+        state = Path(folder) / "state"
+        found = Cluster(state / "apiserver/admin.kubeconfig")
+        try:
+            up(state)
+            prepare(found)
+            runtimes = {one["status"]["nodeInfo"]["containerRuntimeVersion"] for one in found.get("nodes")["items"]}
+            assert all(one.startswith("containerd://") for one in runtimes), runtimes
+            yield found
+        finally:
+            down = koordctl("down", f"--state-dir={state}", "--purge")
             assert down.returncode == 0, f"koordctl down left something: {down.stdout}{down.stderr}"
+
+
+def koordctl(*args: str) -> subprocess.CompletedProcess[str]:
+    """A machine that stands still now and then takes minutes; nothing else takes that long."""
+    return subprocess.run([str(BIN / "koordctl"), *args], capture_output=True, text=True, timeout=300, check=False)
+
+
+def up(state: Path) -> None:
+    """A node whose pods are containers."""
+    ports = ("", "kubelet-", "koordlet-", "manager-", "webhook-", "scheduler-", "runtimeproxy-")
+    done = koordctl(
+        "up", f"--state-dir={state}", "--report-interval=30", "--aggregate-duration=60", "--runtime=containerd",
+        f"--bpf-pin-dir=/sys/fs/bpf/koord-e2e-{os.getpid()}", *(f"--{name}port=0" for name in ports),
+    )  # fmt: skip
+    assert done.returncode == 0, f"koordctl up: {done.stdout}{done.stderr}"
+
+
+def prepare(found: Cluster) -> None:
+    found.run("apply", "--server-side", "--force-conflicts", "-k", str(ROOT / "deploy/crds"))
+    found.run("create", "namespace", found.namespace)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from kubernetes import client, config, watch
 from koordlet.api.registry import CUSTOM
 from tests.e2e.conftest import Cluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.kernel, pytest.mark.kubectl]
+pytestmark = [pytest.mark.e2e, pytest.mark.kernel, pytest.mark.kubectl, pytest.mark.runtime]
 Eventually = Callable[..., Any]
 
 
@@ -98,7 +98,7 @@ def test_custom_resources_live_a_whole_life(cluster: Cluster, kind: str):
         cluster.run("apply", "--server-side", "-f", "-", text=json.dumps(body))
         assert name in cluster.run("get", what, "-o", "name").stdout
     finally:
-        cluster.run("delete", what, name, "--ignore-not-found", "--wait", "--timeout=60s")
+        cluster.run("delete", what, name, "--ignore-not-found", "--wait", "--timeout=120s")
 
 
 BAD = {
@@ -120,14 +120,17 @@ def test_schema_errors_name_the_field(cluster: Cluster, kind: str, body: dict[st
 
 def test_a_pod_runs_logs_and_leaves_gracefully(cluster: Cluster, eventually: Eventually):
     cluster.apply(pod(cluster, "hello", "echo hello from $HOSTNAME; exec sleep 600"))
-    cluster.run("wait", "--for=condition=Ready", "pod/hello", "--timeout=90s")
+    cluster.run("wait", "--for=condition=Ready", "pod/hello", "--timeout=150s")
     eventually(lambda: "hello from hello" in cluster.run("logs", "hello").stdout)  # Ready is before its first word
+    runtime = cluster.get("node", node(cluster))["status"]["nodeInfo"]["containerRuntimeVersion"].partition("://")[0]
+    (status,) = cluster.get("pod", "hello")["status"]["containerStatuses"]
+    assert status["containerID"].startswith(f"{runtime}://")
     assert "QoS Class:" in cluster.run("describe", "pod", "hello").stdout
     eventually(lambda: "Started container main" in cluster.run("describe", "pod", "hello").stdout)
     watching = cluster.start("get", "pods", "-w", "--no-headers", "--request-timeout=120s")
     assert watching.stdout is not None
     assert "hello" in watching.stdout.readline(), "it has the list, and watches from there"
-    cluster.run("delete", "pod", "hello", "--wait", "--timeout=60s")
+    cluster.run("delete", "pod", "hello", "--wait", "--timeout=120s")
     assert any("Terminating" in line for line in watching.stdout)
     watching.terminate()
     watching.communicate()
@@ -138,14 +141,14 @@ def test_a_job_like_pod_succeeds_and_a_failing_one_restarts(cluster: Cluster, ev
         pod(cluster, "once", "exit 0", restartPolicy="Never"),
         pod(cluster, "again", "exit 3", restartPolicy="OnFailure"),
     )
-    cluster.run("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/once", "--timeout=90s")
+    cluster.run("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/once", "--timeout=150s")
 
     def restarted() -> bool:
         statuses = cluster.get("pod", "again")["status"].get("containerStatuses", [])
         return bool(statuses) and statuses[0]["restartCount"] >= 1
 
-    eventually(restarted)
-    cluster.run("delete", "pod", "once", "again", "--wait", "--timeout=60s")
+    eventually(restarted, 120)
+    cluster.run("delete", "pod", "once", "again", "--wait", "--timeout=120s")
 
 
 def test_scale_conflicts_and_server_side_apply(cluster: Cluster):
@@ -165,7 +168,7 @@ def test_scale_conflicts_and_server_side_apply(cluster: Cluster):
     assert ".spec.replicas" in refused.stderr
     cluster.run("apply", "--server-side", "--force-conflicts", "-f", "-", text=json.dumps(ours))
     assert cluster.get("deployment", "web")["spec"]["replicas"] == 5
-    cluster.run("delete", "deployment", "web", "--wait", "--timeout=60s")
+    cluster.run("delete", "deployment", "web", "--wait", "--timeout=120s")
 
 
 def test_rights_can_be_asked(cluster: Cluster):
@@ -223,8 +226,9 @@ def test_a_victim_is_told_of_its_neighbour(cluster: Cluster, eventually: Eventua
     victim["spec"]["priorityClassName"] = "koord-prod"
     burners = [pod(cluster, f"burner-{i}", f"exec taskset -c 0 sh -c '{BURN}'") for i in range(2)]
     cluster.apply(victim, *burners)
+    all_three = ("pods", "-l", "app in (victim,burner-0,burner-1)")
     try:
-        cluster.run("wait", "--for=condition=Ready", "pods", "-l", "app in (victim,burner-0,burner-1)", "--timeout=90s")
+        cluster.run("wait", "--for=condition=Ready", *all_three, "--timeout=150s")
         selector = "--field-selector=involvedObject.name=victim,reason=InterferenceDetected"
         event = eventually(lambda: cluster.get("events", selector)["items"], 120)[0]
         assert event["type"] == "Warning"
@@ -242,7 +246,7 @@ def test_a_victim_is_told_of_its_neighbour(cluster: Cluster, eventually: Eventua
         assert {"container", "resource", "cause", "state", "culprit", "confidence"} <= set(said[0])
         assert set(summary) == {"interfered", "selfInflicted", "worstCulprits"}
     finally:
-        cluster.run("delete", "pods", "victim", "burner-0", "burner-1", "--ignore-not-found", "--wait", "--timeout=60s")
+        cluster.run("delete", *all_three, "--wait", "--timeout=120s")
 
 
 def test_a_profile_makes_pods_best_effort_and_wrong_ones_are_refused(cluster: Cluster, eventually: Eventually):

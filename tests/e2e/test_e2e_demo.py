@@ -1,16 +1,19 @@
-"""`make demo ONCE=1` ends with 0: every step showed what it should, and nothing is left behind."""
+"""`make demo ONCE=1` with pods in containerd ends with 0: every step showed what it should, and nothing is left."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = [pytest.mark.e2e, pytest.mark.kernel, pytest.mark.kubectl]
+pytestmark = [pytest.mark.e2e, pytest.mark.kernel, pytest.mark.kubectl, pytest.mark.runtime]
 
 
 def cgroup_dirs() -> set[str]:
@@ -19,18 +22,40 @@ def cgroup_dirs() -> set[str]:
     }
 
 
-def test_the_demo_shows_what_it_should_and_leaves_nothing(tmp_path: Path):
-    mounts, pins = Path("/proc/self/mounts").read_text(), set(Path("/sys/fs/bpf").iterdir())
+def mounts() -> set[str]:
+    """Without those of runtimes of other tests."""
+    return {line for line in Path("/proc/self/mounts").read_text().splitlines() if "/tmp/koord-" not in line}
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines that name it; of what ended meanwhile none."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [line for line in found if str(folder) in line]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: containerd's sockets are below it."""
+    with tempfile.TemporaryDirectory(prefix="koorddemo-") as made:
+        yield Path(made) / "demo"
+
+
+def test_the_demo_shows_what_it_should_and_leaves_nothing(folder: Path):
+    mounted, pins = mounts(), set(Path("/sys/fs/bpf").iterdir())
     before = cgroup_dirs()
     environment = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
-    folder = tmp_path / "demo"
     done = subprocess.run(
-        [sys.executable, "-m", "control.ctl.demo", "--once", "--runtime=process", "--dir", str(folder)],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400, check=False,
+        [sys.executable, "-m", "control.ctl.demo", "--once", "--runtime=containerd", "--dir", str(folder)],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     said = f"{done.stdout}\n{done.stderr}"
     assert done.returncode == 0, said
     for shown in (
+        "pods are containers of a containerd of their own, through koord-runtime-proxy",
+        "containerd://",
         "kubectl get nodemetric",
         "koordctl top --once",
         "koordctl explain pod web",
@@ -43,6 +68,7 @@ def test_the_demo_shows_what_it_should_and_leaves_nothing(tmp_path: Path):
     ):
         assert shown in said, said
     assert not folder.exists()
+    assert processes_of(folder) == []
     assert cgroup_dirs() == before
-    assert Path("/proc/self/mounts").read_text() == mounts
+    assert mounts() == mounted
     assert set(Path("/sys/fs/bpf").iterdir()) == pins

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from control.ctl import text
 from control.ctl.demo.kernelfiles import Use
 from control.ctl.explain import active, headline
-from control.ctl.toptable import culprit_name, worst
+from control.ctl.toptable import culprit_name, is_self, worst
 from koordlet.api.interference import PodExplained
 from koordlet.api.nodemetric import ResourceMap
 from koordlet.api.top import Top, TopRow
@@ -18,6 +18,8 @@ CPU_FLOOR = 0.005
 """Cores: below this a difference is rounding (NodeMetric counts whole milli-cores)."""
 MEMORY_FLOOR = float(1 << 20)
 """Bytes: a few pages more or less of a small process say nothing."""
+STRANGERS = 0.5
+"""Cores that work outside Kubernetes uses: above it that may well be the worst culprit, and koordlet must say so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,16 @@ def find(top: Top, pod: str) -> TopRow | None:
     return next((row for row in top.rows if row.kind == "container" and row.pod == pod), None)
 
 
-def culprit_named(top: Top, victim: str, culprits: Iterable[str]) -> Verdict:
-    """Is one of the pods `culprits` the worst culprit of the victim's waiting?"""
+def strangers(top: Top) -> bool:
+    """Does other work use this machine so much that it hides the demo's pods?"""
+    return (top.system_cpu or 0) > STRANGERS
+
+
+def culprit_named(top: Top, victim: str, culprits: Iterable[str], *, shared: bool = False) -> Verdict:
+    """Is one of the pods `culprits` the worst culprit of the victim's waiting?
+
+    With `shared` it is enough on a machine with `strangers` that of all pods it is the worst.
+    """
     row = find(top, victim)
     if row is None:
         return Verdict(False, f"koordlet does not show pod {victim} (yet)")
@@ -73,8 +83,13 @@ def culprit_named(top: Top, victim: str, culprits: Iterable[str]) -> Verdict:
         return Verdict(False, f"no culprit of {victim}'s waiting is known{f' ({down[0]})' if down else ''}")
     named = f"{victim} waits {text.percent(row.sched.wait)} % of the time, p99 {text.seconds(row.sched.p99)}; "
     named += f"worst culprit {culprit_name(row, found)} with {text.percent(found.share)} %"
-    ok = found.kind == "container" and found.pod in set(culprits)
-    return Verdict(ok, named if ok else named + _busy(top))
+    wanted = set(culprits)
+    if found.kind == "container" and found.pod in wanted:
+        return Verdict(True, named)
+    pods = [one for one in row.sched.culprits if one.kind == "container" and not is_self(row, one)]
+    ok = shared and strangers(top) and found.kind != "container" and bool(pods) and pods[0].pod in wanted
+    of_pods = f", of pods {culprit_name(row, pods[0])} with {text.percent(pods[0].share)} %" if ok else ""
+    return Verdict(ok, named + of_pods + _busy(top))
 
 
 def _busy(top: Top) -> str:
@@ -82,8 +97,11 @@ def _busy(top: Top) -> str:
     return f" (other work on this machine uses {text.cores(top.system_cpu)})" if (top.system_cpu or 0) > 0.2 else ""
 
 
-def throttling_told_apart(top: Top, pod: str) -> Verdict:
-    """Does the pod wait for its own quota, and is that not blamed on others?"""
+def throttling_told_apart(top: Top, pod: str, *, shared: bool = False) -> Verdict:
+    """Does the pod wait for its own quota, and is that not blamed on others?
+
+    With `shared` it may wait longer because of others on a machine with `strangers`, and so use its quota up less.
+    """
     row = find(top, pod)
     if row is None or row.sched is None or row.throttled is None:
         return Verdict(False, f"koordlet shows no throttling figures of pod {pod} (yet)")
@@ -91,19 +109,22 @@ def throttling_told_apart(top: Top, pod: str) -> Verdict:
         f"{pod} is throttled in {text.percent(row.throttled)} % of its periods: each second it waits "
         f"{text.seconds(row.sched.throttled)} for its own quota and {text.seconds(row.sched.wait)} because of others"
     )
-    ok = row.throttled > 0.5 and row.sched.throttled > row.sched.wait
-    return Verdict(ok, said if ok else said + _busy(top))
+    if row.throttled > 0.5 and row.sched.throttled > row.sched.wait:
+        return Verdict(True, said)
+    return Verdict(shared and strangers(top) and row.throttled > 0 and row.sched.throttled > 0, said + _busy(top))
 
 
-def interference_explained(said: PodExplained, culprits: Iterable[str]) -> Verdict:
-    """Does koordlet say that a neighbour hurts the pod, and that one of the pods `culprits` is the worst?"""
+def interference_explained(said: PodExplained, culprits: Iterable[str], *, shared: bool = False) -> Verdict:
+    """Does koordlet say that a neighbour hurts the pod, and that one of the pods `culprits` is the worst?
+
+    With `shared` (there are `strangers`) it is enough that it is the worst of all pods.
+    """
     found = active(said, "neighbour")
     if not found:
         return Verdict(False, f"koordlet says of {said.pod}: {headline(said)}")
     _, verdict = found[0]
-    worst = verdict.culprits[0] if verdict.culprits else None
-    named = worst is not None and worst.pod in set(culprits)
-    return Verdict(named, f"{said.pod}: {headline(said)}")
+    blamed = [one for one in verdict.culprits if one.kind == "container" or not shared]
+    return Verdict(bool(blamed) and blamed[0].pod in set(culprits), f"{said.pod}: {headline(said)}")
 
 
 def own_doing_explained(said: PodExplained) -> Verdict:

@@ -153,10 +153,10 @@ class Scenario:
         self._title("Who waits for the CPU, and because of whom")
         url = self.settings.koordlet_url
 
-        def verdicts(top: Top) -> list[Verdict]:
+        def verdicts(top: Top, *, shared: bool = False) -> list[Verdict]:
             return [
-                judge.culprit_named(top, workload.VICTIM, workload.BATCH),
-                judge.throttling_told_apart(top, workload.METER),
+                judge.culprit_named(top, workload.VICTIM, workload.BATCH, shared=shared),
+                judge.throttling_told_apart(top, workload.METER, shared=shared),
             ]
 
         with self.progress.step("a window of latency figures") as step:
@@ -165,7 +165,7 @@ class Scenario:
         self.progress.say(f"$ koordctl top --once -n {workload.NAMESPACE} --koordlet-url={url}")
         print_picture(top, self.progress.console, namespace=workload.NAMESPACE)
         self.progress.say()
-        for verdict in verdicts(top):
+        for verdict in verdicts(top, shared=True):
             self._judge(verdict)
 
     def _until(self, url: str, good: Callable[[Top], bool], note: Callable[[str], None]) -> Top:
@@ -212,28 +212,33 @@ class Scenario:
         self._title("What hurts web, and what to do about it")
         url = self.settings.koordlet_url
 
-        def explained() -> tuple[PodExplained, list[Verdict]]:
+        def explained() -> tuple[PodExplained, PodExplained]:
             web, meter = (
                 asyncio.run(fetch_explanation(url, workload.NAMESPACE, pod))
                 for pod in (workload.VICTIM, workload.METER)
             )
-            return web, [judge.interference_explained(web, workload.BATCH), judge.own_doing_explained(meter)]
+            return web, meter
 
+        def verdicts(shared: bool) -> list[Verdict]:
+            return [judge.interference_explained(web, workload.BATCH, shared=shared), judge.own_doing_explained(meter)]
+
+        shared = False
         deadline = time.monotonic() + TOP_SECONDS
         while True:
             try:
-                said, verdicts = explained()
+                web, meter = explained()
+                shared = shared or judge.strangers(asyncio.run(fetch_top(url)))
             except KoordletUnreachable:
                 if time.monotonic() > deadline:
                     raise
             else:
-                if all(verdict.ok for verdict in verdicts) or time.monotonic() > deadline:
+                if all(verdict.ok for verdict in verdicts(shared=False)) or time.monotonic() > deadline:
                     break
             time.sleep(1.0)
         self.progress.say(f"$ koordctl explain pod {workload.VICTIM} -n {workload.NAMESPACE} --koordlet-url={url}")
-        print_explanation(said, self.progress.console)
+        print_explanation(web, self.progress.console)
         self.progress.say()
-        for verdict in verdicts:
+        for verdict in verdicts(shared):
             self._judge(verdict)
 
     def show_colocation(self) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from control.ctl.demo import judge
 from control.ctl.demo.kernelfiles import Use
+from koordlet.api.interference import Blamed, ContainerExplained, PodExplained, VerdictSaid
 from koordlet.api.nodemetric import ResourceMap
 from koordlet.api.quantity import BINARY_SI, Quantity
 from koordlet.api.top import Culprit, FeatureState, SchedLatency, Top, TopRow
@@ -58,6 +59,8 @@ def picture(*culprits: Culprit, throttled: float = 0.0, wait: float = 0.3, quota
 
 
 BATCH = Culprit(kind="container", namespace="demo", pod="batch-0", name="burn", share=0.9)
+OTHER = Culprit(kind="container", namespace="demo", pod="api", name="serve", share=0.9)
+SELF = Culprit(kind="container", namespace="demo", pod="web", name="serve", share=0.9)
 ROOT = Culprit(kind="root", name="/", share=0.9)
 
 
@@ -67,6 +70,49 @@ def test_the_batch_pod_must_be_the_first_culprit() -> None:
     bad = judge.culprit_named(picture(ROOT, BATCH), "web", ["batch-0"])
     assert not bad.ok
     assert bad.text.endswith("worst culprit (root tasks) with 90 % (other work on this machine uses 1500m)")
+
+
+@pytest.mark.parametrize(
+    ("culprits", "system_cpu", "said"),
+    [
+        ((ROOT, OTHER, BATCH), 1.5, None),
+        ((ROOT, BATCH, OTHER), 0.3, None),
+        ((OTHER, BATCH), 1.5, None),
+        ((ROOT,), 1.5, None),
+        ((ROOT, SELF, BATCH), 1.5, "worst culprit (root tasks) with 90 %, of pods batch-0/burn with 90 % (other work"),
+    ],
+    ids=["another pod is worse", "no strangers", "a pod is worst", "strangers only", "the worst of all pods"],
+)
+def test_on_a_shared_machine_the_worst_of_all_pods_will_do(
+    culprits: tuple[Culprit, ...], system_cpu: float, said: str | None
+) -> None:
+    top = picture(*culprits)
+    top.system_cpu = system_cpu
+    verdict = judge.culprit_named(top, "web", ["batch-0"], shared=True)
+    assert verdict.ok is (said is not None)
+    assert (said or "") in verdict.text
+    assert not judge.culprit_named(top, "web", ["batch-0"]).ok
+
+
+def explained(*blamed: Blamed, cause: str = "neighbour") -> PodExplained:
+    verdict = VerdictSaid(state="interfered", cause=cause, resource="cpu", culprits=list(blamed))
+    return PodExplained(enabled=True, judged=True, pod="web", containers=[ContainerExplained(verdicts=[verdict])])
+
+
+@pytest.mark.parametrize(
+    ("said", "strict", "shared"),
+    [
+        (explained(Blamed(kind="container", pod="batch-0"), Blamed(kind="root")), True, True),
+        (explained(Blamed(kind="root"), Blamed(kind="container", pod="batch-0")), False, True),
+        (explained(Blamed(kind="root"), Blamed(kind="container", pod="api")), False, False),
+        (explained(Blamed(kind="root")), False, False),
+        (explained(Blamed(kind="container", pod="batch-0"), cause="self"), False, False),
+    ],
+    ids=["named first", "after strangers", "another pod", "strangers only", "its own doing"],
+)
+def test_interference_is_explained(said: PodExplained, strict: bool, shared: bool) -> None:
+    verdicts = [judge.interference_explained(said, ["batch-0"], shared=one) for one in (False, True)]
+    assert [one.ok for one in verdicts] == [strict, shared]
 
 
 def test_no_culprit_names_the_probe_that_is_missing() -> None:
@@ -80,12 +126,15 @@ def test_no_culprit_names_the_probe_that_is_missing() -> None:
 
 @pytest.mark.parametrize(
     ("throttled", "quota", "wait", "ok"),
-    [(0.98, 0.8, 0.01, True), (0.98, 0.2, 0.5, False), (0.3, 0.8, 0.0, False)],
-    ids=["its own quota", "others", "hardly throttled"],
+    [(0.98, 0.8, 0.01, True), (0.98, 0.2, 0.5, False), (0.3, 0.8, 0.0, False), (0.0, 0.0, 0.5, False)],
+    ids=["its own quota", "others", "hardly throttled", "not at all"],
 )
 def test_throttling_is_told_apart(throttled: float, quota: float, wait: float, ok: bool) -> None:
     top = picture(throttled=throttled, quota=quota, wait=wait)
     assert judge.throttling_told_apart(top, "web").ok is ok
+    assert judge.throttling_told_apart(top, "web", shared=True).ok is (throttled > 0), "strangers are there"
+    top.system_cpu = 0.1
+    assert judge.throttling_told_apart(top, "web", shared=True).ok is ok
 
 
 def test_throttling_of_a_pod_that_is_not_there() -> None:
