@@ -1,9 +1,9 @@
 """Hook servers as registration files name them (spec 08 §8).
 
 A file of the directory whose name ends in `json` is one server. Nothing watches: whoever asks for the servers has the
-directory and the files stat-ed first, so that no call goes by what is no longer there. That costs tens of
-microseconds. A file that cannot be used counts with its last good content while it exists, and is not a server if it
-never had any. Problems are logged when they begin or change.
+directory and the files stat-ed first, so that no call goes by what is no longer there. That costs ten microseconds
+while nothing changes. A file that cannot be used counts with its last good content while it exists, and is not a server
+if it never had any. Problems are logged when they begin or change.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from koordlet.app.logging import get_logger
 from runtimeproxy.hooks import Policy
@@ -51,9 +51,8 @@ class HookServer:
     """As written; names that are no hook's never match."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Stamp:
-    """What changes when a file's content may have changed."""
+class _Stamp(NamedTuple):
+    """What changes when a file's content, or a directory's list, may have changed."""
 
     device: int
     inode: int
@@ -65,11 +64,16 @@ class _Stamp:
     def of(cls, status: os.stat_result) -> _Stamp:
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
+    def settled(self, now: float) -> bool:
+        """Whether a change that comes now, at wall time `now`, would show."""
+        return now - max(self.modified_ns, self.changed_ns) / 1e9 > SETTLED_SECONDS
+
 
 @dataclass(slots=True)
 class _File:
     """One file of the directory: `server` is its last good content, `problem` what is wrong with the present one."""
 
+    path: Path
     stamp: _Stamp | None = None
     settled: bool = False
     server: HookServer | None = None
@@ -82,6 +86,10 @@ class Registry:
     def __init__(self, directory: Path = DIRECTORY, *, wall: Callable[[], float] = time.time) -> None:
         self._directory, self._wall = directory, wall
         self._files: dict[str, _File] = {}
+        self._listed: tuple[_Stamp, set[str]] | None = None
+        """The directory's list, once it is settled."""
+        self._servers: tuple[HookServer, ...] | None = None
+        """As files said it last; None when one of them may say something else since."""
         self._problem = ""
 
     def servers(self) -> tuple[HookServer, ...]:
@@ -90,9 +98,12 @@ class Registry:
         for gone in self._files.keys() - names:
             log.info("Hook server unregistered", file=str(self._directory / gone))
             del self._files[gone]
+            self._servers = None
         for name in names:
             self._refresh(name)
-        return tuple(file.server for _, file in sorted(self._files.items()) if file.server is not None)
+        if self._servers is None:
+            self._servers = tuple(file.server for _, file in sorted(self._files.items()) if file.server is not None)
+        return self._servers
 
     async def watch(self, period: float = 1.0) -> None:
         """Look every `period` seconds until cancelled, so that mistakes are in the log before a pod meets them."""
@@ -103,7 +114,13 @@ class Registry:
     def _names(self) -> set[str]:
         """Names that may be registration files. No directory is no server, and is said once."""
         try:
+            stamp = _Stamp.of(self._directory.stat())
+            listed, self._listed = self._listed, None
+            if listed is not None and listed[0] == stamp:
+                self._listed = listed
+                return listed[1]
             names = {entry.name for entry in self._directory.iterdir() if entry.name.endswith(SUFFIX)}
+            self._listed = (stamp, names) if stamp.settled(self._wall()) else None
         except FileNotFoundError:
             names = self._made()
         except OSError as error:
@@ -129,31 +146,33 @@ class Registry:
 
     def _refresh(self, name: str) -> None:
         """Read the file if it may have changed."""
-        path = self._directory / name
         file = self._files.get(name)
+        path = self._directory / name if file is None else file.path
         try:
             status = path.stat()
         except FileNotFoundError:  # removed since the listing, or a link to nothing
             self._files.pop(name, None)
+            self._servers = None
             return
         except OSError as error:
-            self._bad(self._files.setdefault(name, _File()), path, f"cannot stat: {error.strerror}")
+            self._bad(self._files.setdefault(name, _File(path)), f"cannot stat: {error.strerror}")
             return
         stamp = _Stamp.of(status)
         if file is not None and file.settled and file.stamp == stamp:
             return
         if file is None:
-            file = self._files[name] = _File()
+            file = self._files[name] = _File(path)
+        self._servers = None
         file.stamp = stamp
-        file.settled = self._wall() - max(stamp.modified_ns, stamp.changed_ns) / 1e9 > SETTLED_SECONDS
+        file.settled = stamp.settled(self._wall())
         try:
             server = parse(name, _content(path, status))
         except RegistrationError as error:
-            self._bad(file, path, str(error))
+            self._bad(file, str(error))
             return
         except OSError as error:
             file.settled = False
-            self._bad(file, path, f"cannot read: {error.strerror}")
+            self._bad(file, f"cannot read: {error.strerror}")
             return
         if server != file.server or file.problem:
             log.info(
@@ -165,10 +184,10 @@ class Registry:
             )
         file.server, file.problem = server, ""
 
-    def _bad(self, file: _File, path: Path, problem: str) -> None:
+    def _bad(self, file: _File, problem: str) -> None:
         if problem != file.problem:
             kept = "its last good content" if file.server is not None else "nothing"
-            log.warning("Hook server registration cannot be used", file=str(path), problem=problem, in_force=kept)
+            log.warning("Hook server registration cannot be used", file=str(file.path), problem=problem, in_force=kept)
         file.problem = problem
 
 
