@@ -122,6 +122,35 @@ class CSIVolume(Struct):
     volume_attributes: dict[str, str] = msgspec.field(default_factory=dict)
 
 
+class GCEPersistentDiskVolume(Struct):
+    """A disk of Google's, named directly."""
+
+    pd_name: str = ""
+    read_only: bool = False
+
+
+class AWSElasticBlockStoreVolume(Struct):
+    """A disk of Amazon's, named directly."""
+
+    volume_id: str = msgspec.field(default="", name="volumeID")
+
+
+class ISCSIVolume(Struct):
+    """A disk behind iSCSI, named directly."""
+
+    iqn: str = ""
+    read_only: bool = False
+
+
+class RBDVolume(Struct):
+    """An image of Ceph's, named directly."""
+
+    monitors: list[str] = msgspec.field(default_factory=list)
+    pool: str = "rbd"
+    image: str = ""
+    read_only: bool = False
+
+
 class EphemeralVolume(Struct):
     """A claim made for the pod; its template is not read."""
 
@@ -138,6 +167,15 @@ class Volume(Struct):
     csi: CSIVolume | None = None
     ephemeral: EphemeralVolume | None = None
     projected: dict[str, Any] | None = None
+    gce_persistent_disk: GCEPersistentDiskVolume | None = None
+    aws_elastic_block_store: AWSElasticBlockStoreVolume | None = None
+    iscsi: ISCSIVolume | None = None
+    rbd: RBDVolume | None = None
+
+    @property
+    def is_disk(self) -> bool:
+        """Whether a disk is named directly, without a claim."""
+        return bool(self.gce_persistent_disk or self.aws_elastic_block_store or self.iscsi or self.rbd)
 
 
 class PodSchedulingGate(Struct):

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from control.scheduler.columns import Mask, Reasons16, RowArray, Rows
+from control.scheduler.columns import Reasons16, RowArray, Rows
 from control.scheduler.handle import Handle
 from control.scheduler.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
 from control.scheduler.plugins.answers import PASS_ALL, SKIP_FILTER
@@ -24,6 +24,8 @@ from control.scheduler.plugins.volumes.claims import (
     Storage,
     claims_of,
     is_bound,
+    named_claims,
+    not_found,
     reference_of,
 )
 from control.scheduler.plugins.volumes.matching import Claims, Plan
@@ -36,6 +38,7 @@ from koordlet.kube import KubeError
 _KEY: Final = "VolumeBinding"
 _PLAN: Final = "VolumeBinding/plan"
 POLL_SECONDS: Final = 0.1
+_ORDER: Final = (matching.NODE_CONFLICT, matching.BIND_CONFLICT, matching.NO_SPACE, matching.GONE)
 
 
 class VolumeBinding(Plugin):
@@ -67,19 +70,16 @@ class VolumeBinding(Plugin):
         keys = claims_of(pod)
         if not keys:
             return SKIP_FILTER
+        found: list[PersistentVolumeClaim] = []
+        for key in keys:
+            claim = self._storage.claim(key)
+            problem = _problem(pod, key, claim)
+            if problem or claim is None:
+                return _refused(problem)
+            found.append(claim)
         bound: list[PersistentVolumeClaim] = []
         delayed: list[PersistentVolumeClaim] = []
-        for key in keys:
-            name = key.partition("/")[2]
-            claim = self._storage.claim(key)
-            if claim is None:
-                return _refused(f'persistentvolumeclaim "{name}" not found')
-            if claim.metadata.deletion_timestamp is not None:
-                return _refused(f'persistentvolumeclaim "{name}" is being deleted')
-            if claim.status.phase == "Lost":
-                return _refused(
-                    f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{claim.spec.volume_name}"'
-                )
+        for claim in found:
             if is_bound(claim):
                 bound.append(claim)
             elif self._storage.waits_for_consumer(claim) and not claim.spec.volume_name:
@@ -93,32 +93,41 @@ class VolumeBinding(Plugin):
         claims: Claims = state.data[_KEY]
         chosen = selected(rows, self.table.size)
         answer: Reasons16 = np.zeros(len(chosen), np.int16)
-        for claim in claims.bound:
+        gone = np.zeros(len(chosen), np.bool_)
+        conflict = np.zeros(len(chosen), np.bool_)
+        for claim in claims.bound:  # the first that stands in the way is told
             volume = self._storage.volume(claim.spec.volume_name)
             if volume is None:
-                answer[:] = self._gone
-                return answer
+                gone = ~conflict
+                break
             affinity = volume.spec.node_affinity
             if affinity is not None and affinity.required is not None:
-                there: Mask = Wanted.selected_by(affinity.required).select(self.table, chosen)
-                answer[~there & (answer == 0)] = self._conflict
+                conflict |= ~Wanted.selected_by(affinity.required).select(self.table, chosen)
+        answer[conflict] = self._conflict
+        answer[gone] = self._gone
         if claims.delayed:
             self._match(claims, chosen, answer)
         return answer
 
     def _match(self, claims: Claims, rows: RowArray, answer: Reasons16) -> None:
         """Plan for one node of each kind: mostly a few labels decide, and nodes that have them alike answer alike."""
-        open_ = np.flatnonzero((answer == 0) & self.table.valid[rows])
-        if not len(open_):
+        alive = np.flatnonzero(self.table.valid[rows])
+        if not len(alive):
             return
         keys = matching.deciding_labels(self._storage, claims)
-        first, kinds = self._kinds(rows[open_], keys)
-        codes = np.zeros(len(first), np.int16)
-        for number, row in enumerate(first.tolist()):
-            found = matching.plan(self._storage, claims, self.table.node(row))
-            if isinstance(found, str):
-                codes[number] = self.reasons.number(Code.UNRESOLVABLE, found)
-        answer[open_] = codes[kinds]
+        first, kinds = self._kinds(rows[alive], keys)
+        told = [matching.plan(self._storage, claims, self.table.node(row)) for row in first.tolist()]
+        texts = sorted({found for found in told if isinstance(found, str)})
+        which = np.array([texts.index(found) if isinstance(found, str) else -1 for found in told], np.int16)[kinds]
+        for number, text in enumerate(texts):
+            these = alive[which == number]
+            for before in np.unique(answer[these]).tolist():
+                answer[these[answer[these] == before]] = self._with(before, text)
+
+    def _with(self, number: int, text: str) -> int:
+        """The number of a reason for bound claims together with one for the others, in upstream's order."""
+        told = (*self.reasons.status(number).reasons, text)
+        return self.reasons.number(Code.UNRESOLVABLE, *sorted(told, key=_ORDER.index))
 
     def _kinds(self, rows: RowArray, keys: frozenset[str] | None) -> tuple[RowArray, RowArray]:
         """(a row of each kind, the number of each row's kind). `keys`: labels that make them; None: each is its own."""
@@ -139,15 +148,11 @@ class VolumeBinding(Plugin):
         if isinstance(found, str):
             return unresolvable(found)
         state.data[_PLAN] = found
-        assumed = self._storage.assumed
-        assumed.volumes.update({volume: claim for claim, volume in found.matched})
-        assumed.provisioned.update(dict.fromkeys(found.provisioned, self.table.names[row]))
+        self._storage.assumed.hold(found.matched, found.provisioned, self.table.names[row])
         return SUCCESS
 
     def unreserve(self, state: CycleState, pod: PodInfo, row: int) -> None:
-        found: Plan | None = state.data.pop(_PLAN, None)
-        if found is not None:
-            self._settle(found)
+        self._settle(state)
 
     async def pre_bind(self, state: CycleState, pod: PodInfo, row: int, changed: Pod) -> Status:
         found: Plan | None = state.data.get(_PLAN)
@@ -168,7 +173,7 @@ class VolumeBinding(Plugin):
             return error(f"binding volumes: {failure}")
         status = await self._bound(found)
         if status.ok:
-            self._settle(found)
+            self._settle(state)
         return status
 
     async def _bind(self, key: str, name: str) -> None:
@@ -202,12 +207,28 @@ class VolumeBinding(Plugin):
                 return error(f"binding volumes: timed out after {self._timeout:g} s waiting for {', '.join(keys)}")
             await clock.sleep(POLL_SECONDS)
 
-    def _settle(self, found: Plan) -> None:
+    def _settle(self, state: CycleState) -> None:
         """The API server knows what was assumed, or it was given up."""
-        for _, volume in found.matched:
-            self._storage.assumed.volumes.pop(volume, None)
-        for key in found.provisioned:
-            self._storage.assumed.provisioned.pop(key, None)
+        found: Plan | None = state.data.pop(_PLAN, None)
+        if found is not None:
+            self._storage.assumed.release(found.matched, found.provisioned)
+
+
+def _problem(pod: PodInfo, key: str, claim: PersistentVolumeClaim | None) -> str:
+    """What keeps the pod out wherever it goes; empty: nothing."""
+    name = key.partition("/")[2]
+    made = key not in named_claims(pod)
+    if claim is None:
+        if made:
+            return f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"'
+        return not_found(key)
+    if claim.status.phase == "Lost":
+        return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{claim.spec.volume_name}"'
+    if claim.metadata.deletion_timestamp is not None:
+        return f'persistentvolumeclaim "{name}" is being deleted'
+    if made and not any(ref.controller and ref.uid == pod.uid for ref in claim.metadata.owner_references):
+        return f"PVC {key} was not created for pod {pod.key} (pod is not owner)"
+    return ""
 
 
 def _refused(text: str) -> PreFilterResult:

@@ -6,7 +6,8 @@ Without `handle.objects` there are none of any. What this process assumed but th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -18,16 +19,48 @@ from koordlet.api.core.storage import CSIDriver, CSINode, CSIStorageCapacity
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
 BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
+BETA_CLASS: Final = "volume.beta.kubernetes.io/storage-class"
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
 T = TypeVar("T")
 
 
 @dataclass
 class Assumed:
-    """Decisions that are under way: volume -> claim key, claim key -> node for which it is to be provisioned."""
+    """Decisions that are under way: volume -> claim key, claim key -> node for which it is to be provisioned.
+
+    Several pods may use one claim; what was decided for it holds until the last of them is through."""
 
     volumes: dict[str, str] = field(default_factory=dict)
     provisioned: dict[str, str] = field(default_factory=dict)
+    _holders: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By claim, and volume or "": pods that are being bound with it."""
+
+    def hold(self, matched: Iterable[tuple[str, str]], provisioned: Iterable[str], node: str) -> None:
+        """Note (claim, volume) pairs, and claims that are to be provisioned for `node`."""
+        for claim, volume in matched:
+            self.volumes[volume] = claim
+            self._holders[claim, volume] += 1
+        for claim in provisioned:
+            self.provisioned[claim] = node
+            self._holders[claim, ""] += 1
+
+    def release(self, matched: Iterable[tuple[str, str]], provisioned: Iterable[str]) -> None:
+        """Take back what one `hold` noted."""
+        for claim, volume in matched:
+            if self._let_go(claim, volume):
+                self.volumes.pop(volume, None)
+        for claim in provisioned:
+            if self._let_go(claim, ""):
+                self.provisioned.pop(claim, None)
+
+    def _let_go(self, claim: str, volume: str) -> bool:
+        """Whether that was the last."""
+        key = (claim, volume)
+        self._holders[key] -= 1
+        if self._holders[key] > 0:
+            return False
+        del self._holders[key]
+        return True
 
 
 class Storage:
@@ -82,19 +115,22 @@ class Storage:
 
 def class_name(claim: PersistentVolumeClaim) -> str:
     """The claim's class; the annotation of old clusters counts first."""
-    beta = claim.metadata.annotations.get("volume.beta.kubernetes.io/storage-class")
+    beta = claim.metadata.annotations.get(BETA_CLASS)
     return beta if beta is not None else (claim.spec.storage_class_name or "")
 
 
 def claim_names(pod: Pod) -> list[str]:
-    """Names of the claims that the pod uses, those made for it included."""
-    names = []
+    """Names of the claims that the pod uses, those made for it included; each once."""
+    return list(dict.fromkeys(name for name, _ in _claimed(pod)))
+
+
+def _claimed(pod: Pod) -> Iterator[tuple[str, bool]]:
+    """(name of a claim, whether it is made for the pod)"""
     for volume in pod.spec.volumes:
         if volume.persistent_volume_claim is not None:
-            names.append(volume.persistent_volume_claim.claim_name)
+            yield volume.persistent_volume_claim.claim_name, False
         elif volume.ephemeral is not None:
-            names.append(f"{pod.metadata.name}-{volume.name}")
-    return names
+            yield f"{pod.metadata.name}-{volume.name}", True
 
 
 def claims_of(pod: PodInfo) -> list[str]:
@@ -103,6 +139,20 @@ def claims_of(pod: PodInfo) -> list[str]:
     if found is None:
         found = pod.shape.memo["claims"] = [f"{pod.namespace}/{name}" for name in claim_names(pod.shape.pod)]
     return found
+
+
+def named_claims(pod: PodInfo) -> tuple[str, ...]:
+    """The claims that the pod names, as `namespace/name`; not those that are made for it."""
+    found: tuple[str, ...] | None = pod.shape.memo.get("claims/named")
+    if found is None:
+        names = dict.fromkeys(f"{pod.namespace}/{name}" for name, made in _claimed(pod.shape.pod) if not made)
+        found = pod.shape.memo["claims/named"] = tuple(names)
+    return found
+
+
+def not_found(key: str) -> str:
+    """What a pod is told whose claim (`namespace/name`) is not there."""
+    return f'persistentvolumeclaim "{key.partition("/")[2]}" not found'
 
 
 def is_bound(claim: PersistentVolumeClaim) -> bool:
@@ -116,17 +166,26 @@ def requested(claim: PersistentVolumeClaim) -> int:
     return 0 if amount is None else amount.value()
 
 
-def suits(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-    """Whether a volume that nobody has could serve the claim, wherever it is."""
-    spec, wanted = volume.spec, claim.spec
+def could_hold(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+    """Whether a volume is of the claim's kind and large enough, also when it is reserved for it."""
+    spec = volume.spec
     capacity = spec.capacity.get("storage")
-    if capacity is None or capacity.value() < requested(claim):
+    if capacity is None or capacity.value() < requested(claim) or volume.metadata.deletion_timestamp is not None:
         return False
-    if spec.storage_class_name != class_name(claim):
+    if (spec.volume_mode or "Filesystem") != (claim.spec.volume_mode or "Filesystem"):
         return False
-    if (spec.volume_mode or "Filesystem") != (wanted.volume_mode or "Filesystem"):
+    beta = volume.metadata.annotations.get(BETA_CLASS)
+    return (beta if beta is not None else spec.storage_class_name) == class_name(claim)
+
+
+def suits(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+    """Whether a volume that nobody has could serve the claim, wherever it is.
+
+    One that its controller has not found available yet would be refused to whoever binds it."""
+    wanted = claim.spec
+    if not could_hold(volume, claim) or volume.status.phase != "Available":
         return False
-    if not set(wanted.access_modes) <= set(spec.access_modes):
+    if not set(wanted.access_modes) <= set(volume.spec.access_modes):
         return False
     return wanted.selector is None or wanted.selector.matches(volume.metadata.labels)
 

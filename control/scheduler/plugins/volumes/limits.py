@@ -18,7 +18,7 @@ from control.scheduler.plugin import CycleState, Interest, Plugin, PreFilterResu
 from control.scheduler.plugins.answers import PASS_ALL, SKIP_FILTER
 from control.scheduler.plugins.volumes.claims import Storage, claim_names, claims_of
 from control.scheduler.pods import PodInfo
-from control.scheduler.status import Code, unresolvable
+from control.scheduler.status import Code
 from control.scheduler.table import selected
 from koordlet.api.core.storage import CSINode
 
@@ -41,6 +41,7 @@ class NodeVolumeLimits(Plugin):
         self._node_at = -1
         self._by_driver: dict[str, IntArray] = {}
         self._exceeded = self.reasons.number(Code.UNSCHEDULABLE, "node(s) exceed max volume count")
+        self._missing = self.reasons.number(Code.UNRESOLVABLE, "a persistentvolumeclaim of the pod was not found")
 
     def interests(self) -> Sequence[Interest]:
         return (
@@ -53,9 +54,9 @@ class NodeVolumeLimits(Plugin):
         keys = claims_of(pod)
         if not keys:
             return SKIP_FILTER
-        missing = next((key for key in keys if self._storage.claim(key) is None), None)
-        if missing is not None:
-            return PreFilterResult(unresolvable(f'persistentvolumeclaim "{missing.partition("/")[2]}" not found'))
+        if any(self._storage.claim(key) is None for key in keys):
+            state.data[_KEY] = None  # others name it, at PreFilter, if they are enabled
+            return PASS_ALL
         wanted = {volume: driver for key in keys for volume, driver in self._volume(key)}
         if not wanted:
             return SKIP_FILTER
@@ -64,9 +65,12 @@ class NodeVolumeLimits(Plugin):
 
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
         """Volumes are told apart only on nodes where as many claims as there are would be too much."""
-        wanted: dict[str, str] = state.data[_KEY]
+        wanted: dict[str, str] | None = state.data[_KEY]
         chosen = selected(rows, self.table.size)
         answer: Reasons16 = np.zeros(len(chosen), np.int16)
+        if wanted is None:
+            answer[:] = self._missing
+            return answer
         there = self._claims.data[chosen]
         for driver, new in Counter(wanted.values()).items():
             limits = self._limits(driver)
@@ -112,6 +116,10 @@ class NodeVolumeLimits(Plugin):
         volume = self._storage.volume(claim.spec.volume_name) if claim.spec.volume_name else None
         if volume is not None:
             csi = volume.spec.csi
-            return () if csi is None else ((f"{csi.driver}/{csi.volume_handle}", csi.driver),)
+            if csi is None or not csi.driver or not csi.volume_handle:
+                return ()
+            return ((f"{csi.driver}/{csi.volume_handle}", csi.driver),)
         storage_class = self._storage.storage_class(claim)
-        return () if storage_class is None else ((f"claim/{key}", storage_class.provisioner),)
+        if storage_class is None or not storage_class.provisioner:
+            return ()
+        return ((f"claim/{key}", storage_class.provisioner),)

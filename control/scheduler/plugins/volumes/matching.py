@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from control.scheduler.plugins.nodeselection import Wanted
-from control.scheduler.plugins.volumes.claims import NO_PROVISIONER, SELECTED_NODE, Storage, requested, smallest, suits
+from control.scheduler.plugins.volumes.claims import (
+    NO_PROVISIONER,
+    SELECTED_NODE,
+    Storage,
+    could_hold,
+    requested,
+    smallest,
+    suits,
+)
 from koordlet.api.core import Node, PersistentVolume, PersistentVolumeClaim, StorageClass
 from koordlet.api.meta import SelectorError
 
@@ -37,13 +45,17 @@ class Plan:
 
 
 def sort_out(storage: Storage, delayed: Sequence[PersistentVolumeClaim]) -> dict[str, tuple[PersistentVolume, ...]]:
-    """Volumes for each delayed claim: reserved for it, or free and suitable."""
+    """Volumes for each delayed claim: reserved for it and large enough, or free and suitable.
+
+    What was decided for another pod with the same claim, and is being written, reserves a volume as well."""
     volumes = storage.volumes() if delayed else []
+    assumed = storage.assumed.volumes
     found: dict[str, tuple[PersistentVolume, ...]] = {}
     for claim in delayed:
         key = claim.metadata.key
-        own = tuple(v for v in volumes if _is_for(v, claim))
-        free = (v for v in volumes if v.spec.claim_ref is None and v.metadata.name not in storage.assumed.volumes)
+        reserved = (v for v in volumes if assumed.get(v.metadata.name) == key or _is_for(v, claim))
+        own = tuple(v for v in reserved if could_hold(v, claim))
+        free = (v for v in volumes if v.spec.claim_ref is None and v.metadata.name not in assumed)
         found[key] = own or tuple(v for v in free if _suits(v, claim))
     return found
 
@@ -59,7 +71,7 @@ def deciding_labels(storage: Storage, claims: Claims) -> frozenset[str] | None:
     keys: set[str] = set()
     for claim in claims.delayed:
         key = claim.metadata.key
-        if storage.assumed.provisioned.get(key) or claim.metadata.annotations.get(SELECTED_NODE):
+        if _selected_node(storage, claim) is not None:
             return None
         for volume in claims.candidates[key]:
             affinity = volume.spec.node_affinity
@@ -86,15 +98,15 @@ def plan(storage: Storage, claims: Claims, node: Node) -> Plan | str:
     taken: set[str] = set()
     matched: list[tuple[str, str]] = []
     provisioned: list[PersistentVolumeClaim] = []
+    open_: list[PersistentVolumeClaim] = []
+    for claim in claims.delayed:
+        chosen_for = _selected_node(storage, claim)
+        if chosen_for is not None and chosen_for != node.metadata.name:
+            return BIND_CONFLICT
+        (open_ if chosen_for is None else provisioned).append(claim)
     # The largest last, so that small claims do not take the only volume that a large one could have.
-    for claim in sorted(claims.delayed, key=requested):
+    for claim in sorted(open_, key=requested):
         key = claim.metadata.key
-        chosen_for = storage.assumed.provisioned.get(key) or claim.metadata.annotations.get(SELECTED_NODE)
-        if chosen_for:
-            if chosen_for != node.metadata.name:
-                return BIND_CONFLICT
-            provisioned.append(claim)
-            continue
         options = [v for v in claims.candidates[key] if v.metadata.name not in taken and reachable(v, node)]
         best = smallest(options)
         if best is not None:
@@ -107,6 +119,12 @@ def plan(storage: Storage, claims: Claims, node: Node) -> Plan | str:
         if refused:
             return refused
     return Plan(tuple(matched), tuple(claim.metadata.key for claim in provisioned))
+
+
+def _selected_node(storage: Storage, claim: PersistentVolumeClaim) -> str | None:
+    """The node that the claim's volume is being made for."""
+    assumed = storage.assumed.provisioned.get(claim.metadata.key)
+    return claim.metadata.annotations.get(SELECTED_NODE) if assumed is None else assumed
 
 
 def _refused(storage: Storage, claim: PersistentVolumeClaim, node: Node) -> str:
@@ -126,16 +144,20 @@ def _allowed(storage_class: StorageClass, node: Node) -> bool:
     terms = storage_class.allowed_topologies
     labels = node.metadata.labels
     return not terms or any(
-        all(labels.get(one.key) in one.values for one in term.match_label_expressions) for term in terms
+        bool(term.match_label_expressions)
+        and all(labels.get(one.key) in one.values for one in term.match_label_expressions)
+        for term in terms
     )
 
 
 def _has_room(storage: Storage, storage_class: StorageClass, claim: PersistentVolumeClaim, node: Node) -> bool:
+    if "storage" not in claim.spec.resources.requests:
+        return True
     size = requested(claim)
     for one in storage.capacities():
         if one.storage_class_name != storage_class.metadata.name or one.node_topology is None:
             continue
-        most = one.maximum_volume_size or one.capacity
+        most = one.capacity if one.maximum_volume_size is None else one.maximum_volume_size
         if most is not None and most.value() >= size and one.node_topology.matches(node.metadata.labels):
             return True
     return False

@@ -12,16 +12,17 @@ from control.scheduler.columns import Mask, Reasons16, Rows, count
 from control.scheduler.handle import Handle
 from control.scheduler.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
 from control.scheduler.plugins.answers import PASS_ALL, SKIP_FILTER
-from control.scheduler.plugins.volumes.claims import Storage, claims_of
+from control.scheduler.plugins.volumes.claims import Storage, class_name, named_claims, not_found
 from control.scheduler.pods import PodInfo
 from control.scheduler.status import Code, unresolvable
+from koordlet.api.core import PersistentVolumeClaim
 
-ZONE_LABELS: Final = {
-    "topology.kubernetes.io/zone": "failure-domain.beta.kubernetes.io/zone",
-    "topology.kubernetes.io/region": "failure-domain.beta.kubernetes.io/region",
+MODERN: Final = {
+    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
 }
-"""Label -> its old name."""
-_MODERN: Final = {old: new for new, old in ZONE_LABELS.items()}
+"""Old label -> its new name."""
+LABELS: Final = (*MODERN, *MODERN.values())
 _KEY = "VolumeZone"
 
 
@@ -46,43 +47,62 @@ class VolumeZone(Plugin):
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
         required: list[tuple[str, frozenset[str]]] = []
-        for key in claims_of(pod):
-            name = key.partition("/")[2]
+        for key in named_claims(pod):
             claim = self._storage.claim(key)
             if claim is None:
-                return PreFilterResult(unresolvable(f'persistentvolumeclaim "{name}" not found'))
+                return PreFilterResult(unresolvable(not_found(key)))
             if not claim.spec.volume_name:
-                if self._storage.waits_for_consumer(claim):
-                    continue
-                return PreFilterResult(unresolvable("PersistentVolumeClaim had no pv name and storageClass name"))
+                problem = self._unbound(claim)
+                if problem:
+                    return PreFilterResult(unresolvable(problem))
+                continue
             volume = self._storage.volume(claim.spec.volume_name)
             if volume is None:
                 return PreFilterResult(unresolvable(f'persistentvolume "{claim.spec.volume_name}" not found'))
             labels = volume.metadata.labels
-            required += [
-                (_MODERN.get(label, label), frozenset(value.split("__")))
-                for label, value in labels.items()
-                if label in ZONE_LABELS or label in _MODERN
-            ]
+            for label in LABELS:
+                values = _zones(labels[label]) if label in labels else None
+                if values:
+                    required.append((label, values))
         if not required:
             return SKIP_FILTER
         state.data[_KEY] = required
         return PASS_ALL
 
+    def _unbound(self, claim: PersistentVolumeClaim) -> str:
+        """What is wrong with a claim that has no volume yet; empty when it will get one where its pod goes."""
+        name = class_name(claim)
+        if not name:
+            return "PersistentVolumeClaim had no pv name and storageClass name"
+        found = self._storage.storage_class(claim)
+        if found is None:
+            return f'storageclass.storage.k8s.io "{name}" not found'
+        if found.volume_binding_mode is None:
+            return f'VolumeBindingMode not set for StorageClass "{name}"'
+        return "" if found.volume_binding_mode == "WaitForFirstConsumer" else "PersistentVolume had no name"
+
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
         required: list[tuple[str, frozenset[str]]] = state.data[_KEY]
         labels = self.table.labels
         anywhere: Mask = np.ones(count(rows, self.table.size), np.bool_)
-        for label in (*ZONE_LABELS, *_MODERN):
+        for label in LABELS:
             anywhere &= labels.column(label).ids.data[rows] == 0
         refused: Mask = np.zeros(len(anywhere), np.bool_)
         for label, values in required:
-            old, new = labels.column(ZONE_LABELS[label]), labels.column(label)
             wanted = partial(_among, values)
-            there = new.select(rows, wanted) | ((new.ids.data[rows] == 0) & old.select(rows, wanted))
+            own = labels.column(label)
+            there = own.select(rows, wanted)
+            if label in MODERN:  # nodes may have the new name only
+                there |= (own.ids.data[rows] == 0) & labels.column(MODERN[label]).select(rows, wanted)
             refused |= ~there
         answer: Reasons16 = (refused & ~anywhere).astype(np.int16)
         return answer * np.int16(self._elsewhere)
+
+
+def _zones(value: str) -> frozenset[str] | None:
+    """The zones that a label lists; None for a list with a hole, which says nothing."""
+    zones = frozenset(part.strip() for part in value.split("__"))
+    return None if "" in zones else zones
 
 
 def _among(values: frozenset[str], value: str | None) -> bool:

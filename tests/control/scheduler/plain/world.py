@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from koordlet.api.core import Node, Pod
+from koordlet.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
 from koordlet.api.core.podresources import pod_requests
+from koordlet.api.core.storage import CSIDriver, CSINode, CSIStorageCapacity
 from koordlet.api.meta import LabelSelector
 
 Verdict = tuple[str, tuple[str, ...]] | None
@@ -14,6 +15,22 @@ Verdict = tuple[str, tuple[str, ...]] | None
 
 U = "UnschedulableAndUnresolvable"
 S = "Unschedulable"
+
+
+@dataclass
+class Storage:
+    """Everything that volumes are made of, as plain lists."""
+
+    claims: Sequence[PersistentVolumeClaim] = ()
+    volumes: Sequence[PersistentVolume] = ()
+    classes: Sequence[StorageClass] = ()
+    nodes: Sequence[CSINode] = ()
+    drivers: Sequence[CSIDriver] = ()
+    capacities: Sequence[CSIStorageCapacity] = ()
+    promised: Mapping[str, str] = field(default_factory=dict)
+    """Volume -> claim (`namespace/name`) that it is just being bound to, for a pod that has its node."""
+    being_made: Mapping[str, str] = field(default_factory=dict)
+    """Claim -> node that its volume is just being ordered for."""
 
 
 @dataclass
@@ -28,6 +45,7 @@ class World:
     """Pod name -> the selector of the services and controllers that it belongs to."""
     images: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Node -> image name -> bytes."""
+    storage: Storage = field(default_factory=Storage)
 
     def on(self, node: Node) -> list[Pod]:
         return [pod for pod in self.pods if pod.spec.node_name == node.metadata.name]

@@ -16,10 +16,19 @@ from hypothesis import strategies as st
 from control.scheduler.cycle import Cycle
 from control.scheduler.failures import FitError
 from control.scheduler.plugin import CycleState
-from control.scheduler.plugins.volumes import NodeVolumeLimits, VolumeBinding, VolumeRestrictions, VolumeZone, matching
+from control.scheduler.plugins.defaultpreemption import DefaultPreemption
+from control.scheduler.plugins.volumes import (
+    NodeVolumeLimits,
+    VolumeBinding,
+    VolumeRestrictions,
+    VolumeZone,
+    matching,
+    restrictions,
+)
 from koordlet.api import wire
 from koordlet.api.core import PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
 from koordlet.api.core.storage import CSIDriver, CSINode, CSIStorageCapacity
+from koordlet.api.meta import ObjectReference
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import TOYS, cycle_of
 
@@ -30,6 +39,7 @@ POINTS = dict.fromkeys(("preFilter", "filter"), NAMES) | {
 }
 REGISTRY = {**TOYS, **{p.name: p for p in (VolumeRestrictions, NodeVolumeLimits, VolumeBinding, VolumeZone)}}
 HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
+OLD_ZONE = "failure-domain.beta.kubernetes.io/zone"
 
 
 class Objects:
@@ -97,7 +107,8 @@ def volume(
     if host:
         expressions = [{"key": HOST, "operator": "In", "values": [host]}]
         spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": expressions}]}}
-    return wire.convert({"metadata": {"name": name, "labels": dict(labels)}, "spec": spec}, PersistentVolume)
+    body = {"metadata": {"name": name, "labels": dict(labels)}, "spec": spec, "status": {"phase": "Available"}}
+    return wire.convert(body, PersistentVolume)
 
 
 def storage_class(
@@ -256,6 +267,94 @@ def test_zone_labels_of_volumes_hold_for_nodes(labels: dict[str, str], expected:
     assert bool(found) == bool(expected)
 
 
+@pytest.mark.parametrize(
+    ("label", "nodes", "expected"),
+    [
+        (OLD_ZONE, {OLD_ZONE: "z1", ZONE: "z2"}, True),
+        (OLD_ZONE, {ZONE: "z1"}, True),
+        (ZONE, {OLD_ZONE: "z1"}, False),
+        (ZONE, {}, True),
+    ],
+    ids=["the same label first", "old label of the volume", "old label of the node", "no label at all"],
+)
+def test_which_label_of_the_node_counts(label: str, nodes: dict[str, str], expected: bool) -> None:
+    cluster = Cluster(node("a", labels=nodes))
+    cycle, _ = ready(cluster, bind(claim("data"), "pv"), volume("pv", labels={label: "z1"}))
+    if expected:
+        assert cycle.place(cluster.info(using("data"))).node == "a"
+    else:
+        assert "no available volume zone" in refusal(cycle, cluster, using("data"))
+
+
+def reserved_for(one: PersistentVolume, name: str) -> PersistentVolume:
+    one.spec.claim_ref = ObjectReference(namespace="default", name=name)
+    return one
+
+
+def changed(one: PersistentVolume, **status: str) -> PersistentVolume:
+    return msgspec.structs.replace(one, status=msgspec.structs.replace(one.status, **status))
+
+
+@pytest.mark.parametrize(
+    ("only", "expected"),
+    [
+        (reserved_for(volume("pv"), "data"), True),
+        (reserved_for(volume("pv"), "another"), False),
+        (reserved_for(volume("pv", size="512Mi"), "data"), False),
+        (reserved_for(volume("pv", storage_class="other"), "data"), False),
+        (changed(volume("pv"), phase="Released"), False),
+        (changed(volume("pv"), phase=""), False),
+        (changed(reserved_for(volume("pv"), "data"), phase=""), True),
+    ],
+    ids=["reserved", "for another", "too small", "other class", "released", "not there yet", "reserved and new"],
+)
+def test_volumes_that_may_be_taken(only: PersistentVolume, expected: bool) -> None:
+    cluster = Cluster(node("a"))
+    cycle, _ = ready(cluster, claim("data"), storage_class(), only)
+    if expected:
+        assert cycle.place(cluster.info(using("data"))).node == "a"
+    else:
+        assert "didn't find available persistent volumes" in refusal(cycle, cluster, using("data"))
+
+
+def test_pods_with_one_claim_take_one_volume() -> None:
+    """The second goes where the first took the volume; what is noted holds until both are through."""
+    cluster = Cluster(node("a"), node("b"))
+    volumes = (volume("near", size="2Gi", host="a"), volume("far", size="3Gi", host="b"))
+    cycle, _ = ready(cluster, claim("data"), storage_class(), *volumes)
+    first = cycle.place(cluster.info(using("data", "data")))
+    second = cycle.place(cluster.info(using("data")))
+    assert second.node == first.node
+    assumed = cycle.framework.plugins["VolumeBinding"]._storage.assumed
+    assert list(assumed.volumes.values()) == ["default/data"]
+    cycle.take_back(first)
+    assert list(assumed.volumes.values()) == ["default/data"]
+    cycle.take_back(second)
+    assert assumed.volumes == {}
+
+
+def test_every_reason_is_told() -> None:
+    cluster = hosts()
+    bound = bind(claim("old"), "pv")
+    cycle, _ = ready(cluster, bound, claim("new"), storage_class(), reserved_for(volume("pv", host="a"), "old"))
+    assert refusal(cycle, cluster, using("old", "new")) == (
+        "0/2 nodes are available: 1 node(s) didn't match PersistentVolume's node affinity,"
+        " 2 node(s) didn't find available persistent volumes to bind."
+    )
+
+
+def test_a_claim_made_for_a_pod_is_its_own() -> None:
+    cluster = hosts()
+    one = pod("own", spec={"volumes": [{"name": "v", "ephemeral": {}}]})
+    cycle, objects = ready(cluster, storage_class(), volume("pv"))
+    assert "waiting for ephemeral volume controller to create the persistentvolumeclaim" in refusal(cycle, cluster, one)
+    objects.all.append(claim("own-v"))
+    assert "PVC default/own-v was not created for pod default/own (pod is not owner)" in refusal(cycle, cluster, one)
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "own", "uid": one.metadata.uid, "controller": True}
+    objects.all[-1] = claim("own-v", ownerReferences=[owner])
+    assert cycle.place(cluster.info(one)).node
+
+
 def test_a_claim_for_one_pod_is_used_by_one_pod() -> None:
     cluster = hosts()
     only = bind(claim("data", modes=["ReadWriteOncePod"]), "pv")
@@ -264,6 +363,55 @@ def test_a_claim_for_one_pod_is_used_by_one_pod() -> None:
     assert "ReadWriteOncePod access mode" in refusal(cycle, cluster, using("data"))
     cycle.take_back(first)
     assert cycle.place(cluster.info(using("data"))).node
+
+
+def test_a_claim_for_one_pod_is_taken_from_a_less_important_one() -> None:
+    cluster = hosts()
+    only = bind(claim("data", modes=["ReadWriteOncePod"]), "pv")
+    cluster.handle.objects = Objects(only, volume("pv"))
+    points = {**POINTS, "postFilter": ("DefaultPreemption",)}
+    cycle = cycle_of(cluster, points, {**REGISTRY, "DefaultPreemption": DefaultPreemption})
+    (user,) = cluster.put(using("data", on="b", priority=1))
+    with pytest.raises(FitError) as failure:
+        cycle.place(cluster.info(using("data", priority=9)))
+    assert failure.value.nominated == "b"
+    assert failure.value.histogram() == f"2 {restrictions.IN_USE}"
+    cluster.table.remove_pod(user)
+    assert cycle.place(cluster.info(using("data", priority=9))).node
+
+
+def disk(kind: str, **source: Any) -> Pod:
+    return pod(spec={"volumes": [{"name": "disk", kind: source}]})
+
+
+RBD = {"monitors": ["m", "n"], "image": "x"}
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "clash"),
+    [
+        (disk("iscsi", iqn="x"), disk("iscsi", iqn="x"), True),
+        (disk("iscsi", iqn="x", readOnly=True), disk("iscsi", iqn="x"), True),
+        (disk("iscsi", iqn="x", readOnly=True), disk("iscsi", iqn="x", readOnly=True), False),
+        (disk("iscsi", iqn="x"), disk("iscsi", iqn="y"), False),
+        (disk("gcePersistentDisk", pdName="x"), disk("gcePersistentDisk", pdName="x"), True),
+        (disk("awsElasticBlockStore", volumeID="x"), disk("awsElasticBlockStore", volumeID="x", readOnly=True), True),
+        (disk("rbd", **RBD), disk("rbd", **{**RBD, "monitors": ["n", "o"]}), True),
+        (disk("rbd", **RBD), disk("rbd", **{**RBD, "monitors": ["o"]}), False),
+        (disk("rbd", **RBD), disk("rbd", **RBD, pool="other"), False),
+    ],
+    ids=[
+        "iscsi", "one writes", "both read", "another", "gce", "aws is never shared", "rbd", "no monitor", "other pool"
+    ],
+)  # fmt: skip
+def test_disks_that_pods_name_are_used_by_one_on_a_node(there: Pod, wanted: Pod, clash: bool) -> None:
+    cluster = Cluster(node("a"))
+    cycle, _ = ready(cluster)
+    cluster.table.add_pod(cluster.info(there), "a")
+    if clash:
+        assert refusal(cycle, cluster, wanted) == "0/1 nodes are available: 1 node(s) had no available disk."
+        cluster.table.set_node(node("b"))
+    assert cycle.place(cluster.info(wanted)).node == ("b" if clash else "a")
 
 
 def test_a_node_takes_no_more_volumes_than_its_driver_allows() -> None:
