@@ -1,0 +1,110 @@
+"""Whole decisions of the default profile on clusters that fit on a page: who accepts the pod, and who wins.
+
+The clusters are those that Kubernetes' documentation draws; names of nodes and zones are kept so that the two can be
+read side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from control.scheduler.cycle import Cycle
+from control.scheduler.explaining import explain
+from control.scheduler.failures import FitError
+from control.scheduler.plugins.registry import PLUGINS
+from koordlet.api import wire
+from koordlet.api.core import Namespace, Node, Pod
+from tests.control.scheduler.build import Cluster, node, pod
+from tests.control.scheduler.plugins.informers import ToldObjects
+from tests.control.scheduler.toys import cycle_of
+
+FILTERS = ("NodeUnschedulable", "NodeName", "TaintToleration", "NodeAffinity", "NodePorts", "NodeResourcesFit",
+           "PodTopologySpread", "InterPodAffinity")  # fmt: skip
+WEIGHTS = {"TaintToleration": 3, "NodeAffinity": 2, "NodeResourcesFit": 1, "PodTopologySpread": 2,
+           "InterPodAffinity": 2, "NodeResourcesBalancedAllocation": 1, "ImageLocality": 1}  # fmt: skip
+POINTS = {
+    "preFilter": (*FILTERS, "NodeResourcesBalancedAllocation"),
+    "filter": FILTERS,
+    "score": tuple(WEIGHTS),
+}
+HOST = "kubernetes.io/hostname"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`fits`: nodes that accept the pod; `best`: those with the highest total; `message`: why there is none."""
+
+    fits: str
+    best: str
+    message: str
+
+
+class Board:
+    """A cluster and the cycle that decides on it. Names are joined with blanks wherever several are told."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        pods: Iterable[Pod] = (),
+        *,
+        args: Mapping[str, Any] | None = None,
+        namespaces: Mapping[str, Mapping[str, str]] | None = None,
+        objects: Iterable[Any] = (),
+    ) -> None:
+        """`namespaces`: their labels, by name; `objects`: services and the like."""
+        self.cluster = Cluster(*nodes)
+        told = self.cluster.handle.objects = ToldObjects()  # type: ignore[assignment]
+        self.cycle: Cycle = cycle_of(self.cluster, POINTS, PLUGINS, weights=WEIGHTS, args=args or {})
+        for name, labels in (namespaces or {}).items():
+            told.tell("add", wire.convert({"metadata": {"name": name, "labels": dict(labels)}}, Namespace))
+        for one in objects:
+            told.tell("add", one)
+        self.cluster.put(*pods)
+
+    def decide(self, one: Pod) -> Decision:
+        """Judge, then place: the cycle must choose one of the best."""
+        info = self.cluster.info(one)
+        found = explain(self.cycle, info, "asked")
+        fits = sorted(scored.node for scored in found.scored)
+        assert len(fits) == found.feasible
+        top = max((scored.total for scored in found.scored), default=0)
+        best = [scored.node for scored in found.scored if scored.total == top]
+        try:
+            placed = self.cycle.place(info).node
+        except FitError as failure:
+            assert not fits
+            return Decision("", "", failure.text())
+        assert placed in best
+        return Decision(" ".join(fits), " ".join(sorted(best)), "")
+
+    def scores(self, one: Pod, plugin: str) -> dict[str, int]:
+        """Node -> what the plugin gives it, weighted."""
+        found = explain(self.cycle, self.cluster.info(one), "asked")
+        return {scored.node: scored.scores.get(plugin, 0) for scored in found.scored}
+
+    def place(self, *pods: Pod) -> list[str]:
+        """One after the other; "" for a pod without a node."""
+        found = []
+        for one in pods:
+            try:
+                found.append(self.cycle.place(self.cluster.info(one)).node)
+            except FitError:
+                found.append("")
+        return found
+
+
+def light(name: str = "", *, labels: Mapping[str, str] | None = None, on: str = "", **spec: Any) -> Pod:
+    """A pod that asks for nothing, so that resources decide as little as they can."""
+    namespace = spec.pop("namespace", "default")
+    return pod(name, None, None, labels=labels, on=on, namespace=namespace, spec=spec)
+
+
+def zoned(zones: Mapping[str, Iterable[str]], key: str = "zone", **more: Any) -> list[Node]:
+    """Zone -> its nodes, which also have the label `node`; those of zone "" have no zone."""
+    return [
+        node(name, labels={"node": name, **({key: zone} if zone else {})}, **more)
+        for zone, names in zones.items()
+        for name in names
+    ]
