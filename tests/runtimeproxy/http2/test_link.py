@@ -73,12 +73,13 @@ async def test_what_is_not_http2_is_relayed(spliced: Spliced, first: bytes) -> N
 async def test_a_preface_in_pieces(spliced: Spliced) -> None:
     async with runtime(spliced.backend, echo):
         reader, writer = await asyncio.open_unix_connection(str(spliced.path))
+        await until(lambda: spliced.links)
+        (link,) = spliced.links
         for at in range(len(h2.PREFACE)):
             writer.write(h2.PREFACE[at : at + 1])
             await asyncio.sleep(0)
         writer.write(h2.settings())
         writer.write_eof()
-        (link,) = spliced.links
         await until(lambda: link._splice is not None)
         # the echo of a preface is no frame: it ends both connections
         await closed(reader)
