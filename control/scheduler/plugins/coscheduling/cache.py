@@ -86,7 +86,7 @@ class GangCache:
         self._leave_waiting(gang, key)
         if gang.group.representative == key:
             gang.group.representative = ""
-        if not gang.children and not gang.crd:
+        if not gang.children and (not gang.crd or gang.parameters is None):  # nobody has seen a PodGroup of it
             self._remove(gang)
             return []
         return self._one_pending(gang) if gang.complete else []
