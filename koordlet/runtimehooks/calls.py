@@ -1,7 +1,8 @@
 """One hook call from any protocol: ask the plugins, and have the kernel hold what the pod gets before the answer goes.
 
 Bounds: a call costs one look at the node's picture in memory and one round of the pod-following strategies. Calls that
-come together share them: a picture serves PICTURE_SECONDS, a round begins GAP_SECONDS after the last one. A round that
+come together share them: a picture serves PICTURE_SECONDS, and after a round comes a rest of RESTS times what it took,
+at most GAP_SECONDS: on a small node a call hardly waits, on a full one a burst leaves time for all else. A round that
 does not come within the call's patience is not waited for: with policy Ignore the runtime goes on (the next round sets
 what is missing), with Fail it is told.
 
@@ -26,6 +27,7 @@ log = get_logger(__name__)
 
 PICTURE_SECONDS = 0.05
 GAP_SECONDS = 0.02
+RESTS = 3
 PATIENCE_SECONDS = 1.0
 """What a call waits for its round unless told; runtimes wait two seconds for a hook and for an NRI plugin."""
 BIRTHS = (Stage.PRE_RUN_POD_SANDBOX, Stage.PRE_CREATE_CONTAINER)
@@ -55,7 +57,8 @@ class HookCalls:
         self._round: asyncio.Future[str] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self._last = float("-inf")
+        self._next = float("-inf")
+        """When a round may begin again."""
         registries.view("runtime_hook_newborn_pods", lambda: [((), len(newborns))])
 
     async def answer(
@@ -129,17 +132,18 @@ class HookCalls:
             if self._closed:
                 self._round.set_result("koordlet stops")
             else:
-                self._timer = loop.call_later(max(self._last + GAP_SECONDS - self._clock(), 0.0), self._run)
+                self._timer = loop.call_later(max(self._next - self._clock(), 0.0), self._run)
         return self._round
 
     def _run(self) -> None:
         waiting, self._round = self._round, None
-        said = ""
+        said, begun = "", self._clock()
         try:
             self._follow()
         except Exception as error:  # told to the calls that wait, which answer by their policy
             log.exception("round for a new pod failed", error=repr(error))
             said = f"settings could not be decided: {error!r}"
-        self._last = self._clock()
+        now = self._clock()
+        self._next = now + min(RESTS * (now - begun), GAP_SECONDS)
         if waiting is not None and not waiting.done():
             waiting.set_result(said)

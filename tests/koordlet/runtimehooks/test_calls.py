@@ -134,7 +134,7 @@ async def test_a_picture_that_fails(policy: FailurePolicy) -> None:
 
 async def test_the_callers_deadline_counts_where_it_is_shorter() -> None:
     node = Node()
-    node.calls._last = node.calls._clock() + 3600  # the next round is an hour away
+    node.calls._next = node.calls._clock() + 3600  # the next round is an hour away
     await node.calls.answer(SANDBOX, asked(), seconds=0.01)
     assert node.counts() == {("PreRunPodSandbox", "late"): 1}
 
