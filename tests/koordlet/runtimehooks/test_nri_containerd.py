@@ -12,6 +12,7 @@ import pytest
 
 from control.standalone.kubelet.criclient import CriClient, CriError
 from koordlet.api.hooks.api_pb2 import LinuxContainerResources
+from koordlet.api.nri import api_pb2 as pb
 from koordlet.runtimehooks import nri
 from koordlet.runtimehooks.hooks import Answer, Device, FailurePolicy, HookContext, Mount, Stage
 from koordlet.runtimehooks.nri import NRIPlugin, NRISettings
@@ -52,6 +53,26 @@ class Extra:
         )
 
 
+class Recorded(NRIPlugin):
+    """Remembers what the runtime called."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.called: list[tuple[str, bytes]] = []
+
+    async def handle(self, service: str, method: str, payload: bytes, seconds: float | None) -> bytes:
+        self.called.append((method, payload))
+        return await super().handle(service, method, payload, seconds)
+
+    @property
+    def methods(self) -> list[str]:
+        """In order; events by their own names."""
+        return [
+            pb.Event.Name(pb.StateChangeEvent.FromString(payload).event) if method == "StateChange" else method
+            for method, payload in self.called
+        ]
+
+
 class Scene:
     """One containerd, a client of it, and plugins that end with the test."""
 
@@ -64,9 +85,9 @@ class Scene:
         """A koordlet over this runtime's pods."""
         return Node(*plugins, policy=policy, base=self._base.strip("/"))
 
-    async def connect(self, node: Node, *, wait: bool = True) -> NRIPlugin:
-        settings = NRISettings(self.daemon.nri, connect=PATIENCE, pause=0.01, longest=0.05)
-        plugin = NRIPlugin(settings, node.calls, "containerd")
+    async def connect(self, node: Node, *, wait: bool = True, socket: Path | None = None) -> Recorded:
+        settings = NRISettings(socket or self.daemon.nri, connect=PATIENCE, pause=0.01, longest=0.05)
+        plugin = Recorded(settings, node.calls, "containerd")
         await plugin.start()
         self._plugins.append(plugin)
         if wait:
@@ -229,6 +250,47 @@ async def test_it_connects_when_the_runtime_comes_and_again_when_it_comes_back(
         await scene.container(sandbox, name="side")
         await scene.container(await scene.pod("after"))
         assert (await scene.seen("after"))["cpu/cpu.shares"] == "512"
+    finally:
+        await scene.close()
+        await asyncio.to_thread(daemon.close)
+
+
+async def test_what_the_runtime_is_configured_to_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of events in the runtime's configuration replaces ours; without one ours counts. containerd 1.7 has a
+    configuration for plugins that it starts itself only, and tells only those that come by themselves what runs."""
+    monkeypatch.setattr(nri, "ABSENT_SECONDS", 0.05)
+    (tmp_path / "told").write_text("by the host\n")
+    daemon = NRIContainerd()
+    scene = Scene(daemon, CriClient(str(daemon.socket)), tmp_path)
+    node = scene.node(Extra(tmp_path))
+    try:
+        relay = daemon.preinstall("00-koordlet_nri", "events: [CreateContainer]\n")
+        plugin = await scene.connect(node, wait=False, socket=relay)
+        await asyncio.to_thread(daemon.start)
+        await asyncio.to_thread(daemon.import_images)
+        sandbox = await scene.pod("listed")
+        made = await scene.container(sandbox)
+        assert (await scene.seen("listed"))["cpu/cpu.shares"] == "512"
+        assert plugin.methods == ["Configure", "CreateContainer"]
+
+        await plugin.stop()
+        await asyncio.to_thread(daemon.stop)
+        daemon.no_plugins()
+        await asyncio.to_thread(daemon.start)
+        plugin = await scene.connect(node)
+        assert "late" not in {one.meta.uid for one in node.newborns.shown()}
+        late = await scene.pod("late")
+        method, running = plugin.called[1]
+        assert method == "Synchronize"
+        assert sandbox[0].encode() in running
+        assert made.encode() in running
+        assert "late" in {one.meta.uid for one in node.newborns.shown()}
+        await scene.container(late)
+        await scene.client.stop_pod_sandbox(late[0])
+        await scene.client.remove_pod_sandbox(late[0])
+        await until(lambda: "late" not in {one.meta.uid for one in node.newborns.shown()})
+        expected = ["Configure", "Synchronize", "RUN_POD_SANDBOX", "CreateContainer", "REMOVE_POD_SANDBOX"]
+        assert plugin.methods == expected
     finally:
         await scene.close()
         await asyncio.to_thread(daemon.close)
