@@ -124,7 +124,8 @@ class DefaultPreemption(Plugin):
                 trial.remove(other)
                 return False
 
-            return spare(lower, budgets, row, fits_with)
+            found = spare(lower, budgets, row, fits_with)
+            return found if found.pods else unschedulable(NOT_HELPFUL)  # an extender refuses the node, not a plugin
 
     def _make_room(self, pod: PodInfo, node: str, victims: Sequence[PodInfo]) -> None:
         waiting, queue, evictor = self.handle.waiting, self.handle.queue, self.handle.evictor

@@ -1,30 +1,45 @@
-"""A whole scheduling cycle with the default plugins, slow and plain: what the product's cycle must agree with.
+"""A whole scheduling cycle, slow and plain: what the product's cycle must agree with.
 
-Plugins, order and weights are upstream's (spec 05 §4), without volumes.
+Plugins, order and weights are upstream's (spec 05 §4); `Koordinator` adds those of spec 05 §8 and §13, and ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from koordlet.api.core import Node, Pod
-from tests.control.scheduler.plain import nodechecks, resources
+from tests.control.scheduler.plain import hints, loadaware, nodechecks, resources, volumes
+from tests.control.scheduler.plain.fitplus import fit_plus_score
 from tests.control.scheduler.plain.images import image_score
+from tests.control.scheduler.plain.interference import interference, interference_score
 from tests.control.scheduler.plain.podaffinity import inter_pod_affinity, inter_pod_scores
 from tests.control.scheduler.plain.ports import node_ports
+from tests.control.scheduler.plain.scarce import scarce_score
 from tests.control.scheduler.plain.spread import spread, spread_scores
-from tests.control.scheduler.plain.world import World, scaled
+from tests.control.scheduler.plain.world import U, Verdict, World, scaled
 
 Refusal = tuple[str, str, tuple[str, ...]]
 """(plugin, code as upstream prints it, reasons)"""
 
-FILTERS = {
+FIRST: Mapping[str, Callable[[Pod, World], Verdict]] = {
+    "VolumeRestrictions": volumes.restrictions_first,
+    "VolumeBinding": volumes.binding_first,
+    "VolumeZone": volumes.zone_first,
+}
+"""What is found wrong with a pod wherever it goes."""
+FILTERS: Mapping[str, Callable[[Pod, Node, World], Verdict]] = {
     "NodeUnschedulable": nodechecks.node_unschedulable,
     "NodeName": nodechecks.node_name,
     "TaintToleration": nodechecks.taint_toleration,
     "NodeAffinity": nodechecks.node_affinity,
     "NodePorts": node_ports,
     "NodeResourcesFit": resources.fit,
+    "VolumeRestrictions": volumes.restrictions,
+    "NodeVolumeLimits": volumes.limits,
+    "VolumeBinding": volumes.binding,
+    "VolumeZone": volumes.zone,
     "PodTopologySpread": spread,
     "InterPodAffinity": inter_pod_affinity,
 }
@@ -37,67 +52,114 @@ WEIGHTS = {
     "NodeResourcesBalancedAllocation": 1,
     "ImageLocality": 1,
 }
+KOORDINATOR_WEIGHTS = {
+    "LoadAwareScheduling": 1,
+    "NodeResourcesFitPlus": 2,
+    "ScarceResourceAvoidance": 3,
+    "InterferenceAware": 4,
+}
+HINTED_ELSEWHERE = ("", U, ("node(s) didn't satisfy plugin(s) [SchedulingHint]",))
 
 
-def feasible(
-    pod: Pod, nodes: Sequence[Node], pods: Sequence[Pod], world: World | None = None
-) -> dict[str, Refusal | None]:
-    """Node -> None where the pod may go, else who refuses it first, and why. `pods` name their nodes."""
-    world = world or World(nodes, pods)
-    found: dict[str, Refusal | None] = {}
-    for node in nodes:
-        found[node.metadata.name] = None
+@dataclass(frozen=True)
+class Koordinator:
+    """Arguments of the plugins that are not upstream's."""
+
+    load: Any
+    interference: Any
+    fit_plus: Mapping[str, tuple[str, int]]
+    scarce: tuple[str, ...]
+    most_hints: int = 100
+
+
+@dataclass(frozen=True)
+class PlainCycle:
+    """One profile: upstream's plugins, and Koordinator's if they have arguments."""
+
+    extra: Koordinator | None = None
+
+    def at_once(self, pod: Pod, world: World) -> Refusal | None:
+        """Why no node is looked at."""
+        names = [node.metadata.name for node in world.nodes]
+        if self.extra is not None and hints.only(pod, names) == set():
+            return HINTED_ELSEWHERE
+        for plugin, check in FIRST.items():
+            verdict = check(pod, world)
+            if verdict is not None:
+                return (plugin, *verdict)
+        return None
+
+    def refusal(self, pod: Pod, node: Node, world: World) -> Refusal | None:
+        """Who refuses the pod on the node first, and why."""
+        name = node.metadata.name
+        found = self.at_once(pod, world)
+        if found is not None:
+            return found
+        if self.extra is not None:
+            only = hints.only(pod, [one.metadata.name for one in world.nodes])
+            if only is not None and name not in only:
+                return HINTED_ELSEWHERE
         for plugin, check in FILTERS.items():
             verdict = check(pod, node, world)
             if verdict is not None:
-                found[node.metadata.name] = (plugin, *verdict)
-                break
-    return found
+                return (plugin, *verdict)
+        if self.extra is None:
+            return None
+        load = loadaware.verdict(pod, _loaded(node, world), self.extra.load, world.now)
+        if load:
+            return "LoadAwareScheduling", "Unschedulable", (load,)
+        verdict = interference(pod, node, world, self.extra.interference)
+        return None if verdict is None else ("InterferenceAware", *verdict)
+
+    def feasible(self, pod: Pod, world: World) -> dict[str, Refusal | None]:
+        """Node -> None where the pod may go."""
+        return {node.metadata.name: self.refusal(pod, node, world) for node in world.nodes}
+
+    def scores(self, pod: Pod, world: World) -> dict[str, dict[str, int]]:
+        """Plugin -> node that the pod may go to -> normalized score, without the plugins that are skipped."""
+        verdicts = self.feasible(pod, world)
+        left = [node for node in world.nodes if verdicts[node.metadata.name] is None]
+
+        def each(score: Callable[..., int], *args: Any) -> dict[str, int]:
+            return {node.metadata.name: score(pod, node, world, *args) for node in left}
+
+        balanced = {node.metadata.name: resources.balanced_score(pod, node, world) for node in left}
+        found: dict[str, Mapping[str, int] | None] = {
+            "TaintToleration": scaled(each(nodechecks.taint_score), reverse=True),
+            "NodeAffinity": scaled(each(nodechecks.affinity_score)),
+            "NodeResourcesFit": each(resources.fit_score),
+            "PodTopologySpread": spread_scores(pod, left, world) if left else None,
+            "InterPodAffinity": inter_pod_scores(pod, left, world) if left else None,
+            "NodeResourcesBalancedAllocation": {name: score for name, score in balanced.items() if score is not None},
+            "ImageLocality": each(image_score),
+        }
+        extra = self.extra
+        if extra is not None:
+            found["LoadAwareScheduling"] = {
+                node.metadata.name: loadaware.score(pod, _loaded(node, world), extra.load, world.now) for node in left
+            }
+            found["NodeResourcesFitPlus"] = each(fit_plus_score, extra.fit_plus)
+            found["ScarceResourceAvoidance"] = each(scarce_score, extra.scarce)
+            found["InterferenceAware"] = each(interference_score, extra.interference)
+        return {plugin: dict(by_node) for plugin, by_node in found.items() if by_node}
+
+    def totals(self, pod: Pod, world: World) -> dict[str, int]:
+        """Node that the pod may go to -> weighted sum of its scores."""
+        found = {name: 0 for name, verdict in self.feasible(pod, world).items() if verdict is None}
+        weights = WEIGHTS | KOORDINATOR_WEIGHTS
+        for plugin, by_node in self.scores(pod, world).items():
+            for name, score in by_node.items():
+                found[name] += weights[plugin] * score
+        return found
+
+    def preferred(self, pod: Pod, world: World) -> str | None:
+        """The node that a hint has taken without looking further."""
+        if self.extra is None:
+            return None
+        fitting = [name for name, verdict in self.feasible(pod, world).items() if verdict is None]
+        return hints.preferred(pod, fitting, self.extra.most_hints)
 
 
-def scores(
-    pod: Pod, nodes: Sequence[Node], pods: Sequence[Pod], world: World | None = None
-) -> dict[str, dict[str, int]]:
-    """Plugin -> node that the pod may go to -> normalized score, without the plugins that are skipped."""
-    world = world or World(nodes, pods)
-    verdicts = feasible(pod, nodes, pods, world)
-    left = [node for node in nodes if verdicts[node.metadata.name] is None]
-
-    def each(score: Callable[..., int]) -> dict[str, int]:
-        return {node.metadata.name: score(pod, node, world) for node in left}
-
-    balanced = {node.metadata.name: resources.balanced_score(pod, node, world) for node in left}
-    found: dict[str, Mapping[str, int] | None] = {
-        "TaintToleration": scaled(each(nodechecks.taint_score), reverse=True),
-        "NodeAffinity": scaled(each(nodechecks.affinity_score)),
-        "NodeResourcesFit": each(resources.fit_score),
-        "PodTopologySpread": spread_scores(pod, left, world) if left else None,
-        "InterPodAffinity": inter_pod_scores(pod, left, world) if left else None,
-        "NodeResourcesBalancedAllocation": {name: score for name, score in balanced.items() if score is not None},
-        "ImageLocality": each(image_score),
-    }
-    return {plugin: dict(by_node) for plugin, by_node in found.items() if by_node}
-
-
-def totals(
-    pod: Pod,
-    nodes: Sequence[Node],
-    pods: Sequence[Pod],
-    world: World | None = None,
-    weights: Mapping[str, int] = WEIGHTS,
-) -> dict[str, int]:
-    """Node that the pod may go to -> weighted sum of its scores."""
-    world = world or World(nodes, pods)
-    verdicts = feasible(pod, nodes, pods, world)
-    found = {name: 0 for name, verdict in verdicts.items() if verdict is None}
-    for plugin, by_node in scores(pod, nodes, pods, world).items():
-        for name, score in by_node.items():
-            found[name] += weights[plugin] * score
-    return found
-
-
-def best(pod: Pod, nodes: Sequence[Node], pods: Sequence[Pod], world: World | None = None) -> set[str]:
-    """The nodes of the highest total: any of them may be chosen. A single feasible node needs no score."""
-    by_node = totals(pod, nodes, pods, world)
-    highest = max(by_node.values(), default=0)
-    return {name for name, total in by_node.items() if total == highest}
+def _loaded(node: Node, world: World) -> loadaware.PlainNode:
+    pods = {one.metadata.uid: loadaware.PlainPod(one, world.since.get(one.metadata.uid, 0.0)) for one in world.on(node)}
+    return loadaware.PlainNode(node, world.metrics.get(node.metadata.name), pods)

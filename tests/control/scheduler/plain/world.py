@@ -9,6 +9,7 @@ from koordlet.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from koordlet.api.core.podresources import pod_requests
 from koordlet.api.core.storage import CSIDriver, CSINode, CSIStorageCapacity
 from koordlet.api.meta import LabelSelector
+from koordlet.api.nodemetric import NodeMetric
 
 Verdict = tuple[str, tuple[str, ...]] | None
 """None: accepted; else (code as upstream prints it, reasons)."""
@@ -46,6 +47,11 @@ class World:
     images: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Node -> image name -> bytes."""
     storage: Storage = field(default_factory=Storage)
+    metrics: Mapping[str, NodeMetric] = field(default_factory=dict)
+    """Node -> its last report."""
+    now: float = 0.0
+    since: Mapping[str, float] = field(default_factory=dict)
+    """Pod's uid -> when it was given its node."""
 
     def on(self, node: Node) -> list[Pod]:
         return [pod for pod in self.pods if pod.spec.node_name == node.metadata.name]

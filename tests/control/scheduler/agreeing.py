@@ -1,0 +1,53 @@
+"""Asks the product's cycle and a plain one about a pod, and holds the one to the other."""
+
+from __future__ import annotations
+
+import msgspec
+
+from control.scheduler.cycle import Cycle, Placement
+from control.scheduler.failures import FitError
+from control.scheduler.plugin import CycleState
+from koordlet.api.core import Pod
+from tests.control.scheduler.build import Cluster
+from tests.control.scheduler.plain.whole import PlainCycle
+from tests.control.scheduler.plain.world import World
+
+
+def agree(cycle: Cycle, cluster: Cluster, one: Pod, world: World, plain: PlainCycle) -> Placement | None:
+    """Where the pod was placed; None: nowhere.
+
+    Both must agree on every node: fits or not, who refuses it, with which words; on the total of every node that fits;
+    and the product must choose one of the best."""
+    names, expected = cluster.table.names, plain.feasible(one, world)
+    info = cluster.info(one)
+    if not any(refusal is None for refusal in expected.values()):
+        try:
+            cycle.place(info)
+        except FitError as failure:
+            said = {names[row]: status for row, status in failure.statuses()}
+            assert {n: (s.plugin, s.code_name, s.reasons) for n, s in said.items()} == expected
+            assert (failure.pre_filter is not None) == (plain.at_once(one, world) is not None)
+            return None
+        raise AssertionError(f"placed on {names[info.row]} although {expected}")
+    preferred = plain.preferred(one, world)
+    fits = sorted(n for n, refusal in expected.items() if refusal is None and preferred in (None, n))
+    state = CycleState()
+    rows, _ = cycle._pre_filter(state, info)
+    remembered = cycle.memory.of(info)
+    remembered.filter(state, info)
+    feasible = cycle._feasible(state, info, remembered, rows)
+    assert sorted(names[row] for row in feasible) == fits
+    best = fits
+    if len(fits) > 1:
+        totals = plain.totals(one, world)
+        found = cycle._totals(state, info, remembered, feasible)
+        assert {names[row]: int(total) for row, total in zip(feasible, found, strict=True)} == totals
+        best = [name for name, total in totals.items() if total == max(totals.values())]
+    placement = cycle.place(info)
+    assert placement.node in best
+    return placement
+
+
+def on(one: Pod, name: str) -> Pod:
+    """The pod, bound to a node."""
+    return msgspec.structs.replace(one, spec=msgspec.structs.replace(one.spec, node_name=name))

@@ -1,0 +1,155 @@
+"""Whole cycles with volumes and the plugins of Koordinator's profile and ours, against the plain cycle.
+
+Pods come and go, reports of nodes come in and grow old, claims are decided for pods that are not bound yet.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from control.scheduler.config.args import (
+    InterferenceAwareArgs,
+    LoadAwareSchedulingArgs,
+    NodeResourcesFitPlusArgs,
+    ResourcesType,
+    ScarceResourceAvoidanceArgs,
+    SchedulingHintArgs,
+)
+from control.scheduler.cycle import Placement
+from control.scheduler.plugins.registry import PLUGINS
+from koordlet.api.core import Pod
+from koordlet.api.core.pod import Volume
+from koordlet.api.nodemetric import NodeMetric
+from koordlet.api.wire import convert
+from koordlet.app.clock import FakeClock
+from tests.control.scheduler.agreeing import agree, on
+from tests.control.scheduler.build import Cluster
+from tests.control.scheduler.clusters import nodes, pods
+from tests.control.scheduler.loadreports import NOW, metric, pod_usage
+from tests.control.scheduler.plain import volumes, whole
+from tests.control.scheduler.plain.whole import Koordinator, PlainCycle
+from tests.control.scheduler.plain.world import World
+from tests.control.scheduler.plugins.storages import StorageObjects, pod_volumes, storages
+from tests.control.scheduler.toys import cycle_of
+
+EXTRA = Koordinator(
+    load=LoadAwareSchedulingArgs(usage_thresholds={"cpu": 60, "memory": 80}, prod_usage_thresholds={"cpu": 50}),
+    interference=InterferenceAwareArgs(),
+    fit_plus={"cpu": ("MostAllocated", 2), "memory": ("LeastAllocated", 1)},
+    scarce=("nvidia.com/gpu",),
+    most_hints=2,
+)
+ARGS: dict[str, Any] = {
+    "LoadAwareScheduling": EXTRA.load,
+    "InterferenceAware": EXTRA.interference,
+    "NodeResourcesFitPlus": NodeResourcesFitPlusArgs(
+        resources={name: ResourcesType(how, weight) for name, (how, weight) in EXTRA.fit_plus.items()}
+    ),
+    "ScarceResourceAvoidance": ScarceResourceAvoidanceArgs(resources=list(EXTRA.scarce)),
+    "SchedulingHint": SchedulingHintArgs(max_hint_nodes=EXTRA.most_hints),
+}
+FILTERS = (*whole.FILTERS, "LoadAwareScheduling", "InterferenceAware")
+WEIGHTS = whole.WEIGHTS | whole.KOORDINATOR_WEIGHTS
+POINTS = {
+    "preFilter": ("SchedulingHint", *FILTERS, "NodeResourcesBalancedAllocation"),
+    "filter": FILTERS,
+    "score": tuple(WEIGHTS),
+    "reserve": ("VolumeBinding", "LoadAwareScheduling"),
+}
+NAMES = st.lists(st.sampled_from(("n0", "n1", "n2", "n9")), min_size=1, max_size=3)
+
+
+@st.composite
+def koordinator_pods(draw: st.DrawFn) -> Pod:
+    """Pods with volumes, hints, a class of priority and of service."""
+    one = draw(pods())
+    labels, notes = dict(one.metadata.labels), dict(one.metadata.annotations)
+    match draw(st.integers(0, 3)):
+        case 0:
+            labels["koordinator.sh/qosClass"] = "BE"
+        case 1:
+            labels["koordinator.sh/priority-class"] = draw(st.sampled_from(("koord-prod", "koord-batch")))
+    match draw(st.integers(0, 7)):
+        case 6:
+            notes["internal.scheduling.koordinator.sh/scheduling-hint"] = json.dumps({"nodeNames": draw(NAMES)})
+        case 7:
+            notes["scheduling.koordinator.sh/scheduling-hint"] = json.dumps({"preferredNodeNames": draw(NAMES)})
+    used = draw(pod_volumes(made=False)) if draw(st.booleans()) else []
+    return msgspec.structs.replace(
+        one,
+        metadata=msgspec.structs.replace(one.metadata, labels=labels, annotations=notes),
+        spec=msgspec.structs.replace(one.spec, volumes=convert(used, list[Volume])),
+    )
+
+
+@st.composite
+def reports(draw: st.DrawFn, name: str, there: list[Pod], now: float) -> NodeMetric:
+    said = []
+    for one in there:
+        if draw(st.booleans()):
+            resource = draw(st.sampled_from(("cpu", "cache", "memory", "io")))
+            verdict = {
+                "container": draw(st.sampled_from(("main", "side"))),
+                "resource": resource,
+                "cause": draw(st.sampled_from(("neighbour", "neighbour", "self"))),
+                "state": draw(st.sampled_from(("interfered", "recovering", "suspected"))),
+                "confidence": draw(st.sampled_from((0.4, 0.9))),
+            }
+            kind = one.metadata.labels.get("koordinator.sh/priority-class", "")
+            used = pod_usage(
+                one.metadata.key, f"{draw(st.integers(0, 2000))}m", "1Gi", kind, interference=[verdict] * 2
+            )
+            said.append(used | {"qos": draw(st.sampled_from(("LS", "LS", "BE")))})
+    hurt = pod_usage("default/service", "1", "1Gi", interference=[
+        {"container": c, "resource": "cpu", "cause": "neighbour", "state": "interfered", "confidence": 1.0}
+        for c in "abc"[: draw(st.integers(0, 3))]
+    ])  # fmt: skip
+    said.append(hurt | {"qos": "LS"})
+    at = now - draw(st.sampled_from((0, 30, 170, 200)))
+    return metric(name, f"{draw(st.integers(0, 4000))}m", f"{draw(st.integers(0, 9))}Gi", at=at, pods=said)
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(st.data())
+def test_cycles_with_everything_agree_with_the_plain_ones(data: st.DataObject) -> None:
+    listed = [data.draw(nodes(i)) for i in range(data.draw(st.integers(1, 3)))]
+    for one in listed:
+        if data.draw(st.booleans()):
+            one.status.allocatable["nvidia.com/gpu"] = one.status.allocatable["pods"]
+    cluster = Cluster(*listed)
+    clock = cluster.handle.clock = FakeClock(NOW)
+    world = World(listed, [], storage=data.draw(storages(len(listed))), metrics={}, since={})
+    cluster.handle.objects = StorageObjects(world.storage)
+    cycle = cycle_of(cluster, POINTS, PLUGINS, args=ARGS, weights=WEIGHTS)
+    placed: list[tuple[Placement, Pod, dict[str, str], list[str]]] = []
+    for _ in range(data.draw(st.integers(2, 7))):
+        match data.draw(st.integers(0, 7)):
+            case 0 if placed:
+                cycle.take_back(placed.pop(data.draw(st.integers(0, len(placed) - 1)))[0])
+            case 1:
+                clock.jump(data.draw(st.sampled_from((10.0, 100.0, 180.0))))
+            case 2 | 3:
+                name = data.draw(st.sampled_from([one.metadata.name for one in listed]))
+                there = [one for _, one, *_ in placed if one.spec.node_name == name]
+                report = data.draw(reports(name, there, clock.now()))
+                world.metrics = {**world.metrics, name: report}
+                for plugin in ("LoadAwareScheduling", "InterferenceAware"):
+                    cycle.framework.plugins[plugin].set_metric(report)  # type: ignore[attr-defined]
+        world.now = clock.now()
+        world.pods = [one for _, one, *_ in placed]
+        world.storage.promised = {volume: claim for *_, matched, _ in placed for claim, volume in matched.items()}
+        world.storage.being_made = {
+            claim: placement.node for placement, _, _, to_make in placed for claim in to_make
+        }  # fmt: skip
+        one = data.draw(koordinator_pods())
+        found = agree(cycle, cluster, one, world, PlainCycle(EXTRA))
+        if found is not None:
+            node = next(n for n in listed if n.metadata.name == found.node)
+            _, matched, to_make = volumes.placed(one, node, world)
+            placed.append((found, on(one, found.node), matched, to_make))
+            world.since = {**world.since, one.metadata.uid: clock.now()}
