@@ -10,8 +10,10 @@ import json
 import os
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import BY_NAME, SeriesError
@@ -25,19 +27,19 @@ class SnapshotError(RuntimeError):
 
 def save(cache: MetricCache, path: Path, now: float, boot_id: str) -> None:
     """Write all rings to `path`. Raises OSError (for one, a full disk) and leaves the old file in place."""
-    arrays: dict[str, np.ndarray] = {}
     index: dict[str, list[list[str]]] = {}
-    for name, ring in cache.rings.items():
-        times, keys, values = ring.dump()
-        index[name] = [list(key) for key in keys]
-        arrays[f"{name}.times"], arrays[f"{name}.values"] = times, values
-    header = json.dumps({"format": FORMAT, "at": now, "boot": boot_id, "series": index}).encode()
-    arrays["header"] = np.frombuffer(header, dtype=np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     try:
         with partial.open("wb") as out:
-            np.savez(out, **arrays)  # type: ignore[arg-type]
+            with zipfile.ZipFile(out, "w") as packed:
+                for name, ring in cache.rings.items():
+                    times, keys, values = ring.dump()
+                    index[name] = [list(key) for key in keys]
+                    _add(packed, f"{name}.times", times)
+                    _add(packed, f"{name}.values", values)
+                header = json.dumps({"format": FORMAT, "at": now, "boot": boot_id, "series": index}).encode()
+                _add(packed, "header", np.frombuffer(header, dtype=np.uint8))
             out.flush()
             os.fsync(out.fileno())
         partial.replace(path)
@@ -69,3 +71,9 @@ def load(cache: MetricCache, path: Path, now: float, boot_id: str, *, max_age: f
             return count
     except (KeyError, TypeError, ValueError, EOFError, OSError, SeriesError, zipfile.BadZipFile) as error:
         raise SnapshotError(f"{path}: not a usable snapshot: {error}") from error
+
+
+def _add(packed: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:
+    """As `np.savez` does it, but an array at a time: no copy of the whole cache is ever held."""
+    with packed.open(f"{name}.npy", "w", force_zip64=True) as member:
+        np.lib.format.write_array(member, array, allow_pickle=False)
