@@ -87,8 +87,9 @@ class BackgroundEvictor:
                 body={"metadata": {"uid": victim.uid}, "status": {"conditions": [condition]}},
                 kind=PatchKind.STRATEGIC,
                 subresource="status",
+                repeatable=True,
             )
-            await self._client.delete(Pod, victim.name, victim.namespace, uid=victim.uid)
+            await self._client.delete(Pod, victim.name, victim.namespace, uid=victim.uid, repeatable=True)
         except NotFound:
             return
         except KubeError as error:

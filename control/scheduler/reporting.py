@@ -1,7 +1,7 @@
 """What users and metrics are told of each pod: events, the condition PodScheduled, attempts (spec 05 §3.5).
 
 Conditions are written in the background by a few tasks, the newest for each pod only; one that is there already is
-not written again.
+not written again. While the API server is unwell they are kept until they could be written.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from koordlet.api.core import Pod
 from koordlet.api.wire import Time
 from koordlet.app.clock import Clock
 from koordlet.app.logging import get_logger
-from koordlet.kube import Client, EventRecorder, KubeError, NotFound, PatchKind
+from koordlet.kube import ApiError, Client, ConnectionFailed, EventRecorder, KubeError, NotFound, PatchKind
 
 log = get_logger(__name__)
 
 NOTE_BYTES: Final = 1024
 _WRITERS: Final = 4
+RETRY_SECONDS: Final = 1.0
+"""How long a writer rests after a failure that may pass; then the pod is looked at again, it may have a node by now."""
 
 
 def cut(text: str) -> str:
@@ -36,6 +38,13 @@ def cut(text: str) -> str:
     if len(data) <= NOTE_BYTES:
         return text
     return data[: NOTE_BYTES - 4].decode("utf-8", "ignore") + " ..."
+
+
+def _passes(error: KubeError) -> bool:
+    """Whether the same request may succeed later."""
+    return isinstance(error, ConnectionFailed) or (
+        isinstance(error, ApiError) and (error.status == 429 or error.status >= 500)
+    )
 
 
 @dataclass(frozen=True)
@@ -127,6 +136,9 @@ class UserReporter:
             except KubeError as error:
                 self._metrics.patch_failures.inc()
                 log.warning("Cannot write a pod's condition", pod=key, err=error)
+                if _passes(error):
+                    await self._clock.sleep(RETRY_SECONDS)
+                    self._due.setdefault(key, verdict)
             finally:
                 self._busy.discard(key)
                 self._wake.set()

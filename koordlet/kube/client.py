@@ -181,10 +181,12 @@ class Client:
         force: bool = False,
         dry_run: bool = False,
         resource: Resource | type | None = None,
+        repeatable: bool = False,
     ) -> T:
         """Patch; the object afterwards. Put metadata.resourceVersion into a merge patch to make it conditional.
 
-        APPLY fills in apiVersion, kind and name, and needs `field_manager`. Raises NotFound, Conflict, Invalid.
+        APPLY fills in apiVersion, kind and name, and needs `field_manager`. `repeatable`: doing it twice is the same
+        as once, which is always so of APPLY. Raises NotFound, Conflict, Invalid.
         """
         r = resource_of(type, resource)
         if kind is PatchKind.APPLY:
@@ -201,7 +203,7 @@ class Client:
             ),
             body=wire.encode(body),
             content_type=kind.value,
-            repeatable=kind is PatchKind.APPLY,
+            repeatable=repeatable or kind is PatchKind.APPLY,
         )
         return ObjectDecoder(type, r).decode(answer)
 
@@ -242,12 +244,17 @@ class Client:
         resource_version: str | None = None,
         missing_ok: bool = False,
         resource: Resource | type | None = None,
+        repeatable: bool = False,
     ) -> bool:
-        """Delete; False when it was not there and `missing_ok`. With `uid` only that incarnation is deleted."""
+        """Delete; False when it was not there and `missing_ok`. With `uid` only that incarnation is deleted.
+
+        `repeatable`: try again when an answer is lost; the second one may be NotFound then."""
         r = resource_of(type, resource)
         options = _delete_options(grace_seconds, propagation, uid, resource_version)
         try:
-            await self.transport.request("DELETE", r.path(namespace, name), body=wire.encode(options))
+            await self.transport.request(
+                "DELETE", r.path(namespace, name), body=wire.encode(options), repeatable=repeatable
+            )
         except NotFound:
             if not missing_ok:
                 raise

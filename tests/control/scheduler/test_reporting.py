@@ -13,11 +13,11 @@ from prometheus_client import CollectorRegistry
 
 from control.scheduler.metrics import SchedulerMetrics
 from control.scheduler.monitor import Monitor
-from control.scheduler.reporting import UserReporter, cut
+from control.scheduler.reporting import RETRY_SECONDS, UserReporter, cut
 from control.scheduler.status import error, unschedulable
 from koordlet.api.core import Pod
 from koordlet.app.clock import FakeClock
-from koordlet.kube import NotFound, ServerError
+from koordlet.kube import Conflict, ConnectionFailed, NotFound, ServerError, TooManyRequests
 from tests.control.scheduler.build import Cluster, pod
 
 
@@ -58,12 +58,12 @@ class Api:
 
 @asynccontextmanager
 async def reporter(
-    api: Api, current: Callable[[str], Pod | None]
+    api: Api, current: Callable[[str], Pod | None], clock: FakeClock | None = None
 ) -> AsyncIterator[tuple[UserReporter, SchedulerMetrics]]:
     metrics = SchedulerMetrics.of(CollectorRegistry())
     monitor = Monitor(lambda: 0.0, lambda profile: None)
     client: Any = api
-    found = UserReporter(client, client, metrics, monitor, FakeClock(), current)
+    found = UserReporter(client, client, metrics, monitor, clock or FakeClock(), current)
     await found.start()
     try:
         yield found, metrics
@@ -142,3 +142,48 @@ async def test_a_failed_write_is_counted_and_others_go_on() -> None:
             await settle()
         assert metrics.patch_failures._value.get() == 1
     assert len(api.patches) == 3
+
+
+@pytest.mark.parametrize(
+    ("failure", "again"),
+    [
+        (ServerError(500), True),
+        (TooManyRequests(429), True),
+        (ConnectionFailed("no route"), True),
+        (Conflict(409), False),
+        (NotFound(404), False),
+    ],
+    ids=["500", "429", "no connection", "another pod of that name", "no pod"],
+)
+async def test_what_may_pass_is_tried_again(failure: Exception, again: bool) -> None:
+    one, clock = pod("a"), FakeClock()
+    api = Api(failure)
+    async with reporter(api, lambda key: one, clock) as (found, _):
+        found.failed(Cluster().info(one), error("x"), "text", "n1")
+        await settle()
+        assert len(api.patches) == 1
+        await clock.advance(RETRY_SECONDS)
+        await settle()
+        assert len(api.patches) == 1 + again
+        await clock.advance(10 * RETRY_SECONDS)
+        await settle()
+    assert [status["conditions"][0]["message"] for status in api.patches] == ["text"] * (1 + again)
+    assert [status["nominatedNodeName"] for status in api.patches] == ["n1"] * (1 + again)
+
+
+async def test_a_newer_verdict_and_a_node_replace_what_failed() -> None:
+    one, clock = pod("a"), FakeClock()
+    placed = msgspec.structs.replace(one, spec=msgspec.structs.replace(one.spec, node_name="n"))
+    now = [one]
+    api, info = Api(ServerError(500), ServerError(500)), Cluster().info(one)
+    async with reporter(api, lambda key: now[0], clock) as (found, _):
+        found.failed(info, error("x"), "older", None)
+        await settle()
+        found.failed(info, error("x"), "newer", None)
+        await clock.advance(RETRY_SECONDS)
+        await settle()
+        assert [status["conditions"][0]["message"] for status in api.patches] == ["older", "newer"]
+        now[0] = placed
+        await clock.advance(RETRY_SECONDS)
+        await settle()
+    assert len(api.patches) == 2

@@ -166,11 +166,14 @@ async def scheduler(world: World) -> AsyncIterator[Callable[..., Awaitable[Runni
     path.write_text(yaml.safe_dump(configuration()))
     async with AsyncExitStack() as stack:
 
-        async def start(*flags: str, wait: bool = True) -> Running:
+        async def start(*flags: str, wait: bool = True, through: str = "") -> Running:
+            """`through`: an address to reach the API server by."""
             port = free_port()
             given = (f"--config={path}", f"--port={port}", "--secure-port=0", "--address=127.0.0.1")
             options = read(Options, [*given, "--kube-api-qps=500", "--kube-api-burst=500", *flags])
-            running = Running(Scheduler(options, config=await world.account()), port)
+            config = await world.account()
+            config = replace(config, server=through, ssl=None) if through else config
+            running = Running(Scheduler(options, config=config), port)
 
             async def stop() -> None:
                 if not running.task.done():

@@ -64,6 +64,7 @@ class Front:
     rules: list[Rule] = field(default_factory=list)
     url: str = ""
     watches: set[asyncio.Task[Any]] = field(default_factory=set)
+    _ending: set[asyncio.Task[Any]] = field(default_factory=set)
 
     async def __aenter__(self) -> Front:
         self._session = aiohttp.ClientSession(
@@ -80,12 +81,13 @@ class Front:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.cut()
+        self.end_watches()
         await self._runner.cleanup()
         await self._session.close()
 
-    def cut(self) -> None:
-        """End every watch that is open, in the middle of whatever it was sending."""
+    def end_watches(self) -> None:
+        """End every watch that is open, as servers do from time to time."""
+        self._ending.update(self.watches)
         for task in list(self.watches):
             task.cancel()
 
@@ -134,8 +136,14 @@ class Front:
                     await out.write(piece)
             except (ConnectionResetError, aiohttp.ClientError):
                 return out  # one side is gone
+            except asyncio.CancelledError:
+                if task not in self._ending:
+                    raise
+                task.uncancel()
             finally:
                 self.watches.discard(task)
+                self._ending.discard(task)
+            await out.write_eof()
             return out
 
 
