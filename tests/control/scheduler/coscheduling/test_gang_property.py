@@ -65,14 +65,14 @@ async def _strict(steps: list[tuple[str, str, int]], policy: str) -> None:
                 await world.drive()
             await world.clock.settle()
             for name in GANGS:
-                _whole_or_nothing(world, name, ever)
+                whole_or_nothing(world, name, ever)
             world.check()
-        await _all_fit_in_the_end(world, ever if policy == "only-waiting" else set())
+        await all_fit_in_the_end(world, ever if policy == "only-waiting" else set())
     finally:
         await world.stop()
 
 
-def _whole_or_nothing(world: GangWorld, name: str, ever: set[str]) -> None:
+def whole_or_nothing(world: GangWorld, name: str, ever: set[str]) -> None:
     if name in ever:
         return  # later members follow by themselves, and members may have gone since
     for other in TOGETHER[name]:
@@ -82,7 +82,7 @@ def _whole_or_nothing(world: GangWorld, name: str, ever: set[str]) -> None:
         ever.update(TOGETHER[name])
 
 
-async def _all_fit_in_the_end(world: GangWorld, done: set[str]) -> None:
+async def all_fit_in_the_end(world: GangWorld, done: set[str]) -> None:
     """With room for all, every gang that can be complete is bound within the time that queues take.
 
     Not those that are `done`: if only waiting members count, what is left of them may wait for too few others."""
