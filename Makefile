@@ -54,8 +54,8 @@ bench-interference: setup-test  ## who is named as culprit, in randomised trials
 	@$(PY) tests/scale/bench_interference.py --seed $(or $(SEED),1) --trials $(or $(TRIALS),40)
 
 .PHONY: bench-proxy
-bench-proxy: setup-test  ## what koord-runtime-proxy adds to calls, with and without hooks, beside the direct way
-	@$(PY) tests/scale/bench_proxy.py
+bench-proxy: setup-test  ## what koord-runtime-proxy adds to calls of containerd and dockerd, beside the direct way
+	@status=0; for one in bench_proxy bench_proxy_docker; do $(PY) tests/scale/$$one.py || status=$$?; done; exit $$status
 
 .PHONY: demo-colocation
 demo-colocation: setup-test  ## a service beside batch work, with and without koordlet, in numbers; ONCE=1 ends by itself
