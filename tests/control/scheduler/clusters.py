@@ -30,7 +30,7 @@ def nodes(draw: st.DrawFn, number: int) -> Node:
         pods=draw(st.integers(1, 6)),
         labels=labels,
         taints=taints,
-        unschedulable=draw(st.integers(0, 9)) == 0,
+        unschedulable=draw(st.integers(0, 9)) == 5,
     )
 
 

@@ -1,0 +1,155 @@
+"""DefaultPreemption against trying on every node who would have to go, with all of upstream's filters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from control.scheduler.failures import FitError
+from control.scheduler.plugins.registry import PLUGINS
+from control.scheduler.pods import PodInfo
+from koordlet.api.core import Node, Pod
+from koordlet.api.core.workloads import PodDisruptionBudget
+from koordlet.api.wire import convert
+from tests.control.scheduler.build import Cluster, node, pod
+from tests.control.scheduler.clusters import specs
+from tests.control.scheduler.plain import preemption as plain
+from tests.control.scheduler.plain import whole
+from tests.control.scheduler.plain.whole import PlainCycle
+from tests.control.scheduler.plain.world import Storage, World
+from tests.control.scheduler.plugins.storages import StorageObjects
+from tests.control.scheduler.toys import cycle_of
+
+FILTERS = tuple(whole.FILTERS)
+POINTS = {"preFilter": FILTERS, "filter": FILTERS, "postFilter": ("DefaultPreemption",)}
+APPS, ZONE = ("web", "db"), "topology.kubernetes.io/zone"
+
+
+class Evicted:
+    """Notes who had to go."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def evict(self, victims: Sequence[PodInfo], *, by: PodInfo, message: str) -> None:
+        self.names = [victim.name for victim in victims]
+
+    def evicting_for(self, uid: str) -> bool:
+        return False
+
+
+class Objects(StorageObjects):
+    """Budgets, and no storage."""
+
+    def __init__(self, budgets: Sequence[PodDisruptionBudget]) -> None:
+        super().__init__(Storage())
+        self.budgets = budgets
+
+    def informer(self, kind: type[Any]) -> Any:
+        found = super().informer(kind)
+        if kind is PodDisruptionBudget:
+            found.list = lambda: list(self.budgets)
+        return found
+
+
+@st.composite
+def placed(draw: st.DrawFn, number: int, nodes: int) -> Pod:
+    """A pod on a node; some are on their way out, to make room for somebody."""
+    metadata: dict[str, Any] = {}
+    status: dict[str, Any] = {}
+    if draw(st.integers(0, 3)):
+        status["startTime"] = f"2026-01-01T00:00:0{draw(st.integers(0, 2))}Z"
+    if draw(st.integers(0, 9)) == 5:
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        status["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]
+    app = draw(st.sampled_from((*APPS, "")))
+    port = [{"containerPort": 80, "hostPort": 80}] if draw(st.integers(0, 4)) == 4 else []
+    return pod(
+        f"p{number}",
+        draw(st.sampled_from(("1", "2", "3"))),
+        labels={"app": app} if app else {},
+        priority=draw(st.sampled_from((None, 1, 2, 5))),
+        on=f"n{draw(st.integers(0, nodes - 1))}",
+        metadata=metadata,
+        status=status,
+        spec=_ports(port) | (draw(specs(app)) if app and draw(st.integers(0, 3)) == 3 else {}),
+    )
+
+
+def _ports(ports: list[dict[str, int]]) -> dict[str, Any]:
+    if not ports:
+        return {}
+    return {"containers": [{"name": "main", "image": "img", "ports": ports, "resources": {"requests": {"cpu": "1"}}}]}
+
+
+@st.composite
+def budgets(draw: st.DrawFn, app: str) -> PodDisruptionBudget:
+    disrupted = {"p0": "2026-01-01T00:00:00Z"} if draw(st.booleans()) else {}
+    body = {
+        "metadata": {"name": app, "namespace": "default"},
+        "spec": {"selector": draw(st.sampled_from(({"matchLabels": {"app": app}}, {"matchLabels": {"app": app}}, {})))},
+        "status": {"disruptionsAllowed": draw(st.integers(0, 2)), "disruptedPods": disrupted},
+    }
+    return convert(body, PodDisruptionBudget)
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> tuple[list[Node], list[Pod], list[PodDisruptionBudget], Pod]:
+    """Full nodes, and a pod that wants to be on one."""
+    number = draw(st.integers(1, 3))
+    nodes = [
+        node(f"n{at}", draw(st.sampled_from(("3", "4"))), labels={ZONE: f"z{at % 2}", "disk": "ssd", "rank": "2"})
+        for at in range(number)
+    ]
+    there = [draw(placed(at, number)) for at in range(draw(st.integers(2, 7)))]
+    app = draw(st.sampled_from(APPS))
+    spec: dict[str, Any] = {"preemptionPolicy": "Never"} if draw(st.integers(0, 15)) == 7 else {}
+    if draw(st.integers(0, 2)) == 2:
+        spec |= draw(specs(app))
+    elif draw(st.integers(0, 3)) == 3:
+        spec |= _ports([{"containerPort": 80, "hostPort": 80}])
+    nominated = {"nominatedNodeName": "n0"} if draw(st.integers(0, 4)) == 4 else {}
+    cpu, priority = draw(st.sampled_from(("2", "3", "4"))), draw(st.sampled_from((2, 5, 9)))
+    wanted = pod("new", cpu, labels={"app": app}, priority=priority, spec=spec, status=nominated)
+    return nodes, there, [draw(budgets(app)) for app in APPS if draw(st.booleans())], wanted
+
+
+@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(scenes())
+def test_victims_and_node_are_those_of_trying(
+    scene: tuple[list[Node], list[Pod], list[PodDisruptionBudget], Pod],
+) -> None:
+    nodes, there, budgets_, wanted = scene
+    cluster, evicted = Cluster(*nodes), Evicted()
+    cluster.handle.objects, cluster.handle.evictor = Objects(budgets_), evicted
+    cycle = cycle_of(cluster, POINTS, PLUGINS)
+    cluster.put(*there)
+    counted = cluster.table.requested.copy()
+    expected = PlainCycle().feasible(wanted, World(nodes, there))
+    codes = {name: refusal[1] for name, refusal in expected.items() if refusal is not None}
+    if len(codes) < len(nodes):
+        assert expected[cycle.place(cluster.info(wanted)).node] is None
+        return
+
+    def fits(name: str, pods: Sequence[Pod]) -> bool:
+        one = next(n for n in nodes if n.metadata.name == name)
+        return PlainCycle().refusal(wanted, one, World(nodes, pods)) is None
+
+    choices = plain.choices(wanted, codes, there, budgets_, fits)
+    info = cluster.info(msgspec.structs.replace(wanted))
+    try:
+        cycle.place(info)
+    except FitError as failure:
+        assert (cluster.table.requested == counted).all()  # trials were taken back
+        if not choices:
+            assert not failure.nominated
+            assert evicted.names == []
+        else:
+            assert failure.nominated in choices
+            assert evicted.names == choices[failure.nominated]
+    else:
+        raise AssertionError(f"placed although {expected}")
