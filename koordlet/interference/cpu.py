@@ -30,6 +30,9 @@ HARDLY = 0.02
 """Seconds a second added to what a container ran: one that hardly runs hardly suffers."""
 THROTTLED_PERIODS = 0.1
 UNTOLD = tuple(SPECIAL_KEYS[name] for name in ("older", "moved", "overflow"))
+_LEAST = min(UNTOLD) - 1
+_UNTOLD = np.array([-number in UNTOLD for number in range(1 - _LEAST)])
+"""By a key without its sign."""
 IDLE, KSOFTIRQD = SPECIAL_KEYS["idle"], SPECIAL_KEYS["ksoftirqd"]
 Ints = NDArray[np.int64]
 PROBES = ("bpf", "bcc")
@@ -203,15 +206,17 @@ def cpu_evidence(
 
 def shares_of(matrix: Matrix, rows: Rows, waited: Floats) -> Shares:
     """From the waiting whose runner is known."""
-    victim, culprit = rows.of(matrix.victim), rows.of(matrix.culprit)
-    told = matrix.culprit >= 0
-    kernel = np.flatnonzero(~told)
-    told[kernel] = ~np.isin(matrix.culprit[kernel], UNTOLD)
-    known = rows.sum(victim, np.where(told, matrix.wait_ns, 0))
-    own = rows.sum(victim, np.where(told & (victim == culprit), matrix.wait_ns, 0))
-    idle, softirqs = (
-        rows.sum(victim, np.where(matrix.culprit == which, matrix.wait_ns, 0)) for which in (IDLE, KSOFTIRQD)
-    )
+    mine = rows.of(matrix.victim)
+    taken = np.flatnonzero(mine >= 0)
+    victim, culprit, ns = mine[taken], matrix.culprit[taken], matrix.wait_ns[taken].astype(np.float64)
+
+    def sums(which: NDArray[np.bool_]) -> Floats:
+        return np.bincount(victim[which], weights=ns[which], minlength=rows.count).astype(np.float64)
+
+    told = ~_UNTOLD[-np.clip(culprit, _LEAST, 0)]
+    known = sums(told)
+    own = sums(told & (rows.of(culprit) == victim))
+    idle, softirqs = (sums(culprit == which) for which in (IDLE, KSOFTIRQD))
     whole = np.maximum(known, 1.0)
     return Shares(own / whole, idle / whole, waited, softirqs / whole)
 
@@ -225,6 +230,8 @@ def _culprits(matrix: Matrix, seconds: float, owner: OwnerOf, rows: Rows) -> Cal
     def places() -> tuple[NDArray[np.intp], list[int]]:
         """Entries in order of victims, and where each container's begin."""
         victims = rows.of(matrix.victim)
+        if rows.count < 1 << 15:
+            victims = victims.astype(np.int16)  # sorted in a tenth of the time
         order = np.argsort(victims, kind="stable")
         return order, np.searchsorted(victims[order], np.arange(rows.count + 1)).tolist()
 

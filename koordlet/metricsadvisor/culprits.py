@@ -25,6 +25,7 @@ class CulpritWindow:
         self._last: Charges | None = None
         self._grown: deque[tuple[int, Blames]] = deque()
         """What was charged from this time to the next one's, or to `_last`."""
+        self._pushed: Blames | None = None
 
     def due(self, now_ns: int, seconds: float) -> bool:
         """Whether so much time has passed since the last reading."""
@@ -36,7 +37,7 @@ class CulpritWindow:
             self._grown.clear()
         else:
             self._grown.append((self._last.time_ns, between(self._last, charges)))
-        self._last = charges
+        self._last, self._pushed = charges, None
         horizon = charges.time_ns - self.seconds * 1e9
         while len(self._grown) > 1 and self._grown[1][0] <= horizon:
             self._grown.popleft()
@@ -55,9 +56,13 @@ class CulpritWindow:
         """As `until`, up to the last reading that was pushed."""
         if self._last is None or not self._grown:
             return None
-        return _together([grown for _, grown in self._grown]), (self._last.time_ns - self._grown[0][0]) / 1e9
+        if self._pushed is None:
+            self._pushed = _together([grown for _, grown in self._grown])
+        return self._pushed, (self._last.time_ns - self._grown[0][0]) / 1e9
 
 
 def _together(parts: list[Blames]) -> Blames:
+    if len(parts) == 1:
+        return parts[0]
     names = ("victim", "culprit", "wait_ns", "wait_count")
     return Blames(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))

@@ -17,6 +17,9 @@ Ints = npt.NDArray[np.int64]
 EXACT = 1 << 53
 """Up to here floats are as good as integers."""
 
+CROWDED = 16
+"""Pairs are summed in a table of all that could be while there are fewer of these an entry than so many."""
+
 
 class LayoutMismatch(Exception):
     """A map is not of the shape that Python expects; the message names map, size found and size expected."""
@@ -54,3 +57,15 @@ def sum_by(group: npt.NDArray[np.intp], values: npt.NDArray[Any], groups: int) -
         starts = np.flatnonzero(np.diff(ordered, prepend=-1))
         total[ordered[starts]] = np.add.reduceat(values[order], starts, axis=0, dtype=np.int64)
     return total
+
+
+def sum_pairs(codes: Ints, ns: Ints, count: Ints, size: int) -> tuple[Ints, Ints, Ints]:
+    """(codes that occur, sorted; sums of *ns* and of *count* for each); codes are 0 or more and below *size*. Counted
+    in a table of all that could be where that is small enough beside what there is, else sorted."""
+    if size <= CROWDED * len(codes):
+        there = np.zeros(size, dtype=bool)
+        there[codes] = True
+        pairs = np.flatnonzero(there)
+        return pairs, sum_by(codes, ns, size)[pairs], sum_by(codes, count, size)[pairs]
+    pairs, group = np.unique(codes, return_inverse=True)
+    return pairs, sum_by(group, ns, len(pairs)), sum_by(group, count, len(pairs))

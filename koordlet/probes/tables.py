@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ import numpy.typing as npt
 from koordlet.probes import layout
 from koordlet.probes.charges import Charges
 from koordlet.probes.layout import BUCKETS, Sizes
-from koordlet.probes.mapped import Ints, map_array, sum_by
+from koordlet.probes.mapped import Ints, map_array, sum_by, sum_pairs
 from koordlet.probes.slots import Slots
 from koordlet.probes.snapshot import Lost, SchedLatencySnapshot
 
@@ -96,9 +97,21 @@ class Tables:
 
     def charges(self) -> Charges:
         """The matrix as it stands, to be taken the difference of."""
-        at, key, wait_ns, count = self._entries()  # before the tags, as above
-        size = self._matrix.size
-        return Charges(self.source, time.monotonic_ns(), size, at, key, wait_ns, count, self._slots.keys())
+        matrix = self._matrix.reshape(-1)  # before the tags, as above
+        at, key = self._everywhere, matrix["key"].copy()
+        if 2 * np.count_nonzero(key) > len(key):
+            wait_ns, count = (matrix[name].astype(np.int64) for name in ("wait_ns", "count"))
+            free = np.flatnonzero(key == 0)  # taken since, perhaps
+            wait_ns[free] = count[free] = 0
+        else:
+            at = np.flatnonzero(key).astype(np.int32)
+            key = key[at]
+            wait_ns, count = (matrix[name][at].view(np.int64) for name in ("wait_ns", "count"))
+        return Charges(self.source, time.monotonic_ns(), len(matrix), at, key, wait_ns, count, self._slots.keys())
+
+    @cached_property
+    def _everywhere(self) -> npt.NDArray[np.int32]:
+        return np.arange(self._matrix.size, dtype=np.int32)
 
     def _entries(self) -> _Entries:
         matrix = self._matrix.reshape(-1)
@@ -138,8 +151,6 @@ _MAXIMA = ("wakeup_max_ns", "preempt_max_ns")
 _FIELD = {name: field[1] // 8 for name, field in (layout.SLOT_STATS.fields or {}).items()}
 _MAXIMA_AT = [_FIELD[name] for name in _MAXIMA]
 _LOST = ("matrix_lost_count", "matrix_lost_ns", "slot_lost", "unstamped", "backwards", "forgotten", "missed")
-CROWDED = 16
-"""Pairs are summed in a table of all that could be while there are fewer of these an entry than so many."""
 
 
 def _merge(entries: _Entries | None, keys: Ints, rows_of_slots: Ints) -> dict[str, Ints]:
@@ -154,17 +165,10 @@ def _merge(entries: _Entries | None, keys: Ints, rows_of_slots: Ints) -> dict[st
     known = (victim >= 0) & (culprit >= 0)  # not those of a slot that was freed between the two readings
     if not known.all():
         code, wait_ns, count = code[known], wait_ns[known], count[known]
-    if n * n <= CROWDED * len(code):
-        there = np.zeros(n * n, dtype=bool)
-        there[code] = True
-        pairs = np.flatnonzero(there)
-        wait_ns, count = (sum_by(code, column, n * n)[pairs] for column in (wait_ns, count))
-    else:
-        pairs, group = np.unique(code, return_inverse=True)
-        wait_ns, count = (sum_by(group, column, len(pairs)) for column in (wait_ns, count))
+    pairs, wait_ns, wait_count = sum_pairs(code, wait_ns, count, n * n)
     return {
         "victim": keys[pairs // max(n, 1)],
         "culprit": keys[pairs % max(n, 1)],
         "wait_ns": wait_ns,
-        "wait_count": count,
+        "wait_count": wait_count,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,6 +42,15 @@ def charges(table, keys=KEYS, seconds=1.0):
     return Charges("bpf", int(seconds * 1e9), SIZE, at, key, columns[2], columns[3], keys)
 
 
+def everywhere(table, keys=KEYS):
+    """As `charges`, free places included."""
+    found = charges(table, keys)
+    columns = [np.zeros(SIZE, dtype=kind) for kind in (np.uint32, np.int64, np.int64)]
+    for column, values in zip(columns, (found.key, found.wait_ns, found.count), strict=True):
+        column[found.at] = values
+    return replace(found, at=np.arange(SIZE, dtype=np.int32), key=columns[0], wait_ns=columns[1], count=columns[2])
+
+
 def plain(old, new, old_keys, new_keys):
     sums = defaultdict(lambda: [0, 0])
     for place, (victim, culprit, ns, count) in new.items():
@@ -63,10 +73,12 @@ def told(blames):
     return {row[:2]: row[2:] for row in rows}
 
 
-@given(tables, tables, st.lists(st.sampled_from([500, 600, 700, 800, 0]), min_size=4, max_size=4))
-def test_differences_are_told_place_by_place(old, new, names):
+@pytest.mark.parametrize("then", [charges, everywhere])
+@pytest.mark.parametrize("now", [charges, everywhere])
+@given(old=tables, new=tables, names=st.lists(st.sampled_from([500, 600, 700, 800, 0]), min_size=4, max_size=4))
+def test_differences_are_told_place_by_place(then, now, old, new, names):
     keys = np.array([*names, -1])
-    assert told(between(charges(old), charges(new, keys))) == plain(old, new, KEYS, keys)
+    assert told(between(then(old), now(new, keys))) == plain(old, new, KEYS, keys)
 
 
 def test_two_cpus_entries_of_a_pair_are_one():
