@@ -153,11 +153,12 @@ async def test_a_new_kubelet_finds_what_the_old_one_left(
         {
             "name": "ends",
             "image": "busybox",
-            "command": ["sh", "-c", "trap 'exit 7' TERM; while :; do sleep 0.1; done"],
+            "command": ["sh", "-c", "trap 'exit 7' TERM; echo listens; while :; do sleep 0.1; done"],
         },
     ]
     world.api.create_pod(pod(containers=containers, restartPolicy="Never", terminationGracePeriodSeconds=1))
     await world.until(lambda: world.status("web")["phase"] == "Running")
+    await world.until(lambda: lines(main(world, "ends")) == ["listens"])
     before = {i.name: i for i in world.runtime.containers()}
     await world.kubelet.stop()
     await world.runtime.close()
