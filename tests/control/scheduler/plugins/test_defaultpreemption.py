@@ -106,6 +106,19 @@ def test_says_why_it_does_not_help(spec: dict[str, Any], message: str) -> None:
     assert evictions.victims == []
 
 
+def test_nobody_goes_where_only_an_extender_refuses_the_pod() -> None:
+    cluster = Cluster(node("a", cpu="4"))
+    cluster.put(pod("low", cpu="1", priority=0, on="a"))
+    cycle, evictions = preempting(cluster)
+    cycle.extended = SimpleNamespace(allowed=(), refused={}, scores={})
+    failure = fail(cycle, cluster.info(pod("new", cpu="1", priority=9)))
+    assert failure.text() == (
+        "0/1 nodes are available: 1 node(s) were not allowed by an extender."
+        " preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+    )
+    assert evictions.victims == []
+
+
 def test_waits_for_victims_that_are_terminating_on_the_nominated_node() -> None:
     cluster = Cluster(node("a", cpu="1"))
     condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}

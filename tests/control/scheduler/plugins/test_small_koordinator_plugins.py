@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from control.scheduler.config.args import (
     NodeResourcesFitPlusArgs,
@@ -21,7 +19,6 @@ from control.scheduler.plugins.scarceresourceavoidance import ScarceResourceAvoi
 from control.scheduler.plugins.schedulinghint import SchedulingHint
 from control.scheduler.status import Code
 from koordlet.api.core import Pod
-from koordlet.api.core.podresources import pod_requests
 from tests.control.scheduler.build import Cluster, node, pod
 
 GPU = "nvidia.com__gpu"
@@ -61,64 +58,6 @@ def test_overhead_is_milli_cores_and_sidecars_count() -> None:
     init = {"name": "i", "image": "i", "resources": {"requests": {"cpu": "3"}}}
     one = pod(cpu="1", spec={"overhead": {"cpu": "1"}, "initContainers": [sidecar, init]})
     assert scores(NodeResourcesFitPlus(args, cluster.handle), cluster, one) == [50]  # 3 + 1 + 1 of 10
-
-
-AMOUNTS = st.sampled_from((None, "0", "1", "3", "9"))
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8), st.integers(0, 4)), min_size=1, max_size=4),
-    st.lists(st.tuples(AMOUNTS, AMOUNTS, AMOUNTS, st.integers(0, 3)), max_size=4),
-    st.tuples(AMOUNTS, AMOUNTS, AMOUNTS),
-    st.dictionaries(
-        st.sampled_from(("cpu", "memory", "nvidia.com/gpu")),
-        st.builds(ResourcesType, st.sampled_from(("MostAllocated", "LeastAllocated")), st.integers(1, 9)),
-    ),
-)
-def test_fit_plus_agrees_with_plain_sums(
-    nodes: list[tuple[int, int, int]],
-    pods: list[tuple[str | None, str | None, str | None, int]],
-    wanted: tuple[str | None, str | None, str | None],
-    resources: dict[str, ResourcesType],
-) -> None:
-    names = [f"n{number}" for number in range(len(nodes))]
-    sizes = [{"cpu": cpu * 1000, "memory": memory << 30, "nvidia.com/gpu": gpu} for cpu, memory, gpu in nodes]
-    cluster = Cluster(*(node(name, str(c), f"{m}Gi", **gpus(g)) for name, (c, m, g) in zip(names, nodes, strict=True)))
-    made = [_pod(*amounts, on=names[at % len(names)]) for *amounts, at in pods]
-    cluster.put(*made)
-    one = _pod(*wanted)
-    expected = []
-    for name, size in zip(names, sizes, strict=True):
-        there = [_requests(other, defaults=True) for other in made if other.spec.node_name == name]
-        total = weights = 0
-        for resource, how in resources.items():
-            asked = _requests(one, defaults=False).get(resource, 0)
-            if asked <= 0:
-                continue
-            used = asked + sum(other.get(resource, 0) for other in there)
-            capacity = size[resource]
-            if capacity == 0 or (how.type == "LeastAllocated" and used > capacity):
-                part = 0
-            elif how.type == "MostAllocated":
-                part = 100 * min(used, capacity) // capacity
-            else:
-                part = 100 * (capacity - used) // capacity
-            total, weights = total + part * how.weight, weights + how.weight
-        expected.append(total // weights if weights else 100)
-    plugin = NodeResourcesFitPlus(NodeResourcesFitPlusArgs(resources=resources), cluster.handle)
-    assert scores(plugin, cluster, one) == expected
-
-
-def _pod(cpu: str | None, memory: str | None, gpu: str | None, on: str = "") -> Pod:
-    more: dict[str, Any] = {} if gpu is None else {GPU: gpu}
-    return pod(cpu=cpu, memory=memory and f"{memory}Gi", on=on, **more)
-
-
-def _requests(one: Pod, *, defaults: bool) -> dict[str, int]:
-    found = {
-        name: amount.milli_value() if name == "cpu" else amount.value() for name, amount in pod_requests(one).items()
-    }
-    return {"cpu": 100, "memory": 200 << 20, **found} if defaults else found
 
 
 def test_scarce_resources_as_verified() -> None:
