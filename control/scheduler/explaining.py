@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import numpy as np
+from msgspec.structs import replace
 
 from control.scheduler.columns import IntArray, RowArray
 from control.scheduler.cycle import Cycle, left_out, narrow
@@ -29,10 +30,15 @@ def explain(cycle: Cycle, pod: PodInfo, state: str) -> PodPlacement:
     own = table.names[pod.row] if pod.row >= 0 else ""
     found = PodPlacement(pod=pod.key, state=state, node=own, nominated=pod.nominated, attempts=pod.attempts)
     found.nodes = table.nodes_alive
+    given = pod.pod
     with table.what_if() as trial:
         if pod.row >= 0:
             trial.remove(pod)
-        _judge(cycle, pod, own, found)
+            pod.pod = replace(given, spec=replace(given.spec, node_name=""))  # else NodeName refuses all the others
+        try:
+            _judge(cycle, pod, own, found)
+        finally:
+            pod.pod = given
     return found
 
 

@@ -71,7 +71,11 @@ class InterferenceAware(Plugin):
     # -- the cycle ---------------------------------------------------------------------------------------------------
 
     def interests(self) -> Sequence[Interest]:
-        return (Interest("NodeMetric", hint=self._may_help), Interest("AssignedPod", frozenset({"Delete"})))
+        return (
+            Interest("NodeMetric", hint=self._may_help),
+            Interest("AssignedPod", frozenset({"Delete"})),
+            Interest("Node", frozenset({"Add"})),
+        )
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
         self._catch_up()

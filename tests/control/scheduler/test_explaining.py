@@ -6,6 +6,7 @@ import pytest
 
 from control.scheduler.explaining import explain
 from control.scheduler.failures import FitError
+from control.scheduler.plugins.registry import PLUGINS
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import cycle_of
 
@@ -41,3 +42,15 @@ def test_a_placed_pod_is_judged_as_if_it_were_placed_anew() -> None:
     ]
     assert (cluster.table.requested == before).all()
     assert one.row == 0
+
+
+def test_the_node_that_a_pod_has_does_not_rule_the_others_out() -> None:
+    cluster = Cluster(node("a"), node("b"))
+    points = {"preFilter": ("NodeName",), "filter": ("NodeName",)}
+    cycle = cycle_of(cluster, points, PLUGINS)
+    (one,) = cluster.put(pod(on="a"))
+    found = explain(cycle, one, "placed")
+    assert (found.node, found.feasible, found.refused) == ("a", 2, [])
+    assert one.pod.spec.node_name == "a"
+    named = explain(cycle, cluster.info(pod(on="b")), "active")  # not placed yet: its user has chosen
+    assert [(refused.plugin, refused.nodes) for refused in named.refused] == [("NodeName", ["a"])]

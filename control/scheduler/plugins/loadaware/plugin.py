@@ -96,7 +96,11 @@ class LoadAwareScheduling(Plugin):
     # -- the cycle ---------------------------------------------------------------------------------------------------
 
     def interests(self) -> Sequence[Interest]:
-        return (Interest("AssignedPod", frozenset({"Delete"})), Interest("NodeMetric", hint=self._may_help))
+        return (
+            Interest("AssignedPod", frozenset({"Delete"})),
+            Interest("NodeMetric", hint=self._may_help),
+            Interest("Node", frozenset({"Add", "Allocatable", "Annotation"}), self._may_help),  # ours, see docs
+        )
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
         self._catch_up()
@@ -250,7 +254,7 @@ class LoadAwareScheduling(Plugin):
             self._changed(entry)
 
     def _may_help(self, pod: PodInfo, old: Any, new: Any) -> bool:
-        """Whether the node of the changed NodeMetric takes the pod now, as far as its load is concerned."""
+        """Whether the node, or that of the changed NodeMetric, takes the pod now, as far as its load is concerned."""
         row = self.table.row((new or old).metadata.name)
         if row is None:
             return False

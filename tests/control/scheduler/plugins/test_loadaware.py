@@ -491,6 +491,16 @@ def test_a_metric_wakes_the_pods_that_its_node_takes_now() -> None:
     assert not metrics.hint(info, None, metric("unknown"))
 
 
+def test_a_node_wakes_the_pods_that_it_takes() -> None:
+    world = World(node("a", **BIG), node("new", **BIG))
+    (nodes,) = [one for one in world.plugin.interests() if one.resource == "Node"]
+    assert nodes.hint is not None
+    world.plugin.set_metric(metric("a", "90", "1Gi"))
+    info = world.cluster.info(pod())
+    assert nodes.hint(info, None, node("new", **BIG))
+    assert not nodes.hint(info, node("a", **BIG), node("a", **BIG))
+
+
 def test_absurd_amounts_do_not_overflow() -> None:
     world = World(node("n", cpu="9Ei", memory="8Ei"), dominantResourceWeight=100)
     world.plugin.set_metric(metric("n", "9Ei", "8Ei"))

@@ -1,0 +1,103 @@
+"""What users and node agents get wrong, as the whole process meets it: configurations, reports, pods."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from control.scheduler.config.shipped import configuration
+from koordlet.api.nodemetric import NodeMetric
+from koordlet.api.wire import Time
+from koordlet.kube import Invalid
+
+ROOT = Path(__file__).parents[4]
+
+
+async def test_mistakes_are_told_with_their_paths(tmp_path: Path) -> None:
+    given: dict[str, Any] = configuration()
+    (profile,) = given["profiles"]
+    given["paralelism"] = 3
+    profile["plugins"] = {**profile["plugins"], "filter": {"enabled": [{"name": "Nonsense"}, {"name": "NodeName"}]}}
+    profile["pluginConfig"] = [
+        {"name": "NodeResourcesFit", "args": {"ignoreResources": []}},
+        {"name": "LoadAwareScheduling", "args": {"usageThresholds": {"cpu": 101}}},
+        {"name": "Unheard", "args": {}},
+    ]
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(given))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "control.scheduler", f"--config={path}", cwd=ROOT,
+        env={**os.environ, "HOME": "/nonexistent"}, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    _, text = await process.communicate()
+    assert process.returncode == 1
+    for expected in (
+        'unknown field "paralelism"',
+        'unknown field "profiles[0].pluginConfig[0].args.ignoreResources"',
+        'profiles[0].plugins.filter: plugin "Nonsense" does not exist',
+        "profiles[0].pluginConfig[1].args.usageThresholds",
+        "Unheard",
+    ):
+        assert expected in text.decode()
+
+
+async def report(world: Any, node: str, at: float, cpu: str = "100m") -> None:
+    """The node's NodeMetric as of `at`."""
+    status = {"updateTime": str(Time.from_unix(at)), "nodeMetric": {"nodeUsage": {"resources": {"cpu": cpu}}}}
+    await world.admin.patch(NodeMetric, node, body={"status": status}, subresource="status")
+
+
+async def test_reports_that_are_old_or_missing(world: Any, scheduler: Any, until: Any) -> None:
+    given: dict[str, Any] = configuration()
+    for one in given["profiles"][0]["pluginConfig"]:
+        if one["name"] == "LoadAwareScheduling":
+            one["args"] |= {"filterExpiredNodeMetrics": True, "usageThresholds": {"cpu": 95}}
+    path = world.tmp / "strict.yaml"
+    path.write_text(yaml.safe_dump(given))
+    await world.node("old")
+    metric = {"apiVersion": "slo.koordinator.sh/v1alpha1", "kind": "NodeMetric", "metadata": {"name": "old"}}
+    await world.apply({**metric, "spec": {"metricCollectPolicy": {"reportIntervalSeconds": 60}}})
+    await report(world, "old", time.time() - 3600)
+    await scheduler(f"--config={path}")
+    await world.pod("a")
+    text = await until(lambda: world.condition("a"))
+    assert text.startswith("0/1 nodes are available: 1 node(s) nodeMetric expired.")
+    await world.node("silent")  # nothing is known of it, which is no reason to refuse it
+    assert (await until(lambda: world.bound("a")))["a"] == "silent"
+    await world.pod("b", cpu="4")  # more than is left there
+    text = await until(lambda: world.condition("b"))
+    assert "1 node(s) nodeMetric expired" in text
+    await report(world, "old", time.time(), cpu="3900m")
+    await world.pod("c", cpu="4")
+    assert "1 node(s) cpu usage exceed threshold" in await until(lambda: world.condition("c"))
+    await report(world, "old", time.time())
+    await until(lambda: either(world, "b", "c"))
+
+
+async def either(world: Any, *names: str) -> bool:
+    """Whether one of these has a node."""
+    placed = await world.placed()
+    return any(placed[name] for name in names)
+
+
+async def test_pods_with_absurd_requests(world: Any, scheduler: Any, until: Any) -> None:
+    """The API server refuses some; the others are told, and nobody else is held up."""
+    await world.node("n1", cpu="2")
+    await scheduler()
+    try:
+        await world.pod("negative", cpu="-1")
+    except Invalid as refused:
+        assert "cpu" in str(refused)
+    else:
+        await until(lambda: world.bound("negative"))
+    await world.pod("huge", cpu="9223372036854775807")
+    await world.pod("tiny", cpu="1n")
+    await world.pod("sane")
+    await until(lambda: world.bound("tiny", "sane"))
+    assert "Insufficient cpu" in await until(lambda: world.condition("huge"))
