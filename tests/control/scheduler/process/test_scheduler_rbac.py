@@ -10,7 +10,7 @@ import yaml
 
 from control.scheduler import explanations, manifests
 from control.scheduler.config.shipped import configuration
-from koordlet.api.core import Node, PersistentVolumeClaim
+from koordlet.api.core import Node, PersistentVolume, PersistentVolumeClaim
 from tests.ports import free_port
 from tests.rights import Right, asked, granted
 
@@ -118,6 +118,7 @@ async def volumes(world: Any, until: Any) -> None:
     }  # fmt: skip
     body = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv"}, "spec": spec}
     await world.admin.raw("POST", "/api/v1/persistentvolumes", body=body)
+    await world.admin.patch(PersistentVolume, "pv", body={"status": {"phase": "Available"}}, subresource="status")
     for name in ("static", "dynamic"):
         want = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
         claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}}
