@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from koordlet.api.core import Node, Pod
+from koordlet.api.core import Lease, Node, Pod
 from koordlet.kube import Config
 from tests.control.scheduler.process.front import Asked, Front, refusal
 from tests.control.scheduler.process.lives import bindings
@@ -204,3 +204,54 @@ async def test_what_happened_while_nobody_watched_is_made_up_for(
     await until(lambda: [pod.name for pod in waiting.waiting_pods()] == ["half-a"])
     metrics = (await running.page("/metrics"))[1]
     assert 'reason="gone"' in metrics
+
+
+async def test_bindings_of_the_last_leader_that_arrive_late(
+    world: Any, front: Front, scheduler: Any, until: Any
+) -> None:
+    """The leader loses its lease while its bindings are on the way; they arrive when the next one has bound all."""
+    arrive = asyncio.Event()
+    late: dict[str, asyncio.Task[int]] = {}
+
+    async def slow(asked: Asked) -> web.Response | None:
+        if not (name := asked.binds()):
+            return None
+
+        async def deliver() -> int:
+            await arrive.wait()
+            return (await asked.forward()).status
+
+        late[name] = asyncio.create_task(deliver())
+        await asyncio.Event().wait()  # an answer never comes
+        return None
+
+    front.rules.append(slow)
+    for name in ("n1", "n2"):
+        await world.node(name, cpu="3")
+    names = [f"p{number}" for number in range(6)]
+    lease = ("--leader-elect-lease-duration=20s", "--leader-elect-renew-deadline=15s",
+             "--leader-elect-retry-period=200ms")  # fmt: skip
+    first = await scheduler(*lease, through=front.url)
+    for name in names:
+        await world.pod(name)
+    await until(lambda: late.keys() == set(names))
+    second = await scheduler(*lease, wait=False)
+
+    async def held_by(name: str) -> None:
+        await world.admin.patch(Lease, "koord-scheduler", "koordinator-system", body={"spec": {"holderIdentity": name}})
+
+    async def lost() -> bool:
+        """A renewal that is under way may win over us: then it is taken again."""
+        await held_by("somebody")
+        await asyncio.sleep(0.1)
+        return bool(first.task.done())
+
+    await until(lost)
+    assert await first.task == 1
+    await held_by("")
+    await second.leading()
+    await until(lambda: world.bound(*names))
+    arrive.set()
+    assert await asyncio.gather(*late.values()) == [409] * len(names)
+    assert bindings(world) == dict.fromkeys(names, 1)
+    await until(lambda: agrees(world, second))
