@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from aiohttp import web
 from control.scheduler.config.shipped import configuration
 from koordlet.api.core import Pod
 from koordlet.app.http import Server
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[4]
 
@@ -68,9 +68,7 @@ async def begin(tmp: Path, kubeconfig: Path, extender: str = "") -> Life:
         given["extenders"] = [one]
     path = tmp / "life.yaml"
     path.write_text(yaml.safe_dump(given))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
+    port = free_port()
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "control.scheduler", f"--config={path}", f"--kubeconfig={kubeconfig}",
         f"--port={port}", "--address=127.0.0.1", "--secure-port=0", "--leader-elect=false",
