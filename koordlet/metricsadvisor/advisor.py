@@ -42,6 +42,7 @@ TTL_TICKS = 20
 """A reading that is older than so many ticks is no baseline: a mean over a suspend or a long stall is no sample."""
 ATTENTION = 10.0
 """Seconds for which who asked for culprits is taken to ask again: until then the matrix is read four times as often."""
+FRUITLESS = 6
 FACT_CPU, FACT_NUMA = "node_cpu_info", "node_numa_info"
 
 
@@ -79,6 +80,8 @@ class MetricsAdvisor:
         self.node_of_cpu: Mapping[int, int] = {}
         self.picture: Picture | None = None
         self.pressure: PressureReading | None = None
+        self._fruitless = 0
+        """Rounds until pressure is looked for again."""
         self.stalls: Mapping[tuple[str, str], Mapping[str, float]] = {}
         """(resource, degree) -> subject key -> share of time stalled since the reading before."""
         self.latency_window: Window[SchedLatencySnapshot] = Window(latency_window)
@@ -115,8 +118,10 @@ class MetricsAdvisor:
         self._commit("use", lambda: use_batch(picture, page_cache=self._page_cache))
 
     def read_pressure(self) -> None:
-        """Pressure of pods and containers; nothing on a kernel without PSI."""
-        if not self._host.facts.psi:
+        """Pressure of pods and containers; nothing on a kernel without PSI. Where no cgroup has any, as on v1 without
+        a unified tree, a thousand files that are not there are looked for once in `FRUITLESS` rounds."""
+        self._fruitless = max(self._fruitless - 1, 0)
+        if not self._host.facts.psi or self._fruitless:
             return
         workloads = self.workloads
         table = self._reader.read_pressure(workloads)
@@ -125,6 +130,8 @@ class MetricsAdvisor:
         reading = PressureReading(self._clock(), workloads, table)
         self.stalls = stall_shares(self.pressure, reading)
         self.pressure = reading
+        if workloads.subjects and not table.errors and all(np.isnan(one).all() for one in table.columns.values()):
+            self._fruitless = FRUITLESS
         self._commit("pressure", lambda: pressure_batch(reading))
         self._commit("pressure", lambda: stall_batch(reading, self.stalls))
 

@@ -52,10 +52,17 @@ class AllGroups:
         self._roots = tuple(dict.fromkeys(stats.roots.values()))
         self._dirs: tuple[str, ...] = ()
         self._ids: dict[str, Ids] = {root: np.zeros(0, dtype=np.uint64) for root in self._roots}
+        self._seen: Ids | None = None
+        self.tree = (0, 0)
+        """How often the tree of the cpu controller was walked, and at how many of these times it had other cgroups than
+        before."""
 
     def read(self, dirs: Sequence[str]) -> CgroupTable:
         """As `BatchReader.read` with usage, throttling and `memory.stat`; raises `ProbeError` when the walk failed."""
         found = self._stats.read()
+        ids = found[self._stats.roots["cpu"]].ids
+        self.tree = (self.tree[0] + 1, self.tree[1] + (self._seen is None or not np.array_equal(self._seen, ids)))
+        self._seen = ids
         wanted = tuple(dirs)
         if wanted != self._dirs:
             self._keep(wanted)

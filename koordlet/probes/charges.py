@@ -51,11 +51,14 @@ def between(old: Charges, new: Charges) -> Blames:
         there = np.zeros(new.size, dtype=bool)
         there[old.at] = True
         kept = there[new.at]
-        there[old.at] = False
-        there[new.at] = True
-        stays = there[old.at]
+        then_ns, then_key = old.wait_ns, old.key
+        if np.count_nonzero(kept) < len(old.at):  # some went
+            there[old.at] = False
+            there[new.at] = True
+            stays = there[old.at]
+            then_ns, then_key = then_ns[stays], then_key[stays]
         differs = ~kept
-        differs[kept] = (new.wait_ns[kept] != old.wait_ns[stays]) | (new.key[kept] != old.key[stays])
+        differs[kept] = (new.wait_ns[kept] != then_ns) | (new.key[kept] != then_key)
     if moved.any():
         victim, culprit = new.slots()
         differs |= moved[victim] | moved[culprit]

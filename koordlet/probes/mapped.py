@@ -17,7 +17,7 @@ Ints = npt.NDArray[np.int64]
 EXACT = 1 << 53
 """Up to here floats are as good as integers."""
 
-CROWDED = 16
+CROWDED = 8
 """Pairs are summed in a table of all that could be while there are fewer of these an entry than so many."""
 
 

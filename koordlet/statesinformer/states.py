@@ -39,17 +39,37 @@ class States(Protocol):
         ...
 
 
+SPARED = 10
+"""Looks at the tree that can be spared in a row."""
+
+
 class LocalStates:
     """`koordlet --standalone`: whatever cgroups say; call `refresh` now and then."""
 
     def __init__(self, dirs: Callable[[], Iterable[str]]) -> None:
         self._dirs = dirs
         self._known: tuple[str, ...] = ()
+        self._tree: tuple[int, int] | None = None
+        self._spared = 0
         self.workloads = Workloads()
+        self.tree: Callable[[], tuple[int, int]] | None = None
+        """(how often somebody else has walked the same tree, at how many of these times it was another than before),
+        where somebody does and notices every cgroup that comes or goes."""
+
+    def expire(self) -> None:
+        """Look at the next `refresh` in any case."""
+        self._tree = None
 
     def refresh(self) -> None:
-        """Look again; the picture stays the same object if nothing changed."""
+        """Look again; the picture stays the same object if nothing changed. Where the tree has been walked since the
+        last time and was the same, there is nothing to look at; a renamed cgroup is found after `SPARED` times."""
+        tree, before = None if self.tree is None else self.tree(), self._tree
+        unchanged = tree is not None and before is not None and tree[0] > before[0] and tree[1] == before[1]
+        if unchanged and self._spared < SPARED:
+            self._tree, self._spared = tree, self._spared + 1
+            return
         dirs = tuple(self._dirs())
+        self._tree, self._spared = tree, 0
         if dirs != self._known:
             self._known, self.workloads = dirs, discover(dirs, self.workloads.version + 1)
 

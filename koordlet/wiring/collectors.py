@@ -20,7 +20,7 @@ from koordlet.metricsadvisor.reader import TickReader
 from koordlet.probes.openprobes import ProbeSet
 from koordlet.statesinformer.cgroupindex import CgroupIndex
 from koordlet.statesinformer.model import Workloads
-from koordlet.statesinformer.states import KubeStates, States
+from koordlet.statesinformer.states import KubeStates, LocalStates, States
 from koordlet.system import kidled
 from koordlet.system.cgroup import tree
 from koordlet.system.write import WriteError, write_value
@@ -95,7 +95,7 @@ def _advisor(context: Context, states: States, probes: ProbeSet) -> MetricsAdvis
     context.pleg.add_handler(lambda _: index.expire())
     advisor = MetricsAdvisor(
         context.host,
-        _reader(context, probes),
+        _reader(context, states, probes),
         lambda: states.workloads,
         context.cache,
         context.registries,
@@ -112,7 +112,7 @@ def _advisor(context: Context, states: States, probes: ProbeSet) -> MetricsAdvis
     return advisor
 
 
-def _reader(context: Context, probes: ProbeSet) -> TickReader:
+def _reader(context: Context, states: States, probes: ProbeSet) -> TickReader:
     def distrust(cause: str) -> None:
         probes.status["cgroup_stats"] = replace(probes.status["cgroup_stats"], source="files", reason=cause)
 
@@ -120,7 +120,10 @@ def _reader(context: Context, probes: ProbeSet) -> TickReader:
     if stats is None:
         probes.drop("cgroup_stats", "files", "switched off")
         return TickReader(context.host, context.files)
-    return TickReader(context.host, context.files, AllGroups(stats), distrust)
+    groups = AllGroups(stats)
+    if isinstance(states, LocalStates):
+        states.tree = lambda: groups.tree
+    return TickReader(context.host, context.files, groups, distrust)
 
 
 def _optional(context: Context, advisor: MetricsAdvisor) -> OptionalCollectors:

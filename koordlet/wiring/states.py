@@ -42,6 +42,7 @@ def local(context: Context) -> LocalStates:
     states.refresh()
     context.registries.node = context.options.node_name or os.uname().nodename
     task = context.periodic("discover", context.options.discover_interval, states.refresh)
+    context.pleg.add_handler(lambda _: states.expire())
     context.pleg.add_handler(context.prompt(task).on_any)
     context.runner.add(task)
     return states

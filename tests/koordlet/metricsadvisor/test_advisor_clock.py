@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from koordlet.metriccache import MetricCache
 from koordlet.metrics import Registries
-from koordlet.metricsadvisor.advisor import MetricsAdvisor
+from koordlet.metricsadvisor.advisor import FRUITLESS, MetricsAdvisor
 from koordlet.metricsadvisor.readings import Readings
 from koordlet.probes.openprobes import ProbeSet
 from koordlet.probes.schedstat import _sums_only
@@ -166,3 +166,26 @@ class Latency:
     def read(self, matrix: bool = True) -> SchedLatencySnapshot:
         self.read_so_far += 1
         return _sums_only(self.source, {})
+
+
+def test_pressure_that_is_nowhere_is_looked_for_now_and_then() -> None:
+    """Once in `FRUITLESS` rounds, and in each as soon as any is found."""
+    looks: list[float] = []
+    total = [np.nan]
+
+    class Pressing(Machine):
+        def read_pressure(self, workloads: Workloads) -> CgroupTable:
+            looks.append(self.clock)
+            off = np.zeros(1, dtype=bool)
+            columns = {"cpu_some_total": np.array([total[0]]), "cpu_some_avg10": np.array([total[0]])}
+            return CgroupTable((MAIN.cgroup_dir,), np.array([7], dtype=np.uint64), off, off, columns)
+
+    made, _ = advisor(Pressing())
+    made._host = SimpleNamespace(facts=SimpleNamespace(psi=True))  # type: ignore[assignment]
+    for _ in range(2 * FRUITLESS):
+        made.read_pressure()
+    assert len(looks) == 2
+    total[0] = 5.0
+    for _ in range(3):
+        made.read_pressure()
+    assert len(looks) == 5
