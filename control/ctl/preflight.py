@@ -6,8 +6,10 @@ Refusals say what is missing and what works without it.
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
+import random
 import socket
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +22,8 @@ from control.standalone.kubelet.naming import CgroupNames, Driver
 from control.standalone.kubelet.ownermark import Owner
 
 CGROUP_MOUNT = Path("/sys/fs/cgroup")
+OFFERED = range(20_000, 32_000)
+"""Ports below net.ipv4.ip_local_port_range, above what daemons have by convention."""
 WITHOUT_ROOT = (
     "Without root there still are: `koordlet --standalone --probes=off` (the same metrics without eBPF, for cgroups "
     "you may read) and `koordctl top`/`koordctl status` against any koordlet."
@@ -140,15 +144,9 @@ def port_busy(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """So many different free ports; they may be taken by somebody else before they are used."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """So many different free ports, of those that the kernel gives to nobody unasked: a client may have been given one
+    of the others before its server begins."""
+    return list(itertools.islice((port for port in random.sample(OFFERED, len(OFFERED)) if not port_busy(port)), count))
 
 
 def unknown_parts(given: Iterable[str], known: Collection[str]) -> None:

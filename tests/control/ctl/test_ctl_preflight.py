@@ -11,6 +11,7 @@ from control.ctl import preflight
 from control.ctl.errors import CtlError
 from control.ctl.preflight import Facts
 from control.standalone.kubelet.ownermark import Owner
+from tests.ports import free_port
 
 ALL = {"apiserver", "kubelet", "koordlet"}
 GOOD = Facts(uid=0)
@@ -58,9 +59,9 @@ def test_what_can_be_started(facts: Facts, wanted: set[str]) -> None:
 
 def test_a_port_in_use_is_found() -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        port = free_port()
+        taken.bind(("127.0.0.1", port))
         taken.listen()
-        port = taken.getsockname()[1]
         assert preflight.port_busy(port)
         facts = preflight.gather(Path("/nonexistent"), {"apiserver": port, "kubelet": 0})
         assert facts.busy_ports == {"apiserver": port}
@@ -68,7 +69,9 @@ def test_a_port_in_use_is_found() -> None:
 
 
 def test_free_ports_differ() -> None:
-    assert len(set(preflight.free_ports(5))) == 5
+    found = preflight.free_ports(5)
+    assert len(set(found)) == 5
+    assert not any(map(preflight.port_busy, found))
 
 
 def test_cgroups_of_a_machine_without_any(tmp_path: Path) -> None:
