@@ -1,9 +1,11 @@
 """Both directions of one HTTP/2 connection: frames pass on their own streams; some requests are held and rewritten.
 
-No sockets here: bytes come in by `from_client` and `from_backend`, and go out by two functions. HEADERS always pass at
-once and as they are, so that compression state and the order of streams stay the peers' own; only the client's are read
-along. Answers pass at once, too. What is held is DATA of the requests that somebody is interested in, and DATA that
-the runtime's windows have no room for (`windows`). Frames that are no frames raise FrameError: the connection is lost.
+No sockets here: bytes come in by `from_client` and `from_backend`, and go out by two functions. HEADERS always pass as
+they are and in order, so that compression state and the order of streams stay the peers' own; only the client's are
+read along. They pass at once, but for those of a request that somebody looks into: these go with its data, or in front
+of whatever else goes before. Answers pass at once, too. What is held is DATA of the requests that somebody is
+interested in, and DATA that the runtime's windows have no room for (`windows`). Frames that are no frames raise
+FrameError: the connection is lost.
 
 A refused call: the runtime is sent RST_STREAM and, since an answer of its own may be under way, whose HEADERS the
 client's compression state needs, a SETTINGS frame without settings. Once its ACK has come, there is no more of such an
@@ -103,11 +105,17 @@ class Splice:
                 self._backend.pass_on(view, frame)
                 if kind == h2.SETTINGS:
                     self._client_settings(data, frame)
-        if self._asked:  # an answer that needs no waiting goes with what is in front of it
-            self._asked = False
-            asyncio.get_running_loop().call_soon(self._flush)
+        if self._asked and self._stalled is None and all(self._is_asking(frame) for frame in units):
+            self._asked = False  # nobody waits for these headers but their data: no need to wake the runtime twice
+            self._credit_connection()
+            self._client.flush()
         else:
+            self._asked = False
             self._flush()
+
+    def _is_asking(self, frame: Frame) -> bool:
+        held = self._calls.get(frame.stream)
+        return held is not None and held.stage is Stage.ASKING and frame.kind in (h2.HEADERS, h2.DATA)
 
     def _client_data(self, data: bytes, view: memoryview, frame: Frame) -> None:
         held, sender = self._calls.get(frame.stream), self._sender
@@ -378,16 +386,20 @@ class Splice:
             self._client.write(h2.window_update(0, size) + (h2.window_update(stream, size) if stream else b""))
 
     def _flush(self) -> None:
-        """The turn is over. Give the connection's credit for what is held if that is much or little is left for others;
-        and for what is not held any more and was not sent: dropped, or replaced by something shorter."""
+        """The turn is over."""
+        self._credit_connection()
+        self._backend.flush()
+        self._client.flush()
+
+    def _credit_connection(self) -> None:
+        """Give the connection's credit for what is held if that is much or little is left for others; and for what is
+        not held any more and was not sent: dropped, or replaced by something shorter."""
         connection = self._sender.connection
         pending = connection.pending
         if pending > _MAX_PENDING or (pending and connection.room - pending < _MAX_PENDING):
             self._credit(0, connection, pending)
         elif pending > self._held and not self._sender.blocked:
             self._credit(0, connection, pending - self._held)
-        self._backend.flush()
-        self._client.flush()
 
     def _free(self, held: Held) -> None:
         self._holding.give(held.held)

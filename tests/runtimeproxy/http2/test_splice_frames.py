@@ -358,14 +358,14 @@ async def test_a_table_that_the_client_made_smaller() -> None:
 @pytest.mark.parametrize("end", ["client", "runtime", "runtime-answers", "connection"])
 async def test_calls_end_while_their_hook_runs(end: str) -> None:
     wire = Wire(never)
-    wire.splice.from_client(wire.call(1) + wire.data(1, MESSAGE, end=True))
+    headers = wire.call(1)
+    wire.splice.from_client(headers + wire.data(1, MESSAGE, end=True))
     await until(lambda: wire.log)
-    wire.backend.clear()
     wire.client.clear()
     match end:
         case "client":
             wire.splice.from_client(h2.rst_stream(1))
-            assert bytes(wire.backend) == h2.rst_stream(1)
+            assert bytes(wire.backend) == headers + h2.rst_stream(1)
         case "runtime":
             wire.splice.from_backend(h2.rst_stream(1, 7))
             assert h2.rst_stream(1, 7) in wire.client
@@ -373,12 +373,27 @@ async def test_calls_end_while_their_hook_runs(end: str) -> None:
             answer = wire.answer(1, end=True)
             wire.splice.from_backend(answer)
             assert answer in wire.client
-            assert bytes(wire.backend) == h2.rst_stream(1)  # it would wait for the rest of the request
+            assert bytes(wire.backend) == headers + h2.rst_stream(1)  # it would wait for the rest of the request
         case "connection":
             wire.splice.close()
     await until(lambda: ("cancelled", None) in wire.log)
     assert wire.log == [("request", b"hello"), ("answered", None), ("cancelled", None)]
     assert wire.holding.held == 0
+
+
+async def test_headers_of_a_call_that_is_looked_into_hold_nothing_else_up() -> None:
+    wire = Wire(never)
+    first, second, other = wire.call(1), wire.call(3), wire.call(5, "/other")
+    wire.splice.from_client(first + wire.data(1, MESSAGE, end=True))
+    await until(lambda: wire.log)
+    assert not wire.backend, "the runtime is not woken for headers alone"
+    ping = h2.head(8, h2.PING, 0, 0) + b"12345678"
+    wire.splice.from_client(second + wire.data(3, MESSAGE, end=True) + ping)
+    assert bytes(wire.backend) == first + second + ping
+    wire.backend.clear()
+    wire.splice.from_client(other)
+    assert bytes(wire.backend) == other
+    wire.splice.close()
 
 
 @pytest.mark.parametrize("stage", ["before", "half", "waiting"])
