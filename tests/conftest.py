@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from koordlet.system.cgroup import CgroupFS
 from koordlet.system.host import Host
@@ -36,7 +36,8 @@ OURS = re.compile(r"koord(?:ctl)?-?(?:test|bench|process)-(\d+)(?:-|$)")
 """Names of what tests and benches make, with the pid of who made it."""
 BEGAN = time.time()
 _serial = itertools.count()
-settings.register_profile("koord", deadline=None)  # times depend on what else the machine does
+# Times depend on what else the machine does.
+settings.register_profile("koord", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("koord")
 
 

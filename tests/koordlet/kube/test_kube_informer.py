@@ -461,7 +461,7 @@ STEPS = st.lists(st.one_of(CHANGES, CHANGES, OUTAGES, FAULTS), min_size=5, max_s
 """(what, which object, whether the informer gets time to notice before the next step)"""
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps=STEPS, page=st.integers(0, 4))
 def test_the_store_equals_the_server_after_any_history(new_fake, steps, page):
     api_class, fault = new_fake
