@@ -67,7 +67,8 @@ class Tables:
         keys, group = np.unique(slot_keys[live], return_inverse=True)
         sums, maxima = self._sum(live, group, len(keys))
         ran = sums[:, : 2 * BUCKETS].any(axis=1) | (sums[:, _FIELD["throttled_ns"]] > 0)
-        sums, maxima = sums[ran], maxima[ran]
+        if not ran.all():
+            sums, maxima = sums[ran], maxima[ran]
         rows_of_slots = np.full(len(slot_keys), -1, dtype=np.int64)
         rows_of_slots[live] = group
         lost = {name: int(self._cpus[name].sum()) for name in _LOST}
@@ -85,12 +86,14 @@ class Tables:
 
     def _sum(self, live: npt.NDArray[np.intp], group: npt.NDArray[np.intp], n: int) -> tuple[Ints, Ints]:
         """([n, numbers of a slot] summed over CPUs, [n, `_MAXIMA`])."""
-        sums = np.zeros((len(live), self._numbers.shape[2]), dtype=np.int64)
-        highest = np.zeros((len(live), len(_MAXIMA)), dtype=np.int64)
-        for cpu in self._numbers:
-            rows = cpu[live]
+        sums = self._numbers[0][live]
+        highest, rows = sums[:, _MAXIMA_AT], np.empty_like(sums)
+        for cpu in self._numbers[1:]:
+            np.take(cpu, live, axis=0, out=rows, mode="clip")  # as `cpu[live]`, in memory that is there
             sums += rows
             np.maximum(highest, rows[:, _MAXIMA_AT], out=highest)
+        if n == len(live):  # a slot each, the usual case
+            return sums, highest
         maxima = np.zeros((n, len(_MAXIMA)), dtype=np.int64)
         np.maximum.at(maxima, group, highest)
         return sum_by(group, sums, n), maxima
