@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import grpc.aio
@@ -251,7 +251,9 @@ async def raw(path: Path) -> AsyncIterator[Peer]:
     try:
         yield Peer(reader, writer)
     finally:
-        writer.close()
+        writer.transport.abort()
+        with suppress(OSError):
+            await writer.wait_closed()
 
 
 HEADERS = {":method": "POST", ":scheme": "http", ":path": "/s/M", "content-type": "application/grpc", "te": "trailers"}
