@@ -245,9 +245,13 @@ class Cycle:
         failure = FitError(pod, self.framework, valid, codes)
         failure.left_out = left_out(narrowed_by)
         passed = set(valid[codes == PASS].tolist())  # only the nominated pods stand in the way there
-        for row, others in self._nominated_rows(state, pod).items() if passed else ():
-            if row in passed:
-                failure.overrides[row] = self._fits_beside(state, pod, row, others)
+        for row, others in self._nominated_rows(state, pod).items():
+            if (
+                rows is None or row in rows
+            ):  # what is said beside nominated pods goes first, as upstream asks that first
+                status = self._fits_beside(state, pod, row, others)
+                if not status.ok:
+                    failure.overrides[row] = status
         extended = self.extended
         if extended is not None:
             for row in passed:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from control.scheduler.cycle import Cycle, CycleFailed
 from control.scheduler.failures import FitError
 from control.scheduler.plugin import CycleState, Plugin, Reads
+from control.scheduler.plugins.registry import PLUGINS
 from control.scheduler.pods import PodInfo
 from control.scheduler.status import Code, Status
 from tests.control.scheduler.build import Cluster, node, pod
@@ -84,6 +85,16 @@ def test_room_is_left_for_a_nominated_pod() -> None:
     assert failure.value.text() == "0/1 nodes are available: 1 Insufficient cpu."
     assert cycle.place(cluster.info(pod(cpu="2", priority=101))).node == "a"
     assert cycle.place(cluster.info(pod(cpu="1", priority=101))).node == "a"
+
+
+def test_what_stands_in_the_way_beside_nominated_pods_is_told() -> None:
+    """A pod that would fit nowhere anyway is told what it is told beside those that are nominated."""
+    cluster = Cluster(node("a", cpu="4", pods=1))
+    cluster.handle.queue = _Nominations(cluster.info(pod(cpu="1", priority=100)), "a")  # type: ignore[assignment]
+    cycle = cycle_of(cluster, {"filter": ("NodeResourcesFit",)}, PLUGINS)
+    with pytest.raises(FitError) as failure:
+        cycle.place(cluster.info(pod(cpu="5", priority=100)))
+    assert failure.value.text() == "0/1 nodes are available: 1 Insufficient cpu, 1 Too many pods."
 
 
 class _Nominations:

@@ -1,11 +1,13 @@
 """Whole cycles with volumes and the plugins of Koordinator's profile and ours, against the plain cycle.
 
-Pods come and go, reports of nodes come in and grow old, claims are decided for pods that are not bound yet.
+Pods come and go, reports of nodes come in and grow old, claims are decided for pods that are not bound yet, and room is
+left for pods that are nominated.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -22,14 +24,15 @@ from control.scheduler.config.args import (
 )
 from control.scheduler.cycle import Placement
 from control.scheduler.plugins.registry import PLUGINS
+from control.scheduler.pods import PodInfo
 from koordlet.api.core import Pod
-from koordlet.api.core.pod import Volume
+from koordlet.api.core.pod import ContainerPort, Volume
 from koordlet.api.nodemetric import NodeMetric
 from koordlet.api.wire import convert
 from koordlet.app.clock import FakeClock
 from tests.control.scheduler.agreeing import agree, on
-from tests.control.scheduler.build import Cluster
-from tests.control.scheduler.clusters import nodes, pods
+from tests.control.scheduler.build import Cluster, pod
+from tests.control.scheduler.clusters import apps, nodes, pods
 from tests.control.scheduler.loadreports import NOW, metric, pod_usage
 from tests.control.scheduler.plain import volumes, whole
 from tests.control.scheduler.plain.whole import Koordinator, PlainCycle
@@ -79,7 +82,9 @@ def koordinator_pods(draw: st.DrawFn) -> Pod:
             notes["internal.scheduling.koordinator.sh/scheduling-hint"] = json.dumps({"nodeNames": draw(NAMES)})
         case 7:
             notes["scheduling.koordinator.sh/scheduling-hint"] = json.dumps({"preferredNodeNames": draw(NAMES)})
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = {"priority": draw(st.sampled_from((None, None, 5)))}
+    if draw(st.integers(0, 5)) == 3:
+        one.spec.containers[0].ports.append(ContainerPort(container_port=80, host_port=80))
     if draw(st.integers(0, 3)):
         changes["volumes"] = convert(draw(pod_volumes(made=False)), list[Volume])
     if draw(st.integers(0, 3)):  # what concerns upstream's other plugins is seldom
@@ -89,6 +94,30 @@ def koordinator_pods(draw: st.DrawFn) -> Pod:
         metadata=msgspec.structs.replace(one.metadata, labels=labels, annotations=notes),
         spec=msgspec.structs.replace(one.spec, **changes),
     )
+
+
+@st.composite
+def nominees(draw: st.DrawFn) -> Pod:
+    """Pods that room is left for."""
+    cpu, ports = draw(st.sampled_from(("500m", "2", "4"))), [{"containerPort": 80, "hostPort": 80}]
+    container = {"name": "main", "image": "img", "resources": {"requests": {"cpu": cpu}}}
+    spec = {"containers": [container | ({"ports": ports} if draw(st.booleans()) else {})]}
+    return pod(labels={"app": draw(apps)}, priority=draw(st.sampled_from((None, 5))), spec=spec)
+
+
+class Nominations:
+    """What a cycle asks of the queue."""
+
+    def __init__(self, cluster: Cluster, nominated: Sequence[Pod]) -> None:
+        self._by_node: dict[str, list[PodInfo]] = {}
+        for one in nominated:
+            self._by_node.setdefault(one.spec.node_name, []).append(cluster.info(one))
+
+    def nominated_nodes(self) -> list[str]:
+        return list(self._by_node)
+
+    def nominated_on(self, name: str) -> list[PodInfo]:
+        return self._by_node.get(name, [])
 
 
 @st.composite
@@ -118,7 +147,7 @@ def reports(draw: st.DrawFn, name: str, there: list[Pod], now: float) -> NodeMet
     return metric(name, f"{draw(st.integers(0, 4000))}m", f"{draw(st.integers(0, 9))}Gi", at=at, pods=said)
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=70, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.data())
 def test_cycles_with_everything_agree_with_the_plain_ones(data: st.DataObject) -> None:
     listed = [data.draw(nodes(i)) for i in range(data.draw(st.integers(1, 3)))]
@@ -131,6 +160,9 @@ def test_cycles_with_everything_agree_with_the_plain_ones(data: st.DataObject) -
     clock = cluster.handle.clock = FakeClock(NOW)
     world = World(listed, [], storage=data.draw(storages(len(listed))), metrics={}, since={})
     cluster.handle.objects = StorageObjects(world.storage)
+    names = st.sampled_from([one.metadata.name for one in listed])
+    world.nominated = [on(one, data.draw(names)) for one in data.draw(st.lists(nominees(), max_size=2))]
+    cluster.handle.queue = Nominations(cluster, world.nominated)  # type: ignore[assignment]
     cycle = cycle_of(cluster, POINTS, PLUGINS, args=ARGS, weights=WEIGHTS)
     placed: list[tuple[Placement, Pod, dict[str, str], list[str]]] = []
     for _ in range(data.draw(st.integers(4, 9))):
@@ -140,7 +172,7 @@ def test_cycles_with_everything_agree_with_the_plain_ones(data: st.DataObject) -
             case 1:
                 clock.jump(data.draw(st.sampled_from((10.0, 100.0, 180.0))))
             case 2 | 3:
-                name = data.draw(st.sampled_from([one.metadata.name for one in listed]))
+                name = data.draw(names)
                 there = [one for _, one, *_ in placed if one.spec.node_name == name]
                 report = data.draw(reports(name, there, clock.now()))
                 world.metrics = {**world.metrics, name: report}

@@ -6,7 +6,7 @@ Plugins, order and weights are upstream's (spec 05 §4); `Koordinator` adds thos
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from koordlet.api.core import Node, Pod
@@ -99,6 +99,13 @@ class PlainCycle:
             only = hints.only(pod, [one.metadata.name for one in world.nodes])
             if only is not None and name not in only:
                 return HINTED_ELSEWHERE
+        nominated = [one for one in world.nominated if one.spec.node_name == name]
+        ahead = [one for one in nominated if (one.spec.priority or 0) >= (pod.spec.priority or 0)]
+        if ahead:  # it must fit beside them, and without them
+            found = self._filtered(pod, node, replace(world, pods=[*world.pods, *ahead]))
+        return found or self._filtered(pod, node, world)
+
+    def _filtered(self, pod: Pod, node: Node, world: World) -> Refusal | None:
         for plugin, check in FILTERS.items():
             verdict = check(pod, node, world)
             if verdict is not None:
@@ -161,5 +168,7 @@ class PlainCycle:
 
 
 def _loaded(node: Node, world: World) -> loadaware.PlainNode:
-    pods = {one.metadata.uid: loadaware.PlainPod(one, world.since.get(one.metadata.uid, 0.0)) for one in world.on(node)}
+    """Nominated pods are no load yet."""
+    given = [one for one in world.on(node) if one.metadata.uid in world.since]
+    pods = {one.metadata.uid: loadaware.PlainPod(one, world.since[one.metadata.uid]) for one in given}
     return loadaware.PlainNode(node, world.metrics.get(node.metadata.name), pods)

@@ -40,6 +40,8 @@ class World:
 
     nodes: Sequence[Node]
     pods: Sequence[Pod] = ()
+    nominated: Sequence[Pod] = ()
+    """Pods that wait, as if they were on the nodes that they are nominated to."""
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Labels of namespaces."""
     default_selectors: Mapping[str, LabelSelector] = field(default_factory=dict)
