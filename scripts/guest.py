@@ -5,8 +5,9 @@
 
 The guest sees this machine's root file system read-only (changes under /tmp, /usr, /etc … go to its own memory), has
 two emulated CPUs unless told otherwise, PSI, BTF and kernel headers, and runs COMMAND as root in the repository's
-directory. What the command writes to $GUEST_OUT comes back in DIR (default build/guest/out). The exit status is the
-command's; 125 when the guest itself failed, 124 when time ran out. Emulated: it proves behaviour, not speed.
+directory. What the command writes to $GUEST_OUT comes back in DIR (default build/guest/out), with the kernel's messages
+in kernel.log. The exit status is the command's; 125 when the guest itself failed, 124 when time ran out, 123 when it
+gave no sign of life for SILENCE_S: an emulated kernel gets stuck now and then. It proves behaviour, not speed.
 
 The first run fetches the kernel and its headers by package name and unpacks them under build/guest; later runs start at
 once. Needs the packages of scripts/apt/test.txt and the virtual environment with virtme-ng.
@@ -21,6 +22,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,9 +35,21 @@ HEADERS_META = "linux-headers-amd64"
 TIMEOUT = 1200.0
 CPU = "max,avx2=off"
 """Debian's qemu 7.2 emulates AVX2 wrongly: what numpy sorts with it comes out in no order."""
-FAILED, TIMED_OUT = 125, 124
-LEASH = 'exec 3<&0 </dev/null; (read -r _ <&3; kill -9 "-$$") & exec 3<&-; exec "$@"'
-"""Runs "$@", and ends the process group when nobody holds the other end of its input any more: we were killed."""
+FAILED, TIMED_OUT, STUCK = 125, 124, 123
+BEAT_S, BOOT_S, SILENCE_S = 5, 300.0, 180.0
+"""Between two signs of life; until the first; without one, until the guest is taken to be stuck."""
+PYTHON_CACHE = GUEST / "pycache"
+"""Compiled Python that the guest finds here it need not compile: with PYTHONPYCACHEPREFIX the host fills it."""
+HOST, CACHED_TAG = "/run/host", "koord-cached"
+CACHED_DISK = (
+    f"-fsdev local,id={CACHED_TAG},path=/,security_model=none,readonly=on,multidevs=remap"
+    f" -device virtio-9p-pci,fsdev={CACHED_TAG},mount_tag={CACHED_TAG}"
+)
+CACHED = [str(VENV), *(str(ROOT / part) for part in ("koordlet", "control", "tests")), sysconfig.get_path("stdlib")]
+"""The root file system's pages are read anew at each use; what Python reads at every start is kept in memory."""
+LEASH = 'exec 3<&0 </dev/null; (read -r _ <&3; kill -9 "-$$") & exec 3<&-; "$@" 2>&1 | cat'
+"""Runs "$@", and ends the process group when nobody holds the other end of its input any more: we were killed.
+qemu opens its output by name, and would overwrite a file that others write to, too: so it gets a pipe."""
 
 
 class GuestError(Exception):
@@ -83,15 +98,22 @@ def set_up() -> Path:
 
 def script(command: list[str], out: Path) -> str:
     """What the guest's shell runs. The headers' links point to /usr/src, so that is where they are shown."""
-    return "; ".join(
+    return "\n".join(
         [
             f"mount --bind {shlex.quote(str(TREE / 'usr/src'))} /usr/src",
+            f"mkdir -p {HOST} /run/upper /run/work",
+            f"mount -t 9p -o ro,version=9p2000.L,trans=virtio,msize=524288,cache=loose {CACHED_TAG} {HOST}",
+            *(f"mount --bind {shlex.quote(HOST + path)} {shlex.quote(path)}" for path in CACHED),
+            f"mount -t overlay -o lowerdir={HOST}{PYTHON_CACHE},upperdir=/run/upper,workdir=/run/work"
+            f" python-cache {shlex.quote(str(PYTHON_CACHE))}",
             f"cd {shlex.quote(str(ROOT))}",
-            # Compiling Python is slow here: what the first process compiled the others find in memory.
-            f"export GUEST_OUT={shlex.quote(str(out))} PYTHONPYCACHEPREFIX=/tmp/pycache PYTHONUNBUFFERED=1 HOME=/tmp"
-            f" HYPOTHESIS_STORAGE_DIRECTORY=/tmp/hypothesis PATH={shlex.quote(str(VENV / 'bin'))}:$PATH",
+            f"export GUEST_OUT={shlex.quote(str(out))} PYTHONPYCACHEPREFIX={shlex.quote(str(PYTHON_CACHE))} HOME=/tmp"
+            " PYTHONUNBUFFERED=1 HYPOTHESIS_STORAGE_DIRECTORY=/tmp/hypothesis"
+            f" PATH={shlex.quote(str(VENV / 'bin'))}:$PATH",
+            'dmesg --follow >"$GUEST_OUT/kernel.log" 2>&1 &',
+            f'while cat /proc/uptime >"$GUEST_OUT/alive"; do sleep {BEAT_S}; done &',
             shlex.join(command),
-            'echo $? > "$GUEST_OUT/status"',
+            'echo $? >"$GUEST_OUT/status"',
         ]
     )
 
@@ -103,26 +125,50 @@ def run(command: list[str], out: Path, timeout: float = TIMEOUT, cpus: int = 2) 
     if not vng.exists():
         raise GuestError(f"{vng} is missing; run scripts/setup.sh test")
     out.mkdir(parents=True, exist_ok=True)
-    status = out / "status"
-    status.unlink(missing_ok=True)
+    PYTHON_CACHE.mkdir(exist_ok=True)
+    status, alive = out / "status", out / "alive"
+    for left in (status, alive):
+        left.unlink(missing_ok=True)
+    commands = out / "run.sh"  # the kernel's command line, on which vng passes what to run, holds 2 KiB
+    commands.write_text(script(command, out))
     boot = [
         str(vng), "--disable-kvm", "--run", str(image), "--cpus", str(cpus), "--memory", "2G", "--append", "psi=1",
-        "--rwdir", str(out), f"--qemu-opts=-cpu {CPU}", "--", script(command, out),
+        "--rwdir", str(out), f"--qemu-opts=-cpu {CPU} {CACHED_DISK}", "--", shlex.join(["sh", str(commands)]),
     ]  # fmt: skip
     environment = {**os.environ, "PATH": f"{VENV / 'bin'}:{os.environ['PATH']}"}
     leashed = ["sh", "-c", LEASH, "sh", *boot]
     process = subprocess.Popen(leashed, cwd=ROOT, env=environment, stdin=subprocess.PIPE, start_new_session=True)
     try:
-        process.wait(timeout)
-    except subprocess.TimeoutExpired:
-        print(f"guest: no end after {timeout:.0f} s", file=sys.stderr)
-        return TIMED_OUT
+        gave_up = watch(process, alive, timeout)
     finally:
         end_group(process)
+    if gave_up:
+        return gave_up
     try:
         return int(status.read_text())
     except (FileNotFoundError, ValueError) as error:
         raise GuestError(f"the guest ended without a status (vng: {process.returncode})") from error
+
+
+def watch(process: subprocess.Popen[bytes], alive: Path, timeout: float) -> int | None:
+    """Wait for *process*; `TIMED_OUT` or `STUCK` when it should be ended, None when it ended."""
+    began = beaten = time.monotonic()
+    patience, last = BOOT_S, ""
+    while True:
+        try:
+            process.wait(1)
+            return None
+        except subprocess.TimeoutExpired:
+            now = time.monotonic()
+        beat = alive.read_text().strip() if alive.exists() else ""
+        if beat and beat != last:  # a file that is being written may be empty
+            beaten, patience, last = now, SILENCE_S, beat
+        if now - began > timeout:
+            print(f"guest: no end after {timeout:.0f} s", file=sys.stderr)
+            return TIMED_OUT
+        if now - beaten > patience:
+            print(f"guest: no sign of life for {patience:.0f} s; up and idle seconds: {last or 0}", file=sys.stderr)
+            return STUCK
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:

@@ -1,9 +1,10 @@
-"""The kernel suites in a guest with Debian's 6.1 kernel and unified cgroup v2: one boot, emulated, many minutes.
+"""The kernel suites in a guest with Debian's 6.1 kernel and unified cgroup v2: emulated, many minutes.
 
 What they prove there: the objects built on this machine load on another kernel, and usage, throttling, latency and
 culprits are right on cgroup v2 as on v1; with the bcc variant, too. A suite that skips, runs nothing or doesn't come to
 its end fails. On a quiet machine all of it takes a quarter of an hour; a suite that hangs costs its own limit
-(suites.sh), and the guest as a whole is ended after TIMEOUT_S.
+(suites.sh), and the guest as a whole is ended after TIMEOUT_S. An emulated kernel that stands still, or ends, before
+all suites did is booted once more, said aloud, for those that are left.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -20,17 +22,42 @@ pytestmark = pytest.mark.guest
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = ("sched", "stalls", "cgroups", "settings", "bcc")
-TIMEOUT_S = 1800
+TIMEOUT_S = 2000
+BOOTS = 2
+TIMED_OUT = 124
+PYTHON_CACHE = ROOT / "build" / "guest" / "pycache"
 ENDS = {"124": "its time was up", "137": "it had to be killed"}
+
+
+def left(results: Path) -> list[str]:
+    """Suites that did not come to their end."""
+    return [suite for suite in SUITES if not (results / f"{suite}.end").exists()]
+
+
+def compile_for_the_guest() -> None:
+    """What the suites import, compiled here: the guest takes minutes for it."""
+    collect = [sys.executable, "-m", "pytest", "-m", "kernel", "--collect-only", "-qq", "tests/koordlet"]
+    places = {"PYTHONPYCACHEPREFIX": os.fspath(PYTHON_CACHE), "PYTHONDONTWRITEBYTECODE": ""}
+    done = subprocess.run(collect, cwd=ROOT, env=os.environ | places, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of what the guest wrote: see suites.sh."""
     out = tmp_path_factory.mktemp("guest")
-    # Progress goes to the terminal (with -s) or into the report: a boot alone takes most of a minute.
-    command = [sys.executable, "scripts/guest.py", "--out", str(out), "--timeout", str(TIMEOUT_S), "--"]
-    subprocess.run([*command, "sh", "tests/guest/suites.sh"], cwd=ROOT, env=os.environ, check=False)
+    compile_for_the_guest()
+    until = time.monotonic() + TIMEOUT_S
+    for boot in range(BOOTS):
+        # Progress goes to the terminal (with -s) or into the report: a boot alone takes most of a minute.
+        limit = str(until - time.monotonic())
+        command = [sys.executable, "scripts/guest.py", "--out", os.fspath(out), "--timeout", limit, "--"]
+        status = subprocess.run([*command, "sh", "tests/guest/suites.sh", *left(out)], cwd=ROOT, check=False).returncode
+        if not left(out) or status == TIMED_OUT:
+            break
+        log = out / "kernel.log"
+        print(f"guest: boot {boot + 1} ended ({status}) before {left(out)}; the kernel's last words:", flush=True)
+        print("\n".join(log.read_text(errors="replace").splitlines()[-40:]) if log.exists() else "none", flush=True)
     return out
 
 
