@@ -40,8 +40,6 @@ class World:
 
     nodes: Sequence[Node]
     pods: Sequence[Pod] = ()
-    nominated: Sequence[Pod] = ()
-    """Pods that wait, as if they were on the nodes that they are nominated to."""
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Labels of namespaces."""
     default_selectors: Mapping[str, LabelSelector] = field(default_factory=dict)
@@ -54,6 +52,8 @@ class World:
     now: float = 0.0
     since: Mapping[str, float] = field(default_factory=dict)
     """Pod's uid -> when it was given its node."""
+    nominated: Sequence[Pod] = ()
+    """Pods that wait, as if they were on the nodes that they are nominated to."""
 
     def on(self, node: Node) -> list[Pod]:
         return [pod for pod in self.pods if pod.spec.node_name == node.metadata.name]
