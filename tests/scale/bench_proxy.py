@@ -11,9 +11,10 @@ p99.
 call's own times beside them, and calls a second of eight callers. `proxy_hooked_…`: the calls of a pod's life with
 koordlet's hook server in a process of its own (over a node made by hand: nothing is written to a kernel), asked at
 every stage, against a runtime that answers at once (a real one takes tens of milliseconds to make a container, and
-varies by more than what is measured); hook and rewriting are in the times. RemoveContainer and RemovePodSandbox have no
-hook, but are looked into. `proxy_hook_server_…`: the hook server alone, asked by the same client. `proxy_resident` is
-after all that, `proxy_recovery` from exec to the first answer, with containerd's objects.
+varies by more than what is measured); hook and rewriting are in the times, hooks after an answer end before the next
+call as they do before a kubelet's. RemoveContainer and RemovePodSandbox have no hook, but are looked into.
+`proxy_hook_server_…`: the hook server alone, asked by the same client. `proxy_resident` is after all that,
+`proxy_recovery` from exec to the first answer, with containerd's objects.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ ROUNDS = 5
 PATIENCE = 30.0
 HOOKS = ["PreRunPodSandbox", "PreCreateContainer", "PreStartContainer", "PreUpdateContainerResources"]
 AFTER_HOOKS = ["PostStartContainer", "PostStopContainer", "PostStopPodSandbox"]
+RESTS = ("StartContainer", "StopContainer", "StopPodSandbox")
+REST_SECONDS = 0.004
 HOOK_SECONDS = 'koord_runtime_proxy_hook_seconds_{}{{hook="PreCreateContainer"}}'
 ASKED = ("Version", "ListPodSandbox", "ListContainers", "PodSandboxStatus", "ContainerStatus")
 """By the proxy itself."""
@@ -284,13 +287,16 @@ async def throughput(ways: list[Call], seconds: float) -> list[float]:
     return [count / time_spent for count, time_spent in zip(counts, spent, strict=True)]
 
 
-async def life(client: Caller, number: int, times: dict[str, list[float]]) -> None:
-    """A pod's calls with what a kubelet's contain: some 5 kB for a container."""
+async def life(client: Caller, number: int, times: dict[str, list[float]], rest: float = 0.0) -> None:
+    """A pod's calls with what a kubelet's contain: some 5 kB for a container. `rest`: seconds between a call that has a
+    hook after it and the next one, which would wait for that hook; a kubelet takes longer."""
     config = sandbox_config("/kubepods/besteffort/podx", name=f"pod-{number}", labels=BATCH_POD, annotations=BATCH_SPEC)
 
     async def ask(method: str, request: Any) -> bytes:
         took, answer = await timed(client.ask(method, request.SerializeToString()))
         times[method].append(took)
+        if rest and method in RESTS:
+            await asyncio.sleep(rest)
         return answer
 
     pod = cri.RunPodSandboxResponse.FromString(await ask("RunPodSandbox", cri.RunPodSandboxRequest(config=config)))
@@ -315,7 +321,7 @@ async def hooked(runtime: Path, process: ProxyProcess, pods: int, seconds: float
         warm: dict[str, list[float]] = defaultdict(list)
         for number in range(pods + 30):
             for way in (0, 1) if number % 2 else (1, 0):
-                await life(both[way], number, warm if number < 30 else times[way])
+                await life(both[way], number, warm if number < 30 else times[way], REST_SECONDS)
         figures = []
         for method in times[0]:
             figures += added(f"proxy_hooked_{method}", times[0][method], times[1][method], None, 2.0)
