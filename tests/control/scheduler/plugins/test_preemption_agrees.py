@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from control.scheduler.failures import FitError
 from control.scheduler.plugins.registry import PLUGINS
 from control.scheduler.pods import PodInfo
-from koordlet.api.core import Node, Pod
+from koordlet.api.core import Pod
 from koordlet.api.core.workloads import PodDisruptionBudget
 from koordlet.api.wire import convert
 from tests.control.scheduler.build import Cluster, node, pod
@@ -21,7 +22,7 @@ from tests.control.scheduler.plain import preemption as plain
 from tests.control.scheduler.plain import whole
 from tests.control.scheduler.plain.whole import PlainCycle
 from tests.control.scheduler.plain.world import Storage, World
-from tests.control.scheduler.plugins.storages import StorageObjects
+from tests.control.scheduler.plugins.storages import StorageObjects, pod_volumes, storages
 from tests.control.scheduler.toys import cycle_of
 
 FILTERS = tuple(whole.FILTERS)
@@ -43,10 +44,10 @@ class Evicted:
 
 
 class Objects(StorageObjects):
-    """Budgets, and no storage."""
+    """Budgets, and storage."""
 
-    def __init__(self, budgets: Sequence[PodDisruptionBudget]) -> None:
-        super().__init__(Storage())
+    def __init__(self, storage: Storage, budgets: Sequence[PodDisruptionBudget]) -> None:
+        super().__init__(storage)
         self.budgets = budgets
 
     def informer(self, kind: type[Any]) -> Any:
@@ -76,8 +77,14 @@ def placed(draw: st.DrawFn, number: int, nodes: int) -> Pod:
         on=f"n{draw(st.integers(0, nodes - 1))}",
         metadata=metadata,
         status=status,
-        spec=_ports(port) | (draw(specs(app)) if app and draw(st.integers(0, 3)) == 3 else {}),
+        spec=_ports(port) | (draw(specs(app)) if app and draw(st.integers(0, 3)) == 3 else {}) | draw(mounted()),
     )
+
+
+@st.composite
+def mounted(draw: st.DrawFn) -> dict[str, Any]:
+    """Volumes, seldom."""
+    return {"volumes": draw(pod_volumes(made=False))} if draw(st.integers(0, 3)) == 3 else {}
 
 
 def _ports(ports: list[dict[str, int]]) -> dict[str, Any]:
@@ -98,7 +105,7 @@ def budgets(draw: st.DrawFn, app: str) -> PodDisruptionBudget:
 
 
 @st.composite
-def scenes(draw: st.DrawFn) -> tuple[list[Node], list[Pod], list[PodDisruptionBudget], Pod]:
+def scenes(draw: st.DrawFn) -> tuple[World, list[PodDisruptionBudget], Pod]:
     """Full nodes, and a pod that wants to be on one."""
     number = draw(st.integers(1, 3))
     nodes = [
@@ -107,7 +114,7 @@ def scenes(draw: st.DrawFn) -> tuple[list[Node], list[Pod], list[PodDisruptionBu
     ]
     there = [draw(placed(at, number)) for at in range(draw(st.integers(2, 7)))]
     app = draw(st.sampled_from(APPS))
-    spec: dict[str, Any] = {"preemptionPolicy": "Never"} if draw(st.integers(0, 15)) == 7 else {}
+    spec: dict[str, Any] = draw(mounted()) | ({"preemptionPolicy": "Never"} if draw(st.integers(0, 15)) == 7 else {})
     if draw(st.integers(0, 2)) == 2:
         spec |= draw(specs(app))
     elif draw(st.integers(0, 3)) == 3:
@@ -115,21 +122,21 @@ def scenes(draw: st.DrawFn) -> tuple[list[Node], list[Pod], list[PodDisruptionBu
     nominated = {"nominatedNodeName": "n0"} if draw(st.integers(0, 4)) == 4 else {}
     cpu, priority = draw(st.sampled_from(("2", "3", "4"))), draw(st.sampled_from((2, 5, 9)))
     wanted = pod("new", cpu, labels={"app": app}, priority=priority, spec=spec, status=nominated)
-    return nodes, there, [draw(budgets(app)) for app in APPS if draw(st.booleans())], wanted
+    storage = draw(storages(number)) if draw(st.booleans()) else Storage()
+    return World(nodes, there, storage=storage), [draw(budgets(app)) for app in APPS if draw(st.booleans())], wanted
 
 
 @settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(scenes())
-def test_victims_and_node_are_those_of_trying(
-    scene: tuple[list[Node], list[Pod], list[PodDisruptionBudget], Pod],
-) -> None:
-    nodes, there, budgets_, wanted = scene
+def test_victims_and_node_are_those_of_trying(scene: tuple[World, list[PodDisruptionBudget], Pod]) -> None:
+    world, budgets_, wanted = scene
+    nodes, there = world.nodes, world.pods
     cluster, evicted = Cluster(*nodes), Evicted()
-    cluster.handle.objects, cluster.handle.evictor = Objects(budgets_), evicted
+    cluster.handle.objects, cluster.handle.evictor = Objects(world.storage, budgets_), evicted
     cycle = cycle_of(cluster, POINTS, PLUGINS)
     cluster.put(*there)
     counted = cluster.table.requested.copy()
-    expected = PlainCycle().feasible(wanted, World(nodes, there))
+    expected = PlainCycle().feasible(wanted, world)
     codes = {name: refusal[1] for name, refusal in expected.items() if refusal is not None}
     if len(codes) < len(nodes):
         assert expected[cycle.place(cluster.info(wanted)).node] is None
@@ -137,7 +144,7 @@ def test_victims_and_node_are_those_of_trying(
 
     def fits(name: str, pods: Sequence[Pod]) -> bool:
         one = next(n for n in nodes if n.metadata.name == name)
-        return PlainCycle().refusal(wanted, one, World(nodes, pods)) is None
+        return PlainCycle().refusal(wanted, one, replace(world, pods=pods)) is None
 
     choices = plain.choices(wanted, codes, there, budgets_, fits)
     info = cluster.info(msgspec.structs.replace(wanted))
