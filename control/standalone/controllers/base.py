@@ -108,17 +108,21 @@ class Controller(ABC):
         self._tasks.append(task)
         return task
 
-    async def _follow(self, kind: str, mapper: Mapper) -> None:
-        """Feed the queue from a watch, from the start again when the history is gone or the watch breaks."""
+    async def _follow(self, kind: str, mapper: Mapper, since: int | None = None) -> None:
+        """Feed the queue from a watch, from the start again when the history is gone or the watch breaks.
+
+        `since`: the version that the first watch goes on from; None: that begins with what there is, too.
+        """
         while True:
             try:
-                async for change in self.registry.watch(kind):
+                async for change in self.registry.watch(kind, rv=since):
                     for key in mapper(change):
                         self.queue.add(key)
             except StatusError as error:
                 log.warning("Watch ended, listing again", controller=self.name, kind=kind, err=error)
             except Exception as error:
                 log.exception("Watch failed, listing again", controller=self.name, kind=kind, err=error)
+            since = None
             await asyncio.sleep(RELIST_PAUSE_SECONDS)
 
 

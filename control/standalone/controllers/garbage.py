@@ -88,12 +88,16 @@ class GarbageCollector(Controller):
         self.graph = Graph()
         self._known: dict[str, Address] = {}  # what is in the queue
         self._following: dict[str, asyncio.Task[None]] = {}
+        self._since = 0
+        """The version that the graph was made of. Watches go on from it: an owner might go before they have begun."""
 
     def watches(self) -> dict[str, Mapper]:
         return {}
 
     def prepare(self) -> None:
         self.graph, self._known, self._following = Graph(), {}, {}
+        self.registry.store.commit()
+        self._since = self.registry.store.revision
         for kind in self._kinds():  # the whole graph first, or an owner might seem to have no dependents
             for entry in self.registry.store.entries(kind.stored_as):
                 self._observe(kind, entry.obj)
@@ -106,6 +110,7 @@ class GarbageCollector(Controller):
         return [kind for kind in self.registry.kinds if not kind.storage_key and "delete" in kind.verbs]
 
     async def _follow_kinds(self) -> None:
+        since: int | None = self._since
         generation = -1
         while True:
             if generation != self.registry.kinds.generation:
@@ -115,8 +120,9 @@ class GarbageCollector(Controller):
                     self._following.pop(key).cancel()
                 for key, kind in served.items():
                     if key not in self._following:
-                        task = self._spawn(self._follow(key, self._mapper(kind)), f"{self.name}:{key}")
+                        task = self._spawn(self._follow(key, self._mapper(kind), since), f"{self.name}:{key}")
                         self._following[key] = task
+                since = None
             await asyncio.sleep(KINDS_POLL_SECONDS)
 
     def _mapper(self, kind: Kind) -> Mapper:

@@ -1,5 +1,7 @@
 """The garbage collector and the namespace controllers, running, over a registry in memory."""
 
+import asyncio
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,6 +91,28 @@ async def test_an_owner_of_an_unknown_kind_is_not_gone(cluster, running):
     await child(cluster, "going", owner, key=SECRET)
     await delete(cluster, CM, "owner")
     await running(GarbageCollector(cluster.registry), lambda: cluster.names(SECRET) == ["kept"])
+
+
+async def test_an_owner_that_goes_before_its_watch_has_begun(cluster):
+    owner = await cluster.create(CM, "owner")
+    await child(cluster, "child", owner, key=SECRET)
+    collector = GarbageCollector(cluster.registry)
+    turns = 0
+
+    def gone():
+        nonlocal turns
+        turns += 1
+        if turns == 2:
+            cluster.registry.store.remove(CM, "default", "owner", int(owner["metadata"]["resourceVersion"]))
+        return not cluster.names(SECRET)
+
+    await collector.start()
+    try:
+        async with asyncio.timeout(60):
+            while not gone():  # noqa: ASYNC110 - at the second turn the child was looked at, and nothing is watched yet
+                await asyncio.sleep(0)
+    finally:
+        await collector.stop()
 
 
 async def test_owners_deleted_while_running(cluster, running):
