@@ -324,6 +324,20 @@ def test_an_invalid_value_is_refused_at_once_and_the_others_stand(make, kernel) 
     assert list(executor.wishes) == [Setting(SHARES, POD)]
 
 
+def test_only_what_is_asked_for_anew_is_checked(make, kernel) -> None:
+    executor, check = make(), kernel.check
+    checked: list[Setting] = []
+    kernel.check = lambda setting, value: checked.append(setting) or check(setting, value)
+    cpus, shares, quota = Setting(CPUS, POD), Setting(SHARES, POD), Setting(QUOTA, POD)
+    executor.declare("hook", wants({cpus: "0,1", shares: 2}))
+    checked.clear()
+    executor.declare("hook", wants({cpus: "0,1", shares: 3, quota: 1000}))
+    assert checked == [shares, quota]
+    assert {setting: wish.update.value for setting, wish in executor.wishes.items()} == {
+        cpus: "0-1", shares: 3, quota: 1000,
+    }  # fmt: skip
+
+
 def _only_shares(setting: Setting, value: Value) -> Value:
     from koordlet.system.errors import InvalidValue
 

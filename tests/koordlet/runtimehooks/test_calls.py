@@ -72,6 +72,23 @@ async def test_calls_that_come_together_share_a_round() -> None:
     assert node.rounds == [["1", "2", "3"]]
 
 
+@pytest.mark.parametrize(("took", "rest"), [(0.001, 0.003), (1.0, 0.02)], ids=["a small node", "a full node"])
+async def test_a_round_is_followed_by_a_rest(took: float, rest: float) -> None:
+    node = Node()
+    now, follow = [100.0], node.follow
+
+    def slow() -> None:
+        follow()
+        now[0] += took
+
+    node.calls._clock, node.calls._follow = lambda: now[0], slow
+    await node.calls.answer(SANDBOX, asked("1"))
+    assert node.calls._next == pytest.approx(100.0 + took + rest)
+    now[0] += rest
+    await node.calls.answer(SANDBOX, asked("2"))
+    assert node.rounds == [["1"], ["1", "2"]]
+
+
 async def test_a_container_of_a_pod_that_is_known_waits_for_nothing() -> None:
     node = Node()
     node.known["1"] = make_pod().meta
