@@ -1,0 +1,61 @@
+"""Schedule latency on the metrics page: a row a container, whole histograms or none."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from koordlet.metriccache import MetricCache
+from koordlet.metrics import Registries
+from koordlet.metricsadvisor.latency import group
+from koordlet.metricsadvisor.views import BUCKET_BOUNDS, Views
+from koordlet.probes.layout import BUCKETS
+from koordlet.probes.openprobes import ProbeSet
+from koordlet.statesinformer.cgroupindex import Owner, owner_of
+from koordlet.statesinformer.model import Subject, SubjectKind
+
+WEB = Subject(SubjectKind.CONTAINER, "containerd://web", "k/web", "web", qos="LS")
+JOB = Subject(SubjectKind.CONTAINER, "containerd://job", "k/job", "job", qos="BE")
+POD = Subject(SubjectKind.POD, "pod", "k", "pod")
+OWNERS = {
+    10: owner_of(WEB),
+    11: owner_of(WEB),
+    20: owner_of(JOB),
+    30: owner_of(POD),
+    40: Owner("system", "ssh.service"),
+}
+KEYS = np.array(list(OWNERS))
+
+
+def page(wakeup: list[int], preempted: list[int]) -> Registries:
+    """Of this many waits of each kind by key, all in bucket 3 and 2 s long."""
+    waited = {}
+    for name, counts in (("wakeup", wakeup), ("preempt", preempted)):
+        hist = np.zeros((len(KEYS), BUCKETS), dtype=np.int64)
+        hist[:, 3] = counts
+        waited |= {f"{name}_hist": hist, f"{name}_sum_ns": np.array(counts) * 2_000_000_000}
+    window = SimpleNamespace(latest=SimpleNamespace(keys=KEYS, **waited))
+    advisor = SimpleNamespace(latency_window=window, subjects_of=lambda keys: group(keys, OWNERS.__getitem__))
+    registries = Registries()
+    registries.node = "n"
+    Views(
+        advisor,  # type: ignore[arg-type]
+        MetricCache(),
+        registries,
+        ProbeSet({}),
+        SimpleNamespace(),  # type: ignore[arg-type]
+        open_files=lambda: 0,
+    )
+    return registries
+
+
+def test_a_containers_groups_are_one_histogram_and_who_never_waited_has_none() -> None:
+    registries = page(wakeup=[1, 2, 5, 7, 9], preempted=[0, 0, 4, 1, 1])
+    families = (one for one in registries.external.collect() if one.name == "koordlet_sched_latency_seconds")
+    samples = [sample for family in families for sample in family.samples]
+    sums = {(s.labels["container_name"], s.labels["reason"]): s.value for s in samples if s.name.endswith("_sum")}
+    assert sums == {("web", "wakeup"): 6.0, ("job", "wakeup"): 10.0, ("job", "preempted"): 8.0}
+    assert sum(s.name.endswith("_bucket") for s in samples) == 3 * len(BUCKET_BOUNDS), "a histogram is whole"
+    whole = {s.labels["le"]: s.value for s in samples if s.name.endswith("_bucket") and s.labels["qos"] == "LS"}
+    assert [whole[bound] for bound in BUCKET_BOUNDS] == [0, 0, 0] + [3] * (BUCKETS - 3)
