@@ -41,6 +41,7 @@ GRANTED = granted((*manifests.RULES, *manifests.NAMESPACE_RULES))
 
 async def test_every_call_is_allowed_and_every_right_is_used(cluster: Any, manager: Any, until: Any) -> None:
     await cluster.nodes("n1", "n2")
+    await recommended(cluster)
     running = await manager(
         f"--feature-gates={GATES}", "--colocation-profile-reconcile-by-default=true",
         "--colocation-profile-reconcile-interval=200ms", "--recommender-sample-interval=200ms",
@@ -114,17 +115,14 @@ async def exercise(cluster: Any, until: Any, caches: Caches) -> None:
     await recommend(cluster, until, caches)
 
 
-async def recommend(cluster: Any, until: Any, caches: Caches) -> None:
-    """Pods whose requests are far off, and new ones under controllers that no cache has heard of."""
+WORKLOADS = (("Deployment", "apps/v1"), ("CronJob", "batch/v1"))
+
+
+async def recommended(cluster: Any) -> None:
+    """What a manager of before has recommended: to be there when the next one begins, which writes what it knows."""
     raw, model = cluster.admin.raw, ContainerModel(Settings())
     model.add(np.ones(2), np.ones(2), np.array([time.time() - 864_000, time.time() - 1200]))
-    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "4"}}}
-    template = {"metadata": {"labels": {"app": "d"}}, "spec": {"containers": [container]}}
-    workload = {"replicas": 2, "selector": {"matchLabels": {"app": "d"}}, "template": template}
-    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "deployment"}, "spec": workload}
-    await raw("POST", "/apis/apps/v1/namespaces/default/deployments", body=body)
-    await until(lambda: sum(pod.metadata.labels.get("app") == "d" for pod in caches.informer(Pod).list()) == 2)
-    for kind, version in (("Deployment", "apps/v1"), ("CronJob", "batch/v1")):
+    for kind, version in WORKLOADS:
         name = kind.lower()
         meta = {"name": name, "annotations": {"analysis.koordinator.sh/update-mode": "Auto"}}
         spec = {"target": {"type": "workload", "workload": {"kind": kind, "name": name, "apiVersion": version}}}
@@ -134,6 +132,19 @@ async def recommend(cluster: Any, until: Any, caches: Caches) -> None:
         told = {"containerStatuses": [{"containerName": "c", "resources": {"cpu": "1", "memory": "1Gi"}}]}
         status = {"podStatus": told, "checkpoint": [to_builtins(model.checkpoint("c"))]}
         await raw("PATCH", f"{path}/{name}/status", body={"status": status}, content_type=MERGE)
+
+
+async def recommend(cluster: Any, until: Any, caches: Caches) -> None:
+    """Pods whose requests are far off, and new ones under controllers that no cache has heard of."""
+    raw = cluster.admin.raw
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "4"}}}
+    template = {"metadata": {"labels": {"app": "d"}}, "spec": {"containers": [container]}}
+    workload = {"replicas": 2, "selector": {"matchLabels": {"app": "d"}}, "template": template}
+    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "deployment"}, "spec": workload}
+    await raw("POST", "/apis/apps/v1/namespaces/default/deployments", body=body)
+    await until(lambda: sum(pod.metadata.labels.get("app") == "d" for pod in caches.informer(Pod).list()) == 2)
+    for kind, version in WORKLOADS:
+        name = kind.lower()
         informer = caches.informer(Recommendation)
         await until(lambda name=name, known=informer: confident(known.get(f"default/{name}").status))
         between = {"apiVersion": version, "kind": {"Deployment": "ReplicaSet", "CronJob": "Job"}[kind]}
