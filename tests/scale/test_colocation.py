@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from tests.scale.colocation import client, picture
+from tests.scale.colocation.__main__ import complete, undisturbed
 from tests.scale.colocation.requests import Request, parts, percentile, seconds_of, spared, together
 from tests.scale.colocation.stage import DISTURBED, STOPPED, Reading
 
@@ -42,6 +43,14 @@ def test_a_reading_is_disturbed_by_others_or_by_a_cpu_that_stood_still() -> None
     assert disturbance(0.0, ()) == 0.0
     assert disturbance(2 * DISTURBED, ()) == pytest.approx(2.0)
     assert disturbance(0.0, ((1.0, 1.0 + 20 * STOPPED), (3.0, 3.0 + 10 * STOPPED))) == pytest.approx(3.0)
+
+
+def test_disturbed_readings_are_left_out_while_there_are_others() -> None:
+    good, bad = (Reading((), 10.0, 6.0, 3.0, 0, others) for others in (0.0, 2 * DISTURBED))
+    assert undisturbed([bad, good, bad, good]) == [good, good]
+    assert undisturbed([bad, bad]) == [bad, bad]
+    assert complete({("cpu", "alone"): [good, bad, good], ("cpu", "koordlet"): [good, good]}, 2)
+    assert not complete({("cpu", "alone"): [good, bad, good], ("cpu", "koordlet"): [good, bad]}, 2)
 
 
 def test_what_a_request_lost_is_told_by_part() -> None:

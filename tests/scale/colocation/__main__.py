@@ -12,9 +12,11 @@ A small service under an open-loop client (service.py, client.py) is measured in
 and with three kinds of hogs: burners, readers of a large file while memory is short, readers of the disk.
 A line a reading says its distribution, in which part of the requests' lives the slowest hundredth of them lost time,
 and what the machine below did: when it stops a CPU that is seen, and p99 without the requests that this delayed is
-printed beside the plain one, which is the one that counts. Each round ends with the table so far. Without --once it
-goes on until Ctrl-C. At the end: table, chart, figures as of every benchmark (JSON in build/bench/colocation.json);
-exit status 1 when a figure is over its budget.
+printed beside the plain one, which is the one that counts. Readings that the machine disturbed although they were
+repeated are left out, whatever their latencies are, as long as a phase has others, and said; with --once up to twice as
+many rounds are played until each phase has --rounds undisturbed ones. Each round ends with the table so far. Without
+--once it goes on until Ctrl-C. At the end: table, chart, figures as of every benchmark (JSON in
+build/bench/colocation.json); exit status 1 when a figure is over its budget.
 """
 
 from __future__ import annotations
@@ -70,6 +72,16 @@ def play_round(stage: Stage, readings: Rounds, seconds: float, *, backwards: boo
         enforced()
 
 
+def undisturbed(found: list[Reading]) -> list[Reading]:
+    """All of them if there is none."""
+    return [one for one in found if one.disturbance <= 1] or found
+
+
+def complete(readings: Rounds, rounds: int) -> bool:
+    """Whether each phase has so many undisturbed readings."""
+    return all(sum(one.disturbance <= 1 for one in found) >= rounds for found in readings.values())
+
+
 def words(reading: Reading) -> str:
     """The distribution, where time was lost, and what disturbed."""
     levels = " ".join(f"{reading.percentile(level) * 1e3:.2f}" for level in LEVELS)
@@ -82,11 +94,14 @@ def words(reading: Reading) -> str:
         f"hit {len(reading.requests) - len(spared)} of {len(reading.requests)} requests, p99 of the rest {without:.2f}"
     )
     others = f"others {reading.others:.1%}, koordlet {reading.enforcer_cpu / reading.seconds:.1%}"
-    return f"{levels} ms (p50 p90 p99 p99.9 max); p99 lost: {where}; {stopped} {hit}; {others}"
+    left_out = "; DISTURBED, left out" if reading.disturbance > 1 else ""
+    return f"{levels} ms (p50 p90 p99 p99.9 max); p99 lost: {where}; {stopped} {hit}; {others}{left_out}"
 
 
 def figures(readings: Rounds, repeated: int) -> list[Figure]:
-    """Of the kinds that were measured."""
+    """Of the kinds that were measured, by undisturbed readings."""
+    disturbed = sum(one.disturbance > 1 for found in readings.values() for one in found)
+    readings = {key: undisturbed(found) for key, found in readings.items()}
 
     def p99(kind: str, phase: str) -> float:
         return median(one.percentile(99) for one in readings[kind, phase]) * 1e3
@@ -97,8 +112,11 @@ def figures(readings: Rounds, repeated: int) -> list[Figure]:
     def faults(phase: str) -> float:
         return median(one.refaults for one in readings["memory", phase])
 
-    rounds = max(len(found) for found in readings.values())
-    found = [Figure("colocation_rounds", rounds, "rounds"), Figure("colocation_disturbed", repeated, "readings")]
+    found = [
+        Figure("colocation_readings", min(len(found) for found in readings.values()), "a phase, at least"),
+        Figure("colocation_repeated", repeated, "readings"),
+        Figure("colocation_disturbed", disturbed, "readings"),
+    ]
     for kind, phase in readings:
         name = f"colocation_{kind}_p99_{phase.replace(' ', '_')}"
         if phase == ALONE:
@@ -122,10 +140,11 @@ def figures(readings: Rounds, repeated: int) -> list[Figure]:
 
 
 def latencies(readings: Rounds) -> picture.Rows:
-    return {key: [one.percentile(99) * 1e3 for one in found] for key, found in readings.items()}
+    return {key: [one.percentile(99) * 1e3 for one in undisturbed(found)] for key, found in readings.items()}
 
 
 def show(readings: Rounds) -> None:
+    readings = {key: undisturbed(found) for key, found in readings.items()}
     shares = {key: [one.batch_share for one in found] for key, found in readings.items()}
     refaults = {key: [float(one.refaults) for one in found] for key, found in readings.items()}
     print("\n" + picture.table(latencies(readings), shares, refaults) + "\n", flush=True)
@@ -154,7 +173,9 @@ def main() -> int:
                 print(f"# {scratch} is on no disk of its own: no disk hogs")
             cost = stage.calibrate(LOAD)
             print(f"# a request costs {cost * 1e3:.2f} ms of CPU; {stage.rates['cpu']:.0f} a second are due")
-            for turn in range(options.rounds) if options.once else itertools.count():
+            for turn in range(2 * options.rounds) if options.once else itertools.count():
+                if options.once and turn >= options.rounds and complete(readings, options.rounds):
+                    break
                 print(f"# round {turn + 1}, {time.strftime('%H:%M:%S')}, load {os.getloadavg()[0]:.1f}", flush=True)
                 play_round(stage, readings, options.seconds, backwards=turn % 2 == 1)
                 show(readings)
@@ -167,8 +188,9 @@ def main() -> int:
         return 1
     print(picture.bars(latencies(readings)) + "\n")
     if options.svg is not None:
+        least = min(len(undisturbed(found)) for found in readings.values())
         note = (
-            f"p99 by the service's client, {LOAD:.0%} load; median of {len(next(iter(readings.values())))} rounds of "
+            f"p99 by the service's client, {LOAD:.0%} load; medians of {least} readings or more of "
             f"{options.seconds:g} s; kernel {platform.release().partition('-')[0]}, {os.cpu_count()} CPUs"
         )
         options.svg.write_text(picture.svg("A service and batch work on one CPU", note, latencies(readings)))
