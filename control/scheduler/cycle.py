@@ -246,9 +246,7 @@ class Cycle:
         failure.left_out = left_out(narrowed_by)
         passed = set(valid[codes == PASS].tolist())  # only the nominated pods stand in the way there
         for row, others in self._nominated_rows(state, pod).items():
-            if (
-                rows is None or row in rows
-            ):  # what is said beside nominated pods goes first, as upstream asks that first
+            if rows is None or row in rows:  # upstream asks beside nominated pods first, and tells that
                 status = self._fits_beside(state, pod, row, others)
                 if not status.ok:
                     failure.overrides[row] = status
