@@ -20,7 +20,7 @@ from koordlet.api.cri import api_pb2 as cri
 from tests.runtimeproxy.proxyprocess import ProxyProcess
 from tests.runtimeproxy.tap import Passed, frames, requests, tap
 from tests.runtimeproxy.test_transparency import Conversation, channel_to, fields, text
-from tests.runtimes.daemons import until
+from tests.runtimes.daemons import running, until
 from tests.runtimes.nri import NRIContainerd
 from tests.runtimes.pods import container_config, sandbox_config
 
@@ -89,6 +89,14 @@ class Session:
         await self.ask("RemovePodSandbox", text(1, self.ids["pod"]))
         await self.told(("pod", DELETED))
 
+    async def life(self) -> None:
+        """A pod's and its container's, with all events."""
+        self.subscribe()
+        await self.run_pod()
+        await self.start_container()
+        await self.told(*LIFE[:4])
+        await self.end()
+
     async def cancel(self) -> None:
         """And see to it that the runtime has heard of it."""
         self._stream.cancel()
@@ -112,11 +120,7 @@ async def hold(daemon: NRIContainerd, socket: Path) -> list[Any]:
     """The whole session at `socket`; what it showed."""
     async with channel_to(socket) as channel:
         session = Session(channel, daemon.cgroup_parent("same"))
-        session.subscribe()
-        await session.run_pod()
-        await session.start_container()
-        await session.told(*LIFE[:4])
-        await session.end()
+        await session.life()
         shown: list[Any] = [session.seen]
 
         await session.cancel()
@@ -132,11 +136,7 @@ async def hold(daemon: NRIContainerd, socket: Path) -> list[Any]:
     await asyncio.to_thread(daemon.start)
     async with channel_to(socket) as channel:
         session = Session(channel, daemon.cgroup_parent("same"))
-        session.subscribe()
-        await session.run_pod()
-        await session.start_container()
-        await session.told(*LIFE[:4])
-        await session.end()
+        await session.life()
         shown.append(session.seen)
     return shown
 
@@ -149,13 +149,8 @@ def cancels(connection: Passed) -> list[bytes]:
 
 @pytest.fixture
 def daemon() -> Iterator[NRIContainerd]:
-    made = NRIContainerd()
-    try:
-        made.start()
-        made.import_images()
+    with running(NRIContainerd()) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture

@@ -16,9 +16,10 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -186,6 +187,20 @@ class Containerd(Daemon):
         self.clear_parents()
         assert not mounts(self.folder), mounts(self.folder)
         shutil.rmtree(self.root)
+
+
+C = TypeVar("C", bound=Containerd)
+
+
+@contextmanager
+def running(daemon: C) -> Iterator[C]:
+    """Started, with its images, and closed at the end."""
+    try:
+        daemon.start()
+        daemon.import_images()
+        yield daemon
+    finally:
+        daemon.close()
 
 
 class Dockerd(Daemon):

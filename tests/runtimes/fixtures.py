@@ -14,15 +14,10 @@ if TYPE_CHECKING:  # every test run imports this module: gRPC comes in with the 
 
 @pytest.fixture(scope="session")
 def _containerd() -> Iterator[Containerd]:
-    from tests.runtimes.daemons import Containerd
+    from tests.runtimes.daemons import Containerd, running
 
-    daemon = Containerd()
-    try:
-        daemon.start()
-        daemon.import_images()
+    with running(Containerd()) as daemon:
         yield daemon
-    finally:
-        daemon.close()
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from koordlet.runtimehooks import nri
 from koordlet.runtimehooks.hooks import Answer, Device, FailurePolicy, HookContext, Mount, Stage
 from koordlet.runtimehooks.nri import NRIPlugin, NRISettings
 from tests.koordlet.runtimehooks.hooknode import EXTENDED, GIB, PATIENCE, Node, until
+from tests.runtimes.daemons import running
 from tests.runtimes.nri import NRIContainerd
 from tests.runtimes.pods import container_config, sandbox_config
 
@@ -128,13 +129,8 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[NRIContainerd]:
-    made = NRIContainerd()
-    try:
-        made.start()
-        made.import_images()
+    with running(NRIContainerd()) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from tests.control.scheduler.build import node, pod
 from tests.control.scheduler.coscheduling.test_gang_property import (
     GANGS,
     GROUPS,
+    MOVES,
     P,
     all_fit_in_the_end,
     whole_or_nothing,
@@ -99,12 +100,7 @@ async def test_killed_while_so_many_wait(cycles: int) -> None:
 
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("member"), st.sampled_from(sorted(GANGS)), st.integers(1, 3)),
-        st.tuples(st.just("single"), st.just(""), st.integers(1, 3)),
-        st.tuples(st.just("delete"), st.just(""), st.integers(0, 20)),
-        st.tuples(st.just("node"), st.just(""), st.integers(1, 4)),
-        st.tuples(st.just("lose"), st.just(""), st.integers(0, 5)),
-        st.tuples(st.just("time"), st.just(""), st.sampled_from((1, 3, 11))),
+        *MOVES,
         st.tuples(st.just("kill"), st.just(""), st.integers(1, 6)),
     ),
     min_size=6,

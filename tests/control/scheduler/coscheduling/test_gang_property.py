@@ -16,14 +16,18 @@ GANGS = {"f": 2, "g": 3, "h": 1}
 GROUPS = {"g": '["default/g","default/h"]', "h": '["default/g","default/h"]'}
 TOGETHER = {"f": ("f",), "g": ("g", "h"), "h": ("g", "h")}
 
+MOVES = (
+    st.tuples(st.just("member"), st.sampled_from(sorted(GANGS)), st.integers(1, 3)),
+    st.tuples(st.just("single"), st.just(""), st.integers(1, 3)),
+    st.tuples(st.just("delete"), st.just(""), st.integers(0, 20)),
+    st.tuples(st.just("node"), st.just(""), st.integers(1, 4)),
+    st.tuples(st.just("lose"), st.just(""), st.integers(0, 5)),
+    st.tuples(st.just("time"), st.just(""), st.sampled_from((1, 3, 11))),
+)
+"""What happens to pods and nodes."""
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("member"), st.sampled_from(sorted(GANGS)), st.integers(1, 3)),
-        st.tuples(st.just("single"), st.just(""), st.integers(1, 3)),
-        st.tuples(st.just("delete"), st.just(""), st.integers(0, 20)),
-        st.tuples(st.just("node"), st.just(""), st.integers(1, 4)),
-        st.tuples(st.just("lose"), st.just(""), st.integers(0, 5)),
-        st.tuples(st.just("time"), st.just(""), st.sampled_from((1, 3, 11))),
+        *MOVES,
         st.tuples(st.just("drive"), st.just(""), st.just(0)),
     ),
     min_size=4,
