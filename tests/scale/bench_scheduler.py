@@ -48,7 +48,7 @@ from koordlet.api.wire import convert, decode, encode
 from koordlet.app.gates import FeatureGates
 from tests.control.scheduler.build import node, pod
 from tests.control.scheduler.loadreports import metric
-from tests.scale.figures import Figure, report
+from tests.scale.figures import Figure, calibration, report
 from tests.scale.schedulerapi import place as place_by_api
 from tests.scale.schedulergangs import place as place_gangs
 from tests.scale.schedulerprofile import Bench, open_bench
@@ -194,15 +194,6 @@ def bench_node(number: int, version: int = 0) -> object:
             "version": str(version),
         },
     )
-
-
-def calibration() -> float:
-    """Milliseconds of CPU time that a fixed loop takes: how fast this machine is now."""
-    begun = time.thread_time()
-    table: dict[str, int] = {}
-    for i in range(20_000):
-        table[str(i)] = i * 3
-    return 1000 * (time.thread_time() - begun)
 
 
 BUDGETS = {"one": 5000.0, "mixed": 2000.0, "spread": 1000.0, "anti": 1000.0}

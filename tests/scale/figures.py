@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -41,3 +42,12 @@ def report(benchmark: str, figures: Iterable[Figure]) -> int:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps([{**asdict(row), "ok": row.ok} for row in rows], indent=1) + "\n")
     return 0 if all(row.ok for row in rows) else 1
+
+
+def calibration() -> float:
+    """Milliseconds of CPU time that a fixed loop takes: how fast this machine is now."""
+    begun = time.thread_time()
+    table: dict[str, int] = {}
+    for i in range(20_000):
+        table[str(i)] = i * 3
+    return 1000 * (time.thread_time() - begun)

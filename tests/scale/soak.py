@@ -39,7 +39,7 @@ from koordlet.system.host import Host
 from koordlet.system.roots import Roots
 from tests.scale import bench_koordlet
 from tests.scale.bench_koordlet import CPU_BUDGET, MEMORY_BUDGET, PORT, START_BUDGET, Pods
-from tests.scale.figures import ROOT, Figure, report
+from tests.scale.figures import ROOT, Figure, calibration, report
 from tests.scale.svgplot import Panel, chart
 
 SAMPLE, WARM_UP, SCRAPE, CHURN, PROGRESS = 5.0, 90.0, 15.0, 30.0, 60.0
@@ -66,6 +66,8 @@ class Sample:
     threads: int
     slots: int
     """of cgroups in the fullest probe's table"""
+    calibration: float
+    """ms that a fixed piece of Python takes: how fast the machine is now"""
 
 
 class ChangingPods(Pods):
@@ -175,7 +177,8 @@ class Soak:
                 one = self.samples[-1]
                 print(
                     f"# {one.seconds / 60:5.1f} min: {np.mean([s.cpu_percent for s in self.samples]):.2f} % of a core, "
-                    f"{one.resident_mb:.1f} MB, {one.open_files} files, {one.slots} slots",
+                    f"{one.resident_mb:.1f} MB, {one.open_files} files, {one.slots} slots, "
+                    f"calibration {one.calibration:.1f} ms",
                     flush=True,
                 )
 
@@ -188,6 +191,7 @@ class Soak:
             open_files=len(list((proc / "fd").iterdir())),
             threads=len(list((proc / "task").iterdir())),
             slots=table_fill(proc / "root" / self._pins.relative_to("/")),
+            calibration=round(calibration(), 3),
         )
 
     def _fetch(self, path: str) -> None:
@@ -215,6 +219,7 @@ def figures(samples: Sequence[Sample], first: float, failed: int) -> list[Figure
         Figure("soak_open_files_max", max(one.open_files for one in samples), "descriptors"),
         Figure("soak_threads_max", max(one.threads for one in samples), "threads"),
         Figure("soak_failed_fetches", failed, "fetches", 0),
+        Figure("soak_calibration", float(np.median([one.calibration for one in samples])), "ms"),
         Figure("soak_probe_slots_max", max(one.slots for one in samples), "slots"),
     ]
 
@@ -232,6 +237,7 @@ def plot(samples: Sequence[Sample], pods: int, probes: str) -> str:
             Panel("CPU, % of one core", [one.cpu_percent for one in samples], CPU_BUDGET),
             Panel("resident memory, MB", [one.resident_mb for one in samples], MEMORY_BUDGET),
             Panel("open descriptors", [one.open_files for one in samples]),
+            Panel("a fixed piece of Python on the same machine, ms", [one.calibration for one in samples]),
             Panel("slots in use in the fullest probe", [one.slots for one in samples]),
         ],
     )
@@ -243,6 +249,7 @@ def main() -> int:
     parser.add_argument("--pods", type=int, default=110)
     parser.add_argument("--svg", type=Path, default=ROOT / "docs/soak.svg")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was made is removed all the same
     host = Host(Roots.host())
     pods = ChangingPods(host, options.pods)
     pins = Path(f"/sys/fs/bpf/koordlet-soak-{os.getpid()}")

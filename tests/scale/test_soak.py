@@ -12,7 +12,7 @@ from tests.scale.svgplot import Panel, chart, ticks
 
 
 def samples(resident):
-    return [Sample(5.0 * at, 1.0, value, 100, 4, 7) for at, value in enumerate(resident)]
+    return [Sample(5.0 * at, 1.0, value, 100, 4, 7, 3.3) for at, value in enumerate(resident)]
 
 
 def test_the_slope_of_a_line_is_the_line():
