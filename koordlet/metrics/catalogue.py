@@ -109,6 +109,11 @@ def _koordinator() -> tuple[Family, ...]:
             unit="cores",
         ),
         Family(
+            "be_suppress_ls_used_cpu_cores",
+            "CPU that all pods but best-effort ones used when it was decided what best effort may use.",
+            unit="cores",
+        ),
+        Family(
             "node_slo_problems", "Fields of NodeSLO that are not in force, because their section is not.", ("section",)
         ),
         Family("settings", "Kernel settings that an owner wants and has.", ("owner",)),

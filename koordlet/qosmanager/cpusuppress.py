@@ -38,10 +38,15 @@ def budget(view: NodeView, threshold_percent: int, min_percent: int | None) -> i
     pods = sum(pod.cpu or 0 for pod in view.pods)
     apps = sum(app.cpu or 0 for app in view.host_apps)
     system = max(view.cpu - pods - apps, 0, view.reserved("cpu"))
-    others = sum(pod.cpu or 0 for pod in view.pods if not pod.best_effort)
+    others = services(view)
     others += sum(app.cpu or 0 for app in view.host_apps if not app.best_effort)
     found = capacity * threshold_percent // 100 - others - system
     return found if min_percent is None else max(found, capacity * min_percent // 100)
+
+
+def services(view: NodeView) -> int:
+    """Milli-cores that all pods but best-effort ones use."""
+    return sum(pod.cpu or 0 for pod in view.pods if not pod.best_effort)
 
 
 def choose(view: NodeView, milli: int, old: CPUSet) -> CPUSet:
@@ -111,7 +116,7 @@ class CPUSuppress(Strategy):
         if not chosen:
             return None
         updates = self._everywhere(view, chosen, free=unsuppressed(view) if view.kubelet_static else chosen)
-        rows: dict[str, Rows] = {"be_suppress_cpu_cores": {("cpuset",): float(len(chosen))}}
+        rows = _figures(view, "cpuset", len(chosen))
         return Decision(tuple(updates), figures=rows, note=f"{milli}m for best effort: CPUs {chosen}")
 
     def _by_quota(self, view: NodeView, milli: int) -> Decision | None:
@@ -121,7 +126,7 @@ class CPUSuppress(Strategy):
             return None
         quota = next_quota(view, milli, int(held))
         update = Update(setting, quota, "suppressBECPU", neutral=UNLIMITED)
-        rows: dict[str, Rows] = {"be_suppress_cpu_cores": {("cfsQuota",): quota / CFS_PERIOD_US}}
+        rows = _figures(view, "cfsQuota", quota / CFS_PERIOD_US)
         return Decision((update, *self._free(view)), figures=rows, note=f"{milli}m for best effort: quota {quota} us")
 
     def _free(self, view: NodeView) -> Iterator[Update]:
@@ -143,3 +148,11 @@ class CPUSuppress(Strategy):
                 for container in pod.meta.containers:
                     if container.running:
                         yield Update(Setting(CPUSET, container.cgroup_dir), lower, REASON, neutral=everything)
+
+
+def _figures(view: NodeView, policy: str, cores: float) -> dict[str, Rows]:
+    """What best effort may use, and what the services use that leave it so much."""
+    return {
+        "be_suppress_cpu_cores": {(policy,): float(cores)},
+        "be_suppress_ls_used_cpu_cores": {(): services(view) / 1000},
+    }

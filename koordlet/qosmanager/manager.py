@@ -22,6 +22,7 @@ log = get_logger(__name__)
 
 FAMILIES = (
     "be_suppress_cpu_cores",
+    "be_suppress_ls_used_cpu_cores",
     "container_scaled_cfs_burst_us",
     "container_scaled_cfs_quota_us",
     "interference_action_level",

@@ -7,6 +7,7 @@ settings are in place, NodeSLO switches the strategies off, a new one starts; at
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -174,6 +175,7 @@ def test_best_effort_gets_what_the_threshold_leaves(history: History) -> None:
     assert idle == 1, "best effort runs when nobody else wants to"
     assert 2_000 <= quota <= 130_000
     assert history.families["koordlet_be_suppress_cpu_cores"].samples[0].labels["type"] == "cfsQuota"
+    assert 0 <= history.families["koordlet_be_suppress_ls_used_cpu_cores"].samples[0].value <= os.cpu_count()
 
 
 def test_the_service_may_save_unused_quota_up_to_its_limit(history: History) -> None:

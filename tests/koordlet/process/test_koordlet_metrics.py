@@ -77,6 +77,7 @@ NEEDS_MORE = {
     "koordlet_settings",  # an API server
     "koordlet_setting_problems",
     "koordlet_be_suppress_cpu_cores",  # a strategy that writes
+    "koordlet_be_suppress_ls_used_cpu_cores",
     "koordlet_container_scaled_cfs_burst_us",
     "koordlet_container_scaled_cfs_quota_us",
     "koordlet_resource_update_duration_milliseconds",

@@ -152,7 +152,10 @@ def test_the_chosen_cpus_go_to_every_level_of_best_effort() -> None:
     decision = CPUSuppress().decide(be_node(slo=on()))
     pod = f"{BE_DIR}/poduid-be"
     assert values(decision) == {("cpuset.cpus", path): "0-3" for path in (BE_DIR, pod, f"{pod}/be-c0", f"{pod}/be-c1")}
-    assert decision.figures == {"be_suppress_cpu_cores": {("cpuset",): 4.0}}
+    assert decision.figures == {
+        "be_suppress_cpu_cores": {("cpuset",): 4.0},
+        "be_suppress_ls_used_cpu_cores": {(): 2.0},
+    }
 
 
 def test_with_a_static_kubelet_only_containers_are_bound() -> None:
@@ -165,7 +168,10 @@ def test_the_quota_policy_gives_the_cpus_back() -> None:
     held = {Setting("cpu.cfs_quota_us", BE_DIR): -1}
     decision = CPUSuppress().decide(be_node(slo=on(cpuSuppressPolicy="cfsQuota"), held=held))
     assert values(decision) == {("cpu.cfs_quota_us", BE_DIR): 310_000}
-    assert decision.figures == {"be_suppress_cpu_cores": {("cfsQuota",): 3.1}}
+    assert decision.figures == {
+        "be_suppress_cpu_cores": {("cfsQuota",): 3.1},
+        "be_suppress_ls_used_cpu_cores": {(): 2.0},
+    }
 
 
 def test_while_it_hurts_a_service_best_effort_gets_part_of_its_quota() -> None:
