@@ -39,6 +39,7 @@ __all__ = [
     "decode",
     "enc_hook",
     "encode",
+    "encode_plain",
     "format_ratio",
     "json_decoder",
     "overlay",
@@ -105,6 +106,15 @@ def encode(obj: object) -> bytes:
         if raw in data:
             data = data.replace(raw, escape)
     return data
+
+
+def encode_plain(obj: object) -> bytes:
+    """`obj` as compact JSON for pages that nobody compares byte by byte: the same fields as `encode`, floats in
+    Python's notation, nothing escaped that JSON would not escape. Raises WireError for what has no JSON form."""
+    try:
+        return _ENCODER.encode(obj)
+    except (TypeError, NotImplementedError, OverflowError, UnicodeEncodeError, RecursionError) as error:
+        raise WireError(f"cannot be written as JSON: {error}") from error
 
 
 def decode(data: bytes | str, type: type[T] | Any, *, where: str = "") -> T:

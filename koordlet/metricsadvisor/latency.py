@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from koordlet.probes.charges import Charges
 from koordlet.probes.layout import BUCKETS, key_name
@@ -139,7 +140,8 @@ class Pairs:
         )
         ns, count = (sum_by(group, column[taken], len(codes)) for column in (matrix.wait_ns, matrix.wait_count))
         victim, culprit = codes // max(len(owners), 1), codes % max(len(owners), 1)
-        order = np.lexsort((first, victim))
+        order = np.argsort(first)  # each is there once
+        order = order[np.argsort(_narrow(victim[order], len(names)), kind="stable")]
         return cls(names, owners, victim[order], culprit[order], ns[order], count[order])
 
     @classmethod
@@ -179,19 +181,36 @@ def blame(matrix: Matrix, owner: OwnerOf, seconds: float = 1.0) -> dict[str, lis
 
     Waiting whose runner is not remembered is spread over the victim's known culprits: who ran lately, ran then.
     """
+    return {name: blames for name, (blames, _) in longest(matrix, owner, seconds=seconds).items()}
+
+
+def longest(
+    matrix: Matrix, owner: OwnerOf, most: int | None = None, seconds: float = 1.0
+) -> dict[str, tuple[list[Blame], float]]:
+    """`blame` of which only the *most* longest of each victim are made, and the seconds of all of them together."""
     pairs = Pairs.of(matrix, owner)
-    return {
-        name: _longest_first(
-            [
-                (pairs.culprits[who], ns, waits)
-                for who, ns, waits in zip(
-                    pairs.culprit[at].tolist(), pairs.ns[at].tolist(), pairs.count[at].tolist(), strict=True
-                )
-            ],
-            seconds,
-        )
-        for name, at in pairs.of_victims()
-    }
+    whose, ns = pairs.victim, pairs.ns.astype(np.float64)
+    known = np.array([who.kind != "unknown" for who in pairs.culprits], dtype=bool)[pairs.culprit]
+    whole, seen = (np.bincount(whose, column, len(pairs.victims)) for column in (ns, ns * known))
+    scale = np.where(seen > 0, whole / np.maximum(seen, 1.0), 1.0) / 1e9 / seconds
+    taken = np.flatnonzero(known | (seen[whose] == 0))
+    taken = taken[np.argsort(-ns[taken], kind="stable")]  # equal ones stay in the pairs' order
+    taken = taken[np.argsort(_narrow(whose[taken], len(pairs.victims)), kind="stable")]
+    begins = np.searchsorted(whose[taken], np.arange(len(pairs.victims)))
+    if most is not None:
+        taken = taken[np.arange(len(taken)) - begins[whose[taken]] < most]
+    told: list[list[Blame]] = [[] for _ in pairs.victims]
+    lasted = ns[taken] * scale[whose[taken]]
+    columns = (whose[taken], pairs.culprit[taken], lasted, pairs.count[taken])
+    for victim, who, waited, waits in zip(*(column.tolist() for column in columns), strict=True):
+        told[victim].append(Blame(pairs.culprits[who], waited, waits))
+    total = (whole / 1e9 / seconds).tolist()
+    return {name: (blames, all_) for name, blames, all_ in zip(pairs.victims, told, total, strict=True) if blames}
+
+
+def _narrow(numbers: Ints, count: int) -> NDArray[np.integer[Any]]:
+    """Numbers below *count* in as few bits as they need: a stable sort of short ones takes a tenth of the time."""
+    return numbers.astype(np.int16) if count < 1 << 15 else numbers
 
 
 def _victims(keys: Ints, owner: OwnerOf, only: Collection[str] | None) -> tuple[list[str], Ints]:
@@ -220,13 +239,3 @@ def _runners(keys: Ints, owner: OwnerOf) -> tuple[list[Owner], Ints]:
             owners.append(who)
         rows[row] = numbers[name]
     return owners, rows[at]
-
-
-def _longest_first(found: Collection[tuple[Owner, int, int]], seconds: float) -> list[Blame]:
-    """*found*: owner, ns and waits of each culprit in that many seconds; equal ones stay in this order."""
-    known = [row for row in found if row[0].kind != "unknown"]
-    seen = sum(ns for _, ns, _ in known)
-    scale = (sum(ns for _, ns, _ in found) / seen if seen else 1.0) / 1e9 / seconds
-    blames = [Blame(who, ns * scale, waits) for who, ns, waits in known or found]
-    blames.sort(key=lambda one: -one.seconds)
-    return blames

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isnan
 
 import numpy as np
@@ -13,7 +13,7 @@ from koordlet.metriccache import MetricCache
 from koordlet.metrics import Registries
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
 from koordlet.metricsadvisor.counters import CulpritCounters, SteadyTable
-from koordlet.metricsadvisor.latency import Blame, Pairs, blame, sum_rows
+from koordlet.metricsadvisor.latency import Blame, Pairs, longest, sum_rows
 from koordlet.metricsadvisor.pressure import DEGREES, PRECISIONS, WIRE
 from koordlet.probes.mapped import Ints
 from koordlet.probes.openprobes import ProbeSet
@@ -239,7 +239,7 @@ class Views:
         if picture is None:
             return
         window = self._advisor.culprits()
-        blamed = {} if window is None else blame(window[0], self._advisor.index.owner)
+        blamed = {} if window is None else longest(window[0], self._advisor.index.owner, CULPRITS_SHOWN)
         for row, subject in enumerate(picture.workloads.subjects):
             if subject.kind in (SubjectKind.POD, SubjectKind.QOS):
                 continue
@@ -263,23 +263,23 @@ class Views:
         some = {resource: self._advisor.stalls.get((resource, "some"), {}).get(key) for resource in WIRE}
         return None if all(value is None for value in some.values()) else Pressure(**some)
 
-    def _sched(self, key: str, blamed: Mapping[str, list[Blame]], seconds: float) -> SchedLatency | None:
+    def _sched(self, key: str, blamed: Mapping[str, tuple[list[Blame], float]], seconds: float) -> SchedLatency | None:
         latency = self._advisor.latencies.get(key)
         if latency is None:
             return None
+        blames, total = blamed.get(key, ([], 0.0))
         return SchedLatency(
             p50=latency.p50,
             p99=latency.p99,
             wait=latency.wait,
             throttled=latency.throttled,
             count=latency.count,
-            culprits=_culprits(blamed.get(key, []), seconds),
+            culprits=_culprits(blames, total, seconds),
         )
 
 
-def _culprits(found: Iterable[Blame], seconds: float) -> list[Culprit]:
-    blames = list(found)
-    total = sum(one.seconds for one in blames)
+def _culprits(blames: Sequence[Blame], total: float, seconds: float) -> list[Culprit]:
+    """*total*: what everybody is blamed for, those beyond *blames* included."""
     return [
         Culprit(
             kind=one.owner.kind,
@@ -290,7 +290,7 @@ def _culprits(found: Iterable[Blame], seconds: float) -> list[Culprit]:
             share=one.seconds / total,
             wait=one.seconds / seconds,
         )
-        for one in blames[:CULPRITS_SHOWN]
+        for one in blames
     ]
 
 

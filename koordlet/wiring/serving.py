@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from koordlet.api.wire import encode
+from koordlet.api.wire import encode_plain
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.app.http import Server
 from koordlet.app.logging import get_logger
@@ -62,7 +62,7 @@ def serve(context: Context, views: Views) -> None:
 
     async def top(_: web.Request) -> web.Response:
         picture = views.top(context.node_name, SYSTEM_CLOCK.now())
-        return web.Response(body=encode(picture), content_type="application/json")
+        return web.Response(body=encode_plain(picture), content_type="application/json")
 
     both = (context.registries.internal, context.registries.external)
     context.runner.add(

@@ -22,6 +22,7 @@ from koordlet.api.wire import (
     convert,
     decode,
     encode,
+    encode_plain,
     format_ratio,
     json_decoder,
     to_builtins,
@@ -244,6 +245,7 @@ def test_documents_read_back(doc: Doc) -> None:
     data = encode(doc)
     assert decode(data, Doc) == json_decoder(Doc).decode(data) == doc
     assert encode(decode(data, Doc)) == data
+    assert decode(encode_plain(doc), Doc) == doc
 
 
 def test_negative_zero_is_written_as_go_does_and_read_as_zero() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.metricsadvisor.latency import Pairs, blame, by_subject, culprit_owner, identity
+from koordlet.metricsadvisor.latency import Pairs, blame, by_subject, culprit_owner, identity, longest
 from koordlet.probes.charges import Charges
 from koordlet.probes.layout import BUCKETS, SPECIAL_KEYS
 from koordlet.probes.snapshot import Lost, SchedLatencySnapshot
@@ -133,6 +133,15 @@ def test_forgotten_slices_are_spread_over_the_known_culprits():
     assert [(b.owner.name, round(b.seconds * 1e9)) for b in found] == [("job", 600), ("ssh.service", 200)]
     alone = blame(snapshot(1, matrix=[(10, older, 400)]), owner)[WEB.key]
     assert [(b.owner.name, round(b.seconds * 1e9)) for b in alone] == [("older", 400)]
+
+
+@given(st.lists(st.tuples(KEYS, KEYS, st.integers(0, 2**40)), max_size=40), st.integers(1, 4))
+def test_the_longest_few_are_the_first_of_all_and_their_total_is_everybodys(entries, most):
+    matrix = snapshot(1, matrix=entries)
+    everybody, few = blame(matrix, owner, 2.0), longest(matrix, owner, most, 2.0)
+    assert {name: blames for name, (blames, _) in few.items()} == {n: found[:most] for n, found in everybody.items()}
+    for name, (_, total) in few.items():
+        assert total == pytest.approx(sum(one.seconds for one in everybody[name]))
 
 
 def test_special_runners_have_names():
