@@ -177,6 +177,13 @@ def _koordinator() -> tuple[Family, ...]:
             unit="milliseconds",
         ),
         Family(
+            "runtime_hook_reconciler_invoked_duration_milliseconds",
+            "Time that writing one setting of what follows pods took: level=kubeqos, pod, container, hostapp, node.",
+            ("level", "resource_type", "status"),
+            type="histogram",
+            unit="milliseconds",
+        ),
+        Family(
             "container_cpi",
             "Cycles and instructions of the container in the last window of counting.",
             (*CONTAINER, "cpi_field"),

@@ -12,13 +12,14 @@ undo the others' work. Runs in the process's one loop; a pass over an unchanged 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from koordlet import audit
 from koordlet.app.logging import get_logger
 from koordlet.audit import Auditor
 from koordlet.metrics import Registries
+from koordlet.resourceexecutor.durations import Durations
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger, LedgerError
 from koordlet.resourceexecutor.merge import OwnerRule, Wish, merge
@@ -31,9 +32,6 @@ log = get_logger(__name__)
 
 FORCE_SECONDS = 60.0
 RETRY_SECONDS = 5.0
-DURATION_BUCKETS = tuple(0.01 * 4**power for power in range(8))
-"""Milliseconds (spec 03 §6)."""
-SCHEMATA = ("resctrl.L3", "resctrl.MB")
 SHORT = 200
 """Characters of a value in the audit log."""
 GIVEN_BACK = "GiveBack"
@@ -63,7 +61,8 @@ class _Held:
 
 
 class Executor:
-    """See the module. `expected` owners must have declared once before anything is given back."""
+    """See the module. `expected` owners must have declared once before anything is given back; writes for
+    `reconcilers` are timed apart."""
 
     def __init__(
         self,
@@ -74,6 +73,7 @@ class Executor:
         *,
         rules: Sequence[OwnerRule] = (),
         expected: Iterable[str] = (),
+        reconcilers: Collection[str] = (),
         force_seconds: float = FORCE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -90,7 +90,7 @@ class Executor:
         """What follows from the CPU sets that are declared."""
         self._held: dict[Setting, _Held] = {}
         self._problems: dict[Setting, str] = {}
-        self._durations = registries.histogram("resource_update_duration_milliseconds", DURATION_BUCKETS)
+        self._durations = Durations(registries, reconcilers)
 
     # --- wishes
 
@@ -325,7 +325,7 @@ class Executor:
         return ""
 
     def _write(self, change: Change, wish: Wish | None, now: float, result: PassResult) -> None:
-        setting = change.setting
+        setting, owner = change.setting, NOBODY if wish is None else wish.owner
         started = time.perf_counter()
         try:
             self._files.write(setting, change.value)
@@ -337,10 +337,10 @@ class Executor:
                 self._refused(change, wish, str(error), now, result)
             return
         except (WriteError, KernelFileError) as error:
-            self._time(setting, "failed", started)
+            self._durations.observe(setting, owner, started, failed=True)
             self._refused(change, wish, str(error), now, result)
             return
-        self._time(setting, "success", started)
+        self._durations.observe(setting, owner, started, failed=False)
         result.written.append(change)
         self._audit(change, wish)
         if shown is None:
@@ -383,11 +383,6 @@ class Executor:
             3, about, reason, f"update {setting.label} from {_short(change.current)} to {_short(change.value)}",
             details={"owner": NOBODY if wish is None else wish.owner},
         )  # fmt: skip
-
-    def _time(self, setting: Setting, status: str, started: float) -> None:
-        kind = "default" if setting.cgroup_dir is None else "cgroup"
-        kind = "resctrl-schema" if setting.resource in SCHEMATA else kind
-        self._durations.labels(kind, status).observe((time.perf_counter() - started) * 1000)
 
     def _fail(self, setting: Setting, asked: Value, owner: str, cause: str, again: float, result: PassResult) -> None:
         """Tried again later, not at every pass."""

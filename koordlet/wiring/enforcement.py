@@ -103,6 +103,7 @@ def enforcement(
         context.registries,
         rules=RULES,
         expected=[strategy.name for strategy, _ in strategies],
+        reconcilers=[strategy.name for strategy, _ in strategies if strategy.follows_pods],
         force_seconds=options.resource_force_update_seconds,
         clock=boot_clock,
     )

@@ -183,6 +183,9 @@ def test_a_pod_whose_directory_comes_later_is_set_up_then(scene: Scene, proxy: P
     assert proxy.sandbox(pod).resources.cpu_shares == 512
     scene.fleet.tree.mkdir(pod.dir)
     scene.tools.until(lambda: all(held(scene, pod.dir, POD).values()), "settings of a directory that came late")
+    written = scene.koordlet.families()["koordlet_runtime_hook_reconciler_invoked_duration_milliseconds"].samples
+    labels = {(s.labels["level"], s.labels["resource_type"], s.labels["status"]) for s in written}
+    assert ("pod", "cpu.shares", "succeeded") in labels
 
 
 def test_nothing_outside_the_kubelets_directories_is_touched(scene: Scene, proxy: Proxy) -> None:

@@ -81,6 +81,7 @@ NEEDS_MORE = {
     "koordlet_container_scaled_cfs_burst_us",
     "koordlet_container_scaled_cfs_quota_us",
     "koordlet_resource_update_duration_milliseconds",
+    "koordlet_runtime_hook_reconciler_invoked_duration_milliseconds",
     "koordlet_runtime_hook_invoked_duration_milliseconds",  # a runtime that asks
     "koordlet_runtime_hook_calls_total",
     "koordlet_container_oom_score_adj",  # an annotation
