@@ -41,11 +41,16 @@ class Family:
         """`node` first, where it belongs."""
         return ("node", *self.labels) if self.node_label else self.labels
 
+    @property
+    def shared(self) -> int:
+        """How many of its first labels say whose the figure is, as in other families."""
+        return next((len(whose) for whose in (CONTAINER, POD) if self.labels[: len(whose)] == whose), 0)
+
 
 def _koordinator() -> tuple[Family, ...]:
     psi = ("psi_resource_type", "psi_precision", "psi_degree", "cpu_full_supported")
     return (
-        Family("start_time", "Unix time at which koordlet started.", unit="seconds"),
+        Family("start_time", "Unix time at which koordlet started.", ("node",), unit="seconds", node_label=False),
         Family(
             "collect_node_cpu_info_status",
             "Readings of the CPU layout, by outcome.",

@@ -38,7 +38,7 @@ class Context:
         self.gates.set(options.feature_gates)
         self.host = Host(options.roots())
         self.registries = Registries()
-        self.registries.view("start_time", lambda started=time.time(): [((), started)])
+        self.registries.view("start_time", lambda started=time.time(): [((self.node_name,), started)])
         self.health, self.runner = Health(), Runner()
         self.cache = MetricCache(
             tick=options.collect_res_used_interval,
