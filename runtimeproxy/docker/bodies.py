@@ -27,6 +27,9 @@ _FIELDS = (
 """Of HostConfig and of UpdateConfig, and what hooks call them."""
 _CREATE_FIELDS = (*_FIELDS, ("OomScoreAdj", "oom_score_adj"))
 _TEXTS = ("cpuset_cpus", "cpuset_mems")
+_KINDS: tuple[Any, ...] = (str, int, dict[str, str], list[str])
+_DECODERS = {kind: msgspec.json.Decoder(kind | None) for kind in _KINDS}
+"""Of what members are read as; making one takes longer than its work."""
 
 
 class Undecodable(ValueError):
@@ -43,30 +46,34 @@ class Members:
             self._members: dict[str, msgspec.Raw] = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Undecodable(f"{what}: {error}") from error
+        self._keys = {key.casefold(): key for key in self._members}
+        """The last of those that are the same name."""
         self.changed = False
 
     def get(self, name: str, kind: type[_T]) -> _T | None:
-        """None when absent or null."""
-        keys = self._keys(name)
-        if not keys:
+        """None when absent or null. `kind`: one of `_KINDS`."""
+        key = self._keys.get(name.casefold())
+        if key is None:
             return None
         try:
-            value: _T | None = msgspec.json.decode(self._members[keys[-1]], type=kind | None)
+            value: _T | None = _DECODERS[kind].decode(self._members[key])
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Undecodable(f"{self._what}: {name}: {error}") from error
         return value
 
     def object(self, name: str) -> Members:
         """A member that is an object itself; an empty one when absent or null."""
-        keys = self._keys(name)
-        raw = bytes(self._members[keys[-1]]) if keys else b"null"
+        key = self._keys.get(name.casefold())
+        raw = bytes(self._members[key]) if key is not None else b"null"
         return Members(b"{}" if raw == b"null" else raw, f"{self._what}: {name}")
 
     def set(self, name: str, value: Any) -> None:
         """`value`: anything that JSON has, or other Members."""
-        *others, last = self._keys(name) or [name]
-        for key in others:
-            del self._members[key]
+        folded = name.casefold()
+        last = self._keys.setdefault(folded, name)
+        if len(self._keys) < len(self._members):
+            for key in [key for key in self._members if key != last and key.casefold() == folded]:
+                del self._members[key]
         self._members[last] = msgspec.Raw(value.raw if isinstance(value, Members) else msgspec.json.encode(value))
         self.changed = True
 
@@ -74,17 +81,16 @@ class Members:
     def raw(self) -> bytes:
         return msgspec.json.encode(self._members) if self.changed else self._raw
 
-    def _keys(self, name: str) -> list[str]:
-        folded = name.casefold()
-        return [key for key in self._members if key.casefold() == folded]
-
 
 def read_resources(members: Members) -> LinuxContainerResources:
     """The resources of a HostConfig or UpdateConfig; what is absent is zero, as for dockerd."""
     found = LinuxContainerResources()
     for name, field in _CREATE_FIELDS:
+        value = members.get(name, str if field in _TEXTS else int)
+        if not value:
+            continue
         try:
-            setattr(found, field, members.get(name, str if field in _TEXTS else int) or ("" if field in _TEXTS else 0))
+            setattr(found, field, value)
         except ValueError as error:  # beyond 64 bits, or text that protobuf refuses
             raise Undecodable(f"{name}: {error}") from error
     return found

@@ -8,6 +8,7 @@ Bounds: a head has at most `MAX_HEAD` bytes, a chunk-size or trailer line `MAX_L
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ MAX_HEAD = 1 << 20
 """Bytes of a head; Go's net/http takes as many by default."""
 MAX_LINE = 8192
 _HEAD_END = re.compile(rb"\n\r?\n")
+_HEAD = re.compile(rb"[\r\n]*([^\n]*)\n(?:[^ \t:\n](?:[^:\n]*[^ \t:\n])?:[^\n]*\n)*\r?\n")
+"""A start line, fields that are neither folded nor damaged, a blank line."""
 _SWITCHING, _NO_CONTENT, _NOT_MODIFIED = 101, 204, 304
 
 Sink = Callable[[bytes], object]
@@ -34,11 +37,12 @@ class Head:
 
     raw: bytes
     line: bytes
-    fields: tuple[tuple[bytes, bytes], ...]
-    """Names in lower case, values without outer blanks, in their order."""
+    first: int
+    """Where the fields begin."""
 
     def values(self, name: bytes) -> list[bytes]:
-        return [value for key, value in self.fields if key == name]
+        """Of the field `name`, without outer blanks, in their order."""
+        return [value.removesuffix(b"\r").strip(b" \t") for value in _field(name).findall(self.raw, self.first)]
 
     def tokens(self, name: bytes) -> set[bytes]:
         """The comma-separated words of a field, in lower case (`Connection: Upgrade, close`)."""
@@ -90,32 +94,33 @@ def split_head(data: bytes | bytearray, seen: int = 0) -> int:
 
 
 def parse_request(raw: bytes) -> Request:
-    line, fields = _lines(raw)
+    line, first = _start(raw)
     words = line.split(b" ")
     if len(words) != 3 or words[2] not in (b"HTTP/1.1", b"HTTP/1.0") or not words[0] or not words[1]:
         raise NotHttp(f"no request line: {line[:80]!r}")
-    return Request(raw, line, fields, *words)
+    return Request(raw, line, first, *words)
 
 
 def parse_response(raw: bytes) -> Response:
-    line, fields = _lines(raw)
+    line, first = _start(raw)
     words = line.split(b" ", 2)
     if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not (words[1].isdigit() and len(words[1]) == 3):
         raise NotHttp(f"no status line: {line[:80]!r}")
-    return Response(raw, line, fields, int(words[1]))
+    return Response(raw, line, first, int(words[1]))
 
 
-def _lines(raw: bytes) -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
-    line, *rest = [one.removesuffix(b"\r") for one in raw.lstrip(b"\r\n").split(b"\n")]
-    fields = []
-    for one in rest:
-        if not one:
-            break
-        name, colon, value = one.partition(b":")
-        if not colon or not name or name[:1] in b" \t" or name[-1:] in b" \t":  # folded or damaged
-            raise NotHttp(f"no header field: {one[:80]!r}")
-        fields.append((name.lower(), value.strip(b" \t")))
-    return line, tuple(fields)
+def _start(raw: bytes) -> tuple[bytes, int]:
+    """The start line, and where the line behind it begins."""
+    found = _HEAD.fullmatch(raw)
+    if found is None:
+        raise NotHttp(f"a damaged or folded header field after {raw.lstrip()[:80]!r}")
+    return found[1].removesuffix(b"\r"), found.end(1) + 1
+
+
+@functools.cache
+def _field(name: bytes) -> re.Pattern[bytes]:
+    """Finds the values of a field; few names are ever asked for."""
+    return re.compile(rb"(?<=\n)" + re.escape(name) + rb":([^\n]*)", re.IGNORECASE)
 
 
 class Body:

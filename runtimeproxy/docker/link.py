@@ -271,6 +271,7 @@ class Link:
         self._held = bytearray()
         self._sent()
         self._pump()
+        self._flush()
 
     def _refuse(self, request: Request, message: str) -> None:
         self._held = bytearray()
@@ -282,6 +283,12 @@ class Link:
         self._request = None
         self._state = _State.HEAD
         self._pump()
+        self._flush()
+
+    def _flush(self) -> None:
+        """The end of a turn that no side began."""
+        self._server.flush()
+        self.client.flush()
 
     def _sent(self) -> None:
         """The request is with dockerd in full; the next one waits for the answer to it."""
@@ -297,61 +304,54 @@ class Link:
     # -- answers
 
     def _server_data(self, data: bytes) -> None:
-        at = 0
-        while at < len(data):
-            if self._state is _State.RELAY or self._state is _State.CLOSED:
-                self.client.write(data[at:] if at else data)
-                return
-            if self._answer_body is None:
-                self._outbox += data[at:]
-                data, at = self._read_answer_head(), 0
-                continue
-            try:
-                end = self._answer_body.take(data, at)
-            except NotHttp as error:
-                self.client.write(data[at:])
-                self._relay(f"an answer that can't be read: {error}")
-                return
-            if self._answer_body.done:
-                self._answered()
-            self.client.write(data[at:end] if at or end < len(data) else data)
-            at = end
-            if self._answer_done:
-                self._pump()
-
-    def _read_answer_head(self) -> bytes:
-        """Pass the head that has arrived; what came behind it, empty while it isn't complete."""
-        try:
-            end = http1.split_head(self._outbox)
-            if not end:
-                return b""
-            response = http1.parse_response(bytes(self._outbox[:end]))
-            method = self._request.method if self._request is not None else None
-            watch = self._keep_answer if self._asked is not None else None
-            body = http1.response_body(response, method, watch)
-        except NotHttp as error:
-            whole = bytes(self._outbox)
+        if self._outbox:
+            data = bytes(self._outbox) + data
             self._outbox.clear()
-            self._relay(f"an answer that isn't HTTP/1: {error}")
-            return whole
-        rest = bytes(self._outbox[end:])
-        self._outbox.clear()
+        at = start = 0
+        """From `start` to `at` is read and not yet passed."""
+        while at < len(data) and self._state is not _State.RELAY and self._state is not _State.CLOSED:
+            try:
+                if self._answer_body is not None:
+                    at = self._answer_body.take(data, at)
+                    if self._answer_body.done:
+                        self._answered()
+                else:
+                    rest = data[at:] if at else data
+                    size = http1.split_head(rest)
+                    if not size:
+                        self._outbox += rest
+                        break
+                    if self._read_answer_head(rest[:size]):
+                        at += size
+                    else:
+                        self.client.write(data[start:at])
+                        at = start = at + size
+            except NotHttp as error:
+                self._relay(f"an answer that can't be read: {error}")
+            if self._answer_done:  # the next request may be answered by us: behind what dockerd said until here
+                self.client.write(data[start:at])
+                start = at
+                self._pump()
+        else:
+            at = len(data)
+        self.client.write(data[start:at] if start or at < len(data) else data)
+
+    def _read_answer_head(self, raw: bytes) -> bool:
+        """Whether it is to be passed. Raises NotHttp."""
+        response = http1.parse_response(raw)
         if response.interim:
-            if not (response.status == 100 and self._said_continue):  # ours has been there first
-                self.client.write(response.raw)
-            return rest
+            return not (response.status == 100 and self._said_continue)  # ours has been there first
+        method = self._request.method if self._request is not None else None
+        watch = self._keep_answer if self._asked is not None else None
+        body = http1.response_body(response, method, watch)
         self._response, self._answer = response, bytearray()
         if body is None:
             self._answered_without_end()
-            self.client.write(response.raw)
-            return rest
+            return True
         self._answer_body = body
         if body.done:
             self._answered()
-        self.client.write(response.raw)
-        if self._answer_done:
-            self._pump()
-        return rest
+        return True
 
     def _keep_answer(self, piece: bytes) -> None:
         if len(self._answer) < MAX_ANSWER:

@@ -1,4 +1,7 @@
-"""One of a link's two connections: a transport, what is unsent on it, and why it isn't read at the moment."""
+"""One of a link's two connections: a transport, what is unsent on it, and why it isn't read at the moment.
+
+What is written in one turn goes in one write at its end: each of its own would be a system call and wake the peer.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,8 @@ class Side(asyncio.Protocol):
         self._made, self._data, self._on_end, self._gone = made, data, ended, gone
         self._transport: asyncio.Transport | None = None
         self._pauses: set[str] = set()
+        self._pieces: list[bytes] = []
+        """Written in this turn."""
         self._read_end = False
         self._sent_end = False
 
@@ -36,13 +41,16 @@ class Side(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
         self._transport.set_write_buffer_limits(high=BUFFERED)
         self._made()
+        self._flush_both()
 
     def data_received(self, data: bytes) -> None:
         self._data(data)
+        self._flush_both()
 
     def eof_received(self) -> bool:
         self._read_end = True
         self._on_end()
+        self._flush_both()
         return True  # asyncio would close the sending half too
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -54,6 +62,10 @@ class Side(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.mate.resume("mate")
+
+    def _flush_both(self) -> None:
+        self.mate.flush()
+        self.flush()
 
     # -- the link's calls
 
@@ -78,12 +90,25 @@ class Side(asyncio.Protocol):
             transport.resume_reading()
 
     def write(self, data: bytes | bytearray) -> None:
-        transport = self._live
-        if data and transport is not None and not self._sent_end:
-            transport.write(bytes(data))
+        """With the next `flush`; a turn that asyncio began here or at the mate ends with one."""
+        if data and not self._sent_end and self._live is not None:
+            self._pieces.append(bytes(data))
+
+    def flush(self) -> None:
+        pieces = self._pieces
+        if pieces:
+            self._pieces = []
+            transport = self._live
+            if transport is None:
+                return
+            if len(pieces) == 1:
+                transport.write(pieces[0])
+            else:
+                transport.writelines(pieces)
 
     def write_end(self) -> None:
         """Half close, after what is still unsent."""
+        self.flush()
         transport = self._live
         if transport is not None and not self._sent_end:
             self._sent_end = True
@@ -91,6 +116,7 @@ class Side(asyncio.Protocol):
 
     def close(self) -> None:
         """After what is still unsent."""
+        self.flush()
         transport = self._live
         if transport is not None:
             transport.close()
