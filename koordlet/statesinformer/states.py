@@ -25,7 +25,14 @@ from koordlet.statesinformer.model import PodMeta, Subject, SubjectKind, Workloa
 from koordlet.statesinformer.nodemetric import Policy
 from koordlet.statesinformer.nodeslo import Accepted
 from koordlet.statesinformer.pods import PodsInformer, SandboxDir, TaskIds
-from koordlet.system.naming import CgroupDriver, KubeQOS, host_application_dir, kubepods_dir, qos_dir
+from koordlet.system.naming import (
+    CgroupDriver,
+    KubeQOS,
+    NamingError,
+    host_application_dir,
+    kubepods_dir,
+    qos_dir,
+)
 
 log = get_logger(__name__)
 
@@ -113,17 +120,22 @@ class KubeStates:
         node_name: str,
         *,
         found_driver: Callable[[], CgroupDriver | None],
+        told_driver: Callable[[int], CgroupDriver] | None = None,
+        ask_config: bool = True,
         address_type: str = "InternalIP",
         insecure: bool = False,
         read_only_port: int = 10255,
     ) -> None:
+        """`found_driver`: what the cgroup tree says of the kubelet's driver. `told_driver`: what the kubelet's process
+        was told, by its port; raises NamingError. `ask_config`: whether the kubelet may be asked for its
+        configuration."""
         self.node_name = node_name
         self.node = ObjectInformer(client, Node, node_name)
         self.node_slo = ObjectInformer(client, NodeSLO, node_name)
         self._accepted = Accepted()
         self.node_metric = ObjectInformer(client, NodeMetric, node_name)
         self.workloads = Workloads()
-        self._found_driver = found_driver
+        self._found_driver, self._told_driver, self._ask_config = found_driver, told_driver, ask_config
         self._driver: CgroupDriver | None = None
         self._address = (address_type, insecure, read_only_port)
         self._policy = Policy()
@@ -177,11 +189,28 @@ class KubeStates:
             raise KubeletError("no kubelet is configured")
         await self.node.synced.wait()  # the Node says where the kubelet listens
         if self._driver is None and self._found_driver() is None:
-            config = await self._kubelet.config()
-            name = str(config.get("cgroupDriver", ""))
-            if name in (driver.value for driver in CgroupDriver):
-                self._driver = CgroupDriver(name)
+            self._driver = await self._ask_driver(self._kubelet)
         await self.pods.sync()
+
+    async def _ask_driver(self, kubelet: KubeletClient) -> CgroupDriver | None:
+        """What the kubelet says of itself, else what its process was told; None while nobody says."""
+        try:
+            config = await kubelet.config() if self._ask_config else {}
+        except KubeletError as error:
+            log.once(f"driver:{error}", "the kubelet does not tell its cgroup driver", error=str(error))
+            config = {}
+        name = str(config.get("cgroupDriver", ""))
+        if name in (driver.value for driver in CgroupDriver):
+            return CgroupDriver(name)
+        node = self.node.object
+        served = None if node is None else node.status.daemon_endpoints.kubelet_endpoint
+        if self._told_driver is None or served is None or not served.port:
+            return None
+        try:
+            return self._told_driver(served.port)
+        except NamingError as error:
+            log.once(f"driver:{error}", "the cgroup driver is not known; taking systemd's names", error=str(error))
+            return None
 
     def rebuild(self) -> None:
         """Make the picture anew; keep the old object when nothing changed."""

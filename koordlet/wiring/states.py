@@ -19,7 +19,7 @@ from koordlet.statesinformer.slocondition import SLOCondition
 from koordlet.statesinformer.states import KubeStates, LocalStates
 from koordlet.statesinformer.taskids import sandbox_of, task_ids
 from koordlet.system.cgroup import tree
-from koordlet.system.naming import CgroupDriver, detect_driver
+from koordlet.system.naming import CgroupDriver, detect_driver, find_driver
 from koordlet.wiring.context import Context
 
 
@@ -62,6 +62,8 @@ def cluster(context: Context) -> Cluster:
         client,
         options.node_name,
         found_driver=lambda: detect_driver(Path(context.files.hierarchy("cpu"))),
+        told_driver=lambda port: find_driver(Path(context.files.hierarchy("cpu")), context.host.roots, port),
+        ask_config=not options.disable_query_kubelet_config,
         address_type=options.kubelet_preferred_address_type,
         insecure=options.kubelet_insecure_tls,
         read_only_port=options.kubelet_read_only_port,
