@@ -70,9 +70,8 @@ def _check_resources(field: str, asked: LinuxContainerResources, answered: Linux
 
 
 def _check_envs(asked: Mapping[str, str], answered: Mapping[str, str]) -> None:
-    before = dict(asked)  # a message's map is slow to look into
-    for name, value in dict(answered).items():
-        if before.get(name) != value and (not name or "=" in name or "\0" in name or "\0" in value):
+    for name, value in dict(answered).items():  # a message's map is slow to look into
+        if (not name or "=" in name or "\0" in name or "\0" in value) and asked.get(name) != value:
             raise BadAnswer(f"container_envs {name!r} cannot be a variable")
 
 
