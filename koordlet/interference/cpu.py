@@ -30,10 +30,13 @@ HARDLY = 0.02
 """Seconds a second added to what a container ran: one that hardly runs hardly suffers."""
 THROTTLED_PERIODS = 0.1
 UNTOLD = tuple(SPECIAL_KEYS[name] for name in ("older", "moved", "overflow"))
-_LEAST = min(UNTOLD) - 1
-_UNTOLD = np.array([-number in UNTOLD for number in range(1 - _LEAST)])
-"""By a key without its sign."""
 IDLE, KSOFTIRQD = SPECIAL_KEYS["idle"], SPECIAL_KEYS["ksoftirqd"]
+_LEAST = min(SPECIAL_KEYS.values()) - 1
+_KINDS = (0, 1, IDLE, KSOFTIRQD, *UNTOLD)
+"""What the waiting behind somebody counts as: others' doing, its own (neither is a key), an idle CPU's ..."""
+_OWN, _IDLE, _SOFTIRQS = 1, 2, 3
+_KIND = np.array([_KINDS.index(-number) if -number in _KINDS else 0 for number in range(1 - _LEAST)])
+"""Place in `_KINDS` by a key without its sign."""
 Ints = NDArray[np.int64]
 PROBES = ("bpf", "bcc")
 TABLE = 1 << 17
@@ -41,6 +44,8 @@ TABLE = 1 << 17
 NAMED = 8
 """Culprits that one evaluation names: more than a verdict can hold, the container itself and an idle CPU among them."""
 OTHERS = Owner("unknown", "others")
+Naming = Callable[[int], Sequence[Blame]]
+"""Whom a container's waiting is blamed on, by its row."""
 
 
 def lost_share(held_up: Floats, rest: Floats) -> Floats:
@@ -172,18 +177,19 @@ def cpu_evidence(
     *,
     throttled_periods: Floats,
     pressure: Floats | None,
-    guess: Callable[[int], Sequence[Blame]],
+    guess: Naming,
+    naming: Callable[..., Naming] | None = None,
 ) -> ResourceEvidence:
     """Symptoms of `rows.count` containers; `ran` in cores; `guess` names culprits where nothing was seen. `matrix` and
-    `shares` are of a probe's; without the matrix nobody is named."""
+    `shares` are of a probe's; without the matrix nobody is named. `naming` is `names_of` that may remember."""
     window, seconds = sums
     at = rows.of(window.keys)
     waited, quota = (rows.sum(at, column) / 1e9 / seconds for column in (window.sum_ns, window.throttled_ns))
     named = False
-    culprits: Callable[[int], Sequence[Blame]] = _nobody
+    culprits: Naming = _nobody
     if window.source in PROBES:
         if matrix is not None:
-            named, culprits = True, _culprits(*matrix, owner, rows)
+            named, culprits = True, (naming or names_of)(*matrix, owner, rows)
     else:  # one sum for everything
         stopped = np.nan_to_num(throttled_periods) > THROTTLED_PERIODS
         quota = np.where(stopped, waited, 0.0)
@@ -208,20 +214,17 @@ def shares_of(matrix: Matrix, rows: Rows, waited: Floats) -> Shares:
     """From the waiting whose runner is known."""
     mine = rows.of(matrix.victim)
     taken = np.flatnonzero(mine >= 0)
-    victim, culprit, ns = mine[taken], matrix.culprit[taken], matrix.wait_ns[taken].astype(np.float64)
-
-    def sums(which: NDArray[np.bool_]) -> Floats:
-        return np.bincount(victim[which], weights=ns[which], minlength=rows.count).astype(np.float64)
-
-    told = ~_UNTOLD[-np.clip(culprit, _LEAST, 0)]
-    known = sums(told)
-    own = sums(told & (rows.of(culprit) == victim))
-    idle, softirqs = (sums(culprit == which) for which in (IDLE, KSOFTIRQD))
-    whole = np.maximum(known, 1.0)
+    victim, culprit = mine[taken], matrix.culprit[taken]
+    kind = _KIND[-np.clip(culprit, _LEAST, 0)]
+    kind[rows.of(culprit) == victim] = _OWN
+    sums = np.bincount(victim * len(_KINDS) + kind, matrix.wait_ns[taken], rows.count * len(_KINDS))
+    known = sums.reshape(rows.count, len(_KINDS))[:, : -len(UNTOLD)]
+    own, idle, softirqs = (known[:, which] for which in (_OWN, _IDLE, _SOFTIRQS))
+    whole = np.maximum(known.sum(axis=1), 1.0)
     return Shares(own / whole, idle / whole, waited, softirqs / whole)
 
 
-def _culprits(matrix: Matrix, seconds: float, owner: OwnerOf, rows: Rows) -> Callable[[int], Sequence[Blame]]:
+def names_of(matrix: Matrix, seconds: float, owner: OwnerOf, rows: Rows) -> Naming:
     """The `NAMED` longest blames of one container, on demand, a second; all others are one of kind unknown.
     `latency.blame` for a row at a time."""
     scale = 1e-9 / seconds
@@ -276,6 +279,18 @@ def _culprits(matrix: Matrix, seconds: float, owner: OwnerOf, rows: Rows) -> Cal
         return blames
 
     return of
+
+
+class Names:
+    """`names_of` that goes on with what it worked out while matrix and rows are the same objects."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Matrix, Rows, Naming] | None = None
+
+    def __call__(self, matrix: Matrix, seconds: float, owner: OwnerOf, rows: Rows) -> Naming:
+        if self._last is None or self._last[0] is not matrix or self._last[1] is not rows:
+            self._last = matrix, rows, names_of(matrix, seconds, owner, rows)
+        return self._last[2]
 
 
 def _nobody(_: int) -> Sequence[Blame]:

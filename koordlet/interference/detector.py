@@ -55,6 +55,7 @@ FRESH = 6
 SUPPORT = (("wait p99", "seconds", "latency"), ("stalled", "share", "pressure"))
 _FIRST_ROWS = 64
 STATES = tuple(State)
+_QUIET, _SUSPECTED, _INTERFERED, _RECOVERING = (int(state) for state in State)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,19 +243,22 @@ class Detector:
 
     def _advance(self, scores: Floats, now: float, strategy: InterferenceStrategy) -> None:
         rows = self._rows
-        old, since, began = self._state[rows], self._since[rows], self._began[rows]
-        high, low = scores >= 1.0, scores < (strategy.leave_percent or 100) / 100
+        old, high = self._state[rows], scores >= 1.0
+        if not old.any() and not high.any():  # all is quiet and stays so
+            return
+        since, began = self._since[rows], self._began[rows]
+        low = scores < (strategy.leave_percent or 100) / 100
         lasted = now - since >= (strategy.min_duration_seconds or 0)
         new = old.copy()
-        new[(old == State.QUIET) & high] = State.SUSPECTED
-        new[(old == State.SUSPECTED) & high & lasted] = State.INTERFERED
-        new[(old == State.SUSPECTED) & low] = State.QUIET
-        new[(old == State.INTERFERED) & low] = State.RECOVERING
-        new[(old == State.RECOVERING) & low & lasted] = State.QUIET
-        new[(old == State.RECOVERING) & high] = State.INTERFERED
-        began[(old == State.QUIET) & high] = now
+        new[(old == _QUIET) & high] = _SUSPECTED
+        new[(old == _SUSPECTED) & high & lasted] = _INTERFERED
+        new[(old == _SUSPECTED) & low] = _QUIET
+        new[(old == _INTERFERED) & low] = _RECOVERING
+        new[(old == _RECOVERING) & low & lasted] = _QUIET
+        new[(old == _RECOVERING) & high] = _INTERFERED
+        began[(old == _QUIET) & high] = now
         # Between the thresholds nothing is over yet: recovery counts from its last such moment.
-        since[(new != old) | ((old == State.RECOVERING) & ~low)] = now
+        since[(new != old) | ((old == _RECOVERING) & ~low)] = now
         self._state[rows], self._since[rows], self._began[rows] = new, since, began
 
     # --- in words

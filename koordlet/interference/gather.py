@@ -18,6 +18,7 @@ from koordlet.api.sloconfig.interference import InterferenceStrategy, Interferen
 from koordlet.interference.cpu import (
     PROBES,
     CpuWindow,
+    Names,
     Rows,
     Shares,
     cpu_evidence,
@@ -142,6 +143,7 @@ class Gatherer:
         self._advisor = advisor
         self._sources = sources
         self._cpu, self._culprits = CpuWindow(), CulpritWindow(0.0)
+        self._names = Names()
         self._shares: tuple[tuple[str, ...], Shares] = ((), Shares.none(0))
         self._frame: Frame | None = None
         self._rows: tuple[Rows, tuple[Subject, ...], float] | None = None
@@ -197,6 +199,7 @@ class Gatherer:
             throttled_periods=frame.column(frame.picture.use.throttled),
             pressure=frame.pressure.get("cpu"),
             guess=frame.users,
+            naming=self._names,
         )
 
     def _whose_doing(

@@ -44,6 +44,9 @@ def between(old: Charges, new: Charges) -> Blames:
     """What was charged between two moments of one source. An entry that ran back, or of which a slot belongs to another
     cgroup now, counts from zero, as `rows.subtract` has it. Pure."""
     moved = old.slot_keys != new.slot_keys
+    then: npt.NDArray[np.intp] | None = None
+    """Where *old* has each entry of *new*, anywhere where it has none; None: where *new* has it."""
+    shared = len(old.at)
     if old.at is new.at or np.array_equal(old.at, new.at):
         differs = (new.wait_ns != old.wait_ns) | (new.key != old.key)
     else:
@@ -51,26 +54,32 @@ def between(old: Charges, new: Charges) -> Blames:
         there = np.zeros(new.size, dtype=bool)
         there[old.at] = True
         kept = there[new.at]
+        shared = int(np.count_nonzero(kept))
+        then = np.cumsum(kept, dtype=np.intp) - 1
         then_ns, then_key = old.wait_ns, old.key
-        if np.count_nonzero(kept) < len(old.at):  # some went
+        if shared < len(old.at):  # some went
             there[old.at] = False
             there[new.at] = True
-            stays = there[old.at]
+            stays = np.flatnonzero(there[old.at])
             then_ns, then_key = then_ns[stays], then_key[stays]
+            then = stays[then] if shared else then
         differs = ~kept
         differs[kept] = (new.wait_ns[kept] != then_ns) | (new.key[kept] != then_key)
-    if moved.any():
+    anything_moved = bool(moved.any())
+    if anything_moved:
         victim, culprit = new.slots()
         differs |= moved[victim] | moved[culprit]
     changed = np.flatnonzero(differs)
     key, wait, count = new.key[changed], new.wait_ns[changed], new.count[changed]
     slots = _slots(key)
-    if len(old.at):
-        then = np.minimum(np.searchsorted(old.at, new.at[changed]), len(old.at) - 1)
-        same = (old.at[then] == new.at[changed]) & (old.key[then] == key) & ~(moved[slots[0]] | moved[slots[1]])
-        same &= (old.wait_ns[then] <= wait) & (old.count[then] <= count)
-        wait -= np.where(same, old.wait_ns[then], 0)
-        count -= np.where(same, old.count[then], 0)
+    if shared:
+        at = changed if then is None else then[changed]
+        then_ns, then_count = old.wait_ns[at], old.count[at]
+        same = (old.at[at] == new.at[changed]) & (old.key[at] == key) & (then_ns <= wait) & (then_count <= count)
+        if anything_moved:
+            same &= ~(moved[slots[0]] | moved[slots[1]])
+        wait -= np.where(same, then_ns, 0)
+        count -= np.where(same, then_count, 0)
     names, name = np.unique(new.slot_keys, return_inverse=True)
     victim, culprit = (name[side] for side in slots)
     known = (wait != 0) & (names[victim] != 0) & (names[culprit] != 0)  # not of a slot that was freed meanwhile

@@ -39,17 +39,17 @@ def map_array(fd: int, name: str, dtype: np.dtype[Any], entries: int) -> npt.NDA
 
 def sum_by(group: npt.NDArray[np.intp], values: npt.NDArray[Any], groups: int) -> Ints:
     """Sum rows of *values* that have the same group number, 0 or more; a group without any is zero."""
+    if len(group) and values.ndim == 1:  # `add.at` takes six times as long as `bincount`, which adds floats
+        whole = values.astype(np.int64, copy=False)
+        if 0 <= int(whole.min()) <= int(whole.max()) < EXACT // len(whole):
+            return np.bincount(group, whole, groups).astype(np.int64)
+        low, high = whole & 0xFFFFFFFF, whole >> 32  # halves are exact up to two million rows
+        above: Ints = np.bincount(group, high, groups).astype(np.int64) << 32
+        return above + np.bincount(group, low, groups).astype(np.int64)
     total = np.zeros((groups, *values.shape[1:]), dtype=np.int64)
     if not len(group):
         return total
-    if values.ndim == 1:  # `add.at` takes six times as long as `bincount`, which adds floats
-        whole = values.astype(np.int64)
-        if 0 <= int(whole.min()) <= int(whole.max()) < EXACT // len(whole):
-            total += np.bincount(group, whole, groups).astype(np.int64)
-        else:  # halves are exact up to two million rows
-            for half, bits in ((whole & 0xFFFFFFFF, 0), (whole >> 32, 32)):
-                total += np.bincount(group, half, groups).astype(np.int64) << bits
-    elif (group[1:] > group[:-1]).all():  # a row each, the usual case
+    if (group[1:] > group[:-1]).all():  # a row each, the usual case
         total[group] = values
     else:  # of whole rows `add.at` is slower still
         order = np.argsort(group, kind="stable")
@@ -66,6 +66,9 @@ def sum_pairs(codes: Ints, ns: Ints, count: Ints, size: int) -> tuple[Ints, Ints
         there = np.zeros(size, dtype=bool)
         there[codes] = True
         pairs = np.flatnonzero(there)
-        return pairs, sum_by(codes, ns, size)[pairs], sum_by(codes, count, size)[pairs]
+        number = np.empty(size, dtype=np.intp)  # of a pair; of what does not occur nobody asks
+        number[pairs] = np.arange(len(pairs))
+        numbers: npt.NDArray[np.intp] = number[codes]
+        return pairs, sum_by(numbers, ns, len(pairs)), sum_by(numbers, count, len(pairs))
     pairs, group = np.unique(codes, return_inverse=True)
     return pairs, sum_by(group, ns, len(pairs)), sum_by(group, count, len(pairs))

@@ -13,8 +13,8 @@ from koordlet.interference.cpu import (
     CpuWindow,
     Rows,
     Shares,
-    _culprits,
     cpu_evidence,
+    names_of,
     shares_of,
     suspicious,
     waiting,
@@ -170,7 +170,7 @@ def test_the_window_slides_and_starts_anew_with_another_source():
     assert window.sums() is None
 
 
-def test_culprits_are_those_of_the_window():
+def test_names_are_those_of_the_window():
     window = CulpritWindow(2.0)
     assert window.due(0, 2.0)
     keys = np.array([WEB, BATCH])
@@ -216,7 +216,7 @@ shares = st.dictionaries(
 
 
 @given(shares)
-def test_culprits_of_a_row_are_those_of_the_whole(make, found):
+def test_names_of_a_row_are_those_of_the_whole(make, found):
     """The row-wise way and `latency.blame` say the same."""
     owners = {WEB: owner_of(make.container("web")), BATCH: owner_of(make.container("batch", qos="BE"))}
     owners[INNER] = owners[WEB]
@@ -225,7 +225,7 @@ def test_culprits_of_a_row_are_those_of_the_whole(make, found):
         return owners.get(key) or Owner("gone", str(key))
 
     matrix = snapshot(3.0, matrix=[(v, c, s) for (v, c), s in found.items()])
-    of = _culprits(matrix, 2.0, owner, ROWS)
+    of = names_of(matrix, 2.0, owner, ROWS)
     wanted = blame(matrix, owner, 2.0)
     for row, name in enumerate(("web", "batch")):
         subject = owners[(WEB, BATCH)[row]].subject
