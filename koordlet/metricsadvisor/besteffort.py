@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from koordlet.api.core import Pod
 from koordlet.api.names import RESOURCE_BATCH_CPU
+from koordlet.api.qos import BE, raw_qos_class
 from koordlet.metricsadvisor.readings import BestEffortLimits
 from koordlet.statesinformer.model import PodMeta
 
@@ -29,8 +30,8 @@ def real_limit(limits: BestEffortLimits) -> int:
 
 
 def batch_request(pods: Iterable[PodMeta]) -> int:
-    """Sum of the batch-cpu requests (milli) of BE pods, sidecars included; negative and absent ones count 0."""
-    return sum(_batch_cpu(meta.pod) for meta in pods if meta.qos == "BE" and meta.pod is not None)
+    """Batch-cpu requests (milli) of pods labelled BE, sidecars included; negative and absent ones count 0."""
+    return sum(_batch_cpu(meta.pod) for meta in pods if meta.pod is not None and raw_qos_class(meta.pod) == BE)
 
 
 def _batch_cpu(pod: Pod) -> int:

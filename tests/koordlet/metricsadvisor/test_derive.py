@@ -8,14 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordlet.api.core import Container, Pod, ResourceRequirements
+from koordlet.api.meta import ObjectMeta
+from koordlet.api.names import LABEL_QOS_CLASS, RESOURCE_BATCH_CPU
+from koordlet.api.quantity import Quantity
 from koordlet.metricsadvisor.batches import pressure_batch, use_batch
-from koordlet.metricsadvisor.besteffort import best_effort_use, real_limit
+from koordlet.metricsadvisor.besteffort import batch_request, best_effort_use, real_limit
 from koordlet.metricsadvisor.node import NodeUse, Use, node_use, system_numa_use, system_use
 from koordlet.metricsadvisor.picture import derive
 from koordlet.metricsadvisor.pressure import PressureReading, stall_shares
 from koordlet.metricsadvisor.readings import BestEffortLimits, Pairing, Readings
 from koordlet.metricsadvisor.workloads import workload_use
-from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
+from koordlet.statesinformer.model import PodMeta, Subject, SubjectKind, Workloads
 from koordlet.system.cgroup.batch import CgroupTable
 from koordlet.system.procfs import CpuTicks, MemInfo, NumaMemInfo
 
@@ -194,6 +198,41 @@ def test_best_effort_real_limit(limits, expected):
 def test_best_effort_emits_no_usage_at_first_sight():
     assert best_effort_use(None, [], None).usage is None
     assert best_effort_use(4.0001, [], None).usage == 4000
+
+
+def be_pod(label: str, *amounts: str | None, sidecar: str = "", setup: str = "") -> PodMeta:
+    """Containers with these batch-cpu requests (None: without any), beside a sidecar and an init container."""
+
+    def container(amount: str | None, **fields) -> Container:
+        given = {} if not amount else {RESOURCE_BATCH_CPU: Quantity(amount)}
+        return Container(name="c", resources=ResourceRequirements(requests=given), **fields)
+
+    pod = Pod(metadata=ObjectMeta(name="job", uid="u", labels={LABEL_QOS_CLASS: label} if label else {}))
+    pod.spec.containers = [container(amount) for amount in amounts]
+    pod.spec.init_containers = [container(sidecar, restart_policy="Always"), container(setup)]
+    return PodMeta("u", "job", "ns", "BE", "koord-batch", "BestEffort", "kubepods/besteffort/podu", (), pod)
+
+
+REQUESTS = {
+    "containers": ([be_pod("BE", "1000", "500")], 1500),
+    "sidecars but no init containers": ([be_pod("BE", "1000", sidecar="200", setup="4000")], 1200),
+    "absent and negative": ([be_pod("BE", None, "-500", "300")], 300),
+    "by the label alone": ([be_pod("", "1000"), be_pod("LS", "1000"), be_pod("BE", "1000")], 1000),
+    "nobody": ([], 0),
+}
+
+
+@pytest.mark.parametrize(("pods", "expected"), REQUESTS.values(), ids=REQUESTS)
+def test_best_effort_request(pods, expected):
+    assert batch_request(pods) == expected
+
+
+def test_best_effort_usage_of_the_worked_example():
+    old = readings(1.0, (BE_DIR,), cpu_usage_ns=[12_000_000_000_000], **memory_columns(1, 0.0))
+    new = readings(2.0, (BE_DIR,), cpu_usage_ns=[12_004_000_000_000], **memory_columns(1, 0.0))
+    picture = derive(old, new, {})
+    assert picture.best_effort is not None
+    assert picture.best_effort.usage == 4000
 
 
 def tick(at: float, seconds: float, **node) -> Readings:
