@@ -1,7 +1,8 @@
 """Usage of one thing over several windows, from one read of each series (spec 02 §7.3). Pure over the metric cache.
 
-CPU is `trunc(cores * 1000)` milli, memory `trunc(bytes)`. An aggregated entry is `{}` while its CPU samples span less
-than half of its window, so that consumers do not take a fresh start for an idle node.
+CPU is `trunc(cores * 1000)` milli, memory `trunc(bytes)`; the cache's 24 bits must not make 699 milli of 700. An
+aggregated entry is `{}` while its CPU samples span less than half of its window, so that consumers do not take a fresh
+start for an idle node.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ WIRE_KEYS = {
     P99: Aggregation.P99,
 }
 COVERED_SHARE = 0.5
+STORED = 1 + 2**-23
+"""More than what rounding to 24 bits may have taken off."""
 
 
 def memory_kind(cache: MetricCache, level: str, policy: str, since: float) -> str:
@@ -58,7 +61,10 @@ def memory_kind(cache: MetricCache, level: str, policy: str, since: float) -> st
 def amounts(cores: float, memory_bytes: float, devices: list[DeviceInfo] | None = None) -> ResourceMap:
     """cpu and memory as the wire has them."""
     return ResourceMap(
-        resources={"cpu": Quantity.milli(int(cores * 1000)), "memory": Quantity.of(int(memory_bytes), BINARY_SI)},
+        resources={
+            "cpu": Quantity.milli(int(cores * 1000 * STORED)),
+            "memory": Quantity.of(int(memory_bytes), BINARY_SI),
+        },
         devices=devices or [],
     )
 

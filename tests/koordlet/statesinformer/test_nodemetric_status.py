@@ -331,6 +331,15 @@ def test_the_patch_names_what_is_absent_now():
     assert patch["nodeMetric"]["nodeUsage"] == {"resources": None, "devices": None}
 
 
+@pytest.mark.parametrize("milli", [1, 57, 290, 699, 700, 900, 1100, 12_345, 255_999])
+def test_float32_storage_costs_no_milli(milli):
+    cache = MetricCache()
+    for tick in range(60):
+        record(cache, NOW - 60 + tick, node_cpu_usage=milli / 1000, node_memory_usage=1)
+    usage = build_status(cache, workloads(), Policy(), now=NOW, update_time=UPDATED).node_metric.node_usage
+    assert usage.resources["cpu"].milli_value() == milli
+
+
 def test_float32_storage_stays_within_a_millionth():
     cache = MetricCache()
     values = np.random.default_rng(7).uniform(0, 64 << 30, 60)
