@@ -12,7 +12,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from koordlet.app.heap import trim_heap
+from koordlet.app.heap import trim_heap, unmap_files
 from koordlet.app.logging import get_logger
 from koordlet.app.startup import loaded
 from koordlet.metricsadvisor.capacity import attach_capacity
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-TRIM_SECONDS = 30.0
+TRIM_SECONDS = 10.0
+UNMAP_SECONDS = 300.0
 
 
 class Daemon:
@@ -86,6 +87,7 @@ class Daemon:
         serving.serve(context, views)
         serving.snapshots(context)
         context.runner.add(context.periodic("trim-heap", TRIM_SECONDS, trim_heap, immediate=False))
+        context.runner.add(context.periodic("unmap-files", UNMAP_SECONDS, unmap_files))
 
     def _report(self, found: Cluster) -> NodeMetricReporter | None:
         from koordlet.wiring import reports

@@ -27,8 +27,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import yaml
-
 from koordlet.api import times
 from koordlet.api.gosyntax import parse_bool
 from koordlet.app.version import version_line
@@ -203,6 +201,8 @@ def _read_line(flags: dict[str, _Flag], argv: Sequence[str]) -> tuple[dict[str, 
 
 
 def _read_file(flags: dict[str, _Flag], path: Path) -> dict[str, Any]:
+    import yaml  # 1 MB that most processes never need
+
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:

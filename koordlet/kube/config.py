@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
-
 from koordlet.app.version import user_agent as default_user_agent
 from koordlet.kube.credentials import Anonymous, Credentials, ExecPlugin, Fixed, TokenFile
 from koordlet.kube.errors import ConfigError
@@ -148,6 +146,8 @@ class _merge:  # noqa: N801 - reads as the verb it is at its one call
     """Kubeconfig files laid over each other: the first file to define a name or the current context wins."""
 
     def __init__(self, paths: list[Path]) -> None:
+        import yaml  # 1 MB that nobody in a pod needs
+
         self.source = os.pathsep.join(map(str, paths))
         self.current = ""
         self._entries: dict[tuple[str, str], _Entry] = {}

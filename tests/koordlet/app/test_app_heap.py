@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from koordlet.app.heap import clean_mappings
+
 PRELUDE = """
 from koordlet.app.heap import bound_heap, trim_heap
 import ctypes
@@ -51,6 +53,39 @@ print(before - resident())
 """
     done = subprocess.run([sys.executable, "-c", PRELUDE + program], capture_output=True, text=True, check=True)
     assert int(done.stdout) > 12 << 20
+
+
+def mapping(where: str, rights: str, file: str, anonymous: int) -> list[str]:
+    return [f"{where} {rights} 00001000 fe:00 {file}\n", "Rss:  64 kB\n", f"Anonymous:  {anonymous} kB\n"]
+
+
+def test_only_pages_that_are_as_in_their_file_are_let_go() -> None:
+    smaps = [
+        *mapping("1000-4000", "r-xp", "77   /usr/bin/python3", 0),
+        *mapping("5000-6000", "r--p", "77   /usr/lib/a library.so (deleted)", 0),
+        *mapping("6000-7000", "r--p", "77   /usr/lib/relocated.so", 4),
+        *mapping("7000-8000", "rw-p", "77   /usr/lib/data.so", 0),
+        *mapping("8000-9000", "r--s", "77   /shared", 0),
+        *mapping("9000-a000", "r--p", "0    ", 0),
+        *mapping("a000-b000", "r-xp", "0    [vdso]", 0),
+        *mapping("b000-c000", "rw-s", "1038 anon_inode:bpf-map", 0),
+    ]
+    assert list(clean_mappings(smaps)) == [(0x1000, 0x3000), (0x5000, 0x1000)]
+
+
+def test_file_pages_that_only_the_start_needed_are_let_go() -> None:
+    program = """
+import numpy
+from koordlet.app.heap import unmap_files
+def of_files():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("RssFile")).split()[1]) << 10
+before = of_files()
+assert unmap_files() >= before // 4
+print(before - of_files())
+assert numpy.sort(numpy.arange(1000)[::-1])[7] == 7
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert int(done.stdout) > 2 << 20
 
 
 def test_a_settled_heap_is_not_looked_at_again() -> None:

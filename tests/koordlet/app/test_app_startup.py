@@ -1,4 +1,4 @@
-"""Loading leaves collections and certificates out, and only while it lasts."""
+"""Loading leaves collections, certificates and endings of files out, and only while it lasts."""
 
 import json
 import os
@@ -27,6 +27,22 @@ def said(**environment: str) -> list[list[object]]:
 
 def test_loading_collects_nothing_and_reads_no_certificates() -> None:
     assert said() == [[False, os.devnull, 0], [False, None], [True, True]]
+
+
+def test_loading_reads_no_endings_of_files() -> None:
+    program = """
+import mimetypes
+from koordlet.app.startup import loading
+mimetypes.knownfiles[:] = ["no such file is asked for"]
+asked = []
+mimetypes.os.path.isfile = lambda path: asked.append(path)
+with loading():
+    import aiohttp.web
+assert not asked
+assert mimetypes.guess_type("a.json")[0] == "application/json"
+assert asked
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_a_file_of_certificates_that_is_asked_for_is_read(tmp_path) -> None:
