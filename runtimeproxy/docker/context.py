@@ -8,7 +8,7 @@ from koordlet.app.logging import get_logger
 from runtimeproxy.dispatch import LIMIT_SECONDS, Dispatcher, HookRefused
 from runtimeproxy.docker import names
 from runtimeproxy.docker.api import DockerApi, Inspected, NoSuchContainer
-from runtimeproxy.docker.bodies import Members
+from runtimeproxy.docker.bodies import Members, env_map
 from runtimeproxy.docker.held import Refused
 from runtimeproxy.docker.infos import container_info, pod_info
 from runtimeproxy.hooks import Hook, HookRequest, HookResponse
@@ -97,6 +97,6 @@ class Context:
         if pod is None:
             log.warning("A container without its sandbox is left to itself", container=entry.name, sandbox=pod_id)
             return None
-        env = entry.config.env or []
-        self.store.put_container(container_info(name, labels, env, host, self.driver, pod_id, pod, entry.id))
+        envs = env_map(entry.config.env or [])
+        self.store.put_container(container_info(name, labels, envs, host, self.driver, pod_id, pod, entry.id))
         return "container"

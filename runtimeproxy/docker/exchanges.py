@@ -126,7 +126,8 @@ class Create(Held):
             context.unhooked("unknown-sandbox", Hook.PRE_CREATE_CONTAINER)
             return
         env = config.get("Env", list[str]) or []
-        asked = self._made = container_info(self._name, labels, env, host, context.driver, pod_id, pod)
+        envs = bodies.env_map(env)
+        asked = self._made = container_info(self._name, labels, envs, host, context.driver, pod_id, pod)
         request = container_request(asked)
         answer = await context.ask(pod, pod_id, Hook.PRE_CREATE_CONTAINER, request)
         if not isinstance(answer, ContainerResourceHookResponse):
@@ -139,8 +140,8 @@ class Create(Held):
             wanted = bodies.merge_env(env, answer.container_envs)
             if wanted != env:
                 config.set("Env", wanted)
-                env = wanted
-        self._made = container_info(self._name, merged, env, host, context.driver, pod_id, pod)
+                envs = bodies.env_map(wanted)
+        self._made = container_info(self._name, merged, envs, host, context.driver, pod_id, pod)
 
     @staticmethod
     def _write_labels(

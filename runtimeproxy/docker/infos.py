@@ -6,7 +6,7 @@ hooks what the one before it told.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from runtimeproxy.docker import bodies, names
 from runtimeproxy.docker.bodies import Members
@@ -36,14 +36,14 @@ def pod_info(name: KubernetesName, labels: Mapping[str, str], host: Members, dri
 def container_info(
     name: KubernetesName,
     labels: Mapping[str, str],
-    env: Sequence[str],
+    envs: Mapping[str, str],
     host: Members,
     driver: str,
     pod_id: str,
     pod: PodInfo,
     container_id: str = "",
 ) -> ContainerInfo:
-    """A container of the sandbox `pod`. Raises Undecodable."""
+    """A container of the sandbox `pod`; `envs` as `bodies.env_map` has them. Raises Undecodable."""
     return ContainerInfo(
         pod=pod,
         pod_id=pod_id,
@@ -52,7 +52,7 @@ def container_info(
         id=container_id,
         annotations=names.split_labels(labels)[1],
         resources=bodies.read_resources(host),
-        envs=bodies.env_map(env),
+        envs=envs,
         cgroup_parent=_parent(host, driver),
     )
 

@@ -1,13 +1,17 @@
 """What koord-runtime-proxy costs before Docker: latency added to each kind of call of a real dockerd.
 
-Run: `python tests/scale/bench_proxy_docker.py [--calls 1000] [--lives 40]`, as root (it runs a dockerd). Each call is
-made twice in turns, directly and through the proxy, by one client that keeps its connections, so that both ways have
-the machine's noise alike. `docker_passed_…`: lists and descriptions, which pass. `docker_hooked_…`: a container's life
-as dockershim asks for it, with a hook server in a process of its own before creations, starts and updates.
+Run: `python tests/scale/bench_proxy_docker.py [--calls 1000] [--lives 30]`, as root (it runs a dockerd). Each call is
+made three times in random order by one client that keeps its connections: directly, directly once more, through the
+proxy. `docker_passed_…`: lists and descriptions, which pass. `docker_hooked_…`: a container's life as dockershim asks
+for it, with a hook server in a process of its own before creations, starts and updates.
 
-dockerd takes tens to hundreds of milliseconds for a creation, a start or a stop, and varies by more than what is
-measured; an update sets all of a container's resources when a hook has answered, else those of the request. Of so few
-lives p99 is the slowest one. So only the difference at p50 says something of these, and no budget is held against it.
+dockerd takes a millisecond for a list and twenty for an update, and varies by more than the proxy adds, so that a
+difference of the p99 of two ways says nothing. So before dockerd there is a `Tap` on each way, which passes bytes and
+notes when dockerd was asked and when it had answered. What a call took beside that is the way's own time, and the
+difference of the ways' own times is what the proxy adds, hook included, dockerd excluded: `…_added_…`, with budgets.
+`…_paired_…`: quantiles of the difference between each call through the proxy and the direct one beside it, dockerd
+included (which after a hook is told more of a container's resources than the request named). `…_noise_…`: the same of
+the two direct ways, of which none is the slower one. `…_direct_…` and `…_through_…`: what clients wait, tap included.
 """
 
 from __future__ import annotations
@@ -16,13 +20,16 @@ import argparse
 import contextlib
 import http.client
 import json
+import random
 import socket
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,74 +42,144 @@ from tests.runtimes.pods import FOREVER
 from tests.scale.bench_proxy import HOOKS, child, resident
 from tests.scale.figures import Figure, report
 
+PIECE = 1 << 18
 WARM = 20
 """Rounds before any is counted."""
 UPDATES = 10
 """Of each container."""
 LABELS = {"koordinator.sh/qosClass": "BE", "annotation.node.koordinator.sh/extended-resource-spec": EXTENDED}
 """For which koordlet answers a container named `c` with resources of its own."""
+CALLS: tuple[tuple[str, str, str, dict[str, int] | None], ...] = (
+    ("start", "POST", "/start", None),
+    ("update", "POST", "/update", {"CpuShares": 300}),
+    ("stop", "POST", "/stop?t=0", None),
+    ("remove", "DELETE", "", None),
+)
+"""Of a container that was created."""
 POD = f"pod_default_{uuid.uuid4()}"
 REWRITTEN = 'koord_runtime_proxy_calls_total{{method="docker {}",result="rewritten"}}'
-Times = dict[str, list[float]]
+HOOK_SECONDS = 'koord_runtime_proxy_hook_seconds_{}{{hook="PreUpdateContainerResources"}}'
+DIRECT, AGAIN, THROUGH = range(3)
+
+
+@dataclass
+class Took:
+    """Of calls of one kind on one way, in order, milliseconds."""
+
+    whole: list[float] = field(default_factory=list)
+    beside: list[float] = field(default_factory=list)
+    """Without dockerd's part."""
+
+
+Times = dict[str, Took]
+
+
+class Tap:
+    """Passes connections made to `path` on to dockerd. `dockerd`: seconds that its last answer took, counted from the
+    request's first byte; it has been noted before the client has the answer's last byte."""
+
+    def __init__(self, path: Path, backend: Path) -> None:
+        self.path = path
+        self._backend = backend
+        self._asked = self._answered = 0.0
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(str(path))
+        self._listening.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def begin(self) -> None:
+        """The next byte that comes begins a request."""
+        self._asked = 0.0
+
+    @property
+    def dockerd(self) -> float:
+        return self._answered - self._asked
+
+    def _accept(self) -> None:
+        while True:
+            near, _ = self._listening.accept()
+            far = socket.socket(socket.AF_UNIX)
+            far.connect(str(self._backend))
+            threading.Thread(target=self._ask, args=(near, far), daemon=True).start()
+            threading.Thread(target=self._answer, args=(near, far), daemon=True).start()
+
+    def _ask(self, near: socket.socket, far: socket.socket) -> None:
+        while data := near.recv(PIECE):
+            self._asked = self._asked or time.perf_counter()
+            far.sendall(data)
+        far.shutdown(socket.SHUT_WR)
+
+    def _answer(self, near: socket.socket, far: socket.socket) -> None:
+        while data := far.recv(PIECE):
+            self._answered = time.perf_counter()
+            near.sendall(data)
+        near.close()
 
 
 class Docker(http.client.HTTPConnection):
-    """dockerd's API at a unix socket, over one connection."""
+    """dockerd's API at a unix socket, over one connection. `tap` is on its way."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, tap: Tap) -> None:
         super().__init__("docker", timeout=60.0)
-        self._path = path
+        self._path, self._tap = path, tap
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
 
-    def ask(self, method: str, path: str, body: Any = None) -> tuple[float, Any]:
-        """Milliseconds and the answer's value. Raises SystemExit when dockerd refuses."""
+    def ask(self, method: str, path: str, body: Any = None, took: Took | None = None) -> Any:
+        """The answer's value; `took` is told how long it took. Raises SystemExit when dockerd refuses."""
         data = None if body is None else json.dumps(body).encode()
+        self._tap.begin()
         began = time.perf_counter()
         self.request(method, path, data, {"Content-Type": "application/json"} if data else {})
         with self.getresponse() as answer:
             said = answer.read()
-        took = (time.perf_counter() - began) * 1e3
+        whole = time.perf_counter() - began
         if answer.status >= 400:
             raise SystemExit(f"{method} {path}: {answer.status} {said[:300]!r}")
-        return took, json.loads(said) if said else None
+        if took is not None:
+            took.whole.append(whole * 1e3)
+            took.beside.append((whole - self._tap.dockerd) * 1e3)
+        return json.loads(said) if said else None
 
 
 class Node:
-    """One dockerd, asked by two connections: directly and through the proxy."""
+    """One dockerd, asked on three ways."""
 
-    def __init__(self, dockerd: Dockerd, proxy: ProxyProcess) -> None:
-        self.ways = (Docker(dockerd.socket), Docker(proxy.socket))
+    def __init__(self, dockerd: Dockerd, ways: list[Docker]) -> None:
+        self.ways = ways
         self._parent = dockerd.cgroup_parent()
         self._count = 0
-        _, self.sandbox = self.create(self.ways[1], "POD", LABELS | {"io.kubernetes.docker.type": "podsandbox"})
+        self.sandbox = self.create(ways[THROUGH], "POD", LABELS | {"io.kubernetes.docker.type": "podsandbox"})
 
     @property
     def labels(self) -> dict[str, str]:
         """Of a container."""
         return {"io.kubernetes.docker.type": "container", "io.kubernetes.sandbox.id": self.sandbox}
 
-    def create(self, way: Docker, name: str, labels: dict[str, str]) -> tuple[float, str]:
+    def turns(self) -> list[int]:
+        return random.sample(range(len(self.ways)), len(self.ways))
+
+    def create(self, way: Docker, name: str, labels: dict[str, str], took: Took | None = None) -> str:
         self._count += 1
         body = {
             "Image": "busybox", "Cmd": list(FOREVER), "Labels": labels, "Env": [f"V{n}=some value" for n in range(100)],
             "HostConfig": {"CgroupParent": self._parent, "NetworkMode": "host", "CpuShares": 256, "CpuPeriod": 100_000},
         }  # fmt: skip
-        took, made = way.ask("POST", f"/containers/create?name=k8s_{name}_{POD}_{self._count}", body)
-        return took, str(made["Id"])
+        return str(way.ask("POST", f"/containers/create?name=k8s_{name}_{POD}_{self._count}", body, took)["Id"])
 
-    def life(self, way: Docker, times: Times) -> None:
-        """A container's, by dockershim's calls."""
-        took, made = self.create(way, "c", self.labels)
-        times["create"].append(took)
-        times["start"].append(way.ask("POST", f"/containers/{made}/start")[0])
-        for turn in range(UPDATES):
-            times["update"].append(way.ask("POST", f"/containers/{made}/update", {"CpuShares": 300 + turn})[0])
-        times["stop"].append(way.ask("POST", f"/containers/{made}/stop?t=0")[0])
-        times["remove"].append(way.ask("DELETE", f"/containers/{made}")[0])
+    def lives(self, times: list[Times]) -> None:
+        """A container's on each way at the same time, by dockershim's calls."""
+        made = {}
+        for way in self.turns():
+            made[way] = self.create(self.ways[way], "c", self.labels, times[way]["create"])
+        for kind, method, path, body in CALLS:
+            for turn in range(UPDATES if kind == "update" else 1):
+                for way in self.turns():
+                    said = body and {key: value + turn for key, value in body.items()}
+                    self.ways[way].ask(method, f"/containers/{made[way]}{path}", said, times[way][kind])
 
 
 @contextlib.contextmanager
@@ -122,49 +199,59 @@ def quantile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
-def added(name: str, direct: list[float], through: list[float], p50: float | None, p99: float | None) -> list[Figure]:
-    """Differences of quantiles with their budgets, and the direct ones."""
-    figures = []
+def figures(name: str, times: list[Took], p50: float | None, p99: float | None) -> list[Figure]:
+    direct, again, through = times
+    found = []
     for label, share, budget in (("p50", 0.5, p50), ("p99", 0.99, p99)):
-        both = [quantile(values, share) for values in (direct, through)]
-        figures.append(Figure(f"{name}_added_{label}", both[1] - both[0], "ms", budget))
-        figures.append(Figure(f"{name}_direct_{label}", both[0], "ms"))
-    return figures
+        values = {
+            "added": quantile(through.beside, share) - quantile(direct.beside + again.beside, share),
+            "paired": quantile(differences(through, direct), share),
+            "noise": quantile(differences(again, direct), share),
+            "direct": quantile(direct.whole, share),
+            "through": quantile(through.whole, share),
+        }
+        found += [
+            Figure(f"{name}_{what}_{label}", value, "ms", budget if what == "added" else None)
+            for what, value in values.items()
+        ]
+    return found
+
+
+def differences(one: Took, other: Took) -> list[float]:
+    return [a - b for a, b in zip(one.whole, other.whole, strict=True)]
 
 
 def passed(node: Node, calls: int) -> list[Figure]:
     """Lists and descriptions, of ten containers that do not run."""
-    made = [node.create(node.ways[0], f"idle{number}", node.labels)[1] for number in range(10)]
+    made = [node.create(node.ways[DIRECT], f"idle{number}", node.labels) for number in range(10)]
     kinds = {"list": "/containers/json?all=1", "inspect": f"/containers/{made[0]}/json"}
-    times: dict[str, tuple[list[float], list[float]]] = {kind: ([], []) for kind in kinds}
+    times: list[Times] = [defaultdict(Took) for _ in node.ways]
     for turn in range(calls + WARM):
         for kind, path in kinds.items():
-            for way in (0, 1) if turn % 2 else (1, 0):
-                took, _ = node.ways[way].ask("GET", path)
-                if turn >= WARM:
-                    times[kind][way].append(took)
+            for way in node.turns():
+                node.ways[way].ask("GET", path, took=times[way][kind] if turn >= WARM else None)
     for one in made:
-        node.ways[0].ask("DELETE", f"/containers/{one}?force=1")
-    return [one for kind, both in times.items() for one in added(f"docker_passed_{kind}", *both, 0.4, 1.0)]
+        node.ways[DIRECT].ask("DELETE", f"/containers/{one}?force=1")
+    return [one for kind in kinds for one in figures(f"docker_passed_{kind}", [way[kind] for way in times], 0.4, 1.0)]
 
 
 def hooked(node: Node, lives: int) -> list[Figure]:
-    """Containers' lives; of these calls updates alone are quick and many enough for a budget."""
-    times: tuple[Times, Times] = (defaultdict(list), defaultdict(list))
-    for number in range(lives + 1):
-        for way in (0, 1) if number % 2 else (1, 0):
-            node.life(node.ways[way], defaultdict(list) if not number else times[way])
-    figures = []
+    """Containers' lives. Of these calls updates alone are many enough for a p99; of the others it is the slowest."""
+    node.lives([defaultdict(Took) for _ in node.ways])
+    times: list[Times] = [defaultdict(Took) for _ in node.ways]
+    for _ in range(lives):
+        node.lives(times)
+    found = []
     for kind in times[0]:
         p99 = 2.0 if kind == "update" else None
-        figures += added(f"docker_hooked_{kind}", times[0][kind], times[1][kind], None, p99)
-    return figures
+        found += figures(f"docker_hooked_{kind}", [way[kind] for way in times], None, p99)
+    return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=1000, help="passed calls of each kind each way")
-    parser.add_argument("--lives", type=int, default=40, help="lives of containers each way")
+    parser.add_argument("--lives", type=int, default=30, help="lives of containers each way")
     args = parser.parse_args()
     dockerd = Dockerd()
     try:
@@ -172,19 +259,23 @@ def main() -> int:
         dockerd.load_images()
         with tempfile.TemporaryDirectory(prefix="koord-bench-") as name:
             hook_server = Path(name) / "hooks.sock"
-            with child("hooks", hook_server), proxy(dockerd.socket, hook_server) as process:
-                node = Node(dockerd, process)
-                figures = [*passed(node, args.calls), *hooked(node, args.lives)]
+            taps = [Tap(Path(name) / f"tap{way}.sock", dockerd.socket) for way in (DIRECT, AGAIN, THROUGH)]
+            with child("hooks", hook_server), proxy(taps[THROUGH].path, hook_server) as process:
+                paths = (taps[DIRECT].path, taps[AGAIN].path, process.socket)
+                node = Node(dockerd, [Docker(path, tap) for path, tap in zip(paths, taps, strict=True)])
+                found = [*passed(node, args.calls), *hooked(node, args.lives)]
                 for way in node.ways:
                     way.close()
                 for call, count in (("create", args.lives), ("update", args.lives * UPDATES)):
                     told = process.metric(REWRITTEN.format(call))
                     if told < count:
                         raise SystemExit(f"only {told:.0f} of {count} {call}s were rewritten")
-                figures.append(Figure("docker_resident", resident(process), "MiB", 50.0))
+                took = process.metric(HOOK_SECONDS.format("sum")) / process.metric(HOOK_SECONDS.format("count"))
+                found.append(Figure("docker_hooked_update_hook_mean", took * 1e3, "ms"))
+                found.append(Figure("docker_resident", resident(process), "MiB", 50.0))
     finally:
         dockerd.close()
-    return report("proxy-docker", figures)
+    return report("proxy-docker", found)
 
 
 if __name__ == "__main__":
