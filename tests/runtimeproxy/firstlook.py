@@ -61,10 +61,10 @@ class Look(NamedTuple):
     values: Values
 
 
-def read_looks(lines: list[str]) -> list[Look]:
+def read_looks(lines: list[str], shape: Callable[..., Any] = Values) -> list[Look]:
     """Of a log whose last line may not be complete."""
     words = [line.partition("look ")[2].split() for line in lines if line.endswith("\n") and "look " in line]
-    return [Look(float(at), Values(*values)) for at, *values in words]
+    return [Look(float(at), shape(*values)) for at, *values in words]
 
 
 class Ground:
@@ -150,7 +150,10 @@ class Pods:
 
 
 class Kubelet:
-    """Makes pods' directories and asks a runtime at `endpoint` for their sandboxes and containers."""
+    """Makes pods' directories and asks a runtime at `endpoint` for their sandboxes and containers, which run `program`
+    and print words for `shape`."""
+
+    program, shape = PROGRAM, Values
 
     def __init__(self, ground: Ground, folder: Path, endpoint: Path) -> None:
         self._ground, self._folder, self.socket = ground, folder, endpoint
@@ -183,7 +186,7 @@ class Kubelet:
         """Its next attempt at the container `name` (c0, c1, …)."""
         pod.attempts[name] = pod.attempts.get(name, -1) + 1
         config = container_config(
-            "/bin/sh", "-c", PROGRAM, name=name, resources=self.resources(pod, name), attempt=pod.attempts[name]
+            "/bin/sh", "-c", self.program, name=name, resources=self.resources(pod, name), attempt=pod.attempts[name]
         )
         config.log_path = self._log(pod, name).name
 
@@ -242,7 +245,7 @@ class Kubelet:
     def _looks(self, pod: RunningPod, name: str) -> list[Look]:
         log = self._log(pod, name)
         lines = log.read_text().splitlines(keepends=True) if log.exists() else []
-        return read_looks(lines)
+        return read_looks(lines, self.shape)
 
     def _log(self, pod: RunningPod, name: str) -> Path:
         return self._folder / f"{pod.uid}-{name}-{pod.attempts[name]}.log"

@@ -83,6 +83,7 @@ class Kubelet:
 
     def __init__(self, directory: Path) -> None:
         self.pods: list[Any] = []
+        self.cgroup_driver = "cgroupfs"
         self.silent = False
         outer = self
 
@@ -91,7 +92,7 @@ class Kubelet:
                 if outer.silent or not outer.lets_in(self.headers.get("Authorization", ""), self.path):
                     self.close_connection = True
                     return
-                answer = {"kubeletconfig": {"cgroupDriver": "cgroupfs"}}
+                answer = {"kubeletconfig": {"cgroupDriver": outer.cgroup_driver}}
                 pods = {"kind": "PodList", "apiVersion": "v1", "items": outer.pods}
                 body = json.dumps(pods if self.path.startswith("/pods") else answer).encode()
                 self.send_response(200)

@@ -1,0 +1,214 @@
+"""A node under a live systemd, with cgroup v2 and slice paths: Debian's containerd as its package's unit with the
+systemd cgroup driver, koordlet, a kubelet that is played by the test, and what deploy/runtimeproxy installs.
+
+The kubelet's unit runs a program that keeps its command line, and ends when its runtime's socket is not there; the
+requests that it would make the test makes, at the endpoint of that command line. Pods' slices are made as a kubelet
+makes them, by systemd.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import urllib.error
+import uuid
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar, NamedTuple
+
+from control.standalone.containerd import images
+from control.standalone.containerd.config import Folder, configuration
+from koordlet.system.naming import CgroupDriver, pod_dir
+from tests.koordlet.process import conftest as lab
+from tests.koordlet.process.fleet import MIB, PodSpec, quota, shares
+from tests.koordlet.process.scene import Scene
+from tests.ports import free_port
+from tests.runtimeproxy.firstlook import Kubelet, RunningPod
+from tests.runtimeproxy.systemdnode import SystemdNode
+
+ROOT = Path(__file__).resolve().parents[2]
+TREE = "/opt/koord/tree"
+"""This checkout as the node sees it: services that may not see /home, /root and /tmp can run it wherever it is."""
+PYTHON = TREE + sys.executable.removeprefix(str(ROOT))
+BINARY, UNIT = "/opt/koord/bin/koord-runtime-proxy", "koord-runtime-proxy.service"
+FLAGS_FILE = "/var/lib/kubelet/kubeadm-flags.env"
+CONTAINERD = "/run/containerd/containerd.sock"
+PROXY = "/var/run/koord-runtimeproxy/runtimeproxy.sock"
+SLO = {"resourceQOSStrategy": {"beClass": {"cpuQOS": {"enable": True}}, "lsClass": {"cpuQOS": {"enable": True}}}}
+PROGRAM = """
+cd /sys/fs/cgroup
+look() {
+  read -r quota period <cpu.max; read -r weight <cpu.weight; read -r idle <cpu.idle
+  read -r max <memory.max; read -r high <memory.high; read -r min <memory.min; read -r cpus <cpuset.cpus.effective
+  read -r now rest </proc/uptime
+  echo "look $now $quota/$period $weight $idle $max $high $min $cpus"
+}
+look
+while :; do sleep 0.5; look; done
+"""
+KUBELET = """#!/bin/sh
+[ "$1" != --version ] || { echo Kubernetes v1.26.15; exit; }
+for word; do case $word in --container-runtime-endpoint=unix://*) socket=${word#*unix://} ;; esac; done
+[ -S "$socket" ] || { echo "no runtime at $socket"; exit 1; }
+trap 'exit 0' TERM
+sleep infinity &
+wait
+"""
+KUBELET_UNIT = f"""[Unit]
+After=containerd.service
+[Service]
+EnvironmentFile=-{FLAGS_FILE}
+ExecStart=/usr/bin/kubelet $KUBELET_KUBEADM_ARGS
+Restart=always
+RestartSec=10
+"""
+KUBEADM = f'KUBELET_KUBEADM_ARGS="--container-runtime-endpoint=unix://{CONTAINERD} --pod-infra-container-image=pause"\n'
+SLOWLY = "[Service]\nTimeoutStartSec=600s\nTimeoutStopSec=600s\n"
+"""Of every service: an emulated machine takes its time."""
+
+
+class V2Values(NamedTuple):
+    """Of one container's group on cgroup v2, as the kernel writes them."""
+
+    cpu_max: str
+    weight: str
+    idle: str
+    memory: str
+    high: str
+    min: str
+    cpus: str
+
+
+class SliceKubelet(Kubelet):
+    """Pods below kubepods.slice."""
+
+    program, shape = PROGRAM, V2Values  # type: ignore[assignment]
+
+    def __init__(self, node: SystemdNode, folder: Path, endpoint: Path) -> None:
+        super().__init__(None, folder, endpoint)  # type: ignore[arg-type]
+        self._node = node
+
+    def admit(self, spec: PodSpec) -> RunningPod:
+        uid = str(uuid.uuid4())
+        pod = RunningPod(spec, uid, pod_dir(CgroupDriver.SYSTEMD, spec.kube, uid))
+        cpus, memory = [need.cpu[1] for need in spec.containers], [need.memory[1] for need in spec.containers]
+        asked = {"CPUWeight": weight(shares(sum(need.cpu[0] or 0 for need in spec.containers)))}
+        if None not in cpus:
+            asked["CPUQuotaPerSecUSec"] = 10 * quota(sum(limit or 0 for limit in cpus))
+        if None not in memory:
+            asked["MemoryMax"] = sum(limit or 0 for limit in memory) * MIB
+        self._node.make_slice(pod.dir.rpartition("/")[2], asked)
+        return pod
+
+
+def weight(cpu_shares: int) -> int:
+    """As runtimes translate v1's shares."""
+    return 1 + (cpu_shares - 2) * 9999 // 262142
+
+
+class Shown:
+    """The pods that the kubelet tells of; what a `Scene` calls its fleet."""
+
+    def __init__(self) -> None:
+        self.shown: list[RunningPod] = []
+
+    def manifests(self, _node: str) -> list[dict[str, Any]]:
+        return [pod.manifest() for pod in self.shown]
+
+    def close(self) -> None:
+        """Containers end with the node."""
+
+
+class NodeKoordlet(lab.Koordlet):
+    """As a service of the node."""
+
+    node: ClassVar[SystemdNode]
+
+    def __init__(self, view: Any, *flags: str, standalone: bool = False) -> None:
+        self.port, self.view = free_port(), view
+        words = [f"--addr=127.0.0.1:{self.port}", "--node-name=own-node", *flags]
+        self.node.put("/etc/systemd/system/koordlet.service", service(f"/opt/koord/bin/koordlet {' '.join(words)}"))
+        self.node.systemctl("daemon-reload")
+        self.node.systemctl("start", "koordlet.service")
+
+    @property
+    def log(self) -> str:
+        return self.node.log.read_text()
+
+    def answer(self, path: str) -> bytes | None:
+        try:
+            return self.get(path)
+        except (urllib.error.URLError, OSError):
+            assert self.node.main_pid("koordlet.service"), self.log[-3000:]
+            return None
+
+    def kill(self) -> None:
+        """It ends with the node."""
+
+
+def service(command: str) -> str:
+    return f"[Service]\nEnvironment=agent_mode=hostMode\nExecStart={command}\nStandardOutput=file:/var/log/koordlet\n"
+
+
+def program(module: str) -> str:
+    """A script that runs a module of the checkout."""
+    return (
+        f'#!/bin/sh\nexport PYTHONPATH={TREE} PYTHONPYCACHEPREFIX=/opt/koord/compiled\nexec {PYTHON} -m {module} "$@"\n'
+    )
+
+
+def compiled(node: SystemdNode) -> None:
+    """Compiled Python is found by the path of its source: under the checkout's other name, too."""
+    given = os.environ.get("PYTHONPYCACHEPREFIX")
+    if given is None:
+        return
+    for source in (ROOT, Path("/usr")):
+        target = TREE if source == ROOT else str(source)
+        place = node.path(f"/opt/koord/compiled{target}")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(f"{given}{source}")
+
+
+def open_node(folder: Path) -> SystemdNode:
+    """Up, with everything in place that a node has before koordlet and the proxy come; nothing of it runs yet."""
+    binds = {folder: str(folder), ROOT: TREE, ROOT / "deploy/runtimeproxy": "/opt/koord/install"}
+    cache = os.environ.get("PYTHONPYCACHEPREFIX")
+    if cache is not None:
+        binds[Path(cache)] = cache
+    node = SystemdNode(folder, binds)
+    compiled(node)
+    node.put(BINARY, program("runtimeproxy"), 0o755)
+    node.put("/opt/koord/bin/koordlet", program("koordlet"), 0o755)
+    node.put("/usr/bin/kubelet", KUBELET, 0o755)
+    node.put("/etc/systemd/system/kubelet.service", KUBELET_UNIT)
+    node.put("/etc/systemd/system/service.d/slowly.conf", SLOWLY)
+    node.put("/etc/default/koord-runtime-proxy", "KOORD_RUNTIME_PROXY_FLAGS=--hook-timeout=100s\n")
+    node.put(FLAGS_FILE, KUBEADM)
+    text = configuration(Folder(Path("/var/lib/containerd")))
+    for was, now in (
+        ("SystemdCgroup = false", "SystemdCgroup = true"),
+        ("/var/lib/containerd/containerd.sock", CONTAINERD),
+    ):
+        assert was in text, text
+        text = text.replace(was, now)
+    node.put("/etc/containerd/config.toml", text)
+    node.path("/etc/runtime/hookserver.d").mkdir(parents=True)
+    images.write_images(folder / "images.tar")
+    node.systemctl("daemon-reload")
+    return node
+
+
+def start_runtime(node: SystemdNode, folder: Path) -> None:
+    node.systemctl("start", "containerd.service", "kubelet.service")
+    for name in ("kubepods.slice", "kubepods-besteffort.slice", "kubepods-burstable.slice"):
+        node.make_slice(name)
+    node.run("ctr", f"--address={CONTAINERD}", "--namespace=k8s.io", "images", "import", str(folder / "images.tar"))
+
+
+def scene_of(node: SystemdNode, folder: Path, pods: Shown) -> Scene:
+    """An API server and what koordlet asks the kubelet, on this side of the node; koordlet will be a service in it."""
+    NodeKoordlet.node = node
+    tools = SimpleNamespace(until=lab.until, free_port=free_port, Koordlet=NodeKoordlet)
+    made = Scene(tools, pods, SimpleNamespace(scratch=folder), folder, gates="BECPUSuppress=false")  # type: ignore[arg-type]
+    made.kubelet.cgroup_driver = "systemd"
+    return made

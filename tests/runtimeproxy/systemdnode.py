@@ -1,0 +1,182 @@
+"""A node whose PID 1 is systemd: a machine within this one, of namespaces and a cgroup of its own.
+
+Its root is this machine's file system with all changes in memory, its units are none but those that are put there, and
+`/sys/fs/cgroup` is one group of ours, in which systemd makes slices, scopes and services as on a real machine. Its
+network is this machine's. Only for cgroup v2. When `close` has returned nothing is left of it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.runtimes.daemons import until
+
+CGROUPS = Path("/sys/fs/cgroup")
+CACHED_ROOT = Path("/run/host")
+"""In the emulated guest the same file system as /, but kept in memory (scripts/guest.py)."""
+CONTROLLERS = "+cpu +cpuset +io +memory +pids"
+SPACES = ("--mount", "--pid", "--cgroup", "--uts", "--ipc")
+PATIENCE = 200.0
+SYSTEMD = "/lib/systemd/systemd --system --unit=node.target --log-target=console --show-status=no"
+SCRIPT = """
+set -e
+echo 0 >"$GROUP/cgroup.procs"
+exec unshare --cgroup --mount --pid --uts --ipc --fork --kill-child sh -ec '
+mount --make-rprivate /
+mount -t tmpfs -o mode=0755 node "$PLACE"
+mkdir "$PLACE/upper" "$PLACE/work" "$PLACE/root"
+mount -t overlay -o "lowerdir=$LOWER,upperdir=$PLACE/upper,workdir=$PLACE/work" node "$PLACE/root"
+cd "$PLACE/root"
+mount -t proc proc proc
+mount --bind -o ro proc/sys proc/sys # of the whole machine
+mount -t sysfs sysfs sys
+mount -t cgroup2 cgroup2 sys/fs/cgroup
+mount -t tmpfs -o mode=0755 dev dev
+while read -r name number; do mknod -m 666 "dev/$name" c 1 "$number"; done <<END
+null 3
+zero 5
+full 7
+random 8
+urandom 9
+END
+ln -s /proc/self/fd dev/fd
+mkdir dev/pts dev/shm
+mount -t devpts -o newinstance,ptmxmode=666 devpts dev/pts
+ln -s pts/ptmx dev/ptmx
+for folder in dev/shm run tmp var/lib/containerd; do
+  mkdir -p "$folder"
+  mount -t tmpfs -o mode=0755 "$folder" "$folder"
+done
+chmod 1777 dev/shm tmp
+echo "$BINDS" | while read -r source target; do
+  [ -z "$source" ] || { mkdir -p ".$target"; mount --rbind "$source" ".$target"; }
+done
+rm -rf etc/fstab etc/systemd/system lib/systemd/system-generators
+for target in sysinit local-fs multi-user sockets timers; do rm -rf "lib/systemd/system/$target.target.wants"; done
+mkdir -p etc/systemd/system run/before
+printf "[Unit]\\nRequires=dbus.socket\\n" >etc/systemd/system/node.target
+pivot_root . run/before
+umount -l /run/before
+exec env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin $SYSTEMD </dev/null
+'
+"""
+
+
+class SystemdNode:
+    """`binds`: this machine's folder -> where it is seen in there. Output of services goes to `log`."""
+
+    def __init__(self, folder: Path, binds: Mapping[Path, str]) -> None:
+        assert (CGROUPS / "cgroup.controllers").exists(), "cgroup v2 is not mounted at /sys/fs/cgroup"
+        self.log, self._place = folder / "systemd.log", folder / "node"
+        self._place.mkdir()
+        (CGROUPS / "cgroup.subtree_control").write_text(CONTROLLERS)
+        self._group = CGROUPS / f"koord-systemd-{os.getpid()}"
+        self._group.mkdir()
+        environment = {
+            **os.environ,
+            "GROUP": str(self._group),
+            "PLACE": str(self._place),
+            "LOWER": str(CACHED_ROOT if CACHED_ROOT.is_mount() else "/"),
+            "BINDS": "\n".join(f"{source} {target}" for source, target in binds.items()),
+            "SYSTEMD": SYSTEMD,
+        }
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                ["sh", "-c", SCRIPT], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        try:
+            self.pid = int(until(self._first, "PID 1", PATIENCE))
+            until(self._up, "systemd up", PATIENCE)
+        except BaseException:
+            self.close()
+            raise
+
+    def _first(self) -> str:
+        assert self._process.poll() is None, self.log.read_text()
+        return Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().strip()
+
+    def _up(self) -> bool:
+        assert self._process.poll() is None, self.log.read_text()
+        return self.path("/run/systemd/private").exists() and self.systemctl("is-active", "node.target", ok=False) == (
+            "active"
+        )
+
+    def path(self, name: str) -> Path:
+        """A path in there, as seen from here (where /var/run, an absolute link, would lead to this machine's)."""
+        return Path(f"/proc/{self.pid}/root{name.replace('/var/run/', '/run/')}")
+
+    def group(self, name: str) -> Path:
+        """A cgroup in there."""
+        return self._group / name.lstrip("/")
+
+    def put(self, name: str, text: str, mode: int = 0o644) -> None:
+        path = self.path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(mode)
+
+    def run(self, *command: str, ok: bool = True, environment: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+        """`command` in there; its output, both kinds, is stdout."""
+        inside = ["nsenter", f"--target={self.pid}", *SPACES, "--root", "--wd", "env", *environment]
+        done = subprocess.run(
+            [*inside, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            timeout=PATIENCE, check=False,
+        )  # fmt: skip
+        assert not ok or done.returncode == 0, f"{command}: {done.stdout}\n{self.log.read_text()[-5000:]}"
+        return done
+
+    def systemctl(self, *words: str, ok: bool = True) -> str:
+        return self.run("systemctl", *words, ok=ok).stdout.strip()
+
+    def show(self, unit: str, name: str) -> str:
+        """A property of a unit."""
+        return self.systemctl("show", "--value", f"--property={name}", unit)
+
+    def main_pid(self, unit: str) -> int:
+        """Of a service, by this machine's count; 0 while it does not run."""
+        inner = self.show(unit, "MainPID")
+        for pid in self._pids(unit) if inner != "0" else []:
+            words = Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].splitlines()[0].split()
+            if words[-1] == inner:
+                return pid
+        return 0
+
+    def _pids(self, unit: str) -> list[int]:
+        file = self.group(f"system.slice/{unit}/cgroup.procs")
+        return [int(pid) for pid in file.read_text().split()] if file.exists() else []
+
+    def make_slice(self, name: str, properties: Mapping[str, int] = {}) -> None:
+        """As a kubelet asks systemd for it: a transient unit with these numbers as properties."""
+        fixed = ["DefaultDependencies", "b", "no"]
+        accounting = [word for kind in ("CPU", "Memory", "Tasks") for word in (f"{kind}Accounting", "b", "yes")]
+        numbers = [word for key, value in properties.items() for word in (key, "t", str(value))]
+        count = 1 + 3 + len(properties)
+        self.run(
+            "busctl", "call", "org.freedesktop.systemd1", "/org/freedesktop/systemd1",
+            "org.freedesktop.systemd1.Manager", "StartTransientUnit", "ssa(sv)a(sa(sv))", name, "replace",
+            str(count), *fixed, *accounting, *numbers, "0",
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Ends PID 1, and so every process in there, and takes the cgroups away."""
+        self._process.kill()  # and its child, unshare's doing
+        self._process.wait()
+        until(self._remove, f"{self._group} goes", PATIENCE)
+        shutil.rmtree(self._place)
+
+    def _remove(self) -> bool:
+        if (self._group / "cgroup.procs").exists():
+            (self._group / "cgroup.kill").write_text("1")
+        for folder, _, _ in os.walk(self._group, topdown=False):
+            try:
+                Path(folder).rmdir()
+            except OSError:  # the kernel takes a moment to let go of the killed
+                time.sleep(0.05)
+                return False
+        return not self._group.exists()
