@@ -35,6 +35,8 @@ class Options(LoggingOptions):
     """Everything that can be told on the command line."""
 
     addr: str = flag("addr", ":9316", "address of metrics, health and /top")
+    enable_pprof: bool = flag("enable-pprof", False, "serve profiles of the process")
+    pprof_addr: str = flag("pprof-addr", ":9317", "address of /debug/pprof/")
     config: str = flag("config", "", "YAML file of flags and values; the command line wins", config_file=True)
     kubeconfig: str = flag("kubeconfig", "", "kubeconfig file; else KUBECONFIG, in-cluster, ~/.kube/config")
     kube_api_qps: float = flag("kube-api-qps", 20.0, "requests a second to the API server", minimum=0.1)
@@ -297,10 +299,11 @@ class Options(LoggingOptions):
         if unknown:
             known = ", ".join(HOOK_STAGES)
             raise FlagError(f"--runtime-hooks-disable-stages: no stage {unknown[0]!r}; there are {known}")
-        try:
-            split_address(self.addr)
-        except ValueError as error:
-            raise FlagError(f"--addr: {error}") from error
+        for name, address in (("addr", self.addr), ("pprof-addr", self.pprof_addr)):
+            try:
+                split_address(address)
+            except ValueError as error:
+                raise FlagError(f"--{name}: {error}") from error
         self.node_name = self.node_name or environment_node_name
         if not self.node_name and not self.standalone:
             raise FlagError("the name of this Node is not known: set NODE_NAME or --node-name, or use --standalone")

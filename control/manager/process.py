@@ -17,7 +17,6 @@ from dataclasses import replace
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
-from control.manager import pprof
 from control.manager.caches import Caches
 from control.manager.config import ConfigCache
 from control.manager.context import COMPONENT, Context
@@ -37,9 +36,10 @@ from koordlet.app.flags import FlagError
 from koordlet.app.gates import FeatureGates
 from koordlet.app.health import Health
 from koordlet.app.heap import SETTLE_SECONDS, settle_heap
-from koordlet.app.http import ListenError, Server
+from koordlet.app.http import Server
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
+from koordlet.app.pprof import Profiles
 from koordlet.app.runner import Runner
 from koordlet.app.version import user_agent
 from koordlet.kube import Client, Config, EventRecorder
@@ -154,8 +154,9 @@ class Manager:
         for server in dict.fromkeys(self.pages.values()):
             self.runner.add(server)
         if options.enable_pprof:
-            self.pages["pprof"] = Server(options.pprof_addr, routes=pprof.routes())
-            self.runner.add(_Optional(self.pages["pprof"]))
+            profiles = Profiles(options.pprof_addr)
+            self.pages["pprof"] = profiles.server
+            self.runner.add(profiles)
 
     def _serve_webhooks(self, server: WebhookServer) -> None:
         context = self.context
@@ -204,22 +205,6 @@ class _Once:
 
     async def stop(self) -> None:
         return None
-
-
-class _Optional:
-    """A page that the process does without when its address is taken."""
-
-    def __init__(self, server: Server) -> None:
-        self.name, self._server = server.name, server
-
-    async def start(self) -> None:
-        try:
-            await self._server.start()
-        except ListenError as error:
-            log.warning("No profiles", err=error)
-
-    async def stop(self) -> None:
-        await self._server.stop()
 
 
 def _limited(config: Config, options: Options) -> Config:

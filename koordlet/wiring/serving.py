@@ -58,7 +58,7 @@ def audit(context: Context) -> None:
 
 
 def serve(context: Context, views: Views) -> None:
-    """The HTTP server; pages are those of `context.routes` and `/top`."""
+    """The HTTP server; pages are those of `context.routes` and `/top`. Profiles have their own."""
 
     async def top(_: web.Request) -> web.Response:
         picture = views.top(context.node_name, SYSTEM_CLOCK.now())
@@ -77,6 +77,10 @@ def serve(context: Context, views: Views) -> None:
             routes=[web.get("/top", top), *context.routes],
         )
     )
+    if context.options.enable_pprof:
+        from koordlet.app.pprof import Profiles
+
+        context.runner.add(Profiles(context.options.pprof_addr))
 
 
 def snapshots(context: Context) -> None:

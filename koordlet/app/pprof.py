@@ -1,4 +1,5 @@
-"""Profiles of the running process under /debug/pprof/ (spec 04 §1.5): what its tasks wait for, where its time goes.
+"""Profiles of the running process under /debug/pprof/ (spec 02 §1.3, 04 §1.5): what its tasks wait for, where its
+time goes. Imported only by a process that serves them.
 
 `goroutine`: every task with its stack. `heap`: objects by type. `profile?seconds=10`: a deterministic profile of the
 loop, as text; it slows the process while it runs, and only one runs at a time.
@@ -15,9 +16,31 @@ from collections import Counter
 
 from aiohttp import web
 
+from koordlet.app.http import ListenError, Server
+from koordlet.app.logging import get_logger
+
+log = get_logger(__name__)
+
 _MAX_SECONDS = 60.0
 _ROWS = 60
 _INDEX = "goroutine\nheap\nprofile?seconds=10\n"
+
+
+class Profiles:
+    """Serves them; a service for `Runner` that the process does without when its address is taken."""
+
+    def __init__(self, address: str) -> None:
+        self.name = "pprof"
+        self.server = Server(address, routes=routes())
+
+    async def start(self) -> None:
+        try:
+            await self.server.start()
+        except ListenError as error:
+            log.warning("No profiles", err=error)
+
+    async def stop(self) -> None:
+        await self.server.stop()
 
 
 def routes() -> list[web.RouteDef]:

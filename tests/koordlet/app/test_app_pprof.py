@@ -1,0 +1,45 @@
+"""Profiles: what they show, and that a process goes on without them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+from koordlet.app.pprof import Profiles
+
+
+@pytest.fixture
+async def profiles() -> AsyncIterator[Profiles]:
+    made = Profiles("127.0.0.1:0")
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def page(profiles: Profiles, name: str) -> tuple[int, str]:
+    url = f"http://127.0.0.1:{profiles.server.port}/debug/pprof/{name}"
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        return response.status, await response.text()
+
+
+async def test_pages(profiles: Profiles) -> None:
+    waiting = asyncio.create_task(asyncio.sleep(600), name="a-task-that-waits")
+    try:
+        assert "profile" in (await page(profiles, ""))[1]
+        assert "a-task-that-waits" in (await page(profiles, "goroutine"))[1]
+        assert "builtins.dict" in (await page(profiles, "heap"))[1]
+        assert "function calls" in (await page(profiles, "profile?seconds=0.05"))[1]
+        assert (await page(profiles, "profile?seconds=x"))[0] == 400
+    finally:
+        waiting.cancel()
+
+
+async def test_a_taken_address_is_done_without(profiles: Profiles, caplog: pytest.LogCaptureFixture) -> None:
+    second = Profiles(f"127.0.0.1:{profiles.server.port}")
+    await second.start()
+    assert "No profiles" in caplog.text
+    await second.stop()
+    assert (await page(profiles, ""))[0] == 200
