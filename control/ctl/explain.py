@@ -40,6 +40,7 @@ PARTS = {
     "quota": "its CPU quota ran out",
     "threads": "its own threads were in each other's way",
     "limit": "it was at its own memory limit",
+    "shared": "it pressed on memory that it shares with others",
     "throttle": "its own I/O limit held it back",
     "own": "its own requests",
 }

@@ -16,6 +16,7 @@ ACTIONS = {
     "raise-cpu-limit": "Its own quota stops it: raise limits.cpu, or allow CPU burst.",
     "raise-cpu-request": "Its own threads wait for each other: more CPU, or fewer threads.",
     "raise-memory-limit": "It is at its own memory limit: raise limits.memory, or use less.",
+    "use-less-memory": "It fills memory that it shares with others: use less, or give it a limit of its own.",
     "raise-io-limit": "Its own I/O throttle or its own requests delay it: raise the limit, or ask for less.",
     "look-at-own-traffic": "Its own connections are held up: look at its peers and buffers.",
     "move-victim": "Nobody stands out: move the pod to another node, or give the node less to do.",
@@ -54,6 +55,8 @@ def action(
     if cause is Cause.SELF:
         if resource is Resource.CPU and parts.get("threads", 0.0) > parts.get("quota", 0.0):
             return "raise-cpu-request"
+        if resource is Resource.MEMORY and parts.get("shared", 0.0) > parts.get("limit", 0.0):
+            return "use-less-memory"
         return _OWN[resource]
     if not culprits:
         return "move-victim"

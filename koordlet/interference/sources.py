@@ -8,6 +8,7 @@ window is empty says that nobody was held up, which is evidence too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -62,11 +63,25 @@ def _evidence(
     )
 
 
-def split_memory(subject: Subject, stall: SubjectMemStall) -> tuple[float, float]:
-    """(by others, by itself), seconds a second.
+class MemorySplit(NamedTuple):
+    """One container's memory stalls by whose doing they were, seconds a second."""
 
-    At its own limit it is its own doing, and so is its share of the pressure on the node. Waiting for pages that were
-    evicted follows the reclaim that evicted them: it is shared out as that was. Compaction is nobody's in particular.
+    others: float
+    limit: float
+    """Its own: at its own limit."""
+    shared: float
+    """Its own: it pressed on what it has in common with others, the node's memory or a limit above its own."""
+
+    @property
+    def own(self) -> float:
+        return self.limit + self.shared
+
+
+def split_memory(subject: Subject, stall: SubjectMemStall) -> MemorySplit:
+    """At its own limit it is its own doing, and so is its share of the pressure on the node.
+
+    Waiting for pages that were evicted follows the reclaim that evicted them: it is shared out as that was. Compaction
+    is nobody's in particular.
     """
     seconds = dict(stall.seconds)
     own = seconds.pop("own_limit", 0.0)
@@ -79,11 +94,13 @@ def split_memory(subject: Subject, stall: SubjectMemStall) -> tuple[float, float
     else:
         mine_of_shared = 0.0
     reclaim = own + shared
-    ratio = (own + mine_of_shared) / reclaim if reclaim > 0 else 0.0
     after = sum(seconds.pop(kind, 0.0) for kind in AFTERWARDS)
-    by_itself = own + mine_of_shared + throttled + after * ratio
-    by_others = shared - mine_of_shared + after * (1.0 - ratio) + sum(seconds.values())
-    return by_others, by_itself
+    at_limit, pressed = (own / reclaim, mine_of_shared / reclaim) if reclaim > 0 else (0.0, 0.0)
+    return MemorySplit(
+        others=shared - mine_of_shared + after * (1.0 - at_limit - pressed) + sum(seconds.values()),
+        limit=own + throttled + after * at_limit,
+        shared=mine_of_shared + after * pressed,
+    )
 
 
 def memory(window: Callable[[], Mapping[str, SubjectMemStall] | None], source: Callable[[], str]) -> Source:
@@ -94,19 +111,19 @@ def memory(window: Callable[[], Mapping[str, SubjectMemStall] | None], source: C
         if found is None:
             return None
         name = source()
-        others, own, p99 = np.zeros(len(frame.keys)), np.zeros(len(frame.keys)), np.full(len(frame.keys), np.nan)
+        (others, limit, shared), p99 = np.zeros((3, len(frame.keys))), np.full(len(frame.keys), np.nan)
         for row, subject in enumerate(frame.subjects):
             stall = found.get(subject.key)
             if stall is None:
                 continue
-            others[row], own[row] = split_memory(subject, stall)
+            others[row], limit[row], shared[row] = split_memory(subject, stall)
             if stall.p99 is not None:
                 p99[row] = stall.p99
         if name != "bpf":  # one sum: a container that fills its limit is held up by that
             full = frame.memory_full >= FULL
-            others, own = np.where(full, 0.0, others), np.where(full, others + own, own)
+            others, limit = np.where(full, 0.0, others), np.where(full, others + limit, limit)
         return _evidence(
-            frame, name, others, own, {"limit": own}, p99, "memory",
+            frame, name, others, limit + shared, {"limit": limit, "shared": shared}, p99, "memory",
             lambda key: found[key].culprits if key in found else (),
         )  # fmt: skip
 

@@ -43,31 +43,44 @@ def stall(make, blames=(), **seconds):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "blames", "others", "own"),
+    ("seconds", "blames", "others", "limit", "shared"),
     [
-        pytest.param({"own_limit": 0.4}, [("web", 0.4)], 0.0, 0.4, id="own-limit"),
-        pytest.param({"ancestor": 0.4}, [("batch", 0.3), ("web", 0.1)], 0.3, 0.1, id="a-limit-shared"),
-        pytest.param({"direct": 0.4}, [("batch", 0.4)], 0.4, 0.0, id="the-node-is-short"),
-        pytest.param({"throttle": 0.2}, [], 0.0, 0.2, id="memory-high"),
-        pytest.param({"own_limit": 0.2, "refault": 0.6}, [("web", 0.2)], 0.0, 0.8, id="refaults-after-own-limit"),
+        pytest.param({"own_limit": 0.4}, [("web", 0.4)], 0.0, 0.4, 0.0, id="own-limit"),
+        pytest.param({"ancestor": 0.4}, [("batch", 0.3), ("web", 0.1)], 0.3, 0.0, 0.1, id="a-limit-shared"),
+        pytest.param({"direct": 0.4}, [("batch", 0.4)], 0.4, 0.0, 0.0, id="the-node-is-short"),
+        pytest.param({"direct": 0.4}, [("web", 0.4)], 0.0, 0.0, 0.4, id="it-made-the-node-short"),
+        pytest.param({"throttle": 0.2}, [], 0.0, 0.2, 0.0, id="memory-high"),
+        pytest.param({"own_limit": 0.2, "refault": 0.6}, [("web", 0.2)], 0.0, 0.8, 0.0, id="refaults-after-own-limit"),
         pytest.param(
-            {"ancestor": 0.2, "swapin": 0.6}, [("batch", 0.1), ("web", 0.1)], 0.4, 0.4, id="swap-after-a-shared-limit"
+            {"ancestor": 0.2, "swapin": 0.6},
+            [("batch", 0.1), ("web", 0.1)],
+            0.4,
+            0.0,
+            0.4,
+            id="swap-after-a-shared-limit",
         ),
-        pytest.param({"compaction": 0.1}, [], 0.1, 0.0, id="compaction"),
+        pytest.param(
+            {"own_limit": 0.1, "direct": 0.3, "refault": 0.4},
+            [("batch", 0.2), ("web", 0.2)],
+            0.4,
+            0.2,
+            0.2,
+            id="all-three",
+        ),
+        pytest.param({"compaction": 0.1}, [], 0.1, 0.0, 0.0, id="compaction"),
     ],
 )
-def test_memory_is_split(make, seconds, blames, others, own):
+def test_memory_is_split(make, seconds, blames, others, limit, shared):
     found = sources.split_memory(make.container("web"), stall(make, blames, **seconds))
-    assert found == pytest.approx((others, own))
+    assert found == pytest.approx((others, limit, shared))
 
 
 @given(st.dictionaries(st.sampled_from(KINDS), st.floats(0.0, 10.0)), st.floats(0.0, 5.0), st.floats(0.0, 5.0))
 def test_splitting_memory_loses_and_invents_nothing(make, seconds, mine, theirs):
     given_ = stall(make, [("web", mine), ("batch", theirs)], **seconds)
-    others, own = sources.split_memory(make.container("web"), given_)
-    assert others + own == pytest.approx(given_.total)
-    assert others >= -1e-9
-    assert own >= -1e-9
+    found = sources.split_memory(make.container("web"), given_)
+    assert found.others + found.own == pytest.approx(given_.total)
+    assert min(found) >= -1e-9
 
 
 def test_memory_by_the_probe_names_who_pressed(make):

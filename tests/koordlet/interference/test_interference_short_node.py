@@ -1,0 +1,87 @@
+"""A node short of memory, from what the probe counted to what people read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from koordlet.api.sloconfig.interference import DEFAULT
+from koordlet.interference import sources
+from koordlet.interference.detector import Detector
+from koordlet.interference.model import Cause, Evidence, Resource
+from koordlet.interference.say import sentence
+from koordlet.metricsadvisor.memstall import by_subject
+from koordlet.probes.layout import SPECIAL_KEYS
+from koordlet.probes.memstall import KINDS, NODE, MemStallSnapshot, sums_only
+from koordlet.statesinformer.cgroupindex import Owner, owner_of
+
+WEB, BATCH, SSH, WEBS_LIMIT = 10, 20, 30, 110
+
+
+def reading(kinds: dict[str, int], reclaims: dict[tuple[int, int], tuple[int, int]], wakeups: dict[int, int]):
+    """web's *kinds* -> ms; *reclaims*: (task, limit) -> (ms, count); *wakeups* of kswapd by key."""
+    base: MemStallSnapshot = sums_only(dict.fromkeys({WEB, *wakeups}, 0))
+    sums, row = base.sum_ns.copy(), base.row(WEB)
+    for kind, ms in kinds.items():
+        sums[row, KINDS.index(kind)] = ms * 1_000_000
+    columns = [(task, limit, ms * 1_000_000, count) for (task, limit), (ms, count) in sorted(reclaims.items())]
+    task, limit, ns, count = np.array(columns, dtype=np.int64).reshape(-1, 4).T
+    return replace(
+        base, source="bpf", sum_ns=sums, wakeups=np.array([wakeups.get(int(key), 0) for key in base.keys]),
+        task=task, limit=limit, limit_ns=ns, limit_count=count,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kinds", "reclaims", "wakeups", "cause", "words", "action"),
+    [
+        pytest.param(
+            {"direct": 900}, {(WEB, NODE): (900, 10), (BATCH, NODE): (2000, 80)}, {BATCH: 10},
+            Cause.NEIGHBOUR, "for memory: default/batch/batch 90 %", "suppress-best-effort", id="batch-presses",
+        ),
+        pytest.param(
+            {"direct": 600, "refault": 400}, {(WEB, NODE): (600, 10), (SSH, NODE): (10, 20)}, {SSH: 50, WEB: 20},
+            Cause.NEIGHBOUR, "for memory: ssh.service 70 %", "move-system-service", id="a-host-service-presses",
+        ),
+        pytest.param(
+            {"direct": 900}, {(WEB, NODE): (900, 1)}, {SPECIAL_KEYS["kworker"]: 9},
+            Cause.NEIGHBOUR, "for memory: kernel:kworker 90 %", "look-at-kernel-work", id="the-kernel-presses",
+        ),
+        pytest.param(
+            {"direct": 900}, {(WEB, NODE): (900, 90)}, {BATCH: 5, WEB: 5},
+            Cause.SELF, "by its own doing: it pressed on memory that it shares with others", "use-less-memory",
+            id="it-presses-itself",
+        ),
+        pytest.param(
+            {"own_limit": 800, "direct": 100}, {(WEB, WEBS_LIMIT): (800, 90), (WEB, NODE): (100, 9)}, {WEB: 3},
+            Cause.SELF,
+            "by its own doing: it was at its own memory limit, it pressed on memory that it shares with others",
+            "raise-memory-limit", id="its-limit-more-than-the-node",
+        ),
+        pytest.param(
+            {"compaction": 900}, {(BATCH, NODE): (2000, 80)}, {},
+            Cause.NEIGHBOUR, "for memory: nobody stands out", "move-victim", id="memory-in-pieces-is-nobodys",
+        ),
+    ],
+)  # fmt: skip
+def test_a_short_node_in_words(make, kinds, reclaims, wakeups, cause, words, action):
+    web, batch = make.container("web"), make.container("batch", qos="BE")
+    owners = {
+        WEB: owner_of(web),
+        BATCH: owner_of(batch),
+        SSH: Owner("system", "ssh.service"),
+        WEBS_LIMIT: owner_of(web),
+    }
+    window = by_subject(reading(kinds, reclaims, wakeups), 1.0, owners.__getitem__, owners.__getitem__)
+    frame = SimpleNamespace(
+        subjects=(web,), keys=(web.key,), ran=np.array([0.1]), memory_full=np.array([0.5]), pressure={}
+    )
+    found = sources.memory(lambda: window, lambda: "bpf")(frame)
+    verdicts = Detector().step(Evidence((web,), 10.0, {Resource.MEMORY: found}), 0.0, DEFAULT).verdicts
+    verdict = max(verdicts, key=lambda one: one.lost)
+    assert verdict.cause is cause
+    assert sentence(verdict).endswith(words)
+    assert verdict.action == action
