@@ -19,6 +19,7 @@ from koordlet.metriccache.ring import Key, Ring
 
 LONG_SECONDS = 30 * 60.0
 SHORT_SECONDS = 5 * 60.0
+BRIEF_SECONDS = 60.0
 MAX_SECONDS = 12 * 3600.0
 MAX_BYTES = 100 << 20
 SLACK = 1.1
@@ -109,7 +110,7 @@ class Window:
 class MetricCache:
     """All series of the node.
 
-    A kind keeps what its readers look back: 30 minutes or 5, and more after `retain`, up to `max_seconds`. Memory is
+    A kind keeps what its readers look back: 30 minutes, 5 or 1, and more after `retain`, up to `max_seconds`. Memory is
     bounded by `max_rows` series a kind and by `max_bytes` in all; what does not fit is refused and counted in `lost`
     (series) or told by `retain` (time).
     """
@@ -193,7 +194,8 @@ class MetricCache:
         found = self._rings.get(name)
         if found is None:
             kind = _kind(name)
-            seconds = max(self.long_seconds if kind.long else self.short_seconds, self._retained.get(name, 0.0))
+            usual = self.long_seconds if kind.long else self.short_seconds
+            seconds = max(min(usual, BRIEF_SECONDS) if kind.brief else usual, self._retained.get(name, 0.0))
             max_rows = self.max_rows if kind.labels else 1
             found = self._rings[name] = Ring(
                 columns=self._columns(seconds), max_rows=max_rows, room=self._room, seconds=seconds * SLACK

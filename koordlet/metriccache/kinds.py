@@ -21,6 +21,8 @@ class Kind:
     unit: str
     long: bool = False
     """Whether aggregated windows (30 minutes by default) are read; the others serve the report window alone."""
+    brief: bool = False
+    """Nobody averages them: the last minute is kept, and more as soon as somebody asks (`MetricCache.retain`)."""
 
 
 NODE: tuple[str, ...] = ()
@@ -83,21 +85,21 @@ def _kinds() -> tuple[Kind, ...]:
         # Ours: QoS-class roll-ups and what the probes tell (spec 02 §11.1).
         Kind("qos_cpu_usage", ("qos",), CORES),
         Kind("qos_memory_usage", ("qos",), BYTES),
-        Kind("container_sched_wait", CONTAINER, SECONDS_PER_SECOND),
-        Kind("container_sched_throttled", CONTAINER, SECONDS_PER_SECOND),
-        Kind("container_sched_latency_p50", CONTAINER, SECONDS),
-        Kind("container_sched_latency_p99", CONTAINER, SECONDS),
-        Kind("container_mem_stall", CONTAINER, SECONDS_PER_SECOND),
-        Kind("container_mem_stall_p99", CONTAINER, SECONDS),
-        Kind("container_block_io_read", CONTAINER, "bytes/second"),
-        Kind("container_block_io_write", CONTAINER, "bytes/second"),
-        Kind("container_block_io_wait", CONTAINER, SECONDS_PER_SECOND),
-        Kind("container_block_io_throttled", CONTAINER, SECONDS_PER_SECOND),
-        Kind("container_block_io_p99", CONTAINER, SECONDS),
-        Kind("container_net_retransmits", CONTAINER, "segments/second"),
-        Kind("container_net_softirq", CONTAINER, SECONDS_PER_SECOND),
-        Kind("container_psi_stall", (*CONTAINER, "psi_resource", "psi_degree"), SECONDS_PER_SECOND),
-        Kind("pod_psi_stall", (*POD, "psi_resource", "psi_degree"), SECONDS_PER_SECOND),
+        Kind("container_sched_wait", CONTAINER, SECONDS_PER_SECOND, brief=True),
+        Kind("container_sched_throttled", CONTAINER, SECONDS_PER_SECOND, brief=True),
+        Kind("container_sched_latency_p50", CONTAINER, SECONDS, brief=True),
+        Kind("container_sched_latency_p99", CONTAINER, SECONDS, brief=True),
+        Kind("container_mem_stall", CONTAINER, SECONDS_PER_SECOND, brief=True),
+        Kind("container_mem_stall_p99", CONTAINER, SECONDS, brief=True),
+        Kind("container_block_io_read", CONTAINER, "bytes/second", brief=True),
+        Kind("container_block_io_write", CONTAINER, "bytes/second", brief=True),
+        Kind("container_block_io_wait", CONTAINER, SECONDS_PER_SECOND, brief=True),
+        Kind("container_block_io_throttled", CONTAINER, SECONDS_PER_SECOND, brief=True),
+        Kind("container_block_io_p99", CONTAINER, SECONDS, brief=True),
+        Kind("container_net_retransmits", CONTAINER, "segments/second", brief=True),
+        Kind("container_net_softirq", CONTAINER, SECONDS_PER_SECOND, brief=True),
+        Kind("container_psi_stall", (*CONTAINER, "psi_resource", "psi_degree"), SECONDS_PER_SECOND, brief=True),
+        Kind("pod_psi_stall", (*POD, "psi_resource", "psi_degree"), SECONDS_PER_SECOND, brief=True),
     )
 
 
