@@ -56,3 +56,22 @@ def test_all_rows_at_once_equal_one_by_one(rows):
             assert got[kind][index] == sorted(points)[max(len(points) * mille // 1000 - 1, 0)]
         assert got[Aggregation.LAST][index] == points[-1]
         assert got[Aggregation.AVG][index] == pytest.approx(math.fsum(points) / len(points), abs=1e-6)
+
+
+POINTS = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=400)
+
+
+@given(POINTS)
+def test_like_numpy(points):
+    """Its mean; its percentile by rank wherever the rank is whole, and else the point just below that one."""
+    values = np.array(points)
+    assert aggregate(values, Aggregation.AVG) == pytest.approx(np.mean(values), abs=1e-6)
+    assert aggregate(values, Aggregation.COUNT) == np.size(values)
+    for kind, mille in PER_MILLE.items():
+        nearest = np.quantile(values, mille / 1000, method="inverted_cdf")
+        got = aggregate(values, kind)
+        if len(points) * mille % 1000 == 0:
+            assert got == nearest
+        else:
+            assert got <= nearest
+            assert ((values > got) & (values < nearest)).sum() == 0
