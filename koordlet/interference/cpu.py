@@ -226,45 +226,36 @@ def shares_of(matrix: Matrix, rows: Rows, waited: Floats) -> Shares:
 
 def names_of(matrix: Matrix, seconds: float, owner: OwnerOf, rows: Rows) -> Naming:
     """The `NAMED` longest blames of one container, on demand, a second; all others are one of kind unknown.
-    `latency.blame` for a row at a time."""
+    `latency.blame` for a row at a time: few are asked for of one matrix."""
     scale = 1e-9 / seconds
+    strangers: dict[int, int] = {}
+    """Number of those culprits met that are no container, by key; a container's is its row."""
+    told: dict[str, int] = {}
+    unknown: list[int] = []
 
     @cache
-    def places() -> tuple[NDArray[np.intp], list[int]]:
-        """Entries in order of victims, and where each container's begin."""
-        victims = rows.of(matrix.victim)
-        if rows.count < 1 << 15:
-            victims = victims.astype(np.int16)  # sorted in a tenth of the time
-        order = np.argsort(victims, kind="stable")
-        return order, np.searchsorted(victims[order], np.arange(rows.count + 1)).tolist()
+    def victims() -> NDArray[np.intp]:
+        return rows.of(matrix.victim)
 
-    @cache
-    def parties() -> tuple[NDArray[np.intp], Ints, NDArray[np.bool_]]:
-        """Who each entry's culprit is, by number (a container's is its row); a key of each; whether it is known."""
-        numbers = rows.of(matrix.culprit)
-        strangers = np.flatnonzero(numbers < 0)
-        keys, entries = np.unique(matrix.culprit[strangers], return_inverse=True)
-        seen: dict[str, int] = {}
-        known, whose = [True] * rows.count, []
-        for key in keys.tolist():
+    def number_of(key: int) -> int:
+        number = strangers.get(key)
+        if number is None:
             who = culprit_owner(key, owner)
-            name = identity(who)
-            if name not in seen:
-                seen[name] = len(known)
-                known.append(who.kind != "unknown")
-            whose.append(seen[name])
-        numbers[strangers] = np.array(whose, dtype=np.intp)[entries]
-        key_of = np.zeros(len(known), dtype=np.int64)
-        key_of[numbers] = matrix.culprit
-        return numbers, key_of, np.array(known, dtype=bool)
+            number = strangers[key] = told.setdefault(identity(who), rows.count + len(told))
+            if who.kind == "unknown":
+                unknown.append(number)
+        return number
 
     def of(row: int) -> Sequence[Blame]:
-        order, begins = places()
-        mine = order[begins[row] : begins[row + 1]]
-        numbers, key_of, known = parties()
-        ns, waits = (
-            np.bincount(numbers[mine], column[mine], len(key_of)) for column in (matrix.wait_ns, matrix.wait_count)
-        )
+        mine = np.flatnonzero(victims() == row)
+        culprit = matrix.culprit[mine]
+        numbers = rows.of(culprit)
+        others = np.flatnonzero(numbers < 0)
+        numbers[others] = [number_of(key) for key in culprit[others].tolist()]
+        many = rows.count + len(told)
+        key_of, known = np.zeros(many, dtype=np.int64), np.ones(many, dtype=bool)
+        key_of[numbers], known[unknown] = culprit, False
+        ns, waits = (np.bincount(numbers, column[mine], many) for column in (matrix.wait_ns, matrix.wait_count))
         whole, seen = ns.sum(), ns[known].sum()
         if seen:  # who ran lately ran while nobody is remembered, too
             ns = np.where(known, ns * (whole / seen), 0.0)
