@@ -59,7 +59,7 @@ def look(
     if picture is not None and now - picture.at > FRESH_INTERVALS * collect_interval:
         picture = None
     used = _used(picture)
-    dirs = {qos.value: qos_dir(states.driver, qos) or kubepods_dir(states.driver) for qos in KubeQOS}
+    dirs = class_dirs(states)
     return NodeView(
         now=now,
         slo=states.slo,
@@ -91,6 +91,43 @@ def look(
         io_now=io_now,
         newborns=newborns,
     )
+
+
+class Outline:
+    """The node without figures and host applications, for newborns: what they get follows from no more. Its pods are
+    made once for each answer of the kubelet's."""
+
+    def __init__(self, states: KubeStates, rules: NodeRules, *, normalized: bool) -> None:
+        self._states, self._rules, self._normalized = states, rules, normalized
+        self._metas: object = None
+        self._pods: tuple[PodView, ...] = ()
+
+    def __call__(self, topology: CpuTopology | None, current: Current, now: float) -> NodeView | None:
+        """See `look`."""
+        states, rules = self._states, self._rules
+        if states.node.object is None:
+            return None
+        if self._metas is not states.workloads.pods:
+            self._metas = states.workloads.pods
+            self._pods = tuple(PodView.of(meta, None, None) for meta in states.workloads.pods.values())
+        return NodeView(
+            now=now,
+            slo=states.slo,
+            node=states.node.object,
+            pods=self._pods,
+            current=current,
+            qos_dirs=class_dirs(states),
+            topology=topology,
+            kubelet_static=rules.cpu is not None and rules.cpu.kubelet_static,
+            cpu_rules=rules.cpu,
+            normalization=rules.normalization,
+            normalized=self._normalized,
+        )
+
+
+def class_dirs(states: KubeStates) -> dict[str, str]:
+    """Kubernetes QoS class -> cgroup directory, as in `NodeView`."""
+    return {qos.value: qos_dir(states.driver, qos) or kubepods_dir(states.driver) for qos in KubeQOS}
 
 
 def averages(cache: MetricCache, clock: Callable[[], float]) -> Averages:

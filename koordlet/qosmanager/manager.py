@@ -14,8 +14,8 @@ from koordlet.metrics import Registries
 from koordlet.qosmanager.cpurules import CPURules
 from koordlet.qosmanager.evictor import Evictor
 from koordlet.qosmanager.strategy import Decision, Notice, Strategy
-from koordlet.qosmanager.view import NodeView
-from koordlet.resourceexecutor import Executor, PassResult
+from koordlet.qosmanager.view import NodeView, PodView
+from koordlet.resourceexecutor import Executor, PassResult, Update
 from koordlet.resourceexecutor.actions import Actor
 
 log = get_logger(__name__)
@@ -53,8 +53,11 @@ class QoSManager:
         registries: Registries,
         tell: Callable[[Notice], None] = lambda notice: None,
         actor: Actor | None = None,
+        *,
+        outline: Callable[[], NodeView | None] = lambda: None,
     ) -> None:
-        self._tell, self._actor = tell, actor
+        """`outline`: the picture without figures, which costs next to nothing (`look.Outline`)."""
+        self._tell, self._actor, self._outline = tell, actor, outline
         self._slots = [_Slot(strategy, interval) for strategy, interval in strategies]
         self._look, self._executor, self._evictor, self._registries = look, executor, evictor, registries
         self._rules: tuple[CPURules | None, float] | None = None
@@ -99,6 +102,35 @@ class QoSManager:
             if slot.strategy.follows_pods:
                 self._decide(slot, view)
         return self._executor.apply()
+
+    def born(self, pods: Sequence[PodView]) -> PassResult | None:
+        """At once what these newborns get, for a call that waits for it; None while there is no picture of the node.
+        What follows from all pods together is decided with all of them, everything else at the next round."""
+        outline = self._outline()
+        if outline is None:
+            return None
+        view, settings, whole = replace(outline, newborns=tuple(pods), births=True), [], []
+        for slot in self._slots:
+            if slot.strategy.follows_pods:
+                updates = self._for_newborns(slot, view)
+                if updates is None:
+                    whole.append(slot)
+                else:
+                    settings += self._executor.add(slot.strategy.name, updates)
+        everything = self._look() if whole else None
+        if everything is None:
+            return self._executor.apply_to(settings)
+        for slot in whole:
+            self._decide(slot, everything)
+        return self._executor.apply()
+
+    def _for_newborns(self, slot: _Slot, view: NodeView) -> tuple[Update, ...] | None:
+        try:
+            return slot.strategy.for_newborns(view)
+        except Exception as error:  # one strategy's fault must not stop the others
+            self._registries.count("resource_update_problems_total", slot.strategy.name, "", "raised")
+            log.exception("strategy failed", strategy=slot.strategy.name, error=repr(error))
+            return ()
 
     def give_back(self) -> PassResult:
         """Everything as the kubelet had set it."""

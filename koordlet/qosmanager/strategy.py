@@ -58,6 +58,11 @@ class Strategy(Protocol):
         """The decision of one round; None when something it needs is missing: what was decided before stands."""
         ...
 
+    def for_newborns(self, view: NodeView) -> tuple[Update, ...] | None:
+        """For one that follows pods: what `decide` would say of this view's newborns, if that can be told without
+        deciding about everybody (`view.births` is set); None when it can't."""
+        return None
+
     def overtaken(self) -> bool:
         """Whether another strategy's decision has made the last one wrong: then it is asked in this round, due or not.
         Strategies are asked in order, so those that follow others come after them."""
@@ -70,3 +75,14 @@ class Strategy(Protocol):
     def acted(self, now: float, outcomes: Mapping[Setting, Outcome]) -> None:
         """What became of the last decision's actions."""
         return
+
+
+class PodByPod(Strategy):
+    """One whose decision has no state and says of each pod what it would say if that were the only one to follow."""
+
+    follows_pods = True
+
+    def for_newborns(self, view: NodeView) -> tuple[Update, ...] | None:
+        """See `Strategy`. With what it says of the node, which stands already."""
+        decision = self.decide(view)
+        return () if decision is None else decision.updates

@@ -179,6 +179,8 @@ class NodeView:
     newborns: tuple[PodView, ...] = ()
     """Pods that a hook told of and the kubelet did not show yet: settings follow them (`runtimehooks.hooks.followed`),
     nobody evicts them or counts their use."""
+    births: bool = False
+    """Whether only newborns are to be decided about now; the others are there for what newborns get beside them."""
 
     @property
     def best_effort_dir(self) -> str:

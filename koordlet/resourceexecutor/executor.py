@@ -107,19 +107,57 @@ class Executor:
             if update.setting in stands and asked.get(update.setting) == update:  # a hundred pods' checks take a while
                 wanted[update.setting] = stands[update.setting]
                 continue
-            try:
-                value = self._files.check(update.setting, update.value)
-            except (InvalidValue, ResourceUnsupported) as error:
-                kind = "unsupported" if isinstance(error, ResourceUnsupported) else "invalid"
-                self._count(owner, update.setting, kind, str(error))
-                continue
-            wanted[update.setting] = replace(update, value=value)
+            wanted |= self._checked(owner, (update,))
         self._silent.discard(owner)
         if self._declared.get(owner) != wanted:
             if _cpu_sets(self._declared.get(owner, {})) != _cpu_sets(wanted):
                 self._following = None
             self._declared[owner] = wanted
             self._merged = None
+
+    def _checked(self, owner: str, updates: Iterable[Update]) -> dict[Setting, Update]:
+        """Those that can be set, in canonical form; the others are said and counted."""
+        found = {}
+        for update in updates:
+            try:
+                value = self._files.check(update.setting, update.value)
+            except (InvalidValue, ResourceUnsupported) as error:
+                kind = "unsupported" if isinstance(error, ResourceUnsupported) else "invalid"
+                self._count(owner, update.setting, kind, str(error))
+                continue
+            found[update.setting] = replace(update, value=value)
+        return found
+
+    def add(self, owner: str, updates: Iterable[Update]) -> list[Setting]:
+        """More that `owner` wants, until it declares the next time, and the settings that this is about. What stands
+        already costs nothing; the rest is judged as `declare` does, without looking at what everybody else wants."""
+        asked = tuple(updates)
+        declared = self._declared.setdefault(owner, {})
+        news = {update.setting: update for update in asked if declared.get(update.setting) != update}
+        if news:
+            self._given[owner] = (*self._given.get(owner, ()), *news.values())
+            added = self._checked(owner, news.values())
+            for setting in news:
+                declared.pop(setting, None)
+            declared.update(added)
+            self._merge_again(news)
+        return [update.setting for update in asked]
+
+    def _merge_again(self, settings: Collection[Setting]) -> None:
+        """Wishes for these only, if the others stand whatever these are."""
+        if self._merged is None or any(setting.resource in CPU_SETS for setting in settings):
+            self._merged = self._following = None
+            return
+        claims = {
+            owner: {setting: updates[setting] for setting in settings if setting in updates}
+            for owner, updates in self._declared.items()
+        }
+        found = merge(claims, self._rules)
+        for setting in settings:
+            if setting in found:
+                self._merged[setting] = found[setting]
+            else:
+                self._merged.pop(setting, None)
 
     def withdraw(self, owner: str) -> None:
         """The owner was switched off."""
@@ -196,6 +234,23 @@ class Executor:
         self._save()
         for setting in [setting for setting in self._problems if setting not in wishes]:
             del self._problems[setting]
+        self._problems.update(result.problems)
+        return result
+
+    def apply_to(self, settings: Iterable[Setting]) -> PassResult:
+        """A pass over these only: nothing else is looked at, nothing is given back."""
+        result, now = PassResult(), self._clock()
+        wishes = self.wishes
+        changes = [
+            change
+            for setting in dict.fromkeys(settings)
+            if (wish := wishes.get(setting)) is not None
+            and not self._weight_of_idle(setting)
+            and (change := self._look(setting, wish, now, result))
+        ]
+        self._carry_out(changes, now, result)
+        self._go_on(now, result)
+        self._save()
         self._problems.update(result.problems)
         return result
 

@@ -16,7 +16,7 @@ from koordlet.api.quantity import Quantity
 from koordlet.api.sloconfig.threshold import CFS_QUOTA_POLICY
 from koordlet.audit import About
 from koordlet.audit import pod as about_pod
-from koordlet.qosmanager.strategy import Decision, Strategy
+from koordlet.qosmanager.strategy import Decision, PodByPod
 from koordlet.qosmanager.view import NodeView, PodView
 from koordlet.resourceexecutor import Setting, Update
 from koordlet.runtimehooks.hooks import NOTHING, Answer, HookContext, Stage, answer_of, followed
@@ -58,13 +58,12 @@ def _sum(limits: list[int | None]) -> int:
     return sum(known) if known and len(known) == len(limits) else UNLIMITED
 
 
-class BatchResource(Strategy):
+class BatchResource(PodByPod):
     """Strategy and hook. While CPU suppress bounds best effort by a quota of its directory, pods have none of their
     own."""
 
     name = "batchresource"
     gate = "BatchResource"
-    follows_pods = True
     hook = "BatchResource"
     stages = (Stage.PRE_RUN_POD_SANDBOX, Stage.PRE_CREATE_CONTAINER, Stage.PRE_UPDATE_CONTAINER_RESOURCES)
 

@@ -16,7 +16,7 @@ from koordlet.api.qos import SYSTEM
 from koordlet.api.sloconfig.resourceqos import CPU_POLICY_CORE_SCHED, ResourceQOSStrategy
 from koordlet.audit import pod as about_pod
 from koordlet.metrics import Registries
-from koordlet.qosmanager.strategy import Decision, Strategy
+from koordlet.qosmanager.strategy import Decision, PodByPod
 from koordlet.qosmanager.view import NodeView, PodView
 from koordlet.resourceexecutor import Setting, Update
 from koordlet.resourceexecutor.cookies import COOKIE, Cookies, group_value
@@ -77,12 +77,11 @@ def group_of(pod: PodView, rules: Rules) -> str | None:
     return group + EXPELLER if rule.expeller else group
 
 
-class CoreSched(Strategy):
+class CoreSched(PodByPod):
     """The strategy. `available` is the host's feature `core_sched`."""
 
     name = "coresched"
     gate = "CoreSched"
-    follows_pods = True
 
     def __init__(self, available: Feature) -> None:
         self._available = available

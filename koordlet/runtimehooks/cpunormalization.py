@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from koordlet.audit import pod as about_pod
-from koordlet.qosmanager.strategy import Decision, Strategy
+from koordlet.qosmanager.strategy import Decision, PodByPod
 from koordlet.qosmanager.view import NodeView, PodView, container_quota, normalized_quota, pod_quota
 from koordlet.resourceexecutor import Setting, Update
 from koordlet.runtimehooks.hooks import NOTHING, Answer, HookContext, HookError, Stage, followed
@@ -19,12 +19,11 @@ QUOTA = "cpu.cfs_quota_us"
 REASON = "CPUNormalization"
 
 
-class CPUNormalization(Strategy):
+class CPUNormalization(PodByPod):
     """Strategy and hook. Where a quota stays what it is nothing is wanted, so that ratio 1 gives everything back."""
 
     name = "cpunormalization"
     gate = "CPUNormalization"
-    follows_pods = True
     hook = "CPUNormalization"
     stages = (Stage.PRE_RUN_POD_SANDBOX, Stage.PRE_CREATE_CONTAINER, Stage.PRE_UPDATE_CONTAINER_RESOURCES)
 

@@ -16,7 +16,7 @@ from koordlet.audit import About
 from koordlet.audit import pod as about_pod
 from koordlet.qosmanager.cpurules import CPURules, joined
 from koordlet.qosmanager.cpusuppress import unsuppressed
-from koordlet.qosmanager.strategy import Decision, Strategy
+from koordlet.qosmanager.strategy import Decision, PodByPod
 from koordlet.qosmanager.view import BEST_EFFORT, NO_CPUS, HostAppView, NodeView, PodView, container_quota, pod_quota
 from koordlet.resourceexecutor import Setting, Update
 from koordlet.runtimehooks.hooks import NOTHING, Answer, HookContext, HookError, Stage, followed
@@ -56,12 +56,11 @@ def without_quota(pod: PodView) -> bool:
     return bool(pod.cpuset) and pod.raw_qos in (LSE, LSR, NONE)
 
 
-class CPUSetAllocator(Strategy):
+class CPUSetAllocator(PodByPod):
     """Strategy and hook. `be_cpu_manager` is gate BECPUManager; `unset_quota` False leaves quotas to the kubelet."""
 
     name = "cpusetallocator"
     gate = "CPUSetAllocator"
-    follows_pods = True
     hook = "CPUSetAllocator"
     stages = (Stage.PRE_RUN_POD_SANDBOX, Stage.PRE_CREATE_CONTAINER, Stage.PRE_UPDATE_CONTAINER_RESOURCES)
 

@@ -17,7 +17,7 @@ from koordlet.api.wire import WireError
 from koordlet.app.logging import get_logger
 from koordlet.audit import About
 from koordlet.audit import pod as about_pod
-from koordlet.qosmanager.strategy import Decision, Strategy, Supports
+from koordlet.qosmanager.strategy import Decision, PodByPod, Supports
 from koordlet.qosmanager.view import NodeView, PodView
 from koordlet.resourceexecutor import Setting, Update
 from koordlet.runtimehooks.hooks import NOTHING, Answer, HookContext, Stage, answer_of, followed
@@ -63,12 +63,11 @@ def _by_kube(kube_qos: str, values: Mapping[str, int | None]) -> str:
     return "be" if kube_qos == "BestEffort" else "ls"
 
 
-class GroupIdentity(Strategy):
+class GroupIdentity(PodByPod):
     """Strategy and hook. `supports` is asked at each round: files appear with the kubelet's directories."""
 
     name = "groupidentity"
     gate = "GroupIdentity"
-    follows_pods = True
     hook = "GroupIdentity"
     stages = (Stage.PRE_RUN_POD_SANDBOX,)
 

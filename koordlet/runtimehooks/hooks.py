@@ -254,7 +254,7 @@ class Hooks:
 
 def followed(view: NodeView) -> Iterator[PodView]:
     """The pods that reconcilers set up: active ones of the kubelet and newborns, without those in a kata VM."""
-    for pod in (*view.pods, *view.newborns):
+    for pod in view.newborns if view.births else (*view.pods, *view.newborns):
         spec = None if pod.meta.pod is None else pod.meta.pod.spec
         if pod.active and (spec is None or spec.runtime_class_name != KATA):
             yield pod

@@ -122,6 +122,11 @@ class NetQoS(Strategy):
         self._last = tuple(updates)
         return Decision(self._last, note=self._say(interface, pods, by_task))
 
+    def for_newborns(self, view: NodeView) -> tuple[Update, ...] | None:
+        """See `Strategy`: pods share classes, sets of addresses and the numbers of their own classes."""
+        wanted = policy(view.slo.resource_qos_strategy) == NET_POLICY_TC and total(view) > 0
+        return None if wanted else ()
+
     def _say(self, interface: str, pods: Iterable[PodView], by_task: bool) -> str:
         words = [f"on {interface}, addresses by {'filters: ' + self._no_sets if self._no_sets else 'sets'}"]
         if not by_task and any(_host_network(pod) for pod in pods):

@@ -54,6 +54,11 @@ class Newborns:
             log.once("newborns", "too many pods that the kubelet does not show", limit=self._limit, dropped=oldest)
         return before is None or before[1] != pod
 
+    def best(self, pod: PodView) -> PodView:
+        """The pod as the kubelet shows it, else as a hook told of it."""
+        known = self._known().get(pod.meta.uid)
+        return pod if known is None else PodView.of(known, None, None)
+
     def directory(self, uid: str) -> str:
         """The pod's, for a runtime that did not say; empty when nobody knows it."""
         known = self._known().get(uid)

@@ -12,7 +12,7 @@ from koordlet.api.annotations.pod import OOMScores, oom_scores
 from koordlet.api.wire import WireError
 from koordlet.app.logging import get_logger
 from koordlet.audit import pod as about_pod
-from koordlet.qosmanager.strategy import Decision, Strategy
+from koordlet.qosmanager.strategy import Decision, PodByPod
 from koordlet.qosmanager.view import NodeView, PodView
 from koordlet.resourceexecutor import Setting, Update
 from koordlet.resourceexecutor.oomscores import OOM_SCORE_ADJ
@@ -25,12 +25,11 @@ REASON = "OOMScoreAdj"
 FAMILY = "container_oom_score_adj"
 
 
-class OOMScoreAdj(Strategy):
+class OOMScoreAdj(PodByPod):
     """The strategy."""
 
     name = "oomscoreadj"
     gate = "OOMScoreAdj"
-    follows_pods = True
 
     def decide(self, view: NodeView) -> Decision | None:
         """See the module."""

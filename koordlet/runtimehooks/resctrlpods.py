@@ -107,6 +107,10 @@ class ResctrlPods(Strategy):
         updates += [Update(Setting(GROUP, device=group), ABSENT, REASON, ABSENT) for group in gone]
         return Decision(tuple(updates), note=f"{len(asked)} pods with a group")
 
+    def for_newborns(self, view: NodeView) -> tuple[Update, ...] | None:
+        """See `Strategy`: groups are counted, so that one which nobody asks for goes."""
+        return None if any(self._asked(pod) is not None for pod in followed(view)) else ()
+
     def answer(self, stage: Stage, context: HookContext, view: NodeView) -> Answer:
         """The group's name and schemata; a pod that goes needs no word, its group goes with it. A container is not told
         of a group that could not be made: it would not start."""

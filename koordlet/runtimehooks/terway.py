@@ -79,3 +79,7 @@ class TerwayQoS(Strategy):
         text = json.dumps(pods, sort_keys=True)
         updates = [Update(Setting(PODS), text, REASON, ABSENT)]
         return Decision(tuple(updates if self._global is None else [self._global, *updates]), note=note)
+
+    def for_newborns(self, view: NodeView) -> tuple[Update, ...] | None:
+        """See `Strategy`: all pods are in one file."""
+        return None if policy(view.slo.resource_qos_strategy) == NET_POLICY_TERWAY else ()

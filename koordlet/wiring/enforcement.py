@@ -23,7 +23,7 @@ from koordlet.qosmanager.equivalents import equivalents
 from koordlet.qosmanager.evictor import Evictor
 from koordlet.qosmanager.interferenceactions import InterferenceActions
 from koordlet.qosmanager.iolever import IO_SETTINGS
-from koordlet.qosmanager.look import averages, look, memory_reader
+from koordlet.qosmanager.look import Outline, averages, look, memory_reader
 from koordlet.qosmanager.manager import QoSManager
 from koordlet.qosmanager.memoryqos import MemoryQOSReconcile
 from koordlet.qosmanager.memoryreclaim import MemoryReclaim
@@ -133,9 +133,16 @@ def enforcement(
             newborns=newborns.shown(),
         )
 
+    sketch = Outline(states, rules, normalized=gates.enabled("CPUNormalization"))
+
+    def outline() -> NodeView | None:
+        if states.pods is None or not states.pods.answered:
+            return None
+        return sketch(advisor.topology, executor.current, boot_clock())
+
     teller = Teller(cluster.events, context.auditor, context.registries)
     actor = Actor(files, context.auditor, context.registries)
-    manager = QoSManager(strategies, picture, executor, evictor, context.registries, teller, actor)
+    manager = QoSManager(strategies, picture, executor, evictor, context.registries, teller, actor, outline=outline)
     attach_enforcement(context.registries, executor)
 
     async def page(_: web.Request) -> web.Response:
@@ -155,7 +162,7 @@ def enforcement(
     context.routes.append(web.get("/enforcement", page))
     context.runner.add_stop("settings", give_back)
     plugins = [strategy for strategy, _ in every]
-    registration = runtime_hooks(context, states, plugins, manager, newborns, picture, executor.current)
+    registration = runtime_hooks(context, states, plugins, manager, newborns, outline, executor.current)
     if strategies:
         context.runner.add(context.periodic("qos", ROUND_SECONDS, manager.round))
     context.runner.add(registration)

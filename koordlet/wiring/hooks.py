@@ -14,6 +14,7 @@ from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
 from koordlet.metricsadvisor.advisor import boot_clock
 from koordlet.options import Options
+from koordlet.qosmanager.look import class_dirs
 from koordlet.qosmanager.manager import QoSManager
 from koordlet.qosmanager.strategy import Strategy
 from koordlet.qosmanager.view import Current, NodeView
@@ -27,7 +28,7 @@ from koordlet.runtimehooks.registration import RegistrationError, register
 from koordlet.runtimehooks.server import HookServer
 from koordlet.statesinformer.callbacks import StateType, Target
 from koordlet.statesinformer.states import KubeStates
-from koordlet.system.naming import KubeQOS, kubepods_dir, qos_dir
+from koordlet.system.naming import kubepods_dir
 from koordlet.system.rdma import verbs_device
 from koordlet.wiring.context import Context
 
@@ -49,10 +50,10 @@ def runtime_hooks(
     strategies: Iterable[Strategy],
     manager: QoSManager,
     newborns: Newborns,
-    picture: Callable[[], NodeView | None],
+    outline: Callable[[], NodeView | None],
     current: Current,
 ) -> Periodic:
-    """Serve hooks by every protocol that is on; `picture` is None while the kubelet did not answer. The task that is
+    """Serve hooks by every protocol that is on; `outline` is None while the kubelet did not answer. The task that is
     returned registers with a runtime proxy."""
     options = context.options
     hooks = Hooks(
@@ -62,11 +63,11 @@ def runtime_hooks(
     )
 
     def view() -> NodeView:
-        dirs = {qos.value: qos_dir(states.driver, qos) or kubepods_dir(states.driver) for qos in KubeQOS}
-        return picture() or NodeView(boot_clock(), states.slo, states.node.object, (), current, qos_dirs=dirs)
+        dirs = class_dirs(states)
+        return outline() or NodeView(boot_clock(), states.slo, states.node.object, (), current, qos_dirs=dirs)
 
     patience = options.runtime_hooks_settle_timeout
-    calls = HookCalls(hooks, newborns, view, manager.follow, context.registries, patience=patience)
+    calls = HookCalls(hooks, newborns, view, manager.follow, context.registries, born=manager.born, patience=patience)
     _follow_pods(states, calls)
     context.runner.add_stop("hook rounds", calls.close)
     return _registration(context, calls, _serve(context, calls))

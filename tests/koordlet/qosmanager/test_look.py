@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from koordlet.qosmanager.cpurules import CPURules, NodeRules
-from koordlet.qosmanager.look import look
+from koordlet.qosmanager.look import Outline, look
 from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
 from koordlet.statesinformer.nodeslo import effective
 from koordlet.system.naming import CgroupDriver
@@ -55,3 +56,30 @@ def test_use_of_pods_and_containers() -> None:
     assert (pod.cpu, pod.memory, pod.charged) == (500, 100, 150)
     (container,) = pod.containers
     assert (container.cpu, container.throttled, container.charged) == (400, 0.25, 140)
+
+
+def test_an_outline_is_the_picture_without_figures() -> None:
+    """What newborns get must not depend on which of both was taken."""
+    rules = NodeRules()
+    rules.cpu, rules.normalization = CPURules(kubelet_static=True), 1.5
+    metas = {pod.meta.uid: pod.meta for pod in (make_pod("a", qos="LSE", cpuset="1-2"), make_pod("b", qos="BE"))}
+    node = SimpleNamespace(object=make_node())
+    workloads = Workloads(1, metas, ())
+    states = SimpleNamespace(node=node, slo=effective(None), workloads=workloads, driver=CgroupDriver.CGROUPFS)
+    average, current = (lambda kind, labels, seconds: None), (lambda setting: None)
+    view = look(
+        states, None, None, current, average=average, now=3.0, collect_interval=1.0, rules=rules, normalized=True,
+    )  # type: ignore[arg-type]  # fmt: skip
+    sketch = Outline(states, rules, normalized=True)  # type: ignore[arg-type]
+    found = sketch(None, current, 3.0)
+    assert view is not None
+    assert found is not None
+    plain = {"average": average, "memory_now": None, "io_now": None}
+    assert replace(found, **plain) == replace(view, **plain)  # type: ignore[arg-type]
+    assert (again := sketch(None, current, 4.0)) is not None
+    assert again.pods is found.pods, "made once for each answer of the kubelet's"
+    states.workloads = Workloads(1, {}, ())
+    assert (later := sketch(None, current, 5.0)) is not None
+    assert later.pods == ()
+    node.object = None
+    assert sketch(None, current, 6.0) is None

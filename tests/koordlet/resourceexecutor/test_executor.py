@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import tempfile
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordlet.metrics import Registries
@@ -291,6 +295,60 @@ def test_another_boots_ledger_is_void(tmp_path) -> None:
     path = tmp_path / "ledger.json"
     Ledger(path, "old", {Setting(SHARES, POD): 1024}).save()
     assert Ledger.load(path, "new")[0].originals == {}
+
+
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("touch"), st.sets(st.integers(0, 30), min_size=1, max_size=3), st.integers(-1, 5)),
+        st.tuples(st.just("let go"), st.sets(st.integers(0, 30), min_size=1, max_size=3), st.just(0)),
+        st.tuples(st.just("start again"), st.just(frozenset[int]()), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+@given(OPERATIONS, st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_a_ledger_is_found_as_it_was_saved_whatever_happened(operations: list[Any], lines: int) -> None:
+    """Whole or appended to; what an unfinished save wrote is not there."""
+    with tempfile.TemporaryDirectory() as name, patch("koordlet.resourceexecutor.ledger.MAX_LINES", lines):
+        path = Path(name) / "ledger.json"
+        ledger = Ledger(path, "boot")
+        for kind, numbers, value in operations:
+            before, size = dict(ledger.originals), path.stat().st_size if path.exists() else 0
+            for number in numbers:
+                setting = Setting(SHARES, f"pod{number}")
+                if kind == "touch":
+                    ledger.originals[setting] = value
+                else:
+                    ledger.originals.pop(setting, None)
+            ledger.save()
+            assert not path.exists() or Ledger.load(path, "boot") == (ledger, "")
+            content = path.read_bytes() if path.exists() else b""
+            if 0 < size < len(content) and b"\n" in content[size:]:  # cut off in the middle of an append
+                path.write_bytes(content[:-2])
+                assert Ledger.load(path, "boot")[0].originals == before
+                path.write_bytes(content)
+            if kind == "start again":
+                ledger = Ledger.load(path, "boot")[0]
+
+
+def test_a_ledger_whose_file_was_taken_away_is_whole_again_after_a_pass(make, kernel, tmp_path) -> None:
+    ledger = ledger_at(tmp_path / "ledger.json")
+    ledger.originals[Setting(SHARES, "a")] = 1
+    ledger.save()
+    (tmp_path / "ledger.json").unlink()
+    ledger.originals[Setting(SHARES, "b")] = 2
+    with pytest.raises(LedgerError):
+        ledger.save()
+    ledger.save()
+    assert Ledger.load(tmp_path / "ledger.json", "boot")[0].originals == ledger.originals
+
+
+@pytest.mark.parametrize("content", [b"", bytes(512)], ids=["empty", "zeros"])
+def test_a_file_that_lost_its_content_with_the_power_is_a_void_ledger(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "ledger.json").write_bytes(content)
+    assert Ledger.load(tmp_path / "ledger.json", "boot") == (Ledger(tmp_path / "ledger.json", "boot"), "")
 
 
 def test_an_unreadable_ledger_is_set_aside_and_said(tmp_path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,37 +12,43 @@ from typing import Any
 import pytest
 
 from koordlet.metrics import Registries
-from koordlet.runtimehooks.calls import HookCalls
+from koordlet.qosmanager.view import PodView
+from koordlet.runtimehooks.calls import BORN, EVERYBODY, HookCalls
 from koordlet.runtimehooks.contexts import pod_of
 from koordlet.runtimehooks.hooks import Answer, FailurePolicy, HookContext, HookError, Hooks, Stage
 from koordlet.runtimehooks.newborns import Newborns
 from koordlet.runtimehooks.registration import RegistrationError, register
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
+from tests.koordlet.runtimehooks.hooknode import until
 
 SANDBOX, CREATE, STOP = Stage.PRE_RUN_POD_SANDBOX, Stage.PRE_CREATE_CONTAINER, Stage.POST_STOP_POD_SANDBOX
 
 
 class Node:
-    """Calls over a node made by hand; `rounds` holds the newborns of each round."""
+    """Calls over a node made by hand; `rounds` holds whom each round was for, `full` counts those for everybody."""
 
     def __init__(self, policy: FailurePolicy = FailurePolicy.IGNORE, patience: float = 30.0) -> None:
         self.known: dict[str, Any] = {}
         self.now = 0.0
         self.error: Exception | None = None
         self.rounds: list[list[str]] = []
+        self.full = 0
         self.newborns = Newborns(lambda: self.known, lambda: "kubepods", lambda: self.now, limit=3)
         self.registries = Registries()
         self.registries.node = "n"
         plugins = [_Shares()]
         self.calls = HookCalls(
             Hooks(plugins, self.registries, policy=policy), self.newborns, make_view, self.follow, self.registries,
-            patience=patience,
+            born=self.born, patience=patience,
         )  # fmt: skip
 
     def follow(self) -> None:
+        self.full += 1
+
+    def born(self, pods: Sequence[PodView]) -> None:
         if self.error is not None:
             raise self.error
-        self.rounds.append([pod.meta.uid for pod in self.newborns.shown()])
+        self.rounds.append([pod.meta.uid for pod in pods])
 
     def counts(self) -> dict[tuple[str, str], float]:
         (family,) = [f for f in self.registries.internal.collect() if f.name == "koordlet_runtime_hook_calls"]
@@ -68,25 +75,42 @@ async def test_a_call_returns_after_a_round_with_its_pod() -> None:
 
 async def test_calls_that_come_together_share_a_round() -> None:
     node = Node()
+    node.calls._next[BORN] = node.calls._clock() + 0.05
     await asyncio.gather(*(node.calls.answer(SANDBOX, asked(uid)) for uid in "123"))
     assert node.rounds == [["1", "2", "3"]]
+    assert node.full == 0, "nobody else's settings are decided for them"
 
 
-@pytest.mark.parametrize(("took", "rest"), [(0.001, 0.003), (1.0, 0.02)], ids=["a small node", "a full node"])
+async def test_the_round_for_everybody_makes_no_call_wait() -> None:
+    node = Node()
+    node.calls.soon()
+    node.calls.soon()
+    await node.calls.answer(SANDBOX, asked())
+    assert (node.rounds, node.full) == ([["1"]], 0)
+    await until(lambda: node.full)
+    assert node.full == 1
+    node.calls._next[EVERYBODY] = node.calls._clock() + 3600
+    node.calls.soon()
+    await node.calls.answer(SANDBOX, asked("2"))
+    assert node.rounds == [["1"], ["2"]]
+    await node.calls.close()
+
+
+@pytest.mark.parametrize(("took", "rest"), [(0.001, 0.001), (1.0, 0.02)], ids=["a small node", "a full node"])
 async def test_a_round_is_followed_by_a_rest(took: float, rest: float) -> None:
     node = Node()
-    now, follow = [100.0], node.follow
+    now, born = [100.0], node.born
 
-    def slow() -> None:
-        follow()
+    def slow(pods: Sequence[PodView]) -> None:
+        born(pods)
         now[0] += took
 
-    node.calls._clock, node.calls._follow = lambda: now[0], slow
+    node.calls._clock, node.calls._born = lambda: now[0], slow
     await node.calls.answer(SANDBOX, asked("1"))
-    assert node.calls._next == pytest.approx(100.0 + took + rest)
+    assert node.calls._next[BORN] == pytest.approx(100.0 + took + rest)
     now[0] += rest
     await node.calls.answer(SANDBOX, asked("2"))
-    assert node.rounds == [["1"], ["1", "2"]]
+    assert node.rounds == [["1"], ["2"]]
 
 
 async def test_a_container_of_a_pod_that_is_known_waits_for_nothing() -> None:
@@ -95,7 +119,7 @@ async def test_a_container_of_a_pod_that_is_known_waits_for_nothing() -> None:
     await node.calls.answer(CREATE, asked())
     assert (node.rounds, len(node.newborns)) == ([], 0)
     await node.calls.answer(SANDBOX, asked())
-    assert node.rounds == [[]], "its sandbox does: who knows when the pods were decided last"
+    assert node.rounds == [["uid-pod"]], "its sandbox does, by the kubelet's word: who knows when it was decided last"
 
 
 async def test_a_container_of_an_unknown_pod_makes_it_known_once() -> None:
@@ -124,6 +148,7 @@ async def test_a_round_that_does_not_come(late: bool) -> None:
     """Ignore answers all the same, Fail tells; both count."""
     for policy in FailurePolicy:
         node = Node(policy, patience=0.0 if late else 30.0)
+        node.calls._next[BORN] = node.calls._clock() + (3600 if late else 0)
         node.error = None if late else RuntimeError("strategies are gone")
         if policy is FailurePolicy.IGNORE:
             assert await node.calls.answer(SANDBOX, asked()) == Answer(cpu_shares=2)
@@ -151,7 +176,7 @@ async def test_a_picture_that_fails(policy: FailurePolicy) -> None:
 
 async def test_the_callers_deadline_counts_where_it_is_shorter() -> None:
     node = Node()
-    node.calls._next = node.calls._clock() + 3600  # the next round is an hour away
+    node.calls._next[BORN] = node.calls._clock() + 3600  # the next round is an hour away
     await node.calls.answer(SANDBOX, asked(), seconds=0.01)
     assert node.counts() == {("PreRunPodSandbox", "late"): 1}
 
@@ -159,6 +184,7 @@ async def test_the_callers_deadline_counts_where_it_is_shorter() -> None:
 async def test_after_the_stop_nothing_is_set_up_any_more() -> None:
     """Else a round that was due would set again what has just been given back."""
     node = Node()
+    node.calls._next[BORN] = node.calls._clock() + 0.05
     node.calls.soon()
     waiting = asyncio.ensure_future(node.calls.answer(SANDBOX, asked()))
     await asyncio.sleep(0)
@@ -166,7 +192,7 @@ async def test_after_the_stop_nothing_is_set_up_any_more() -> None:
     assert await waiting == Answer(cpu_shares=2)
     assert await node.calls.answer(SANDBOX, asked("2")) == Answer(cpu_shares=2)
     await asyncio.sleep(0.1)
-    assert node.rounds == []
+    assert (node.rounds, node.full) == ([], 0)
     assert node.counts() == {("PreRunPodSandbox", "late"): 2}
 
 

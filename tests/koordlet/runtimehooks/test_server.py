@@ -19,7 +19,7 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookResponse,
 )
 from koordlet.metrics import Registries
-from koordlet.runtimehooks.calls import HookCalls
+from koordlet.runtimehooks.calls import BORN, HookCalls
 from koordlet.runtimehooks.hooks import Answer, FailurePolicy, HookContext, HookError, Hooks, Stage
 from koordlet.runtimehooks.newborns import Newborns
 from koordlet.runtimehooks.server import CONTAINER, SANDBOX, HookServer
@@ -112,7 +112,7 @@ async def test_a_call_that_runs_at_the_stop_is_answered(tmp_path: Path) -> None:
     path = tmp_path / "k.sock"
     begun = asyncio.Event()
     server = serve(path, begun.set)
-    server._calls._next = server._calls._clock() + 0.5  # the round comes while the server stops
+    server._calls._next[BORN] = server._calls._clock() + 0.5  # the round comes while the server stops
     await server.start()
     call = asyncio.ensure_future(ask(path, Stage.PRE_RUN_POD_SANDBOX))
     while not len(server._calls.newborns):  # noqa: ASYNC110 - nothing tells of it

@@ -1,0 +1,221 @@
+"""A round for newborns alone gives them what a round for everybody would, and changes nothing for anybody else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koordlet.audit import NullAuditor
+from koordlet.metrics import Registries
+from koordlet.qosmanager.cpurules import CPURules
+from koordlet.qosmanager.manager import QoSManager
+from koordlet.qosmanager.strategy import Decision, Strategy
+from koordlet.qosmanager.view import NodeView, PodView
+from koordlet.resourceexecutor import Executor, Setting, Update
+from koordlet.resourceexecutor.ledger import Ledger
+from koordlet.runtimehooks.batchresource import BatchResource
+from koordlet.runtimehooks.contexts import pod_of
+from koordlet.runtimehooks.coresched import CoreSched
+from koordlet.runtimehooks.cpunormalization import CPUNormalization
+from koordlet.runtimehooks.cpuset import CPUSetAllocator
+from koordlet.runtimehooks.groupidentity import GroupIdentity
+from koordlet.runtimehooks.netqos import NetQoS
+from koordlet.runtimehooks.oomscore import OOMScoreAdj
+from koordlet.runtimehooks.resctrlpods import ResctrlPods
+from koordlet.runtimehooks.terway import TerwayQoS
+from koordlet.system.cpuset import CPUSet
+from koordlet.system.kernel import Feature
+from tests.koordlet.qosmanager.conftest import make_pod, make_view
+from tests.koordlet.resourceexecutor.conftest import ModelKernel
+
+DIRECTORIES = {"Guaranteed": "kubepods", "Burstable": "kubepods/burstable", "BestEffort": "kubepods/besteffort"}
+BATCH = "node.koordinator.sh/extended-resource-spec"
+
+
+class Files(ModelKernel):
+    """Has every setting of whatever directory, as on v2: no group bounds another one's CPUs."""
+
+    def read(self, setting: Setting) -> Any:
+        return self.values.get(setting, 0 if setting.resource != "cpuset.cpus" else "0-7")
+
+    def write(self, setting: Setting, value: Any) -> None:
+        self.values[setting] = value
+
+    def bound_below(self, setting: Setting) -> list[Setting]:
+        return []
+
+    def gone(self, setting: Setting) -> bool:
+        return False
+
+
+@dataclass
+class Node:
+    """A koordlet's strategies over a picture."""
+
+    view: NodeView
+    strategies: list[Strategy]
+    files: Files = field(default_factory=Files)
+    looks: int = 0
+
+    def __post_init__(self) -> None:
+        registries = Registries()
+        self.executor = Executor(self.files, Ledger(None, "boot"), NullAuditor(), registries)  # type: ignore[arg-type]
+        self.manager = QoSManager(
+            [(one, 10.0) for one in self.strategies], self.look, self.executor, None, registries,  # type: ignore[arg-type]
+            outline=lambda: replace(self.view, host_apps=(), newborns=()),
+        )  # fmt: skip
+
+    def look(self) -> NodeView:
+        self.looks += 1
+        return self.view
+
+    def wishes(self) -> dict[Setting, Any]:
+        return {setting: wish.update.value for setting, wish in self.executor.wishes.items()}
+
+
+def every(supports: Callable[[str, str], bool]) -> list[Strategy]:
+    return [
+        GroupIdentity(supports), CPUSetAllocator(be_cpu_manager=True), CPUNormalization(), OOMScoreAdj(),
+        CoreSched(Feature(True)), BatchResource(), ResctrlPods(lambda: None),
+        NetQoS(lambda: "eth0", lambda resource, directory: False), TerwayQoS(),
+    ]  # fmt: skip
+
+
+amounts = st.integers(0, 4000)
+kinds = st.sampled_from(["", "LSE", "LSR", "LS", "BE", "SYSTEM"])
+
+
+@st.composite
+def pod_facts(draw: st.DrawFn) -> dict[str, Any]:
+    """Labels, annotations and place of a pod, alike for the kubelet's and a hook's word."""
+    annotations: dict[str, str] = {}
+    if draw(st.booleans()):
+        batch = {"kubernetes.io/batch-cpu": str(draw(amounts)), "kubernetes.io/batch-memory": f"{draw(amounts)}Mi"}
+        annotations[BATCH] = json.dumps({"containers": {"c0": {"requests": batch, "limits": batch}}})
+    if draw(st.booleans()):
+        cpus = draw(st.sets(st.integers(0, 9), min_size=1, max_size=3))
+        annotations["scheduling.koordinator.sh/resource-status"] = json.dumps({"cpuset": ",".join(map(str, cpus))})
+    if draw(st.booleans()):
+        annotations["koordinator.sh/oom-score-adj"] = str(draw(st.integers(-1000, 1000)))
+    if draw(st.booleans()):
+        annotations["koordinator.sh/networkQOS"] = json.dumps({"EgressLimit": "10M", "IngressLimit": "10M"})
+    if draw(st.booleans()):
+        annotations["node.koordinator.sh/resctrl"] = json.dumps({"llc": {"schemata": {"range": [0, 50]}}})
+    return {"qos": draw(kinds), "kube": draw(st.sampled_from(sorted(DIRECTORIES))), "annotations": annotations}
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> dict[str, Any]:
+    """Arguments of `make_view`."""
+    identity = st.one_of(st.none(), st.sampled_from([-1, 0, 2]))
+
+    def of_class() -> dict[str, Any]:
+        given = draw(identity)
+        cpu = {"enable": given is not None, "groupIdentity": given or 0, "schedIdle": draw(st.integers(0, 1))}
+        return {"cpuQOS": cpu}
+
+    policy = {"cpuPolicy": draw(st.sampled_from(["groupIdentity", "coreSched"])),
+              "netQOSPolicy": draw(st.sampled_from(["tc", "terway-qos"]))}  # fmt: skip
+    slo = {
+        "resourceQOSStrategy": {"policies": policy, **{f"{name}Class": of_class() for name in ("lsr", "ls", "be")}},
+        "resourceUsedThresholdWithBE": {
+            "enable": draw(st.booleans()), "cpuSuppressPolicy": draw(st.sampled_from(["cpuset", "cfsQuota"])),
+        },
+        "systemStrategy": {"totalNetworkBandwidth": draw(st.sampled_from(["0", "1G"]))},
+    }  # fmt: skip
+    rules = CPURules(shared={0: CPUSet(range(8))}, best_effort={0: CPUSet(range(6))})
+    return {
+        "slo": slo,
+        "qos_dirs": DIRECTORIES,
+        "cpu_rules": draw(st.sampled_from([None, rules])),
+        "normalization": draw(st.sampled_from([1.0, 1.25])),
+        "pods": tuple(make_pod(f"p{number}", **facts) for number, facts in enumerate(draw(st.lists(pod_facts())))),
+    }
+
+
+def born(facts: dict[str, Any], uid: str) -> PodView:
+    labels = {"koordinator.sh/qosClass": facts["qos"]} if facts["qos"] else {}
+    return pod_of(uid, "ns", uid, labels, facts["annotations"], f"/{DIRECTORIES[facts['kube']]}/pod{uid}")
+
+
+@given(nodes(), st.lists(pod_facts(), min_size=1, max_size=3), st.booleans())
+@settings(max_examples=80, deadline=None)
+def test_newborns_get_what_a_full_round_gives_them(node: dict[str, Any], facts: list[Any], vendor: bool) -> None:
+    def supports(resource: str, directory: str) -> bool:
+        return vendor or resource != "cpu.bvt_warp_ns"
+
+    view = make_view(**node)
+    newborns = tuple(born(one, f"new{number}") for number, one in enumerate(facts))
+    alone, whole = Node(view, every(supports)), Node(replace(view, newborns=newborns), every(supports))
+    alone.manager.follow()
+    alone.view = whole.view  # what a look shows from now on
+    alone.manager.born(newborns)
+    whole.manager.follow()
+    assert alone.wishes() == whole.wishes()
+    assert alone.files.values == whole.files.values
+    alone.manager.follow()
+    assert (alone.wishes(), alone.files.values) == (whole.wishes(), whole.files.values), "and it stays"
+
+
+def test_the_nodes_picture_is_looked_at_for_what_follows_from_all_pods_only() -> None:
+    view = make_view(qos_dirs=DIRECTORIES)
+    plain = born({"qos": "BE", "kube": "BestEffort", "annotations": {}}, "plain")
+    with_group = {"node.koordinator.sh/resctrl": json.dumps({"llc": {"schemata": {"range": [0, 50]}}})}
+    shared = born({"qos": "LS", "kube": "Burstable", "annotations": with_group}, "shared")
+    node = Node(view, every(lambda resource, directory: False))
+    node.manager.born((plain,))
+    assert node.looks == 0
+    node.manager.born((shared,))
+    assert node.looks == 1
+
+
+def test_a_strategy_that_raises_costs_the_others_nothing() -> None:
+    class Broken(BatchResource):
+        name = "broken"
+
+        def decide(self, view: NodeView) -> Decision | None:
+            raise RuntimeError("no")
+
+    facts = {"requests": {"kubernetes.io/batch-cpu": "500"}, "limits": {"kubernetes.io/batch-cpu": "500"}}
+    pod = born(
+        {"qos": "BE", "kube": "BestEffort", "annotations": {BATCH: json.dumps({"containers": {"c0": facts}})}}, "1"
+    )
+    node = Node(make_view(qos_dirs=DIRECTORIES), [Broken(), BatchResource()])
+    node.manager.born((pod,))
+    assert node.files.values[Setting("cpu.shares", pod.meta.cgroup_dir)] == 512
+
+
+def test_without_a_picture_nothing_is_decided() -> None:
+    node = Node(make_view(), [])
+    node.manager._outline = lambda: None
+    assert node.manager.born(()) is None
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["decided anew", "left out"])
+def test_what_is_added_stands_until_the_owner_declares(again: bool) -> None:
+    node = Node(make_view(), [])
+    one, other = Setting("cpu.shares", "a"), Setting("cpu.shares", "b")
+    node.executor.declare("o", (Update(one, 2),))
+    node.executor.apply()
+    assert node.executor.add("o", (Update(one, 2), Update(other, 3))) == [one, other]
+    result = node.executor.apply_to((one, other))
+    assert [change.setting for change in result.written] == [other]
+    node.executor.declare("o", (Update(one, 2), Update(other, 3)) if not again else (Update(one, 2),))
+    node.executor.apply()
+    assert node.files.values[other] == (0 if again else 3)
+
+
+def test_owners_keep_their_ranks_for_what_is_added() -> None:
+    node = Node(make_view(), [])
+    setting = Setting("cpu.shares", "a")
+    node.executor.declare("a", (Update(setting, 2),))
+    node.executor.apply()
+    node.executor.add("b", (Update(setting, 7),))
+    wish = node.executor.wishes[setting]
+    assert (wish.owner, wish.update.value, wish.overruled) == ("a", 2, ("b",))
