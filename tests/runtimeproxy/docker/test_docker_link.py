@@ -26,11 +26,14 @@ class Wire(asyncio.Transport):
     def __init__(self, gone: Callable[[], bool] = lambda: False) -> None:
         super().__init__()
         self.written = bytearray()
+        self.writes = 0
+        """Of which each would be a system call; asyncio's `writelines` is one of them."""
         self.ended = self.closed = self.paused = False
 
     def write(self, data: Any) -> None:
         assert not self.closed and not self.ended
         self.written += data
+        self.writes += 1
 
     def write_eof(self) -> None:
         self.ended = True
@@ -237,6 +240,26 @@ async def test_an_answer_is_stored_before_the_client_has_it() -> None:
     assert seen == []
     await pair.answer(OK[-1:])
     assert seen == [OK[:-1]] and bytes(pair.client.written) == OK
+
+
+async def test_what_comes_at_once_goes_on_in_one_write() -> None:
+    pair = await ready(lambda body: b"new " + body)
+    await pair.say(GET)
+    await pair.answer(OK)
+    await pair.say(CREATE)
+    await pair.answer(b"HTTP/1.1 102 Processing\r\n\r\n" + OK)
+    assert (pair.server.writes, pair.client.writes) == (2, 2)
+
+
+async def test_the_next_calls_refusal_comes_behind_the_answer_before_it() -> None:
+    def refuse(body: bytes) -> bytes:
+        raise Refused("no")
+
+    pair = await ready(refuse)
+    await pair.say(GET + CREATE + GET)
+    await pair.answer(OK)
+    said, refusal = bytes(pair.client.written).split(b"HTTP/1.1 500", 1)
+    assert said == OK and b'"no"' in refusal and bytes(pair.server.written) == GET + GET
 
 
 async def test_a_refused_call_never_reaches_dockerd_and_the_connection_goes_on() -> None:
