@@ -29,6 +29,21 @@ def test_loading_collects_nothing_and_reads_no_certificates() -> None:
     assert said() == [[False, os.devnull, 0], [False, None], [True, True]]
 
 
+def test_what_loading_left_behind_is_collected_before_the_rest_is_kept() -> None:
+    program = """
+import weakref
+from koordlet.app.startup import loaded, loading
+class Ring:
+    def __init__(self): self.me = self
+with loading():
+    gone = weakref.ref(Ring())
+assert gone() is not None
+loaded()
+assert gone() is None
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 def test_loading_reads_no_endings_of_files() -> None:
     program = """
 import mimetypes
