@@ -34,7 +34,7 @@ def loading() -> Iterator[None]:
 
 
 def loaded() -> None:
-    """Collect again: once what loading left behind (0.6 MB in 35 ms); what there is by now is not looked at any more."""
+    """Collect again. What loading left behind goes (0.6 MB, 35 ms); what there is by now is not looked at any more."""
     gc.collect()
     gc.freeze()
     gc.enable()
