@@ -1,13 +1,15 @@
 """The few questions that the proxy asks dockerd itself: its cgroup driver, its containers, one container.
 
-One connection a question, without an API version in the path, so that every dockerd answers in its own (the oldest
-served version rises with Docker's releases). Called at start and for a sandbox that the store doesn't know.
+One connection a question (many questions at once share some: `kept`), without an API version in the path, so that every
+dockerd answers in its own (the oldest served version rises with Docker's releases). Called at start and for a sandbox
+that the store doesn't know.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -58,6 +60,18 @@ class DockerApi:
     def __init__(self, backend: Path, *, seconds: float = SECONDS) -> None:
         self._backend = backend
         self._seconds = seconds
+        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] | None = None
+
+    @contextlib.asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        """Inside, a question takes a connection that an earlier one is done with."""
+        idle = self._idle = []
+        try:
+            yield
+        finally:
+            self._idle = None
+            for _, writer in idle:
+                await _close(writer)
 
     async def info(self) -> Info:
         return await self._get("/info", Info)
@@ -95,9 +109,12 @@ class DockerApi:
         return body
 
     async def _exchange(self, path: str) -> tuple[int, bytes]:
-        reader, writer = await asyncio.open_unix_connection(str(self._backend))
+        idle = self._idle
+        reader, writer = idle.pop() if idle else await asyncio.open_unix_connection(str(self._backend))
+        keep = False
         try:
-            writer.write(f"GET {path} HTTP/1.1\r\nHost: docker\r\nConnection: close\r\n\r\n".encode())
+            last = "Connection: close\r\n" if idle is None else ""
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: docker\r\n{last}\r\n".encode())
             data = bytearray()
             while not (end := http1.split_head(data)):
                 data += await _some(reader)
@@ -109,13 +126,21 @@ class DockerApi:
             body.take(bytes(data[end:]))
             while not body.done:
                 body.take(await _some(reader))
+            keep = idle is not None and idle is self._idle and b"close" not in head.tokens(b"connection")
             return head.status, bytes(found)
         finally:
-            writer.close()
-            try:
-                await writer.wait_closed()
-            except OSError:  # its end was asked for
-                writer.transport.abort()
+            if keep and idle is not None:
+                idle.append((reader, writer))
+            else:
+                await _close(writer)
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    try:
+        await writer.wait_closed()
+    except OSError:  # its end was asked for
+        writer.transport.abort()
 
 
 async def _some(reader: asyncio.StreamReader) -> bytes:

@@ -21,7 +21,9 @@ async def rebuild(context: Context) -> None:
     listed = await context.api.containers()
     ours = [one.id for one in listed if any(names.parse_name(name) is not None for name in one.names or ())]
     turn = asyncio.Semaphore(AT_ONCE)
-    entries = [one for one in await asyncio.gather(*(_inspect(context, one, turn) for one in ours)) if one is not None]
+    async with context.api.kept():
+        found = await asyncio.gather(*(_inspect(context, one, turn) for one in ours))
+    entries = [one for one in found if one is not None]
     for entry in sorted(entries, key=_is_container):
         try:
             kind = context.remember(entry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -60,6 +61,9 @@ class Docker:
             Listed(key, [entry["Name"] if isinstance(entry, dict) else f"/k8s_x_p_n_{UID}_0"])
             for key, entry in self.entries.items()
         ]
+
+    def kept(self) -> contextlib.nullcontext[None]:
+        return contextlib.nullcontext()
 
     async def inspect(self, container_id: str) -> Inspected:
         import msgspec

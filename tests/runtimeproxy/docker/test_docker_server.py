@@ -385,6 +385,35 @@ async def says(folder: Path, answer: bytes) -> AsyncIterator[DockerApi]:
     await server.wait_closed()
 
 
+async def test_questions_share_a_connection_only_while_they_are_told_to(tmp_path: Path) -> None:
+    connections: list[list[bytes]] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked: list[bytes] = []
+        connections.append(asked)
+        while head := await reader.read(1000):  # a question comes in one write
+            asked.append(head.split(b" ")[1])
+            last = asked[-1] == b"/containers/two/json"
+            said = b'{"Id":"x","Name":"n","Config":{}}'
+            close = b"Connection: close\r\n" if last else b""
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n%s\r\n%s" % (len(said), close, said))
+            if last:
+                break
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_unix_server(serve, str(tmp_path / "d.sock"))
+    api = DockerApi(tmp_path / "d.sock", seconds=PATIENCE)
+    async with api.kept():
+        for one in ("one", "two", "three", "four"):
+            await api.inspect(one)
+    await api.inspect("five")
+    server.close()
+    await server.wait_closed()
+    said = [[path.split(b"/")[2].decode() for path in asked] for asked in connections]
+    assert said == [["one", "two"], ["three", "four"], ["five"]]
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
