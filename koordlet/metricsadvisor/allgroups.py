@@ -4,8 +4,9 @@ Same columns, same numbers, no file a cgroup. The iterator knows cgroups by id, 
 hierarchy) are remembered, and the kernel is asked again only for those that the last walk did not show. An id is never
 given twice, hence a directory whose id is still there is still the same cgroup.
 
-`SpotCheck` holds this way to the files, one cgroup a tick: a kernel whose structures mean something else than we think
-is found out within seconds, and the files take over. Used by `koordlet.metricsadvisor.reader`.
+`SpotCheck` holds this way to the files, one cgroup a tick and later one every few ticks: a kernel whose structures mean
+something else than we think is found out within seconds, and the files take over. Used by
+`koordlet.metricsadvisor.reader`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ FIGURES = (
 """Controller, on v1 with a hierarchy of its own, and what is taken from there."""
 MISTAKES = 3
 """Findings in a row after which the iterator is not believed any more."""
+TRUSTED, SELDOM = 120, 4
+"""After so many checks in a row without a finding only every so manieth tick has one."""
 
 
 class Walks(Protocol):
@@ -121,14 +124,16 @@ class SpotCheck:
     def __init__(self) -> None:
         self._turn = 0
         self._last: _Spot | None = None
-        self._mistakes = 0
+        self._mistakes = self._right = self._rested = 0
         self.cause = ""
         """The last finding: group, figure, both values."""
 
     def next_dir(self, table: CgroupTable) -> str | None:
         """Whose files to read now."""
-        if not table.dirs:
+        self._rested += 1
+        if not table.dirs or (self._right >= TRUSTED and self._rested < SELDOM):
             return None
+        self._rested = 0
         self._turn = (self._turn + 1) % len(table.dirs)
         return table.dirs[self._turn]
 
@@ -158,7 +163,7 @@ class SpotCheck:
             for name, read in spot.read.items()
             if not _fits(name, spot.walked[name], read, float(table.columns[name][row]))
         ]
-        self._mistakes = self._mistakes + 1 if found else 0
+        self._mistakes, self._right = (self._mistakes + 1, 0) if found else (0, self._right + 1)
         if found:
             self.cause = found[0]
         return self._mistakes >= MISTAKES

@@ -44,25 +44,24 @@ def use_batch(picture: Picture, *, page_cache: bool) -> Batch:
         for allocation, value in values.items():
             if value is not None:
                 batch.add("node_be", value, "cpu", allocation)
-    subjects = picture.workloads.subjects
     for kind, level in LEVEL.items():
-        rows = picture.workloads.rows[kind]
-        keys = [(subjects[row].key,) for row in rows]
+        rows, keys = picture.workloads.rows[kind], picture.workloads.series[kind]
         columns = {"cpu_usage": picture.use.cores, "memory_usage": picture.use.memory}
         if kind is not SubjectKind.HOST_APP:
             columns["cpu_throttled"] = picture.use.throttled
         if page_cache and kind is not SubjectKind.HOST_APP:  # theirs is what the kernel charges: hostapps.py
             columns["memory_usage_with_page_cache"] = picture.use.memory_with_page_cache
         for name, column in columns.items():
-            _extend(batch, f"{level}_{name}", keys, column[rows])
+            if rows:
+                _extend(batch, f"{level}_{name}", keys, column[rows])
     return batch
 
 
 def _extend(batch: Batch, kind: str, keys: Sequence[Key], values: Floats) -> None:
-    present = ~np.isnan(values)
-    if not present.all():
-        keys = [key for key, there in zip(keys, present.tolist(), strict=True) if there]
-    batch.extend(kind, keys, values[present])
+    absent = np.isnan(values)
+    if absent.any():
+        keys, values = [key for key, gone in zip(keys, absent.tolist(), strict=True) if not gone], values[~absent]
+    batch.extend(kind, keys, values)
 
 
 def pressure_batch(reading: PressureReading) -> Batch:

@@ -166,10 +166,9 @@ class MemStall:
         entries = self._limits[self._limits["key"] != 0]  # before the tags, so that every slot in it has one
         slot_keys = self._slots.keys()
         owned = np.flatnonzero(slot_keys)
+        owned = owned[_stalled(self._stats, owned)]
         stats = self._stats[owned]
-        stalled = _stalled(stats)
-        stats = stats[stalled]
-        keys, group = np.unique(slot_keys[owned[stalled]], return_inverse=True)
+        keys, group = np.unique(slot_keys[owned], return_inverse=True)
         n = len(keys)
         maxima = np.zeros((n, len(KINDS)), dtype=np.int64)
         np.maximum.at(maxima, group, stats["kind"]["max_ns"].astype(np.int64))
@@ -212,8 +211,9 @@ class MemStall:
         self._attached.close(keep)
 
 
-def _stalled(stats: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    seen: npt.NDArray[np.bool_] = (stats["kind"]["sum_ns"].sum(axis=1) + stats["wakeups"]) > 0
+def _stalled(stats: npt.NDArray[np.void], slots: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+    """Which of these slots counted anything; without a copy of their rows, which are 2 KB each and mostly empty."""
+    seen: npt.NDArray[np.bool_] = (stats["kind"]["sum_ns"][slots].sum(axis=1) + stats["wakeups"][slots]) > 0
     return seen
 
 

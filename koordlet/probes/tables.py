@@ -56,15 +56,14 @@ class Tables:
         self._numbers = self._stats.view(np.int64).reshape(sizes.cpus, sizes.slots, -1)
         self._matrix = arrays["matrix"].reshape(sizes.cpus, sizes.matrix)
         self._cpus = arrays["cpus"]
+        self._order: tuple[Ints, tuple[npt.NDArray[np.intp], Ints, npt.NDArray[np.intp]]] | None = None
 
     def read(self, matrix: bool = True) -> SchedLatencySnapshot:
         """Everything counted so far, summed over CPUs; without the matrix, by far the largest table, on request."""
         # The matrix before the tags, so that every slot in it has one.
         entries = self._entries() if matrix else None
         slot_keys = self._slots.keys()
-        live = np.flatnonzero(slot_keys)
-        live = live[np.argsort(slot_keys[live])]  # in order of keys, so that there is nothing left to sort
-        keys, group = np.unique(slot_keys[live], return_inverse=True)
+        live, keys, group = self._in_order(slot_keys)
         sums, maxima = self._sum(live, group, len(keys))
         ran = sums[:, : 2 * BUCKETS].any(axis=1) | (sums[:, _FIELD["throttled_ns"]] > 0)
         if not ran.all():
@@ -83,6 +82,15 @@ class Tables:
             **_merge(entries, keys, rows_of_slots),
             lost=Lost(**lost),
         )
+
+    def _in_order(self, slot_keys: Ints) -> tuple[npt.NDArray[np.intp], Ints, npt.NDArray[np.intp]]:
+        """(slots in use in order of their keys, keys each once, number of each slot's key); made anew when one came or
+        went."""
+        if self._order is None or not np.array_equal(self._order[0], slot_keys):
+            live = np.flatnonzero(slot_keys)
+            live = live[np.argsort(slot_keys[live])]  # so that there is nothing left to sort
+            self._order = slot_keys, (live, *np.unique(slot_keys[live], return_inverse=True))
+        return self._order[1]
 
     def _sum(self, live: npt.NDArray[np.intp], group: npt.NDArray[np.intp], n: int) -> tuple[Ints, Ints]:
         """([n, numbers of a slot] summed over CPUs, [n, `_MAXIMA`])."""

@@ -86,12 +86,16 @@ class Workloads:
     subjects: tuple[Subject, ...] = ()
     rows: Mapping[SubjectKind, list[int]] = field(init=False, repr=False, compare=False)
     """Places in `subjects` by kind."""
+    series: Mapping[SubjectKind, list[tuple[str]]] = field(init=False, repr=False, compare=False)
+    """Keys by kind, in the order of `rows`, as labels of series: the same objects at every tick are compared fast."""
 
     def __post_init__(self) -> None:
         rows: dict[SubjectKind, list[int]] = {kind: [] for kind in SubjectKind}
         for row, subject in enumerate(self.subjects):
             rows[subject.kind].append(row)
         object.__setattr__(self, "rows", rows)
+        series = {kind: [(self.subjects[row].key,) for row in found] for kind, found in rows.items()}
+        object.__setattr__(self, "series", series)
 
 
 def subjects_of(pod: PodMeta) -> list[Subject]:

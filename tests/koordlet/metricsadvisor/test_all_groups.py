@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.metricsadvisor.allgroups import MISTAKES, AllGroups, SpotCheck
+from koordlet.metricsadvisor.allgroups import MISTAKES, SELDOM, TRUSTED, AllGroups, SpotCheck
 from koordlet.probes.cgroup_stats import FIGURES, HAS_CPU, HAS_MEMORY, HAS_USAGE, ROW, Hierarchy
 from koordlet.system.cgroup import cgroup_id
 from koordlet.system.cgroup.batch import CgroupTable
@@ -143,6 +143,25 @@ def test_spot_check_forgives_what_does_not_repeat() -> None:
         check.next_dir(one_row(memory_rss=8))
         check.note(one_row(memory_rss=8), one_row(memory_rss=4 if turn % 2 else 8))
         assert not check.wrong(one_row(memory_rss=8))
+
+
+def test_spot_checks_become_seldom_with_trust_and_frequent_with_a_finding() -> None:
+    check, table = SpotCheck(), one_row(memory_rss=8)
+
+    def checked(ticks: int, read: float = 8) -> int:
+        done = 0
+        for _ in range(ticks):
+            check.wrong(table)
+            if check.next_dir(table) is not None:
+                check.note(table, one_row(memory_rss=read))
+                done += 1
+        check.wrong(table)
+        return done
+
+    assert checked(TRUSTED) == TRUSTED
+    assert checked(10 * SELDOM) == 10
+    assert checked(SELDOM, read=4) == 1
+    assert checked(TRUSTED) == TRUSTED
 
 
 def test_spot_check_of_nothing() -> None:
