@@ -1,129 +1,149 @@
-"""The Prometheus text format, fast for large families.
+"""The Prometheus text format, cheap for large families.
 
 `prometheus_client` makes an object and a dict of every sample and formats each label of each line anew; a full node's
-7 MB take it half a second, in which nothing else runs. A `Table` keeps rows as they came and writes a row's labels
-once, however many buckets it has. `page` gives, byte for byte, what `generate_latest` would, `packed_page` the same
-gzipped.
+page takes it half a second, in which nothing else runs. A `Table` keeps rows as they came. The text of labels that come
+again in row after row and in family after family, such as a container's, is made once a page, and a histogram's lines
+are one join. Labels stand in the order in which the family names them, `le` last, and whole numbers are written without
+a fraction; apart from that a page says, line for line, what `generate_latest` would.
+
+Nothing is kept from one page to the next. A page is gzipped as it is written: no more of its text exists at once than
+`_LINES` lines, which stay below the size that `app.heap` has mapped apart, so that the same memory serves all of them.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
-from prometheus_client.utils import floatToGoString
 
 from koordlet.app.turns import give_way
 
 _MEMO = 4096
-"""Formatted values remembered within a page: most buckets of a family are equal."""
-_PLAIN = 1_000_000
-"""Whole numbers from here on are written with an exponent."""
-_LINES = 1024
-"""Lines that exist at once as objects of their own."""
+"""Texts of labels remembered for a page, of one kind."""
+_LINES = 512
+"""Lines that are formatted and packed at a time."""
 _SLICE = 256
 """Lines between two turns of the loop where it is shared."""
+_PLACE = "\0"
+"""Where the labels of a bucket go."""
+_SIMPLE = {"counter": "counter", "gauge": "gauge", "histogram": "histogram", "summary": "summary", "unknown": "untyped"}
+"""Types of which this module writes the samples, as the text format calls them."""
+_APART = ("_created", "_gsum", "_gcount")
+"""What the text format has no place for within a family."""
 
 
-class _Written(dict[str, str]):
-    """One label as it is written, by value: most values of a family come again and again."""
+class _Texts(dict[tuple[str, ...], str]):
+    """Values of some labels -> the labels as they are written, each with a comma before it; `bare`: but the first."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, names: Sequence[str], *, bare: bool) -> None:
+        self._names, self._from = tuple(names), int(bare and len(names) > 0)
 
-    def __missing__(self, value: str) -> str:
-        escaped = value
-        if "\\" in value or "\n" in value or '"' in value:
-            escaped = value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-        text = self[value] = f'{self._name}="{escaped}"'
+    def __missing__(self, values: tuple[str, ...]) -> str:
+        text = "".join([f',{name}="{_escaped(value)}"' for name, value in zip(self._names, values, strict=True)])
+        text = text[self._from :]
+        if len(self) < _MEMO:
+            self[values] = text
         return text
 
 
-class Table(Metric):
-    """A family whose rows are what `add_metric` of *empty*'s class takes; samples are made only if somebody asks."""
+_Shared = dict[tuple[bool, tuple[str, ...]], _Texts]
+"""Texts that families of one page share, by whether they are bare and the labels' names."""
 
-    def __init__(self, empty: Metric, labels: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+
+class Table(Metric):
+    """A family whose rows are (values of its labels, value), or of a histogram (values of its labels, cumulative count
+    at each of *bounds*, which end in +Inf, sum). *empty* is the family without any; samples are made only if asked for.
+
+    *fixed*: values of the family's first labels that all rows have in common, and leave out. *shared*: how many of a
+    row's first labels come again in other rows and families, with the same values.
+    """
+
+    def __init__(
+        self,
+        empty: Metric,
+        labels: Sequence[str],
+        rows: Iterable[Sequence[Any]],
+        *,
+        fixed: Sequence[str] = (),
+        shared: int = 0,
+        bounds: Sequence[str] = (),
+    ) -> None:
         # Not Metric's own: it would make `samples` a list.
         self.name, self.documentation, self.unit, self.type = empty.name, empty.documentation, empty.unit, empty.type
         self._empty, self._labels, self._rows = empty, tuple(labels), list(rows)
+        self._fixed, self._shared, self._bounds = tuple(fixed), shared, tuple(bounds)
 
     @property
     def samples(self) -> list[Sample]:  # type: ignore[override]
         if self._rows and not self._empty.samples:
-            for row in self._rows:
-                self._empty.add_metric(*row)  # type: ignore[attr-defined]
+            add: Callable[..., None] = self._empty.add_metric  # type: ignore[attr-defined]
+            for values, *figures in self._rows:
+                if self._bounds:
+                    figures[0] = list(zip(self._bounds, figures[0], strict=True))
+                add([*self._fixed, *values], *figures)
         return self._empty.samples
 
-    def lines(self, text_of: Callable[[float], str]) -> Iterator[str]:
-        """Lines without their ends."""
-        written = [
-            (at, _Written(self._labels[at])) for at in sorted(range(len(self._labels)), key=self._labels.__getitem__)
-        ]
+    def texts(self, shared: _Shared, lines: int) -> Iterator[str]:
+        """The family, about so many *lines* at a time."""
         name = f"{self.name}_total" if self.type == "counter" else self.name
-        help_text = self.documentation.replace("\\", r"\\").replace("\n", r"\n")
-        yield f"# HELP {name} {help_text}"
-        yield f"# TYPE {name} {'untyped' if self.type == 'unknown' else self.type}"
+        yield _head(name, self.documentation, self.type)
+        own, kept = len(self._fixed), self._shared
+        fixed = _Texts(self._labels[:own], bare=True)[self._fixed]
+        names = self._labels[own : own + kept]
+        heads = shared.get((not own, names))
+        if heads is None:
+            heads = shared[not own, names] = _Texts(names, bare=not own)
+        tails = _Texts(self._labels[own + kept :], bare=not own and not kept)
         if self.type == "histogram":
-            yield from self._histogram(written, text_of)
-            return
-        for values, value in self._rows:
-            labels = ",".join([texts[values[at]] for at, texts in written])
-            yield f"{name}{{{labels}}} {text_of(value)}" if labels else f"{name} {text_of(value)}"
+            lines = max(1, lines // (len(self._bounds) + 2))
+        for begin in range(0, len(self._rows), lines):
+            rows = self._rows[begin : begin + lines]
+            if self.type == "histogram":
+                whose = [f"{fixed}{heads[tuple(of[:kept])]}{tails[tuple(of[kept:])]}" for of, _, _ in rows]
+                yield "".join(map(self._histogram(), whose, rows))
+            elif not self._labels:
+                yield "".join([f"{name} {_number(value)}\n" for _, value in rows])
+            else:
+                start = f"{name}{{{fixed}"
+                yield "".join(
+                    [
+                        f"{start}{heads[tuple(of[:kept])]}{tails[tuple(of[kept:])]}}} {_number(value)}\n"
+                        for of, value in rows
+                    ]
+                )
 
-    def _histogram(self, written: Sequence[tuple[int, _Written]], text_of: Callable[[float], str]) -> Iterator[str]:
-        before = [one for one in written if self._labels[one[0]] < "le"]
-        after = [one for one in written if self._labels[one[0]] > "le"]
-        for values, buckets, total in self._rows:
-            front = "".join([f"{texts[values[at]]}," for at, texts in before])
-            back = "".join([f",{texts[values[at]]}" for at, texts in after])
-            start = f'{self.name}_bucket{{{front}le="'
-            for bound, count in buckets:
-                yield f'{start}{bound}"{back}}} {text_of(count)}'
-            labels = f"{front}{back[1:]}" if back else front[:-1]
+    def _histogram(self) -> Callable[[str, Sequence[Any]], str]:
+        """What writes a row whose labels are given."""
+        name, summed = self.name, float(self._bounds[0]) >= 0
+        buckets = "".join([f'{name}_bucket{{{_PLACE}le="{bound}"}} %d\n' for bound in self._bounds])
+
+        def write(labels: str, row: Sequence[Any]) -> str:
+            _, counts, total = row
+            text = (buckets % tuple(counts)).replace(_PLACE, f"{labels}," if labels else "")
+            if not summed:
+                return text
             labels = f"{{{labels}}}" if labels else ""
-            if float(buckets[0][0]) >= 0:
-                yield f"{self.name}_count{labels} {text_of(buckets[-1][1])}"
-                yield f"{self.name}_sum{labels} {text_of(total)}"
+            return f"{text}{name}_count{labels} {counts[-1]}\n{name}_sum{labels} {_number(total)}\n"
+
+        return write
 
 
-class _One:
-    """A registry of one family, for those that are no tables."""
-
-    def __init__(self, metric: Metric) -> None:
-        self._metric = metric
-
-    def collect(self) -> Iterator[Metric]:
-        yield self._metric
-
-
-def pieces(registries: Iterable[CollectorRegistry], size: int = _LINES) -> Iterator[bytes]:
-    """All families of *registries* in the text format, version 0.0.4, as they are formatted, *size* lines at a time."""
-    memo: dict[float, str] = {}
-
-    def text_of(value: float) -> str:
-        text = memo.get(value)
-        if text is None:
-            if type(value) is int and 0 <= value < _PLAIN:
-                return f"{value}.0"
-            text = str(floatToGoString(value))  # type: ignore[no-untyped-call]
-            if len(memo) < _MEMO and value:  # 0.0 and -0.0 are one key
-                memo[value] = text
-        return text
-
+def pieces(registries: Iterable[CollectorRegistry], lines: int = _LINES) -> Iterator[bytes]:
+    """All families of *registries* in the text format, version 0.0.4, as they are formatted, so many *lines* at a
+    time."""
+    shared: _Shared = {}
     for registry in registries:
         for metric in registry.collect():
             if isinstance(metric, Table):
-                lines = metric.lines(text_of)
-                while some := list(islice(lines, size)):
-                    yield "\n".join([*some, ""]).encode()
+                for text in metric.texts(shared, lines):
+                    yield text.encode()
             else:
-                yield generate_latest(_One(metric))
+                yield _plain(metric)
 
 
 def page(registries: Iterable[CollectorRegistry]) -> bytes:
@@ -132,17 +152,69 @@ def page(registries: Iterable[CollectorRegistry]) -> bytes:
 
 
 def packed_page(registries: Iterable[CollectorRegistry]) -> bytes:
-    """The whole page, gzipped as it is written: the text of a full node never exists at once. The fastest level, for a
-    node's CPU time is dearer than what a better one saves on the wire."""
-    packer = zlib.compressobj(1, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    """The whole page, gzipped as it is written. The fastest level, for a node's CPU time is dearer than what a better
+    one saves on the wire."""
+    packer = _packer()
     return b"".join([*map(packer.compress, pieces(registries)), packer.flush()])
 
 
 async def sliced_page(registries: Iterable[CollectorRegistry], *, packed: bool) -> bytes:
     """The same page, of a process in which others wait for the loop. A family is of one moment, the page is not."""
-    packer = zlib.compressobj(1, zlib.DEFLATED, 16 + zlib.MAX_WBITS) if packed else None
+    packer = _packer() if packed else None
     made: list[bytes] = []
     for piece in pieces(registries, _SLICE):
         made.append(piece if packer is None else packer.compress(piece))
         await give_way()
     return b"".join([*made, packer.flush()] if packer is not None else made)
+
+
+def _packer() -> zlib._Compress:
+    return zlib.compressobj(1, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+
+
+class _One:
+    """A registry of one family, for those that are rare."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._metric
+
+
+def _plain(metric: Metric) -> bytes:
+    """A family that is no table."""
+    samples = metric.samples
+    if metric.type not in _SIMPLE or any(sample.timestamp is not None for sample in samples):
+        return generate_latest(_One(metric))
+    name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+    lines = [_head(name, metric.documentation, metric.type)]
+    apart: dict[str, list[str]] = {metric.name + suffix: [] for suffix in _APART}
+    for sample in samples:
+        labels = ",".join([f'{name}="{_escaped(value)}"' for name, value in sample.labels.items()])
+        labels = f"{{{labels}}}" if labels else ""
+        apart.get(sample.name, lines).append(f"{sample.name}{labels} {_number(sample.value)}\n")
+    for name, found in apart.items():
+        if found:
+            lines += [_head(name, metric.documentation, "gauge"), *found]
+    return "".join(lines).encode()
+
+
+def _head(name: str, says: str, kind: str) -> str:
+    says = says.replace("\\", r"\\").replace("\n", r"\n")
+    return f"# HELP {name} {says}\n# TYPE {name} {_SIMPLE[kind]}\n"
+
+
+def _escaped(value: str) -> str:
+    if "\\" in value or "\n" in value or '"' in value:
+        return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    return value
+
+
+def _number(value: float) -> str:
+    if type(value) is int:
+        return str(value)
+    number = float(value)
+    if number - number != 0:
+        return "NaN" if number != number else "+Inf" if number > 0 else "-Inf"
+    return float.__repr__(number)

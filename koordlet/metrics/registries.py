@@ -26,8 +26,8 @@ log = get_logger(__name__)
 
 Rows = Iterable[tuple[Sequence[str], float]]
 """Label values (without `node`) and the value."""
-Buckets = Iterable[tuple[Sequence[str], Sequence[tuple[str, float]], float]]
-"""Label values, cumulative (upper bound, count) pairs ending in +Inf, sum."""
+Counts = Iterable[tuple[Sequence[str], Sequence[int], float]]
+"""Label values, cumulative count at each upper bound, sum."""
 
 
 class Registries:
@@ -47,10 +47,11 @@ class Registries:
             registry=self.internal,
         )
 
-    def view(self, name: str, provider: Callable[[], Rows] | Callable[[], Buckets]) -> None:
-        """Export the family `name` with the rows that `provider` gives at each scrape."""
+    def view(self, name: str, provider: Callable[[], Rows] | Callable[[], Counts], bounds: Sequence[str] = ()) -> None:
+        """Export the family `name` with the rows that `provider` gives at each scrape. *bounds*: the upper bounds of a
+        histogram's buckets, which end in +Inf."""
         family = CATALOGUE[name]
-        self._registry(family).register(_View(self, family, provider))
+        self._registry(family).register(_View(self, family, provider, bounds))
 
     def count(self, name: str, *labels: str, by: float = 1.0) -> None:
         """Raise a counter of the catalogue; label values without `node`."""
@@ -76,8 +77,14 @@ class Registries:
 
 
 class _View(Collector):
-    def __init__(self, owner: Registries, family: Family, provider: Callable[[], Rows] | Callable[[], Buckets]) -> None:
-        self._owner, self._family, self._provider = owner, family, provider
+    def __init__(
+        self,
+        owner: Registries,
+        family: Family,
+        provider: Callable[[], Rows] | Callable[[], Counts],
+        bounds: Sequence[str],
+    ) -> None:
+        self._owner, self._family, self._provider, self._bounds = owner, family, provider, bounds
 
     def describe(self) -> Iterator[Metric]:
         yield self._empty()  # lets the registry notice a name that is taken
@@ -87,8 +94,15 @@ class _View(Collector):
             return
         prefix = [self._owner.node] if self._family.node_label else []
         try:
-            rows = (([*prefix, *row[0]], *row[1:]) for row in self._provider())
-            table = Table(self._empty(), self._family.all_labels, rows)
+            family = self._family
+            table = Table(
+                self._empty(),
+                family.all_labels,
+                self._provider(),
+                fixed=prefix,
+                shared=family.shared,
+                bounds=self._bounds,
+            )
         except Exception as error:  # noqa: BLE001 - one family's fault must not cost the others; counted and logged
             self._owner.failed(self._family, error)
             return

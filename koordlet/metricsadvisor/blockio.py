@@ -16,13 +16,17 @@ import numpy as np
 from koordlet.app.logging import get_logger
 from koordlet.metriccache import Batch, MetricCache, SeriesError
 from koordlet.metrics import Registries
+from koordlet.metricsadvisor.buckets import BUCKET_BOUNDS, exported
 from koordlet.metricsadvisor.counters import CulpritCounters, SteadySums
-from koordlet.metricsadvisor.latency import Blame, OwnerOf, Pairs, blame, group, sum_rows
+from koordlet.metricsadvisor.latency import Blame, OwnerOf, blame, group, sum_rows
 from koordlet.metricsadvisor.readings import Floats
-from koordlet.metricsadvisor.views import BUCKET_BOUNDS, CULPRITS_EXPORTED, container_labels, culprit_labels
+from koordlet.metricsadvisor.views import CULPRITS_EXPORTED, container_labels, culprit_labels
+from koordlet.metricsadvisor.waiting import Waiting
 from koordlet.metricsadvisor.window import Window
 from koordlet.probes.blockio import BlockIOSource
 from koordlet.probes.iosnapshot import DIRECTIONS, FLUSH, READ, WRITE, BlockIOSnapshot, device_name, diff
+from koordlet.probes.layout import BUCKETS
+from koordlet.probes.rows import distinct
 from koordlet.probes.snapshot import quantiles
 from koordlet.statesinformer.cgroupindex import CgroupIndex
 from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
@@ -144,7 +148,7 @@ class BlockIOCollector:
         """Subject key -> figures of the last seconds, only of those that did I/O."""
         registries.view("block_io_bytes_total", lambda: self._by_disk("bytes"))
         registries.view("block_io_operations_total", lambda: self._by_disk("ops"))
-        registries.view("block_io_seconds", self._histograms)
+        registries.view("block_io_seconds", self._histograms, BUCKET_BOUNDS)
         registries.view("block_io_wait_seconds_total", lambda: self._seconds("ahead_ns"))
         registries.view("block_io_throttled_seconds_total", lambda: self._seconds("throttled_ns"))
         registries.view("block_io_culprit_wait_seconds_total", self._culprits)
@@ -216,7 +220,7 @@ class BlockIOCollector:
         latest = self._window.latest
         if latest is None:
             return
-        for number in np.unique(latest.device).tolist():
+        for number in distinct(latest.device).tolist():
             at = latest.device == number
             subjects, rows = group(latest.keys[at], self._index.owner)
             sums = sum_rows(getattr(latest, column)[at], rows, len(subjects)).astype(float)
@@ -228,14 +232,14 @@ class BlockIOCollector:
                         labels = (*container_labels(subject), subject.qos)
                         yield (*labels, self._disks.name(number), direction), value
 
-    def _histograms(self) -> Iterator[tuple[tuple[str, ...], list[tuple[str, float]], float]]:
+    def _histograms(self) -> Iterator[tuple[tuple[str, ...], list[int], float]]:
         for stage, (hist, total) in STAGES.items():
             sums = {subject.key: float(value.sum()) for subject, value in self._totals(total)}
-            for subject, counts in self._totals(hist):
-                cumulative = counts.sum(axis=0).cumsum().tolist()
-                if cumulative[-1]:
-                    buckets = list(zip(BUCKET_BOUNDS, cumulative, strict=True))
-                    yield (*container_labels(subject), subject.qos, stage), buckets, sums[subject.key] / 1e9
+            found = self._totals(hist)
+            counts = np.array([count.sum(axis=0) for _, count in found]).reshape(-1, BUCKETS)
+            for (subject, _), reached in zip(found, exported(counts), strict=True):
+                if reached[-1]:
+                    yield (*container_labels(subject), subject.qos, stage), reached, sums[subject.key] / 1e9
 
     def _seconds(self, column: str) -> list[Row]:
         return [((*container_labels(s), s.qos), float(ns) / 1e9) for s, ns in self._totals(column)]
@@ -245,7 +249,7 @@ class BlockIOCollector:
         if latest is None:
             return
         subjects = {s.key: s for s in self._workloads().subjects if s.kind is not SubjectKind.POD}
-        for victim, who, waited in self._culprit_counters.update(Pairs.of(latest, self._index.owner, subjects)):
+        for victim, who, waited in self._culprit_counters.update(Waiting.of(latest, self._index.owner, subjects)):
             subject = subjects[victim]
             yield (*container_labels(subject), subject.qos, *culprit_labels(who)), waited
 

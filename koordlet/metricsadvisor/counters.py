@@ -12,10 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from koordlet.metricsadvisor.latency import Pairs, identity
+from koordlet.metricsadvisor.latency import identity
 from koordlet.metricsadvisor.readings import Floats
-from koordlet.probes.mapped import Ints, sum_by
+from koordlet.metricsadvisor.waiting import Waiting
+from koordlet.probes.mapped import Ints
 from koordlet.statesinformer.cgroupindex import Owner
+
+LEAST_SHARE = 0.01
+LEAST_NS = 10_000_000
+"""Below these a culprit gets no series of its own: on a full node everybody waits a little for everybody."""
 
 
 class SteadySums:
@@ -61,90 +66,91 @@ class SteadyTable:
 class CulpritCounters:
     """The waiting of each victim by culprit, at each scrape.
 
-    The longest get a series each; a culprit keeps its place while the probe knows it, and what all others add is
-    counted under no name. A full node has fifty thousand pairs: columns all the way. A pair's code is its victim's
-    number times the number of culprits, plus its culprit's.
+    The longest get a series each, if they matter: with `LEAST_SHARE` of all that the victim waited, and `LEAST_NS`. A
+    culprit keeps its place while the probe knows it, and what all others add is counted under no name. A full node has
+    fifty thousand pairs: a table of victims by culprits all the way. A pair's cell is its victim's number times the
+    number of culprits, plus its culprit's.
     """
 
     def __init__(self, places: int) -> None:
         self._places = places
         self._victims: list[str] = []
         self._culprits: list[str] = []
+        self._ns = np.zeros((0, 0), dtype=np.int64)
+        """The table of the last scrape."""
         none = np.zeros(0, dtype=np.int64)
-        self._codes, self._ns = none, none
-        """Pairs of the last scrape, in any order."""
         self._placed, self._counted = none, none
-        """Codes of those with places, by victim, and what they count."""
+        """Cells of those with places, by victim, and what they count."""
         self._other = none
         """By victim."""
 
-    def update(self, pairs: Pairs) -> Iterator[tuple[str, Owner | None, float]]:
-        """(victim, culprit, seconds) now; the culprit is None for all that have no place."""
-        names = [identity(one) for one in pairs.culprits]
-        victims, width, count = len(pairs.victims), max(len(names), 1), len(pairs.ns)
-        codes = pairs.victim * width + pairs.culprit
-        renamed = _renaming(self._culprits, names)
-        moved = _renaming(self._victims, pairs.victims)
+    def update(self, waiting: Waiting) -> Iterator[tuple[str, Owner | None, float]]:
+        """(victim, culprit, seconds) now; the culprit is None for all that have no place. *waiting* is kept."""
+        names = [identity(one) for one in waiting.culprits]
+        placed, counted, other = self._placed, self._counted, self._other
+        gained = self._ns
+        if names != self._culprits or waiting.victims != self._victims:
+            gained, placed, counted, other = self._moved(waiting.victims, names)
+        np.subtract(waiting.ns, gained, out=gained)
+        np.maximum(gained, 0, out=gained)
 
-        table = np.zeros(victims * width, dtype=np.int64)
-        known, at = self._now(self._codes, moved, renamed, width)
-        table[at] = self._ns[known]
-        gained = np.maximum(pairs.ns - table[codes], 0)
+        there = waiting.ns.take(placed) > 0
+        placed = placed[there]
+        counted = counted[there] + gained.take(placed)
+        placed, counted = self._fill(waiting.ns, gained, placed, counted)
 
-        table[:] = -1
-        table[codes] = np.arange(count)
-        known, at = self._now(self._placed, moved, renamed, width)
-        rows, counted = table[at], self._counted[known]
-        rows, counted = rows[rows >= 0], counted[rows >= 0]
-        counted = counted + gained[rows]
-        rows, counted = self._fill(pairs, rows, counted)
+        other = other + gained.sum(axis=1)
+        np.subtract.at(other, placed // max(len(names), 1), gained.take(placed))
+        other[~waiting.ns.any(axis=1)] = 0  # one without any pair ends
 
-        other = np.zeros(victims, dtype=np.int64)
-        other[moved[moved >= 0]] = self._other[moved >= 0]
-        rest = np.ones(count, dtype=bool)
-        rest[rows] = False
-        there = np.zeros(victims, dtype=bool)
-        there[pairs.victim] = True  # one without any pair ends
-        other = np.where(there, other + sum_by(pairs.victim[rest], gained[rest], victims), 0)
+        self._victims, self._culprits, self._ns = waiting.victims, names, waiting.ns
+        self._placed, self._counted, self._other = placed, counted, other
+        return self._rows(waiting)
 
-        self._victims, self._culprits = pairs.victims, names
-        self._codes, self._ns = codes, pairs.ns
-        self._placed, self._counted, self._other = codes[rows], counted, other
-        return self._rows(pairs, rows)
+    def _moved(self, victims: Sequence[str], culprits: Sequence[str]) -> tuple[Ints, Ints, Ints, Ints]:
+        """The last scrape's table, places, what they and the others count, by today's numbers; what went is out."""
+        of_victim, of_culprit = _renaming(self._victims, victims), _renaming(self._culprits, culprits)
+        rows, columns = np.flatnonzero(of_victim >= 0), np.flatnonzero(of_culprit >= 0)
+        table = np.zeros((len(victims), len(culprits)), dtype=np.int64)
+        table[np.ix_(of_victim[rows], of_culprit[columns])] = self._ns[np.ix_(rows, columns)]
+        victim, culprit = np.divmod(self._placed, max(len(self._culprits), 1))
+        known = (of_victim[victim] >= 0) & (of_culprit[culprit] >= 0)
+        placed = of_victim[victim[known]] * len(culprits) + of_culprit[culprit[known]]
+        order = np.argsort(placed // max(len(culprits), 1), kind="stable")
+        other = np.zeros(len(victims), dtype=np.int64)
+        other[of_victim[rows]] = self._other[rows]
+        return table, placed[order], self._counted[known][order], other
 
-    def _now(self, codes: Ints, moved: Ints, renamed: Ints, width: int) -> tuple[Ints, Ints]:
-        """Which *codes* of the last scrape are of parties that are still there, and what their codes are now."""
-        before = max(len(self._culprits), 1)
-        victim, culprit = (names[of] for names, of in zip((moved, renamed), np.divmod(codes, before), strict=True))
-        known = np.flatnonzero((victim >= 0) & (culprit >= 0))
-        return known, victim[known] * width + culprit[known]
+    def _fill(self, table: Ints, gained: Ints, placed: Ints, counted: Ints) -> tuple[Ints, Ints]:
+        """Give places that are free to the longest; by victim, those that had theirs first. What one added while it had
+        none stays counted with the others', so that all series of a victim sum up to what it waited."""
+        wide = max(table.shape[1], 1)
+        had = np.bincount(placed // wide, minlength=len(table))
+        least = np.maximum(LEAST_SHARE * table.sum(axis=1), LEAST_NS)
+        new = [placed]
+        for victim in np.flatnonzero((had < self._places) & (table >= least[:, np.newaxis]).any(axis=1)).tolist():
+            waits = table[victim].copy()
+            waits[placed[placed // wide == victim] % wide] = 0
+            longest = np.argsort(-waits, kind="stable")[: self._places - had[victim]]
+            new.append(victim * wide + longest[waits[longest] >= least[victim]])
+        if len(new) == 1:
+            return placed, counted
+        cells = np.concatenate(new)
+        counted = np.concatenate([counted, gained.take(cells[len(counted) :])])
+        order = np.argsort(cells // wide, kind="stable")
+        return cells[order], counted[order]
 
-    def _fill(self, pairs: Pairs, rows: Ints, counted: Ints) -> tuple[Ints, Ints]:
-        """Give places that are free to the longest; by victim, those that had theirs first."""
-        had = np.bincount(pairs.victim[rows], minlength=len(pairs.victims))
-        wanted = np.minimum(np.bincount(pairs.victim, minlength=len(pairs.victims)), self._places) - had
-        waits = pairs.ns.copy()
-        waits[rows] = 0
-        new = [rows]
-        for victim in np.flatnonzero(wanted > 0).tolist():
-            begin, end = np.searchsorted(pairs.victim, [victim, victim + 1]).tolist()
-            new.append(begin + np.argsort(-waits[begin:end], kind="stable")[: wanted[victim]])
-        rows = np.concatenate(new)
-        counted = np.concatenate([counted, pairs.ns[rows[len(counted) :]]])
-        order = np.argsort(pairs.victim[rows], kind="stable")
-        return rows[order], counted[order]
-
-    def _rows(self, pairs: Pairs, rows: Ints) -> Iterator[tuple[str, Owner | None, float]]:
-        last = -1
-        others = (self._other / 1e9).tolist()
-        columns = (pairs.victim[rows].tolist(), pairs.culprit[rows].tolist(), (self._counted / 1e9).tolist())
-        for victim, culprit, seconds in zip(*columns, strict=True):
-            if victim != last and last >= 0 and others[last]:
-                yield pairs.victims[last], None, others[last]
-            last = victim
-            yield pairs.victims[victim], pairs.culprits[culprit], seconds
-        if last >= 0 and others[last]:
-            yield pairs.victims[last], None, others[last]
+    def _rows(self, waiting: Waiting) -> Iterator[tuple[str, Owner | None, float]]:
+        victim, culprit = np.divmod(self._placed, max(len(waiting.culprits), 1))
+        ends = np.searchsorted(victim, np.arange(len(waiting.victims)), side="right").tolist()
+        culprits, seconds = culprit.tolist(), (self._counted / 1e9).tolist()
+        begin = 0
+        for name, end, other in zip(waiting.victims, ends, (self._other / 1e9).tolist(), strict=True):
+            for at in range(begin, end):
+                yield name, waiting.culprits[culprits[at]], seconds[at]
+            begin = end
+            if other:
+                yield name, None, other
 
 
 def _renaming(before: Sequence[str], now: Sequence[str]) -> Ints:

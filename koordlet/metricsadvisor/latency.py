@@ -6,7 +6,7 @@ figures come from the last `window` seconds because one tick of a quiet containe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from koordlet.probes.charges import Charges
 from koordlet.probes.layout import BUCKETS, key_name
 from koordlet.probes.mapped import Ints, sum_by
 from koordlet.probes.snapshot import SchedLatencySnapshot, quantiles
@@ -143,36 +142,6 @@ class Pairs:
         order = np.argsort(first)  # each is there once
         order = order[np.argsort(_narrow(victim[order], len(names)), kind="stable")]
         return cls(names, owners, victim[order], culprit[order], ns[order], count[order])
-
-    @classmethod
-    def of_charges(cls, charges: Charges, owner: OwnerOf, only: Collection[str]) -> Pairs:
-        """`of` of everything charged so far, of one victim in any order: tens of thousands of entries between a few
-        hundred slots, which are counted into a table of victims by culprits instead of being sorted."""
-        used = np.flatnonzero(charges.slot_keys)
-        names, victim = _victims(charges.slot_keys[used], owner, only)
-        owners, culprit = _runners(charges.slot_keys[used], owner)
-        width = max(len(owners), 1)
-        size = len(names) * width
-        nowhere = -size - width
-        # By slot + 1, as it is in an entry's key: where a victim's pairs begin, and a culprit's place among them. What
-        # is neither makes a code below zero.
-        begins, places = (np.full(len(charges.slot_keys) + 1, nowhere, dtype=np.int64) for _ in range(2))
-        begins[used + 1], places[used + 1] = np.where(victim >= 0, victim * width, nowhere), culprit
-        codes = begins[charges.key >> 16] + places[charges.key & 0xFFFF]
-        taken = (codes >= 0) & (charges.wait_ns > 0)
-        ns, count = charges.wait_ns, charges.count
-        if not taken.all():
-            codes, ns, count = codes[taken], ns[taken], count[taken]
-        ns, count = (sum_by(codes, column, size) for column in (ns, count))
-        there = np.flatnonzero(ns)
-        return cls(names, owners, there // width, there % width, ns[there], count[there])
-
-    def of_victims(self) -> Iterator[tuple[str, slice]]:
-        """Where each victim's pairs are; those without any are left out."""
-        ends = np.searchsorted(self.victim, np.arange(len(self.victims) + 1)).tolist()
-        for name, begin, end in zip(self.victims, ends[:-1], ends[1:], strict=True):
-            if begin < end:
-                yield name, slice(begin, end)
 
 
 def blame(matrix: Matrix, owner: OwnerOf, seconds: float = 1.0) -> dict[str, list[Blame]]:

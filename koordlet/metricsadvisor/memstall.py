@@ -21,10 +21,11 @@ import numpy as np
 from koordlet.app.logging import get_logger
 from koordlet.metriccache import Batch, MetricCache, SeriesError
 from koordlet.metrics import Registries
+from koordlet.metricsadvisor.buckets import BUCKET_BOUNDS, exported
 from koordlet.metricsadvisor.counters import SteadySums
 from koordlet.metricsadvisor.latency import Blame, culprit_owner, sum_rows
 from koordlet.metricsadvisor.latency import group as group_subjects
-from koordlet.metricsadvisor.views import BUCKET_BOUNDS, container_labels
+from koordlet.metricsadvisor.views import container_labels
 from koordlet.probes.memstall import KINDS, NODE, MemStallSnapshot, MemStallSource, diff
 from koordlet.probes.snapshot import quantiles
 from koordlet.statesinformer.cgroupindex import CgroupIndex, Owner
@@ -184,7 +185,7 @@ class MemStallCollector:
         """The newest reading: cumulative."""
         self.window: Mapping[str, SubjectMemStall] = {}
         """Subject key -> figures of the last seconds, only of those that stalled."""
-        registries.view("mem_stall_seconds", self._histograms)
+        registries.view("mem_stall_seconds", self._histograms, BUCKET_BOUNDS)
         registries.view("mem_stall_kind_seconds_total", self._sums)
         registries.view("mem_stall_culprit_share", self._culprits)
         registries.view("mem_stall_lost_total", self._lost)
@@ -237,17 +238,15 @@ class MemStallCollector:
         shown = [row for row, subject in enumerate(subjects) if subject.kind in SHOWN]
         return [subjects[row] for row in shown], hist[shown], sums[shown]
 
-    def _histograms(self) -> Iterator[tuple[tuple[str, ...], list[tuple[str, float]], float]]:
+    def _histograms(self) -> Iterator[tuple[tuple[str, ...], list[int], float]]:
         subjects, hist, sums = self._containers()
         if not subjects:
             return
         keys = [subject.key for subject in subjects]
         counted = self._steady["hist"].update(dict(zip(keys, hist.sum(axis=1).astype(float), strict=True)))
         added = self._steady["sum"].update(dict(zip(keys, sums.astype(float), strict=True)))
-        for subject in subjects:
-            counts = counted[subject.key].cumsum().tolist()
-            buckets = list(zip(BUCKET_BOUNDS, counts, strict=True))
-            yield (*container_labels(subject), subject.qos), buckets, float(added[subject.key].sum()) / 1e9
+        for subject, reached in zip(subjects, exported(np.array([counted[key] for key in keys])), strict=True):
+            yield (*container_labels(subject), subject.qos), reached, float(added[subject.key].sum()) / 1e9
 
     def _sums(self) -> Iterator[tuple[tuple[str, ...], float]]:
         subjects, _, sums = self._containers()

@@ -15,9 +15,10 @@ from koordlet.app.logging import get_logger
 from koordlet.metriccache import Batch, MetricCache, SeriesError
 from koordlet.metrics import Registries
 from koordlet.metricsadvisor.counters import CulpritCounters, SteadySums
-from koordlet.metricsadvisor.latency import Blame, OwnerOf, Pairs, blame, culprit_owner, group, identity, sum_rows
+from koordlet.metricsadvisor.latency import Blame, OwnerOf, blame, culprit_owner, group, identity, sum_rows
 from koordlet.metricsadvisor.readings import Floats
 from koordlet.metricsadvisor.views import CULPRITS_EXPORTED, container_labels, culprit_labels, pod_labels
+from koordlet.metricsadvisor.waiting import Waiting
 from koordlet.metricsadvisor.window import Window
 from koordlet.probes.layout import SPECIAL_KEYS
 from koordlet.probes.netsnapshot import NetStallSnapshot, diff
@@ -200,7 +201,7 @@ class NetStallCollector:
         if latest is None:
             return
         subjects = {subject.key: subject for subject in self._workloads().subjects}
-        for victim, who, seconds in self._culprit_counters.update(Pairs.of(latest, self._index.owner, subjects)):
+        for victim, who, seconds in self._culprit_counters.update(Waiting.of(latest, self._index.owner, subjects)):
             yield (*net_labels(subjects[victim]), *culprit_labels(who)), seconds
 
     def _lost(self) -> list[Row]:

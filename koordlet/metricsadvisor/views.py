@@ -12,12 +12,13 @@ from koordlet.api.top import Culprit, FeatureState, Pressure, SchedLatency, Top,
 from koordlet.metriccache import MetricCache
 from koordlet.metrics import Registries
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
+from koordlet.metricsadvisor.buckets import BUCKET_BOUNDS, exported
 from koordlet.metricsadvisor.counters import CulpritCounters, SteadyTable
-from koordlet.metricsadvisor.latency import Blame, Pairs, longest, sum_rows
+from koordlet.metricsadvisor.latency import Blame, longest, sum_rows
 from koordlet.metricsadvisor.pressure import DEGREES, PRECISIONS, WIRE
+from koordlet.metricsadvisor.waiting import Waiting
 from koordlet.probes.mapped import Ints
 from koordlet.probes.openprobes import ProbeSet
-from koordlet.probes.snapshot import BOUNDS_NS
 from koordlet.statesinformer.cgroupindex import Owner
 from koordlet.statesinformer.model import Subject, SubjectKind
 from koordlet.system.host import HostFacts
@@ -25,8 +26,7 @@ from koordlet.system.host import HostFacts
 Row = tuple[tuple[str, ...], float]
 CULPRITS_SHOWN = 5
 CULPRITS_EXPORTED = 10
-"""Culprits a victim exports at once; what the rest adds is counted under `other`."""
-BUCKET_BOUNDS = [*(f"{bound / 1e9:.9g}" for bound in BOUNDS_NS.tolist()), "+Inf"]
+"""Culprits a victim exports at most; what the rest adds is counted under `other`."""
 
 
 def container_labels(subject: Subject) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ class Views:
             view(f"{name}_psi", lambda kind=kind: self._psi(kind))
         view("container_cpu_throttled_ratio", lambda: self._use(SubjectKind.CONTAINER, "throttled"))
         view("host_application_resource_usage", self._host_apps)
-        view("sched_latency_seconds", self._latency_histograms)
+        view("sched_latency_seconds", self._latency_histograms, BUCKET_BOUNDS)
         view("sched_latency_wait_seconds_total", lambda: self._latency_sums("sum_ns"))
         view("sched_latency_throttled_seconds_total", lambda: self._latency_sums("throttled_ns"))
         view("sched_latency_culprit_wait_seconds_total", self._culprits)
@@ -155,7 +155,7 @@ class Views:
         steady = self._sums.setdefault(column, SteadyTable())
         return subjects, steady.update([subject.key for subject in subjects], sums[shown])
 
-    def _latency_histograms(self) -> Iterator[tuple[tuple[str, ...], list[tuple[str, float]], float]]:
+    def _latency_histograms(self) -> Iterator[tuple[tuple[str, ...], list[int], float]]:
         """Those who never waited in one way have no histogram of it."""
         for reason, hist, total in (
             ("wakeup", "wakeup_hist", "wakeup_sum_ns"),
@@ -163,10 +163,9 @@ class Views:
         ):
             subjects, counts = self._by_subject(hist)
             sums = self._by_subject(total)[1].tolist()
-            for subject, cumulative, ns in zip(subjects, np.cumsum(counts, axis=-1).tolist(), sums, strict=True):
-                if cumulative[-1]:
-                    buckets = list(zip(BUCKET_BOUNDS, cumulative, strict=True))
-                    yield (*container_labels(subject), subject.qos, reason), buckets, ns / 1e9
+            for subject, reached, ns in zip(subjects, exported(counts), sums, strict=True):
+                if reached[-1]:
+                    yield (*container_labels(subject), subject.qos, reason), reached, ns / 1e9
 
     def _latency_sums(self, column: str) -> list[Row]:
         subjects, sums = self._by_subject(column)
@@ -177,8 +176,8 @@ class Views:
         if charges is None:
             return
         subjects = {s.key: s for s in self._advisor.workloads.subjects if s.kind is not SubjectKind.POD}
-        pairs = Pairs.of_charges(charges, self._advisor.index.owner, subjects)
-        for victim, who, waited in self._culprit_counters.update(pairs):
+        waiting = Waiting.of_charges(charges, self._advisor.index.owner, subjects)
+        for victim, who, waited in self._culprit_counters.update(waiting):
             subject = subjects[victim]
             yield (*container_labels(subject), subject.qos, *culprit_labels(who)), waited
 

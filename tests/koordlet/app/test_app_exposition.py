@@ -1,4 +1,4 @@
-"""Pages are byte for byte what prometheus_client writes."""
+"""Pages say what prometheus_client's say, line for line; only labels stand in their own order, `le` last."""
 
 import gzip
 import math
@@ -6,13 +6,14 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, Summary, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     UnknownMetricFamily,
 )
+from prometheus_client.parser import text_string_to_metric_families
 
 from koordlet.app.exposition import Table, packed_page, page, sliced_page
 
@@ -27,6 +28,18 @@ KINDS = {
 }
 
 
+def said(body):
+    """A page's lines, each sample as a parser reads it: NaN by its text."""
+    text = body.decode()
+    heads = [line for line in text.split("\n") if line.startswith("# ")]
+    samples = [
+        (sample.name, sample.labels, repr(float(sample.value)))
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    ]
+    return heads, samples
+
+
 class One:
     def __init__(self, metric):
         self.metric = metric
@@ -38,59 +51,103 @@ class One:
         return []
 
 
-def registries(kind, labels, rows):
-    """The same family as a table and as prometheus_client's own."""
+def registries(kind, labels, rows, *, fixed=0, shared=0, bounds=()):
+    """The same family as a table and as prometheus_client's own. *fixed* labels have the values of the first row."""
     name = "koordlet_some_total" if kind == "counter" else "koordlet_some"
     found = []
+    front = tuple(rows[0][0][:fixed]) if rows else ("",) * fixed
     for as_table in (True, False):
         metric = KINDS[kind](name, "Help with \\ and\nmore.", labels=labels)
         if as_table:
-            metric = Table(metric, labels, rows)
+            own = [(values[fixed:], *figures) for values, *figures in rows]
+            metric = Table(metric, labels, own, fixed=front, shared=shared, bounds=bounds)
         else:
-            for row in rows:
-                metric.add_metric(*row)
+            for values, *figures in rows:
+                if bounds:
+                    figures[0] = list(zip(bounds, figures[0], strict=True))
+                metric.add_metric([*front, *values[fixed:]], *figures)
         registry = CollectorRegistry()
         registry.register(One(metric))
         found.append(registry)
     return found
 
 
+@st.composite
+def families(draw, figures):
+    """Labels, rows, and how many of the labels are fixed and shared."""
+    labels = draw(st.lists(st.sampled_from(NAMES), unique=True))
+    values = st.lists(TEXT, min_size=len(labels), max_size=len(labels))
+    rows = draw(st.lists(st.tuples(values, *figures), max_size=5))
+    fixed = draw(st.integers(0, len(labels)))
+    return labels, rows, fixed, draw(st.integers(0, len(labels) - fixed))
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "histogram"])
-@given(data=st.data())
-def test_families_of_single_values(kind, data):
-    labels = data.draw(st.lists(st.sampled_from(NAMES), unique=True))
-    row = st.tuples(st.lists(TEXT, min_size=len(labels), max_size=len(labels)), VALUES)
-    table, plain = registries(kind, labels, data.draw(st.lists(row, max_size=5)))
-    assert page([table]) == generate_latest(plain)
+@given(family=families([VALUES]))
+def test_families_of_single_values(kind, family):
+    labels, rows, fixed, shared = family
+    table, plain = registries(kind, labels, rows, fixed=fixed, shared=shared)
+    assert said(page([table])) == said(generate_latest(plain))
 
 
+@pytest.mark.parametrize("bounds", [("0.1", "1.0", "+Inf"), ("+Inf",), ("-1.0", "+Inf")])
 @given(data=st.data())
-def test_histograms(data):
-    labels = data.draw(st.lists(st.sampled_from(NAMES), unique=True))
-    bounds = data.draw(st.sampled_from([("0.1", "1.0", "+Inf"), ("+Inf",), ("-1.0", "+Inf")]))
-    counts = st.lists(VALUES, min_size=len(bounds), max_size=len(bounds))
-    row = st.tuples(
-        st.lists(TEXT, min_size=len(labels), max_size=len(labels)),
-        counts.map(lambda found: list(zip(bounds, found, strict=True))),
-        VALUES,
-    )
-    table, plain = registries("histogram", labels, data.draw(st.lists(row, max_size=4)))
-    assert page([table]) == generate_latest(plain)
+def test_histograms(bounds, data):
+    counts = st.lists(st.integers(0, 2**60), min_size=len(bounds), max_size=len(bounds))
+    labels, rows, fixed, shared = data.draw(families([counts, VALUES]))
+    table, plain = registries("histogram", labels, rows, fixed=fixed, shared=shared, bounds=bounds)
+    assert said(page([table])) == said(generate_latest(plain))
+
+
+def test_labels_stand_in_the_familys_order() -> None:
+    table, _ = registries("histogram", ["node", "a"], [(["n", "%d\0"], [5], 2.5)], fixed=1, shared=1, bounds=["+Inf"])
+    assert page([table]).decode().splitlines()[2:] == [
+        'koordlet_some_bucket{node="n",a="%d\0",le="+Inf"} 5',
+        'koordlet_some_count{node="n",a="%d\0"} 5',
+        'koordlet_some_sum{node="n",a="%d\0"} 2.5',
+    ]
+
+
+def test_families_that_share_labels_do_not_mix_them_up() -> None:
+    registry = CollectorRegistry()
+    for name, labels in (("one", ["node", "pod"]), ("two", ["node", "pod"]), ("three", ["node", "container"])):
+        rows = [(("x",), 1), (("y",), 2)]
+        registry.register(One(Table(GaugeMetricFamily(name, "help", labels=labels), labels, rows, fixed="n", shared=1)))
+    assert [line for line in page([registry]).decode().splitlines() if line[0] != "#"] == [
+        f'{name}{{node="n",{label}="{value}"}} {number}'
+        for name, label in (("one", "pod"), ("two", "pod"), ("three", "container"))
+        for value, number in (("x", 1), ("y", 2))
+    ]
 
 
 def test_a_table_is_a_family_for_everybody_else_too():
-    table, plain = registries("histogram", ["node"], [(["n1"], [("1.0", 2.0), ("+Inf", 3.0)], 4.5)])
+    table, plain = registries("histogram", ["node"], [(["n1"], [2, 3], 4.5)], fixed=1, bounds=["1.0", "+Inf"])
     assert generate_latest(table) == generate_latest(plain)
     assert generate_latest(table) == generate_latest(plain), "asking twice adds nothing"
 
 
 def test_several_registries_and_metrics_that_are_no_tables():
     one, two = CollectorRegistry(), CollectorRegistry()
-    Counter("seen", "Things seen.", ["what"], registry=one).labels("x").inc(math.pi)
+    Counter("seen", "Things\nseen.", ["what", "by"], registry=one).labels('x "y"\n', "z").inc(math.pi)
+    Histogram("took", "Seconds.", ["task"], registry=one).labels("t").observe(0.3)
+    Summary("size", "Bytes.", registry=one).observe(7)
+    Gauge("level", "Level.", registry=one).set(-math.inf)
+    Info("build", "Version.", registry=one).info({"version": "1"})
+    late = GaugeMetricFamily("late", "With a time.")
+    late.add_metric([], 1.5, timestamp=12.25)
+    one.register(One(late))
     table, plain = registries("gauge", ["a"], [(["b"], math.nan)])
     two.register(next(iter(table._collector_to_names)))
-    assert page([one, two]) == generate_latest(one) + generate_latest(plain)
+    assert said(page([one, two])) == said(generate_latest(one) + generate_latest(plain))
     assert gzip.decompress(packed_page([one, two])) == page([one, two])
+
+
+def test_a_large_page_is_whole() -> None:
+    """More rows than are formatted at a time, and more labels than are remembered."""
+    rows = [((str(number), "x" * (number % 7)), float(number)) for number in range(5000)]
+    table, plain = registries("gauge", ["aa", "node"], rows, shared=1)
+    assert said(page([table])) == said(generate_latest(plain))
+    assert gzip.decompress(packed_page([table])) == page([table])
 
 
 async def test_a_page_in_slices_is_the_same_page() -> None:

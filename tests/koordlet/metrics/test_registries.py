@@ -50,7 +50,7 @@ def test_histogram_rows_are_cumulative_with_sum_and_count():
     registries = Registries()
     registries.node = "n1"
     labels = ("u", "p", "ns", "c", "main", "LS", "wakeup")
-    registries.view("sched_latency_seconds", lambda: [(labels, [("0.001", 3), ("+Inf", 4)], 0.5)])
+    registries.view("sched_latency_seconds", lambda: [(labels, [3, 4], 0.5)], ("0.001", "+Inf"))
     samples = {
         (s.name.rsplit("_", 1)[1], s.labels.get("le")): s.value
         for s in scraped(registries.external)["koordlet_sched_latency_seconds"]

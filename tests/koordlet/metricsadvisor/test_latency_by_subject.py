@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.metricsadvisor.latency import Pairs, blame, by_subject, culprit_owner, identity, longest
+from koordlet.metricsadvisor.latency import blame, by_subject, culprit_owner, identity, longest
+from koordlet.metricsadvisor.waiting import Waiting
 from koordlet.probes.charges import Charges
 from koordlet.probes.layout import BUCKETS, SPECIAL_KEYS
 from koordlet.probes.snapshot import Lost, SchedLatencySnapshot
@@ -86,7 +87,7 @@ def test_blame_is_by_culprit_and_longest_first():
     ]
     assert found[JOB.key][0].owner.subject is WEB
     assert len(found) == 2  # ssh.service is no subject here
-    assert Pairs.of(snapshot(1, matrix=matrix), owner, only=[JOB.key]).victims == [JOB.key]
+    assert Waiting.of(snapshot(1, matrix=matrix), owner, [JOB.key]).victims == [JOB.key]
 
 
 def charged(entries):
@@ -108,21 +109,25 @@ def charged(entries):
 KEYS = st.sampled_from((10, 11, 20, 30, SPECIAL_KEYS["idle"], SPECIAL_KEYS["older"]))
 
 
-@given(st.lists(st.tuples(KEYS, KEYS, st.integers(0, 2**40)), max_size=40))
-def test_counting_charges_finds_what_merging_a_snapshot_finds(entries):
-    def told(pairs):
+@given(st.lists(st.tuples(KEYS, KEYS, st.integers(0, 2**40)), max_size=40), st.integers(1, 50))
+def test_counting_charges_finds_what_merging_a_snapshot_finds(entries, piece):
+    def told(waiting):
         return {
-            (victim, identity(pairs.culprits[who])): (ns, count)
-            for victim, at in pairs.of_victims()
-            for who, ns, count in zip(
-                pairs.culprit[at].tolist(), pairs.ns[at].tolist(), pairs.count[at].tolist(), strict=True
-            )
+            (victim, identity(who)): ns
+            for victim, row in zip(waiting.victims, waiting.ns.tolist(), strict=True)
+            for who, ns in zip(waiting.culprits, row, strict=True)
+            if ns
         }
 
     only = [WEB.key, JOB.key]
-    counted = Pairs.of_charges(charged(entries), owner, only)
-    waited = [entry for entry in entries if entry[2]]  # the kernel charges no wait of nothing
-    assert told(counted) == told(Pairs.of(snapshot(1, matrix=waited), owner, only))
+    counted = Waiting.of_charges(charged(entries), owner, only, piece=piece)
+    assert told(counted) == told(Waiting.of(snapshot(1, matrix=entries), owner, only))
+
+
+def test_an_entry_of_a_slot_without_a_key_is_nobodys():
+    charges = charged([(10, 20, 7), (20, 10, 5)])
+    charges.slot_keys[2] = 0
+    assert Waiting.of_charges(charges, owner, [WEB.key, JOB.key]).ns.sum() == 0
 
 
 def test_forgotten_slices_are_spread_over_the_known_culprits():

@@ -8,8 +8,9 @@ import numpy as np
 
 from koordlet.metriccache import MetricCache
 from koordlet.metrics import Registries
+from koordlet.metricsadvisor.buckets import BUCKET_BOUNDS
 from koordlet.metricsadvisor.latency import group
-from koordlet.metricsadvisor.views import BUCKET_BOUNDS, Views
+from koordlet.metricsadvisor.views import Views
 from koordlet.probes.layout import BUCKETS
 from koordlet.probes.openprobes import ProbeSet
 from koordlet.statesinformer.cgroupindex import Owner, owner_of
@@ -29,11 +30,11 @@ KEYS = np.array(list(OWNERS))
 
 
 def page(wakeup: list[int], preempted: list[int]) -> Registries:
-    """Of this many waits of each kind by key, all in bucket 3 and 2 s long."""
+    """Of this many waits of each kind by key, all in bucket 8 (131 to 262 us) and 2 s long."""
     waited = {}
     for name, counts in (("wakeup", wakeup), ("preempt", preempted)):
         hist = np.zeros((len(KEYS), BUCKETS), dtype=np.int64)
-        hist[:, 3] = counts
+        hist[:, 8] = counts
         waited |= {f"{name}_hist": hist, f"{name}_sum_ns": np.array(counts) * 2_000_000_000}
     window = SimpleNamespace(latest=SimpleNamespace(keys=KEYS, **waited))
     advisor = SimpleNamespace(latency_window=window, subjects_of=lambda keys: group(keys, OWNERS.__getitem__))
@@ -58,4 +59,5 @@ def test_a_containers_groups_are_one_histogram_and_who_never_waited_has_none() -
     assert sums == {("web", "wakeup"): 6.0, ("job", "wakeup"): 10.0, ("job", "preempted"): 8.0}
     assert sum(s.name.endswith("_bucket") for s in samples) == 3 * len(BUCKET_BOUNDS), "a histogram is whole"
     whole = {s.labels["le"]: s.value for s in samples if s.name.endswith("_bucket") and s.labels["qos"] == "LS"}
-    assert [whole[bound] for bound in BUCKET_BOUNDS] == [0, 0, 0] + [3] * (BUCKETS - 3)
+    assert [whole[bound] for bound in BUCKET_BOUNDS] == [0, 0, 0] + [3] * (len(BUCKET_BOUNDS) - 3)
+    assert BUCKET_BOUNDS[2:4] == ("0.000131072", "0.000524288")

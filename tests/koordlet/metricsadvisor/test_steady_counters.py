@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.metricsadvisor.counters import CulpritCounters, SteadySums, SteadyTable
-from koordlet.metricsadvisor.latency import Pairs
+from koordlet.metricsadvisor.counters import LEAST_NS, CulpritCounters, SteadySums, SteadyTable
+from koordlet.metricsadvisor.waiting import Waiting
 from koordlet.statesinformer.cgroupindex import Owner
 
 
@@ -22,11 +22,10 @@ class Scrapes:
 
     def of(self, found: dict[str, dict[str, float]]) -> dict[tuple[str, str], float]:
         names = sorted({name for culprits in found.values() for name in culprits})
-        rows = [(v, names.index(name), s) for v, one in enumerate(found.values()) for name, s in one.items()]
-        victim, culprit = (np.array([row[at] for row in rows], dtype=np.int64) for at in (0, 1))
-        ns = np.array([round(row[2] * 1e9) for row in rows], dtype=np.int64)
-        pairs = Pairs(list(found), [Owner("system", name) for name in names], victim, culprit, ns, np.ones_like(ns))
-        return {(victim, owner.name if owner else ""): value for victim, owner, value in self._counters.update(pairs)}
+        ns = [[round(one.get(name, 0) * 1e9) for name in names] for one in found.values()]
+        table = np.array(ns, dtype=np.int64).reshape(len(found), len(names))
+        waiting = Waiting(list(found), [Owner("system", name) for name in names], table)
+        return {(victim, owner.name if owner else ""): value for victim, owner, value in self._counters.update(waiting)}
 
 
 def test_a_part_that_is_taken_away_stays_counted():
@@ -68,7 +67,7 @@ def test_the_longest_have_places_and_keep_them():
 def test_a_place_that_comes_free_takes_nothing_from_the_others():
     scrape = Scrapes(1)
     assert scrape(a=5, b=3) == {"a": 5, "": 3}
-    assert scrape(b=4) == {"b": 4, "": 3}
+    assert scrape(b=4) == {"b": 1, "": 3}, "what it added while it had no place is counted once"
 
 
 def test_a_culprit_that_loses_a_group_does_not_run_back():
@@ -87,7 +86,36 @@ def test_victims_are_told_apart_whoever_comes_and_goes():
     assert scrape.of({}) == {}
 
 
-culprits = st.dictionaries(st.sampled_from("abcd"), st.floats(0.1, 100))
+def test_who_hardly_matters_gets_no_place() -> None:
+    scrape = Scrapes(3)
+    assert scrape(a=1000, b=9.9, c=0.5) == {"a": 1000, "": 10.4}, "less than a hundredth"
+    assert scrape(a=1000, b=12, c=0.5) == {"a": 1000, "b": 2.1, "": 10.4}, "now it matters"
+    assert scrape(a=9000, b=12, c=0.5) == {"a": 9000, "b": 2.1, "": 10.4}, "and keeps its place"
+
+
+def test_a_victim_that_hardly_waited_blames_nobody_by_name() -> None:
+    scrape, moment = Scrapes(3), LEAST_NS / 1e9
+    assert scrape(a=moment / 2, b=moment / 4) == {"": moment * 0.75}
+    assert scrape(a=moment, b=moment / 4) == {"a": moment / 2, "": moment * 0.75}
+
+
+culprits = st.dictionaries(st.sampled_from("abcd"), st.floats(2.0, 100))
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(["web", "job"]), culprits), max_size=12))
+def test_all_series_of_a_victim_sum_up_to_what_it_waited(scrapes: list[dict[str, dict[str, float]]]) -> None:
+    """While nothing is taken away; whoever gets a place when."""
+    scrape = Scrapes(2)
+    total: dict[str, dict[str, float]] = {}
+    for found in scrapes:
+        for victim, culprits in found.items():
+            mine = total.setdefault(victim, {})
+            for name, seconds in culprits.items():
+                mine[name] = mine.get(name, 0.0) + seconds
+        now = scrape.of(total)
+        for victim, culprits in total.items():
+            waited = sum(value for (whose, _), value in now.items() if whose == victim)
+            assert abs(waited - sum(culprits.values())) < 1e-6
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(["web", "job"]), culprits), max_size=12))
