@@ -57,7 +57,7 @@ class NodeMetricReporter:
         self.last: NodeMetricStatus | None = None
         """What was written last."""
         self._writing = asyncio.Lock()
-        self._foreseen = Forecast.none("no report was made yet")
+        self._foreseen: Forecast | None = None
         self._written: Forecast | None = None
         self._tried_at = clock()
         self._retained: Policy | None = None
@@ -139,10 +139,10 @@ class NodeMetricReporter:
     def _forecast(self, pods: Sequence[PodMeta], cold_start: int | None) -> Forecast:
         if self._forecaster is None:
             return Forecast()
-        self._foreseen = self._forecaster(pods, cold_start)
-        if self._foreseen.problem:
-            log.once(f"forecast:{self._foreseen.problem}", "no prediction for Prod", reason=self._foreseen.problem)
-        return self._foreseen
+        self._foreseen = found = self._forecaster(pods, cold_start)
+        if found.problem:
+            log.once(f"forecast:{found.problem}", "no prediction for Prod", reason=found.problem)
+        return found
 
     def _predict_now(self, now: float) -> Forecast:
         policy = self._states.policy
@@ -152,10 +152,14 @@ class NodeMetricReporter:
     # --- gauges
 
     def _reclaimable(self) -> list[tuple[tuple[str, str, str], float]]:
+        if self._foreseen is None:
+            return []
         amount = self._foreseen.reclaimable or Amount()
         return [((PROD, "cpu", "core"), amount.cpu / 1000), ((PROD, "memory", "byte"), float(amount.memory))]
 
     def _reclaimable_status(self) -> list[tuple[tuple[str], float]]:
+        if self._foreseen is None:  # nothing was asked yet, which is no failure
+            return []
         return [((PROD,), 0.0 if self._foreseen.reclaimable is not None else 1.0)]
 
     def _usage(self, member: str) -> list[tuple[tuple[str, str], float]]:

@@ -114,6 +114,7 @@ async def test_an_object_that_is_gone_is_no_failure():
 
 async def test_gauges_of_the_prediction():
     world = World()
+    assert not world.gauges(), "nothing was predicted yet, which is no failure"
     await world.reporter.report()
     status = 'koordlet_node_resource_priority_reclaimable_status{node="node",priority="koord-prod"}'
     cpu = 'koordlet_node_priority_resource_reclaimable{node="node",priority="koord-prod",resource="cpu",unit="core"}'
