@@ -8,11 +8,11 @@ Every hook is over within a limit and within what its caller has left.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
@@ -188,7 +188,7 @@ class Dispatcher:
 def _identity(endpoint: str) -> tuple[int, int]:
     """Device and inode of the socket file; another one is another server. Raises Lost when there is none."""
     try:
-        status = Path(endpoint).stat()
+        status = os.stat(endpoint)  # noqa: PTH116 - at every hook
     except OSError as error:
         raise Lost(f"no socket: {error.strerror}") from error
     return status.st_dev, status.st_ino

@@ -84,7 +84,7 @@ class Registry:
     """The servers of one directory, which is made when it is absent."""
 
     def __init__(self, directory: Path = DIRECTORY, *, wall: Callable[[], float] = time.time) -> None:
-        self._directory, self._wall = directory, wall
+        self._directory, self._text, self._wall = directory, os.fspath(directory), wall
         self._files: dict[str, _File] = {}
         self._listed: tuple[_Stamp, set[str]] | None = None
         """The directory's list, once it is settled."""
@@ -114,7 +114,7 @@ class Registry:
     def _names(self) -> set[str]:
         """Names that may be registration files. No directory is no server, and is said once."""
         try:
-            stamp = _Stamp.of(self._directory.stat())
+            stamp = _Stamp.of(os.stat(self._text))  # noqa: PTH116 - at every hook
             listed, self._listed = self._listed, None
             if listed is not None and listed[0] == stamp:
                 self._listed = listed
@@ -149,7 +149,7 @@ class Registry:
         file = self._files.get(name)
         path = self._directory / name if file is None else file.path
         try:
-            status = path.stat()
+            status = os.stat(f"{self._text}/{name}")  # noqa: PTH116
         except FileNotFoundError:  # removed since the listing, or a link to nothing
             self._files.pop(name, None)
             self._servers = None

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import cast
 from urllib.parse import unquote_to_bytes
 
-from hpack import Decoder, HPACKError
+from hpack import HPACKError
 
 from koordlet.app.http2 import frames as h2
 from koordlet.app.http2.frames import Frame, FrameError, Splitter
 from koordlet.app.http2.grpc import PREFIX_BYTES, pack, prefix
+from koordlet.app.http2.headers import HeaderDecoder
 from koordlet.app.http2.output import Output, Piece
 from koordlet.app.http2.windows import Chunk, Sender
 
@@ -69,6 +70,7 @@ class _Call:
     answer: asyncio.Future[bytes]
     headers: dict[bytes, bytes] = field(default_factory=dict)
     body: bytearray = field(default_factory=bytearray)
+    late: bool = False
 
 
 class Client(asyncio.Protocol):
@@ -76,7 +78,7 @@ class Client(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._splitter, self._decoder = Splitter(), Decoder(MAX_HEADERS)
+        self._splitter, self._decoder = Splitter(), HeaderDecoder(MAX_HEADERS)
         self._output = Output(self._send)
         self._write = self._output.write
         self._sender = Sender(self._write, lambda stream, size: None)
@@ -98,21 +100,21 @@ class Client(asyncio.Protocol):
         stream, self._next = self._next, self._next + 2
         if self._gone or stream > _MOST:
             raise ConnectionLost(f"UNAVAILABLE: {self._gone or 'the connection is used up'}")
-        call = self._calls[stream] = _Call(asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        call = self._calls[stream] = _Call(loop.create_future())
         block = _block(method, seconds)
         self._write(h2.head(len(block), h2.HEADERS, h2.END_HEADERS, stream) + block)
         self._sender.follow(stream)
         body = memoryview(pack(request, compressed=False))
         self._sender.put(stream, Chunk(body, len(body), end=True, held=False))
         self._output.flush()
+        timer = loop.call_later(seconds, _late, call, seconds)
         try:
-            async with asyncio.timeout(seconds):
-                return await call.answer
-        except TimeoutError as error:
-            raise ConnectionLost(f"DEADLINE_EXCEEDED: no answer within {seconds:.3g} s") from error
+            return await call.answer
         finally:
+            timer.cancel()
             del self._calls[stream]
-            if call.answer.cancelled() or self._sender.waits(stream):
+            if call.late or call.answer.cancelled() or self._sender.waits(stream):
                 self._write(h2.rst_stream(stream))
                 self._output.flush()
             self._sender.forget(stream)
@@ -168,9 +170,9 @@ class Client(asyncio.Protocol):
                     start, end = h2.payload(data, frame)
                     call.body += data[start:end]
             case h2.HEADERS:  # also those of calls given up: the table is of the connection
-                headers = self._decoder.decode(h2.header_block(data, frame), raw=True)
+                headers = self._decoder.decode(h2.header_block(data, frame))
                 if call is not None:
-                    call.headers.update(cast(Iterable[tuple[bytes, bytes]], headers))
+                    call.headers.update(headers)
         if call is not None and frame.kind in (h2.DATA, h2.HEADERS):
             if frame.flags & h2.END_STREAM:
                 _finish(call)
@@ -214,6 +216,12 @@ def _finish(call: _Call) -> None:
     else:
         http = call.headers.get(b":status", b"").decode(errors="replace")
         _end(call, CallError(f"UNKNOWN: HTTP status {http}, gRPC status {status.decode(errors='replace')!r}: {text}"))
+
+
+def _late(call: _Call, seconds: float) -> None:
+    if not call.answer.done():
+        call.late = True
+        call.answer.set_exception(ConnectionLost(f"DEADLINE_EXCEEDED: no answer within {seconds:.3g} s"))
 
 
 def _end(call: _Call, error: CallError) -> None:

@@ -19,7 +19,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import cast
 
-from hpack import Decoder, HPACKError
+from hpack import HPACKError
 
 from koordlet.app.http2 import frames as h2
 from koordlet.app.http2.frames import Frame, FrameError, Splitter
@@ -34,6 +34,7 @@ from koordlet.app.http2.grpc import (
     timeout_seconds,
     unpack,
 )
+from koordlet.app.http2.headers import HeaderDecoder
 from koordlet.app.http2.output import Output, Piece
 from koordlet.app.http2.windows import Chunk, Sender
 from koordlet.app.logging import get_logger
@@ -169,7 +170,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._first = b""
         self._greeted = self._agreed = False
-        self._splitter, self._decoder = Splitter(), Decoder(MAX_HEADERS)
+        self._splitter, self._decoder = Splitter(), HeaderDecoder(MAX_HEADERS)
         self._output = Output(self._send)
         self._write = self._output.write
         self._sender = Sender(self._write, lambda stream, size: None)
@@ -293,11 +294,11 @@ class Connection(asyncio.Protocol):
         return self._calls.get(stream)
 
     def _headers(self, data: bytes, frame: Frame) -> None:
-        headers = self._decoder.decode(h2.header_block(data, frame), raw=True)
+        headers = self._decoder.decode(h2.header_block(data, frame))
         stream, over = frame.stream, bool(frame.flags & h2.END_STREAM)
         if stream > self._last and stream & 1:
             self._last = stream
-            self._open(stream, dict(cast("list[tuple[bytes, bytes]]", headers)), over)
+            self._open(stream, dict(headers), over)
         elif (call := self._known(stream)) is not None:  # trailers
             if not over or call.ended:
                 raise FrameError("headers in the middle of a request")

@@ -156,7 +156,7 @@ async def test_deadline_and_cancellation_reach_the_method(tmp_path: Path) -> Non
                 break  # else the machine stood still, and the time was over before the server had heard
         await until(lambda: b"late" in ended)
         assert left[0][1] is not None
-        assert left[0][1] <= given
+        assert left[0][1] <= given * 1.1  # clients round what they say of it up
         given_up = call(b"gone")
         await until(lambda: (b"gone", None) in left)
         given_up.cancel()
