@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koordlet.probes.layout import BUCKETS, key_name
-from koordlet.probes.mapped import Ints, sum_by
+from koordlet.probes.mapped import Ints, numbered, sum_by, sum_pairs
 from koordlet.probes.snapshot import SchedLatencySnapshot, quantiles
 from koordlet.statesinformer.cgroupindex import Owner
 from koordlet.statesinformer.model import Subject
@@ -118,7 +118,7 @@ def identity(who: Owner) -> str:
 @dataclass(frozen=True, slots=True)
 class Pairs:
     """A matrix by subject: `ns[i]` of waiting in `count[i]` waits of `victims[victim[i]]` is `culprits[culprit[i]]`'s.
-    Sorted by victim; of one victim in the matrix' order."""
+    Sorted by victim, then culprit, each pair once."""
 
     victims: list[str]
     """Subject keys."""
@@ -134,14 +134,11 @@ class Pairs:
         names, victim = _victims(matrix.victim, owner, only)
         owners, culprit = _runners(matrix.culprit, owner)
         taken = np.flatnonzero((victim >= 0) & (matrix.wait_ns > 0))
-        codes, first, group = np.unique(
-            victim[taken] * len(owners) + culprit[taken], return_index=True, return_inverse=True
+        wide = max(len(owners), 1)
+        pairs, ns, count = sum_pairs(
+            victim[taken] * wide + culprit[taken], matrix.wait_ns[taken], matrix.wait_count[taken], len(names) * wide
         )
-        ns, count = (sum_by(group, column[taken], len(codes)) for column in (matrix.wait_ns, matrix.wait_count))
-        victim, culprit = codes // max(len(owners), 1), codes % max(len(owners), 1)
-        order = np.argsort(first)  # each is there once
-        order = order[np.argsort(_narrow(victim[order], len(names)), kind="stable")]
-        return cls(names, owners, victim[order], culprit[order], ns[order], count[order])
+        return cls(names, owners, pairs // wide, pairs % wide, ns, count)
 
 
 def blame(matrix: Matrix, owner: OwnerOf, seconds: float = 1.0) -> dict[str, list[Blame]]:
@@ -184,7 +181,7 @@ def _narrow(numbers: Ints, count: int) -> NDArray[np.integer[Any]]:
 
 def _victims(keys: Ints, owner: OwnerOf, only: Collection[str] | None) -> tuple[list[str], Ints]:
     """Keys of victims' subjects, and for each of *keys* its subject's number or -1."""
-    unique, at = np.unique(keys, return_inverse=True)
+    unique, at = numbered(keys)
     numbers: dict[str, int] = {}
     rows = np.full(len(unique), -1, dtype=np.int64)
     for row, key in enumerate(unique.tolist()):
@@ -196,7 +193,7 @@ def _victims(keys: Ints, owner: OwnerOf, only: Collection[str] | None) -> tuple[
 
 def _runners(keys: Ints, owner: OwnerOf) -> tuple[list[Owner], Ints]:
     """Culprits, and for each of *keys* the number of its culprit."""
-    unique, at = np.unique(keys, return_inverse=True)
+    unique, at = numbered(keys)
     numbers: dict[str, int] = {}
     owners: list[Owner] = []
     rows = np.zeros(len(unique), dtype=np.int64)

@@ -59,6 +59,23 @@ def sum_by(group: npt.NDArray[np.intp], values: npt.NDArray[Any], groups: int) -
     return total
 
 
+def numbered(keys: Ints) -> tuple[Ints, npt.NDArray[np.intp]]:
+    """(*keys* sorted, each once; place of each of *keys* among them), found in a table of all that could be where they
+    lie close enough, else by sorting: ids of cgroups are given one after the other."""
+    least = int(keys.min()) if len(keys) else 0
+    size = int(keys.max()) - least + 1 if len(keys) else 0
+    if size > CROWDED * len(keys):
+        found, places = np.unique(keys, return_inverse=True)
+        return found, places
+    near = keys - least
+    there = np.zeros(size, dtype=bool)
+    there[near] = True
+    found = np.flatnonzero(there)
+    number = np.empty(size, dtype=np.intp)  # of what does not occur nobody asks
+    number[found] = np.arange(len(found))
+    return found + least, number[near]
+
+
 def sum_pairs(codes: Ints, ns: Ints, count: Ints, size: int) -> tuple[Ints, Ints, Ints]:
     """(codes that occur, sorted; sums of *ns* and of *count* for each); codes are 0 or more and below *size*. Counted
     in a table of all that could be where that is small enough beside what there is, else sorted."""
@@ -66,9 +83,9 @@ def sum_pairs(codes: Ints, ns: Ints, count: Ints, size: int) -> tuple[Ints, Ints
         there = np.zeros(size, dtype=bool)
         there[codes] = True
         pairs = np.flatnonzero(there)
-        number = np.empty(size, dtype=np.intp)  # of a pair; of what does not occur nobody asks
+        number = np.empty(size, dtype=np.intp)  # as above
         number[pairs] = np.arange(len(pairs))
-        numbers: npt.NDArray[np.intp] = number[codes]
-        return pairs, sum_by(numbers, ns, len(pairs)), sum_by(numbers, count, len(pairs))
-    pairs, group = np.unique(codes, return_inverse=True)
+        group: npt.NDArray[np.intp] = number[codes]
+    else:
+        pairs, group = np.unique(codes, return_inverse=True)
     return pairs, sum_by(group, ns, len(pairs)), sum_by(group, count, len(pairs))
