@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 from aiohttp import web
+from numpy.typing import NDArray
 
 from koordlet.api.interference import (
     EXTENSION_KEY,
@@ -54,9 +56,9 @@ class InterferenceViews:
         self.held_back: Callable[[str], tuple[list[HeldBack], list[HeldBack]]] = lambda uid: ([], [])
         """Pod UID -> how it is held back, and who is held back for it; set by whoever acts on verdicts."""
         views: dict[str, Callable[[], Any]] = {
-            "interference_state": lambda: self._tracks(3),
-            "interference_score": lambda: self._tracks(4),
-            "interference_lost_ratio": lambda: self._tracks(5),
+            "interference_state": lambda: self._tracks(watch.detector.states()),
+            "interference_score": lambda: self._tracks(watch.detector.scores),
+            "interference_lost_ratio": lambda: self._tracks(watch.detector.symptoms),
             "interference_culprit_share": self._shares,
             "interference_detections_total": lambda: watch.detections.items(),
             "interference_seconds_total": lambda: watch.alarm_seconds.items(),
@@ -68,15 +70,13 @@ class InterferenceViews:
 
     # --- Prometheus
 
-    def _tracks(self, column: int) -> Iterator[Row]:
-        """A column of `Watch.states`; what is 0, on a calm node nearly all of it, has no series."""
+    def _tracks(self, figures: NDArray[np.generic]) -> Iterator[Row]:
+        """Of `Watch.judged`; what is 0, on a calm node nearly all of it, has no series."""
         if self._watch.evidence is None:
             return
         subjects = self._watch.evidence.subjects
-        for track in self._watch.states():
-            row, resource, cause = track[:3]
-            if value := float(track[column]):
-                yield (*container_labels(subjects[row]), resource.value, cause.value), value
+        for row, resource, cause, value in self._watch.judged(figures):
+            yield (*container_labels(subjects[row]), resource.value, cause.value), value
 
     def _shares(self) -> Iterator[Row]:
         for verdict in self._watch.active:

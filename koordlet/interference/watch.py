@@ -6,9 +6,12 @@ alarm that begins or ends, and of one whose worst culprit is another for at leas
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from koordlet.api.sloconfig.interference import InterferenceStrategy
 from koordlet.interference.detector import Detector
@@ -150,21 +153,14 @@ class Watch:
                 for listener in self._listeners:
                     listener.turned(verdict, strategy)
 
-    def states(self) -> list[tuple[int, Resource, Cause, State, float, float]]:
-        """(container, resource, cause, state, score, symptom) of everything that is not calm: where one is not 0."""
-        states, scores, symptoms = self.detector.states(), self.detector.scores, self.detector.symptoms
-        known = (symptoms == symptoms) & ((states != 0) | (scores != 0) | (symptoms != 0))  # not NaN
-        return [
-            (
-                row,
-                RESOURCES[resource],
-                CAUSES[cause],
-                State(int(states[row, resource, cause])),
-                float(scores[row, resource, cause]),
-                float(symptoms[row, resource, cause]),
-            )
-            for row, resource, cause in zip(*(axis.tolist() for axis in known.nonzero()), strict=True)
-        ]
+    def judged(self, figures: NDArray[np.generic]) -> Iterator[tuple[int, Resource, Cause, float]]:
+        """(container, resource, cause, figure) of what was judged, where it isn't 0; *figures* are a table of the
+        detector's: states, scores or symptoms."""
+        symptoms = self.detector.symptoms
+        rows, resources, causes = ((symptoms == symptoms) & (figures != 0)).nonzero()  # not NaN
+        columns = (rows, resources, causes, figures[rows, resources, causes])
+        for row, resource, cause, figure in zip(*(column.tolist() for column in columns), strict=True):
+            yield row, RESOURCES[resource], CAUSES[cause], float(figure)
 
 
 def _track(verdict: Verdict) -> Track:

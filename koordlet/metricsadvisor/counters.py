@@ -127,12 +127,13 @@ class CulpritCounters:
         wide = max(table.shape[1], 1)
         had = np.bincount(placed // wide, minlength=len(table))
         least = np.maximum(LEAST_SHARE * table.sum(axis=1), LEAST_NS)
+        matters = table >= least[:, np.newaxis]
+        matters.reshape(-1)[placed] = False
         new = [placed]
-        for victim in np.flatnonzero((had < self._places) & (table >= least[:, np.newaxis]).any(axis=1)).tolist():
-            waits = table[victim].copy()
-            waits[placed[placed // wide == victim] % wide] = 0
-            longest = np.argsort(-waits, kind="stable")[: self._places - had[victim]]
-            new.append(victim * wide + longest[waits[longest] >= least[victim]])
+        for victim in np.flatnonzero(matters.any(axis=1) & (had < self._places)).tolist():
+            found = np.flatnonzero(matters[victim])
+            longest = np.argsort(-table[victim, found], kind="stable")[: self._places - had[victim]]
+            new.append(victim * wide + found[longest])
         if len(new) == 1:
             return placed, counted
         cells = np.concatenate(new)
