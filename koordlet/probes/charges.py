@@ -42,7 +42,7 @@ class Charges:
 
 def between(old: Charges, new: Charges) -> Blames:
     """What was charged between two moments of one source. An entry that ran back, or of which a slot belongs to another
-    cgroup now, counts from zero, as `rows.subtract` has it. Pure."""
+    cgroup now, counts from zero, as `rows.subtract` has it; one with the same time as before did not change. Pure."""
     moved = old.slot_keys != new.slot_keys
     then: npt.NDArray[np.intp] | None = None
     """Where *old* has each entry of *new*, anywhere where it has none; None: where *new* has it."""

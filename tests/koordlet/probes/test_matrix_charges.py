@@ -55,9 +55,11 @@ def plain(old, new, old_keys, new_keys):
     sums = defaultdict(lambda: [0, 0])
     for place, (victim, culprit, ns, count) in new.items():
         before = old.get(place)
-        same = before is not None and before[:2] == (victim, culprit) and before[2] <= ns and before[3] <= count
+        same = before is not None and before[:2] == (victim, culprit)
         same = same and all(old_keys[slot] == new_keys[slot] for slot in (victim, culprit))
-        if same:
+        if same and before[2] == ns:  # no time, nothing happened
+            continue
+        if same and before[2] <= ns and before[3] <= count:
             ns, count = ns - before[2], count - before[3]
         if ns and new_keys[victim] and new_keys[culprit]:
             pair = sums[int(new_keys[victim]), int(new_keys[culprit])]
