@@ -24,7 +24,7 @@ from tests.koordlet.process.fleet import MIB, PodSpec, quota, shares
 from tests.koordlet.process.scene import Scene
 from tests.ports import free_port
 from tests.runtimeproxy.firstlook import Kubelet, RunningPod
-from tests.runtimeproxy.systemdnode import SystemdNode
+from tests.runtimeproxy.systemdnode import CACHED_ROOT, SystemdNode
 
 ROOT = Path(__file__).resolve().parents[2]
 TREE = "/opt/koord/tree"
@@ -171,7 +171,8 @@ def compiled(node: SystemdNode) -> None:
 
 def open_node(folder: Path) -> SystemdNode:
     """Up, with everything in place that a node has before koordlet and the proxy come; nothing of it runs yet."""
-    binds = {folder: str(folder), ROOT: TREE, ROOT / "deploy/runtimeproxy": "/opt/koord/install"}
+    checkout = Path(f"{CACHED_ROOT}{ROOT}") if CACHED_ROOT.is_mount() else ROOT
+    binds = {folder: str(folder), checkout: TREE, checkout / "deploy/runtimeproxy": "/opt/koord/install"}
     cache = os.environ.get("PYTHONPYCACHEPREFIX")
     if cache is not None:
         binds[Path(cache)] = cache
@@ -195,6 +196,7 @@ def open_node(folder: Path) -> SystemdNode:
     node.path("/etc/runtime/hookserver.d").mkdir(parents=True)
     images.write_images(folder / "images.tar")
     node.systemctl("daemon-reload")
+    NodeKoordlet.node = node
     return node
 
 
@@ -205,10 +207,21 @@ def start_runtime(node: SystemdNode, folder: Path) -> None:
     node.run("ctr", f"--address={CONTAINERD}", "--namespace=k8s.io", "images", "import", str(folder / "images.tar"))
 
 
-def scene_of(node: SystemdNode, folder: Path, pods: Shown) -> Scene:
-    """An API server and what koordlet asks the kubelet, on this side of the node; koordlet will be a service in it."""
-    NodeKoordlet.node = node
+def scene_of(folder: Path, pods: Shown) -> Scene:
+    """An API server and what koordlet asks the kubelet, on this side of the node."""
     tools = SimpleNamespace(until=lab.until, free_port=free_port, Koordlet=NodeKoordlet)
     made = Scene(tools, pods, SimpleNamespace(scratch=folder), folder, gates="BECPUSuppress=false")  # type: ignore[arg-type]
     made.kubelet.cgroup_driver = "systemd"
     return made
+
+
+def start_koordlet(scene: Scene) -> None:
+    """As a service of the node, with the paths of a real one."""
+    socket = "/var/run/koordlet/koordlet.sock"
+    scene.start(
+        f"--runtime-hooks-addr={socket}",
+        f"--runtime-hooks-host-endpoint={socket}",
+        "--runtime-hooks-config-path=/etc/runtime/hookserver.d",
+        "--runtime-hooks-settle-timeout=100s",
+        "--node-topology-sync-interval=1s",
+    )

@@ -21,12 +21,17 @@ CACHED_ROOT = Path("/run/host")
 """In the emulated guest the same file system as /, but kept in memory (scripts/guest.py)."""
 CONTROLLERS = "+cpu +cpuset +io +memory +pids"
 SPACES = ("--mount", "--pid", "--cgroup", "--uts", "--ipc")
-PATIENCE = 200.0
+PATIENCE = 400.0
 SYSTEMD = "/lib/systemd/systemd --system --unit=node.target --log-target=console --show-status=no"
-SCRIPT = """
-set -e
+OUTER = """
 echo 0 >"$GROUP/cgroup.procs"
-exec unshare --cgroup --mount --pid --uts --ipc --fork --kill-child sh -ec '
+exec unshare --cgroup sh -ec '
+echo 0 >"${GROUP%/*}/cgroup.procs"
+exec unshare --mount --pid --uts --ipc --fork --kill-child sh -ec "$INNER"'
+"""
+"""Who waits for PID 1 must not stay in its root group: no group can have processes and give controllers to groups."""
+INNER = """
+echo 0 >"$GROUP/cgroup.procs"
 mount --make-rprivate /
 mount -t tmpfs -o mode=0755 node "$PLACE"
 mkdir "$PLACE/upper" "$PLACE/work" "$PLACE/root"
@@ -59,11 +64,10 @@ done
 rm -rf etc/fstab etc/systemd/system lib/systemd/system-generators
 for target in sysinit local-fs multi-user sockets timers; do rm -rf "lib/systemd/system/$target.target.wants"; done
 mkdir -p etc/systemd/system run/before
-printf "[Unit]\\nRequires=dbus.socket\\n" >etc/systemd/system/node.target
+printf '[Unit]\\nRequires=dbus.socket\\n' >etc/systemd/system/node.target
 pivot_root . run/before
 umount -l /run/before
 exec env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin $SYSTEMD </dev/null
-'
 """
 
 
@@ -84,10 +88,11 @@ class SystemdNode:
             "LOWER": str(CACHED_ROOT if CACHED_ROOT.is_mount() else "/"),
             "BINDS": "\n".join(f"{source} {target}" for source, target in binds.items()),
             "SYSTEMD": SYSTEMD,
+            "INNER": INNER,
         }
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                ["sh", "-c", SCRIPT], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                ["sh", "-ec", OUTER], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
         try:
