@@ -191,7 +191,7 @@ def _plain(metric: Metric) -> bytes:
     lines = [_head(name, metric.documentation, metric.type)]
     apart: dict[str, list[str]] = {metric.name + suffix: [] for suffix in _APART}
     for sample in samples:
-        labels = ",".join([f'{name}="{_escaped(value)}"' for name, value in sample.labels.items()])
+        labels = ",".join([f'{name}="{_escaped(value)}"' for name, value in sorted(sample.labels.items())])
         labels = f"{{{labels}}}" if labels else ""
         apart.get(sample.name, lines).append(f"{sample.name}{labels} {_number(sample.value)}\n")
     for name, found in apart.items():
