@@ -13,7 +13,9 @@ koordlet's hook server in a process of its own (over a node made by hand: nothin
 every stage, against a runtime that answers at once (a real one takes tens of milliseconds to make a container, and
 varies by more than what is measured); hook and rewriting are in the times, hooks after an answer end before the next
 call as they do before a kubelet's. RemoveContainer and RemovePodSandbox have no hook, but are looked into.
-`proxy_hook_server_…`: the hook server alone, asked by the same client. `proxy_resident` is after all that,
+`proxy_hook_server_…`: the hook server alone, asked by the same client. `proxy_newborn_…`: a sandbox asked of a real
+koordlet at work on a node with NEWBORN_PODS pods, which answers when the kernel holds what the pod gets, without the
+proxy (`newborns.py`). `proxy_resident` is after all that,
 `proxy_recovery` from exec to the first answer, with containerd's objects.
 """
 
@@ -57,11 +59,13 @@ from tests.runtimeproxy.proxyprocess import ProxyProcess
 from tests.runtimes.daemons import Containerd
 from tests.runtimes.pods import container_config, sandbox_config
 from tests.scale.figures import Figure, report
+from tests.scale.newborns import sandbox_times
 
 CALLERS = 8
 RESTARTS = 7
 ROUNDS = 5
 PATIENCE = 30.0
+NEWBORN_PODS, WARM = 60, 30
 HOOKS = ["PreRunPodSandbox", "PreCreateContainer", "PreStartContainer", "PreUpdateContainerResources"]
 AFTER_HOOKS = ["PostStartContainer", "PostStopContainer", "PostStopPodSandbox"]
 RESTS = ("StartContainer", "StopContainer", "StopPodSandbox")
@@ -363,6 +367,15 @@ async def hook_server(path: Path, calls: int, kind: str) -> list[Figure]:
     ]
 
 
+def newborns(calls: int) -> list[Figure]:
+    """A real koordlet's answers to new pods' sandboxes."""
+    times = sandbox_times(NEWBORN_PODS, calls + WARM)[WARM:]
+    return [
+        Figure(f"proxy_newborn_{label}", statistics.median(quantile(part, share) for part in parts(times)), "ms")
+        for label, share in (("p50", 0.5), ("p99", 0.99))
+    ]
+
+
 async def recovery(process: ProxyProcess) -> list[Figure]:
     """From exec to the first answer, after a kill."""
     took = []
@@ -398,6 +411,7 @@ def main() -> int:
             figures += run(hook_server(hooks_at, args.calls, args.client))
             figures += run(hooked(runtime, process, args.pods, args.seconds, args.client))
             figures.append(Figure("proxy_resident_hooked", resident(process), "MiB", 50.0))
+    figures += newborns(args.pods)
     containerd = Containerd()
     try:
         containerd.start()
