@@ -3,7 +3,7 @@
 A plugin is pure: a context (what the runtime told about one pod or container) and the node's picture in, an `Answer`
 out. Most plugins are strategies too and decide both from the same function, so that a container starts with what the
 reconciler would give it. What an answer means for the kernel is the protocol's business (`server`, `nri`): a reply to
-the runtime, and one immediate round of the pod-following strategies, in which the pod is a newborn (`newborns`).
+the runtime, and an immediate round of the pod-following strategies for the pod, which is a newborn (`newborns`).
 """
 
 from __future__ import annotations
