@@ -3,8 +3,8 @@
 `prometheus_client` makes an object and a dict of every sample and formats each label of each line anew; a full node's
 page takes it half a second, in which nothing else runs. A `Table` keeps rows as they came. The text of labels that come
 again in row after row and in family after family, such as a container's, is made once a page, and a histogram's lines
-are one join. Labels stand in the order in which the family names them, `le` last, and whole numbers are written without
-a fraction; apart from that a page says, line for line, what `generate_latest` would.
+are one join. A table's labels stand in the order in which its family names them, `le` last, and its whole numbers are
+written without a fraction; apart from that a page says, line for line, what `generate_latest` would.
 
 Nothing is kept from one page to the next. A page is gzipped as it is written: no more of its text exists at once than
 `_LINES` lines, which stay below the size that `app.heap` has mapped apart, so that the same memory serves all of them.
@@ -193,7 +193,7 @@ def _plain(metric: Metric) -> bytes:
     for sample in samples:
         labels = ",".join([f'{name}="{_escaped(value)}"' for name, value in sorted(sample.labels.items())])
         labels = f"{{{labels}}}" if labels else ""
-        apart.get(sample.name, lines).append(f"{sample.name}{labels} {_number(sample.value)}\n")
+        apart.get(sample.name, lines).append(f"{sample.name}{labels} {_number(float(sample.value))}\n")
     for name, found in apart.items():
         if found:
             lines += [_head(name, metric.documentation, "gauge"), *found]
