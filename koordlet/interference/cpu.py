@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from koordlet.interference.model import Floats, ResourceEvidence
 from koordlet.metricsadvisor.latency import Blame, Matrix, OwnerOf, culprit_owner, identity
 from koordlet.probes.layout import SPECIAL_KEYS
-from koordlet.probes.mapped import sum_by
+from koordlet.probes.mapped import PLACES, sum_by
 from koordlet.probes.snapshot import SchedLatencySnapshot, diff, quantiles
 from koordlet.statesinformer.cgroupindex import Owner
 
@@ -39,8 +39,6 @@ _KIND = np.array([_KINDS.index(-number) if -number in _KINDS else 0 for number i
 """Place in `_KINDS` by a key without its sign."""
 Ints = NDArray[np.int64]
 PROBES = ("bpf", "bcc")
-TABLE = 1 << 17
-"""Ids that lie so close are looked up in a table; ten times as fast as a search."""
 NAMED = 8
 """Culprits that one evaluation names: more than a verdict can hold, the container itself and an idle CPU among them."""
 OTHERS = Owner("unknown", "others")
@@ -72,21 +70,21 @@ class Rows:
         """Row for each of `keys`, -1 where there is none."""
         if not len(self.keys):
             return np.full(len(keys), -1, dtype=np.intp)
-        if self._table is not None:
-            found: NDArray[np.intp] = self._table[np.clip(keys - (self.keys[0] - 1), 0, len(self._table) - 1)]
-            return found
-        at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return np.where(self.keys[at] == keys, self.rows[at], -1)
+        table, numbers, beaten = self._table
+        place = keys & (PLACES - 1)
+        found: NDArray[np.intp] = np.where(table[place] == keys, numbers[place], -1)
+        for key, row in beaten:
+            found[keys == key] = row
+        return found
 
     @cached_property
-    def _table(self) -> NDArray[np.intp] | None:
-        """Row by id, from the one before the lowest to the one after the highest; None if that is too many."""
-        many = int(self.keys[-1] - self.keys[0]) + 3
-        if many > TABLE:
-            return None
-        table = np.full(many, -1, dtype=np.intp)
-        table[self.keys - (self.keys[0] - 1)] = self.rows
-        return table
+    def _table(self) -> tuple[Ints, NDArray[np.intp], list[tuple[int, int]]]:
+        """(key, row) by the last bits of a key, ten times as fast as a search, and the few that meet others there."""
+        at = self.keys & (PLACES - 1)
+        table, numbers = np.zeros(PLACES, dtype=np.int64), np.full(PLACES, -1, dtype=np.intp)
+        table[at], numbers[at] = self.keys, self.rows
+        beaten = np.flatnonzero(table[at] != self.keys)
+        return table, numbers, list(zip(self.keys[beaten].tolist(), self.rows[beaten].tolist(), strict=True))
 
     def sum(self, rows: NDArray[np.intp], values: Ints) -> Floats:
         """Sums by row, [count]; rows of -1 are left out."""

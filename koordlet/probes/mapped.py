@@ -19,6 +19,8 @@ EXACT = 1 << 53
 
 CROWDED = 8
 """Pairs are summed in a table of all that could be while there are fewer of these an entry than so many."""
+PLACES = 1 << 16
+"""Of a table of ids by their last bits: what was numbered one after the other does not meet there."""
 
 
 class LayoutMismatch(Exception):
@@ -60,20 +62,21 @@ def sum_by(group: npt.NDArray[np.intp], values: npt.NDArray[Any], groups: int) -
 
 
 def numbered(keys: Ints) -> tuple[Ints, npt.NDArray[np.intp]]:
-    """(*keys* sorted, each once; place of each of *keys* among them), found in a table of all that could be where they
-    lie close enough, else by sorting: ids of cgroups are given one after the other."""
-    least = int(keys.min()) if len(keys) else 0
-    size = int(keys.max()) - least + 1 if len(keys) else 0
-    if size > CROWDED * len(keys):
-        found, places = np.unique(keys, return_inverse=True)
-        return found, places
-    near = keys - least
-    there = np.zeros(size, dtype=bool)
-    there[near] = True
-    found = np.flatnonzero(there)
-    number = np.empty(size, dtype=np.intp)  # of what does not occur nobody asks
-    number[found] = np.arange(len(found))
-    return found + least, number[near]
+    """(*keys* sorted, each once; place of each of *keys* among them). For many entries of few keys: they are told apart
+    in a table, and only those that meet others there are searched for."""
+    at = keys & (PLACES - 1)
+    table = np.empty(PLACES, dtype=np.int64)
+    table[at] = keys
+    there = np.zeros(PLACES, dtype=bool)
+    there[at] = True
+    used = np.flatnonzero(there)
+    beaten = np.flatnonzero(table[at] != keys)
+    found = np.sort(np.concatenate([table[used], np.array(sorted(set(keys[beaten].tolist())), dtype=np.int64)]))
+    number = np.empty(PLACES, dtype=np.intp)
+    number[used] = np.searchsorted(found, table[used])
+    places = number[at]
+    places[beaten] = np.searchsorted(found, keys[beaten])
+    return found, places
 
 
 def sum_pairs(codes: Ints, ns: Ints, count: Ints, size: int) -> tuple[Ints, Ints, Ints]:

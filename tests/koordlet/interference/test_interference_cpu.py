@@ -24,6 +24,7 @@ from koordlet.metricsadvisor.culprits import CulpritWindow
 from koordlet.metricsadvisor.latency import blame
 from koordlet.probes.charges import Charges
 from koordlet.probes.layout import BUCKETS, SPECIAL_KEYS
+from koordlet.probes.mapped import PLACES
 from koordlet.probes.snapshot import Lost, SchedLatencySnapshot
 from koordlet.statesinformer.cgroupindex import Owner, owner_of
 
@@ -242,3 +243,11 @@ def test_names_of_a_row_are_those_of_the_whole(make, found):
 )
 def test_waiting_that_packets_may_have_caused_is_worth_asking_about(waited, late, asked):
     assert behind_packets(np.array([waited]), np.array([0.5]), late, DEFAULT).tolist() == [asked]
+
+
+def test_ids_are_found_whichever_share_their_last_bits():
+    keys = np.array([7, 8, 7 + PLACES, 7 + 5 * PLACES])
+    rows = Rows(keys, np.array([2, -1, 0, 1]), 3)
+    asked = np.array([7 + 5 * PLACES, 7, 0, -1, 8, 7 + PLACES, 7 + 2 * PLACES, 7])
+    assert rows.of(asked).tolist() == [1, 2, -1, -1, -1, 0, -1, 2]
+    assert Rows(keys[:0], keys[:0], 3).of(asked).tolist() == [-1] * len(asked)
