@@ -20,6 +20,8 @@ _ENDS = np.array([*_AT, len(BOUNDS_NS)])
 
 
 def exported(counts: npt.NDArray[np.int64 | np.float64]) -> list[list[int]]:
-    """Of each histogram (``[n, BUCKETS]``) the cumulative count at each of `BUCKET_BOUNDS`."""
+    """Of each histogram (``[n, BUCKETS]``; none of any shape) the cumulative count at each of `BUCKET_BOUNDS`."""
+    if not len(counts):
+        return []
     reached: list[list[int]] = np.cumsum(counts, axis=1, dtype=np.int64)[:, _ENDS].tolist()
     return reached

@@ -27,3 +27,8 @@ def test_at_each_bound_the_count_is_the_probes(histograms: list[list[int]]) -> N
         probes = dict(zip(ends, np.cumsum(counts).tolist(), strict=True))
         assert told == [probes[bound] for bound in BUCKET_BOUNDS]
         assert told[-1] == sum(counts)
+
+
+def test_before_there_is_any_histogram() -> None:
+    for empty in (np.zeros(0, dtype=np.int64), np.zeros((0, BUCKETS), dtype=np.int64)):
+        assert exported(empty) == []
