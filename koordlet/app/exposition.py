@@ -215,6 +215,6 @@ def _number(value: float) -> str:
     if type(value) is int:
         return str(value)
     number = float(value)
-    if number - number != 0:
-        return "NaN" if number != number else "+Inf" if number > 0 else "-Inf"
-    return float.__repr__(number)
+    if number - number == 0:
+        return repr(number)
+    return "NaN" if number != number else "+Inf" if number > 0 else "-Inf"

@@ -25,7 +25,7 @@ from koordlet.metricsadvisor.reader import TickReader
 from koordlet.metricsadvisor.readings import Readings
 from koordlet.metricsadvisor.window import ANCHORS, Window
 from koordlet.probes.blame import Blames
-from koordlet.probes.charges import Charges
+from koordlet.probes.charges import Charges, Waits
 from koordlet.probes.mapped import Ints
 from koordlet.probes.openprobes import ProbeSet
 from koordlet.probes.snapshot import SchedLatencySnapshot, diff
@@ -171,6 +171,11 @@ class MetricsAdvisor:
         """Who was charged to whom so far, for a difference; None without a probe."""
         source = self._probes.programs
         return None if source is None else source.charges()
+
+    def waits(self) -> Waits | None:
+        """Everything charged so far; None without a probe."""
+        source = self._probes.programs
+        return None if source is None else source.waits()
 
     def culprits(self) -> tuple[Blames, float] | None:
         """Who had the CPU while others waited, over the window, and its seconds; None without a probe. The window is up

@@ -133,15 +133,15 @@ class Views:
         if reading is None:
             return
         labels = container_labels if kind is SubjectKind.CONTAINER else pod_labels
+        whose = [(row, labels(one)) for row, one in enumerate(reading.workloads.subjects) if one.kind is kind]
         for resource, wire in WIRE.items():
-            supported = reading.full_supported(resource)
+            supported = ["true" if one == 1 else "false" for one in reading.full_supported(resource).tolist()]
             for degree in DEGREES:
                 for precision in PRECISIONS:
-                    column = reading.column(resource, degree, precision)
-                    for row, subject in enumerate(reading.workloads.subjects):
-                        if subject.kind is kind and not isnan(column[row]):
-                            full = "true" if supported[row] == 1 else "false"
-                            yield (*labels(subject), wire, precision, degree, full), float(column[row])
+                    column = reading.column(resource, degree, precision).tolist()
+                    for row, who in whose:
+                        if not isnan(column[row]):
+                            yield (*who, wire, precision, degree, supported[row]), column[row]
 
     def _by_subject(self, column: str) -> tuple[list[Subject], Ints]:
         """A column of the cumulative snapshot, a row a container, that never runs back."""
@@ -172,11 +172,11 @@ class Views:
         return [((*container_labels(s), s.qos), ns / 1e9) for s, ns in zip(subjects, sums.tolist(), strict=True)]
 
     def _culprits(self) -> Iterator[Row]:
-        charges = self._advisor.charges()
-        if charges is None:
+        waits = self._advisor.waits()
+        if waits is None:
             return
         subjects = {s.key: s for s in self._advisor.workloads.subjects if s.kind is not SubjectKind.POD}
-        waiting = Waiting.of_charges(charges, self._advisor.index.owner, subjects)
+        waiting = Waiting.of_waits(waits, self._advisor.index.owner, subjects)
         for victim, who, waited in self._culprit_counters.update(waiting):
             subject = subjects[victim]
             yield (*container_labels(subject), subject.qos, *culprit_labels(who)), waited

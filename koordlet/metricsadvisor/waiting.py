@@ -1,8 +1,7 @@
 """Everything charged so far as a table of victims by culprits, for the counters of a scrape.
 
-A full node has a hundred thousand entries between two hundred parties: they are counted into the table where they
-stand, a piece at a time in memory that is not mapped anew (`app.heap`), which takes a tenth of what naming, sorting and
-summing whole columns takes.
+A full node has a hundred thousand entries between two hundred parties: they are counted into the table a piece at a
+time, which takes a tenth of what naming, sorting and summing whole columns takes.
 """
 
 from __future__ import annotations
@@ -13,12 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from koordlet.metricsadvisor.latency import Matrix, OwnerOf, Pairs, culprit_owner, identity
-from koordlet.probes.charges import Charges
+from koordlet.probes.charges import Waits
 from koordlet.probes.mapped import Ints
 from koordlet.statesinformer.cgroupindex import Owner
-
-_PIECE = 8192
-"""Entries that are counted at a time: arrays of 64 KB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +30,22 @@ class Waiting:
     @classmethod
     def of(cls, matrix: Matrix, owner: OwnerOf, only: Collection[str]) -> Waiting:
         """Of the victims named in *only*."""
+        if not len(matrix.victim):
+            return cls([], [], np.zeros((0, 0), dtype=np.int64))
         pairs = Pairs.of(matrix, owner, only)
         ns = np.zeros((len(pairs.victims), len(pairs.culprits)), dtype=np.int64)
         ns[pairs.victim, pairs.culprit] = pairs.ns
         return cls(pairs.victims, pairs.culprits, ns)
 
     @classmethod
-    def of_charges(cls, charges: Charges, owner: OwnerOf, only: Collection[str], *, piece: int = _PIECE) -> Waiting:
+    def of_waits(cls, waits: Waits, owner: OwnerOf, only: Collection[str]) -> Waiting:
         """The same of everything charged so far."""
-        slots = np.flatnonzero(charges.slot_keys)
+        slots = np.flatnonzero(waits.slot_keys)
         victims: dict[str, int] = {}
         culprits: dict[str, int] = {}
         owners: list[Owner] = []
         rows, columns = [], []
-        for key in charges.slot_keys[slots].tolist():
+        for key in waits.slot_keys[slots].tolist():
             who = culprit_owner(key, owner)
             column = culprits.setdefault(identity(who), len(owners))
             if column == len(owners):
@@ -62,14 +60,13 @@ class Waiting:
         # was given to since its keys were read.
         tall, wide = len(victims) + 1, len(owners) + 1
         # Both by slot + 1, as in an entry's key.
-        begins = np.full(len(charges.slot_keys) + 1, (tall - 1) * wide, dtype=np.int64)
-        places = np.full(len(charges.slot_keys) + 1, wide - 1, dtype=np.int64)
+        begins = np.full(len(waits.slot_keys) + 1, (tall - 1) * wide, dtype=np.int64)
+        places = np.full(len(waits.slot_keys) + 1, wide - 1, dtype=np.int64)
         begins[slots + 1] = np.array(rows, dtype=np.int64) % tall * wide
         places[slots + 1] = columns
         table = np.zeros(tall * wide, dtype=np.int64)
-        for at in range(0, len(charges.key), piece):
-            key = charges.key[at : at + piece]
+        for key, ns in waits.pieces:
             cells = begins.take(key >> 16)
             cells += places.take(key & 0xFFFF)
-            np.add.at(table, cells, charges.wait_ns[at : at + piece])
+            np.add.at(table, cells, ns)
         return cls(list(victims), owners, np.ascontiguousarray(table.reshape(tall, wide)[:-1, :-1]))

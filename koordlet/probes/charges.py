@@ -9,6 +9,7 @@ are, all of them at 20 bytes, since what stands in the same place need not be lo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,16 @@ import numpy.typing as npt
 
 from koordlet.probes.blame import Blames
 from koordlet.probes.mapped import Ints, sum_pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What `Charges` says without the number of waits, a piece at a time: nothing is copied before it is asked for."""
+
+    slot_keys: Ints
+    """Slot -> cgroup id or special key; 0 = free, and perhaps taken since."""
+    pieces: Iterable[tuple[npt.NDArray[np.uint32], Ints]]
+    """Of a few thousand places each `Charges.key` and `Charges.wait_ns`; once only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from koordlet.probes import libbpf
-from koordlet.probes.charges import Charges
+from koordlet.probes.charges import Charges, Waits
 from koordlet.probes.frame import OBJECTS, Attached, Build, ProbeError, as_probe_error
 from koordlet.probes.frame import load as load_build
 from koordlet.probes.layout import LAYOUT_VERSION, Sizes
@@ -50,6 +50,10 @@ class LoadedProbe:
 
     def charges(self) -> Charges:
         return self.tables.charges()
+
+    def waits(self) -> Waits:
+        """See `Tables.waits`."""
+        return self.tables.waits()
 
     def reclaim(self, live: frozenset[int]) -> int:
         """See `Tables.reclaim`."""

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from koordlet.probes import layout
-from koordlet.probes.charges import Charges
+from koordlet.probes.charges import Charges, Waits
 from koordlet.probes.layout import BUCKETS, Sizes
 from koordlet.probes.mapped import Ints, map_array, sum_by, sum_pairs
 from koordlet.probes.slots import Slots
@@ -31,6 +31,8 @@ _DTYPES = {
     "cpus": layout.CPU_STATE,
 }
 READ_MAPS = tuple(_DTYPES)
+_PIECE = 8192
+"""Places of the matrix that `waits` copies at a time: 64 KB, which need not be mapped anew (`app.heap`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,12 @@ class Tables:
             key = key[at]
             wait_ns, count = (matrix[name][at].view(np.int64) for name in ("wait_ns", "count"))
         return Charges(self.source, time.monotonic_ns(), len(matrix), at, key, wait_ns, count, self._slots.keys())
+
+    def waits(self) -> Waits:
+        """Everything charged so far, read where it stands when its turn comes."""
+        matrix = self._matrix.reshape(-1)
+        parts = (matrix[at : at + _PIECE] for at in range(0, len(matrix), _PIECE))
+        return Waits(self._slots.keys(), ((part["key"], part["wait_ns"].astype(np.int64)) for part in parts))
 
     @cached_property
     def _everywhere(self) -> npt.NDArray[np.int32]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from koordlet.metricsadvisor.latency import blame, by_subject, culprit_owner, identity, longest
 from koordlet.metricsadvisor.waiting import Waiting
-from koordlet.probes.charges import Charges
+from koordlet.probes.charges import Charges, Waits
 from koordlet.probes.layout import BUCKETS, SPECIAL_KEYS
 from koordlet.probes.snapshot import Lost, SchedLatencySnapshot
 from koordlet.statesinformer.cgroupindex import Owner, owner_of
@@ -120,14 +120,18 @@ def test_counting_charges_finds_what_merging_a_snapshot_finds(entries, piece):
         }
 
     only = [WEB.key, JOB.key]
-    counted = Waiting.of_charges(charged(entries), owner, only, piece=piece)
+    charges = charged(entries)
+    parts = (slice(at, at + piece) for at in range(0, len(entries), piece))
+    waits = Waits(charges.slot_keys, ((charges.key[part], charges.wait_ns[part]) for part in parts))
+    counted = Waiting.of_waits(waits, owner, only)
     assert told(counted) == told(Waiting.of(snapshot(1, matrix=entries), owner, only))
 
 
 def test_an_entry_of_a_slot_without_a_key_is_nobodys():
     charges = charged([(10, 20, 7), (20, 10, 5)])
     charges.slot_keys[2] = 0
-    assert Waiting.of_charges(charges, owner, [WEB.key, JOB.key]).ns.sum() == 0
+    waits = Waits(charges.slot_keys, [(charges.key, charges.wait_ns)])
+    assert Waiting.of_waits(waits, owner, [WEB.key, JOB.key]).ns.sum() == 0
 
 
 def test_forgotten_slices_are_spread_over_the_known_culprits():
