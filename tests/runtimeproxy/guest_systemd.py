@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import re
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -20,16 +17,15 @@ from pathlib import Path
 
 import pytest
 
-from control.standalone.kubelet.criclient import CriClient, CriError
+from control.standalone.kubelet.criclient import CriClient
 from koordlet.system.naming import KubeQOS
 from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.fleet import MIB, Need, PodSpec
 from tests.koordlet.process.scene import Scene
 from tests.runtimeproxy.firstlook import Look, RunningPod, uptime
+from tests.runtimeproxy.installed import Seen, install, kill, roll_back, said
 from tests.runtimeproxy.slicenode import (
-    BINARY,
     CONTAINERD,
-    FLAGS_FILE,
     KUBEADM,
     PROXY,
     SLO,
@@ -38,10 +34,11 @@ from tests.runtimeproxy.slicenode import (
     SliceKubelet,
     V2Values,
     open_node,
+    prepare_pods,
     scene_of,
+    start_containerd,
     start_koordlet,
-    start_runtime,
-)  # fmt: skip
+)
 from tests.runtimeproxy.systemdnode import SystemdNode
 
 pytestmark = pytest.mark.kernel
@@ -80,50 +77,23 @@ KNOWN_TO_SYSTEMD = {
     ("be", "c1"): ("250ms", "10", str(32 * MIB)),
 }
 SERVICES = ("containerd.service", "koordlet.service", UNIT, "kubelet.service")
-SEND = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('{}', 9))"
-AWAY = "192.0.2.1"
 Key = tuple[str, str]
 
 
 @dataclass
-class Story:
-    """What was seen, in the order in which it happened."""
+class Story(Seen):
+    """And of pods."""
 
-    first_process: str = ""
-    installed: str = ""
-    active: list[str] = field(default_factory=list)
-    enabled: str = ""
-    endpoint: str = ""
-    status: dict[str, str] = field(default_factory=dict)
     limits: dict[str, str] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
     idle: str = ""
     at_sandbox: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    pids: tuple[int, int] = (0, 0)
-    restarts: str = ""
     known: dict[Key, tuple[str, ...]] = field(default_factory=dict)
     first: dict[Key, Look] = field(default_factory=dict)
     shown_at: float = 0.0
     last: dict[Key, Look] = field(default_factory=dict)
-    taken_out: str = ""
-    left: list[str] = field(default_factory=list)
-    flags: str = ""
-    endpoint_after: str = ""
     running_after: set[str] = field(default_factory=set)
     containers: set[str] = field(default_factory=set)
     ended: set[str] | None = None
-
-
-def answers(socket: Path) -> bool:
-    async def asked() -> bool:
-        async with CriClient(str(socket)) as client:
-            try:
-                await client.version(30)
-            except CriError:
-                return False
-            return True
-
-    return asyncio.run(asked())
 
 
 def running(socket: Path) -> set[str]:
@@ -136,69 +106,13 @@ def running(socket: Path) -> set[str]:
     return asyncio.run(asked())
 
 
-def kubelets_endpoint(node: SystemdNode) -> str:
-    """What the kubelet that runs was told."""
-    words = Path(f"/proc/{node.main_pid('kubelet.service')}/cmdline").read_text().split("\0")
-    return next(word.partition("unix://")[2] for word in words if word.startswith("--container-runtime-endpoint="))
-
-
-def confinement(node: SystemdNode, story: Story) -> None:
-    """Of the proxy that runs: what the kernel holds of it, and what is refused to who enters its place."""
-    pid = node.main_pid(UNIT)
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    story.status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-    group = node.group(f"system.slice/{UNIT}")
-    story.limits = {name: (group / name).read_text().strip() for name in ("memory.max", "pids.max")}
-    story.limits["oom"] = Path(f"/proc/{pid}/oom_score_adj").read_text().strip()
-    files = Path(f"/proc/{pid}/limits").read_text().partition("Max open files")[2].split()
-    story.limits["files"] = files[0]
-    tries = {
-        "a file in /etc": "touch /etc/koord-was-here",
-        "a file in /var": "touch /var/koord-was-here",
-        "a setting of the kernel": "echo 1 >/sys/kernel/mm/ksm/run",
-        "a cgroup": "mkdir /sys/fs/cgroup/koord-was-here",
-        "a socket of its own": "touch /run/koord-runtimeproxy/own && rm /run/koord-runtimeproxy/own",
-        "a registration": "touch /etc/runtime/hookserver.d/own && rm /etc/runtime/hookserver.d/own",
-        "homes": "ls -A /home /root",
-        "files in /tmp": "ls -A /tmp",
-        "the machine's memory": "cat /proc/meminfo",
-        "disks": "ls /dev/vda /dev/kmsg",
-    }
-    script = "\n".join(f"( {command} ) 2>&1; echo end $?" for command in tries.values())
-    inside = ["nsenter", f"--target={pid}", "--mount", "--root", "--wd", "sh", "-c", script]
-    told = subprocess.run(inside, stdout=subprocess.PIPE, text=True, check=True).stdout
-    found = re.findall(r"(.*?)^end (\d+)\n", told, re.DOTALL | re.MULTILINE)
-    story.refused = {name: f"{status} {words}".strip() for name, (words, status) in zip(tries, found, strict=True)}
-    subprocess.run(["ip", "address", "add", f"{AWAY}/32", "dev", "lo"], check=True)
-    try:
-        for name, address in (("this host", "127.0.0.1"), ("others", AWAY)):
-            enter = f'echo 0 >{group}/cgroup.procs; exec python3 -IS -c "{SEND.format(address)}"'
-            done = subprocess.run(["sh", "-c", enter], capture_output=True, text=True, check=False)
-            story.refused[name] = f"{done.returncode} {done.stderr[-100:]}".strip()
-    finally:
-        subprocess.run(["ip", "address", "del", f"{AWAY}/32", "dev", "lo"], check=True)
-
-
-def said(what: str) -> None:
-    """For the report: when the story came here."""
-    print(f"{uptime():.0f} s after boot: {what}", flush=True)
-
-
-def installer(node: SystemdNode, command: str, *words: str) -> str:
-    """What node.sh says, with its own waiting for processes cut short."""
-    quick = ("SETTLE_SECONDS=3", "START_SECONDS=200")
-    return node.run("/opt/koord/install/node.sh", command, *words, environment=quick).stdout
-
-
-def install(node: SystemdNode, story: Story) -> None:
-    story.first_process = node.path("/proc/1/comm").read_text().strip()
-    story.installed = installer(node, "install", "--binary", BINARY)
-    story.active = node.systemctl("is-active", *SERVICES).split()
-    story.enabled = node.systemctl("is-enabled", UNIT)
-    story.endpoint = kubelets_endpoint(node)
-    said("installed")
-    confinement(node, story)
-    said("seen what is refused")
+def limits(node: SystemdNode) -> dict[str, str]:
+    """Of the proxy that runs."""
+    pid, group = node.main_pid(UNIT), node.group(f"system.slice/{UNIT}")
+    found = {name: (group / name).read_text().strip() for name in ("memory.max", "pids.max")}
+    found["oom"] = Path(f"/proc/{pid}/oom_score_adj").read_text().strip()
+    found["files"] = Path(f"/proc/{pid}/limits").read_text().partition("Max open files")[2].split()[0]
+    return found
 
 
 def live(node: SystemdNode, scene: Scene, shown: Shown, folder: Path, story: Story) -> list[RunningPod]:
@@ -224,12 +138,7 @@ def live(node: SystemdNode, scene: Scene, shown: Shown, folder: Path, story: Sto
     story.idle = (node.group("kubepods.slice/kubepods-besteffort.slice") / "cpu.idle").read_text().strip()
     said("sandboxes made")
 
-    before = node.main_pid(UNIT)
-    node.systemctl("kill", "--signal=KILL", UNIT)
-    lab.until(lambda: node.main_pid(UNIT) not in (0, before) and answers(kubelet.socket), "the proxy again")
-    story.pids, story.restarts = (before, node.main_pid(UNIT)), node.show(UNIT, "NRestarts")
-    said("the proxy is back")
-
+    kill(node, story)
     names = [(pod, f"c{place}") for pod in pods for place in range(len(pod.spec.containers))]
     for pod, name in names:
         kubelet.start(pod, name)
@@ -245,8 +154,10 @@ def live(node: SystemdNode, scene: Scene, shown: Shown, folder: Path, story: Sto
         kubelet.update(pod, name)
     shown.shown = [bystander, *pods]
     scene.publish()
-    node.systemctl("daemon-reload")
     scene.settle()
+    said("koordlet knows the containers")
+    node.systemctl("daemon-reload")
+    said(f"reloaded; pods have { ({pod.spec.name: settings(pod) for pod in pods}) }")
     lab.until(lambda: {pod.spec.name: settings(pod) for pod in pods} == WANTED_OF_PODS, "pods' settings")
     for pod, name in names:
         story.last[pod.spec.name, name] = kubelet.looks(pod, name, len(kubelet.looks(pod, name)))[-1]
@@ -255,19 +166,15 @@ def live(node: SystemdNode, scene: Scene, shown: Shown, folder: Path, story: Sto
     return pods
 
 
-def roll_back(node: SystemdNode, pods: list[RunningPod], folder: Path, story: Story) -> None:
-    story.taken_out = installer(node, "rollback")
-    places = (f"/etc/systemd/system/{UNIT}", PROXY, "/var/lib/koord-runtimeproxy", "/usr/local/bin/koord-runtime-proxy")
-    story.left = [place for place in places if os.path.lexists(node.path(place))]
-    story.left += [node.systemctl("is-active", UNIT, ok=False), node.show(UNIT, "LoadState")]
-    story.flags = node.path(FLAGS_FILE).read_text()
-    story.endpoint_after = kubelets_endpoint(node)
+def leave(node: SystemdNode, pods: list[RunningPod], folder: Path, story: Story) -> None:
+    """The proxy goes, then the pods."""
+    roll_back(node, story)
     direct = SliceKubelet(node, folder, node.path(story.endpoint_after))
     story.running_after = running(direct.socket)
     for pod in pods:
         direct.end(pod)
     story.ended = running(direct.socket)
-    said("rolled back")
+    said("pods ended")
 
 
 @pytest.fixture(scope="module")
@@ -283,14 +190,16 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         ends.callback(node.close)
         ends.push(lambda kind, *_: print(node.log.read_text()[-8000:]) if kind else None)
         said("systemd is up")
-        start_runtime(node, folder)
+        start_containerd(node)
+        prepare_pods(node, folder)
         said("containerd runs")
         opened.result()
         start_koordlet(scene)
         said("koordlet starts")
-        install(node, made)
+        install(node, made, SERVICES)
+        made.limits = limits(node)
         pods = live(node, scene, shown, folder, made)
-        roll_back(node, pods, folder, made)
+        leave(node, pods, folder, made)
     return made
 
 
@@ -301,34 +210,9 @@ def test_systemd_runs_what_node_sh_installs(story: Story) -> None:
     assert story.endpoint == PROXY
 
 
-def test_the_unit_confines_the_proxy(story: Story) -> None:
-    status = story.status
-    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
-    none = "0" * 16
-    assert [status[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")] == [none] * 5
-    assert story.limits == {
-        "memory.max": str(512 * MIB), "pids.max": "128", "oom": "-999", "files": str(1 << 20)
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "what", ["a file in /etc", "a file in /var", "a setting of the kernel", "a cgroup", "the machine's memory", "disks"]
-)
-def test_its_place_refuses(story: Story, what: str) -> None:
-    assert not story.refused[what].startswith("0"), story.refused
-    errors = {"the machine's memory": "No such file", "disks": "No such file"}
-    assert errors.get(what, "Read-only file system") in story.refused[what]
-
-
-def test_its_place_has_what_it_needs_and_hides_the_rest(story: Story) -> None:
-    assert story.refused["a socket of its own"] == story.refused["a registration"] == "0"
-    assert story.refused["homes"].replace("/home:", "").replace("/root:", "").split() == ["0"]
-    assert story.refused["files in /tmp"] == "0"
-
-
-def test_it_may_speak_to_its_own_host_only(story: Story) -> None:
-    assert story.refused["this host"] == "0"
-    assert "Operation not permitted" in story.refused["others"]
+def test_the_unit_limits_the_proxy(story: Story) -> None:
+    assert (story.status["NoNewPrivs"], story.status["Seccomp"], story.status["CapBnd"]) == ("1", "2", "0" * 16)
+    assert story.limits == {"memory.max": str(512 * MIB), "pids.max": "128", "oom": "-999", "files": str(1 << 20)}
 
 
 def test_systemd_brings_it_back_and_it_answers(story: Story) -> None:

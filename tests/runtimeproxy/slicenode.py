@@ -169,14 +169,14 @@ def compiled(node: SystemdNode) -> None:
         place.symlink_to(f"{given}{source}")
 
 
-def open_node(folder: Path) -> SystemdNode:
+def open_node(folder: Path, *, own_network: bool = False) -> SystemdNode:
     """Up, with everything in place that a node has before koordlet and the proxy come; nothing of it runs yet."""
     checkout = Path(f"{CACHED_ROOT}{ROOT}") if CACHED_ROOT.is_mount() else ROOT
     binds = {folder: str(folder), checkout: TREE, checkout / "deploy/runtimeproxy": "/opt/koord/install"}
     cache = os.environ.get("PYTHONPYCACHEPREFIX")
     if cache is not None:
         binds[Path(cache)] = cache
-    node = SystemdNode(folder, binds)
+    node = SystemdNode(folder, binds, own_network=own_network)
     compiled(node)
     node.put(BINARY, program("runtimeproxy"), 0o755)
     node.put("/opt/koord/bin/koordlet", program("koordlet"), 0o755)
@@ -194,14 +194,19 @@ def open_node(folder: Path) -> SystemdNode:
         text = text.replace(was, now)
     node.put("/etc/containerd/config.toml", text)
     node.path("/etc/runtime/hookserver.d").mkdir(parents=True)
-    images.write_images(folder / "images.tar")
     node.systemctl("daemon-reload")
     NodeKoordlet.node = node
     return node
 
 
-def start_runtime(node: SystemdNode, folder: Path) -> None:
+def start_containerd(node: SystemdNode) -> None:
+    """And the kubelet, which asks it."""
     node.systemctl("start", "containerd.service", "kubelet.service")
+
+
+def prepare_pods(node: SystemdNode, folder: Path) -> None:
+    """The classes' slices, and images."""
+    images.write_images(folder / "images.tar")
     for name in ("kubepods.slice", "kubepods-besteffort.slice", "kubepods-burstable.slice"):
         node.make_slice(name)
     node.run("ctr", f"--address={CONTAINERD}", "--namespace=k8s.io", "images", "import", str(folder / "images.tar"))
@@ -224,4 +229,5 @@ def start_koordlet(scene: Scene) -> None:
         "--runtime-hooks-config-path=/etc/runtime/hookserver.d",
         "--runtime-hooks-settle-timeout=100s",
         "--node-topology-sync-interval=1s",
+        "--resource-force-update-seconds=2",
     )

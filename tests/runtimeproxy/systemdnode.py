@@ -2,7 +2,9 @@
 
 Its root is this machine's file system with all changes in memory, its units are none but those that are put there, and
 `/sys/fs/cgroup` is one group of ours, in which systemd makes slices, scopes and services as on a real machine. Its
-network is this machine's. Only for cgroup v2. When `close` has returned nothing is left of it.
+network is this machine's or only a loopback. It needs a mount of cgroup v2 and has the controllers that are there; where
+they are v1's it has none, so units run without limits and no container can be made. When `close` has returned nothing
+is left of it.
 """
 
 from __future__ import annotations
@@ -16,22 +18,24 @@ from pathlib import Path
 
 from tests.runtimes.daemons import until
 
-CGROUPS = Path("/sys/fs/cgroup")
+PLACES = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
+"""Where cgroup v2 is."""
 CACHED_ROOT = Path("/run/host")
 """In the emulated guest the same file system as /, but kept in memory (scripts/guest.py)."""
-CONTROLLERS = "+cpu +cpuset +io +memory +pids"
-SPACES = ("--mount", "--pid", "--cgroup", "--uts", "--ipc")
+CONTROLLERS = ("cpu", "cpuset", "io", "memory", "pids")
+SPACES = ("--mount", "--pid", "--cgroup", "--uts", "--ipc", "--net")
 PATIENCE = 400.0
 SYSTEMD = "/lib/systemd/systemd --system --unit=node.target --log-target=console --show-status=no"
 OUTER = """
 echo 0 >"$GROUP/cgroup.procs"
 exec unshare --cgroup sh -ec '
 echo 0 >"${GROUP%/*}/cgroup.procs"
-exec unshare --mount --pid --uts --ipc --fork --kill-child sh -ec "$INNER"'
+exec unshare $NETWORK --mount --pid --uts --ipc --fork --kill-child sh -ec "$INNER"'
 """
 """Who waits for PID 1 must not stay in its root group: no group can have processes and give controllers to groups."""
 INNER = """
 echo 0 >"$GROUP/cgroup.procs"
+[ -z "$NETWORK" ] || ip link set lo up
 mount --make-rprivate /
 mount -t tmpfs -o mode=0755 node "$PLACE"
 mkdir "$PLACE/upper" "$PLACE/work" "$PLACE/root"
@@ -74,12 +78,14 @@ exec env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin $SYSTEMD </dev/nu
 class SystemdNode:
     """`binds`: this machine's folder -> where it is seen in there. Output of services goes to `log`."""
 
-    def __init__(self, folder: Path, binds: Mapping[Path, str]) -> None:
-        assert (CGROUPS / "cgroup.controllers").exists(), "cgroup v2 is not mounted at /sys/fs/cgroup"
+    def __init__(self, folder: Path, binds: Mapping[Path, str], *, own_network: bool = False) -> None:
+        top = next((place for place in PLACES if (place / "cgroup.controllers").exists()), None)
+        assert top is not None, f"cgroup v2 is mounted at none of {PLACES}"
         self.log, self._place = folder / "systemd.log", folder / "node"
         self._place.mkdir()
-        (CGROUPS / "cgroup.subtree_control").write_text(CONTROLLERS)
-        self._group = CGROUPS / f"koord-systemd-{os.getpid()}"
+        for one in set(CONTROLLERS) & set((top / "cgroup.controllers").read_text().split()):
+            (top / "cgroup.subtree_control").write_text(f"+{one}")
+        self._group = top / f"koord-systemd-{os.getpid()}"
         self._group.mkdir()
         environment = {
             **os.environ,
@@ -87,6 +93,7 @@ class SystemdNode:
             "PLACE": str(self._place),
             "LOWER": str(CACHED_ROOT if CACHED_ROOT.is_mount() else "/"),
             "BINDS": "\n".join(f"{source} {target}" for source, target in binds.items()),
+            "NETWORK": "--net" if own_network else "",
             "SYSTEMD": SYSTEMD,
             "INNER": INNER,
         }

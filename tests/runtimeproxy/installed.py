@@ -1,0 +1,135 @@
+"""What is seen of a proxy that node.sh installs on a `SystemdNode`: installed, confined, killed and back, taken out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from control.standalone.kubelet.criclient import CriClient, CriError
+from tests.koordlet.process import conftest as lab
+from tests.runtimeproxy.firstlook import uptime
+from tests.runtimeproxy.slicenode import BINARY, FLAGS_FILE, PROXY, UNIT
+from tests.runtimeproxy.systemdnode import SystemdNode
+
+SEND = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('{}', 9))"
+AWAY = "192.0.2.1"
+TRIES = {
+    "a file in /etc": "touch /etc/koord-was-here",
+    "a file in /var": "touch /var/koord-was-here",
+    "a setting of the kernel": "echo 1 >/sys/kernel/mm/ksm/run",
+    "a cgroup": "mkdir /sys/fs/cgroup/koord-was-here",
+    "a socket of its own": "touch /run/koord-runtimeproxy/own && rm /run/koord-runtimeproxy/own",
+    "a registration": "touch /etc/runtime/hookserver.d/own && rm /etc/runtime/hookserver.d/own",
+    "homes": "ls -A /home/* /root",
+    "files in /tmp": "ls -A /tmp",
+    "the machine's memory": "cat /proc/meminfo",
+    "devices": "ls /dev/kmsg",
+}
+LEFT = (f"/etc/systemd/system/{UNIT}", PROXY, "/var/lib/koord-runtimeproxy", "/usr/local/bin/koord-runtime-proxy")
+
+
+@dataclass
+class Seen:
+    """In the order in which it happened."""
+
+    first_process: str = ""
+    installed: str = ""
+    active: list[str] = field(default_factory=list)
+    enabled: str = ""
+    endpoint: str = ""
+    status: dict[str, str] = field(default_factory=dict)
+    """/proc/PID/status"""
+    tried: dict[str, str] = field(default_factory=dict)
+    """What -> exit status, and words."""
+    pids: tuple[int, int] = (0, 0)
+    """Before and after the kill."""
+    restarts: str = ""
+    taken_out: str = ""
+    left: list[str] = field(default_factory=list)
+    """Files; then whether the unit is active, and known."""
+    flags: str = ""
+    endpoint_after: str = ""
+
+
+def said(what: str) -> None:
+    """For the report: when the story came here."""
+    print(f"{uptime():.0f} s after boot: {what}", flush=True)
+
+
+def answers(socket: Path) -> bool:
+    async def asked() -> bool:
+        async with CriClient(str(socket)) as client:
+            try:
+                await client.version(30)
+            except CriError:
+                return False
+            return True
+
+    return asyncio.run(asked())
+
+
+def kubelets_endpoint(node: SystemdNode) -> str:
+    """What the kubelet that runs was told."""
+    words = Path(f"/proc/{node.main_pid('kubelet.service')}/cmdline").read_text().split("\0")
+    return next(word.partition("unix://")[2] for word in words if word.startswith("--container-runtime-endpoint="))
+
+
+def node_sh(node: SystemdNode, command: str, *words: str) -> str:
+    """What it says; how long it looks whether a kubelet stays up is cut short."""
+    quick = ("SETTLE_SECONDS=3", "START_SECONDS=200")
+    return node.run("/opt/koord/install/node.sh", command, *words, environment=quick).stdout
+
+
+def install(node: SystemdNode, seen: Seen, services: Sequence[str]) -> None:
+    seen.first_process = node.path("/proc/1/comm").read_text().strip()
+    seen.installed = node_sh(node, "install", "--binary", BINARY)
+    seen.active = node.systemctl("is-active", *services).split()
+    seen.enabled = node.systemctl("is-enabled", UNIT)
+    seen.endpoint = kubelets_endpoint(node)
+    lines = Path(f"/proc/{node.main_pid(UNIT)}/status").read_text().splitlines()
+    seen.status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    said("installed")
+
+
+def confinement(node: SystemdNode, seen: Seen) -> None:
+    """What is refused to who enters the place of the proxy that runs. For a node with a network of its own."""
+    pid = node.main_pid(UNIT)
+    script = "\n".join(f"( {command} ) 2>&1; echo end $?" for command in TRIES.values())
+    inside = ["nsenter", f"--target={pid}", "--mount", "--root", "--wd", "sh", "-c", script]
+    told = subprocess.run(inside, stdout=subprocess.PIPE, text=True, check=True).stdout
+    found = re.findall(r"(.*?)^end (\d+)\n", told, re.DOTALL | re.MULTILINE)
+    seen.tried = {name: f"{status} {words}".strip() for name, (words, status) in zip(TRIES, found, strict=True)}
+    node.run("ip", "address", "add", f"{AWAY}/32", "dev", "lo")
+    group = node.group(f"system.slice/{UNIT}")
+    for name, address in (("this host", "127.0.0.1"), ("others", AWAY)):
+        enter = (
+            f'echo 0 >{group}/cgroup.procs; exec nsenter --target={pid} --net python3 -IS -c "{SEND.format(address)}"'
+        )
+        done = subprocess.run(["sh", "-c", enter], capture_output=True, text=True, check=False)
+        seen.tried[name] = f"{done.returncode} {done.stderr[-100:]}".strip()
+    control = node.run("python3", "-IS", "-c", SEND.format(AWAY), ok=False)
+    seen.tried["others, outside"] = f"{control.returncode} {control.stdout[-100:]}".strip()
+
+
+def kill(node: SystemdNode, seen: Seen) -> None:
+    """And wait until it answers again."""
+    before = node.main_pid(UNIT)
+    node.systemctl("kill", "--signal=KILL", UNIT)
+    socket = node.path(seen.endpoint)
+    lab.until(lambda: node.main_pid(UNIT) not in (0, before) and answers(socket), "the proxy again")
+    seen.pids, seen.restarts = (before, node.main_pid(UNIT)), node.show(UNIT, "NRestarts")
+    said("the proxy is back")
+
+
+def roll_back(node: SystemdNode, seen: Seen) -> None:
+    seen.taken_out = node_sh(node, "rollback")
+    seen.left = [place for place in LEFT if os.path.lexists(node.path(place))]
+    seen.left += [node.systemctl("is-active", UNIT, ok=False), node.show(UNIT, "LoadState")]
+    seen.flags = node.path(FLAGS_FILE).read_text()
+    seen.endpoint_after = kubelets_endpoint(node)
+    said("rolled back")
