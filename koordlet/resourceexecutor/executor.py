@@ -98,7 +98,7 @@ class Executor:
         """All that `owner` wants from now on; what it wanted before and does not name is given back. A value that the
         setting can't take is left out, said and counted; the owner's others stand."""
         given = tuple(updates)
-        if self._given.get(owner) == given:
+        if self._given.get(owner) == given and owner not in self._silent:
             return
         asked, stands = {update.setting: update for update in self._given.get(owner, ())}, self._declared.get(owner, {})
         self._given[owner] = given

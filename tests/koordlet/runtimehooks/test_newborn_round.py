@@ -219,3 +219,19 @@ def test_owners_keep_their_ranks_for_what_is_added() -> None:
     node.executor.add("b", (Update(setting, 7),))
     wish = node.executor.wishes[setting]
     assert (wish.owner, wish.update.value, wish.overruled) == ("a", 2, ("b",))
+
+
+def test_an_owner_has_not_spoken_before_it_declares() -> None:
+    """Leftovers of an earlier koordlet must not stay because a newborn came before the first round."""
+    left = Setting("cpu.shares", "left")
+    files = Files({left: 9})
+    executor = Executor(
+        files, Ledger(None, "boot", {left: 1}), NullAuditor(), Registries(), expected=["o"],  # type: ignore[arg-type]
+    )  # fmt: skip
+    update = Update(Setting("cpu.shares", "a"), 2)
+    executor.apply_to(executor.add("o", (update,)))
+    executor.apply()
+    assert files.values[left] == 9
+    executor.declare("o", (update,))
+    executor.apply()
+    assert files.values[left] == 1
