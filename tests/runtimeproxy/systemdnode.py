@@ -2,9 +2,9 @@
 
 Its root is this machine's file system with all changes in memory, its units are none but those that are put there, and
 `/sys/fs/cgroup` is one group of ours, in which systemd makes slices, scopes and services as on a real machine. Its
-network is this machine's or only a loopback. It needs a mount of cgroup v2 and has the controllers that are there; where
-they are v1's it has none, so units run without limits and no container can be made. When `close` has returned nothing
-is left of it.
+network is this machine's or only a loopback. It needs a mount of cgroup v2 and has the controllers that are there;
+where they are v1's it has none, so units run without limits and no container can be made. When `close` has returned
+nothing is left of it.
 """
 
 from __future__ import annotations
