@@ -35,11 +35,12 @@ suite sched 650 \
   $lifecycle::test_a_loader_killed_half_way_is_finished_by_the_next \
   $lifecycle::test_full_tables_say_what_they_lose \
   $lifecycle::test_the_loader_is_small
-suite stalls 650 \
+suite stalls 720 \
   $T/probes/guest_mem_stall.py \
   $T/probes/test_mem_stall_kernel.py \
   $T/probes/test_block_io_kernel.py \
-  $T/probes/test_net_stall_kernel.py
+  $T/probes/test_net_stall_kernel.py \
+  $T/probes/guest_node_stalls.py # the last: it empties the page cache
 modprobe -a loop dm_mod # this machine has no device-mapper: the guest alone shows volumes
 # One naming driver: on cgroup v2 that is nearly always systemd's, and names are the same on both.
 suite cgroups 650 -k "not cgroupfs" \
