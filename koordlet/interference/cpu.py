@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from koordlet.interference.model import Floats, ResourceEvidence
 from koordlet.metricsadvisor.latency import Blame, Matrix, OwnerOf, culprit_owner, identity
+from koordlet.probes.charges import PIECE
 from koordlet.probes.layout import SPECIAL_KEYS
 from koordlet.probes.mapped import PLACES, sum_by
 from koordlet.probes.snapshot import SchedLatencySnapshot, diff, quantiles
@@ -210,12 +211,15 @@ def cpu_evidence(
 
 def shares_of(matrix: Matrix, rows: Rows, waited: Floats) -> Shares:
     """From the waiting whose runner is known."""
-    mine = rows.of(matrix.victim)
-    taken = np.flatnonzero(mine >= 0)
-    victim, culprit = mine[taken], matrix.culprit[taken]
-    kind = _KIND[-np.clip(culprit, _LEAST, 0)]
-    kind[rows.of(culprit) == victim] = _OWN
-    sums = np.bincount(victim * len(_KINDS) + kind, matrix.wait_ns[taken], rows.count * len(_KINDS))
+    sums = np.zeros(rows.count * len(_KINDS))
+    for at in range(0, len(matrix.victim), PIECE):
+        part = slice(at, at + PIECE)
+        mine = rows.of(matrix.victim[part])
+        taken = np.flatnonzero(mine >= 0)
+        victim, culprit = mine[taken], matrix.culprit[part][taken]
+        kind = _KIND[-np.clip(culprit, _LEAST, 0)]
+        kind[rows.of(culprit) == victim] = _OWN
+        sums += np.bincount(victim * len(_KINDS) + kind, matrix.wait_ns[part][taken], len(sums))
     known = sums.reshape(rows.count, len(_KINDS))[:, : -len(UNTOLD)]
     own, idle, softirqs = (known[:, which] for which in (_OWN, _IDLE, _SOFTIRQS))
     whole = np.maximum(known.sum(axis=1), 1.0)

@@ -77,10 +77,15 @@ def told(blames):
 
 @pytest.mark.parametrize("then", [charges, everywhere])
 @pytest.mark.parametrize("now", [charges, everywhere])
-@given(old=tables, new=tables, names=st.lists(st.sampled_from([500, 600, 700, 800, 0]), min_size=4, max_size=4))
-def test_differences_are_told_place_by_place(then, now, old, new, names):
+@given(
+    old=tables,
+    new=tables,
+    names=st.lists(st.sampled_from([500, 600, 700, 800, 0]), min_size=4, max_size=4),
+    piece=st.sampled_from([1, 3, 5, 64]),
+)
+def test_differences_are_told_place_by_place(then, now, old, new, names, piece):
     keys = np.array([*names, -1])
-    assert told(between(then(old), now(new, keys))) == plain(old, new, KEYS, keys)
+    assert told(between(then(old), now(new, keys), piece=piece)) == plain(old, new, KEYS, keys)
 
 
 def test_two_cpus_entries_of_a_pair_are_one():
