@@ -114,7 +114,7 @@ class Tap:
         while data := far.recv(PIECE):
             self._answered = time.perf_counter()
             near.sendall(data)
-        near.close()
+        near.shutdown(socket.SHUT_WR)  # who asks may still be reading it
 
 
 class Docker(http.client.HTTPConnection):
