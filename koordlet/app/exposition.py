@@ -41,11 +41,12 @@ class _Texts(dict[tuple[str, ...], str]):
     """Values of some labels -> the labels as they are written, each with a comma before it; `bare`: but the first."""
 
     def __init__(self, names: Sequence[str], *, bare: bool) -> None:
-        self._names, self._from = tuple(names), int(bare and len(names) > 0)
+        self._text = "".join([f',{name}="%s"' for name in names])[int(bare) :]
 
     def __missing__(self, values: tuple[str, ...]) -> str:
-        text = "".join([f',{name}="{_escaped(value)}"' for name, value in zip(self._names, values, strict=True)])
-        text = text[self._from :]
+        together = "".join(values)
+        plain = _escaped(together) is together
+        text = self._text % (values if plain else tuple(map(_escaped, values)))
         if len(self) < _MEMO:
             self[values] = text
         return text

@@ -88,7 +88,7 @@ class LendingCollector(Collector):
                     percent.add_metric([name, resource], left)
         for reason, count in sorted(counts.items()):
             nodes.add_metric([reason], count)
-        yield from (Table(empty, _AMOUNT_LABELS, amounts), nodes, percent, degraded)
+        yield from (Table(empty, _AMOUNT_LABELS, amounts, shared=1), nodes, percent, degraded)
 
     @staticmethod
     def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
