@@ -17,6 +17,7 @@ from koordlet.qosmanager.strategy import Decision, Notice, Strategy
 from koordlet.qosmanager.view import NodeView, PodView
 from koordlet.resourceexecutor import Executor, PassResult, Update
 from koordlet.resourceexecutor.actions import Actor
+from koordlet.system.naming import is_slice
 
 log = get_logger(__name__)
 
@@ -117,6 +118,9 @@ class QoSManager:
                     whole.append(slot)
                 else:
                     settings += self._executor.add(slot.strategy.name, updates)
+        for pod in pods:
+            if is_slice(pod.meta.cgroup_dir):  # systemd wrote its own values as the groups below appeared
+                settings += self._executor.above(pod.meta.cgroup_dir)
         everything = self._look() if whole else None
         if everything is None:
             return self._executor.apply_to(settings)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 
 from koordlet import audit
 from koordlet.app.logging import get_logger
@@ -237,8 +238,13 @@ class Executor:
         self._problems.update(result.problems)
         return result
 
+    def above(self, cgroup_dir: str) -> list[Setting]:
+        """What is wished of the groups that this one is in."""
+        parents = {str(parent) for parent in PurePosixPath(cgroup_dir).parents}
+        return [setting for setting in self.wishes if setting.cgroup_dir in parents]
+
     def apply_to(self, settings: Iterable[Setting]) -> PassResult:
-        """A pass over these only: nothing else is looked at, nothing is given back."""
+        """A pass over these only, whenever they were looked at last: nothing else is looked at, nothing given back."""
         result, now = PassResult(), self._clock()
         wishes = self.wishes
         changes = [
@@ -246,7 +252,7 @@ class Executor:
             for setting in dict.fromkeys(settings)
             if (wish := wishes.get(setting)) is not None
             and not self._weight_of_idle(setting)
-            and (change := self._look(setting, wish, now, result))
+            and (change := self._look(setting, wish, now, result, anew=True))
         ]
         self._carry_out(changes, now, result)
         self._go_on(now, result)
@@ -279,11 +285,13 @@ class Executor:
                 return
             self._carry_out(changes, now, result)
 
-    def _look(self, setting: Setting, wish: Wish, now: float, result: PassResult) -> Change | None:
+    def _look(
+        self, setting: Setting, wish: Wish, now: float, result: PassResult, *, anew: bool = False
+    ) -> Change | None:
         """The change that the setting needs, if any."""
         asked = wish.update.value
         held = self._held.get(setting)
-        if held is not None and held.asked == asked and now < held.next_look:
+        if not anew and held is not None and held.asked == asked and now < held.next_look:
             if held.problem:
                 result.problems[setting] = held.problem
             return None

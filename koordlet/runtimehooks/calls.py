@@ -4,7 +4,8 @@ Bounds: a call costs one look at the node's picture in memory, which serves PICT
 pod-following strategies for its pod alone, whatever else runs on the node. After a round comes a rest as long as it
 took, at most GAP_SECONDS, so that a burst leaves time for all else; calls that come during the rest share the next
 round. A round that does not come within the call's patience is not waited for: with policy Ignore the runtime goes on
-(the next round sets what is missing), with Fail it is told.
+(the next round sets what is missing), with Fail it is told. Below systemd's slices a container's creation has a round,
+too: systemd wrote its own values into the pod's slice once more when the sandbox's scope appeared in it.
 
 Without a protocol, as tests and other code of koordlet do:
 
@@ -22,6 +23,7 @@ from koordlet.metrics import Registries
 from koordlet.qosmanager.view import NodeView, PodView
 from koordlet.runtimehooks.hooks import NOTHING, Answer, FailurePolicy, HookContext, HookError, Hooks, Stage
 from koordlet.runtimehooks.newborns import Newborns
+from koordlet.system.naming import is_slice
 
 log = get_logger(__name__)
 
@@ -123,7 +125,8 @@ class HookCalls:
         if stage not in BIRTHS:
             return ""
         news = self.newborns.add(context.pod)
-        if not news and not (stage is Stage.PRE_RUN_POD_SANDBOX and self.newborns.placed(context.pod)):
+        first = stage is Stage.PRE_RUN_POD_SANDBOX
+        if not news and not ((first or is_slice(context.pod.meta.cgroup_dir)) and self.newborns.placed(context.pod)):
             return ""
         pod = self.newborns.best(context.pod)
         if self._round is None and not self._closed and self._rest(BORN) <= 0:

@@ -75,6 +75,11 @@ _SYSTEMD_POD = re.compile(r"^kubepods(?:-burstable|-besteffort)?-pod(?P<uid>.+)\
 # --- directories from identities
 
 
+def is_slice(cgroup_dir: str) -> bool:
+    """Whether systemd made the group: it writes its own values into a slice, now and when groups appear below."""
+    return cgroup_dir.endswith(".slice")
+
+
 def kubepods_dir(driver: CgroupDriver) -> str:
     return _ROOT[driver]
 

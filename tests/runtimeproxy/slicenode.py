@@ -229,5 +229,4 @@ def start_koordlet(scene: Scene) -> None:
         "--runtime-hooks-config-path=/etc/runtime/hookserver.d",
         "--runtime-hooks-settle-timeout=100s",
         "--node-topology-sync-interval=1s",
-        "--resource-force-update-seconds=2",
     )

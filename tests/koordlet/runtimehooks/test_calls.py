@@ -129,6 +129,14 @@ async def test_a_container_of_an_unknown_pod_makes_it_known_once() -> None:
     assert node.rounds == [["1"]]
 
 
+async def test_a_container_below_systemds_slices_has_a_round_for_its_pod_again() -> None:
+    node = Node()
+    for _ in range(2):
+        await node.calls.answer(CREATE, asked(parent="/kubepods/kubepods-pod1.slice"))
+        await until(lambda: node.calls._rest(BORN) <= 0)
+    assert node.rounds == [["1"], ["1"]]
+
+
 async def test_a_stopped_sandbox_is_forgotten() -> None:
     node = Node()
     await node.calls.answer(SANDBOX, asked())

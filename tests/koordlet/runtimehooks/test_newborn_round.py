@@ -191,6 +191,26 @@ def test_a_strategy_that_raises_costs_the_others_nothing() -> None:
     assert node.files.values[Setting("cpu.shares", pod.meta.cgroup_dir)] == 512
 
 
+@pytest.mark.parametrize(("suffix", "mended"), [(".slice", True), ("", False)], ids=["slices", "plain groups"])
+def test_what_systemd_wrote_over_is_written_again_at_once(suffix: str, mended: bool) -> None:
+    """Into the pod's own group whoever made it, into those above where systemd did."""
+    facts = {"limits": {"kubernetes.io/batch-cpu": "500"}}
+    spec = {"qos": "BE", "kube": "BestEffort", "annotations": {BATCH: json.dumps({"containers": {"c0": facts}})}}
+    pod = born(spec, "1")
+    pod = replace(pod, meta=replace(pod.meta, cgroup_dir=f"{DIRECTORIES['BestEffort']}/pod1{suffix}"))
+    node = Node(make_view(qos_dirs=DIRECTORIES), [BatchResource()])
+    parent, own = Setting("cpu.shares", DIRECTORIES["BestEffort"]), Setting("cpu.cfs_quota_us", pod.meta.cgroup_dir)
+    node.executor.declare("o", (Update(parent, 2),))
+    node.manager.born((pod,))
+    node.executor.apply()
+    assert (node.files.values[parent], node.files.values[own]) == (2, 50_000)
+    node.files.values |= {parent: 100, own: -1}
+    node.executor.apply()
+    assert node.files.values[own] == -1, "looked at a moment ago"
+    node.manager.born((pod,))
+    assert (node.files.values[own], node.files.values[parent]) == (50_000, 2 if mended else 100)
+
+
 def test_without_a_picture_nothing_is_decided() -> None:
     node = Node(make_view(), [])
     node.manager._outline = lambda: None
