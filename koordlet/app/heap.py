@@ -60,8 +60,8 @@ def clean_mappings(smaps: Iterable[str]) -> Iterator[tuple[int, int]]:
 
 
 def unmap_files() -> int:
-    """Let go of file pages until they are touched again; bytes of address space. None where the kernel doesn't tell
-    which those are."""
+    """Let go of file pages until they are touched again; bytes of address space, 0 where the kernel doesn't tell which
+    those are."""
     madvise = getattr(ctypes.CDLL(None), "madvise", None)
     if madvise is None or not _OWN_MAPS.exists():
         return 0

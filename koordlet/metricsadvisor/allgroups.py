@@ -35,7 +35,7 @@ FIGURES = (
 MISTAKES = 3
 """Findings in a row after which the iterator is not believed any more."""
 TRUSTED, SELDOM = 120, 4
-"""After so many checks in a row without a finding only every so manieth tick has one."""
+"""After so many checks in a row without a finding there is one in so many ticks."""
 
 
 class Walks(Protocol):

@@ -30,7 +30,7 @@ class Waits:
 
 
 PIECE = 8192
-"""Entries looked at in one go: arrays of 64 KB."""
+"""Entries looked at in one go: arrays of 64 KB, which need not be mapped anew (`app.heap`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from koordlet.probes import layout
-from koordlet.probes.charges import Charges, Waits
+from koordlet.probes.charges import PIECE, Charges, Waits
 from koordlet.probes.layout import BUCKETS, Sizes
 from koordlet.probes.mapped import Ints, map_array, sum_by, sum_pairs
 from koordlet.probes.slots import Slots
@@ -31,8 +31,6 @@ _DTYPES = {
     "cpus": layout.CPU_STATE,
 }
 READ_MAPS = tuple(_DTYPES)
-_PIECE = 8192
-"""Places of the matrix that `waits` copies at a time: 64 KB, which need not be mapped anew (`app.heap`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +123,7 @@ class Tables:
     def waits(self) -> Waits:
         """Everything charged so far, read where it stands when its turn comes."""
         matrix = self._matrix.reshape(-1)
-        parts = (matrix[at : at + _PIECE] for at in range(0, len(matrix), _PIECE))
+        parts = (matrix[at : at + PIECE] for at in range(0, len(matrix), PIECE))
         return Waits(self._slots.keys(), ((part["key"], part["wait_ns"].astype(np.int64)) for part in parts))
 
     @cached_property
