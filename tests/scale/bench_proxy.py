@@ -13,10 +13,11 @@ koordlet's hook server in a process of its own (over a node made by hand: nothin
 every stage, against a runtime that answers at once (a real one takes tens of milliseconds to make a container, and
 varies by more than what is measured); hook and rewriting are in the times, hooks after an answer end before the next
 call as they do before a kubelet's. RemoveContainer and RemovePodSandbox have no hook, but are looked into.
-`proxy_hook_server_…`: the hook server alone, asked by the same client. `proxy_newborn_…`: a sandbox asked of a real
-koordlet at work on a node with NEWBORN_PODS pods, which answers when the kernel holds what the pod gets, without the
-proxy (`newborns.py`). `proxy_resident` is after all that,
-`proxy_recovery` from exec to the first answer, with containerd's objects.
+`proxy_floor_…`: what a relay adds that reads nothing and asks a server that echoes (`relayfloor.py`): the least for
+a hooked call here. `proxy_hook_server_…`: the hook server alone, asked by the same client. `proxy_newborn_…`: a sandbox
+asked of a real koordlet at work on a node with NEWBORN_PODS pods, which answers when the kernel holds what the pod
+gets, without the proxy (`newborns.py`). `proxy_resident` is after all that, `proxy_recovery` from exec to the first
+answer, with containerd's objects.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ from tests.runtimes.daemons import Containerd
 from tests.runtimes.pods import container_config, sandbox_config
 from tests.scale.figures import Figure, report
 from tests.scale.newborns import sandbox_times
+from tests.scale.relayfloor import relay_times
 
 CALLERS = 8
 RESTARTS = 7
@@ -409,6 +411,7 @@ def main() -> int:
         runtime, hooks_at = Path(name) / "runtime.sock", Path(name) / "hooks.sock"
         with child("runtime", runtime), child("hooks", hooks_at), proxy(runtime, hooks_at) as process:
             figures += run(hook_server(hooks_at, args.calls, args.client))
+            figures += added("proxy_floor", *relay_times(Path(name), args.pods), None, 2.0)
             figures += run(hooked(runtime, process, args.pods, args.seconds, args.client))
             figures.append(Figure("proxy_resident_hooked", resident(process), "MiB", 50.0))
     figures += newborns(args.pods)

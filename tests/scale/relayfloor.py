@@ -1,0 +1,116 @@
+"""What any proxy in a process of its own costs that asks a server in another one: bytes passed on, nothing read.
+
+The least that a hooked call of koord-runtime-proxy could add on this machine, beside which `bench_proxy.py` prints what
+it does add. Three processes with the proxy's event loop: an echo that stands for the runtime, one that stands for the
+hook server, and a relay that sends each message to the second, its answer to the first, and that answer back. Run by
+`bench_proxy.py`; as a program it is one of the three: `relayfloor.py echo SOCKET`, `relayfloor.py relay SOCKET HOOKS
+RUNTIME`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from koordlet.app.heap import settle_heap
+from koordlet.app.runner import run
+
+SIZE = 5000
+"""Bytes of a message, as many as of a container's request."""
+WARM = 100
+
+
+class Wire(asyncio.Protocol):
+    """A connection that hands on what it reads."""
+
+    def __init__(self, heard: Callable[[Wire, bytes], None]) -> None:
+        self._heard = heard
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        self._heard(self, data)
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+
+async def _to(path: str, heard: Callable[[Wire, bytes], None]) -> Wire:
+    _, wire = await asyncio.get_running_loop().create_unix_connection(lambda: Wire(heard), path)
+    return wire
+
+
+async def _serve(kind: str, path: str, *others: str) -> None:
+    heard: Callable[[Wire, bytes], None] = Wire.write
+    if kind == "relay":
+        caller: list[Wire] = []
+        runtime = await _to(others[1], lambda _, data: caller[0].write(data))
+        hooks = await _to(others[0], lambda _, data: runtime.write(data))
+
+        def asked(wire: Wire, data: bytes) -> None:
+            caller[:] = [wire]
+            hooks.write(data)
+
+        heard = asked
+    server = await asyncio.get_running_loop().create_unix_server(lambda: Wire(heard), path)
+    settle_heap()
+    async with server:
+        await server.serve_forever()
+
+
+@contextlib.contextmanager
+def _child(kind: str, path: Path, *others: Path) -> Iterator[Path]:
+    with subprocess.Popen([sys.executable, __file__, kind, str(path), *map(str, others)]) as process:
+        try:
+            while not path.exists():
+                if process.poll() is not None:
+                    raise SystemExit(f"{kind} ended")
+                time.sleep(0.02)
+            yield path
+        finally:
+            process.terminate()
+
+
+async def _times(paths: tuple[Path, Path], calls: int) -> tuple[list[float], list[float]]:
+    loop, message = asyncio.get_running_loop(), bytes(SIZE)
+    answer: list[asyncio.Future[None]] = []
+    missing = 0
+
+    def heard(_: Wire, data: bytes) -> None:
+        nonlocal missing
+        missing -= len(data)
+        if not missing:
+            answer[0].set_result(None)
+
+    ways = [await _to(str(path), heard) for path in paths]
+    times: tuple[list[float], list[float]] = ([], [])
+    for turn in range(calls + WARM):
+        for way in (0, 1) if turn % 2 else (1, 0):
+            began, missing = time.perf_counter(), SIZE
+            answer[:] = [loop.create_future()]
+            ways[way].write(message)
+            await answer[0]
+            if turn >= WARM:
+                times[way].append((time.perf_counter() - began) * 1e3)
+    return times
+
+
+def relay_times(folder: Path, calls: int) -> tuple[list[float], list[float]]:
+    """Milliseconds of calls made directly and through the relay, in turns."""
+    names = (folder / f"floor-{name}.sock" for name in ("runtime", "hooks", "relay"))
+    runtime, hooks, relay = names
+    with _child("echo", runtime), _child("echo", hooks), _child("relay", relay, hooks, runtime):
+        return run(_times((runtime, relay), calls))
+
+
+if __name__ == "__main__":
+    run(_serve(*sys.argv[1:]))
