@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,6 +25,8 @@ from koordlet.probes.snapshot import SchedLatencySnapshot
 
 SECONDS = 1.0
 """Between two evaluations."""
+DEAR = 0.005
+"""CPU seconds of an evaluation from which on it comes less often: half a percent of a core."""
 BPF = "bpf"
 
 
@@ -68,6 +71,7 @@ class Interference:
         put_off: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float],
         wall: Callable[[], float],
+        cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         def extensions() -> Mapping[str, Any] | None:
             found = node_slo()
@@ -75,7 +79,7 @@ class Interference:
 
         self._advisor, self._gatherer = advisor, Gatherer(advisor, evidence)
         self._judged: SchedLatencySnapshot | None = None
-        self._rested = False
+        self._rested, self._cpu_clock = False, cpu_clock
         self._gatherer.put_off = put_off
         self.watch = Watch(self._gatherer, Policy(extensions), clock=clock)
         self._gatherer.alarm_at = lambda subjects, strategy: self.watch.detector.alarm_at(
@@ -86,12 +90,15 @@ class Interference:
 
     def step(self) -> None:
         """Judge what there is. While nobody is anywhere near trouble that is every other time only, and schedule
-        latency is read as seldom; the first figure that comes half way to trouble ends that."""
+        latency is read as seldom; the first figure that comes half way to trouble ends that. It is so, too, while
+        hundreds are in trouble at once, as on a node whose CPUs are short: judging is dear then, and must not add to
+        it."""
         latest = self._advisor.latency_window.latest
-        self._rested = self._advisor.calm and not self._rested and latest is self._judged
+        self._rested = self._advisor.unhurried and not self._rested and latest is self._judged
         if self._rested:
             return
-        self._judged = latest
+        self._judged, used = latest, self._cpu_clock()
         self.watch.step()
+        dear = self._cpu_clock() - used > DEAR
         near = bool((self.watch.detector.scores >= NOTICED).any())
-        self._advisor.calm = not (near or self.watch.verdicts or self._gatherer.noticed)
+        self._advisor.unhurried = dear or not (near or self.watch.verdicts or self._gatherer.noticed)

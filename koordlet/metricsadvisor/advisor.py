@@ -88,7 +88,7 @@ class MetricsAdvisor:
         self._culprits = CulpritWindow(latency_window)
         self._asked = -ATTENTION
         self._grouped: tuple[int, Ints, tuple[list[Subject], Ints]] | None = None
-        self.calm = False
+        self.unhurried = False
         """Whether every other reading of schedule latency will do; whoever judges the readings says so."""
         self._rested = False
         self.latencies: Mapping[str, SubjectLatency] = {}
@@ -136,11 +136,11 @@ class MetricsAdvisor:
         self._commit("pressure", lambda: stall_batch(reading, self.stalls))
 
     def read_latency(self) -> None:
-        """Schedule latency of containers; nothing without a probe, and every other time while all is calm."""
+        """Schedule latency of containers; nothing without a probe, and every other time while that is often enough."""
         source = self._probes.sched_latency
         if source is None:
             return
-        self._rested = self.calm and not self._rested
+        self._rested = self.unhurried and not self._rested
         if self._rested:
             return
         snapshot = source.read(matrix=False)

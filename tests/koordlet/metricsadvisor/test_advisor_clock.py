@@ -144,12 +144,12 @@ def test_no_jump_leaves_a_trace_after_two_good_ticks(jumps: list[float]) -> None
     assert (points.times[1:] >= points.times[:-1]).all()
 
 
-def test_every_other_reading_of_latency_is_left_out_while_all_is_calm() -> None:
+def test_every_other_reading_of_latency_is_left_out_while_nobody_hurries() -> None:
     made, _ = advisor(Machine())
     source = Latency()
     made._probes.sched_latency = source
-    for calm, readings in ((False, 4), (True, 2), (False, 4)):
-        made.calm, before = calm, source.read_so_far
+    for unhurried, readings in ((False, 4), (True, 2), (False, 4)):
+        made.unhurried, before = unhurried, source.read_so_far
         for _ in range(4):
             made.read_latency()
         assert source.read_so_far - before == readings
