@@ -43,6 +43,10 @@ from tests.scale.figures import ROOT, Figure, calibration, report
 from tests.scale.svgplot import Panel, chart
 
 SAMPLE, WARM_UP, SCRAPE, CHURN, PROGRESS = 5.0, 90.0, 15.0, 30.0, 60.0
+MINUTE = round(60 / SAMPLE)
+"""Samples; the shortest time in which everything that koordlet is asked for has its share."""
+UNDISTURBED = 0.5
+"""Percent of the CPUs' time that may be stolen in a minute in which nobody disturbs."""
 FETCH = 10.0
 FLOOR = {"resident_mb": 1.0, "open_files": 16.0}
 """Growth that says nothing: one allocation arena; descriptors of one pod come and go."""
@@ -68,6 +72,8 @@ class Sample:
     """of cgroups in the fullest probe's table"""
     calibration: float
     """ms that a fixed piece of Python takes: how fast the machine is now"""
+    stolen_percent: float
+    """of all CPUs' time since the sample before that a hypervisor gave to others"""
 
 
 class ChangingPods(Pods):
@@ -112,6 +118,23 @@ def seconds_of(text: str) -> float:
     return float(found[1]) * {"h": 3600, "m": 60, "s": 1, "": 1}[found[2]]
 
 
+def cpu_seconds(kind: str) -> float:
+    """Of all CPUs since the boot, by a column of /proc/stat."""
+    columns = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return int(words[1 + columns.index(kind)]) / os.sysconf("SC_CLK_TCK")
+
+
+def undisturbed(samples: Sequence[Sample]) -> list[float]:
+    """CPU of each whole minute in which hardly any of the machine's own was stolen, percent of a core."""
+    minutes = [samples[at : at + MINUTE] for at in range(0, len(samples) - MINUTE + 1, MINUTE)]
+    return [
+        float(np.mean([one.cpu_percent for one in minute]))
+        for minute in minutes
+        if np.mean([one.stolen_percent for one in minute]) <= UNDISTURBED
+    ]
+
+
 def table_fill(pins: Path) -> int:
     """Used slots of the fullest table of cgroups among all pinned probes."""
     used = 0
@@ -150,6 +173,7 @@ class Soak:
         self.samples: list[Sample] = []
         self.failed = 0
         """fetches that were not answered in time"""
+        self._stolen = cpu_seconds("steal")
 
     def run(self, duration: float) -> None:
         """Sample until *duration* is over; raises SystemExit when koordlet ended."""
@@ -183,6 +207,7 @@ class Soak:
                 )
 
     def _sample(self, seconds: float, cpu: float) -> Sample:
+        before, self._stolen = self._stolen, cpu_seconds("steal")
         proc = Path(f"/proc/{self._koordlet.pid}")
         return Sample(
             seconds=round(seconds, 2),
@@ -192,6 +217,7 @@ class Soak:
             threads=len(list((proc / "task").iterdir())),
             slots=table_fill(proc / "root" / self._pins.relative_to("/")),
             calibration=round(calibration(), 3),
+            stolen_percent=round((self._stolen - before) / SAMPLE / (os.cpu_count() or 1) * 100, 2),
         )
 
     def _fetch(self, path: str) -> None:
@@ -209,10 +235,13 @@ def figures(samples: Sequence[Sample], first: float, failed: int) -> list[Figure
     warm = [one for one in samples if one.seconds >= WARM_UP] or list(samples)
     grown, noise = flat("resident_mb", warm)
     files, files_noise = flat("open_files", warm)
+    quiet = undisturbed(warm)
     return [
         Figure("soak_minutes", samples[-1].seconds / 60, "min"),
         Figure("soak_first_sample", first, "s", START_BUDGET),
         Figure("soak_cpu", float(np.mean([one.cpu_percent for one in warm])), "% of a core", CPU_BUDGET),
+        Figure("soak_undisturbed_minutes", len(quiet), "min"),
+        *([Figure("soak_cpu_undisturbed", float(np.mean(quiet)), "% of a core")] if quiet else []),
         Figure("soak_resident_max", max(one.resident_mb for one in samples), "MB", MEMORY_BUDGET),
         Figure("soak_resident_growth_second_half", grown, "MB", noise),
         Figure("soak_open_files_growth_second_half", files, "descriptors", files_noise),
@@ -237,6 +266,7 @@ def plot(samples: Sequence[Sample], pods: int, probes: str) -> str:
             Panel("CPU, % of one core", [one.cpu_percent for one in samples], CPU_BUDGET),
             Panel("resident memory, MB", [one.resident_mb for one in samples], MEMORY_BUDGET),
             Panel("open descriptors", [one.open_files for one in samples]),
+            Panel("CPU time stolen by the hypervisor, %", [one.stolen_percent for one in samples]),
             Panel("a fixed piece of Python on the same machine, ms", [one.calibration for one in samples]),
             Panel("slots in use in the fullest probe", [one.slots for one in samples]),
         ],

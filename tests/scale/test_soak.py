@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.scale.soak import FLOOR, Sample, flat, seconds_of, theil_sen
+from tests.scale.soak import FLOOR, MINUTE, Sample, flat, seconds_of, theil_sen, undisturbed
 from tests.scale.svgplot import Panel, chart, ticks
 
 
 def samples(resident):
-    return [Sample(5.0 * at, 1.0, value, 100, 4, 7, 3.3) for at, value in enumerate(resident)]
+    return [Sample(5.0 * at, 1.0, value, 100, 4, 7, 3.3, 0.0) for at, value in enumerate(resident)]
 
 
 def test_the_slope_of_a_line_is_the_line():
@@ -40,6 +40,12 @@ def test_flat(resident, is_flat):
     growth, noise = flat("resident_mb", samples(resident))
     assert noise >= FLOOR["resident_mb"]
     assert (growth <= noise) is is_flat
+
+
+def test_minutes_in_which_much_was_stolen_are_left_out():
+    minutes = [(1.5, 0.0), (4.0, 9.0), (1.7, 0.4)]
+    found = [Sample(0.0, cpu, 90.0, 100, 4, 7, 3.3, stolen) for cpu, stolen in minutes for _ in range(MINUTE)]
+    assert undisturbed([*found, *found[: MINUTE - 1]]) == pytest.approx([1.5, 1.7])
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("1h", 3600), ("10m", 600), ("90s", 90), ("45", 45), ("0.5h", 1800)])
