@@ -119,7 +119,7 @@ class Interceptor:
                 case Call.STOP_POD_SANDBOX | Call.REMOVE_POD_SANDBOX:
                     pod_id = PodSandboxRequest.FromString(body).pod_sandbox_id
                     pod = self._store.pods.get(pod_id) if call is Call.STOP_POD_SANDBOX else None
-                    if pod is not None and self._hooks.handles(Hook.POST_STOP_POD_SANDBOX):
+                    if pod is not None and not pod.complete and self._hooks.handles(Hook.POST_STOP_POD_SANDBOX):
                         pod = await self._known_pod(pod_id, deadline)
                     return body, Pending(call, pod_id, pod=pod)
                 case Call.STOP_CONTAINER | Call.REMOVE_CONTAINER:
@@ -183,8 +183,7 @@ class Interceptor:
         response = await self._ask(Hook.PRE_CREATE_CONTAINER, pending, deadline)
         if response is None:
             return body, pending
-        changed = rewrite.create_container(request, container, response)
-        pending.container = rewrite.container_of(request, pod)
+        changed, pending.container = rewrite.create_container(request, container, response)
         return (request.SerializeToString() if changed else body), pending
 
     async def _start(self, body: bytes, deadline: float | None) -> tuple[bytes, Pending]:
@@ -243,8 +242,9 @@ class Interceptor:
         if known is None:
             self._hooks.unhooked("unknown-container", hook)
             return None
-        needed = hook is Hook.PRE_UPDATE_CONTAINER_RESOURCES or self._hooks.handles(hook)
-        if known.complete or self._recovery is None or not needed:
+        if known.complete or self._recovery is None:
+            return known
+        if hook is not Hook.PRE_UPDATE_CONTAINER_RESOURCES and not self._hooks.handles(hook):
             return known
         try:
             async with asyncio.timeout(self._hooks.patience(deadline)):

@@ -36,7 +36,8 @@ class DockerMode:
             raise BackendError(str(error)) from error
 
     async def settle(self) -> None:
-        """All was learned before."""
+        if self._server is not None:
+            await self._server.settle()
 
     async def healthy(self) -> str | None:
         try:

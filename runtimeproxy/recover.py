@@ -113,8 +113,8 @@ class Recovery:
 
     async def details(self) -> None:
         """Complete everything that is not; sandboxes first, as containers are told with theirs."""
-        await _few(self.pod, [one for one, pod in self._store.pods.items() if not pod.complete])
-        await _few(self.container, [one for one, known in self._store.containers.items() if not known.complete])
+        await few(self.pod, [one for one, pod in self._store.pods.items() if not pod.complete])
+        await few(self.container, [one for one, known in self._store.containers.items() if not known.complete])
 
     async def pod(self, pod_id: str) -> PodInfo | None:
         """A sandbox with its details, from the runtime when the store does not know it or not all of it. None when the
@@ -185,7 +185,7 @@ def _pod(pod: PodSandbox | PodSandboxStatus) -> PodInfo:
     )
 
 
-async def _few(work: Callable[[str], Awaitable[object]], ids: list[str]) -> None:
+async def few(work: Callable[[str], Awaitable[object]], ids: list[str]) -> None:
     """Do the work for every id, AT_ONCE at a time."""
     turns = asyncio.Semaphore(AT_ONCE)
 

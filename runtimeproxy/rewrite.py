@@ -38,8 +38,8 @@ def pod_of(request: RunPodSandboxRequest, response: HookResponse | None = None) 
     )
 
 
-def container_of(request: CreateContainerRequest, pod: PodInfo) -> ContainerInfo:
-    """The container that is asked for, without an id."""
+def container_of(request: CreateContainerRequest, pod: PodInfo, envs: Mapping[str, str] | None = None) -> ContainerInfo:
+    """The container that is asked for, without an id. `envs`: its variables, where they are known."""
     config = request.config
     return ContainerInfo(
         pod=pod,
@@ -48,7 +48,7 @@ def container_of(request: CreateContainerRequest, pod: PodInfo) -> ContainerInfo
         attempt=config.metadata.attempt,
         annotations=dict(config.annotations),
         resources=plain(config.linux.resources) if config.linux.HasField("resources") else None,
-        envs=variables(config.envs),
+        envs=variables(config.envs) if envs is None else envs,
         cgroup_parent=request.sandbox_config.linux.cgroup_parent,
     )
 
@@ -65,18 +65,29 @@ def run_pod(request: RunPodSandboxRequest, response: HookResponse) -> bool:
     return changed
 
 
-def create_container(request: CreateContainerRequest, asked: ContainerInfo, response: HookResponse) -> bool:
-    """Annotations, variables, resources, cgroup parent. `asked`: what the hook was told."""
+def create_container(
+    request: CreateContainerRequest, asked: ContainerInfo, response: HookResponse
+) -> tuple[bool, ContainerInfo]:
+    """Annotations, variables, resources, cgroup parent. Also the container as it is then asked for. `asked`: what the
+    hook was told, which is what the request says."""
+    changed, envs = _create_container(request, asked, response)
+    return changed, container_of(request, asked.pod, envs) if changed else asked
+
+
+def _create_container(
+    request: CreateContainerRequest, asked: ContainerInfo, response: HookResponse
+) -> tuple[bool, Mapping[str, str]]:
     assert isinstance(response, ContainerResourceHookResponse)
     config = request.config
     changed = _take(config.annotations, response.container_annotations)
-    envs = merged_envs(config.envs, response.container_envs)
+    now, answered = asked.envs, dict(response.container_envs)
+    envs = None if answered == now else merged_envs(config.envs, answered)
     if envs is not None:
         del config.envs[:]
         config.envs.extend(envs)
-        changed = True
+        now, changed = answered, True
     if config.HasField("windows") and not config.HasField("linux"):
-        return changed
+        return changed, now
     if response.HasField("container_resources"):
         before = config.linux.resources
         resources = merged(before, response.container_resources)
@@ -86,7 +97,7 @@ def create_container(request: CreateContainerRequest, asked: ContainerInfo, resp
     if response.pod_cgroup_parent not in ("", asked.cgroup_parent or asked.pod.cgroup_parent):
         request.sandbox_config.linux.cgroup_parent = response.pod_cgroup_parent
         changed = True
-    return changed
+    return changed, now
 
 
 def update_container(

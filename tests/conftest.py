@@ -30,6 +30,7 @@ from tests.runtimes.fixtures import containerd as containerd
 from tests.runtimes.fixtures import cri as cri
 from tests.runtimes.fixtures import dockerd as dockerd
 from tests.runtimes.fixtures import new_containerd as new_containerd
+from tests.runtimes.fixtures import new_dockerd as new_dockerd
 
 CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "blkio", "pids", "net_cls", "perf_event", "io")
 OURS = re.compile(r"koord(?:ctl)?-?(?:test|bench|process)-(\d+)(?:-|$)")

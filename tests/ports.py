@@ -1,4 +1,4 @@
-"""Ports for servers that are told theirs.
+"""Ports for servers that are told theirs, and whether one listens at a socket.
 
 The kernel gives out ephemeral ports, to clients as well: one that it gave for a moment may be somebody's before the
 server has it. Ports below those are taken by nobody who does not ask for just this one.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import socket
+from pathlib import Path
 
 FIRST, LAST = 20_000, 32_000
 """Above what daemons have by convention, below what the kernel gives out (net.ipv4.ip_local_port_range)."""
@@ -27,3 +28,13 @@ def free_port() -> int:
                 continue
         _given.add(port)
         return port
+
+
+def listens(path: Path) -> bool:
+    """Whether somebody takes connections at a unix socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True

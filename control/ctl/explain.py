@@ -23,9 +23,12 @@ from koordlet.api.interference import (
 )
 
 BLOCKS = "▁▂▃▄▅▆▇█"
+HYPERVISOR = "to the hypervisor"
 ALARMS = ("interfered", "recovering")
 WIDTH = 60
 BAR = 24
+NOTABLE = 0.05
+"""Part of its time from which on what no neighbour took is shown."""
 EXIT_NEIGHBOUR, EXIT_SELF = 3, 4
 """Exit statuses of `--exit-code`."""
 WAITING = {
@@ -114,6 +117,12 @@ def headline(said: PodExplained) -> str:
             f"Nobody else hurts it. By its own doing it loses {text.percent(worst.lost)} % of its time "
             f"{WAITING[worst.resource]}: {own_words(worst)}."
         )
+    taken = max(one.hypervisor for one in said.containers)
+    if taken >= NOTABLE:
+        return (
+            f"Nobody on this node hurts it. The hypervisor takes CPUs away from the node: "
+            f"it loses {text.percent(taken)} % of its time to that."
+        )
     past = [change for container in said.containers for change in container.changes if change.verdict.state in ALARMS]
     if any(change.verdict.cause == "neighbour" for change in past):
         return "Nothing hurts it now; it was hurt before (below)."
@@ -161,7 +170,7 @@ def page(said: PodExplained, now: float) -> Iterator[Text]:
 def _container(container: ContainerExplained, step: float, now: float) -> Iterator[Text]:
     yield Text()
     yield Text(f"container {container.name}", style="bold")
-    shown = [one for one in container.series if one.cause == "neighbour" or max(one.values, default=0.0) >= 0.05]
+    shown = [one for one in container.series if one.cause == "neighbour" or max(one.values, default=0.0) >= NOTABLE]
     for series in shown:
         yield _chart(series)
     if shown:
@@ -169,6 +178,8 @@ def _container(container: ContainerExplained, step: float, now: float) -> Iterat
         yield Text(
             f"  {'':<28}the last {span}, a block is the worst of its time; full height is all of its time", "dim"
         )
+    if container.hypervisor >= NOTABLE:
+        yield Text(f"  {'cpu':<8} {HYPERVISOR:<18} now {text.percent(container.hypervisor)} %", style="yellow")
     for verdict in sorted(container.verdicts, key=lambda one: -one.score):
         if verdict.state in ALARMS:
             yield from _verdict(verdict, now)

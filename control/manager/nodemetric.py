@@ -11,7 +11,7 @@ from control.manager.nodeobjects import NodeObjectController
 from koordlet.api import names, wire
 from koordlet.api.core import Node
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.nodemetric import CollectPolicy, NodeAggregatePolicy, NodeMetric, NodeMetricSpec
+from koordlet.api.nodemetric import CollectPolicy, NodeAggregatePolicy, NodeMetric, NodeMetricSpec, PredictPolicy
 from koordlet.api.sloconfig import colocation
 from koordlet.api.sloconfig.colocation import ColocationStrategy
 
@@ -30,8 +30,26 @@ def collect_policy(strategy: ColocationStrategy) -> CollectPolicy:
     )
 
 
+def predict_policy(strategy: ColocationStrategy) -> PredictPolicy | None:
+    """What a valid, enabled strategy says of predictions; None leaves koordlet its defaults."""
+    chosen = colocation.metric_settings(strategy).metric_predict_policy
+    if chosen is None:
+        return None
+    return PredictPolicy(
+        resource_diff_threshold_percent=chosen.resource_diff_threshold_percent,
+        cold_start_period_seconds=chosen.cold_start_period_seconds,
+    )
+
+
+def spec_of(collect: CollectPolicy | None, predict: PredictPolicy | None) -> dict[str, Any]:
+    """Both policies as on the wire, without one that says nothing."""
+    policies = {"metricCollectPolicy": collect, "predictPolicy": predict}
+    written = {name: wire.to_builtins(policy) for name, policy in policies.items() if policy is not None}
+    return {name: policy for name, policy in written.items() if policy}
+
+
 class NodeMetricController(NodeObjectController[NodeMetric]):
-    """See the module text. Owns `metricCollectPolicy` alone."""
+    """See the module text. Owns `metricCollectPolicy` and `predictPolicy`."""
 
     name = "nodemetric"
     kind = NodeMetric
@@ -52,11 +70,10 @@ class NodeMetricController(NodeObjectController[NodeMetric]):
             return self.owned(existing)
         usable = bool(strategy.enable) and not colocation.problems(strategy)
         self._parsed.labels(SUCCEEDED if usable else FAILED, PARSE).inc()
-        return {"metricCollectPolicy": wire.to_builtins(collect_policy(strategy))}
+        return spec_of(collect_policy(strategy), predict_policy(strategy))
 
     def owned(self, existing: NodeMetric) -> Mapping[str, Any]:
-        policy = existing.spec.metric_collect_policy
-        return {} if policy is None else {"metricCollectPolicy": wire.to_builtins(policy)}
+        return spec_of(existing.spec.metric_collect_policy, existing.spec.predict_policy)
 
     def new(self, name: str, spec: Mapping[str, Any]) -> NodeMetric:
         return NodeMetric(metadata=ObjectMeta(name=name), spec=wire.convert(spec, NodeMetricSpec))

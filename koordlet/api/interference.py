@@ -110,6 +110,9 @@ class ContainerExplained(Struct):
         default_factory=list
     )
     changes: Annotated[list[ChangeSaid], doc("Oldest first, bounded.")] = msgspec.field(default_factory=list)
+    hypervisor: Annotated[float, doc("Part of its time lost because a hypervisor took CPUs away, 0 to 1.")] = written(
+        float
+    )
 
 
 class HeldBack(Struct):

@@ -93,15 +93,7 @@ def dec_hook(kind: type, value: object) -> object:
 
 def encode(obj: object) -> bytes:
     """`obj` as compact JSON bytes, equal to what Go writes. Raises WireError for what has no JSON form."""
-    try:
-        kind: Any = type(obj)
-        if has_floats(kind):
-            # to_builtins has put maps in order already; sorting again would shuffle structs.
-            data = msgspec.json.encode(_go_floats(to_builtins(obj)))
-        else:
-            data = _ENCODER.encode(obj)
-    except (TypeError, NotImplementedError, OverflowError, UnicodeEncodeError, RecursionError) as error:
-        raise WireError(f"cannot be written as JSON: {error}") from error
+    data = _written(obj, as_go=True)
     for raw, escape in _ESCAPES:
         if raw in data:
             data = data.replace(raw, escape)
@@ -111,7 +103,16 @@ def encode(obj: object) -> bytes:
 def encode_plain(obj: object) -> bytes:
     """`obj` as compact JSON for pages that nobody compares byte by byte: the same fields as `encode`, floats in
     Python's notation, nothing escaped that JSON would not escape. Raises WireError for what has no JSON form."""
+    return _written(obj, as_go=False)
+
+
+def _written(obj: object, *, as_go: bool) -> bytes:
+    """As JSON, floats in Go's notation or in Python's. Raises WireError."""
     try:
+        kind: Any = type(obj)
+        if as_go and has_floats(kind):
+            # to_builtins has put maps in order already; sorting again would shuffle structs.
+            return msgspec.json.encode(_go_floats(to_builtins(obj)))
         return _ENCODER.encode(obj)
     except (TypeError, NotImplementedError, OverflowError, UnicodeEncodeError, RecursionError) as error:
         raise WireError(f"cannot be written as JSON: {error}") from error

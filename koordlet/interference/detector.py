@@ -350,18 +350,21 @@ class Detector:
             values = None if found is None else getattr(found, attribute)
             if values is not None and not np.isnan(values[row]):
                 signals.append(Signal(name, unit, float(values[row]), _known(self._support[at, resource, column])))
+        if found is not None and found.hypervisor is not None and found.hypervisor[row] > 0:
+            signals.append(Signal("lost to the hypervisor", "share", float(found.hypervisor[row]), None))
         return signals
 
 
 def blamed(victim: Subject, blames: Sequence[Blame]) -> tuple[Culprit, ...]:
-    """Culprits other than the victim, the idle CPU and nobody, largest first; shares are of everything waited."""
+    """Culprits other than the victim, the idle CPU, the hypervisor and nobody, largest first; shares are of everything
+    waited."""
     total = sum(one.seconds for one in blames)
     if total <= 0:
         return ()
     others = [
         one
         for one in blames
-        if one.owner.kind not in ("idle", "unknown")
+        if one.owner.kind not in ("idle", "hypervisor", "unknown")
         and not (one.owner.subject is not None and one.owner.subject.key == victim.key)
     ]
     return tuple(Culprit(one.owner, min(one.seconds / total, 1.0), one.seconds) for one in others[:CULPRITS])

@@ -21,6 +21,7 @@ from koordlet.interference.cpu import (
     Names,
     Rows,
     Shares,
+    bounded,
     cpu_evidence,
     lost_share,
     shares_of,
@@ -28,6 +29,7 @@ from koordlet.interference.cpu import (
     waiting,
 )
 from koordlet.interference.detector import eligible
+from koordlet.interference.hypervisor import Stolen
 from koordlet.interference.model import Evidence, Floats, Resource, ResourceEvidence
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
 from koordlet.metricsadvisor.culprits import CulpritWindow
@@ -42,6 +44,10 @@ ROWS_SECONDS = 5.0
 """How long the map from cgroup ids to containers is trusted while nothing is known to have changed."""
 
 GUESSES = 5
+MEMORY = 1.5
+"""Windows back that steal counts: a matrix may be half a window old."""
+TAKEN = 0.01
+"""Cores: a hypervisor that takes less can cost nobody as much as is noticed, so no work goes into telling it apart."""
 READINGS = 2
 """Of the matrix in a window while somebody may be hurt."""
 SHARES_SECONDS = 15.0
@@ -77,6 +83,8 @@ class Frame:
         """Share of time stalled (PSI some) by resource: cpu, memory, io; absent without pressure."""
         self.behind_softirqs: Floats = np.zeros(len(self.keys))
         """Seconds a second waited for a CPU on which the kernel's thread worked off softirqs, where a probe tells."""
+        self.stolen: Stolen | None = None
+        """What a hypervisor took of the CPUs of late; None where it took nothing."""
 
     def column(self, values: Floats) -> Floats:
         """A column of the picture for these containers."""
@@ -136,6 +144,29 @@ def _memory_limit(workloads: Workloads, subject: Subject) -> float:
     return np.nan
 
 
+class NodeTicks:
+    """The node's CPU seconds over `MEMORY` windows."""
+
+    def __init__(self) -> None:
+        self._ring: deque[tuple[float, float, float]] = deque()
+
+    def stolen(self, picture: Picture, ran: Floats, window: float) -> Stolen | None:
+        """None while a hypervisor takes less than `TAKEN`, and before two pictures."""
+        node, ring = picture.node, self._ring
+        if node is None:
+            return None
+        if ring and (ring[-1][1] > node.busy_seconds or ring[-1][2] > node.stolen_seconds):  # ran back
+            ring.clear()
+        if not ring or ring[-1][0] < picture.at:
+            ring.append((picture.at, node.busy_seconds, node.stolen_seconds))
+        while len(ring) > 2 and picture.at - ring[1][0] >= MEMORY * window:
+            ring.popleft()
+        (begin, busy, stolen), (end, busy_now, stolen_now) = ring[0], ring[-1]
+        if end <= begin or stolen_now - stolen < TAKEN * (end - begin):
+            return None
+        return Stolen((stolen_now - stolen) / (end - begin), (busy_now - busy) / (end - begin), ran)
+
+
 class Gatherer:
     """Asks the advisor, and whatever `sources` were given, for one window."""
 
@@ -143,7 +174,7 @@ class Gatherer:
         self._advisor = advisor
         self._sources = sources
         self._cpu, self._culprits = CpuWindow(), CulpritWindow(0.0)
-        self._names = Names()
+        self._names, self._ticks = Names(), NodeTicks()
         self._shares: tuple[tuple[str, ...], Shares] = ((), Shares.none(0))
         self._frame: Frame | None = None
         self._rows: tuple[Rows, tuple[Subject, ...], float] | None = None
@@ -186,6 +217,7 @@ class Gatherer:
         if sums is None:
             return None
         rows, ran = self._rows_of(frame, now), frame.ran
+        frame.stolen = self._ticks.stolen(frame.picture, ran, frame.window)
         matrix, shares = self._whose_doing(frame, sums, rows, strategy)
         if shares.softirqs.any():
             frame.behind_softirqs = waiting(*sums, rows) * shares.softirqs
@@ -200,6 +232,7 @@ class Gatherer:
             pressure=frame.pressure.get("cpu"),
             guess=frame.users,
             naming=self._names,
+            stolen=frame.stolen,
         )
 
     def _whose_doing(
@@ -212,6 +245,7 @@ class Gatherer:
         matrix = None
         if sums[0].source in PROBES:
             waited = waiting(*sums, rows)
+            shares = bounded(shares, waited, frame.stolen)
             judged = eligible(frame.subjects, strategy)
             least: Floats | float = worth_asking(strategy)
             if self.alarm_at is not None:
@@ -225,7 +259,7 @@ class Gatherer:
                     self._culprits.push(charges)
                     seen = self._culprits.pushed()
                     if seen is not None:
-                        shares = shares_of(seen[0], rows, waited)
+                        shares = shares_of(seen[0], rows, waited, frame.ran, frame.stolen)
             matrix = self._culprits.pushed() if noticed else None
         self._shares = (keys, shares)
         return matrix, shares

@@ -79,6 +79,9 @@ class ResourceEvidence:
     culprits: Callable[[int], Sequence[Blame]] = lambda _: ()
     """Container i -> whose doing it was, itself included, largest first; seconds a second, of the source's window.
     Where nobody was seen at it, who used how much CPU."""
+    hypervisor: Floats | None = None
+    """Symptom caused by a hypervisor that took CPUs away, nobody's doing on this machine. None where that is not
+    told apart."""
     named: bool = False
     """Whether culprits were seen at it (a probe's matrix) rather than guessed from who used most."""
 

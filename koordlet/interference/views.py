@@ -22,7 +22,7 @@ from koordlet.api.interference import (
 )
 from koordlet.api.wire import encode, to_builtins
 from koordlet.interference import say
-from koordlet.interference.model import CAUSES, RESOURCES, State
+from koordlet.interference.model import CAUSES, RESOURCES, Resource, State
 from koordlet.interference.watch import Watch
 from koordlet.metrics import Registries
 from koordlet.metricsadvisor.views import Row, container_labels
@@ -231,7 +231,13 @@ class InterferenceViews:
                 )
                 for change in history.changes(key)
             ],
+            hypervisor=0.0 if row is None else self._lost_to_hypervisor(row),
         )
+
+    def _lost_to_hypervisor(self, row: int) -> float:
+        evidence = self._watch.evidence
+        found = None if evidence is None else evidence.resources.get(Resource.CPU)
+        return 0.0 if found is None or found.hypervisor is None else round(float(found.hypervisor[row]), 4)
 
 
 def _row(subjects: tuple[Subject, ...], key: str) -> int | None:

@@ -239,6 +239,11 @@ def _koordinator() -> tuple[Family, ...]:
 def _ours() -> tuple[Family, ...]:
     return (
         Family(
+            "node_stolen_cpu_cores",
+            "CPUs that were wanted and that a hypervisor gave to others (steal of /proc/stat).",
+            unit="cores",
+        ),
+        Family(
             "resource_actions_total",
             "Writes that are done once (memory.reclaim): outcome=done, partly, gone, failed, later.",
             ("owner", "resource", "outcome"),

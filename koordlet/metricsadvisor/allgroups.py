@@ -56,6 +56,8 @@ class AllGroups:
         self._dirs: tuple[str, ...] = ()
         self._ids: dict[str, Ids] = {root: np.zeros(0, dtype=np.uint64) for root in self._roots}
         self._seen: Ids | None = None
+        self._found: dict[str, tuple[Ids, NDArray[np.intp]]] = {}
+        """By root: the ids of the last walk and the row of each directory, if it showed all of them."""
         self.tree = (0, 0)
         """How often the tree of the cpu controller was walked, and at how many of these times it had other cgroups than
         before."""
@@ -93,9 +95,14 @@ class AllGroups:
             known = dict(zip(self._dirs, ids.tolist(), strict=True))
             self._ids[root] = np.array([known.get(path, 0) for path in wanted], dtype=np.uint64)
         self._dirs = wanted
+        self._found.clear()
 
     def _find(self, root: str, hierarchy: Hierarchy) -> NDArray[np.intp]:
-        """Row of each directory, -1 where the walk showed none."""
+        """Row of each directory, -1 where the walk showed none. Where a walk shows the same cgroups as the one before,
+        its array of ids is the same."""
+        last = self._found.get(root)
+        if last is not None and last[0] is hierarchy.ids:
+            return last[1]
         ids = self._ids[root]
         at = hierarchy.find(ids)
         missing = np.flatnonzero(at < 0)
@@ -106,6 +113,10 @@ class AllGroups:
                 except CgroupGone:
                     ids[row] = 0
             at[missing] = hierarchy.find(ids[missing])
+        if (at >= 0).all():
+            self._found[root] = hierarchy.ids, at
+        else:
+            self._found.pop(root, None)
         return at
 
 

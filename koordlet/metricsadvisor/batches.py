@@ -45,14 +45,14 @@ def use_batch(picture: Picture, *, page_cache: bool) -> Batch:
             if value is not None:
                 batch.add("node_be", value, "cpu", allocation)
     for kind, level in LEVEL.items():
-        rows, keys = picture.workloads.rows[kind], picture.workloads.series[kind]
+        rows, keys = picture.workloads.places[kind], picture.workloads.series[kind]
         columns = {"cpu_usage": picture.use.cores, "memory_usage": picture.use.memory}
         if kind is not SubjectKind.HOST_APP:
             columns["cpu_throttled"] = picture.use.throttled
         if page_cache and kind is not SubjectKind.HOST_APP:  # theirs is what the kernel charges: hostapps.py
             columns["memory_usage_with_page_cache"] = picture.use.memory_with_page_cache
         for name, column in columns.items():
-            if rows:
+            if len(rows):
                 _extend(batch, f"{level}_{name}", keys, column[rows])
     return batch
 

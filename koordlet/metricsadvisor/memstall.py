@@ -72,6 +72,8 @@ class SubjectMemStall:
 
 def by_subject(window: MemStallSnapshot, seconds: float, owner: OwnerOf, limit: OwnerOf) -> dict[str, SubjectMemStall]:
     """Figures by subject key. *owner* tells whose a task's cgroup is, *limit* whose a limit is. Pure."""
+    if not len(window.keys):
+        return {}
     subjects, rows = group_subjects(window.keys, owner)
     sums = sum_rows(window.sum_ns, rows, len(subjects)) / 1e9
     hist = sum_rows(window.hist, rows, len(subjects))

@@ -25,6 +25,11 @@ class NodeUse:
     memory_with_page_cache: float
     memory_total: float
     numa: Mapping[int, Use] = field(default_factory=dict)
+    stolen: float = 0.0
+    """Cores that were wanted and that a hypervisor gave to others."""
+    busy_seconds: float = 0.0
+    """CPU seconds used since the boot."""
+    stolen_seconds: float = 0.0
 
 
 def node_use(old: Readings, new: Readings, node_of_cpu: Mapping[int, int]) -> NodeUse | None:
@@ -49,6 +54,9 @@ def node_use(old: Readings, new: Readings, node_of_cpu: Mapping[int, int]) -> No
         memory_with_page_cache=new.memory.used_with_page_cache,
         memory_total=new.memory.total,
         numa={node: Use(numa_ticks[node] / period, info.used) for node, info in new.numa.items() if node in numa_ticks},
+        stolen=max(new.ticks.stolen - old.ticks.stolen, 0) / period,
+        busy_seconds=new.ticks.total * new.jiffy_ns / 1e9,
+        stolen_seconds=new.ticks.stolen * new.jiffy_ns / 1e9,
     )
 
 

@@ -123,14 +123,14 @@ class TickReader:
         self, workloads: Workloads, table: CgroupTable, numa: Mapping[int, NumaMemInfo]
     ) -> Mapping[int, float]:
         """Bytes of all pods by NUMA node. With one node, the common case, that is their sum and needs no file."""
-        gone = table.gone.tolist()
-        pods = [row for row in workloads.rows[SubjectKind.POD] if not gone[row]]
+        pods = workloads.places[SubjectKind.POD]
+        pods = pods[~table.gone[pods]]
         sums = dict.fromkeys(numa, 0.0)
         if len(numa) == 1:
             columns = ("memory_inactive_anon", "memory_active_anon", "memory_unevictable")
-            used = np.sum([table.columns[column][pods] for column in columns], axis=0)
+            used = sum(table.columns[column][pods] for column in columns)
             return {node: float(np.nansum(used)) for node in numa}  # NaN: left during the pass
-        for row in pods:
+        for row in pods.tolist():
             try:
                 found = self._fs.memory_numa(workloads.subjects[row].cgroup_dir) or {}
             except CgroupGone:

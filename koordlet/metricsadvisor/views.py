@@ -64,6 +64,7 @@ class Views:
         self._culprit_counters = CulpritCounters(CULPRITS_EXPORTED)
         view = registries.view
         view("node_used_cpu_cores", lambda: self._node("cores"))
+        view("node_stolen_cpu_cores", lambda: self._node("stolen"))
         view("node_used_memory_bytes", lambda: self._node("memory"))
         view("system_cpu_usage_cores", lambda: self._system("cores"))
         view("system_memory_usage_bytes", lambda: self._system("memory"))

@@ -44,7 +44,7 @@ def kind_mask(readings: Readings, *kinds: SubjectKind) -> NDArray[np.bool_]:
     """bool[subjects]: which are of these kinds."""
     mask = np.zeros(len(readings.workloads.subjects), dtype=bool)
     for kind in kinds:
-        mask[readings.workloads.rows[kind]] = True
+        mask[readings.workloads.places[kind]] = True
     return mask
 
 
@@ -55,11 +55,12 @@ def total(use: WorkloadUse, rows: NDArray[np.bool_]) -> Use:
 
 def by_qos(use: WorkloadUse, readings: Readings) -> dict[str, Use]:
     """Sums over pods by QoS class."""
-    cores, memory = use.cores.tolist(), np.nan_to_num(use.memory).tolist()
-    sums: dict[str, tuple[float, float]] = {}
-    for row in readings.workloads.rows[SubjectKind.POD]:
-        if cores[row] == cores[row]:
-            qos = readings.workloads.subjects[row].qos
-            before = sums.get(qos, (0.0, 0.0))
-            sums[qos] = before[0] + cores[row], before[1] + memory[row]
+    workloads = readings.workloads
+    pods = workloads.places[SubjectKind.POD]
+    sums: dict[str, list[float]] = {}
+    for row, cores, memory in zip(pods.tolist(), use.cores[pods].tolist(), use.memory[pods].tolist(), strict=True):
+        if cores == cores:  # not NaN, nor is memory then, but where there is none to read
+            both = sums.setdefault(workloads.subjects[row].qos, [0.0, 0.0])
+            both[0] += cores
+            both[1] += memory if memory == memory else 0.0
     return {qos: Use(*both) for qos, both in sums.items()}

@@ -167,6 +167,8 @@ class MemStall:
         slot_keys = self._slots.keys()
         owned = np.flatnonzero(slot_keys)
         owned = owned[_stalled(self._stats, owned)]
+        if not len(owned) and not len(entries):  # the usual case
+            return replace(sums_only({}), source=self.source, lost=self._lost_so_far())
         stats = self._stats[owned]
         keys, group = np.unique(slot_keys[owned], return_inverse=True)
         n = len(keys)
@@ -177,7 +179,6 @@ class MemStall:
         known = task != 0
         pairs, pair = np.unique(np.stack([task[known], limit[known]], axis=1), axis=0, return_inverse=True)
         pair = pair.ravel()
-        lost = self._lost[0]
         return MemStallSnapshot(
             source=self.source,
             time_ns=time.monotonic_ns(),
@@ -190,8 +191,12 @@ class MemStall:
             limit=pairs[:, 1],
             limit_ns=sum_by(pair, entries["sum_ns"][known], len(pairs)),
             limit_count=sum_by(pair, entries["count"][known], len(pairs)),
-            lost=StallLost(int(lost["slots"]), int(lost["limits"]), int(lost["tasks"])),
+            lost=self._lost_so_far(),
         )
+
+    def _lost_so_far(self) -> StallLost:
+        lost = self._lost[0]
+        return StallLost(int(lost["slots"]), int(lost["limits"]), int(lost["tasks"]))
 
     def reclaim(self, live: Collection[int]) -> int:
         slots = self._slots.dead(live)

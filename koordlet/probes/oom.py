@@ -130,17 +130,28 @@ class Oom:
         self._attached, self.reused = attached, attached.reused
         self._slots = Slots(arrays["tags"])
         self._counts, self._events, self._head = arrays["counts"], arrays["events"], arrays["head"]
+        self._last: OomSnapshot | None = None
+        """Stands until there is another kill: every one up to its total is told in full."""
 
     def read(self) -> OomSnapshot:
+        total = int(self._head[0])
+        if self._last is not None and self._last.total == total:
+            return self._last
+        snapshot = self._read(total)
+        told = [kill.number for kill in snapshot.kills]  # a kill has its number first, then its counts, then its event
+        self._last = snapshot if told == list(range(max(total - EVENTS, 0) + 1, total + 1)) else None
+        return snapshot
+
+    def _read(self, total: int) -> OomSnapshot:
+        events = self._events.copy()  # before the counts, so that every event in it has been counted
         slot_keys = self._slots.keys()
         used = np.flatnonzero(slot_keys)
         keys, group = np.unique(slot_keys[used], return_inverse=True)
         counts = {name: sum_by(group, self._counts[name][used], len(keys)) for name in COUNTS.names or ()}
         seen = np.sum(list(counts.values()), axis=0) > 0
-        events = self._events.copy()
         order = np.argsort(events["number"], kind="stable")
         return OomSnapshot(
-            total=int(self._head[0]),
+            total=total,
             keys=keys[seen],
             killed={scope: counts[f"killed_{scope}"][seen] for scope in SCOPES},
             triggered=counts["triggered"][seen],
@@ -152,6 +163,7 @@ class Oom:
         if len(slots):
             self._counts[slots] = 0
             self._slots.free(slots)
+            self._last = None
         return len(slots)
 
     def programs(self) -> list[ProgramStats]:

@@ -230,13 +230,9 @@ class Executor:
                 if setting not in wishes and not self._weight_of_idle(setting)
             ]
             changes += [change for setting in unwanted if (change := self._give_back(setting, result))]
-        self._carry_out(changes, now, result)
-        self._go_on(now, result)
-        self._save()
         for setting in [setting for setting in self._problems if setting not in wishes]:
             del self._problems[setting]
-        self._problems.update(result.problems)
-        return result
+        return self._finish(changes, now, result)
 
     def above(self, cgroup_dir: str) -> list[Setting]:
         """What is wished of the groups that this one is in."""
@@ -254,11 +250,7 @@ class Executor:
             and not self._weight_of_idle(setting)
             and (change := self._look(setting, wish, now, result, anew=True))
         ]
-        self._carry_out(changes, now, result)
-        self._go_on(now, result)
-        self._save()
-        self._problems.update(result.problems)
-        return result
+        return self._finish(changes, now, result)
 
     def give_everything_back(self) -> PassResult:
         """What an orderly stop does: every touched setting as it was."""
@@ -267,6 +259,14 @@ class Executor:
         self._merged = {}
         self._silent.clear()
         return self.apply()
+
+    def _finish(self, changes: list[Change], now: float, result: PassResult) -> PassResult:
+        """How every pass ends."""
+        self._carry_out(changes, now, result)
+        self._go_on(now, result)
+        self._save()
+        self._problems.update(result.problems)
+        return result
 
     def _carry_out(self, changes: list[Change], now: float, result: PassResult) -> None:
         for change in ordered(self._remembered(changes, result)):

@@ -7,7 +7,7 @@ with their batch resources as requests and limits, and the Kubernetes QoS class 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import PurePosixPath
+from functools import lru_cache
 
 from koordlet.api.annotations.pod import EXTENDED_RESOURCE_SPEC
 from koordlet.api.core import Container, Pod
@@ -22,6 +22,8 @@ from koordlet.statesinformer.model import PodMeta
 from koordlet.system.naming import CgroupDriver, NamingError, parse_pod_name, pod_dir, qos_of_dir
 
 DOCKER_ANNOTATION = "io.kubernetes.docker.type"
+KEPT = 64
+"""Pods of the latest hooks: each pod is asked about several times within seconds, and nothing of it changes."""
 
 
 def pod_of(
@@ -34,14 +36,29 @@ def pod_of(
     *,
     handler: str = "",
 ) -> PodView:
-    """A pod that is about to start. Raises HookError for a cgroup parent that can be no pod's directory."""
+    """A pod that is about to start; the same one for the same facts. Raises HookError for a cgroup parent that can be
+    no pod's directory."""
+    said = tuple(dict(labels).items()), tuple(dict(annotations).items())  # a message's map is slow to look into
+    return _pod(name, namespace, uid, *said, cgroup_parent, handler)
+
+
+@lru_cache(maxsize=KEPT)
+def _pod(
+    name: str,
+    namespace: str,
+    uid: str,
+    labels: tuple[tuple[str, str], ...],
+    annotations: tuple[tuple[str, str], ...],
+    cgroup_parent: str,
+    handler: str,
+) -> PodView:
     directory = cgroup_dir(cgroup_parent)
     kube_qos = qos_of_dir(directory).value
     pod = Pod(
         metadata=ObjectMeta(
             name=name, namespace=namespace, uid=uid, labels=dict(labels), annotations=dict(annotations)
         ),
-        spec=PodSpec(containers=_containers(annotations), runtime_class_name=handler or None),
+        spec=PodSpec(containers=_containers(dict(annotations)), runtime_class_name=handler or None),
         status=PodStatus(phase="Pending", qos_class=kube_qos),
     )
     meta = PodMeta(uid, name, namespace, qos_class(pod), priority_class(pod), kube_qos, directory, (), pod)
@@ -62,7 +79,7 @@ def _containers(annotations: Mapping[str, str]) -> list[Container]:
 def cgroup_dir(cgroup_parent: str) -> str:
     """Relative to a hierarchy's root. Docker is told a slice's name alone, without those it lies in."""
     directory = cgroup_parent.strip("/")
-    if ".." in PurePosixPath(directory).parts:
+    if ".." in directory.split("/"):
         raise HookError(f"cgroup parent {cgroup_parent!r} leads upwards")
     if "/" in directory or not directory.endswith(".slice"):
         return directory

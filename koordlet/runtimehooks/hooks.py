@@ -228,11 +228,14 @@ class Hooks:
         found = NOTHING
         for plugin in self._by_stage[stage]:
             try:
-                found |= self._ask(plugin, stage, context, view)
+                answer = self._ask(plugin, stage, context, view)
             except HookError as error:
                 log.once(f"{context.pod.meta.uid}:{error}", "hook failed", stage=stage.value, error=str(error))
                 if self.policy is FailurePolicy.FAIL:
                     raise
+            else:
+                if answer is not NOTHING:
+                    found = answer if found is NOTHING else found | answer
         return found
 
     def _ask(self, plugin: HookPlugin, stage: Stage, context: HookContext, view: NodeView) -> Answer:

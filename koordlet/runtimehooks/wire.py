@@ -46,7 +46,7 @@ def container_context(request: ContainerResourceHookRequest, runtime: str, direc
     )
     digest = container_id(runtime, own.id, request.pod_annotations)
     native = native_of(request.container_resources)
-    return HookContext(pod, HookContainer(own.name, digest, native, dict(request.container_envs)))
+    return HookContext(pod, HookContainer(own.name, digest, native, request.container_envs))
 
 
 def native_of(resources: LinuxContainerResources) -> Native:
@@ -77,8 +77,10 @@ def container_response(request: ContainerResourceHookRequest, answer: Answer) ->
     response = ContainerResourceHookResponse(
         container_annotations=request.container_annotations,
         pod_cgroup_parent=request.pod_cgroup_parent,
-        container_envs={**request.container_envs, **answer.env},
+        container_envs=request.container_envs,
     )
+    if answer.env:
+        response.container_envs.update(answer.env)
     if request.HasField("container_resources"):
         response.container_resources.CopyFrom(request.container_resources)
     if _says(answer):

@@ -24,7 +24,7 @@ class Owner:
     """Whom time is charged to."""
 
     kind: str
-    """container, pod, qos, host-application, system, root, kernel, idle, gone, unknown."""
+    """container, pod, qos, host-application, system, root, kernel, idle, hypervisor, gone, unknown."""
     name: str
     namespace: str = ""
     pod: str = ""

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
+import numpy as np
+from numpy.typing import NDArray
+
 from koordlet.api.core import Pod
 
 
@@ -86,6 +89,8 @@ class Workloads:
     subjects: tuple[Subject, ...] = ()
     rows: Mapping[SubjectKind, list[int]] = field(init=False, repr=False, compare=False)
     """Places in `subjects` by kind."""
+    places: Mapping[SubjectKind, NDArray[np.intp]] = field(init=False, repr=False, compare=False)
+    """The same as arrays, which index columns at every tick."""
     series: Mapping[SubjectKind, list[tuple[str]]] = field(init=False, repr=False, compare=False)
     """Keys by kind, in the order of `rows`, as labels of series: the same objects at every tick are compared fast."""
 
@@ -94,6 +99,7 @@ class Workloads:
         for row, subject in enumerate(self.subjects):
             rows[subject.kind].append(row)
         object.__setattr__(self, "rows", rows)
+        object.__setattr__(self, "places", {kind: np.array(found, dtype=np.intp) for kind, found in rows.items()})
         series = {kind: [(self.subjects[row].key,) for row in found] for kind, found in rows.items()}
         object.__setattr__(self, "series", series)
 

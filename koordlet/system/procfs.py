@@ -16,6 +16,8 @@ from koordlet.system.kernel import read_text
 from koordlet.system.roots import Roots
 
 _USAGE_FIELDS = (1, 2, 3, 6, 7)  # user nice system irq softirq; not idle, iowait, steal
+_STEAL = 8
+"""Linux 2.6.11 on."""
 HUGE_PAGE_KB = (1_048_576, 2_048)
 
 
@@ -25,6 +27,8 @@ class CpuTicks:
 
     total: int
     by_cpu: Mapping[int, int]
+    stolen: int = 0
+    """Of the node, in which a hypervisor gave a CPU that was wanted to others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,7 @@ def read_cpu_ticks(roots: Roots) -> CpuTicks | None:
 
 def parse_cpu_ticks(text: str, path: str = "stat") -> CpuTicks:
     total: int | None = None
+    stolen = 0
     by_cpu = {}
     for line in text.splitlines():
         if not line.startswith("cpu"):
@@ -107,9 +112,10 @@ def parse_cpu_ticks(text: str, path: str = "stat") -> CpuTicks:
             by_cpu[int(name)] = ticks
         else:
             total = ticks
+            stolen = int(fields[_STEAL]) if len(fields) > _STEAL and fields[_STEAL].isdecimal() else 0
     if total is None:
         raise MalformedFile(path, text, "no 'cpu' line")
-    return CpuTicks(total, by_cpu)
+    return CpuTicks(total, by_cpu, stolen)
 
 
 def read_meminfo(roots: Roots) -> MemInfo | None:

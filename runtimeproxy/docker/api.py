@@ -1,8 +1,8 @@
 """The few questions that the proxy asks dockerd itself: its cgroup driver, its containers, one container.
 
 One connection a question (many questions at once share some: `kept`), without an API version in the path, so that every
-dockerd answers in its own (the oldest served version rises with Docker's releases). Called at start and for a sandbox
-that the store doesn't know.
+dockerd answers in its own (the oldest served version rises with Docker's releases). Called at start, and for what the
+store doesn't know or not all of.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from runtimeproxy.docker import http1
 
 _T = TypeVar("_T")
 SECONDS = 10.0
-"""For one question, of which each is answered from dockerd's memory."""
+"""For one question, of which each is answered from dockerd's memory. But a description waits for the container's lock,
+which dockerd holds as long as it is starting the container."""
 
 
 class DockerError(Exception):
@@ -40,6 +41,7 @@ class Listed(msgspec.Struct, rename="pascal"):
 
     id: str
     names: list[str] | None = None
+    labels: dict[str, str] | None = None
 
 
 class Config(msgspec.Struct, rename="pascal"):

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from runtimeproxy.docker import exchanges, names
 from runtimeproxy.docker.context import Context
 from runtimeproxy.docker.held import Exchange
 from runtimeproxy.docker.http1 import Request
 from runtimeproxy.docker.names import KubernetesName
-from runtimeproxy.docker.routes import Route, target
+from runtimeproxy.docker.routes import Route, Target, target
+from runtimeproxy.hooks import Hook
 from runtimeproxy.store import PodInfo, Store
+
+_SOUGHT_FOR = {
+    Route.START: (Hook.PRE_START_CONTAINER, Hook.POST_START_CONTAINER),
+    Route.UPDATE: (Hook.PRE_UPDATE_CONTAINER_RESOURCES,),
+}
+"""Calls whose container is asked for if it is unknown and one of these hooks has a server. Not stops: what is stopped
+twice has been forgotten the first time."""
 
 
 class DockerCalls:
@@ -26,10 +36,16 @@ class DockerCalls:
             name = names.parse_name(wanted.name)
             return exchanges.Create(context, name) if name is not None else None
         found = resolve(context.store, wanted.name)
-        if found is None:
-            return None
+        if found is not None:
+            return self._of_known(wanted.route, found)
+        if any(map(context.handles, _SOUGHT_FOR.get(wanted.route, ()))):
+            return Sought(context, wanted, self._of_known)
+        return None
+
+    def _of_known(self, route: Route, found: str) -> Exchange | None:
+        context = self._context
         container = found in context.store.containers
-        match wanted.route:
+        match route:
             case Route.START if container:
                 return exchanges.Start(context, found)
             case Route.UPDATE if container:
@@ -42,6 +58,28 @@ class DockerCalls:
 
     def unhooked(self, reason: str) -> None:
         self._context.metrics.unhooked.labels(reason).inc()
+
+
+class Sought:
+    """A call on what the store does not know: dockerd is asked, and if it is Kubernetes' the call goes on as one on
+    what was known."""
+
+    def __init__(self, context: Context, target: Target, known: Callable[[Route, str], Exchange | None]) -> None:
+        self._context, self._target, self._known = context, target, known
+        self._inner: Exchange | None = None
+
+    async def before(self, body: bytes) -> bytes:
+        found = await self._context.find(self._target.name)
+        self._inner = self._known(self._target.route, found) if found is not None else None
+        return body if self._inner is None else await self._inner.before(body)
+
+    def answered(self, status: int, body: bytes) -> None:
+        if self._inner is not None:
+            self._inner.answered(status, body)
+
+    def lost(self) -> None:
+        if self._inner is not None:
+            self._inner.lost()
 
 
 def resolve(store: Store, given: str) -> str | None:

@@ -1,27 +1,30 @@
-"""What the held Docker calls share: the store, how hooks are asked and told, what dockerd says of a container."""
+"""What the held Docker calls share: the store and its completion from dockerd, how hooks are asked and told."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
 
 from koordlet.app.logging import get_logger
 from runtimeproxy.dispatch import LIMIT_SECONDS, Dispatcher, HookRefused
 from runtimeproxy.docker import names
-from runtimeproxy.docker.api import DockerApi, Inspected, NoSuchContainer
-from runtimeproxy.docker.bodies import Members, env_map
+from runtimeproxy.docker.api import DockerApi, DockerError
 from runtimeproxy.docker.held import Refused
-from runtimeproxy.docker.infos import container_info, pod_info
+from runtimeproxy.docker.recover import Recovery
 from runtimeproxy.hooks import Hook, HookRequest, HookResponse
 from runtimeproxy.metrics import ProxyMetrics
 from runtimeproxy.podhooks import PodHooks, SkipRule
-from runtimeproxy.store import PodInfo, Store
+from runtimeproxy.store import ContainerInfo, PodInfo, Store
 
 log = get_logger(__name__)
+
+_T = TypeVar("_T")
 
 
 class Context:
     """One a process, on one loop. `driver`: dockerd's cgroup driver, `cgroupfs` or `systemd`; `limit`: seconds that a
-    call waits at most for the after hooks of earlier ones."""
+    call waits at most for what is not its own hook: after hooks of earlier calls, what dockerd tells of a container."""
 
     def __init__(
         self,
@@ -34,9 +37,10 @@ class Context:
         *,
         limit: float = LIMIT_SECONDS,
     ) -> None:
-        self.store, self.api, self.driver, self.metrics = store, api, driver, metrics
+        self.store, self.driver, self.metrics = store, driver, metrics
+        self.recovery = Recovery(store, api, driver, metrics)
         self._hooks = PodHooks(dispatcher, skip, metrics, limit=limit)
-        self.unhooked = self._hooks.unhooked
+        self.unhooked, self.handles = self._hooks.unhooked, self._hooks.handles
         self._telling: set[asyncio.Task[None]] = set()
 
     async def ask(self, pod: PodInfo, pod_id: str, hook: Hook, request: HookRequest) -> HookResponse | None:
@@ -65,38 +69,50 @@ class Context:
             await asyncio.wait(self._telling)
 
     async def sandbox(self, pod_id: str) -> PodInfo:
-        """A sandbox; one that dockerd has and the store lacks is fetched.
-
-        Raises Refused when there is none, DockerError when dockerd can't be asked, Undecodable.
-        """
-        if pod_id and pod_id not in self.store.pods:
-            try:
-                self.remember(await self.api.inspect(pod_id))
-            except NoSuchContainer as error:
-                raise Refused(f"No such sandbox: {pod_id}") from error
-        found = self.store.pods.get(pod_id)
+        """A sandbox, from dockerd if the store lacks it. Raises Refused when there is none, DockerError when dockerd
+        can't be asked."""
+        found = await self.pod(pod_id) if pod_id else None
         if found is None:
             raise Refused(f"No such sandbox: {pod_id or f'the container has no label {names.SANDBOX_ID_LABEL}'}")
         return found
 
-    def remember(self, entry: Inspected) -> str | None:
-        """Store what dockerd says of a container; `sandbox`, `container`, or None for what isn't Kubernetes' own.
+    async def pod(self, pod_id: str) -> PodInfo | None:
+        """As complete as it gets in time; None when dockerd has no such sandbox. Raises DockerError when nothing is
+        known."""
+        try:
+            return await self._in_time(self.recovery.pod(pod_id))
+        except DockerError as error:
+            known = self.store.pods.get(pod_id)
+            if known is None:
+                raise
+            log.warning("Hooks are told of a sandbox what a list has", id=pod_id, err=error)
+            return known
 
-        A container whose sandbox isn't stored is left out too. Raises Undecodable.
-        """
-        name = names.parse_name(entry.name)
-        if name is None:
+    async def container(self, container_id: str, *hooks: Hook) -> ContainerInfo | None:
+        """A stored container, as complete as it gets in time if one of `hooks` will be asked (or none is named)."""
+        known = self.store.containers.get(container_id)
+        if known is None or known.complete or (hooks and not any(map(self.handles, hooks))):
+            return known
+        try:
+            return await self._in_time(self.recovery.container(container_id))
+        except DockerError as error:
+            log.warning("Hooks are told of a container what a list has", id=container_id, err=error)
+            return self.store.containers.get(container_id)
+
+    async def find(self, given: str) -> str | None:
+        """See Recovery.find; None, too, when dockerd can't be asked in time."""
+        try:
+            return await self._in_time(self.recovery.find(given))
+        except DockerError as error:
+            log.warning("A call passes without hooks: its container can't be looked up", container=given, err=error)
+            self.unhooked("unknown-container")
             return None
-        labels = entry.config.labels or {}
-        host = Members(bytes(entry.host_config), f"{entry.name}: HostConfig")
-        if labels.get(names.TYPE_LABEL) == names.SANDBOX_TYPE:
-            self.store.put_pod(entry.id, pod_info(name, labels, host, self.driver))
-            return "sandbox"
-        pod_id = labels.get(names.SANDBOX_ID_LABEL, "")
-        pod = self.store.pods.get(pod_id)
-        if pod is None:
-            log.warning("A container without its sandbox is left to itself", container=entry.name, sandbox=pod_id)
-            return None
-        envs = env_map(entry.config.env or [])
-        self.store.put_container(container_info(name, labels, envs, host, self.driver, pod_id, pod, entry.id))
-        return "container"
+
+    async def _in_time(self, asking: Awaitable[_T]) -> _T:
+        """Raises DockerError."""
+        limit = self._hooks.patience(None)
+        try:
+            async with asyncio.timeout(limit):
+                return await asking
+        except TimeoutError as error:
+            raise DockerError(f"no answer in {limit:g} s") from error

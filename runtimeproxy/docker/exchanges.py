@@ -5,6 +5,7 @@ Each object lives for one request and is driven by link.Link: `before` once, the
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
@@ -192,7 +193,7 @@ class Start(_OfContainer):
     route = Route.START
 
     async def _asked(self, body: bytes) -> bytes:
-        container = self._context.store.containers.get(self._id)
+        container = await self._context.container(self._id, Hook.PRE_START_CONTAINER, Hook.POST_START_CONTAINER)
         if container is not None:
             request = container_request(container)
             await self._context.ask(container.pod, container.pod_id, Hook.PRE_START_CONTAINER, request)
@@ -213,7 +214,7 @@ class Update(_OfContainer):
         self._resources = LinuxContainerResources()
 
     async def _asked(self, body: bytes) -> bytes:
-        container = self._context.store.containers.get(self._id)
+        container = await self._context.container(self._id)
         if container is None:
             return body
         update = Members(body, "body")
@@ -237,6 +238,10 @@ class StopContainer(_OfContainer):
 
     route = Route.STOP
 
+    async def _asked(self, body: bytes) -> bytes:
+        await self._context.container(self._id, Hook.POST_STOP_CONTAINER)  # dockerd may not tell of it later
+        return body
+
     def _done(self, status: int, body: bytes) -> None:
         if status < _BROKEN:
             self._tell(Hook.POST_STOP_CONTAINER)
@@ -251,6 +256,12 @@ class StopPod(Held):
     def __init__(self, context: Context, pod_id: str) -> None:
         super().__init__(context)
         self._id = pod_id
+
+    async def _asked(self, body: bytes) -> bytes:
+        if self._id in self._context.store.pods and self._context.handles(Hook.POST_STOP_POD_SANDBOX):
+            with contextlib.suppress(DockerError):  # somebody else stopped it meanwhile: then nobody is told
+                await self._context.pod(self._id)
+        return body
 
     def _done(self, status: int, body: bytes) -> None:
         pod = self._context.store.pods.get(self._id)

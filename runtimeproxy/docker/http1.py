@@ -21,6 +21,7 @@ MAX_LINE = 8192
 _HEAD_END = re.compile(rb"\n\r?\n")
 _HEAD = re.compile(rb"[\r\n]*([^\n]*)\n(?:[^ \t:\n](?:[^:\n]*[^ \t:\n])?:[^\n]*\n)*\r?\n")
 """A start line, fields that are neither folded nor damaged, a blank line."""
+BROKEN, UNAVAILABLE = b"HTTP/1.1 500 Internal Server Error", b"HTTP/1.1 503 Service Unavailable"
 _SWITCHING, _NO_CONTENT, _NOT_MODIFIED = 101, 204, 304
 
 Sink = Callable[[bytes], object]
@@ -239,9 +240,9 @@ def with_body(head: Request, body: bytes) -> bytes:
     return b"\r\n".join([*kept, b"", body])
 
 
-def error_answer(message: str, *, method: bytes, last: bool) -> bytes:
-    """500 as dockerd words its own: a JSON object with `message`, which every Docker client shows."""
+def error_answer(message: str, *, method: bytes, last: bool, line: bytes = BROKEN) -> bytes:
+    """As dockerd words its own: a JSON object with `message`, which every Docker client shows."""
     body = msgspec.json.encode({"message": message}) + b"\n"
-    lines = [b"HTTP/1.1 500 Internal Server Error", b"Content-Type: application/json"]
+    lines = [line, b"Content-Type: application/json"]
     lines += [b"Content-Length: %d" % len(body), *([b"Connection: close"] if last else [])]
     return b"\r\n".join([*lines, b"", b"" if method == b"HEAD" else body])

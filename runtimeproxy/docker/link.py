@@ -4,11 +4,13 @@ The stream is followed just far enough to know where requests and answers begin 
 wants is held until its body is complete, decided on, and sent on: the same bytes when nothing changes, else with
 another body. Everything else is written to the other side in the moment it arrives. From 101, from an answer
 without length (dockerd's raw stream), and from anything that isn't HTTP/1 as we know it, the link relays blindly.
+Where dockerd isn't there at all, the first request is answered 503 with the reason, and the connection ends.
 
 Bounds: one request at a time is in flight (a pipelining client's next ones wait here, `MAX_WAITING` bytes, then
-its socket is no longer read), a held body has at most `MAX_HELD` bytes (a longer one passes untouched), and a
-side that doesn't read stops the other from being read. Ends of file are passed on as what they are: half closed
-as half closed, gone as gone. Called by server.DockerServer only; everything runs on its loop, without locks.
+its socket is no longer read), a held body has at most `MAX_HELD` bytes and all of a process together what `Holding`
+allows (what is more passes untouched), and a side that doesn't read stops the other from being read. Ends of file are
+passed on as what they are: half closed as half closed, gone as gone. Called by server.DockerServer only; everything
+runs on its loop, without locks.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from runtimeproxy.docker import http1
 from runtimeproxy.docker.held import Calls, Exchange, Refused
 from runtimeproxy.docker.http1 import NotHttp, Request, Response
 from runtimeproxy.docker.side import Side
+from runtimeproxy.http2.exchange import Holding
 
 log = get_logger(__name__)
 
@@ -40,6 +43,8 @@ Connect = Callable[[asyncio.Protocol], Awaitable[object]]
 
 class _State(enum.Enum):
     CONNECTING = enum.auto()
+    REFUSING = enum.auto()
+    """There is no dockerd to connect to."""
     HEAD = enum.auto()
     """Between requests, or in the middle of a head."""
     BODY = enum.auto()
@@ -57,12 +62,18 @@ class _State(enum.Enum):
 class Link:
     """See the module. `client` is the protocol to give to the listening server."""
 
-    def __init__(self, connect: Connect, calls: Calls, closed: Callable[[Link], None]) -> None:
+    def __init__(
+        self, connect: Connect, calls: Calls, closed: Callable[[Link], None], holding: Holding | None = None
+    ) -> None:
+        """`holding`: what all links of a process hold together."""
         self.client = Side(self._accepted, self._client_data, self._client_eof, self.close)
         self._server = Side(self._connected, self._server_data, self._server_eof, self.close)
         self.client.mate, self._server.mate = self._server, self.client
         self._dial, self._calls, self._closed = connect, calls, closed
+        self._holding = holding if holding is not None else Holding()
         self._state = _State.CONNECTING
+        self._leaving = False
+        self._refusal = ""
         self._task: asyncio.Task[None] | None = None
         self._inbox = bytearray()
         """From the client, not passed on yet."""
@@ -71,6 +82,8 @@ class Link:
         self._request: Request | None = None
         self._body: http1.Body = http1.LengthBody(0)
         self._held = bytearray()
+        self._taken = 0
+        """Of it, what `holding` counts."""
         self._payload = bytearray()
         self._exchange: Exchange | None = None
         self._said_continue = False
@@ -83,8 +96,17 @@ class Link:
 
     @property
     def busy(self) -> bool:
-        """A request is under way: a stop waits for it, not for raw streams and idle connections."""
+        """A request is under way, or its answer not with the client yet: a stop waits for it, not for raw streams and
+        idle connections."""
+        if self._state is _State.HEAD:
+            return self.client.unsent
         return self._state in (_State.BODY, _State.HELD, _State.DECIDING, _State.ANSWER)
+
+    def leave(self) -> None:
+        """Take no more requests; close now if none is under way and nothing is relayed."""
+        self._leaving = True
+        if not self.busy and self._state is not _State.RELAY:
+            self.close()
 
     def close(self) -> None:
         """Both sides, after what is still unsent."""
@@ -95,6 +117,7 @@ class Link:
             self._task.cancel()
         self.client.close()
         self._server.close()
+        self._let_go()
         self._drop_exchange()
         self._closed(self)
 
@@ -107,8 +130,24 @@ class Link:
         try:
             await self._dial(self._server)
         except OSError as error:
-            log.warning("Docker is out of reach; the client's connection is closed", err=error)
-            self.close()
+            log.warning("Docker is out of reach", err=error)
+            if self._state is not _State.CLOSED:
+                self._refusal = f"koord-runtime-proxy: dockerd is out of reach: {error.strerror or error}"
+                self._state = _State.REFUSING
+                self._refuse_all()
+                self._pass_end()
+
+    def _refuse_all(self) -> None:
+        """Once a head is there: an answer before it would be nobody's."""
+        try:
+            end = http1.split_head(self._inbox)
+            if not end:
+                return
+            method = http1.parse_request(bytes(self._inbox[:end])).method
+        except NotHttp:
+            method = b""
+        self.client.write(http1.error_answer(self._refusal, method=method, last=True, line=http1.UNAVAILABLE))
+        self.close()
 
     def _connected(self) -> None:
         if self._state is _State.CLOSED:  # meanwhile the client left
@@ -131,8 +170,11 @@ class Link:
         """Half close towards dockerd, as soon as all that came before it is there."""
         if not self._client_ended or self._state in (_State.CONNECTING, _State.DECIDING, _State.CLOSED):
             return
+        if self._state is _State.REFUSING:
+            self.close()  # a head that never comes whole
+            return
         if self._state is _State.HELD:  # the rest of this body never comes
-            self._release()
+            self._release("body-not-held")
         if self._state in (_State.HEAD, _State.BODY, _State.RELAY):  # a torn piece goes as it is
             self._server.write(self._inbox)
             self._inbox.clear()
@@ -158,13 +200,16 @@ class Link:
                 self._pump()
         else:
             self._inbox += data
-            self._pump()
+            if self._state is _State.REFUSING:
+                self._refuse_all()
+            else:
+                self._pump()
 
     def _pump(self) -> None:
         """As far as what has arrived and what is under way allow."""
         while self._inbox and self._state in (_State.HEAD, _State.BODY, _State.HELD):
             if self._state is _State.HEAD:
-                if not self._take_head():
+                if self._leaving or not self._take_head():
                     break
             else:
                 data = bytes(self._inbox)
@@ -203,10 +248,11 @@ class Link:
             if self._body.done:
                 self._sent()
             return True
-        self._held = bytearray(request.raw)
         self._body.sink = self._payload.extend
         self._state = _State.HELD
-        if self._body.done:
+        if not self._hold(request.raw):
+            self._release("held-too-much")
+        elif self._body.done:
             self._decide()
         elif request.waits_for_continue:
             self._said_continue = True
@@ -230,24 +276,42 @@ class Link:
             end = self._body.take(data)
         except NotHttp as error:
             self._held += data
-            self._release()
+            self._release("body-not-held")
             self._relay(f"a request body that can't be read: {error}")
             return
-        self._held += data[:end]
         self._inbox += data[end:]
-        if self._body.done:
+        if not self._hold(data[:end]):
+            self._release("held-too-much")
+        elif self._body.done:
             self._decide()
         elif len(self._held) > MAX_HELD:
-            self._release()
+            self._release("body-not-held")
 
-    def _release(self) -> None:
+    def _hold(self, data: bytes) -> bool:
+        """Whether all links together may hold that much; it is held either way."""
+        self._held += data
+        if not self._holding.take(len(data)):
+            return False
+        self._taken += len(data)
+        return True
+
+    def _let_go(self) -> bytearray:
+        """What is held, which is held no more."""
+        held, self._held = self._held, bytearray()
+        self._payload = bytearray()
+        self._holding.give(self._taken)
+        self._taken = 0
+        return held
+
+    def _release(self, reason: str) -> None:
         """Let a held request go on untouched, the rest of its body behind it."""
-        self._calls.unhooked("body-not-held")
+        self._calls.unhooked(reason)
         self._drop_exchange()
         self._body.sink = None
-        self._server.write(self._held)
-        self._held = bytearray()
+        self._server.write(self._let_go())
         self._state = _State.BODY
+        if self._body.done:
+            self._sent()
 
     def _decide(self) -> None:
         self._state = _State.DECIDING
@@ -267,14 +331,14 @@ class Link:
             self._calls.unhooked("error")
             self._drop_exchange()
             wanted = body
-        self._server.write(self._held if wanted is body else http1.with_body(request, wanted))
-        self._held = bytearray()
+        held = self._let_go()
+        self._server.write(held if wanted is body else http1.with_body(request, wanted))
         self._sent()
         self._pump()
         self._flush()
 
     def _refuse(self, request: Request, message: str) -> None:
-        self._held = bytearray()
+        self._let_go()
         self._drop_exchange()
         self.client.write(http1.error_answer(message, method=request.method, last=request.last))
         if request.last:
@@ -394,8 +458,7 @@ class Link:
             self._task.cancel()
         self._drop_exchange()
         self._state = _State.RELAY
-        self._server.write(self._held)
-        self._held = bytearray()
+        self._server.write(self._let_go())
         self._server.write(self._inbox)
         self._inbox.clear()
         self.client.resume("waiting")

@@ -12,7 +12,7 @@ from runtimeproxy.docker.api import DockerApi, DockerError
 from runtimeproxy.docker.calls import DockerCalls
 from runtimeproxy.docker.context import Context
 from runtimeproxy.docker.link import Link
-from runtimeproxy.docker.recover import forget_gone, rebuild
+from runtimeproxy.http2.exchange import Holding
 from runtimeproxy.metrics import ProxyMetrics
 from runtimeproxy.podhooks import SkipRule
 from runtimeproxy.recover import TIDY_SECONDS
@@ -32,9 +32,9 @@ class DockerServer:
     def __init__(self, backend: Path, context: Context) -> None:
         self._backend, self._context = backend, context
         self._calls = DockerCalls(context)
+        self._holding = Holding()
         self.links: set[Link] = set()
         self._server: asyncio.AbstractServer | None = None
-        self._tidying: asyncio.Task[None] | None = None
 
     async def start(self, listen: Path | socket.socket) -> None:
         """`listen`: a path that nothing is at, or a bound socket. Raises OSError."""
@@ -43,18 +43,19 @@ class DockerServer:
             self._server = await loop.create_unix_server(self._accept, sock=listen, backlog=BACKLOG)
         else:
             self._server = await loop.create_unix_server(self._accept, str(listen), backlog=BACKLOG)
-        self._tidying = loop.create_task(self._tidy(), name="tidy")
 
-    async def _tidy(self) -> None:
+    async def settle(self) -> None:
+        """What is done behind calls: complete the store, then keep it tidy for as long as it takes."""
+        await self._context.recovery.details()
         while True:
             await asyncio.sleep(TIDY_SECONDS)
             try:
-                await forget_gone(self._context)
+                await self._context.recovery.forget_gone()
             except DockerError as error:
                 log.warning("Can't see which containers are gone", err=error)
 
     def _accept(self) -> asyncio.Protocol:
-        link = Link(self._connect, self._calls, self._closed)
+        link = Link(self._connect, self._calls, self._closed, self._holding)
         self.links.add(link)
         self._context.metrics.connections.inc()
         return link.client
@@ -70,13 +71,12 @@ class DockerServer:
         """Accept no more, let calls under way be answered for at most `grace` seconds, then cut what is left."""
         if self._server is not None:
             self._server.close()
-        if self._tidying is not None:
-            self._tidying.cancel()
-            await asyncio.gather(self._tidying, return_exceptions=True)
         loop = asyncio.get_running_loop()
         end = loop.time() + grace
-        for _ in range(int(grace / _LOOK_SECONDS)):
-            if not any(link.busy for link in self.links):
+        while True:
+            for link in list(self.links):
+                link.leave()
+            if loop.time() >= end or not any(link.busy for link in self.links):
                 break
             await asyncio.sleep(_LOOK_SECONDS)
         for link in list(self.links):
@@ -98,12 +98,12 @@ async def serve_docker(
     *,
     limit: float = LIMIT_SECONDS,
 ) -> DockerServer:
-    """Learn from dockerd what there is, then listen. Raises DockerError when dockerd doesn't answer (the caller
-    tries again), OSError when there is nothing to listen on. `limit`: see Context."""
+    """Learn from dockerd what there is, then listen; `settle` learns the rest. Raises DockerError when dockerd doesn't
+    answer (the caller tries again), OSError when there is nothing to listen on. `limit`: see Context."""
     api = DockerApi(backend)
     driver = (await api.info()).cgroup_driver
     context = Context(store, dispatcher, skip, api, driver, metrics or ProxyMetrics.of(), limit=limit)
-    await rebuild(context)
+    await context.recovery.lists()
     server = DockerServer(backend, context)
     await server.start(listen)
     return server

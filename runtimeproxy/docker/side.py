@@ -74,6 +74,12 @@ class Side(asyncio.Protocol):
         transport = self._transport
         return None if transport is None or transport.is_closing() else transport
 
+    @property
+    def unsent(self) -> bool:
+        """Whether something waits for the peer to read."""
+        transport = self._live
+        return transport is not None and (bool(self._pieces) or transport.get_write_buffer_size() > 0)
+
     def pause(self, reason: str) -> None:
         """Read no more until every reason has gone."""
         transport = self._live

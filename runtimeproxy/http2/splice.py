@@ -19,15 +19,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hpack import Decoder, HPACKError
+from hpack import HPACKError
 
 from koordlet.app.http2 import frames as h2
 from koordlet.app.http2.frames import Frame, FrameError, Splitter
 from koordlet.app.http2.grpc import BodyError, prefix, refusal, timeout_seconds, unpack
+from koordlet.app.http2.headers import HeaderDecoder
 from koordlet.app.http2.output import Output, Write
 from koordlet.app.http2.windows import Sender, Window
 from koordlet.app.logging import get_logger
-from runtimeproxy.http2.exchange import MAX_MESSAGE, Holding, Interest, Refused
+from runtimeproxy.http2.exchange import MAX_MESSAGE, Exchange, Holding, Interest, Refused
 from runtimeproxy.http2.held import Held, Stage, chunk_of
 
 log = get_logger(__name__)
@@ -65,7 +66,7 @@ class Splice:
         self._up, self._down = Splitter(), Splitter()
         self._backend, self._client = Output(to_backend), Output(to_client)
         self._sender = Sender(self._backend.write, self._repay)
-        self._decoder = Decoder(_MAX_HEADER_LIST)
+        self._decoder = HeaderDecoder(_MAX_HEADER_LIST)
         self._calls: dict[int, Held] = {}
         self._last_stream = 0
         self._sent_settings: deque[_Unacknowledged] = deque()
@@ -76,6 +77,8 @@ class Splice:
         self._lowered: int | None = None
         self._stalled: tuple[int, bytes, list[Frame]] | None = None
         self._late: deque[bytes] = deque()
+        self._answers: list[tuple[Exchange, bytes | None]] = []
+        """What exchanges are to be told of this read of the runtime's bytes."""
 
     # From the client
 
@@ -216,7 +219,7 @@ class Splice:
 
     def _client_headers(self, data: bytes, frame: Frame) -> None:
         try:
-            headers = self._decoder.decode(h2.header_block(data, frame), raw=True)
+            headers = self._decoder.decode(h2.header_block(data, frame))
         except HPACKError as error:
             raise FrameError(f"a header block that can't be read: {error}") from error
         if frame.stream <= self._last_stream:
@@ -297,17 +300,22 @@ class Splice:
     def from_backend(self, data: bytes) -> None:
         data, units = self._down.feed(data)
         view, client = memoryview(data), self._client
-        for frame in units:
-            kind = frame.kind
-            if kind == h2.WINDOW_UPDATE:
-                self._backend_credit(data, view, frame)
-            elif kind == h2.SETTINGS:
-                if self._backend_settings(data, frame):
+        try:
+            for frame in units:
+                kind = frame.kind
+                if kind == h2.WINDOW_UPDATE:
+                    self._backend_credit(data, view, frame)
+                elif kind == h2.SETTINGS:
+                    if self._backend_settings(data, frame):
+                        client.pass_on(view, frame)
+                else:
+                    if kind in (h2.DATA, h2.HEADERS, h2.RST_STREAM):
+                        self._backend_stream(data, view, frame)
                     client.pass_on(view, frame)
-            else:
-                if kind in (h2.DATA, h2.HEADERS, h2.RST_STREAM):
-                    self._backend_stream(data, view, frame)
-                client.pass_on(view, frame)
+            if self._answers:
+                client.flush()  # it need not wait for what is kept of its call; its next request is read after that
+        finally:
+            self._tell_answers()
         self._resume()
         self._flush()
 
@@ -328,10 +336,8 @@ class Splice:
             except BodyError as error:
                 log.once("answer", "Cannot read the answer of an intercepted call", err=error)
                 body = None
-            if body is not None:
-                held.exchange.answered(body)
-            elif held.answer.over:
-                held.exchange.answered(None)
+            if held.answer.over:
+                self._answers.append((held.exchange, body))
         if frame.kind == h2.RST_STREAM:
             self._over(held)
         elif frame.flags & h2.END_STREAM:
@@ -339,6 +345,11 @@ class Splice:
             self._over(held)
             if unsent:
                 self._backend.write(h2.rst_stream(frame.stream))
+
+    def _tell_answers(self) -> None:
+        answers, self._answers = self._answers, []
+        for exchange, body in answers:
+            exchange.answered(body)
 
     def _backend_credit(self, data: bytes, view: memoryview, frame: Frame) -> None:
         more = h2.number(data, frame)
@@ -358,7 +369,7 @@ class Splice:
                 elif name == h2.MAX_FRAME_SIZE:
                     self._up.limit = max(self._up.limit, value)
                 elif name == h2.HEADER_TABLE_SIZE:
-                    self._decoder.max_allowed_table_size = max(self._decoder.max_allowed_table_size, value)
+                    self._decoder.allow(value)
             self._offered.append(initial)
             return True
         sent = self._sent_settings.popleft() if self._sent_settings else _Unacknowledged()

@@ -37,6 +37,7 @@ suite sched 650 \
   $lifecycle::test_the_loader_is_small
 suite stalls 720 \
   $T/probes/guest_mem_stall.py \
+  $T/probes/guest_swapin.py \
   $T/probes/test_mem_stall_kernel.py \
   $T/probes/test_block_io_kernel.py \
   $T/probes/test_net_stall_kernel.py \

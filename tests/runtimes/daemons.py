@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -29,6 +28,7 @@ from control.standalone.containerd.slices import write_wrapper
 from control.standalone.containerd.wipe import mounts, wipe
 from control.standalone.kubelet.cgroups import CgroupTree
 from koordlet.api.cri import api_pb2 as cri
+from tests.ports import listens
 
 BUSYBOX = images.BUSYBOX
 """The image's full name; `busybox` for short. Its command is `sh`, its program /bin/busybox with links."""
@@ -159,7 +159,7 @@ class Containerd(Daemon):
         return ["containerd", "-c", str(self.folder.config)]
 
     def ready(self) -> bool:
-        return _connects(self.socket) and self._cri.ready()
+        return listens(self.socket) and self._cri.ready()
 
     def import_images(self) -> None:
         """Once in the life of its root folder."""
@@ -204,10 +204,12 @@ def running(daemon: C) -> Iterator[C]:
 
 
 class Dockerd(Daemon):
-    """dockerd with busybox loaded (as `busybox`); it starts a containerd of its own. No bridge, no iptables."""
+    """dockerd with busybox loaded (as `busybox`); it starts a containerd of its own. No bridge, no iptables. With
+    `live_restore` its containers run on without it, also when it is stopped."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, live_restore: bool = True) -> None:
         super().__init__("dkd")
+        self._live_restore = live_restore
         self._own = f"koord-test-{os.getpid()}-{next(_serial)}"
         """Of containers without a parent of their own; else dockerd leaves a group /docker behind."""
 
@@ -219,12 +221,21 @@ class Dockerd(Daemon):
         return [
             "dockerd", f"--data-root={self.root / 'data'}", f"--exec-root={self.root / 'exec'}",
             f"--pidfile={self.root / 'pid'}", f"--host=unix://{self.socket}", "--bridge=none", "--iptables=false",
-            "--ip6tables=false", "--ip-forward=false", "--ip-masq=false", "--live-restore",
+            "--ip6tables=false", "--ip-forward=false", "--ip-masq=false",
+            f"--live-restore={str(self._live_restore).lower()}",
             "--exec-opt=native.cgroupdriver=cgroupfs", f"--cgroup-parent=/{self._own}",
         ]  # fmt: skip
 
     def ready(self) -> bool:
-        return _connects(self.socket) and self.docker("info", ok=False).returncode == 0
+        return listens(self.socket) and self.docker("info", ok=False).returncode == 0
+
+    def kill(self) -> None:
+        """With its containerd, which goes a moment later: a dockerd that is started before takes it for its own."""
+        pid = self.root / "exec/containerd/containerd.pid"
+        own = Path("/proc", pid.read_text().strip()) if pid.exists() else None
+        super().kill()
+        if own is not None:
+            until(lambda: not own.exists(), "dockerd's containerd ends")
 
     def load_images(self) -> None:
         """Once in the life of its root folder."""
@@ -259,15 +270,6 @@ class Dockerd(Daemon):
         for point in reversed(left):
             subprocess.run(["umount", "--lazy", point], check=True)
         shutil.rmtree(self.root)
-
-
-def _connects(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return False
-    return True
 
 
 class _Cri:

@@ -56,6 +56,25 @@ def new_containerd() -> Iterator[Callable[..., Containerd]]:
         daemon.close()
 
 
+@pytest.fixture
+def new_dockerd() -> Iterator[Callable[..., Dockerd]]:
+    """`new_dockerd(live_restore=…)`: one that the test may stop, kill and start again; about a second."""
+    from tests.runtimes.daemons import Dockerd
+
+    made: list[Dockerd] = []
+
+    def make(*, live_restore: bool = True) -> Dockerd:
+        daemon = Dockerd(live_restore=live_restore)
+        made.append(daemon)
+        daemon.start()
+        daemon.load_images()
+        return daemon
+
+    yield make
+    for daemon in made:
+        daemon.close()
+
+
 @pytest.fixture(scope="session")
 def _dockerd() -> Iterator[Dockerd]:
     from tests.runtimes.daemons import Dockerd

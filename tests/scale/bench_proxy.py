@@ -28,9 +28,7 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -59,6 +57,7 @@ from tests.koordlet.runtimehooks.hooknode import EXTENDED, Node
 from tests.runtimeproxy.proxyprocess import ProxyProcess
 from tests.runtimes.daemons import Containerd
 from tests.runtimes.pods import container_config, sandbox_config
+from tests.scale.children import serving
 from tests.scale.figures import Figure, report
 from tests.scale.newborns import sandbox_times
 from tests.scale.relayfloor import relay_times
@@ -115,15 +114,8 @@ async def serve(path: str, kind: str) -> None:
 @contextlib.contextmanager
 def child(kind: str, path: Path) -> Iterator[None]:
     """One of them, serving."""
-    with subprocess.Popen([sys.executable, __file__, f"--serve={kind}", f"--socket={path}"]) as process:
-        try:
-            while not _connects(path):
-                if process.poll() is not None:
-                    raise SystemExit(f"{kind} ended")
-                time.sleep(0.02)
-            yield
-        finally:
-            process.terminate()
+    with serving(__file__, f"--serve={kind}", f"--socket={path}", at=path):
+        yield
 
 
 @contextlib.contextmanager
@@ -138,15 +130,6 @@ def proxy(backend: Path, hooks_at: Path | None = None) -> Iterator[ProxyProcess]
         yield made
     finally:
         made.close()
-
-
-def _connects(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return False
-    return True
 
 
 def resident(process: ProxyProcess) -> float:

@@ -10,17 +10,17 @@ RUNTIME`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from koordlet.app.heap import settle_heap
 from koordlet.app.runner import run
+from tests.scale.children import serving
 
 SIZE = 5000
 """Bytes of a message, as many as of a container's request."""
@@ -67,17 +67,8 @@ async def _serve(kind: str, path: str, *others: str) -> None:
         await server.serve_forever()
 
 
-@contextlib.contextmanager
-def _child(kind: str, path: Path, *others: Path) -> Iterator[Path]:
-    with subprocess.Popen([sys.executable, __file__, kind, str(path), *map(str, others)]) as process:
-        try:
-            while not path.exists():
-                if process.poll() is not None:
-                    raise SystemExit(f"{kind} ended")
-                time.sleep(0.02)
-            yield path
-        finally:
-            process.terminate()
+def _child(kind: str, path: Path, *others: Path) -> AbstractContextManager[Path]:
+    return serving(__file__, kind, str(path), *map(str, others), at=path)
 
 
 async def _times(paths: tuple[Path, Path], calls: int) -> tuple[list[float], list[float]]:

@@ -37,6 +37,13 @@ class AggregatePolicy(Frozen):
     durations: list[Duration] = msgspec.field(default_factory=list)
 
 
+class PredictSettings(Frozen):
+    """What becomes `spec.predictPolicy` of NodeMetric; not in Koordinator, which only proposed it (spec 02 §11.4)."""
+
+    resource_diff_threshold_percent: int | None = None
+    cold_start_period_seconds: int | None = None
+
+
 class ColocationStrategy(Frozen):
     """Co-location on one node. Percentages are whole numbers; null means the default."""
 
@@ -47,6 +54,9 @@ class ColocationStrategy(Frozen):
     metric_report_interval_seconds: Annotated[int | None, doc("Period of NodeMetric reports, seconds.")] = None
     metric_aggregate_policy: Annotated[AggregatePolicy | None, doc("Windows of the percentiles.")] = None
     metric_memory_collect_policy: Annotated[str | None, doc("Which page cache counts as memory usage.")] = None
+    metric_predict_policy: Annotated[
+        PredictSettings | None, doc("When a moved prediction is reported early, and how long a pod counts as new.")
+    ] = None
     cpu_reclaim_threshold_percent: Annotated[
         int | None, doc("Share of the node's cpu that all pods together may use.")
     ] = None
@@ -118,9 +128,14 @@ DEFAULT: Final = ColocationStrategy(
     mid_static_memory_reserved_percent=0,
 )
 
+PREDICT_BOUNDS: Final = (
+    Bound("metricPredictPolicy.resourceDiffThresholdPercent", minimum=0),
+    Bound("metricPredictPolicy.coldStartPeriodSeconds", minimum=0),
+)
 RUNTIME_BOUNDS: Final = (
     Bound("metricAggregateDurationSeconds", above=0),
     Bound("metricReportIntervalSeconds", above=0),
+    *PREDICT_BOUNDS,
     Bound("cpuReclaimThresholdPercent", minimum=0),
     Bound("memoryReclaimThresholdPercent", minimum=0),
     Bound("degradeTimeMinutes", above=0),
@@ -209,5 +224,5 @@ def for_node(
 
 
 def metric_settings(strategy: ColocationStrategy) -> ColocationStrategy:
-    """Where NodeMetric.spec takes its four metric fields from: a valid enabled strategy, else the default."""
+    """Where NodeMetric.spec takes its metric fields from: a valid enabled strategy, else the default."""
     return strategy if strategy.enable and not problems(strategy) else DEFAULT

@@ -97,6 +97,7 @@ RULES: Final[dict[str, Rule]] = {
         (
             Bound("metricAggregateDurationSeconds", minimum=1),
             Bound("metricReportIntervalSeconds", minimum=1),
+            *colocation.PREDICT_BOUNDS,
             Bound("cpuReclaimThresholdPercent", minimum=0),
             Bound("memoryReclaimThresholdPercent", minimum=0),
             Bound("degradeTimeMinutes", minimum=1),

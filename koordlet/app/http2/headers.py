@@ -26,6 +26,10 @@ class HeaderDecoder:
         self._decoder = Decoder(limit)
         self._known: dict[bytes, Headers] = {}
 
+    def allow(self, table_size: int) -> None:
+        """The peer was told that its table may be this large; what it was told before counts as well."""
+        self._decoder.max_allowed_table_size = max(self._decoder.max_allowed_table_size, table_size)
+
     def decode(self, block: bytes) -> Headers:
         """Raises HPACKError."""
         known = self._known

@@ -101,6 +101,22 @@ def test_the_headline_says_it_all(said, sentence, status):
     assert headline(said) in words(said)
 
 
+@pytest.mark.parametrize(
+    ("part", "verdicts", "sentence", "line"),
+    [
+        pytest.param(0.3, (), "The hypervisor takes CPUs away from the node: it loses 30 % of", True, id="only-that"),
+        pytest.param(0.3, (verdict(),), "Hurt now", True, id="beside-a-neighbour"),
+        pytest.param(0.04, (), "Nothing hurt it", False, id="hardly-any"),
+    ],
+)
+def test_what_the_hypervisor_took_is_said_and_nobody_blamed(part, verdicts, sentence, line):
+    said = pod(*verdicts)
+    said.containers[0].hypervisor = part
+    assert sentence in headline(said)
+    assert exit_status(said) == (EXIT_NEIGHBOUR if verdicts else 0)
+    assert ("to the hypervisor" in words(said)) is line
+
+
 def test_the_page_names_culprits_figures_and_advice():
     text = words(pod(verdict(), changes=[ChangeSaid(at=NOW - 30, before="suspected", verdict=verdict())]))
     for expected in (

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from control.manager.nodemetric import collect_policy
+from control.manager.nodemetric import collect_policy, predict_policy, spec_of
+from koordlet.api import names
 from koordlet.api.sloconfig import colocation
 from koordlet.api.sloconfig.colocation import ColocationConfig
 from koordlet.api.wire import convert, to_builtins
@@ -48,6 +49,42 @@ STRATEGIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_the_collect_policy(given: dict[str, Any], policy: dict[str, Any]) -> None:
     merged = colocation.merge(convert(given, ColocationConfig))
     assert to_builtins(collect_policy(colocation.for_node(merged, {}, {}))) == policy
+
+
+PREDICT = {"resourceDiffThresholdPercent": 0, "coldStartPeriodSeconds": 600}
+PREDICTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "nothing said": ({"enable": True}, {}),
+    "nothing in it": ({"enable": True, "metricPredictPolicy": {}}, {}),
+    "both": ({"enable": True, "metricPredictPolicy": PREDICT}, {"predictPolicy": PREDICT}),
+    "switched off": ({"enable": False, "metricPredictPolicy": PREDICT}, {}),
+    "out of bounds": ({"enable": True, "metricPredictPolicy": {**PREDICT, "coldStartPeriodSeconds": -1}}, {}),
+}
+
+
+@pytest.mark.parametrize(("given", "policy"), PREDICTIONS.values(), ids=PREDICTIONS)
+def test_the_predict_policy(given: dict[str, Any], policy: dict[str, Any]) -> None:
+    strategy = colocation.for_node(colocation.merge(convert(given, ColocationConfig)), {}, {})
+    assert spec_of(collect_policy(strategy), predict_policy(strategy)) == {"metricCollectPolicy": DEFAULT, **policy}
+
+
+def test_a_nodes_annotation_changes_one_field_of_the_predict_policy() -> None:
+    merged = colocation.merge(convert({"enable": True, "metricPredictPolicy": PREDICT}, ColocationConfig))
+    own = {"metricPredictPolicy": {"resourceDiffThresholdPercent": 20}}
+    strategy = colocation.for_node(merged, {}, {names.ANNOTATION_COLOCATION_STRATEGY: json.dumps(own)})
+    assert to_builtins(predict_policy(strategy)) == {**PREDICT, "resourceDiffThresholdPercent": 20}
+
+
+async def test_the_predict_policy_is_written_and_taken_back(cluster: Any, manager: Any, until: Any) -> None:
+    await cluster.config({"colocation-config": json.dumps({**OWN, "metricPredictPolicy": PREDICT})}, first=True)
+    await cluster.nodes("n1")
+    await manager()
+
+    async def spec_is(wanted: dict[str, Any]) -> bool:
+        return bool(await cluster.spec("nodemetrics", "n1") == wanted)
+
+    await until(lambda: spec_is({"metricCollectPolicy": POLICY, "predictPolicy": PREDICT}))
+    await cluster.config({"colocation-config": json.dumps({**OWN, "metricPredictPolicy": {}})})
+    await until(lambda: spec_is({"metricCollectPolicy": POLICY}))
 
 
 async def test_a_broken_configuration_keeps_the_specs_that_there_are(cluster: Any, manager: Any, until: Any) -> None:

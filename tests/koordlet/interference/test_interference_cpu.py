@@ -74,7 +74,7 @@ def evidence(make, last, *, ran=(0.4, 1.0), periods=(0.0, 0.0), first=None, gues
     return cpu_evidence(
         sums,
         (last, 2.0),
-        shares_of(last, ROWS, waiting(*sums, ROWS)),
+        shares_of(last, ROWS, waiting(*sums, ROWS), np.array(ran)),
         ROWS,
         np.array(ran),
         lambda key: owners.get(key) or Owner("gone", str(key)),
@@ -120,7 +120,7 @@ def test_one_sum_for_everything_goes_by_the_periods(make, throttled, whose):
 
 
 RAN = np.array([0.5, 1.0])
-OWN = Shares(np.array([0.9, 0.0]), np.array([0.1, 0.0]), np.array([0.4, 0.0]), np.zeros(2))
+OWN = Shares(np.array([0.9, 0.0]), np.array([0.1, 0.0]), np.array([0.4, 0.0]), np.zeros(2), np.zeros(2))
 """Web's own threads were in each other's way for 0.4 seconds a second."""
 
 
@@ -149,7 +149,7 @@ def test_whose_doing_it_was_stays_with_the_container():
 def test_the_part_behind_the_softirq_thread_is_told_apart(make):
     matrix = [(WEB, SPECIAL_KEYS["ksoftirqd"], 0.3), (WEB, BATCH, 0.1), (WEB, SPECIAL_KEYS["older"], 0.4)]
     last = snapshot(3.0, waited={WEB: 0.8}, matrix=matrix)
-    shares = shares_of(last, ROWS, np.array([0.8, 0.0]))
+    shares = shares_of(last, ROWS, np.array([0.8, 0.0]), RAN)
     assert shares.softirqs.tolist() == pytest.approx([0.75, 0.0])
     assert shares.others.tolist() == pytest.approx([1.0, 1.0])  # it is others' all the same
 

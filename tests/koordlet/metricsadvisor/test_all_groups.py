@@ -1,12 +1,14 @@
 """The walk's rows as a tick's table, without a kernel; and how it is found out when the rows are wrong."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from koordlet.metricsadvisor.allgroups import MISTAKES, SELDOM, TRUSTED, AllGroups, SpotCheck
 from koordlet.probes.cgroup_stats import FIGURES, HAS_CPU, HAS_MEMORY, HAS_USAGE, ROW, Hierarchy
@@ -76,6 +78,45 @@ def test_another_list_of_directories_keeps_what_is_known(rows: Rows) -> None:
     table = groups.read(["other", "a"])
     assert table.recreated.tolist() == [False, True]
     assert table.cgroup_id[1] == cgroup_id(f"{rows.roots['cpu']}/a") != before
+
+
+class SameArrays(Rows):
+    """As the loaded iterator: as long as the same cgroups are there, their ids are the same array."""
+
+    def __init__(self, *roots: Path) -> None:
+        super().__init__(*roots)
+        self._last: dict[Path, NDArray[np.uint64]] = {}
+
+    def _walk(self, root: Path) -> Hierarchy:
+        found = super()._walk(root)
+        last = self._last.setdefault(root, found.ids)
+        if not np.array_equal(last, found.ids):
+            last = self._last[root] = found.ids
+        return replace(found, ids=last)
+
+
+def test_a_walk_with_the_same_groups_needs_no_look_up(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = AllGroups(SameArrays(*map(Path, rows.roots.values())))
+    before = groups.read(["b", "a"])
+    with monkeypatch.context() as patched:
+        patched.setattr(Hierarchy, "find", lambda *_: pytest.fail("looked up again"))
+        again = groups.read(["b", "a"])
+    assert again.cgroup_id.tolist() == before.cgroup_id.tolist()
+    assert again.columns["cpu_usage_ns"].tolist() == [2000.0, 2000.0]
+
+
+def test_other_directories_and_other_groups_are_looked_up(rows: Rows) -> None:
+    groups, cpu = AllGroups(SameArrays(*map(Path, rows.roots.values()))), rows.roots["cpu"]
+    groups.read(["b", "a"])
+    assert groups.read(["a", "other"]).cgroup_id.tolist() == [cgroup_id(f"{cpu}/a"), cgroup_id(f"{cpu}/other")]
+    assert groups.read(["a", "late"]).gone.tolist() == [False, True]
+    assert groups.read(["a", "late"]).gone.tolist() == [False, True]
+    for controller in rows.roots.values():
+        Path(controller, "late").mkdir()
+        Path(controller, "b").rmdir()
+    table = groups.read(["a", "late"])
+    assert table.cgroup_id.tolist() == [cgroup_id(f"{cpu}/a"), cgroup_id(f"{cpu}/late")]
+    assert table.columns["memory_rss"].tolist() == [8192.0, 8192.0]
 
 
 def test_columns_are_the_rows_in_the_units_of_the_files() -> None:

@@ -196,7 +196,8 @@ async def test_each_cgroup_is_counted_by_itself(
     busy, calm, empty = cgroup_child("busy"), cgroup_child("calm"), cgroup_child("empty")
     subjects = [replace(MAIN, key=child.dir, cgroup_dir=child.dir) for child in (busy, calm, empty)]
     napping = spawn(["sh", "-c", "while :; do sleep 0.01; done"], calm)
-    spawn(["sh", "-c", "while :; do :; done"], busy)
+    # Without a nap a CPU of its own would never be taken from it, and nothing would stand for instructions.
+    spawn(["sh", "-c", "while :; do i=9999; while [ $i -gt 0 ]; do i=$((i - 1)); done; sleep 0.001; done"], busy)
     used: dict[str, list[int]] = {}
 
     def usages() -> list[int]:

@@ -7,7 +7,6 @@ two seconds, so a reading waits until it stands still.
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from koordlet.system.cgroup import cgroup_id
 pytestmark = pytest.mark.kernel
 
 MIB = 1 << 20
+EMULATED = "GUEST_OUT" in os.environ
 LIMIT = 24 * MIB
 CYCLE = """
 import mmap, os, sys
@@ -68,9 +68,10 @@ for _ in range(int(sys.argv[2])):
     for at in range(0, 26 << 20, 4096):
         for file in files:
             os.pread(file, 1, at)
+print(*open("/proc/self/schedstat").read().split()[:2])
 """
 """Reads more than its limit holds, page by page, each four times by other hands, so that the kernel takes it for a
-working set and remembers what it had to evict."""
+working set and remembers what it had to evict. Says for how many nanoseconds it had a CPU, and waited for one."""
 
 
 def limit(group: Any, size: int) -> None:
@@ -158,11 +159,6 @@ def disk(tmp_path: Path) -> Iterator[str]:
     subprocess.run(["losetup", "--detach", found], check=True)
 
 
-def cpu_seconds_of_children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 def test_reading_again_what_was_evicted_is_refault(
     stalls: MemStall,
     cgroup_child: Callable[[str], Any],
@@ -173,27 +169,33 @@ def test_reading_again_what_was_evicted_is_refault(
     group = cgroup_child("limited")
     limit(group, LIMIT)
     before = stalls.read()
-    stalled, ran = 0.0, -cpu_seconds_of_children()
+    stalled, ran, delayed = 0.0, 0.0, 0.0
     kinds: dict[str, tuple[int, float]] = {}
     count, seconds = 0, 0.0
-    for _ in range(8):
-        assert run_in(group, REREAD, disk, "3").wait(240) == 0
+    for _ in range(8 if EMULATED else 40):
+        reader = run_in(group, REREAD, disk, "3")
+        cpu = [int(ns) / 1e9 for ns in reader.communicate(timeout=240)[0].split()]
+        ran, delayed = ran + cpu[0], delayed + cpu[1]
+        assert reader.returncode == 0
         stalled = pressure_total(group)
         kinds = by_kind(diff(before, stalls.read()), cgroup_id(group.path("cpu")))
         count, seconds = kinds.get("refault", (0, 0.0))
-        if stalled >= 0.2 and count >= 1000:  # now and then the kernel takes hardly a page for a working set
+        if stalled >= 0.2 and count >= 1000:  # in most rounds a kernel may take hardly a page for a working set
             break
-    ran += cpu_seconds_of_children()
     stat = dict(line.split() for line in (group.path("memory") / "memory.stat").read_text().splitlines())
     refaulted = int(stat["workingset_refault_file"])
     assert refaulted >= 5000, "the later rounds find hardly a page"
     # Who reads such a page waits for it once, if the kernel counted it to the working set and it is not there at once.
     assert 1000 <= count <= refaulted
-    assert kinds.keys() <= {"refault", "own_limit"}
-    # Short sleeps: PSI counts the way into and out of each of them, too, which on a slow machine takes as long again,
-    # and on an emulated CPU nearly all that the readers ran.
+    assert kinds.keys() <= {"refault", "own_limit", "other"}
+    # Up to Linux 6.1 a task may sleep while it hands such a read to the disk, and is stalled then, too.
+    assert kinds.get("other", (0, 0.0))[0] <= 0.01 * count
+    # Short sleeps: PSI counts the way into and out of each of them, too, some 12 us, and waiting for a CPU on it; on an
+    # emulated CPU that way is nearly all that the readers ran.
     found = sum(second for _, second in kinds.values())
-    assert 0.5 * (stalled - max(count * 200e-6, ran)) - 0.01 <= found <= 1.1 * stalled + 0.01 + count * 5e-6
+    way = delayed + (ran if EMULATED else count * 20e-6)
+    most = 1.1 * stalled + 0.01 + count * 5e-6
+    assert 0.5 * (stalled - way) - 0.01 <= found <= most, (stalled, ran, delayed, found)
     assert seconds > 0
 
 

@@ -19,6 +19,12 @@ def test_ticks_of_the_worked_example():
     assert ticks == procfs.CpuTicks(1228967, {0: 38176})
 
 
+@pytest.mark.parametrize(("line", "stolen"), [("1 2 3 4 5 6 7 250 9 10", 250), ("1 2 3 4 5 6 7", 0)])
+def test_ticks_that_a_hypervisor_took(line, stolen):
+    ticks = procfs.parse_cpu_ticks(f"cpu  {line}\ncpu0 {line}\n")
+    assert (ticks.total, ticks.stolen) == (19, stolen)
+
+
 @pytest.mark.parametrize(
     "text", ["", "cpu0 1 2 3 4 5 6 7\n", "cpu 1 2 3\n", "cpu 1 2 3 4 5 6 x\n", "cpux 1 2 3 4 5 6 7\n"]
 )

@@ -7,10 +7,12 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
 from runtimeproxy.dispatch import Outcome
+from runtimeproxy.docker import names
 from runtimeproxy.docker.api import DockerError, Inspected, Listed, NoSuchContainer
 from runtimeproxy.docker.calls import DockerCalls
 from runtimeproxy.docker.context import Context
@@ -58,7 +60,9 @@ class Docker:
         if self.fails is not None:
             raise DockerError(self.fails)
         return [
-            Listed(key, [entry["Name"] if isinstance(entry, dict) else f"/k8s_x_p_n_{UID}_0"])
+            Listed(key, [entry["Name"]], entry["Config"]["Labels"])
+            if isinstance(entry, dict)
+            else Listed(key, [f"/k8s_x_p_n_{UID}_0"], {names.TYPE_LABEL: names.SANDBOX_TYPE})
             for key, entry in self.entries.items()
         ]
 
@@ -66,8 +70,6 @@ class Docker:
         return contextlib.nullcontext()
 
     async def inspect(self, container_id: str) -> Inspected:
-        import msgspec
-
         entry = self.entries.get(container_id)
         if entry is None:
             raise NoSuchContainer(f"GET /containers/{container_id}/json: 404")

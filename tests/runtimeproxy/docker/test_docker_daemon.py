@@ -6,10 +6,8 @@ koordlet's plugins answer, from their first instruction on.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import io
-import json
 import os
 import re
 import signal
@@ -19,46 +17,29 @@ import tarfile
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from koordlet.metrics import Registries
-from koordlet.runtimehooks.batchresource import BatchResource
-from koordlet.runtimehooks.calls import HookCalls
-from koordlet.runtimehooks.cpuset import CPUSetAllocator
-from koordlet.runtimehooks.hooks import NOTHING, Answer, FailurePolicy, HookContext, Hooks, Stage
-from koordlet.runtimehooks.newborns import Newborns
-from koordlet.runtimehooks.server import HookServer
-from tests.koordlet.qosmanager.conftest import make_view
+from koordlet.runtimehooks.hooks import Stage
 from tests.runtimeproxy.docker.conftest import UID
-from tests.runtimeproxy.proxyprocess import ProxyProcess
-from tests.runtimes.daemons import CGROUPS, Dockerd, until
+from tests.runtimeproxy.docker.livedocker import (
+    CPUS,
+    MEMORY,
+    PATIENCE,
+    QUOTA,
+    SHARES,
+    Cli,
+    Proxy,
+    Shim,
+    koordlet,
+    name_of,
+)
+from tests.runtimes.daemons import Dockerd, until
 
 pytestmark = pytest.mark.runtime
 
-PATIENCE = 60.0
 MIB = 1 << 20
-ALL_HOOKS = [str(stage) for stage in Stage]
-
-
-class Proxy(ProxyProcess):
-    """In Docker mode."""
-
-    def __init__(self, backend: Path) -> None:
-        super().__init__(backend, "--backend-runtime-mode=Docker", f"--hook-timeout={PATIENCE:g}s")
-
-    def register(self, endpoint: Path, policy: str) -> None:
-        document = {"remote-endpoint": str(endpoint), "failure-policy": policy, "runtime-hooks": ALL_HOOKS}
-        self.hooks.mkdir(exist_ok=True)
-        (self.hooks / "koordlet.json").write_text(json.dumps(document))
-
-    def finish(self) -> int:
-        """Ask it to end; its exit status."""
-        os.kill(self.pid, signal.SIGTERM)
-        return self.ended()
 
 
 @pytest.fixture
@@ -72,29 +53,6 @@ def proxy(dockerd: Dockerd) -> Iterator[Proxy]:
     finally:
         proxy.kill()
         proxy.close()
-
-
-class Cli:
-    """`docker` at one socket."""
-
-    def __init__(self, dockerd: Dockerd, host: Path) -> None:
-        self._command = ["/usr/bin/docker", "--host", f"unix://{host}"]
-        self._environment = {**os.environ, "DOCKER_CONFIG": str(dockerd.root)}
-
-    def begin(self, *args: str) -> subprocess.Popen[bytes]:
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen([*self._command, *args], env=self._environment, **pipes)
-
-    def __call__(self, *args: str, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
-        """Exit status and what it wrote."""
-        process = self.begin(*args)
-        out, err = process.communicate(stdin, PATIENCE)
-        return process.returncode, out, err
-
-    def said(self, *args: str) -> str:
-        status, out, err = self(*args)
-        assert status == 0, f"docker {' '.join(args)}: {err.decode()}"
-        return out.decode().strip()
 
 
 # -- transparency
@@ -229,100 +187,6 @@ def test_pipelined_requests_get_the_same_bytes(dockerd: Dockerd, proxy: Proxy) -
 # -- hooks
 
 
-class Recorder:
-    """A plugin that has nothing to say and remembers whom it was asked about."""
-
-    hook, gate = "recorder", "none"
-    stages = tuple(Stage)
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[Stage, str, str, str]] = []
-
-    def answer(self, stage: Stage, context: HookContext, view: Any) -> Answer:
-        meta = context.pod.meta
-        name = context.container.name if context.container is not None else ""
-        self.seen.append((stage, f"{meta.namespace}/{meta.name}", meta.uid, name))
-        return NOTHING
-
-    def stages_seen(self) -> list[Stage]:
-        return [stage for stage, *_ in self.seen]
-
-
-@contextmanager
-def koordlet(path: Path) -> Iterator[Recorder]:
-    """koordlet's hook server with its plugins over a node of 8 CPUs, on a loop and thread of its own."""
-    recorder = Recorder()
-    registries = Registries()
-    hooks = Hooks([BatchResource(), CPUSetAllocator(), recorder], registries, policy=FailurePolicy.FAIL)
-    newborns = Newborns(dict, lambda: "kubepods", lambda: 0.0)
-    calls = HookCalls(hooks, newborns, make_view, lambda: None, registries, patience=PATIENCE)
-    serving, stop = threading.Event(), threading.Event()
-
-    async def serve() -> None:
-        server = HookServer(path, calls, "docker", grace=PATIENCE)
-        await server.start()
-        assert server.problem == ""
-        serving.set()
-        await asyncio.to_thread(stop.wait)
-        await server.stop()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    try:
-        assert serving.wait(PATIENCE)
-        yield recorder
-    finally:
-        stop.set()
-        thread.join(PATIENCE)
-
-
-def name_of(container: str, pod: str, attempt: int = 0) -> str:
-    return f"k8s_{container}_{pod}_shop_{UID}_{attempt}"
-
-
-class Shim:
-    """Creates pods as dockershim does: names, labels, cgroup parent."""
-
-    def __init__(self, docker: Cli, parent: str, pod: str, qos: str, **annotations: Any) -> None:
-        self.docker, self.parent, self.pod = docker, parent, pod
-        labels = {
-            "koordinator.sh/qosClass": qos, "io.kubernetes.docker.type": "podsandbox",
-            **{f"annotation.{key}": json.dumps(value) for key, value in annotations.items()},
-        }  # fmt: skip
-        self.sandbox = self._create("POD", labels, ["sleep", "1000"], "--cpu-shares=2")
-        docker.said("start", self.sandbox)
-
-    def _create(self, name: str, labels: dict[str, str], command: Sequence[str], *flags: str) -> str:
-        written = [f"--label={key}={value}" for key, value in labels.items()]
-        named = ("--name", name_of(name, self.pod), "--network=none", f"--cgroup-parent={self.parent}")
-        return self.docker.said("create", *named, *written, *flags, "busybox", *command)
-
-    def create(self, name: str, *flags: str) -> str:
-        """Its id; its program writes what it sees in its cgroup, and its variables."""
-        labels = {"io.kubernetes.docker.type": "container", "io.kubernetes.sandbox.id": self.sandbox}
-        files = " ".join(f"/sys/fs/cgroup/{file}" for file in FILES)
-        return self._create(
-            name, labels, ["sh", "-c", f"cat {files}; exec sleep 1000"], "-e", "B=1", "-e", "A=2", *flags
-        )
-
-    def first_look(self, container: str) -> dict[str, str]:
-        """By file, as the container's first instructions read it."""
-        self.docker.said("start", container)
-
-        def lines() -> list[str]:
-            found = self.docker.said("logs", container).splitlines()
-            return found if len(found) == len(FILES) else []
-
-        return dict(zip(FILES, until(lines, f"{container} has looked"), strict=True))
-
-    def now(self, container: str, file: str) -> str:
-        controller, name = file.split("/")
-        return (CGROUPS / controller / self.parent.lstrip("/") / container / name).read_text().strip()
-
-
-SHARES, QUOTA = "cpu/cpu.shares", "cpu/cpu.cfs_quota_us"
-CPUS, MEMORY = "cpuset/cpuset.cpus", "memory/memory.limit_in_bytes"
-FILES = (SHARES, QUOTA, CPUS, MEMORY)
 BATCH = {
     "containers": {
         "app": {"limits": {"kubernetes.io/batch-cpu": 500, "kubernetes.io/batch-memory": 64 * MIB},
@@ -388,6 +252,25 @@ def test_a_proxy_killed_between_create_and_start_knows_the_pod_again(
         docker.said("update", "--cpu-shares=400", container)
         assert pod.now(container, SHARES) == "400"
         assert recorder.stages_seen()[2:] == [Stage.PRE_UPDATE_CONTAINER_RESOURCES]
+
+
+def test_a_pod_made_past_the_proxy_has_hooks(dockerd: Dockerd, proxy: Proxy, tmp_path: Path) -> None:
+    """As one is that dockerd made for a proxy which was killed, after the next proxy had read its list."""
+    with koordlet(tmp_path / "k.sock") as recorder:
+        proxy.register(tmp_path / "k.sock", "Fail")
+        pod = Shim(Cli(dockerd, dockerd.socket), dockerd.cgroup_parent("pod"), "web-0", "LS")
+        containers = pod.create("app", "--cpu-shares=300"), pod.create("side")
+        assert recorder.seen == []
+        docker = pod.docker = Cli(dockerd, proxy.socket)
+        docker.said("update", "--cpu-shares=400", name_of("app", "web-0"))
+        pod.first_look(containers[1])
+        assert pod.first_look(containers[0])[SHARES] == "400"
+        until(lambda: len(recorder.seen) == 5, "after hooks")
+        before, after = Stage.PRE_START_CONTAINER, Stage.POST_START_CONTAINER
+        assert [(stage, name) for stage, *_, name in recorder.seen if stage is not after] == [
+            (Stage.PRE_UPDATE_CONTAINER_RESOURCES, "app"), (before, "side"), (before, "app")
+        ]  # fmt: skip
+        assert {(pod, uid) for _, pod, uid, _ in recorder.seen} == {("shop/web-0", UID)}
 
 
 def test_without_a_hook_server_pods_start_or_fail_by_the_policy(dockerd: Dockerd, proxy: Proxy, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +18,11 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookRequest,
     PodSandboxHookResponse,
 )
-from runtimeproxy.dispatch import Outcome, Policy
+from koordlet.runtimehooks.hooks import Stage
+from runtimeproxy.dispatch import Dispatcher, Outcome, Policy
 from runtimeproxy.docker.held import Refused
 from runtimeproxy.hooks import Hook, HookRequest, HookResponse
+from runtimeproxy.registry import Registry
 from tests.runtimeproxy.docker.conftest import (
     CONTAINER_ID,
     SANDBOX_ID,
@@ -29,6 +32,7 @@ from tests.runtimeproxy.docker.conftest import (
     container_body,
     sandbox_body,
 )
+from tests.runtimeproxy.docker.livedocker import ALL_HOOKS, PATIENCE, koordlet
 
 POD, CONTAINER, UPDATE = Hook.PRE_RUN_POD_SANDBOX, Hook.PRE_CREATE_CONTAINER, Hook.PRE_UPDATE_CONTAINER_RESOURCES
 BEFORE = (POD, CONTAINER, UPDATE, Hook.PRE_START_CONTAINER)
@@ -286,6 +290,136 @@ def test_unknown_fields_survive_a_rewrite(extra: dict[str, Any], host: dict[str,
         assert sent == {**body, "HostConfig": {**body["HostConfig"], "CpuShares": 7, "OomScoreAdj": 0}}
 
     asyncio.run(test())
+
+
+# -- odd requests
+
+
+@pytest.mark.parametrize("odd", [{}, {"HostConfig": None}, {"hostconfig": {}}], ids=["absent", "null", "other-case"])
+async def test_a_request_without_a_host_config(world: World, odd: dict[str, Any]) -> None:
+    world.hooks.answers = {
+        POD: PodSandboxHookResponse(resources=LinuxContainerResources(cpu_shares=7), cgroup_parent="/p"),
+        CONTAINER: ContainerResourceHookResponse(container_resources=LinuxContainerResources(cpu_shares=8)),
+    }
+    for body, container_id, name, wanted in (
+        (sandbox_body(), SANDBOX_ID, "POD", {"CpuShares": 7, "CgroupParent": "/p"}),
+        (container_body(), CONTAINER_ID, "app", {"CpuShares": 8}),
+    ):
+        asked = {**{key: value for key, value in body.items() if key != "HostConfig"}, **odd}
+        sent = await world.create(asked, container_id, name)
+        key = next((key for key in odd), "HostConfig")
+        assert sent[key] == wanted and {**sent, key: 0} == {**asked, key: 0}
+    requests = [request for _, request in world.hooks.asked]
+    assert isinstance(requests[0], PodSandboxHookRequest) and requests[0].cgroup_parent == ""
+    assert requests[0].resources == LinuxContainerResources()
+
+
+async def test_a_windows_shaped_request(world: World) -> None:
+    """Nothing that hooks know of: what is said of it passes, an echo changes no byte."""
+    world.hooks.answers = dict.fromkeys(BEFORE, echo)
+    windows = {"Isolation": "process", "CpuCount": 2, "CpuPercent": 50, "IOMaximumIOps": 100, "ConsoleSize": [30, 80],
+               "CredentialSpec": "file://spec.json"}  # fmt: skip
+    sandbox, container = sandbox_body(), container_body()
+    assert await world.create({**sandbox, "HostConfig": windows}, SANDBOX_ID, "POD") is None
+    assert await world.create({**container, "HostConfig": windows}, CONTAINER_ID) is None
+    world.hooks.answers[UPDATE] = ContainerResourceHookResponse(
+        container_resources=LinuxContainerResources(cpu_shares=9)
+    )
+    sent = await world.call(f"POST /containers/{CONTAINER_ID}/update", {"CpuCount": 4}, status=200)
+    assert sent == {"CpuCount": 4, "CpuShares": 9}
+
+
+FORBIDDEN_POD = [
+    pytest.param(PodSandboxHookResponse(cgroup_parent="/kubepods/../system.slice"), "leads out", id="parent"),
+    pytest.param(PodSandboxHookResponse(cgroup_parent="/"), "is the root", id="root"),
+    pytest.param(PodSandboxHookResponse(resources=LinuxContainerResources(cpu_shares=-2)), "cpu_shares", id="shares"),
+    pytest.param(
+        PodSandboxHookResponse(resources=LinuxContainerResources(cpuset_cpus="all")), "cpuset_cpus", id="cpus"
+    ),
+]
+FORBIDDEN_CONTAINER = [
+    pytest.param(ContainerResourceHookResponse(pod_cgroup_parent="/../x"), "leads out", id="parent"),
+    pytest.param(ContainerResourceHookResponse(container_envs={"A=B": "1"}), "A=B", id="env"),
+    pytest.param(
+        ContainerResourceHookResponse(container_resources=LinuxContainerResources(memory_limit_in_bytes=-5)),
+        "memory_limit_in_bytes",
+        id="memory",
+    ),
+]
+
+
+def judged(world: World, folder: Path, answer: HookResponse, policy: str) -> None:
+    """Put the real dispatcher, which judges answers, before a server that gives this one."""
+
+    class Server:
+        async def call(self, rpc: str, request: bytes, seconds: float) -> bytes:
+            return answer.SerializeToString()
+
+        async def close(self, grace: float) -> None: ...
+
+    async def connect(endpoint: str) -> Server:
+        return Server()
+
+    hooks = [str(hook) for hook in (POD, CONTAINER, UPDATE)]
+    document = {"remote-endpoint": str(folder / "k.sock"), "failure-policy": policy, "runtime-hooks": hooks}
+    (folder / "k.sock").touch()
+    (folder / "d").mkdir()
+    (folder / "d/k.json").write_text(json.dumps(document))
+    dispatcher = Dispatcher(Registry(folder / "d"), limit=60.0, connect=connect, metrics=world.context.metrics)
+    world.context._hooks._dispatcher = dispatcher
+
+
+@pytest.mark.parametrize(("answer", "said"), FORBIDDEN_POD)
+@pytest.mark.parametrize("policy", ["Ignore", "Fail"])
+async def test_what_no_answer_may_set_for_a_sandbox(
+    world: World, tmp_path: Path, answer: HookResponse, said: str, policy: str
+) -> None:
+    judged(world, tmp_path, answer, policy)
+    line = f"POST /containers/create?name=k8s_POD_web-0_shop_{UID}_0"
+    if policy == "Fail":
+        text = await refusal(world, line, json.dumps(sandbox_body()).encode())
+        assert text.startswith("hook server err: ") and said in text
+    else:
+        assert await world.create(sandbox_body(), SANDBOX_ID, "POD") is None
+        assert world.store.pods[SANDBOX_ID].cgroup_parent == PARENT
+    assert world.counted("hook_failures", hook=POD.value, policy=policy) == 1
+
+
+@pytest.mark.parametrize(("answer", "said"), FORBIDDEN_CONTAINER)
+@pytest.mark.parametrize("policy", ["Ignore", "Fail"])
+async def test_what_no_answer_may_set_for_a_container(
+    world: World, tmp_path: Path, answer: HookResponse, said: str, policy: str
+) -> None:
+    await pod_and_container(world)
+    judged(world, tmp_path, answer, policy)
+    update = f"POST /containers/{CONTAINER_ID}/update"
+    calls = ((CREATE, container_body()), (update, {"CpuShares": 9}))
+    if policy == "Fail":
+        for line, body in calls:
+            text = await refusal(world, line, json.dumps(body).encode())
+            assert text.startswith("hook server err: ") and said in text
+    else:
+        for line, body in calls:
+            assert await world.call(line, body, status=200) is None
+    for hook in (CONTAINER, UPDATE):
+        assert world.counted("hook_failures", hook=hook.value, policy=policy) == 1
+
+
+@pytest.mark.parametrize("qos", ["", "VIP", "ls", "\U0001f600"])
+async def test_a_pod_of_an_unknown_qos_class_is_made_as_it_was_asked(world: World, tmp_path: Path, qos: str) -> None:
+    """Its label is koordlet's to judge: koordlet's plugins have nothing to say."""
+    label = {"koordinator.sh/qosClass": qos}
+    with koordlet(tmp_path / "k.sock") as recorder:
+        document = {"remote-endpoint": str(tmp_path / "k.sock"), "failure-policy": "Fail", "runtime-hooks": ALL_HOOKS}
+        (tmp_path / "d").mkdir()
+        (tmp_path / "d/k.json").write_text(json.dumps(document))
+        dispatcher = Dispatcher(Registry(tmp_path / "d"), limit=PATIENCE, metrics=world.context.metrics)
+        world.context._hooks._dispatcher = dispatcher
+        assert await world.create(sandbox_body(label), SANDBOX_ID, "POD") is None
+        assert await world.create(container_body(), CONTAINER_ID) is None
+        await dispatcher.close()
+    assert recorder.stages_seen() == [Stage.PRE_RUN_POD_SANDBOX, Stage.PRE_CREATE_CONTAINER]
+    assert world.store.pods[SANDBOX_ID].labels["koordinator.sh/qosClass"] == qos
 
 
 # -- policies and the skip rule

@@ -52,6 +52,9 @@ class Wire(asyncio.Transport):
         assert self.paused
         self.paused = False
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
 
 
@@ -511,7 +514,7 @@ async def test_a_lost_connection_ends_both(gone: Callable[[bool], None]) -> None
     assert pair.closed == 1
 
 
-async def test_a_client_is_closed_when_dockerd_is_not_there() -> None:
+async def test_a_client_is_refused_when_dockerd_is_not_there() -> None:
     client = Wire()
     closed: list[Link] = []
 
@@ -521,7 +524,9 @@ async def test_a_client_is_closed_when_dockerd_is_not_there() -> None:
     link = Link(refuse, Pair(), closed.append)
     link.client.connection_made(client)
     await settle()
-    assert client.closed and closed == [link]
+    assert not client.closed  # an answer to nothing would be nobody's
+    link.client.data_received(GET)
+    assert client.written.startswith(b"HTTP/1.1 503 Service Unavailable\r\n") and client.closed and closed == [link]
 
 
 async def test_an_answer_nobody_asked_for_passes(gone: Callable[[bool], None]) -> None:

@@ -1,14 +1,15 @@
-"""The store from what dockerd runs."""
+"""The store from what dockerd runs: its list, its descriptions, and a call that comes before them."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from koordlet.api.hooks.api_pb2 import LinuxContainerResources
-from runtimeproxy.docker.api import DockerError
-from runtimeproxy.docker.recover import forget_gone, rebuild
+from koordlet.api.hooks.api_pb2 import ContainerResourceHookRequest, LinuxContainerResources
+from runtimeproxy.docker.api import DockerError, Inspected
+from runtimeproxy.hooks import Hook
 from tests.runtimeproxy.docker.conftest import (
     CONTAINER_ID,
     SANDBOX_ID,
@@ -19,6 +20,8 @@ from tests.runtimeproxy.docker.conftest import (
     sandbox_body,
 )
 
+START, UPDATE = f"POST /containers/{CONTAINER_ID}/start", f"POST /containers/{CONTAINER_ID}/update"
+
 
 def entry(name: str, body: dict[str, Any]) -> dict[str, Any]:
     """As dockerd describes what it made of a create request."""
@@ -26,21 +29,57 @@ def entry(name: str, body: dict[str, Any]) -> dict[str, Any]:
     return {"Name": f"/k8s_{name}_web-0_shop_{UID}_0", "Config": config, "HostConfig": body["HostConfig"], "State": {}}
 
 
+def has_pod(world: World) -> None:
+    """dockerd has a sandbox with a container, about which every hook is asked."""
+    world.docker.entries = {CONTAINER_ID: entry("app", container_body()), SANDBOX_ID: entry("POD", sandbox_body())}
+    world.hooks.answers = dict.fromkeys(Hook)
+
+
+def told(world: World) -> list[tuple[Hook, str, str, LinuxContainerResources]]:
+    """Of whom hooks were asked, and what they were told of the cgroup."""
+    return [
+        (hook, f"{request.pod_meta.name}/{request.container_meta.name}", request.pod_cgroup_parent,
+         request.container_resources)
+        for hook, request in world.hooks.asked
+        if isinstance(request, ContainerResourceHookRequest)
+    ]  # fmt: skip
+
+
+PARENT = f"/kubepods/burstable/pod{UID}"
+RESOURCES = LinuxContainerResources(
+    cpu_period=100000, cpu_quota=50000, cpu_shares=512, memory_limit_in_bytes=1 << 28, oom_score_adj=999
+)
+
+
 @pytest.mark.parametrize("driver", ["cgroupfs", "systemd"])
 async def test_a_new_proxy_knows_what_the_one_before_it_knew(driver: str) -> None:
-    parent = {"cgroupfs": f"/kubepods/burstable/pod{UID}", "systemd": "kubepods-burstable-podX.slice"}[driver]
+    parent = {"cgroupfs": PARENT, "systemd": "kubepods-burstable-podX.slice"}[driver]
     sandbox, container = sandbox_body({SKIP: "true"}, CgroupParent=parent), container_body(CgroupParent=parent)
     before, after = World(driver), World(driver)
     await before.create(sandbox, SANDBOX_ID, "POD")
     await before.create(container, CONTAINER_ID)
     after.docker.entries = {CONTAINER_ID: entry("app", container), SANDBOX_ID: entry("POD", sandbox)}
-    await rebuild(after.context)
+    await after.context.recovery.lists()
+    assert after.store.containers[CONTAINER_ID].pod.labels[SKIP] == "true"  # the list has what the skip rule needs
+    assert not after.store.pods[SANDBOX_ID].complete and not after.store.containers[CONTAINER_ID].complete
+    await after.context.recovery.details()
     assert after.store.pods == before.store.pods and after.store.containers == before.store.containers
-    assert after.store.containers[CONTAINER_ID].pod.labels[SKIP] == "true"
     assert after.counted("recoveries", kind="sandbox") == after.counted("recoveries", kind="container") == 1
 
 
-async def test_what_cannot_be_read_is_left_out(world: World) -> None:
+async def test_the_list_asks_about_no_container(world: World) -> None:
+    """One that is being started keeps dockerd from describing it."""
+    has_pod(world)
+
+    async def inspect(container_id: str) -> Inspected:
+        raise AssertionError("must not be asked")
+
+    world.docker.inspect = inspect  # type: ignore[method-assign]
+    await world.context.recovery.lists()
+    assert set(world.store.pods) == {SANDBOX_ID} and set(world.store.containers) == {CONTAINER_ID}
+
+
+async def test_what_cannot_be_read_stays_what_the_list_has(world: World) -> None:
     sandbox, container = sandbox_body(), container_body()
     world.docker.entries = {
         SANDBOX_ID: entry("POD", sandbox),
@@ -51,29 +90,187 @@ async def test_what_cannot_be_read_is_left_out(world: World) -> None:
         "4" * 64: {**entry("x", container), "Name": "/registry"},
         "5" * 64: entry("empty", {**container, "HostConfig": {}}),
     }
-    await rebuild(world.context)
-    assert set(world.store.pods) == {SANDBOX_ID}
-    assert set(world.store.containers) == {CONTAINER_ID, "5" * 64}
-    assert world.store.containers["5" * 64].resources == LinuxContainerResources()
+    await world.context.recovery.lists()
+    await world.context.recovery.details()
+    store = world.store
+    assert {one: pod.complete for one, pod in store.pods.items()} == {SANDBOX_ID: True, "1" * 64: False}
+    complete = {one: container.complete for one, container in store.containers.items()}
+    assert complete == {CONTAINER_ID: True, "2" * 64: False, "5" * 64: True}
+    assert store.containers["5" * 64].resources == LinuxContainerResources()
 
 
 async def test_without_a_list_there_is_no_start(world: World) -> None:
     world.docker.fails = "no answer"
     with pytest.raises(DockerError):
-        await rebuild(world.context)
+        await world.context.recovery.lists()
+
+
+# -- calls before the descriptions
+
+
+async def test_a_call_asks_for_what_it_needs(world: World) -> None:
+    has_pod(world)
+    await world.context.recovery.lists()
+    await world.call(START)
+    await world.context.finish()
+    hooks = (Hook.PRE_START_CONTAINER, Hook.POST_START_CONTAINER)
+    assert told(world) == [(hook, "web-0/app", PARENT, RESOURCES) for hook in hooks]
+    assert world.store.pods[SANDBOX_ID].complete
+
+
+async def test_an_update_is_merged_into_what_dockerd_tells(world: World) -> None:
+    has_pod(world)
+    await world.context.recovery.lists()
+    await world.call(UPDATE, {"CpuShares": 9}, status=200)
+    wanted = LinuxContainerResources()
+    wanted.CopyFrom(RESOURCES)
+    wanted.cpu_shares = 9
+    assert told(world) == [(Hook.PRE_UPDATE_CONTAINER_RESOURCES, "web-0/app", PARENT, wanted)]
+    await world.context.recovery.details()  # dockerd's fake tells the old shares: what is known is not asked for again
+    assert world.store.containers[CONTAINER_ID].resources == wanted
+
+
+async def test_stops_are_told_with_details(world: World) -> None:
+    has_pod(world)
+    await world.context.recovery.lists()
+    await world.call(f"POST /containers/{CONTAINER_ID}/stop")
+    await world.call(f"POST /containers/{SANDBOX_ID}/stop")
+    await world.context.finish()
+    stop, stop_pod = world.hooks.asked
+    assert told(world) == [(Hook.POST_STOP_CONTAINER, "web-0/app", PARENT, RESOURCES)] and stop == world.hooks.asked[0]
+    assert stop_pod[0] is Hook.POST_STOP_POD_SANDBOX and getattr(stop_pod[1], "cgroup_parent", "") == PARENT
+    assert not world.store.pods and not world.store.containers
+
+
+async def test_who_has_no_hook_asks_dockerd_nothing(world: World) -> None:
+    has_pod(world)
+    world.hooks.answers = {}
+    await world.context.recovery.lists()
+    for line in (START, f"POST /containers/{CONTAINER_ID}/stop", f"POST /containers/{SANDBOX_ID}/stop"):
+        world.docker.entries = {}
+        await world.call(line)
+    assert world.exchange(START) is None
+
+
+@pytest.mark.parametrize("trouble", ["error", "silence", "gone"])
+async def test_what_dockerd_does_not_tell_holds_nobody_up(world: World, trouble: str) -> None:
+    has_pod(world)
+    await world.context.recovery.lists()
+
+    async def silence(pod_id: str) -> None:
+        await asyncio.Event().wait()
+
+    if trouble == "silence":
+        world.context._hooks._limit = 0.01
+        world.context.recovery.pod = silence  # type: ignore[assignment,method-assign]
+    else:
+        world.docker.entries = dict.fromkeys((SANDBOX_ID, CONTAINER_ID), "oh") if trouble == "error" else {}
+    await world.call(START)
+    await world.call(f"POST /containers/{CONTAINER_ID}/stop")
+    await world.call(f"POST /containers/{SANDBOX_ID}/stop")
+    await world.context.finish()
+    assert [one[1:] for one in told(world)] == [("web-0/app", "", LinuxContainerResources())] * 3
+    assert len(world.hooks.asked) == 4
+
+
+async def test_a_container_of_a_pod_that_only_the_list_knows(world: World) -> None:
+    has_pod(world)
+    await world.context.recovery.lists()
+    world.docker.entries[SANDBOX_ID] = "no answer"
+    await world.create(container_body(), "c" * 64, "second")
+    assert [one[:2] for one in told(world)] == [(Hook.PRE_CREATE_CONTAINER, "web-0/second")]
+    assert "c" * 64 in world.store.containers
+
+
+async def test_a_sandbox_stopped_while_dockerd_tells_of_it_stays_forgotten(world: World) -> None:
+    has_pod(world)
+    await world.context.recovery.lists()
+    inspect = world.docker.inspect
+
+    async def stopped_meanwhile(container_id: str) -> Inspected:
+        world.store.drop_pod(SANDBOX_ID)
+        world.store.drop_container(CONTAINER_ID)
+        return await inspect(container_id)
+
+    world.docker.inspect = stopped_meanwhile  # type: ignore[method-assign]
+    await world.context.recovery.details()
+    assert not world.store.pods and not world.store.containers
+
+
+# -- what was made unseen
+
+
+@pytest.mark.parametrize("given_name", [CONTAINER_ID, f"k8s_app_web-0_shop_{UID}_0"])
+@pytest.mark.parametrize("listed", [True, False], ids=["sandbox-known", "sandbox-unknown"])
+async def test_a_container_made_unseen_has_hooks(world: World, given_name: str, listed: bool) -> None:
+    """By a request to the proxy before, which dockerd completed after this one's list."""
+    has_pod(world)
+    late = world.docker.entries.pop(CONTAINER_ID)
+    if listed:
+        await world.context.recovery.lists()
+    world.docker.entries[given_name] = late
+    inspect = world.docker.inspect
+
+    async def by_name(given: str) -> Inspected:
+        found = await inspect(given)
+        return Inspected(CONTAINER_ID if given == given_name else given, found.name, found.config, found.host_config)
+
+    world.docker.inspect = by_name  # type: ignore[method-assign]
+    await world.call(f"POST /containers/{given_name}/start")
+    await world.call(UPDATE, {}, status=200)
+    await world.context.finish()
+    assert [one[1:] for one in told(world)] == [("web-0/app", PARENT, RESOURCES)] * 3
+    assert set(world.store.containers) == {CONTAINER_ID}
+
+
+@pytest.mark.parametrize(
+    ("found", "unhooked"),
+    [
+        pytest.param(None, 0, id="nobody"),
+        pytest.param("no answer", 1, id="dockerd-does-not-tell"),
+        pytest.param({**entry("x", container_body()), "Name": "/registry"}, 0, id="not-kubernetes"),
+        pytest.param(entry("x", container_body("f" * 64)), 0, id="no-such-sandbox"),
+        pytest.param(entry("x", {**container_body(), "Labels": {}}), 0, id="no-sandbox-named"),
+        pytest.param(entry("POD", sandbox_body()), 0, id="sandbox"),
+    ],
+)
+async def test_who_passes_after_being_looked_for(world: World, found: Any, unhooked: int) -> None:
+    world.hooks.answers = dict.fromkeys(Hook)
+    if found is not None:
+        world.docker.entries["9" * 64] = found
+    body = b"not even JSON"
+    for action in ("start", "update"):
+        exchange = world.exchange(f"POST /containers/{'9' * 64}/{action}")
+        if exchange is None:  # a sandbox, known by now
+            assert set(world.store.pods) == {"9" * 64}
+            continue
+        assert await exchange.before(body) is body
+        exchange.answered(404, b"")
+    assert not world.hooks.asked and world.counted("unhooked", reason="unknown-container") == 2 * unhooked
+
+
+async def test_a_call_whose_client_left_while_it_was_looked_for(world: World) -> None:
+    has_pod(world)
+    exchange = world.exchange(START)
+    assert exchange is not None
+    exchange.lost()
+    assert not world.hooks.asked
+
+
+# -- what went
 
 
 async def test_what_was_removed_past_the_proxy_is_forgotten(world: World) -> None:
     await world.create(sandbox_body(), SANDBOX_ID, "POD")
     await world.create(container_body(), CONTAINER_ID)
     world.docker.entries = {SANDBOX_ID: entry("POD", sandbox_body())}
-    assert await forget_gone(world.context) == 1
+    assert await world.context.recovery.forget_gone() == 1
     assert (set(world.store.pods), set(world.store.containers)) == ({SANDBOX_ID}, set())
     world.docker.entries = {}
-    assert await forget_gone(world.context) == 1 and not world.store.pods
+    assert await world.context.recovery.forget_gone() == 1 and not world.store.pods
     world.docker.fails = "no answer"
     with pytest.raises(DockerError):
-        await forget_gone(world.context)
+        await world.context.recovery.forget_gone()
 
 
 async def test_what_is_made_while_dockerd_is_asked_stays(world: World) -> None:
@@ -85,4 +282,4 @@ async def test_what_is_made_while_dockerd_is_asked_stays(world: World) -> None:
         return found
 
     world.docker.containers = containers  # type: ignore[method-assign]
-    assert await forget_gone(world.context) == 0 and set(world.store.pods) == {SANDBOX_ID}
+    assert await world.context.recovery.forget_gone() == 0 and set(world.store.pods) == {SANDBOX_ID}

@@ -32,6 +32,7 @@ CREATE = (
     f"POST /v1.40/containers/create?name=k8s_POD_web-0_shop_{UID}_0 HTTP/1.1\r\nHost: docker\r\n"
     f"Content-Type: application/json\r\nContent-Length: {len(BODY)}\r\n\r\n"
 ).encode() + BODY
+MISSING = b'{"message":"koord-runtime-proxy: dockerd is out of reach: No such file or directory"}\n'
 UPGRADED = b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
 ATTACH = b"POST /containers/x/attach?stream=1 HTTP/1.1\r\nHost: docker\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
 
@@ -300,32 +301,165 @@ def test_a_stop_waits_for_calls_not_for_streams(run: Callable[[Test], None]) -> 
             call, call_writer = await asyncio.open_unix_connection(str(path))
             call_writer.write(b"POST /containers/x/kill HTTP/1.1\r\nHost: docker\r\n\r\n")
             await settled(lambda: any(link.busy for link in proxy.links))
+            idle, idle_writer = await asyncio.open_unix_connection(str(path))
+            await settled(lambda: len(proxy.links) == 3)
             stop = asyncio.create_task(proxy.stop(PATIENCE))
-            await asyncio.sleep(0)
+            assert await idle.read() == b""  # at once: it may not begin anything more
+            call_writer.write(b"GET /info HTTP/1.1\r\nHost: docker\r\n\r\n")  # nor this one, behind its answer
+            await asyncio.sleep(0.02)
             stopping.set()
             assert await call.read() == b"HTTP/1.1 204 No Content\r\n\r\n"
             assert await stream.read() == b""
             await stop
             assert not proxy.links
-            for writer in (stream_writer, call_writer):
+            for writer in (stream_writer, idle_writer):
+                await ended(writer)
+            call_writer.transport.abort()
+
+    run(test)
+
+
+def test_a_stop_lets_a_slow_reader_have_its_answer(run: Callable[[Test], None]) -> None:
+    size = 8 * MIB
+
+    async def test(folder: Path) -> None:
+        async def dockerd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await read_request(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + bytes(size))
+
+        async with front(folder, dockerd) as (path, proxy):
+            loop = asyncio.get_running_loop()
+            with socket.socket(socket.AF_UNIX) as client:
+                client.setblocking(False)
+                client.connect(str(path))
+                await loop.sock_sendall(client, b"GET /images/json HTTP/1.1\r\nHost: docker\r\n\r\n")
+                await settled(lambda: any(link.busy for link in proxy.links))
+                stop = asyncio.create_task(proxy.stop(PATIENCE))
+                got = b""
+                while piece := await loop.sock_recv(client, MIB):
+                    got += piece
+                await stop
+            assert len(got.partition(b"\r\n\r\n")[2]) == size
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "body"),
+    [
+        pytest.param([CREATE], MISSING, id="call"),
+        pytest.param([CREATE[:9], CREATE[9:]], MISSING, id="torn"),
+        pytest.param([b"HEAD /_ping HTTP/1.1\r\nHost: docker\r\n\r\n"], b"", id="head"),
+        pytest.param([b"no HTTP\r\n\r\n"], MISSING, id="garbage"),
+    ],
+)
+def test_a_client_is_told_that_dockerd_is_not_there(
+    run: Callable[[Test], None], pieces: list[bytes], body: bytes
+) -> None:
+    async def test(folder: Path) -> None:
+        async def dockerd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None: ...
+
+        async with front(folder, dockerd) as (path, proxy):
+            (folder / "d.sock").unlink()
+            reader, writer = await asyncio.open_unix_connection(str(path))
+            for piece in pieces:
+                writer.write(piece)
+                await asyncio.sleep(0.02)
+            head, _, said = (await reader.read()).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 503 ") and b"Connection: close" in head
+            assert said == body
+            await settled(lambda: not proxy.links)
+            writer.transport.abort()  # what it wrote later may not have been read
+
+    run(test)
+
+
+def test_who_says_nothing_while_dockerd_is_away_holds_up_nobody(run: Callable[[Test], None]) -> None:
+    async def test(folder: Path) -> None:
+        async def dockerd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None: ...
+
+        async with front(folder, dockerd) as (path, proxy):
+            (folder / "d.sock").unlink()
+            left, left_writer = await asyncio.open_unix_connection(str(path))
+            half, half_writer = await asyncio.open_unix_connection(str(path))
+            stays, stays_writer = await asyncio.open_unix_connection(str(path))
+            await settled(lambda: len(proxy.links) == 3)
+            half_writer.write(CREATE[:9])
+            half_writer.write_eof()
+            assert await half.read() == b""  # its request never comes whole
+            await ended(left_writer)
+            await settled(lambda: len(proxy.links) == 1)
+            await proxy.stop(PATIENCE)
+            assert await stays.read() == b"" and left.at_eof() is not None
+            for writer in (half_writer, stays_writer):
                 await ended(writer)
 
     run(test)
 
 
-def test_a_client_is_told_by_its_end_that_dockerd_went(run: Callable[[Test], None]) -> None:
-    async def test(folder: Path) -> None:
-        async def dockerd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None: ...
+# -- what is held
 
-        async with front(folder, dockerd) as (path, _):
-            (folder / "d.sock").unlink()
+
+def huge(size: int) -> bytes:
+    """A sandbox's creation with a body of `size` bytes."""
+    plain = json.dumps({**sandbox_body(), "Cmd": [""]}).encode()
+    body = plain.replace(b'"Cmd": [""]', b'"Cmd": ["%s"]' % (b"x" * (size - len(plain))))
+    assert len(body) == size
+    return CREATE.partition(b"\r\n\r\n")[0].replace(b"%d" % len(BODY), b"%d" % size) + b"\r\n\r\n" + body
+
+
+@pytest.mark.parametrize(("size", "held"), [(15 * MIB, True), (17 * MIB, False)], ids=["15 MiB", "17 MiB"])
+def test_bodies_as_long_as_they_get(run: Callable[[Test], None], size: int, held: bool) -> None:
+    async def test(folder: Path) -> None:
+        got: list[bytes] = []
+
+        async def dockerd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            got.append(await read_request(reader))
+            writer.write(b'HTTP/1.1 201 Created\r\nContent-Length: 10\r\n\r\n{"Id":"1"}')
+
+        hooks = Hooks()
+        hooks.answers[Hook.PRE_RUN_POD_SANDBOX] = PodSandboxHookResponse(labels={"new": "1"})
+        request = huge(size)
+        async with front(folder, dockerd, hooks) as (path, proxy):
             reader, writer = await asyncio.open_unix_connection(str(path))
-            writer.write(CREATE)
-            try:
-                assert await reader.read() == b""
-            except ConnectionResetError:  # what was written had not been read
-                writer.transport.abort()
-            writer.close()
+            writer.write(request)
+            assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 201 Created")
+            await ended(writer)
+            assert proxy._holding.held == 0
+        body = json.loads(got[0].partition(b"\r\n\r\n")[2])
+        assert body["Labels"] == {**sandbox_body()["Labels"], **({"new": "1"} if held else {})}
+        assert len(body["Cmd"][0]) > size - 2000
+        assert (got[0] == request) is not held
+
+    run(test)
+
+
+def test_what_all_clients_send_together_is_bounded(run: Callable[[Test], None]) -> None:
+    async def test(folder: Path) -> None:
+        got: list[bytes] = []
+        asked = asyncio.Event()
+
+        async def dockerd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            got.append(await read_request(reader))
+            writer.write(b'HTTP/1.1 201 Created\r\nContent-Length: 10\r\n\r\n{"Id":"1"}')
+
+        class Slow(Hooks):
+            async def dispatch(self, hook: Hook, request: HookRequest, deadline: float | None = None) -> Outcome:
+                await asked.wait()
+                return Outcome(PodSandboxHookResponse(labels={"new": "1"}))
+
+        async with front(folder, dockerd, Slow()) as (path, proxy):
+            proxy._holding.limit = 2 * len(CREATE) + 1
+            clients = [await asyncio.open_unix_connection(str(path)) for _ in range(3)]
+            for number, (_, writer) in enumerate(clients, 1):
+                writer.write(CREATE)
+                await settled(lambda least=number: proxy._holding.held // len(CREATE) + len(got) >= least)  # type: ignore[misc]
+            assert got == [CREATE]  # the third went on as it came
+            asked.set()
+            for reader, writer in clients:
+                assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 201 Created")
+                await ended(writer)
+            assert len(got) == 3 and proxy._holding.held == 0 and sum(b'"new"' in one for one in got) == 2
 
     run(test)
 

@@ -1,0 +1,110 @@
+"""Readings between two kills cost nothing, and no kill is missed for it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from koordlet.probes import oom
+from koordlet.probes.layout import SPECIALS
+from koordlet.probes.oom import COUNTS, EVENT, EVENTS, Oom
+
+ENTRIES = {"tags": 8, "counts": 8 + SPECIALS, "events": EVENTS, "head": 1}
+
+
+class Kernel:
+    """The probe's tables, written as ``bpf/oom.bpf.c`` does: number, counts, event."""
+
+    def __init__(self) -> None:
+        types = {"tags": np.dtype("u8"), "counts": COUNTS, "events": EVENT, "head": np.dtype("u8")}
+        self.tables = {name: np.zeros(ENTRIES[name], dtype=dtype) for name, dtype in types.items()}
+        self.tables["tags"][:2] = 100, 101
+
+    def number(self) -> int:
+        self.tables["head"][0] += 1
+        return int(self.tables["head"][0])
+
+    def count(self, slot: int) -> None:
+        self.tables["counts"]["killed_limit"][slot] += 1
+
+    def tell(self, number: int, slot: int) -> None:
+        event = self.tables["events"][(number - 1) % EVENTS]
+        event["victim_cgroup"], event["scope"], event["number"] = self.tables["tags"][slot], 1, number
+
+    def kill(self, slot: int = 0) -> None:
+        number = self.number()
+        self.count(slot)
+        self.tell(number, slot)
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    made = Kernel()
+    monkeypatch.setattr(oom, "map_array", lambda fd, name, dtype, entries: made.tables[name])
+    return made
+
+
+@pytest.fixture
+def probe(kernel: Kernel) -> Oom:
+    maps = dict.fromkeys(ENTRIES, -1)
+    return Oom(SimpleNamespace(maps=maps, reused=False, release_maps=lambda: None))  # type: ignore[arg-type]
+
+
+def numbers(probe: Oom) -> list[int]:
+    return [kill.number for kill in probe.read().kills]
+
+
+def killed(probe: Oom) -> dict[int, int]:
+    snapshot = probe.read()
+    return dict(zip(snapshot.keys.tolist(), snapshot.killed["limit"].tolist(), strict=True))
+
+
+def test_a_reading_stands_until_there_is_another_kill(kernel: Kernel, probe: Oom) -> None:
+    kernel.kill()
+    first = probe.read()
+    assert probe.read() is first
+    kernel.kill(slot=1)
+    assert numbers(probe) == [1, 2]
+    assert killed(probe) == {100: 1, 101: 1}
+
+
+def test_nothing_stands_while_a_kill_has_its_number_only(kernel: Kernel, probe: Oom) -> None:
+    kernel.kill()
+    number = kernel.number()
+    assert numbers(probe) == [1]
+    kernel.count(1)
+    assert killed(probe) == {100: 1, 101: 1}
+    kernel.tell(number, 1)
+    assert numbers(probe) == [1, 2]
+
+
+def test_nothing_stands_while_a_full_ring_shows_an_older_kill(kernel: Kernel, probe: Oom) -> None:
+    for _ in range(EVENTS):
+        kernel.kill()
+    number = kernel.number()
+    assert numbers(probe) == list(range(1, EVENTS + 1))
+    kernel.count(0)
+    kernel.tell(number, 0)
+    assert numbers(probe) == list(range(2, EVENTS + 2))
+
+
+def test_two_at_once_of_which_the_later_is_told_first(kernel: Kernel, probe: Oom) -> None:
+    earlier, later = kernel.number(), kernel.number()
+    kernel.count(1)
+    kernel.tell(later, 1)
+    assert numbers(probe) == [later]
+    kernel.count(0)
+    kernel.tell(earlier, 0)
+    assert numbers(probe) == [earlier, later]
+    assert killed(probe) == {100: 1, 101: 1}
+
+
+def test_a_dead_cgroup_is_no_longer_counted(kernel: Kernel, probe: Oom) -> None:
+    kernel.kill()
+    kernel.kill(slot=1)
+    assert killed(probe) == {100: 1, 101: 1}
+    assert probe.reclaim({101}) == 0
+    assert probe.reclaim({101}) == 1
+    assert killed(probe) == {101: 1}

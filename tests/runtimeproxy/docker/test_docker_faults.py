@@ -1,0 +1,309 @@
+"""koord-runtime-proxy in Docker mode when something dies: the proxy in the middle of two hundred creations, dockerd
+with containers running, and the streams of clients when the proxy is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from koordlet.runtimehooks.hooks import Stage
+from tests.runtimeproxy.docker.conftest import UID
+from tests.runtimeproxy.docker.livedocker import PATIENCE, SHARES, Cli, Proxy, Recorder, Shim, koordlet, name_of
+from tests.runtimes.daemons import Dockerd, until
+
+pytestmark = pytest.mark.runtime
+
+PODS, CREATIONS = 10, 200
+OUT_OF_REACH = "koord-runtime-proxy: dockerd is out of reach: "
+
+
+@pytest.fixture
+def proxies() -> Iterator[Callable[..., Proxy]]:
+    """Makes them, started; they end with the test."""
+    made: list[Proxy] = []
+
+    def make(backend: Path, *flags: str) -> Proxy:
+        made.append(Proxy(backend))
+        made[-1].flags = (*made[-1].flags, *flags)
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.kill()
+        assert "Traceback" not in one.log.read_text()
+        one.close()
+
+
+class Lost(Exception):
+    """The connection ended without a whole answer, or there was none."""
+
+
+async def ask(path: Path, line: str, body: Any = None) -> tuple[int, Any]:
+    """Status and content of the answer to one call, on a connection of its own. Raises Lost."""
+    data = b"" if body is None else json.dumps(body).encode()
+    head = f"{line} HTTP/1.0\r\nHost: docker\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    try:
+        reader, writer = await asyncio.open_unix_connection(str(path))
+    except OSError as error:
+        raise Lost(str(error)) from error
+    try:
+        writer.write(head.encode() + data)
+        answer = await reader.read()
+    except OSError as error:
+        raise Lost(str(error)) from error
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+    start, _, said = answer.partition(b"\r\n\r\n")
+    try:
+        return int(start.split(b" ")[1]), json.loads(said or b"null")
+    except (IndexError, ValueError) as error:
+        raise Lost(f"{answer!r}") from error
+
+
+# -- the proxy
+
+
+class Creating:
+    """Clients that create containers, each as dockershim does: after an error it looks what there is."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.proxy = proxy
+        self.answered: list[str] = []
+        self.broken = 0
+        self.end = time.monotonic() + 100.0
+        self.enough = asyncio.Event()
+
+    async def make(self, name: str, labels: dict[str, str]) -> str:
+        host = {"NetworkMode": "none", "CpuShares": 300}
+        body = {"Image": "busybox", "Cmd": ["sleep", "1000"], "Labels": labels, "HostConfig": host}
+        while True:
+            try:
+                status, answer = await ask(self.proxy.socket, f"POST /containers/create?name={name}", body)
+            except Lost:
+                self.broken += 1
+            else:
+                if status == 201:
+                    self.answered.append(answer["Id"])
+                    if len(self.answered) >= 20:
+                        self.enough.set()
+                    return str(answer["Id"])
+                assert status == 409, answer  # dockerd is at the earlier try, or done with it
+            found = await self.find(name)
+            if found is not None:
+                return found
+            await asyncio.sleep(0.2)
+
+    async def find(self, name: str) -> str | None:
+        listed = await self.until_answered(f"GET /containers/json?all=1&filters={quote(json.dumps({'name': [name]}))}")
+        assert len(listed) <= 1, listed
+        return str(listed[0]["Id"]) if listed else None
+
+    async def until_answered(self, line: str, body: Any = None) -> Any:
+        """The content of a good answer."""
+        while True:
+            try:
+                status, answer = await ask(self.proxy.socket, line, body)
+            except Lost as error:
+                assert time.monotonic() < self.end, error
+                await asyncio.sleep(0.05)
+            else:
+                assert status < 300, answer
+                return answer
+
+
+def kept(dockerd: Dockerd) -> tuple[set[str], set[str]]:
+    """Of which containers there are folders, and file systems."""
+    data = dockerd.root / "data"
+    return {one.name for one in (data / "containers").iterdir()}, {
+        one.name for one in data.glob("image/*/layerdb/mounts/*")
+    }
+
+
+async def test_kill_under_two_hundred_creates(dockerd: Dockerd, proxies: Callable[..., Proxy], tmp_path: Path) -> None:
+    """The proxy dies in the middle; nothing is lost, doubled or leaked, and hooks are told of the right pods."""
+    proxy = proxies(dockerd.socket)
+    creating = Creating(proxy)
+    uids = {f"web-{number}": f"{UID[:-2]}{number:02}" for number in range(PODS)}
+    with koordlet(tmp_path / "k.sock") as recorder:
+        proxy.register(tmp_path / "k.sock", "Fail")
+        sandboxes = {
+            pod: await creating.make(name_of("POD", pod, uid=uid), {"io.kubernetes.docker.type": "podsandbox"})
+            for pod, uid in uids.items()
+        }
+
+        async def kill() -> None:
+            await creating.enough.wait()
+            await asyncio.to_thread(proxy.kill)
+            await asyncio.to_thread(proxy.start)
+
+        made: dict[tuple[str, str], str] = {}
+
+        async def make(pod: str, name: str) -> None:
+            labels = {"io.kubernetes.docker.type": "container", "io.kubernetes.sandbox.id": sandboxes[pod]}
+            made[pod, name] = await creating.make(name_of(name, pod, uid=uids[pod]), labels)
+
+        wanted: list[tuple[str, str]] = []
+        while not creating.broken:  # else the machine stood still until all were made
+            assert len(wanted) < 5 * CREATIONS, "nothing is under way when the proxy dies"
+            creating.enough.clear()
+            creating.answered.clear()
+            more = [(f"web-{one % PODS}", f"c{one}") for one in range(len(wanted), len(wanted) + CREATIONS)]
+            wanted += more
+            await asyncio.gather(*(make(*one) for one in more), kill())
+
+        listed = await creating.until_answered("GET /containers/json?all=1")
+        ids = {*sandboxes.values(), *made.values()}
+        assert sorted(one["Id"] for one in listed) == sorted(ids) and len(ids) == PODS + len(wanted)
+        assert {one["Names"][0] for one in listed} == {
+            *(f"/{name_of('POD', pod, uid=uid)}" for pod, uid in uids.items()),
+            *(f"/{name_of(name, pod, uid=uids[pod])}" for pod, name in wanted),
+        }
+        assert set(creating.answered) <= ids
+        assert kept(dockerd) == (ids, ids)
+        created = {(f"shop/{pod}", uids[pod], name) for pod, name in wanted}
+        assert {one[1:] for one in recorder.seen if one[0] is Stage.PRE_CREATE_CONTAINER} == created
+
+        recorder.seen.clear()  # the new proxy tells of what the old one made, and of what dockerd made after its death
+        turns = asyncio.Semaphore(8)
+
+        async def update(container: str) -> None:
+            async with turns:
+                await creating.until_answered(f"POST /containers/{container}/update", {"CpuShares": 400})
+
+        await asyncio.gather(*map(update, made.values()))
+        assert sorted(recorder.seen) == sorted((Stage.PRE_UPDATE_CONTAINER_RESOURCES, *one) for one in created)
+
+    async def remove(container: str) -> None:
+        async with turns:
+            await creating.until_answered(f"DELETE /containers/{container}?force=1")
+
+    (proxy.hooks / "koordlet.json").unlink()
+    await asyncio.gather(*map(remove, ids))
+    assert kept(dockerd) == (set(), set())
+    assert await creating.until_answered("GET /containers/json?all=1") == []
+
+
+# -- dockerd
+
+
+@pytest.mark.parametrize(
+    ("live", "killed"),
+    [
+        pytest.param(True, True, id="live-restore-kill"),
+        pytest.param(True, False, id="live-restore-stop"),
+        pytest.param(False, False, id="stop"),
+    ],
+)
+def test_dockerd_restarts(
+    new_dockerd: Callable[..., Dockerd], proxies: Callable[..., Proxy], tmp_path: Path, live: bool, killed: bool
+) -> None:
+    dockerd = new_dockerd(live_restore=live)
+    proxy = proxies(dockerd.socket)
+    docker = Cli(dockerd, proxy.socket)
+    pid = proxy.pid
+    with koordlet(tmp_path / "k.sock") as recorder:
+        proxy.register(tmp_path / "k.sock", "Fail")
+        pod = Shim(docker, dockerd.cgroup_parent("pod"), "web-0", "LS", flags=("--stop-signal=KILL",))
+        app = pod.create("app", "--cpu-shares=300")
+        assert pod.first_look(app)[SHARES] == "300"
+        assert proxy.health() == 200
+        following = docker.begin("logs", "-f", app)
+
+        (dockerd.kill if killed else dockerd.stop)()
+        following.communicate(timeout=PATIENCE)  # it ends
+        status, out, err = docker("ps")
+        assert (status, out) == (1, b"") and OUT_OF_REACH.encode() in err
+        refused = asyncio.run(ask(proxy.socket, f"POST /containers/create?name={name_of('late', 'web-0')}", {}))
+        assert refused[0] == 503 and refused[1]["message"].startswith(OUT_OF_REACH)
+        assert proxy.health() == 503
+
+        dockerd.start()
+        assert proxy.health() == 200 and proxy.pid == pid
+        assert (docker.said("inspect", "--format={{.State.Running}}", app) == "true") is live
+        goes_on(recorder, pod, app, live, "second")
+        until(lambda: not proxy.metric("koord_runtime_proxy_connections"), "connections of before have ended")
+
+        proxy.kill()
+        proxy.start()
+        assert proxy.metric('koord_runtime_proxy_recoveries_total{kind="sandbox"}') == 1
+        assert proxy.metric('koord_runtime_proxy_recoveries_total{kind="container"}') == 2
+        goes_on(recorder, pod, app, True, "third")
+
+
+def goes_on(recorder: Recorder, pod: Shim, app: str, running: bool, new: str) -> None:
+    """Hooks are asked about a container that has been there, and about a new one of its pod. `running`: whether it is;
+    it is afterwards."""
+    recorder.seen.clear()
+    pod.docker.said("update", "--cpu-shares=400", app)
+    told = [(Stage.PRE_UPDATE_CONTAINER_RESOURCES, "app")]
+    if not running:
+        pod.docker.said("start", app)
+        told += [(Stage.PRE_START_CONTAINER, "app"), (Stage.POST_START_CONTAINER, "app")]
+    until(lambda: len(recorder.seen) == len(told), "after hooks")
+    assert pod.now(app, SHARES) == "400"
+    pod.create(new)
+    told.append((Stage.PRE_CREATE_CONTAINER, new))
+    assert recorder.seen == [(stage, "shop/web-0", UID, name) for stage, name in told]
+
+
+# -- streams
+
+
+def streams(docker: Cli, dockerd: Dockerd) -> dict[str, subprocess.Popen[bytes]]:
+    """One of each kind, under way, on a container that says a line a second."""
+    talk = "while echo ready; do sleep 1; done"
+    docker.said("run", "-d", "--network=none", "--name=talks", "busybox", "sh", "-c", talk)
+    begun = {
+        "attach": docker.begin("attach", "talks"),
+        "exec": docker.begin("exec", "-i", "talks", "sh", "-c", "echo ready; cat"),
+        "logs": docker.begin("logs", "-f", "talks"),
+        "events": docker.begin("events", "--since=1", "--filter=container=talks", "--filter=event=start"),
+        "load": docker.begin("load"),
+    }
+    for name in ("attach", "exec", "logs", "events"):
+        out = begun[name].stdout
+        assert out is not None and out.readline()
+    image = (dockerd.root / "images.tar").read_bytes()
+    upload = begun["load"].stdin
+    assert upload is not None
+    upload.write(image[: len(image) // 2])
+    upload.flush()
+    return begun
+
+
+def ends(begun: dict[str, subprocess.Popen[bytes]], host: Path) -> dict[str, tuple[int, str]]:
+    """How each ended: status, and what it says of it. `host`: the socket that it asked."""
+    found = {}
+    for name, process in begun.items():
+        if name != "load":  # which sees that nobody listens when it has read its input
+            until(lambda process=process: process.poll() is not None, f"docker {name} ends")  # type: ignore[misc]
+        _, err = process.communicate(timeout=PATIENCE)
+        found[name] = process.returncode, err.decode().replace(quote(str(host), safe=""), "SOCKET")
+    return found
+
+
+def test_streams_end_with_the_proxy_as_they_do_with_dockerd(
+    new_dockerd: Callable[..., Dockerd], proxies: Callable[..., Proxy]
+) -> None:
+    dockerd = new_dockerd()
+    proxy = proxies(dockerd.socket, "--stop-timeout=1s")
+    begun = streams(Cli(dockerd, proxy.socket), dockerd)
+    assert proxy.finish() == 0
+    with_proxy = ends(begun, proxy.socket)
+    dockerd.docker("rm", "-f", "talks")
+    begun = streams(Cli(dockerd, dockerd.socket), dockerd)
+    dockerd.stop()
+    assert with_proxy == ends(begun, dockerd.socket)
+    assert with_proxy["logs"] == (1, "unexpected EOF\n")  # it is an end in the middle
