@@ -9,6 +9,14 @@ from dataclasses import dataclass
 
 FACT_GPU = "GPU"
 """tuple[GpuInfo, ...]"""
+FACT_GPU_DRIVER = "GPU_driver"
+"""str: version of NVIDIA's driver, "" where NVML does not tell"""
+FACT_GPU_FAULTS = "GPU_faults"
+"""dict[str, DeviceFault] by UUID: GPUs found unhealthy"""
+FACT_RDMA = "RDMA"
+"""tuple[RdmaInfo, ...]"""
+FACT_XPU = "XPU"
+"""tuple[XpuInfo, ...]"""
 FACT_COLD_MEMORY = "cold_memory_started"
 """str, not empty: where the cold-memory collector has its figures from; stored with each round that gave some"""
 
@@ -21,3 +29,67 @@ class GpuInfo:
     uuid: str
     memory_total: int
     """bytes"""
+    model: str = ""
+    """as NVML tells it: NVIDIA H100 80GB HBM3"""
+    place: PciPlace | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PciPlace:
+    """Where a PCI function sits (spec 08 §2.1)."""
+
+    bus_id: str
+    """dddd:bb:dd.f, in lower case"""
+    node_id: int = 0
+    """NUMA node; 0 where the kernel says -1"""
+    pcie_id: str = ""
+    """root complex, pci0000:9a; "" where it can't be told"""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFault:
+    """Why a device is unhealthy, as its condition says it."""
+
+    code: str
+    """a legal reason of a condition"""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RdmaInfo:
+    """One RDMA NIC: a PCI function with RDMA devices that is no virtual function (spec 08 §3.4)."""
+
+    place: PciPlace
+    minor: int
+    healthy: bool
+    vf_enabled: bool = False
+    vfs: tuple[str, ...] = ()
+    """PCI addresses of its virtual functions"""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLink:
+    """Devices that are linked to one directly."""
+
+    peer_minor: str
+    """as the vendor writes it: 1,2,3"""
+    type: str
+    """HCCS"""
+
+
+@dataclass(frozen=True, slots=True)
+class XpuInfo:
+    """One accelerator that another program described in `--xpu-device-infos-dir` (spec 08 §1.3, §3.2)."""
+
+    vendor: str
+    model: str
+    uuid: str
+    minor: int
+    resources: dict[str, str]
+    """amounts as written, by name as written"""
+    links: tuple[PeerLink, ...] = ()
+    must_honor_partition: bool = False
+    place: PciPlace | None = None
+    fault: DeviceFault | None = None
+    status_known: bool = False
+    """whether the file told its health; one without status is healthy and has no condition"""
