@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from koordlet.system.pci import PciPlace
+
 FACT_GPU = "GPU"
 """tuple[GpuInfo, ...]"""
 FACT_GPU_DRIVER = "GPU_driver"
@@ -32,18 +34,6 @@ class GpuInfo:
     model: str = ""
     """as NVML tells it: NVIDIA H100 80GB HBM3"""
     place: PciPlace | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PciPlace:
-    """Where a PCI function sits (spec 08 §2.1)."""
-
-    bus_id: str
-    """dddd:bb:dd.f, in lower case"""
-    node_id: int = 0
-    """NUMA node; 0 where the kernel says -1"""
-    pcie_id: str = ""
-    """root complex, pci0000:9a; "" where it can't be told"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,76 @@
+"""Where PCI functions sit: addresses of any spelling, and sysfs that tells all, some or nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from koordlet.system.pci import PciAddressError, PciPlace, bound_to, canonical, place
+from koordlet.system.roots import Roots
+
+
+def function(base: Path, address: str, below: str, numa_node: str | None = "0\n") -> Path:
+    """A function's directory below a bridge path, and the link to it by address."""
+    real = base / "sys/devices" / below / address
+    real.mkdir(parents=True)
+    if numa_node is not None:
+        (real / "numa_node").write_text(numa_node)
+    link = base / "sys/bus/pci/devices" / address
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(real)
+    return real
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("0000:01:00.0", "0000:01:00.0"),
+        ("0000:C1:00.1", "0000:c1:00.1"),
+        ("00000000:9A:00.0", "0000:9a:00.0"),
+        ("00010000:01:00.0", "10000:01:00.0"),
+        (" 0000:01:00.0\n", "0000:01:00.0"),
+    ],
+)
+def test_one_spelling(written: str, read: str) -> None:
+    assert canonical(written) == read
+
+
+@pytest.mark.parametrize("text", ["", "01:00.0", "0000:01:00", "0000:01:00.8", "0000:01:00.0/..", "../../x", "gpu0"])
+def test_no_address_is_refused_by_name(text: str) -> None:
+    with pytest.raises(PciAddressError, match="is not a PCI address"):
+        canonical(text)
+    with pytest.raises(PciAddressError, match="is not a PCI address"):
+        place(Roots.host(), text)
+
+
+@pytest.mark.parametrize(
+    ("below", "numa_node", "expected"),
+    [
+        ("pci0000:00/0000:00:02.0", "0\n", PciPlace("0000:01:00.0", 0, "pci0000:00")),
+        ("pci0000:9a/0000:9a:01.0/0000:9b:00.0", "1\n", PciPlace("0000:01:00.0", 1, "pci0000:9a")),
+        ("pci0000:00", "-1\n", PciPlace("0000:01:00.0", 0, "pci0000:00")),
+        ("pci0000:00", "", PciPlace("0000:01:00.0", 0, "pci0000:00")),
+        ("pci0000:00", "one\n", PciPlace("0000:01:00.0", 0, "pci0000:00")),
+        ("pci0000:00", None, PciPlace("0000:01:00.0", 0, "pci0000:00")),
+        ("platform/soc", "1\n", PciPlace("0000:01:00.0", 1, "")),
+    ],
+    ids=["spec", "behind-bridges", "no-node", "empty", "malformed", "no-file", "no-root-complex"],
+)
+def test_where_a_function_sits(tmp_path: Path, below: str, numa_node: str | None, expected: PciPlace) -> None:
+    function(tmp_path, "0000:01:00.0", below, numa_node)
+    assert place(Roots.under(tmp_path), "00000000:01:00.0") == expected
+
+
+def test_what_sysfs_does_not_know_keeps_its_address(tmp_path: Path) -> None:
+    assert place(Roots.under(tmp_path), "0000:AB:00.0") == PciPlace("0000:ab:00.0")
+
+
+def test_functions_of_a_driver(tmp_path: Path) -> None:
+    roots = Roots.under(tmp_path)
+    assert bound_to(roots, "nvidia") == ()
+    driver = tmp_path / "sys/bus/pci/drivers/nvidia"
+    driver.mkdir(parents=True)
+    for name in ("0000:C1:00.0", "0000:02:00.0", "bind", "module", "new_id"):
+        (driver / name).touch()
+    assert bound_to(roots, "nvidia") == ("0000:02:00.0", "0000:c1:00.0")
