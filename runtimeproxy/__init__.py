@@ -4,3 +4,6 @@ What is asked and what an answer may change is protocol-neutral (`hooks`, `regis
 `store`); `calls` and `recover` know CRI's messages. How bytes travel is the business of the protocol sides. Knows
 koordlet by its wire only (spec 08 §7-§12).
 """
+
+AGENT = "koord-runtime-proxy"
+"""Who calls, as gRPC servers are told."""

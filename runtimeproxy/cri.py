@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from koordlet.api.cri import SERVICES
+from koordlet.app.http2.client import CallError, Client
+from koordlet.app.http2.grpc import Status
 from koordlet.app.logging import get_logger
+from runtimeproxy import AGENT
 from runtimeproxy.calls import Call, HookRefused, Interceptor, Pending, intercepted
-from runtimeproxy.http2.client import STATUSES, CallError, Client
 from runtimeproxy.http2.exchange import Holding, Refused
 from runtimeproxy.http2.link import Link
 from runtimeproxy.metrics import ProxyMetrics
@@ -22,7 +24,6 @@ log = get_logger(__name__)
 BACKLOG = 1024
 BACKEND_SECONDS = 5.0
 _LOOK_SECONDS = 0.02
-_UNIMPLEMENTED = STATUSES.index("UNIMPLEMENTED")
 
 
 class Backend:
@@ -38,7 +39,7 @@ class Backend:
             try:
                 answer = await self._ask(f"/{service}/{method}", request)
             except CallError as error:
-                if error.code == _UNIMPLEMENTED and self._service is None and service != SERVICES[-1]:
+                if error.status is Status.UNIMPLEMENTED and self._service is None and service != SERVICES[-1]:
                     continue
                 raise BackendError(f"{method}: {error}") from error
             self._service = service
@@ -49,7 +50,7 @@ class Backend:
         """On a connection of its own, of which a runtime on the same machine makes thousands a second."""
         try:
             async with asyncio.timeout(self._seconds):
-                client = await Client.connect(self._socket)
+                client = await Client.connect(self._socket, AGENT)
         except (OSError, TimeoutError) as error:
             raise CallError(f"cannot connect: {error or 'no answer'}") from error
         try:

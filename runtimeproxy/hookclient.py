@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from koordlet.api.hooks import SERVICE
-from runtimeproxy.http2.client import CallError, Client, ConnectionLost
+from koordlet.app.http2.client import CallError, Client, ConnectionLost
+from runtimeproxy import AGENT
 
 
 class ClientError(Exception):
@@ -61,7 +62,7 @@ async def connect(endpoint: str) -> HookClient:
     try:
         if not _is_socket(endpoint):
             raise ClientError(f"{endpoint}: is not a socket")
-        return GrpcClient(await Client.connect(endpoint))
+        return GrpcClient(await Client.connect(endpoint, AGENT))
     except OSError as error:
         raise Lost(f"UNAVAILABLE: {error.strerror or error}") from error
 

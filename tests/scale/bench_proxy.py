@@ -48,11 +48,11 @@ from koordlet.api.hooks import SERVICE as HOOKS_SERVICE
 from koordlet.api.hooks import api_pb2 as hooks
 from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 from koordlet.app.heap import settle_heap
+from koordlet.app.http2.client import Client
 from koordlet.app.http2.server import Server
 from koordlet.app.runner import run
 from koordlet.runtimehooks.server import HookServer
 from runtimeproxy.calls import Call as Intercepted
-from runtimeproxy.http2.client import Client
 from tests.koordlet.runtimehooks.hooknode import EXTENDED, Node
 from tests.runtimeproxy.proxyprocess import ProxyProcess
 from tests.runtimes.daemons import Containerd
@@ -177,7 +177,7 @@ async def callers(kind: str, *paths: Path) -> AsyncIterator[list[Caller]]:
         made: list[Caller] = []
         for path in paths:
             if kind == "own":
-                client = await Client.connect(str(path))
+                client = await Client.connect(str(path), "bench")
                 stack.push_async_callback(client.close, 0.0)
                 made.append(OwnCaller(client))
             else:

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from koordlet.api.hooks import SERVICE
 from koordlet.api.hooks.api_pb2 import PodSandboxHookRequest
+from koordlet.app.http2.client import Client
 from koordlet.app.runner import run
 from koordlet.system.host import Host
 from koordlet.system.naming import CgroupDriver, KubeQOS, pod_dir
 from koordlet.system.roots import Roots
-from runtimeproxy.http2.client import Client
 from tests.koordlet.process import conftest as tools
 from tests.koordlet.process.fleet import Fleet, Need, PodSpec
 from tests.koordlet.process.scene import Scene
@@ -69,7 +69,7 @@ def _pod(number: int) -> PodSpec:
 
 async def _ask(scene: Scene, calls: int) -> list[float]:
     tree, took, live = scene.fleet.tree, [], list[tuple[str, bytes]]()
-    client = await Client.connect(str(scene.view.state / "koordlet.sock"))
+    client = await Client.connect(str(scene.view.state / "koordlet.sock"), "test")
     try:
         for _ in range(calls):
             uid = str(uuid.uuid4())

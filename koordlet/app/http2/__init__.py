@@ -1,1 +1,1 @@
-"""HTTP/2 as far as gRPC over a unix socket needs it: frames, windows, messages, and a server for unary calls."""
+"""HTTP/2 as far as gRPC over a unix socket needs it: frames, windows, messages, server and client of unary calls."""

@@ -15,7 +15,6 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from pathlib import Path
 from typing import cast
 
@@ -26,6 +25,7 @@ from koordlet.app.http2.frames import Frame, FrameError, Splitter
 from koordlet.app.http2.grpc import (
     PREFIX_BYTES,
     BodyError,
+    Status,
     answer_head,
     answer_tail,
     pack,
@@ -50,16 +50,6 @@ _WINDOW = 4 << 20
 """Bytes that one connection may have under way; what arrives is credited at half of it."""
 _MAX_CONCURRENT_STREAMS, _MAX_HEADER_LIST_SIZE = 0x3, 0x6
 _NO_ERROR, _PROTOCOL_ERROR, _REFUSED_STREAM = 0x0, 0x1, 0x7
-
-
-class Status(IntEnum):
-    """Those of gRPC's that a server here says."""
-
-    UNKNOWN = 2
-    DEADLINE_EXCEEDED = 4
-    RESOURCE_EXHAUSTED = 8
-    UNIMPLEMENTED = 12
-    INTERNAL = 13
 
 
 class CallRefused(Exception):
@@ -247,7 +237,7 @@ class Connection(asyncio.Protocol):
             self._forget(call)
 
     def _malformed(self, why: str) -> None:
-        log.once("malformed", "closing a connection of hooks for what came over it", error=why)
+        log.once("malformed", "closing a gRPC connection for what came over it", error=why)
         if self._greeted:
             self._write(h2.goaway(self._last, _PROTOCOL_ERROR))
         self._output.flush()

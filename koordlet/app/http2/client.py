@@ -1,4 +1,4 @@
-"""A gRPC client for unary calls over one unix connection, many at a time, on the splice's frames.
+"""A gRPC client for unary calls over one unix connection, many at a time, on the frames of this package.
 
 Made for hooks, which stand in the way of every pod: a call costs a tenth of what gRPC's library takes for it, needs no
 thread of that library's, and a client that lost its connection says so at once instead of waiting before it tries
@@ -18,31 +18,11 @@ from hpack import HPACKError
 
 from koordlet.app.http2 import frames as h2
 from koordlet.app.http2.frames import Frame, FrameError, Splitter
-from koordlet.app.http2.grpc import PREFIX_BYTES, pack, prefix
+from koordlet.app.http2.grpc import PREFIX_BYTES, Status, pack, prefix
 from koordlet.app.http2.headers import HeaderDecoder
 from koordlet.app.http2.output import Output, Piece
 from koordlet.app.http2.windows import Chunk, Sender
 
-STATUSES = (
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-)
-"""gRPC's, by their numbers."""
 MAX_ANSWER = 16 << 20
 """Bytes, as kubelet and runtimes allow each other."""
 MAX_HEADERS = 1 << 16
@@ -53,12 +33,12 @@ _REFUSED_STREAM = 0x7
 
 
 class CallError(Exception):
-    """The call did not end well; the text begins with gRPC's name of the status. `code`: its number, None when the
-    server said none."""
+    """The call did not end well; the text begins with gRPC's name of the status. `status` and `detail` are the server's
+    own; None and "" when it said none."""
 
-    def __init__(self, text: str, code: int | None = None) -> None:
+    def __init__(self, text: str, status: Status | None = None, detail: str = "") -> None:
         super().__init__(text)
-        self.code = code
+        self.status, self.detail = status, detail
 
 
 class ConnectionLost(CallError):
@@ -76,7 +56,8 @@ class _Call:
 class Client(asyncio.Protocol):
     """One connection; `connect` makes it."""
 
-    def __init__(self) -> None:
+    def __init__(self, agent: str) -> None:
+        self._agent = agent
         self._transport: asyncio.Transport | None = None
         self._splitter, self._decoder = Splitter(), HeaderDecoder(MAX_HEADERS)
         self._output = Output(self._send)
@@ -89,10 +70,15 @@ class Client(asyncio.Protocol):
         """Why no call can begin any more."""
 
     @classmethod
-    async def connect(cls, path: str) -> Client:
-        """Raises OSError."""
-        _, client = await asyncio.get_running_loop().create_unix_connection(cls, path)
+    async def connect(cls, path: str, agent: str) -> Client:
+        """`agent`: who calls, as servers are told. Raises OSError."""
+        _, client = await asyncio.get_running_loop().create_unix_connection(lambda: cls(agent), path)
         return client
+
+    @property
+    def gone(self) -> bool:
+        """Whether no call can begin any more."""
+        return bool(self._gone)
 
     async def call(self, method: str, request: bytes, seconds: float) -> bytes:
         """The answer's message to `/service/method`. Raises CallError, in time; a call that is cancelled, or is not
@@ -102,7 +88,7 @@ class Client(asyncio.Protocol):
             raise ConnectionLost(f"UNAVAILABLE: {self._gone or 'the connection is used up'}")
         loop = asyncio.get_running_loop()
         call = self._calls[stream] = _Call(loop.create_future())
-        block = _block(method, seconds)
+        block = _block(method, self._agent, seconds)
         self._write(h2.head(len(block), h2.HEADERS, h2.END_HEADERS, stream) + block)
         self._sender.follow(stream)
         body = memoryview(pack(request, compressed=False))
@@ -211,8 +197,9 @@ def _finish(call: _Call) -> None:
             call.answer.set_result(bytes(memoryview(call.body)[PREFIX_BYTES:]))
         return
     text = unquote_to_bytes(call.headers.get(b"grpc-message", b"")).decode(errors="replace")
-    if status.isdigit() and int(status) < len(STATUSES):
-        _end(call, CallError(f"{STATUSES[int(status)]}: {text}", int(status)))
+    if status.isdigit() and int(status) < len(Status):
+        known = Status(int(status))
+        _end(call, CallError(f"{known.name}: {text}", known, text))
     else:
         http = call.headers.get(b":status", b"").decode(errors="replace")
         _end(call, CallError(f"UNKNOWN: HTTP status {http}, gRPC status {status.decode(errors='replace')!r}: {text}"))
@@ -229,10 +216,11 @@ def _end(call: _Call, error: CallError) -> None:
         call.answer.set_exception(error)
 
 
-def _block(method: str, seconds: float) -> bytes:
+def _block(method: str, agent: str, seconds: float) -> bytes:
     """A call's header block: static table and literals that nobody remembers (RFC 7541 §6.2.2)."""
     timeout = b"%dm" % min(max(1, round(seconds * 1000)), 99_999_999)
-    return b"\x83\x86\x04" + _text(method.encode()) + _REST + _text(timeout)
+    path, who = _text(method.encode()), b"\x0f\x2b" + _text(agent.encode())
+    return b"\x83\x86\x04" + path + _REST + who + b"\x00" + _text(b"grpc-timeout") + _text(timeout)
 
 
 def _text(value: bytes) -> bytes:
@@ -245,7 +233,5 @@ _REST = b"".join(
         b"\x01" + _text(b"localhost"),  # :authority; a socket's path is none
         b"\x00" + _text(b"te") + _text(b"trailers"),
         b"\x0f\x10" + _text(b"application/grpc"),  # content-type
-        b"\x0f\x2b" + _text(b"koord-runtime-proxy"),  # user-agent
-        b"\x00" + _text(b"grpc-timeout"),
     )
 )

@@ -12,10 +12,10 @@ import grpc.aio
 import pytest
 from hpack import Encoder
 
+from koordlet.app.http2 import client as module
 from koordlet.app.http2 import frames as h2
-from koordlet.app.http2.grpc import pack
-from runtimeproxy.http2 import client as module
-from runtimeproxy.http2.client import CallError, Client, ConnectionLost
+from koordlet.app.http2.client import CallError, Client, ConnectionLost
+from koordlet.app.http2.grpc import Status, pack
 
 PATIENCE = 60.0
 
@@ -27,7 +27,7 @@ async def grpc_server(path: Path, answer: Callable[[bytes, Any], Any], **options
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", handlers),))
     server.add_insecure_port(f"unix:{path}")
     await server.start()
-    client = await Client.connect(str(path))
+    client = await Client.connect(str(path), "test")
     try:
         yield client
     finally:
@@ -67,8 +67,9 @@ async def test_errors_carry_status_and_text(tmp_path: Path) -> None:
         return b""
 
     async with grpc_server(tmp_path / "s", refuse) as client:
-        with pytest.raises(CallError, match=r"^FAILED_PRECONDITION: é% no\n$"):
+        with pytest.raises(CallError, match=r"^FAILED_PRECONDITION: é% no\n$") as error:
             await client.call("/s/M", b"", PATIENCE)
+        assert (error.value.status, error.value.detail) == (Status.FAILED_PRECONDITION, "é% no\n")
         with pytest.raises(CallError, match=r"^UNIMPLEMENTED: "):
             await client.call("/s/Absent", b"", PATIENCE)
 
@@ -109,7 +110,7 @@ class Scripted:
 
     async def __aenter__(self) -> Client:
         self._server = await asyncio.start_unix_server(self._talk, self.path)
-        self.client = await Client.connect(str(self.path))
+        self.client = await Client.connect(str(self.path), "test")
         return self.client
 
     async def __aexit__(self, *_: object) -> None:
@@ -230,4 +231,4 @@ async def test_closing_lets_calls_end(tmp_path: Path) -> None:
 
 async def test_nobody_listens(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        await Client.connect(str(tmp_path / "absent"))
+        await Client.connect(str(tmp_path / "absent"), "test")
