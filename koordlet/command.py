@@ -7,7 +7,7 @@ import signal
 import sys
 from types import FrameType
 
-from koordlet.app.flags import FlagError, parse
+from koordlet.app.flags import FlagError, deprecated, parse
 from koordlet.app.gates import GateError
 from koordlet.app.logging import get_logger, setup
 from koordlet.app.runner import run
@@ -35,6 +35,8 @@ def main() -> int:
     options = parse(Options, sys.argv[1:], prog="koordlet", description="Watches this node and reports NodeMetric.")
     try:
         setup(options.v, json=options.logging_format == "json")
+        for name, reason in deprecated(options).items():
+            log.warning("flag without effect", flag=f"--{name}", reason=reason)
         options.check(os.environ.get("NODE_NAME", ""))
         if not (shortened := timeslice.shorten()):
             log.info("services that wake up may wait a tick for koordlet", reason=shortened.reason)

@@ -1,6 +1,7 @@
 """koordlet's command line: Koordinator's flags with their defaults (spec 02 §1.5), and ours.
 
-Flags of parts that are not built yet are not here: a flag that does nothing would lie.
+Flags of parts that are not built yet are not here: a flag that does nothing would lie. Those of parts that will never
+be are in `oldflags`, and say so when they are given.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from koordlet.app.flags import Duration, FlagError, flag
 from koordlet.app.http import split_address
-from koordlet.app.logging import LoggingOptions
+from koordlet.oldflags import OldFlags
 from koordlet.system.roots import Roots
 
 PEAK_MODELS = ("histogram", "nsigma", "max")
@@ -31,7 +32,7 @@ PROBE_MODES = ("auto", "core", "bcc", "off")
 
 
 @dataclass
-class Options(LoggingOptions):
+class Options(OldFlags):
     """Everything that can be told on the command line."""
 
     addr: str = flag("addr", ":9316", "address of metrics, health and /top")

@@ -82,7 +82,7 @@ def flag(
     """Declare a flag as the default of a dataclass field.
 
     `default` may be a value of the field's type or the text a user would type. `minimum` bounds numbers and
-    durations (seconds). `deprecated` is said once in --help; the flag is still read.
+    durations (seconds). `deprecated` is said in --help; the flag is still read, and the function `deprecated` names it.
     """
     spec = _Spec(name, help, default, minimum, tuple(choices) if choices else None, deprecated, config_file, False)
     return dataclasses.field(default_factory=lambda: None, metadata={_MARK: spec})
@@ -151,6 +151,16 @@ def usage(options: type, *, prog: str, description: str = "") -> str:
         lines.append(f"  --{name}{'' if f.is_bool else ' ' + f.kind}\n        {f.spec.help}{tail}{old}")
     lines += ["  --help", "        print this and exit", "  --version", "        print the version and exit"]
     return "\n".join(lines) + "\n"
+
+
+def deprecated(options: object) -> dict[str, str]:
+    """Of a command line that was read: deprecated flags whose value is not the default, and what is said of them."""
+    flags, _ = _flags(type(options))
+    return {
+        f.spec.name: f.spec.deprecated
+        for f in flags.values()
+        if f.spec.deprecated and getattr(options, f.field) != _default(f)
+    }
 
 
 def _flags(options: type) -> tuple[dict[str, _Flag], str | None]:
@@ -276,6 +286,8 @@ def _default(f: _Flag) -> Any:
 def _show(f: _Flag, value: Any) -> str:
     if f.kind == "duration":
         return _duration_text(value)
+    if value is None:
+        return ""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):

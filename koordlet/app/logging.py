@@ -38,6 +38,14 @@ class LoggingOptions:
     alsologtostderr: bool = flag("alsologtostderr", False, "no effect", deprecated="see logtostderr")
     stderrthreshold: str = flag("stderrthreshold", "INFO", "no effect", deprecated="see logtostderr")
     vmodule: str = flag("vmodule", "", "no effect", deprecated="use -v")
+    log_dir: str = flag("log-dir", "", "no effect", deprecated="see logtostderr")
+    log_file: str = flag("log-file", "", "no effect", deprecated="see logtostderr")
+    log_file_max_size: int = flag("log-file-max-size", 1800, "no effect", deprecated="see logtostderr")
+    one_output: bool = flag("one-output", False, "no effect", deprecated="see logtostderr")
+    add_dir_header: bool = flag("add-dir-header", False, "no effect", deprecated="lines have one form")
+    skip_headers: bool = flag("skip-headers", False, "no effect", deprecated="lines have one form")
+    skip_log_headers: bool = flag("skip-log-headers", False, "no effect", deprecated="see logtostderr")
+    log_backtrace_at: str = flag("log-backtrace-at", ":0", "no effect", deprecated="errors come with their cause")
 
 
 class Logger:
