@@ -16,9 +16,10 @@
 // throttled bios let go) and swapping belong to the bio's blkcg, else to the memory cgroup of its first page, else to that
 // kind of thread. On v1 those ids are of other hierarchies, which the tag says; user space translates them.
 //
-// Throttling. A bio held back raises no event, but the first one of a group arms the throttle's timer from its submitter's
-// context (timer_start). From then, as long as the group's or an ancestor's throttle queue holds something whenever one of
-// its bios is let go, the group is held back by its own limit.
+// Throttling. A bio held back raises no event, but when it is the next of its queue to be let go, the throttle's timer is
+// armed for it (timer_start): by its submitter, by who changes a limit, or by the timer itself, in an interrupt of whatever
+// runs. So the queue tells whose it is, not the task. From then, as long as the group's or an ancestor's throttle queue
+// holds something whenever one of its bios is let go, the group is held back by its own limit.
 #include "koord.bpf.h"
 #include "slots.h"
 
@@ -183,9 +184,9 @@ static __always_inline u64 page_owner(struct bio *bio)
 	return owner(settings.cgroup_v2 ? SPACE_TASK : SPACE_MEMORY, BPF_CORE_READ(memcg, css.cgroup, kn, id));
 }
 
-static __always_inline u64 blkg_owner(struct blkcg_gq *blkg)
+static __always_inline u64 blkcg_owner(u64 id)
 {
-	return owner(settings.cgroup_v2 ? SPACE_TASK : SPACE_BLKIO, blkg->blkcg->css.cgroup->kn->id);
+	return owner(settings.cgroup_v2 ? SPACE_TASK : SPACE_BLKIO, id);
 }
 
 static __always_inline bool swaps(struct bio *bio)
@@ -202,7 +203,7 @@ static __always_inline u64 bio_owner(struct bio *bio, struct task_struct *task)
 	if (!(task->flags & PF_KTHREAD) && task->pid && !swaps(bio))
 		return owner(SPACE_TASK, task_cgroup_id(task));
 	if (blkg && blkg->parent)
-		return blkg_owner(blkg);
+		return blkcg_owner(blkg->blkcg->css.cgroup->kn->id);
 	// The journal's blocks belong to everybody, whoever's page they were first.
 	if (op <= REQ_OP_WRITE && bio->bi_iter.bi_size &&
 	    !(bio->bi_opf >> bpf_core_enum_value(enum req_flag_bits, __REQ_META) & 1))
@@ -319,26 +320,70 @@ int BPF_PROG(block_split, struct bio *bio)
 	return arrived(bio);
 }
 
+struct throtl_qnode___v617 {
+	struct bio_list bios_bps;
+	struct bio_list bios_iops;
+} __attribute__((preserve_access_index));
+
+struct throtl_qnode___v616 {
+	struct bio_list bios;
+} __attribute__((preserve_access_index));
+
+// The first bio in a throttle group's list of who waits in it, NULL = there is none.
+static __always_inline struct bio *first_held(struct list_head *queued)
+{
+	struct list_head *first = BPF_CORE_READ(queued, next);
+	void *node = (void *)first - bpf_core_field_offset(struct throtl_qnode, node);
+
+	if (!first || (u64)first == (u64)queued)
+		return NULL;
+	if (bpf_core_field_exists(struct throtl_qnode___v617, bios_bps)) {
+		struct throtl_qnode___v617 *n = node;
+
+		return BPF_CORE_READ(n, bios_bps.head) ?: BPF_CORE_READ(n, bios_iops.head);
+	}
+	return BPF_CORE_READ((struct throtl_qnode___v616 *)node, bios.head);
+}
+
+// If a bio waits in this list, its owner is held back from now on, unless it has been before.
+OUT_OF_LINE int hold(struct list_head *queued, u32 device)
+{
+	struct bio *bio = first_held(queued);
+	struct blkcg_gq *blkg = bio ? BPF_CORE_READ(bio, bi_blkg) : NULL;
+	u32 cpu, slot;
+	struct io_cpu *own = this_cpu(&cpu);
+	u64 *since;
+
+	if (!own || !blkg || !BPF_CORE_READ(blkg, parent))
+		return 0;
+	slot = pair_slot(blkcg_owner(BPF_CORE_READ(blkg, blkcg, css.cgroup, kn, id)), device, &own->slot_lost);
+	since = bpf_map_lookup_elem(&held, &slot);
+	if (since && *since == 0)
+		*since = bpf_ktime_get_ns();
+	return 0;
+}
+
 extern const void throtl_pending_timer_fn __ksym __weak;
 
 // Left out on kernels without blk-throttle.
 SEC("tp_btf/timer_start")
 int BPF_PROG(timer_start, struct timer_list *timer)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
 	struct throtl_service_queue *queue;
+	struct throtl_grp *group;
 	struct throtl_data *data;
+	struct rb_node *next;
 	struct gendisk *disk;
-	u32 cpu, i, device, slot;
-	struct io_cpu *own;
-	u64 *since, id;
+	u32 i, device;
 
 	if ((u64)timer->function != (u64)&throtl_pending_timer_fn)
 		return 0;
-	own = this_cpu(&cpu);
-	if (!own || task->flags & PF_KTHREAD || !task->pid)
-		return 0;
 	queue = (void *)timer - bpf_core_field_offset(struct throtl_service_queue, pending_timer);
+	// The group below this queue that may go next: the timer is armed for it.
+	next = BPF_CORE_READ(queue, pending_tree.rb_leftmost);
+	if (!next)
+		return 0;
+	group = (void *)next - bpf_core_field_offset(struct throtl_grp, rb_node);
 	for (i = 0; i < 8; i++) {
 		struct throtl_service_queue *parent = BPF_CORE_READ(queue, parent_sq);
 
@@ -349,13 +394,10 @@ int BPF_PROG(timer_start, struct timer_list *timer)
 	data = (void *)queue - bpf_core_field_offset(struct throtl_data, service_queue);
 	disk = BPF_CORE_READ(data, queue, disk);
 	device = device_at_number(BPF_CORE_READ(disk, major), BPF_CORE_READ(disk, first_minor));
-	id = task->cgroups->subsys[bpf_core_enum_value(enum cgroup_subsys_id, io_cgrp_id)]->cgroup->kn->id;
 	if (device == DEVICES)
 		return 0;
-	slot = pair_slot(owner(settings.cgroup_v2 ? SPACE_TASK : SPACE_BLKIO, id), device, &own->slot_lost);
-	since = bpf_map_lookup_elem(&held, &slot);
-	if (since && *since == 0)
-		*since = bpf_ktime_get_ns();
+	hold(&group->service_queue.queued[0], device);
+	hold(&group->service_queue.queued[1], device);
 	return 0;
 }
 

@@ -280,6 +280,47 @@ def test_deep_throttling_is_counted_while_anything_is_held_back(
     assert throttled >= 0.7 * (sum(log) / 4 - 100 * MS)
 
 
+def test_who_is_interrupted_by_others_throttling_is_not_held_back(
+    probe: BlockIO, disk: Disk, group: Callable[[str], Any], generate: Generate
+) -> None:
+    """While one group's bios wait, the timer that lets them go arms itself again in interrupts of another's tasks. What
+    that counts would show as soon as the other is held back itself."""
+    held, other = group("held"), group("interrupted")
+    for each in (held, other):
+        limit(each, disk, "write", MIB)
+    before = probe.read()
+    for cpu in os.sched_getaffinity(0):
+        other.run(cpu=cpu)
+    assert sum(log_of(generate(held, disk.path, "write", 64 << 10, 8, 3))) > 2000 * MS, "the limit did not bite"
+    other.settle()
+    log = log_of(generate(other, disk.path, "write", 64 << 10, 8))
+    window = diff(before, probe.read())
+    seen = select(window, other.id, disk)
+    assert 8 - UNTOLD <= seen.of("ops")[WRITE] <= 8
+    assert 0 < seen.of("throttled_ns") <= sum(log) - seen.service_ns + 5 * MS
+    assert select(window, held.id, disk).of("throttled_ns") > 0
+
+
+def test_two_that_are_held_back_at_once_are_both_told(
+    probe: BlockIO, disk: Disk, group: Callable[[str], Any], generate: Generate
+) -> None:
+    """The timer is armed anew only for who goes next: the second's hold may begin, for us, when the first is let go.
+    But while anything waits, somebody is told of it."""
+    both = [group("one"), group("another")]
+    for each in both:
+        limit(each, disk, "write", MIB)
+    before, robbed = probe.read(), stolen()
+    writers = [generate(both[0], disk.path, "write", 64 << 10, 24), generate(both[1], disk.path, "write", 48 << 10, 32)]
+    logs = [log_of(writer) for writer in writers]
+    window, robbed = diff(before, probe.read()), stolen() - robbed
+    rows = [select(window, each.id, disk) for each in both]
+    throttled = [int(seen.of("throttled_ns")) for seen in rows]
+    held_back = [sum(log) - seen.service_ns for log, seen in zip(logs, rows, strict=True)]
+    assert all(0 < told <= held + 5 * MS for told, held in zip(throttled, held_back, strict=True)), held_back
+    longest = max(held - cpu_of(writer) - robbed for held, writer in zip(held_back, writers, strict=True))
+    assert sum(throttled) >= 0.85 * longest - 60 * MS, (throttled, held_back, robbed)
+
+
 def test_written_back_pages_are_their_writers(
     probe: BlockIO, disk: Disk, group: Callable[[str], Any], spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
