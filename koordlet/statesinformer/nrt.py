@@ -7,7 +7,6 @@ the round and is said once; the last status stays in force. The API server away:
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from koordlet.api.core import Node
 from koordlet.api.topology import NodeResourceTopology
 from koordlet.api.wire import WireError
 from koordlet.app.logging import get_logger
-from koordlet.kube import Client, Conflict, NotFound, ObjectInformer, TooManyRequests
+from koordlet.kube import Client
 from koordlet.metrics import Registries
 from koordlet.statesinformer.kubelet import KubeletError
 from koordlet.statesinformer.model import PodMeta
@@ -30,11 +29,10 @@ from koordlet.statesinformer.nrtkubelet import (
 from koordlet.statesinformer.nrtpatch import new_object, patch_for
 from koordlet.statesinformer.nrtpools import pool_cpus
 from koordlet.statesinformer.nrtstatus import Machine, TopologyError, TopologyStatus, compute
+from koordlet.statesinformer.ownobject import OwnObject
 
 log = get_logger(__name__)
 
-RETRY_SECONDS = (0.01, 0.05, 0.25)
-"""Waits between the four tries to write."""
 WRITES = "node_topology_reports_total"
 
 
@@ -58,13 +56,16 @@ class TopologyReporter:
     ) -> None:
         """`node`, `pods` and `machine` answer None while they do not know; `kubelet` is None when it is not asked.
         `on_change` is called after `local` changed."""
-        self.stored = ObjectInformer(client, NodeResourceTopology, node_name)
+        self._own = OwnObject(
+            client, NodeResourceTopology, node_name, registries, reports=WRITES, title="node topology"
+        )
+        self.stored = self._own.stored
         self.local: NodeResourceTopology | None = None
         """What this node's object should say; for strategies and hooks, whether or not it could be written."""
         self.status: TopologyStatus | None = None
         self.problem: str | None = "not computed yet"
         """Why the last round gave no status; fits `Health.check`."""
-        self._client, self._node_name, self._registries = client, node_name, registries
+        self._node_name = node_name
         self._node, self._pods, self._machine = node, pods, machine
         self._kubelet, self._kubelet_dir = kubelet, kubelet_dir
         self._write, self._on_change = write, on_change
@@ -82,7 +83,7 @@ class TopologyReporter:
         except (TopologyError, KubeletError, KubeletStateError, WireError) as error:
             self.problem = str(error)
             log.once(f"topology:{error}", "node topology is not told in this round", error=str(error))
-            self._registries.count(WRITES, "skipped")
+            self._own.skipped()
             return
         assert node is not None  # _compute refuses without
         self.problem = None
@@ -92,7 +93,7 @@ class TopologyReporter:
             self.status, self.local = status, new_object(node, status)
             self._on_change()
         if self._write:
-            await self._bring_up_to_date(node, status)
+            await self._own.bring_up_to_date(lambda: new_object(node, status), lambda found: patch_for(found, status))
 
     async def _compute(self, node: Node | None) -> TopologyStatus:
         pods, machine = self._pods(), self._machine()
@@ -109,47 +110,6 @@ class TopologyReporter:
             if kubelet.cpu_manager_policy == STATIC:
                 state = read_cpu_manager_state(self._kubelet_dir)
         return compute(machine, node, tuple(pods), kubelet=kubelet, kubelet_state=state)
-
-    async def _bring_up_to_date(self, node: Node, status: TopologyStatus) -> None:
-        """Write the difference; somebody else's write in between makes another try with what they left."""
-        if not self.stored.synced.is_set():
-            return  # whether the object exists is not known
-        current = self.stored.object
-        try:
-            for wait in (*RETRY_SECONDS, None):
-                try:
-                    outcome = await self._write_to(current, node, status)
-                    break
-                except (Conflict, TooManyRequests):
-                    if wait is None:
-                        raise
-                    await asyncio.sleep(wait)
-                except NotFound:
-                    if wait is None or current is None:
-                        raise
-                current = await self._fetch()
-        except Exception:
-            self._registries.count(WRITES, "failed")
-            raise
-        if outcome != "unchanged":
-            self._registries.count(WRITES, outcome)
-            log.info("node topology written", node=self._node_name, outcome=outcome)
-
-    async def _write_to(self, current: NodeResourceTopology | None, node: Node, status: TopologyStatus) -> str:
-        if current is None:
-            await self._client.create(new_object(node, status), field_manager="koordlet")
-            return "created"
-        body = patch_for(current, status)
-        if not body:
-            return "unchanged"
-        await self._client.patch(NodeResourceTopology, self._node_name, body=body, field_manager="koordlet")
-        return "updated"
-
-    async def _fetch(self) -> NodeResourceTopology | None:
-        try:
-            return await self._client.get(NodeResourceTopology, self._node_name)
-        except NotFound:
-            return None
 
     # --- Prometheus
 

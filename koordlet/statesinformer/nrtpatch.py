@@ -11,26 +11,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from koordlet.api.core import Node
-from koordlet.api.meta import ObjectMeta, OwnerReference
 from koordlet.api.names import LABEL_ENABLE_NUMA_RESERVATION, LABEL_MANAGED_BY, MANAGED_BY_KOORDINATOR
 from koordlet.api.topology import NodeResourceTopology, ResourceInfo, Zone
 from koordlet.api.wire import WireError, decode, to_builtins
 from koordlet.statesinformer.nrtstatus import OWNED_RESOURCES, TopologyStatus
+from koordlet.statesinformer.ownobject import owned_by
 
 
 def new_object(node: Node, status: TopologyStatus) -> NodeResourceTopology:
     """The object to create: named like the node and gone with it."""
-    meta = node.metadata
-    owner = OwnerReference(
-        api_version="v1", kind="Node", name=meta.name, uid=meta.uid, controller=True, block_owner_deletion=True
-    )
+    labels = {key: value for key, value in _labels(status).items() if value is not None}
     return NodeResourceTopology(
-        metadata=ObjectMeta(
-            name=meta.name,
-            labels={key: value for key, value in _labels(status).items() if value is not None},
-            annotations=dict(status.annotations),
-            owner_references=[owner],
-        ),
+        metadata=owned_by(node, labels=labels, annotations=dict(status.annotations)),
         topology_policies=[status.policy],
         zones=list(status.zones),
     )
