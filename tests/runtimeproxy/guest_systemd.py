@@ -26,7 +26,6 @@ from tests.runtimeproxy.firstlook import Look, RunningPod, uptime
 from tests.runtimeproxy.installed import Seen, install, kill, roll_back, said
 from tests.runtimeproxy.slicenode import (
     CONTAINERD,
-    KUBEADM,
     PROXY,
     SLO,
     UNIT,
@@ -36,7 +35,7 @@ from tests.runtimeproxy.slicenode import (
     open_node,
     prepare_pods,
     scene_of,
-    start_containerd,
+    start,
     start_koordlet,
 )
 from tests.runtimeproxy.systemdnode import SystemdNode
@@ -76,7 +75,6 @@ KNOWN_TO_SYSTEMD = {
     ("be", "c0"): ("500ms", "20", str(64 * MIB)),
     ("be", "c1"): ("250ms", "10", str(32 * MIB)),
 }
-SERVICES = ("containerd.service", "koordlet.service", UNIT, "kubelet.service")
 Key = tuple[str, str]
 
 
@@ -136,7 +134,7 @@ def live(node: SystemdNode, scene: Scene, shown: Shown, folder: Path, story: Sto
         kubelet.sandbox(pod)
     said(f"sandboxes made; pods have { ({pod.spec.name: settings(pod) for pod in pods}) }")
 
-    kill(node, story)
+    kill(node, CONTAINERD, story)
     names = [(pod, f"c{place}") for pod in pods for place in range(len(pod.spec.containers))]
     for pod, name in names:
         kubelet.start(pod, name)
@@ -168,7 +166,7 @@ def live(node: SystemdNode, scene: Scene, shown: Shown, folder: Path, story: Sto
 
 def leave(node: SystemdNode, pods: list[RunningPod], folder: Path, story: Story) -> None:
     """The proxy goes, then the pods."""
-    roll_back(node, story)
+    roll_back(node, CONTAINERD, story)
     direct = SliceKubelet(node, folder, node.path(story.endpoint_after))
     story.running_after = running(direct.socket)
     for pod in pods:
@@ -190,13 +188,13 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         ends.callback(node.close)
         ends.push(lambda kind, *_: print(node.log.read_text()[-8000:]) if kind else None)
         said("systemd is up")
-        start_containerd(node)
+        start(node, CONTAINERD)
         prepare_pods(node, folder)
         said("containerd runs")
         opened.result()
         start_koordlet(scene)
         said("koordlet starts")
-        install(node, made, SERVICES)
+        install(node, CONTAINERD, made)
         made.limits = limits(node)
         pods = live(node, scene, shown, folder, made)
         leave(node, pods, folder, made)
@@ -205,7 +203,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 def test_systemd_runs_what_node_sh_installs(story: Story) -> None:
     assert story.first_process == "systemd"
-    assert story.active == ["active"] * len(SERVICES), story.installed
+    assert story.active == ["active"] * 3, story.installed
     assert story.enabled == "enabled"
     assert story.endpoint == PROXY
 
@@ -244,7 +242,7 @@ def test_a_pods_slice_has_its_settings_when_its_first_container_starts(story: St
 
 def test_a_roll_back_leaves_nothing_and_ends_no_container(story: Story) -> None:
     assert story.left == ["inactive", "not-found"], story.taken_out
-    assert story.flags == KUBEADM
-    assert story.endpoint_after == CONTAINERD
+    assert story.flags == CONTAINERD.kubelet_flags
+    assert story.endpoint_after == CONTAINERD.socket
     assert story.running_after == story.containers
     assert story.ended == set()

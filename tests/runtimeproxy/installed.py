@@ -6,14 +6,13 @@ import asyncio
 import os
 import re
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from control.standalone.kubelet.criclient import CriClient, CriError
 from tests.koordlet.process import conftest as lab
 from tests.runtimeproxy.firstlook import uptime
-from tests.runtimeproxy.slicenode import BINARY, FLAGS_FILE, PROXY, UNIT
+from tests.runtimeproxy.slicenode import BINARY, DOCKER, FLAGS_FILE, LOG, PROXY, UNIT, Runtime
 from tests.runtimeproxy.systemdnode import SystemdNode
 
 SEND = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('{}', 9))"
@@ -30,6 +29,7 @@ TRIES = {
     "the machine's memory": "cat /proc/meminfo",
     "devices": "ls /dev/kmsg",
 }
+REGISTRATION = "/etc/runtime/hookserver.d/koordlet.json"
 LEFT = (f"/etc/systemd/system/{UNIT}", PROXY, "/var/lib/koord-runtimeproxy", "/usr/local/bin/koord-runtime-proxy")
 
 
@@ -49,11 +49,20 @@ class Seen:
     pids: tuple[int, int] = (0, 0)
     """Before and after the kill."""
     restarts: str = ""
+    failed: str = ""
+    """Units, after a power cut and a boot; all else of `booted`, too."""
+    booted: list[str] = field(default_factory=list)
+    """Of the runtime, the proxy, the kubelet: active or not, and how often each was started again."""
+    moments: list[tuple[int, int]] = field(default_factory=list)
+    """Of the same: began, counted as up; microseconds."""
+    endpoint_booted: str = ""
+    log: str = ""
     taken_out: str = ""
     left: list[str] = field(default_factory=list)
     """Files; then whether the unit is active, and known."""
     flags: str = ""
     endpoint_after: str = ""
+    answers_after: bool = False
 
 
 def said(what: str) -> None:
@@ -61,9 +70,13 @@ def said(what: str) -> None:
     print(f"{uptime():.0f} s after boot: {what}", flush=True)
 
 
-def answers(socket: Path) -> bool:
+def answers(node: SystemdNode, runtime: Runtime, endpoint: str) -> bool:
+    """Who listens there, the runtime or a proxy: as a runtime does."""
+    if runtime is DOCKER:
+        return node.run("/usr/bin/docker", f"--host=unix://{endpoint}", "version", ok=False).returncode == 0
+
     async def asked() -> bool:
-        async with CriClient(str(socket)) as client:
+        async with CriClient(str(node.path(endpoint))) as client:
             try:
                 await client.version(30)
             except CriError:
@@ -73,24 +86,25 @@ def answers(socket: Path) -> bool:
     return asyncio.run(asked())
 
 
-def kubelets_endpoint(node: SystemdNode) -> str:
-    """What the kubelet that runs was told."""
+def kubelets_endpoint(node: SystemdNode, runtime: Runtime) -> str:
+    """What the kubelet that runs was told; its default's."""
     words = Path(f"/proc/{node.main_pid('kubelet.service')}/cmdline").read_text().split("\0")
-    return next(word.partition("unix://")[2] for word in words if word.startswith("--container-runtime-endpoint="))
+    told = [word.partition("unix://")[2] for word in words if word.startswith(f"--{runtime.flag}=")]
+    return told[0] if told else runtime.socket
 
 
 def node_sh(node: SystemdNode, command: str, *words: str) -> str:
     """What it says; how long it looks whether a kubelet stays up is cut short."""
-    quick = ("SETTLE_SECONDS=3", "START_SECONDS=200")
+    quick = ("SETTLE_SECONDS=1", "START_SECONDS=200")
     return node.run("/opt/koord/install/node.sh", command, *words, environment=quick).stdout
 
 
-def install(node: SystemdNode, seen: Seen, services: Sequence[str]) -> None:
+def install(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:
     seen.first_process = node.path("/proc/1/comm").read_text().strip()
-    seen.installed = node_sh(node, "install", "--binary", BINARY)
-    seen.active = node.systemctl("is-active", *services).split()
+    seen.installed = node_sh(node, "install", "--backend", runtime.name, "--binary", BINARY)
+    seen.active = node.systemctl("is-active", *runtime.services).split()
     seen.enabled = node.systemctl("is-enabled", UNIT)
-    seen.endpoint = kubelets_endpoint(node)
+    seen.endpoint = kubelets_endpoint(node, runtime)
     lines = Path(f"/proc/{node.main_pid(UNIT)}/status").read_text().splitlines()
     seen.status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     said("installed")
@@ -116,20 +130,37 @@ def confinement(node: SystemdNode, seen: Seen) -> None:
     seen.tried["others, outside"] = f"{control.returncode} {control.stdout[-100:]}".strip()
 
 
-def kill(node: SystemdNode, seen: Seen) -> None:
+def kill(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:
     """And wait until it answers again."""
     before = node.main_pid(UNIT)
     node.systemctl("kill", "--signal=KILL", UNIT)
-    socket = node.path(seen.endpoint)
-    lab.until(lambda: node.main_pid(UNIT) not in (0, before) and answers(socket), "the proxy again")
+    lab.until(lambda: node.main_pid(UNIT) not in (0, before) and answers(node, runtime, PROXY), "the proxy again")
     seen.pids, seen.restarts = (before, node.main_pid(UNIT)), node.show(UNIT, "NRestarts")
     said("the proxy is back")
 
 
-def roll_back(node: SystemdNode, seen: Seen) -> None:
+def lose_power(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:
+    """And boot: with a registration of which half was written, and every socket left over."""
+    node.put(REGISTRATION, '{"remote-endpoint": "/run/koordlet/ko')
+    node.cut_power([PROXY.removeprefix("/var/run/"), runtime.socket.removeprefix("/run/")])
+    node.boot()
+    lab.until(node.path("/run/kubelet-is-up").exists, "the kubelet")
+    seen.failed = node.systemctl("list-units", "--failed", "--plain", "--no-legend")
+    for unit in runtime.services:
+        seen.booted += [node.systemctl("is-active", unit, ok=False), node.show(unit, "NRestarts")]
+        began, up = ("ExecMainStartTimestampMonotonic", "ActiveEnterTimestampMonotonic")
+        seen.moments.append((int(node.show(unit, began)), int(node.show(unit, up))))
+    seen.endpoint_booted = kubelets_endpoint(node, runtime)
+    lab.until(lambda: answers(node, runtime, PROXY), "an answer through the proxy")
+    seen.log = node.path(LOG).read_text()
+    said("booted after a power cut")
+
+
+def roll_back(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:
     seen.taken_out = node_sh(node, "rollback")
     seen.left = [place for place in LEFT if os.path.lexists(node.path(place))]
     seen.left += [node.systemctl("is-active", UNIT, ok=False), node.show(UNIT, "LoadState")]
     seen.flags = node.path(FLAGS_FILE).read_text()
-    seen.endpoint_after = kubelets_endpoint(node)
+    seen.endpoint_after = kubelets_endpoint(node, runtime)
+    seen.answers_after = answers(node, runtime, seen.endpoint_after)
     said("rolled back")

@@ -1,8 +1,8 @@
-"""A node under a live systemd, with cgroup v2 and slice paths: Debian's containerd as its package's unit with the
-systemd cgroup driver, koordlet, a kubelet that is played by the test, and what deploy/runtimeproxy installs.
+"""A node under a live systemd, with cgroup v2 and slice paths: Debian's containerd and dockerd as their packages' units
+with the systemd cgroup driver, koordlet, a kubelet that is played by the test, and what deploy/runtimeproxy installs.
 
-The kubelet's unit runs a program that keeps its command line, and ends when its runtime's socket is not there; the
-requests that it would make the test makes, at the endpoint of that command line. Pods' slices are made as a kubelet
+The kubelet's unit runs a program that keeps its command line, and ends when nobody listens where its runtime should be;
+the requests that it would make the test makes, at the endpoint of that command line. Pods' slices are made as a kubelet
 makes them, by systemd.
 """
 
@@ -12,6 +12,7 @@ import os
 import sys
 import urllib.error
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
@@ -32,7 +33,7 @@ TREE = "/opt/koord/tree"
 PYTHON = TREE + sys.executable.removeprefix(str(ROOT))
 BINARY, UNIT = "/opt/koord/bin/koord-runtime-proxy", "koord-runtime-proxy.service"
 FLAGS_FILE = "/var/lib/kubelet/kubeadm-flags.env"
-CONTAINERD = "/run/containerd/containerd.sock"
+LOG = "/var/log/services"
 PROXY = "/var/run/koord-runtimeproxy/runtimeproxy.sock"
 SLO = {"resourceQOSStrategy": {"beClass": {"cpuQOS": {"enable": True}}, "lsClass": {"cpuQOS": {"enable": True}}}}
 PROGRAM = """
@@ -47,24 +48,81 @@ look
 while :; do sleep 0.5; look; done
 """
 KUBELET = """#!/bin/sh
-[ "$1" != --version ] || { echo Kubernetes v1.26.15; exit; }
-for word; do case $word in --container-runtime-endpoint=unix://*) socket=${word#*unix://} ;; esac; done
-[ -S "$socket" ] || { echo "no runtime at $socket"; exit 1; }
+[ "$1" != --version ] || {{ echo Kubernetes {version}; exit; }}
+socket={socket}
+for word; do case $word in --{flag}=unix://*) socket=${{word#*unix://}} ;; esac; done
+python3 -IS -c "import socket; socket.socket(socket.AF_UNIX).connect('$socket')" || exit 1
+echo "$socket" >/run/kubelet-is-up
 trap 'exit 0' TERM
 sleep infinity &
 wait
 """
 KUBELET_UNIT = f"""[Unit]
-After=containerd.service
+After=network-online.target
 [Service]
 EnvironmentFile=-{FLAGS_FILE}
 ExecStart=/usr/bin/kubelet $KUBELET_KUBEADM_ARGS
 Restart=always
 RestartSec=10
+[Install]
+WantedBy=multi-user.target
 """
-KUBEADM = f'KUBELET_KUBEADM_ARGS="--container-runtime-endpoint=unix://{CONTAINERD} --pod-infra-container-image=pause"\n'
-SLOWLY = "[Service]\nTimeoutStartSec=600s\nTimeoutStopSec=600s\n"
-"""Of every service: an emulated machine takes its time."""
+DOCKER_JSON = """{
+  "bridge": "none", "iptables": false, "ip6tables": false, "ip-forward": false, "ip-masq": false,
+  "exec-opts": ["native.cgroupdriver=systemd"]
+}
+"""
+SERVICES = f"""[Service]
+TimeoutStartSec=600s
+TimeoutStopSec=600s
+StandardOutput=append:{LOG}
+StandardError=inherit
+"""
+"""Of every service: an emulated machine takes its time, and this one has no journal."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """And the kubelet before it, as kubeadm leaves both."""
+
+    name: str
+    """Of its service, and for node.sh."""
+    units: tuple[str, ...]
+    """What its package enables."""
+    socket: str
+    version: str
+    """Of the kubelet."""
+    flag: str
+    kubelet_flags: str
+    """Content of `FLAGS_FILE`."""
+
+    @property
+    def service(self) -> str:
+        return f"{self.name}.service"
+
+    @property
+    def services(self) -> tuple[str, str, str]:
+        """In the order in which they must start."""
+        return self.service, UNIT, "kubelet.service"
+
+
+CONTAINERD = Runtime(
+    "containerd",
+    ("containerd.service",),
+    "/run/containerd/containerd.sock",
+    "v1.26.15",
+    "container-runtime-endpoint",
+    'KUBELET_KUBEADM_ARGS="--container-runtime-endpoint=unix:///run/containerd/containerd.sock'
+    ' --pod-infra-container-image=pause"\n',
+)
+DOCKER = Runtime(
+    "docker",
+    ("containerd.service", "docker.socket", "docker.service"),
+    "/run/docker.sock",
+    "v1.23.17",
+    "docker-endpoint",
+    'KUBELET_KUBEADM_ARGS="--network-plugin=cni --pod-infra-container-image=pause"\n',
+)
 
 
 class V2Values(NamedTuple):
@@ -147,7 +205,7 @@ class NodeKoordlet(lab.Koordlet):
 
 
 def service(command: str) -> str:
-    return f"[Service]\nEnvironment=agent_mode=hostMode\nExecStart={command}\nStandardOutput=file:/var/log/koordlet\n"
+    return f"[Service]\nEnvironment=agent_mode=hostMode\nExecStart={command}\n"
 
 
 def program(module: str) -> str:
@@ -180,15 +238,15 @@ def open_node(folder: Path, *, own_network: bool = False) -> SystemdNode:
     compiled(node)
     node.put(BINARY, program("runtimeproxy"), 0o755)
     node.put("/opt/koord/bin/koordlet", program("koordlet"), 0o755)
-    node.put("/usr/bin/kubelet", KUBELET, 0o755)
     node.put("/etc/systemd/system/kubelet.service", KUBELET_UNIT)
-    node.put("/etc/systemd/system/service.d/slowly.conf", SLOWLY)
+    node.put("/etc/docker/daemon.json", DOCKER_JSON)
+    node.put("/etc/systemd/system/service.d/all.conf", SERVICES)
     node.put("/etc/default/koord-runtime-proxy", "KOORD_RUNTIME_PROXY_FLAGS=--hook-timeout=100s\n")
-    node.put(FLAGS_FILE, KUBEADM)
     text = configuration(Folder(Path("/var/lib/containerd")))
     for was, now in (
         ("SystemdCgroup = false", "SystemdCgroup = true"),
-        ("/var/lib/containerd/containerd.sock", CONTAINERD),
+        ("/var/lib/containerd/containerd.sock", CONTAINERD.socket),
+        ('"/var/lib/containerd/state"', '"/run/containerd"'),
     ):
         assert was in text, text
         text = text.replace(was, now)
@@ -199,17 +257,26 @@ def open_node(folder: Path, *, own_network: bool = False) -> SystemdNode:
     return node
 
 
-def start_containerd(node: SystemdNode) -> None:
-    """And the kubelet, which asks it."""
-    node.systemctl("start", "containerd.service", "kubelet.service")
+def start(node: SystemdNode, runtime: Runtime) -> None:
+    """The runtime and the kubelet, which asks it: now and at every boot."""
+    program = KUBELET.format(version=runtime.version, socket=runtime.socket, flag=runtime.flag)
+    node.put("/usr/bin/kubelet", program, 0o755)
+    node.put(FLAGS_FILE, runtime.kubelet_flags)
+    node.systemctl("enable", "--now", *runtime.units, "kubelet.service")
 
 
 def prepare_pods(node: SystemdNode, folder: Path) -> None:
     """The classes' slices, and images."""
     images.write_images(folder / "images.tar")
+    make_slices(node)
+    address = f"--address={CONTAINERD.socket}"
+    node.run("ctr", address, "--namespace=k8s.io", "images", "import", str(folder / "images.tar"))
+
+
+def make_slices(node: SystemdNode) -> None:
+    """As a kubelet does when it starts."""
     for name in ("kubepods.slice", "kubepods-besteffort.slice", "kubepods-burstable.slice"):
         node.make_slice(name)
-    node.run("ctr", f"--address={CONTAINERD}", "--namespace=k8s.io", "images", "import", str(folder / "images.tar"))
 
 
 def scene_of(folder: Path, pods: Shown) -> Scene:

@@ -3,14 +3,17 @@
 Its root is this machine's file system with all changes in memory, its units are none but those that are put there, and
 `/sys/fs/cgroup` is one group of ours, in which systemd makes slices, scopes and services as on a real machine. Its
 network is this machine's or only a loopback. It needs a mount of cgroup v2 and has the controllers that are there;
-where they are v1's it has none, so units run without limits and no container can be made. When `close` has returned
-nothing is left of it.
+where they are v1's it has none, so units run without limits and no container can be made. Its power can be cut: what
+was written to its file system is there at the next boot, what was in /run is not. When `close` has returned nothing is
+left of it.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
+import stat
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -26,7 +29,14 @@ CONTROLLERS = ("cpu", "cpuset", "io", "memory", "pids")
 SPACES = ("--mount", "--pid", "--cgroup", "--uts", "--ipc", "--net")
 PATIENCE = 400.0
 SYSTEMD = "/lib/systemd/systemd --system --unit=node.target --log-target=console --show-status=no"
-OUTER = """
+DISK = """
+mount -t tmpfs -o mode=0755 node "$PLACE"
+cd "$PLACE"
+mkdir upper work root run containerd docker
+while read -r _; do sh -ec "$POWER" <&- || true; done
+"""
+"""What outlasts a boot: the disk. A line says that it is time for the next one."""
+POWER = """
 echo 0 >"$GROUP/cgroup.procs"
 exec unshare --cgroup sh -ec '
 echo 0 >"${GROUP%/*}/cgroup.procs"
@@ -37,8 +47,6 @@ INNER = """
 echo 0 >"$GROUP/cgroup.procs"
 [ -z "$NETWORK" ] || ip link set lo up
 mount --make-rprivate /
-mount -t tmpfs -o mode=0755 node "$PLACE"
-mkdir "$PLACE/upper" "$PLACE/work" "$PLACE/root"
 mount -t overlay -o "lowerdir=$LOWER,upperdir=$PLACE/upper,workdir=$PLACE/work" node "$PLACE/root"
 cd "$PLACE/root"
 mount -t proc proc proc
@@ -57,22 +65,38 @@ ln -s /proc/self/fd dev/fd
 mkdir dev/pts dev/shm
 mount -t devpts -o newinstance,ptmxmode=666 devpts dev/pts
 ln -s pts/ptmx dev/ptmx
-for folder in dev/shm run tmp var/lib/containerd; do
+for folder in dev/shm run tmp; do
   mkdir -p "$folder"
   mount -t tmpfs -o mode=0755 "$folder" "$folder"
+done
+cp -a "$PLACE/run" .
+for name in containerd docker; do # which put an overlay on it
+  mkdir -p "var/lib/$name"
+  mount --bind "$PLACE/$name" "var/lib/$name"
 done
 chmod 1777 dev/shm tmp
 echo "$BINDS" | while read -r source target; do
   [ -z "$source" ] || { mkdir -p ".$target"; mount --rbind "$source" ".$target"; }
 done
-rm -rf etc/fstab etc/systemd/system lib/systemd/system-generators
-for target in sysinit local-fs multi-user sockets timers; do rm -rf "lib/systemd/system/$target.target.wants"; done
-mkdir -p etc/systemd/system run/before
-printf '[Unit]\\nRequires=dbus.socket\\n' >etc/systemd/system/node.target
+if [ ! -e "$PLACE/new" ]; then
+  rm -rf etc/fstab etc/systemd/system lib/systemd/system-generators
+  for target in sysinit local-fs multi-user sockets timers; do rm -rf "lib/systemd/system/$target.target.wants"; done
+  mkdir -p etc/systemd/system
+  printf '[Unit]\\nRequires=dbus.socket\\nWants=multi-user.target\\n' >etc/systemd/system/node.target
+  touch "$PLACE/new"
+fi
+mkdir run/before
 pivot_root . run/before
 umount -l /run/before
 exec env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin $SYSTEMD </dev/null
 """
+
+
+def children(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text().strip() if pid else ""
+    except FileNotFoundError:  # it has ended
+        return ""
 
 
 class SystemdNode:
@@ -86,7 +110,6 @@ class SystemdNode:
         for one in set(CONTROLLERS) & set((top / "cgroup.controllers").read_text().split()):
             (top / "cgroup.subtree_control").write_text(f"+{one}")
         self._group = top / f"koord-systemd-{os.getpid()}"
-        self._group.mkdir()
         environment = {
             **os.environ,
             "GROUP": str(self._group),
@@ -95,23 +118,47 @@ class SystemdNode:
             "BINDS": "\n".join(f"{source} {target}" for source, target in binds.items()),
             "NETWORK": "--net" if own_network else "",
             "SYSTEMD": SYSTEMD,
+            "POWER": POWER,
             "INNER": INNER,
         }
         with self.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                ["sh", "-ec", OUTER], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,
+            self._process = subprocess.Popen(  # it goes with us, and with it all that it started
+                ["setpriv", "--pdeathsig=KILL", "unshare", "-m", "--pid", "--fork", "--kill-child", "sh", "-ec", DISK],
+                env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         try:
-            self.pid = int(until(self._first, "PID 1", PATIENCE))
-            until(self._up, "systemd up", PATIENCE)
+            self.boot()
         except BaseException:
             self.close()
             raise
 
+    def boot(self) -> None:
+        """Until all units that are enabled are started."""
+        assert self._process.stdin is not None
+        self._group.mkdir()
+        self._process.stdin.write(b"boot\n")
+        self._process.stdin.flush()
+        self.pid = int(until(self._first, "PID 1", PATIENCE))
+        until(self._up, "systemd up", PATIENCE)
+
+    def cut_power(self, left: Sequence[str] = ()) -> None:
+        """Every process ends where it is. Sockets `left` (names in /run) are there at the next boot, as they are where
+        /run is on a disk."""
+        os.kill(self.pid, signal.SIGKILL)
+        until(lambda: not self._first(), "PID 1 goes", PATIENCE)
+        until(self._remove, f"{self._group} goes", PATIENCE)
+        disk = Path(f"/proc/{self._process.pid}/root{self._place}/run")
+        for name in left:
+            (disk / name).parent.mkdir(parents=True, exist_ok=True)
+            os.mknod(disk / name, stat.S_IFSOCK | 0o600)
+
     def _first(self) -> str:
+        """Who is three below: `DISK`, `POWER`, PID 1."""
         assert self._process.poll() is None, self.log.read_text()
-        return Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().strip()
+        pids = str(self._process.pid)
+        for _ in range(3):
+            pids = children(pids)
+        return pids
 
     def _up(self) -> bool:
         assert self._process.poll() is None, self.log.read_text()
@@ -177,8 +224,10 @@ class SystemdNode:
 
     def close(self) -> None:
         """Ends PID 1, and so every process in there, and takes the cgroups away."""
-        self._process.kill()  # and its child, unshare's doing
+        self._process.kill()
         self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         until(self._remove, f"{self._group} goes", PATIENCE)
         shutil.rmtree(self._place)
 

@@ -7,27 +7,32 @@ from __future__ import annotations
 
 import pytest
 
-from tests.runtimeproxy.installed import Seen, answers, confinement, install, kill, roll_back
-from tests.runtimeproxy.slicenode import CONTAINERD, KUBEADM, PROXY, UNIT, open_node, start_containerd
+from tests.runtimeproxy.installed import REGISTRATION, Seen, confinement, install, kill, lose_power, roll_back
+from tests.runtimeproxy.slicenode import CONTAINERD, DOCKER, LOG, PROXY, Runtime, open_node, start
 
 pytestmark = pytest.mark.runtime
 
-SERVICES = ("containerd.service", UNIT, "kubelet.service")
+RUNTIMES = {runtime.name: runtime for runtime in (CONTAINERD, DOCKER)}
+
+
+@pytest.fixture(scope="module", params=RUNTIMES)
+def runtime(request: pytest.FixtureRequest) -> Runtime:
+    return RUNTIMES[request.param]
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+def seen(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Seen:
     found = Seen()
     node = open_node(tmp_path_factory.mktemp("node"), own_network=True)
     try:
-        start_containerd(node)
-        install(node, found, SERVICES)
+        start(node, runtime)
+        install(node, runtime, found)
         confinement(node, found)
-        kill(node, found)
-        roll_back(node, found)
-        assert answers(node.path(CONTAINERD))
+        kill(node, runtime, found)
+        lose_power(node, runtime, found)
+        roll_back(node, runtime, found)
     except BaseException:
-        print(node.log.read_text()[-8000:])
+        print(node.log.read_text()[-8000:], node.path(LOG).read_text()[-8000:])
         raise
     finally:
         node.close()
@@ -36,7 +41,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
 
 def test_systemd_runs_what_node_sh_installs(seen: Seen) -> None:
     assert seen.first_process == "systemd"
-    assert seen.active == ["active"] * len(SERVICES), seen.installed
+    assert seen.active == ["active"] * 3, seen.installed
     assert seen.enabled == "enabled"
     assert seen.endpoint == PROXY
 
@@ -77,7 +82,24 @@ def test_systemd_brings_it_back_and_it_answers(seen: Seen) -> None:
     assert seen.restarts == "1"
 
 
-def test_a_roll_back_leaves_nothing(seen: Seen) -> None:
+def test_all_is_up_after_a_power_cut_at_the_first_try(seen: Seen) -> None:
+    assert seen.failed == ""
+    assert seen.booted == ["active", "0"] * 3
+    assert seen.endpoint_booted == PROXY
+
+
+def test_a_boot_starts_the_runtime_then_the_proxy_then_the_kubelet(seen: Seen) -> None:
+    (_, runtime), (proxy_began, proxy), (kubelet_began, _) = seen.moments
+    assert 0 < runtime <= proxy_began <= proxy <= kubelet_began
+
+
+def test_half_a_registration_is_told_of(seen: Seen) -> None:
+    [told] = [line for line in seen.log.splitlines() if REGISTRATION in line]
+    assert "cannot be used" in told
+
+
+def test_a_roll_back_leaves_nothing(runtime: Runtime, seen: Seen) -> None:
     assert seen.left == ["inactive", "not-found"], seen.taken_out
-    assert seen.flags == KUBEADM
-    assert seen.endpoint_after == CONTAINERD
+    assert seen.flags == runtime.kubelet_flags
+    assert seen.endpoint_after == runtime.socket
+    assert seen.answers_after
