@@ -20,7 +20,7 @@ from koordlet.qosmanager.strategy import Decision, PodByPod
 from koordlet.qosmanager.view import NodeView, PodView
 from koordlet.resourceexecutor import Setting, Update
 from koordlet.resourceexecutor.cookies import COOKIE, Cookies, group_value
-from koordlet.runtimehooks.hooks import followed
+from koordlet.runtimehooks.hooks import followed, running
 from koordlet.statesinformer.model import PodMeta
 from koordlet.system.kernel import Feature
 
@@ -119,7 +119,7 @@ def _cookies(pod: PodView, rules: Rules) -> Iterator[Update]:
     if group is None:
         return
     about = about_pod(pod.meta.namespace, pod.meta.name)
-    directories = [container.cgroup_dir for container in pod.meta.containers if container.running]
+    directories = [directory for _, directory in running(pod)]
     if pod.meta.sandbox_dir:
         directories.append(pod.meta.sandbox_dir)
     for directory in directories:

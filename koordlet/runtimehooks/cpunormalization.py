@@ -13,7 +13,7 @@ from koordlet.audit import pod as about_pod
 from koordlet.qosmanager.strategy import Decision, PodByPod
 from koordlet.qosmanager.view import NodeView, PodView, container_quota, normalized_quota, pod_quota
 from koordlet.resourceexecutor import Setting, Update
-from koordlet.runtimehooks.hooks import NOTHING, Answer, HookContext, HookError, Stage, followed
+from koordlet.runtimehooks.hooks import NOTHING, Answer, HookContext, HookError, Stage, followed, running
 
 QUOTA = "cpu.cfs_quota_us"
 REASON = "CPUNormalization"
@@ -53,8 +53,7 @@ def _of_pod(pod: PodView, ratio: float) -> Iterator[Update]:
         return
     about = about_pod(pod.meta.namespace, pod.meta.name)
     specs = {container.name: container for container in (*spec.spec.init_containers, *spec.spec.containers)}
-    quotas = {meta.cgroup_dir: container_quota(specs[meta.name])
-              for meta in pod.meta.containers if meta.running and meta.name in specs}  # fmt: skip
+    quotas = {directory: container_quota(specs[name]) for name, directory in running(pod) if name in specs}
     for directory, quota in {pod.meta.cgroup_dir: pod_quota(spec), **quotas}.items():
         if quota > 0:
             yield Update(Setting(QUOTA, directory), normalized_quota(quota, ratio), REASON, quota, about)

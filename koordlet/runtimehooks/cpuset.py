@@ -19,7 +19,7 @@ from koordlet.qosmanager.cpusuppress import unsuppressed
 from koordlet.qosmanager.strategy import Decision, PodByPod
 from koordlet.qosmanager.view import BEST_EFFORT, NO_CPUS, HostAppView, NodeView, PodView, container_quota, pod_quota
 from koordlet.resourceexecutor import Setting, Update
-from koordlet.runtimehooks.hooks import NOTHING, Answer, HookContext, HookError, Stage, followed
+from koordlet.runtimehooks.hooks import NOTHING, Answer, HookContext, HookError, Stage, followed, running
 from koordlet.system.cgroup.codecs import UNLIMITED
 from koordlet.system.cpuset import CPUSet
 
@@ -109,7 +109,7 @@ class CPUSetAllocator(PodByPod):
         if not cpus or not _there(view, cpus, f"pod {pod.meta.namespace}/{pod.meta.name}"):
             return
         about = about_pod(pod.meta.namespace, pod.meta.name)
-        directories = [container.cgroup_dir for container in pod.meta.containers if container.running]
+        directories = [directory for _, directory in running(pod)]
         for directory in [*directories, pod.meta.sandbox_dir] if pod.meta.sandbox_dir else directories:
             yield _cpus(view, directory, cpus, about)
         if self._unset and without_quota(pod):
@@ -133,10 +133,9 @@ def _no_quota(pod: PodView, about: About) -> Iterator[Update]:
         return
     yield Update(Setting(QUOTA, pod.meta.cgroup_dir), UNLIMITED, REASON, pod_quota(spec), about)
     specs = {container.name: container for container in (*spec.spec.init_containers, *spec.spec.containers)}
-    for meta in pod.meta.containers:
-        if meta.running and meta.name in specs:
-            neutral = container_quota(specs[meta.name])
-            yield Update(Setting(QUOTA, meta.cgroup_dir), UNLIMITED, REASON, neutral, about)
+    for name, directory in running(pod):
+        if name in specs:
+            yield Update(Setting(QUOTA, directory), UNLIMITED, REASON, container_quota(specs[name]), about)
 
 
 def _of_host_app(view: NodeView, app: HostAppView) -> Iterator[Update]:

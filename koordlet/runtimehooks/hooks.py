@@ -20,6 +20,7 @@ from koordlet.app.logging import get_logger
 from koordlet.metrics import Registries
 from koordlet.qosmanager.view import NodeView, PodView
 from koordlet.resourceexecutor import Update
+from koordlet.system.naming import CgroupDriver, NamingError, container_name
 
 log = get_logger(__name__)
 
@@ -261,3 +262,22 @@ def followed(view: NodeView) -> Iterator[PodView]:
         spec = None if pod.meta.pod is None else pod.meta.pod.spec
         if pod.active and (spec is None or spec.runtime_class_name != KATA):
             yield pod
+
+
+def running(pod: PodView) -> Iterator[tuple[str, str]]:
+    """(name, directory) of the pod's running containers, init containers among them (spec 03 §4.4)."""
+    for meta in pod.meta.containers:
+        if meta.running:
+            yield meta.name, meta.cgroup_dir
+    if pod.meta.pod is None or not pod.meta.pod.status.init_container_statuses:
+        return
+    known = {meta.name for meta in pod.meta.containers}  # sidecars
+    directory = pod.meta.cgroup_dir
+    driver = CgroupDriver.SYSTEMD if directory.endswith(".slice") else CgroupDriver.CGROUPFS
+    for status in pod.meta.pod.status.init_container_statuses:
+        if status.name in known or not status.container_id or status.state.running is None:
+            continue
+        try:
+            yield status.name, f"{directory}/{container_name(driver, status.container_id)}"
+        except NamingError as error:
+            log.once(f"{pod.meta.uid}:{error}", "init container left out", pod=pod.meta.name, error=str(error))

@@ -6,8 +6,6 @@ are set too, sandboxes are not. A pod that asks for nothing keeps what the kubel
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from koordlet.api.annotations.pod import OOMScores, oom_scores
 from koordlet.api.wire import WireError
 from koordlet.app.logging import get_logger
@@ -16,8 +14,7 @@ from koordlet.qosmanager.strategy import Decision, PodByPod
 from koordlet.qosmanager.view import NodeView, PodView
 from koordlet.resourceexecutor import Setting, Update
 from koordlet.resourceexecutor.oomscores import OOM_SCORE_ADJ
-from koordlet.runtimehooks.hooks import followed
-from koordlet.system.naming import CgroupDriver, NamingError, container_name
+from koordlet.runtimehooks.hooks import followed, running
 
 log = get_logger(__name__)
 
@@ -40,7 +37,7 @@ class OOMScoreAdj(PodByPod):
             if scores is None:
                 continue
             about = about_pod(pod.meta.namespace, pod.meta.name)
-            for name, directory in _running(pod):
+            for name, directory in running(pod):
                 score = scores.of(name)
                 if score is None:
                     continue
@@ -67,20 +64,3 @@ def _asked(pod: PodView) -> OOMScores | None:
             pod=who, of=",".join(found.refused),
         )  # fmt: skip
     return found
-
-
-def _running(pod: PodView) -> Iterator[tuple[str, str]]:
-    """(name, directory) of running containers, init containers among them."""
-    for meta in pod.meta.containers:
-        if meta.running:
-            yield meta.name, meta.cgroup_dir
-    known = {meta.name for meta in pod.meta.containers}
-    directory = pod.meta.cgroup_dir
-    driver = CgroupDriver.SYSTEMD if directory.endswith(".slice") else CgroupDriver.CGROUPFS
-    for status in () if pod.meta.pod is None else pod.meta.pod.status.init_container_statuses:
-        if status.name in known or not status.container_id or status.state.running is None:
-            continue
-        try:
-            yield status.name, f"{directory}/{container_name(driver, status.container_id)}"
-        except NamingError as error:
-            log.once(f"{pod.meta.uid}:{error}", "init container left out", pod=pod.meta.name, error=str(error))

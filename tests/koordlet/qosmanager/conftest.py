@@ -44,9 +44,10 @@ def make_pod(
     containers: int = 1,
     spec: Mapping[str, Any] | None = None,
     cpuset: str = "",
+    init: str = "",
     **metadata: Any,
 ) -> PodView:
-    """A running pod as the kubelet says it."""
+    """A running pod as the kubelet says it. `init`: name of an init container that runs; its limits come by `spec`."""
     labels = {**metadata.pop("labels", {}), **({"koordinator.sh/qosClass": qos} if qos else {})}
     annotations = dict(metadata.pop("annotations", {}))
     if cpuset:
@@ -65,6 +66,9 @@ def make_pod(
         "spec": {"containers": [{"name": c} for c in names], **(spec or {})},
         "status": {"phase": phase, "qosClass": kube, "containerStatuses": statuses},
     }
+    if init:
+        running = {"name": init, "containerID": f"containerd://{name}-{init}", "state": {"running": {}}}
+        document["status"]["initContainerStatuses"] = [running, {"name": "waits", "containerID": ""}]
     return PodView.of(describe(convert(document, Pod), CgroupDriver.CGROUPFS), cpu, memory)
 
 

@@ -88,6 +88,11 @@ def test_the_worked_example() -> None:
     }
 
 
+def test_an_init_container_has_its_pods_cookie_while_it_runs() -> None:
+    web = make_pod("web", qos="LS", init="setup")
+    assert decided(web)[f"{web.meta.cgroup_dir}/web-setup", COOKIE] == "group:-expeller"
+
+
 @pytest.mark.parametrize(
     ("classes", "idle"),
     [

@@ -48,6 +48,13 @@ def test_pod_and_containers_and_what_they_get_back() -> None:
     assert decided(pod) == {whole: (250_000, 300_000), one: (166_667, 200_000), two: (83_334, 100_000)}
 
 
+def test_an_init_container_is_normalized_while_it_runs() -> None:
+    limits = {"resources": {"limits": {"cpu": "1"}}}
+    spec = {"containers": [{"name": "c0", **limits}], "initContainers": [{"name": "setup", **limits}]}
+    pod = make_pod(qos="LS", spec=spec, init="setup")
+    assert decided(pod)[f"{pod.meta.cgroup_dir}/pod-setup"] == (83_334, 100_000)
+
+
 def test_one_without_a_limit_leaves_the_pod_unlimited() -> None:
     pod = with_limits("2", None)
     assert decided(pod) == {places(pod)[1]: (166_667, 200_000)}

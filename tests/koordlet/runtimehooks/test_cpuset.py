@@ -114,6 +114,17 @@ def test_containers_and_the_sandbox_are_set_and_no_pod() -> None:
     assert decided(pod) == {(place, CPUS): ALL for place in places}
 
 
+def test_an_init_container_is_set_while_it_runs() -> None:
+    web = make_pod("web", qos="LS", init="setup")
+    assert decided(web)[f"{web.meta.cgroup_dir}/web-setup", CPUS] == ALL
+    spec = {"initContainers": [{"name": "setup", "resources": {"limits": {"cpu": "1"}}}]}
+    pinned = make_pod("own", qos="LSR", kube="Guaranteed", cpuset="6", init="setup", spec=spec)
+    decision = CPUSetAllocator().decide(make_view(pods=(pinned,), cpu_rules=RULES, topology=flat(64)))
+    of_init = [u for u in decision.updates if u.setting.cgroup_dir == f"{pinned.meta.cgroup_dir}/own-setup"]
+    assert {u.setting.resource: u.value for u in of_init} == {CPUS: "6", QUOTA: -1}
+    assert {u.neutral for u in of_init if u.setting.resource == QUOTA} == {100_000}
+
+
 def test_a_pinned_pod_has_no_quota_and_gets_the_kubelets_back() -> None:
     pod = with_limits("500m", qos="LSR", kube="Guaranteed", cpuset="6")
     decision = CPUSetAllocator().decide(make_view(pods=(pod,), cpu_rules=RULES, topology=flat(64)))

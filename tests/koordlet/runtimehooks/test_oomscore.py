@@ -42,15 +42,8 @@ def test_who_is_left_alone() -> None:
 
 
 def test_init_containers_are_set_while_they_run() -> None:
-    pod = make_pod("p", annotations={FOR_ALL: "9", BY_CONTAINER: json.dumps({"prepare": 3})})
-    assert pod.meta.pod is not None
-    status = pod.meta.pod.status.container_statuses[0]
-    running = type(status)(name="prepare", container_id="containerd://init", state=status.state)
-    waiting = type(status)(name="later", container_id="")
-    pod.meta.pod.status.init_container_statuses = [running, waiting]
-    updates = OOMScoreAdj().decide(make_view(pods=(pod,))).updates
-    directory = pod.meta.cgroup_dir
-    assert {u.setting.cgroup_dir: u.value for u in updates} == {f"{directory}/p-c0": 9, f"{directory}/init": 3}
+    by_container = json.dumps({"prepare": 3})
+    assert decided({FOR_ALL: "9", BY_CONTAINER: by_container}, init="prepare") == {"p-c0": 9, "p-c1": 9, "p-prepare": 3}
 
 
 def test_the_metric_is_for_what_is_held() -> None:
