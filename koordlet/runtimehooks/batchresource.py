@@ -7,6 +7,7 @@ one, from the same values. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import ceil
 
 from koordlet.api.annotations.pod import EXTENDED_RESOURCE_SPEC
@@ -19,7 +20,7 @@ from koordlet.audit import pod as about_pod
 from koordlet.qosmanager.strategy import Decision, PodByPod
 from koordlet.qosmanager.view import NodeView, PodView
 from koordlet.resourceexecutor import Setting, Update
-from koordlet.runtimehooks.hooks import NOTHING, Answer, HookContext, Stage, answer_of, followed
+from koordlet.runtimehooks.hooks import NOTHING, Answer, HookContext, Stage, answer_of, followed, running
 from koordlet.system.cgroup.codecs import SHARES_MIN, UNLIMITED, milli_to_quota, milli_to_shares
 
 SHARES, QUOTA, MEMORY = "cpu.shares", "cpu.cfs_quota_us", "memory.limit_in_bytes"
@@ -75,9 +76,10 @@ class BatchResource(PodByPod):
             if specs:
                 about = about_pod(pod.meta.namespace, pod.meta.name)
                 updates += _of(view, pod.meta.cgroup_dir, specs.values(), about)
-                for meta in pod.meta.containers:
-                    if meta.running and meta.name in specs:
-                        updates += _of(view, meta.cgroup_dir, [specs[meta.name]], about)
+                whole, each = updates[-len(NEUTRAL) :], _init_containers(pod) | specs
+                for name, directory in running(pod):
+                    if name in each:
+                        updates += map(_within, _of(view, directory, [each[name]], about), whole)
         return Decision(tuple(updates))
 
     def answer(self, stage: Stage, context: HookContext, view: NodeView) -> Answer:
@@ -94,6 +96,19 @@ def _containers(pod: PodView) -> dict[str, Container]:
     if pod.raw_qos != BE or pod.meta.pod is None or not asks(pod.meta.pod.spec.containers):
         return {}
     return {container.name: container for container in pod.meta.pod.spec.containers}
+
+
+def _init_containers(pod: PodView) -> dict[str, Container]:
+    """Sidecars among them. What they ask for is theirs, but no part of the pod's sums (spec 03 §4.7)."""
+    spec = pod.meta.pod
+    return {} if spec is None else {container.name: container for container in spec.spec.init_containers}
+
+
+def _within(one: Update, whole: Update) -> Update:
+    """A container's setting, its quota no larger than the pod's: cgroup v1 refuses that."""
+    if one.setting.resource != QUOTA or not 0 < int(whole.value) < int(one.value):
+        return one
+    return replace(one, value=whole.value)
 
 
 def _of(view: NodeView, directory: str, specs: Iterable[Container], about: About | None) -> list[Update]:

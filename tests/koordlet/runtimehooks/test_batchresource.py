@@ -48,6 +48,21 @@ def test_the_worked_example() -> None:
     }
 
 
+def test_init_containers_have_their_own_and_none_of_the_pods_sums() -> None:
+    """A sidecar, and a setup that asks for more CPU than the pod has as a whole."""
+    init = [{**container("mesh", 100, 200, GIB), "restartPolicy": "Always"}, container("setup", 500, 4000, 4 * GIB)]
+    for running, expected in (
+        ("mesh", {SHARES: 102, QUOTA: 20_000, MEMORY: GIB}),
+        ("setup", {SHARES: 512, QUOTA: 150_000, MEMORY: 4 * GIB}),
+    ):
+        spec = {"containers": list(EXAMPLE), "initContainers": init}
+        pod = make_pod("job", qos="BE", kube="BestEffort", containers=2, spec=spec, init=running)
+        found = decided(pod)
+        assert found[f"{pod.meta.cgroup_dir}/job-{running}"] == expected
+        assert found[pod.meta.cgroup_dir] == {SHARES: 1024, QUOTA: 150_000, MEMORY: 2 * GIB}
+        assert len(found) == 4
+
+
 def test_a_faster_cpu_needs_less_quota() -> None:
     pod = batch(*EXAMPLE)
     assert decided(pod, normalization=1.2)[pod.meta.cgroup_dir][QUOTA] == 125_000
