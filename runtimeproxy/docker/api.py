@@ -1,8 +1,8 @@
 """The few questions that the proxy asks dockerd itself: its cgroup driver, its containers, one container.
 
 One connection a question (many questions at once share some: `kept`), without an API version in the path, so that every
-dockerd answers in its own (the oldest served version rises with Docker's releases). Called at start, and for what the
-store doesn't know or not all of.
+dockerd answers in its own (the oldest served version rises with Docker's releases). Called at start, for what the store
+doesn't know or not all of, and of a dockerd that was started again.
 """
 
 from __future__ import annotations
@@ -56,27 +56,80 @@ class Inspected(msgspec.Struct, rename="pascal"):
     host_config: msgspec.Raw = msgspec.field(name="HostConfig", default=msgspec.Raw(b"{}"))
 
 
+class _Kept:
+    """Connections that stay open behind their questions, for the next ones or to see them end."""
+
+    def __init__(self) -> None:
+        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._closed = False
+
+    async def take(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        """One that dockerd hasn't ended."""
+        while self._idle:
+            reader, writer = self._idle.pop()
+            if not _ended(reader):
+                return reader, writer
+            await _close(writer)
+        return None
+
+    def put(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Whether it is kept."""
+        if not self._closed:
+            self._idle.append((reader, writer))
+        return not self._closed
+
+    @property
+    def live(self) -> bool:
+        """Whether dockerd has left one open."""
+        return any(not _ended(reader) for reader, _ in self._idle)
+
+    async def close(self) -> None:
+        self._closed = True
+        while self._idle:
+            await _close(self._idle.pop()[1])
+
+
 class DockerApi:
     """Questions over the socket `backend`; each raises DockerError."""
 
     def __init__(self, backend: Path, *, seconds: float = SECONDS) -> None:
         self._backend = backend
         self._seconds = seconds
-        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] | None = None
+        self._kept: _Kept | None = None
+        self._witness = _Kept()
+        """The connection on which `info` was answered."""
 
     @contextlib.asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
         """Inside, a question takes a connection that an earlier one is done with."""
-        idle = self._idle = []
+        kept = self._kept = _Kept()
         try:
             yield
         finally:
-            self._idle = None
-            for _, writer in idle:
-                await _close(writer)
+            self._kept = None
+            await kept.close()
 
     async def info(self) -> Info:
-        return await self._get("/info", Info)
+        """What holds as long as this dockerd runs: see `restarted`."""
+        await self._witness.close()
+        witness = _Kept()
+        try:
+            found = await self._get("/info", Info, witness)
+        except BaseException:
+            await witness.close()
+            raise
+        self._witness = witness
+        return found
+
+    @property
+    def restarted(self) -> bool:
+        """Whether there may be another dockerd than the one that `info` asked: that connection has ended. The socket's
+        file does not tell, systemd may have made it."""
+        return not self._witness.live
+
+    async def close(self) -> None:
+        """Let go of what `info` has left open."""
+        await self._witness.close()
 
     async def containers(self) -> list[Listed]:
         """All of them, stopped ones too."""
@@ -90,17 +143,17 @@ class DockerApi:
         """Whether dockerd answers at all."""
         await self._ask("/_ping")
 
-    async def _get(self, path: str, kind: type[_T]) -> _T:
-        body = await self._ask(path)
+    async def _get(self, path: str, kind: type[_T], kept: _Kept | None = None) -> _T:
+        body = await self._ask(path, kept)
         try:
             return msgspec.json.decode(body, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise DockerError(f"GET {path}: {error}") from error
 
-    async def _ask(self, path: str) -> bytes:
+    async def _ask(self, path: str, kept: _Kept | None = None) -> bytes:
         try:
             async with asyncio.timeout(self._seconds):
-                status, body = await self._exchange(path)
+                status, body = await self._exchange(path, kept or self._kept)
         except TimeoutError as error:
             raise DockerError(f"GET {path} on {self._backend}: no answer in {self._seconds:g} s") from error
         except (OSError, EOFError, http1.NotHttp) as error:
@@ -110,31 +163,34 @@ class DockerApi:
             raise kind(f"GET {path}: {status} {_message(body)}")
         return body
 
-    async def _exchange(self, path: str) -> tuple[int, bytes]:
-        idle = self._idle
-        reader, writer = idle.pop() if idle else await asyncio.open_unix_connection(str(self._backend))
+    async def _exchange(self, path: str, kept: _Kept | None) -> tuple[int, bytes]:
+        found = await kept.take() if kept is not None else None
+        reader, writer = found or await asyncio.open_unix_connection(str(self._backend))
         keep = False
         try:
-            last = "Connection: close\r\n" if idle is None else ""
+            last = "Connection: close\r\n" if kept is None else ""
             writer.write(f"GET {path} HTTP/1.1\r\nHost: docker\r\n{last}\r\n".encode())
             data = bytearray()
             while not (end := http1.split_head(data)):
                 data += await _some(reader)
             head = http1.parse_response(bytes(data[:end]))
-            found = bytearray()
-            body = http1.response_body(head, b"GET", found.extend)
+            said = bytearray()
+            body = http1.response_body(head, b"GET", said.extend)
             if body is None:
                 return head.status, bytes(data[end:]) + await reader.read()
             body.take(bytes(data[end:]))
             while not body.done:
                 body.take(await _some(reader))
-            keep = idle is not None and idle is self._idle and b"close" not in head.tokens(b"connection")
-            return head.status, bytes(found)
+            keep = b"close" not in head.tokens(b"connection")
+            return head.status, bytes(said)
         finally:
-            if keep and idle is not None:
-                idle.append((reader, writer))
-            else:
+            if not (keep and kept is not None and kept.put(reader, writer)):
                 await _close(writer)
+
+
+def _ended(reader: asyncio.StreamReader) -> bool:
+    """By the other side."""
+    return reader.at_eof() or reader.exception() is not None
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:

@@ -23,8 +23,8 @@ _T = TypeVar("_T")
 
 
 class Context:
-    """One a process, on one loop. `driver`: dockerd's cgroup driver, `cgroupfs` or `systemd`; `limit`: seconds that a
-    call waits at most for what is not its own hook: after hooks of earlier calls, what dockerd tells of a container."""
+    """One a process, on one loop. `limit`: seconds that a call waits at most for what is not its own hook: after hooks
+    of earlier calls, what dockerd tells of a container or of itself."""
 
     def __init__(
         self,
@@ -32,13 +32,13 @@ class Context:
         dispatcher: Dispatcher,
         skip: SkipRule,
         api: DockerApi,
-        driver: str,
         metrics: ProxyMetrics,
         *,
         limit: float = LIMIT_SECONDS,
     ) -> None:
-        self.store, self.driver, self.metrics = store, driver, metrics
-        self.recovery = Recovery(store, api, driver, metrics)
+        self.store, self.metrics = store, metrics
+        self.recovery = Recovery(store, api, metrics)
+        self.close = api.close
         self._hooks = PodHooks(dispatcher, skip, metrics, limit=limit)
         self.unhooked, self.handles = self._hooks.unhooked, self._hooks.handles
         self._telling: set[asyncio.Task[None]] = set()
@@ -68,6 +68,15 @@ class Context:
         if self._telling:
             await asyncio.wait(self._telling)
 
+    async def driver(self) -> str:
+        """dockerd's cgroup driver; the last one known if dockerd does not tell in time."""
+        if not self.recovery.current:
+            try:
+                await self._in_time(self.recovery.ask_driver())
+            except DockerError as error:
+                log.warning("Docker's cgroup driver is taken for what it was", driver=self.recovery.driver, err=error)
+        return self.recovery.driver
+
     async def sandbox(self, pod_id: str) -> PodInfo:
         """A sandbox, from dockerd if the store lacks it. Raises Refused when there is none, DockerError when dockerd
         can't be asked."""
@@ -79,24 +88,29 @@ class Context:
     async def pod(self, pod_id: str) -> PodInfo | None:
         """As complete as it gets in time; None when dockerd has no such sandbox. Raises DockerError when nothing is
         known."""
+        known = self.store.pods.get(pod_id)
+        if known is not None and known.complete and self.recovery.current:
+            return known
         try:
             return await self._in_time(self.recovery.pod(pod_id))
         except DockerError as error:
             known = self.store.pods.get(pod_id)
             if known is None:
                 raise
-            log.warning("Hooks are told of a sandbox what a list has", id=pod_id, err=error)
+            log.warning("Hooks are told of a sandbox what is known of it", id=pod_id, err=error)
             return known
 
     async def container(self, container_id: str, *hooks: Hook) -> ContainerInfo | None:
         """A stored container, as complete as it gets in time if one of `hooks` will be asked (or none is named)."""
         known = self.store.containers.get(container_id)
-        if known is None or known.complete or (hooks and not any(map(self.handles, hooks))):
+        if known is None or (known.complete and self.recovery.current):
+            return known
+        if hooks and not any(map(self.handles, hooks)):
             return known
         try:
             return await self._in_time(self.recovery.container(container_id))
         except DockerError as error:
-            log.warning("Hooks are told of a container what a list has", id=container_id, err=error)
+            log.warning("Hooks are told of a container what is known of it", id=container_id, err=error)
             return self.store.containers.get(container_id)
 
     async def find(self, given: str) -> str | None:

@@ -106,16 +106,16 @@ class Create(Held):
         return config.raw if config.changed else body
 
     async def _sandbox(self, config: Members, host: Members, labels: dict[str, str]) -> None:
-        context = self._context
-        pod = self._made = pod_info(self._name, labels, host, context.driver)
+        context, driver = self._context, await self._context.driver()
+        pod = self._made = pod_info(self._name, labels, host, driver)
         answer = await context.ask(pod, "", Hook.PRE_RUN_POD_SANDBOX, pod_request(pod))
         if not isinstance(answer, PodSandboxHookResponse):
             return
         merged = self._write_labels(config, labels, answer.labels, answer.annotations)
         if answer.HasField("resources"):
             bodies.write_create(host, answer.resources)
-        self._write_parent(host, pod.cgroup_parent, answer.cgroup_parent)
-        self._made = pod_info(self._name, merged, host, context.driver)
+        self._write_parent(host, pod.cgroup_parent, answer.cgroup_parent, driver)
+        self._made = pod_info(self._name, merged, host, driver)
 
     async def _container(self, config: Members, host: Members, labels: dict[str, str]) -> None:
         context = self._context
@@ -126,9 +126,10 @@ class Create(Held):
             log.warning("A container is created without hooks: its sandbox can't be looked up", err=error)
             context.unhooked("unknown-sandbox", Hook.PRE_CREATE_CONTAINER)
             return
+        driver = await context.driver()
         env = config.get("Env", list[str]) or []
         envs = bodies.env_map(env)
-        asked = self._made = container_info(self._name, labels, envs, host, context.driver, pod_id, pod)
+        asked = self._made = container_info(self._name, labels, envs, host, driver, pod_id, pod)
         request = container_request(asked)
         answer = await context.ask(pod, pod_id, Hook.PRE_CREATE_CONTAINER, request)
         if not isinstance(answer, ContainerResourceHookResponse):
@@ -136,13 +137,13 @@ class Create(Held):
         merged = self._write_labels(config, labels, {}, answer.container_annotations)
         if answer.HasField("container_resources"):
             bodies.write_create(host, answer.container_resources)
-        self._write_parent(host, request.pod_cgroup_parent, answer.pod_cgroup_parent)
+        self._write_parent(host, request.pod_cgroup_parent, answer.pod_cgroup_parent, driver)
         if answer.container_envs:  # a map on the wire can't be empty and there
             wanted = bodies.merge_env(env, answer.container_envs)
             if wanted != env:
                 config.set("Env", wanted)
                 envs = bodies.env_map(wanted)
-        self._made = container_info(self._name, merged, envs, host, context.driver, pod_id, pod)
+        self._made = container_info(self._name, merged, envs, host, driver, pod_id, pod)
 
     @staticmethod
     def _write_labels(
@@ -153,8 +154,9 @@ class Create(Held):
             config.set("Labels", merged)
         return merged
 
-    def _write_parent(self, host: Members, asked: str, answered: str) -> None:
-        wanted = names.docker_parent(answered, self._context.driver)
+    @staticmethod
+    def _write_parent(host: Members, asked: str, answered: str, driver: str) -> None:
+        wanted = names.docker_parent(answered, driver)
         if wanted and answered != asked and wanted != host.get("CgroupParent", str):
             host.set("CgroupParent", wanted)
 

@@ -4,11 +4,16 @@ One list fills the store before the proxy serves, which takes dockerd some milli
 cgroup parents and variables are in the description of each container, and follow behind the calls that are served
 meanwhile: dockerd keeps whoever asks for one waiting as long as it is starting that container. A call that needs a
 container whose description has not come asks for just this.
+
+What cgroup parents mean depends on dockerd's cgroup driver, which may be another when dockerd comes back: it is asked
+for again before it is needed next, and if it is another, so are descriptions.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
 
 from koordlet.app.logging import get_logger
 from runtimeproxy.docker import names
@@ -24,10 +29,33 @@ log = get_logger(__name__)
 
 
 class Recovery:
-    """Fills a store from dockerd. `driver`: dockerd's cgroup driver."""
+    """Fills a store from dockerd. `driver`: its cgroup driver, `cgroupfs` or `systemd`, when it was asked last; empty
+    before."""
 
-    def __init__(self, store: Store, api: DockerApi, driver: str, metrics: ProxyMetrics) -> None:
-        self._store, self._api, self._driver, self._metrics = store, api, driver, metrics
+    def __init__(self, store: Store, api: DockerApi, metrics: ProxyMetrics) -> None:
+        self._store, self._api, self._metrics = store, api, metrics
+        self._asking = asyncio.Lock()
+        self.driver = ""
+
+    @property
+    def current(self) -> bool:
+        """Whether the dockerd that there is has told its driver."""
+        return not self._api.restarted
+
+    async def ask_driver(self) -> None:
+        """Where the driver isn't that of the dockerd that there is. Raises DockerError."""
+        async with self._asking:
+            if self.current:
+                return
+            driver = (await self._api.info()).cgroup_driver
+            if driver == self.driver:
+                return
+            store, before, self.driver = self._store, self.driver, driver
+            log.info("Docker has another cgroup driver" if before else "Docker answers", driver=driver, before=before)
+            for pod_id, pod in store.pods.items():
+                store.put_pod(pod_id, replace(pod, complete=False))
+            for container in store.containers.values():
+                store.put_container(replace(container, complete=False))
 
     async def lists(self) -> None:
         """All of Kubernetes' containers, without details; what the store has already stays. Raises DockerError."""
@@ -42,7 +70,7 @@ class Recovery:
         store, labels = self._store, one.labels or {}
         if not _is_container(labels):
             if one.id not in store.pods:
-                store.put_pod(one.id, pod_info(name, labels, None, self._driver))
+                store.put_pod(one.id, pod_info(name, labels, None, self.driver))
                 self._metrics.recoveries.labels("sandbox").inc()
             return
         pod_id = labels.get(names.SANDBOX_ID_LABEL, "")
@@ -50,7 +78,7 @@ class Recovery:
         if pod is None:
             log.warning("A container without its sandbox is left to itself", container=one.id, sandbox=pod_id)
         elif one.id not in store.containers:
-            store.put_container(container_info(name, labels, {}, None, self._driver, pod_id, pod, one.id))
+            store.put_container(container_info(name, labels, {}, None, self.driver, pod_id, pod, one.id))
             self._metrics.recoveries.labels("container").inc()
 
     async def details(self) -> None:
@@ -65,6 +93,7 @@ class Recovery:
     async def pod(self, pod_id: str) -> PodInfo | None:
         """A sandbox with its details, from dockerd when the store does not know it or not all of it. None when it is no
         sandbox that dockerd knows. Raises DockerError."""
+        await self.ask_driver()
         known = self._store.pods.get(pod_id)
         if known is not None and known.complete:
             return known
@@ -85,6 +114,7 @@ class Recovery:
 
     async def container(self, container_id: str) -> ContainerInfo | None:
         """A container with its details; None when the store does not know it. Raises DockerError."""
+        await self.ask_driver()
         known = self._store.containers.get(container_id)
         if known is None or known.complete:
             return known
@@ -101,6 +131,7 @@ class Recovery:
     async def find(self, given: str) -> str | None:
         """The id of a container of Kubernetes' that the store lacks, by id or name: it is in the store then. It was
         made past the proxy, or for a call to the one before this proxy when this had its list. Raises DockerError."""
+        await self.ask_driver()
         try:
             entry = await self._api.inspect(given)
         except NoSuchContainer:
@@ -133,7 +164,7 @@ class Recovery:
 
     def _sandbox(self, entry: Inspected, name: KubernetesName) -> PodInfo:
         try:
-            return pod_info(name, entry.config.labels or {}, _host(entry), self._driver)
+            return pod_info(name, entry.config.labels or {}, _host(entry), self.driver)
         except Undecodable as error:
             raise DockerError(f"GET /containers/{entry.id}/json: {error}") from error
 
@@ -141,7 +172,7 @@ class Recovery:
         envs = env_map(entry.config.env or [])
         try:
             host = _host(entry)
-            return container_info(name, entry.config.labels or {}, envs, host, self._driver, pod_id, pod, entry.id)
+            return container_info(name, entry.config.labels or {}, envs, host, self.driver, pod_id, pod, entry.id)
         except Undecodable as error:
             raise DockerError(f"GET /containers/{entry.id}/json: {error}") from error
 

@@ -86,6 +86,7 @@ class DockerServer:
                 await self._context.finish()
         except TimeoutError:
             log.warning("Stopped before all hooks have ended")
+        await self._context.close()
 
 
 async def serve_docker(
@@ -101,9 +102,13 @@ async def serve_docker(
     """Learn from dockerd what there is, then listen; `settle` learns the rest. Raises DockerError when dockerd doesn't
     answer (the caller tries again), OSError when there is nothing to listen on. `limit`: see Context."""
     api = DockerApi(backend)
-    driver = (await api.info()).cgroup_driver
-    context = Context(store, dispatcher, skip, api, driver, metrics or ProxyMetrics.of(), limit=limit)
-    await context.recovery.lists()
+    context = Context(store, dispatcher, skip, api, metrics or ProxyMetrics.of(), limit=limit)
     server = DockerServer(backend, context)
-    await server.start(listen)
+    try:
+        await context.recovery.ask_driver()
+        await context.recovery.lists()
+        await server.start(listen)
+    except BaseException:
+        await api.close()
+        raise
     return server

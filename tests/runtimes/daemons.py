@@ -205,10 +205,12 @@ def running(daemon: C) -> Iterator[C]:
 
 class Dockerd(Daemon):
     """dockerd with busybox loaded (as `busybox`); it starts a containerd of its own. No bridge, no iptables. With
-    `live_restore` its containers run on without it, also when it is stopped."""
+    `live_restore` its containers run on without it, also when it is stopped. `driver`: its cgroup driver from the next
+    start on; with `systemd`, which no systemd is there for, it makes containers and can't start them."""
 
     def __init__(self, *, live_restore: bool = True) -> None:
         super().__init__("dkd")
+        self.driver = "cgroupfs"
         self._live_restore = live_restore
         self._own = f"koord-test-{os.getpid()}-{next(_serial)}"
         """Of containers without a parent of their own; else dockerd leaves a group /docker behind."""
@@ -218,12 +220,13 @@ class Dockerd(Daemon):
         return self.root / "docker.sock"
 
     def argv(self) -> list[str]:
+        parent = f"/{self._own}" if self.driver == "cgroupfs" else f"{self._own}.slice"
         return [
             "dockerd", f"--data-root={self.root / 'data'}", f"--exec-root={self.root / 'exec'}",
             f"--pidfile={self.root / 'pid'}", f"--host=unix://{self.socket}", "--bridge=none", "--iptables=false",
             "--ip6tables=false", "--ip-forward=false", "--ip-masq=false",
             f"--live-restore={str(self._live_restore).lower()}",
-            "--exec-opt=native.cgroupdriver=cgroupfs", f"--cgroup-parent=/{self._own}",
+            f"--exec-opt=native.cgroupdriver={self.driver}", f"--cgroup-parent={parent}",
         ]  # fmt: skip
 
     def ready(self) -> bool:

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from runtimeproxy.dispatch import Outcome
 from runtimeproxy.docker import names
-from runtimeproxy.docker.api import DockerError, Inspected, Listed, NoSuchContainer
+from runtimeproxy.docker.api import DockerError, Info, Inspected, Listed, NoSuchContainer
 from runtimeproxy.docker.calls import DockerCalls
 from runtimeproxy.docker.context import Context
 from runtimeproxy.docker.held import Exchange
@@ -50,11 +50,25 @@ class Hooks:
 
 
 class Docker:
-    """Stands in for dockerd's own answers: `entries` by id; a text in place of one is an error."""
+    """Stands in for dockerd's own answers: `entries` by id; a text in place of one is an error. `restarted` when it was
+    since it told of itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, driver: str) -> None:
+        self.driver, self.restarted = driver, True
         self.entries: dict[str, dict[str, Any] | str] = {}
         self.fails: str | None = None
+        self.told = 0
+        """How often it has told of itself."""
+
+    async def info(self) -> Info:
+        if self.fails is not None:
+            raise DockerError(self.fails)
+        self.restarted = False
+        self.told += 1
+        return Info(self.driver)
+
+    async def close(self) -> None:
+        self.restarted = True
 
     async def containers(self) -> list[Listed]:
         if self.fails is not None:
@@ -82,10 +96,10 @@ class World:
     """Docker's calls with everything around them scripted."""
 
     def __init__(self, driver: str = "cgroupfs") -> None:
-        self.store, self.hooks, self.docker = Store(), Hooks(), Docker()
+        self.store, self.hooks, self.docker = Store(), Hooks(), Docker(driver)
         self.registry = CollectorRegistry()
         metrics = ProxyMetrics.of(self.registry)
-        self.context = Context(self.store, self.hooks, SkipRule(), self.docker, driver, metrics)  # type: ignore[arg-type]
+        self.context = Context(self.store, self.hooks, SkipRule(), self.docker, metrics)  # type: ignore[arg-type]
         self.calls = DockerCalls(self.context)
 
     def exchange(self, line: str) -> Exchange | None:

@@ -81,11 +81,14 @@ class Recorder:
 
     def __init__(self) -> None:
         self.seen: list[tuple[Stage, str, str, str]] = []
+        self.folders: list[str] = []
+        """Of the pods' cgroups, at each call."""
 
     def answer(self, stage: Stage, context: HookContext, view: Any) -> Answer:
         meta = context.pod.meta
         name = context.container.name if context.container is not None else ""
         self.seen.append((stage, f"{meta.namespace}/{meta.name}", meta.uid, name))
+        self.folders.append(meta.cgroup_dir)
         return NOTHING
 
     def stages_seen(self) -> list[Stage]:

@@ -258,6 +258,38 @@ def goes_on(recorder: Recorder, pod: Shim, app: str, running: bool, new: str) ->
     assert recorder.seen == [(stage, "shop/web-0", UID, name) for stage, name in told]
 
 
+def test_dockerd_comes_back_with_another_cgroup_driver(
+    new_dockerd: Callable[..., Dockerd], proxies: Callable[..., Proxy], tmp_path: Path
+) -> None:
+    """Hooks are told of what was there, and of what comes, in the words of the driver that there is."""
+    dockerd = new_dockerd()
+    proxy = proxies(dockerd.socket)
+    docker = Cli(dockerd, proxy.socket)
+    parent, path = "koord-test-pod.slice", "koord.slice/koord-test.slice/koord-test-pod.slice"
+
+    def create(pod: str, *flags: str) -> str:
+        """A sandbox and its container, which nobody starts; the container's id."""
+        plain = ("--network=none", f"--cgroup-parent={parent}")
+        sandbox = docker.said(
+            "create", "--name", name_of("POD", pod), *plain, "--label=io.kubernetes.docker.type=podsandbox", "busybox"
+        )
+        labels = ("--label=io.kubernetes.docker.type=container", f"--label=io.kubernetes.sandbox.id={sandbox}")
+        return docker.said("create", "--name", name_of("app", pod), *plain, *labels, "busybox")
+
+    with koordlet(tmp_path / "k.sock") as recorder:
+        proxy.register(tmp_path / "k.sock", "Fail")
+        old = create("web-0")
+        assert recorder.folders == [parent] * 2
+        dockerd.stop()
+        dockerd.driver = "systemd"
+        dockerd.start()
+        recorder.folders.clear()
+        docker.said("update", "--cpu-shares=400", old)
+        new = create("web-1")
+        assert recorder.folders == [path] * 3
+        assert [dockerd.inspect(one)["HostConfig"]["CgroupParent"] for one in (old, new)] == [parent] * 2
+
+
 # -- streams
 
 

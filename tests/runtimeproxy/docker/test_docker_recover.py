@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koordlet.api.hooks.api_pb2 import ContainerResourceHookRequest, LinuxContainerResources
+from koordlet.api.hooks.api_pb2 import ContainerResourceHookRequest, LinuxContainerResources, PodSandboxHookResponse
 from runtimeproxy.docker.api import DockerError, Inspected
 from runtimeproxy.hooks import Hook
 from tests.runtimeproxy.docker.conftest import (
@@ -195,6 +195,67 @@ async def test_a_sandbox_stopped_while_dockerd_tells_of_it_stays_forgotten(world
     world.docker.inspect = stopped_meanwhile  # type: ignore[method-assign]
     await world.context.recovery.details()
     assert not world.store.pods and not world.store.containers
+
+
+# -- another cgroup driver
+
+SLICE, SLICE_PATH = "kubepods-podX.slice", "/kubepods.slice/kubepods-podX.slice"
+
+
+async def comes_back(world: World, driver: str) -> None:
+    """Known to the proxy in full is a pod that was made when the driver was cgroupfs."""
+    has_pod(world)
+    sandbox, container = sandbox_body(CgroupParent=SLICE), container_body(CgroupParent=SLICE)
+    world.docker.entries = {CONTAINER_ID: entry("app", container), SANDBOX_ID: entry("POD", sandbox)}
+    await world.context.recovery.ask_driver()
+    await world.context.recovery.lists()
+    await world.context.recovery.details()
+    await world.call(START)
+    await world.context.finish()
+    assert (world.docker.told, told(world)[0][2]) == (1, SLICE)
+    world.hooks.asked.clear()
+    world.docker.restarted, world.docker.driver = True, driver
+
+
+async def test_a_dockerd_that_comes_back_with_another_driver_describes_what_it_has(world: World) -> None:
+    await comes_back(world, "systemd")
+    await world.call(UPDATE, {}, status=200)
+    await world.call(START)
+    await world.create(container_body(CgroupParent=SLICE), "c" * 64, "second")
+    await world.call(f"POST /containers/{SANDBOX_ID}/stop")
+    await world.context.finish()
+    assert {parent for _, _, parent, _ in told(world)} == {SLICE_PATH} and len(told(world)) == 4
+    assert getattr(world.hooks.asked[-1][1], "cgroup_parent", "") == SLICE_PATH
+    assert world.docker.told == 2 and world.store.containers["c" * 64].cgroup_parent == SLICE_PATH
+
+
+async def test_a_new_pod_is_told_by_the_driver_there_is(world: World) -> None:
+    await comes_back(world, "systemd")
+    answer = PodSandboxHookResponse(cgroup_parent="/kubepods.slice/kubepods-podY.slice")
+    world.hooks.answers[Hook.PRE_RUN_POD_SANDBOX] = answer
+    sent = await world.create(sandbox_body(CgroupParent=SLICE), "d" * 64, "POD")
+    assert sent["HostConfig"]["CgroupParent"] == "kubepods-podY.slice"
+    assert getattr(world.hooks.asked[0][1], "cgroup_parent", "") == SLICE_PATH
+
+
+async def test_of_a_dockerd_that_comes_back_as_it_was_only_the_driver_is_asked(world: World) -> None:
+    await comes_back(world, "cgroupfs")
+    world.docker.entries = {}
+    await world.call(UPDATE, {}, status=200)
+    await world.create(container_body(CgroupParent=SLICE), "c" * 64, "second")
+    assert [parent for _, _, parent, _ in told(world)] == [SLICE, SLICE] and world.docker.told == 2
+
+
+async def test_a_dockerd_that_does_not_tell_its_driver_has_the_one_before(world: World) -> None:
+    await comes_back(world, "systemd")
+    world.docker.fails = "no answer"
+    await world.call(UPDATE, {}, status=200)
+    await world.create(sandbox_body(CgroupParent=SLICE), "d" * 64, "POD")
+    await world.create(container_body("d" * 64, CgroupParent=SLICE), "e" * 64)
+    assert [parent for _, _, parent, _ in told(world)] == [SLICE, SLICE]
+    world.docker.fails = None
+    await world.call(UPDATE, {}, status=200)
+    assert told(world)[-1][2] == SLICE_PATH
 
 
 # -- what was made unseen

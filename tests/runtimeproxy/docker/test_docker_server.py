@@ -255,7 +255,8 @@ def test_an_upload_waits_for_a_slow_reader(run: Callable[[Test], None]) -> None:
                 await loop.sock_sendall(connection, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
         serving = asyncio.create_task(dockerd())
-        context: Any = type("Nobody", (), {"metrics": ProxyMetrics.of(), "finish": staticmethod(_nothing)})()
+        nothing = staticmethod(_nothing)
+        context: Any = type("Nobody", (), {"metrics": ProxyMetrics.of(), "finish": nothing, "close": nothing})()
         proxy = DockerServer(folder / "d.sock", context)
         await proxy.start(folder / "p.sock")
         with raw, listener:
@@ -514,7 +515,9 @@ async def says(folder: Path, answer: bytes) -> AsyncIterator[DockerApi]:
         await writer.wait_closed()
 
     server = await asyncio.start_unix_server(serve, str(folder / "d.sock"))
-    yield DockerApi(folder / "d.sock", seconds=PATIENCE)
+    api = DockerApi(folder / "d.sock", seconds=PATIENCE)
+    yield api
+    await api.close()
     server.close()
     await server.wait_closed()
 
@@ -548,6 +551,42 @@ async def test_questions_share_a_connection_only_while_they_are_told_to(tmp_path
     assert said == [["one", "two"], ["three", "four"], ["five"]]
 
 
+def test_a_dockerd_that_was_started_again_is_noticed(run: Callable[[Test], None]) -> None:
+    """Also where its socket stays, as systemd's does."""
+
+    async def test(folder: Path) -> None:
+        writers: list[asyncio.StreamWriter] = []
+        close = b""
+
+        async def dockerd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writers.append(writer)
+            await reader.readuntil(b"\r\n\r\n")
+            body = b'{"CgroupDriver":"driver %d"}' % len(writers)
+            writer.write(b"HTTP/1.1 200 OK\r\n%sContent-Length: %d\r\n\r\n%s" % (close, len(body), body))
+
+        server = await asyncio.start_unix_server(dockerd, str(folder / "d.sock"))
+        api = DockerApi(folder / "d.sock", seconds=PATIENCE)
+        assert api.restarted  # nobody has been asked
+        assert (await api.info()).cgroup_driver == "driver 1" and not api.restarted
+        writers[0].close()
+        await settled(lambda: api.restarted)
+        assert (await api.info()).cgroup_driver == "driver 2" and not api.restarted
+        writers[1].transport.abort()
+        await settled(lambda: api.restarted)
+        close = b"Connection: close\r\n"
+        assert (await api.info()).cgroup_driver == "driver 3" and api.restarted  # nobody knows
+        close = b""
+        await api.info()
+        await api.close()
+        assert api.restarted
+        for writer in writers:
+            await ended(writer)
+        server.close()
+        await server.wait_closed()
+
+    run(test)
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
@@ -563,6 +602,7 @@ async def test_what_is_no_answer(tmp_path: Path, answer: bytes, said: str) -> No
     async with says(tmp_path, answer) as api:
         with pytest.raises(DockerError, match=said):
             await api.info()
+        assert api.restarted
 
 
 async def test_nobody_answers(tmp_path: Path) -> None:
