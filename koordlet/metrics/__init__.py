@@ -6,6 +6,6 @@ vanished pod vanish with it. Only counters and histograms keep state.
 """
 
 from koordlet.metrics.catalogue import CATALOGUE, EXTERNAL, INTERNAL, Family
-from koordlet.metrics.registries import Registries, Rows
+from koordlet.metrics.registries import Groups, Registries, Rows
 
-__all__ = ["CATALOGUE", "EXTERNAL", "INTERNAL", "Family", "Registries", "Rows"]
+__all__ = ["CATALOGUE", "EXTERNAL", "INTERNAL", "Family", "Groups", "Registries", "Rows"]

@@ -16,6 +16,7 @@ EXTERNAL: Literal["external"] = "external"
 
 POD = ("pod_uid", "pod_name", "pod_namespace")
 CONTAINER = (*POD, "container_id", "container_name")
+GPU = ("gpu_minor", "gpu_device_uuid")
 CULPRIT = ("culprit_kind", "culprit_namespace", "culprit_pod", "culprit")
 
 
@@ -262,6 +263,13 @@ def _ours() -> tuple[Family, ...]:
             type="counter",
         ),
         Family("runtime_hook_protocol_up", "1 while hooks are served by this protocol.", ("protocol", "reason")),
+        Family(
+            "pod_resources_calls_total",
+            "Calls of the pod-resources API (gate PodResourcesProxy), by gRPC's status.",
+            ("method", "code"),
+            type="counter",
+        ),
+        Family("pod_resources_proxy_up", "1 while the pod-resources API is served.", ("reason",)),
         Family("runtime_hook_newborn_pods", "Pods that a hook told of and the kubelet does not show yet."),
         Family("container_cpu_usage_cores", "CPU used by the container.", CONTAINER, EXTERNAL, unit="cores"),
         Family(
@@ -307,6 +315,42 @@ def _ours() -> tuple[Family, ...]:
         Family("node_memory_cold_bytes", "Page cache at rest on the node.", (), EXTERNAL, unit="bytes"),
         Family("pod_memory_cold_bytes", "The pod's page cache at rest.", POD, EXTERNAL, unit="bytes"),
         Family("container_memory_cold_bytes", "The container's page cache at rest.", CONTAINER, EXTERNAL, unit="bytes"),
+        Family("node_gpu_memory_bytes", "Memory of a GPU.", GPU, EXTERNAL, unit="bytes"),
+        Family("node_gpu_used_memory_bytes", "Memory of a GPU in use, by its own count.", GPU, EXTERNAL, unit="bytes"),
+        Family(
+            "node_gpu_used_core_ratio",
+            "Part of a GPU's multiprocessors that its processes had, summed over them: may be over 1.",
+            GPU,
+            EXTERNAL,
+            unit="ratio",
+        ),
+        Family(
+            "container_gpu_used_memory_bytes",
+            "Memory of a GPU that the container's processes hold.",
+            (*CONTAINER, *GPU),
+            EXTERNAL,
+            unit="bytes",
+        ),
+        Family(
+            "container_gpu_used_core_ratio",
+            "Part of a GPU's multiprocessors that the container's processes had, summed over them.",
+            (*CONTAINER, *GPU),
+            EXTERNAL,
+            unit="ratio",
+        ),
+        Family(
+            "gpu_healthy",
+            "1 for a GPU without fault, 0 with one, which reason names; absent while nobody watches it.",
+            (*GPU, "reason"),
+            EXTERNAL,
+        ),
+        Family(
+            "gpu_xid_errors_total",
+            "Xid errors that the driver told of, those of programs too.",
+            ("gpu_device_uuid", "xid"),
+            EXTERNAL,
+            "counter",
+        ),
         Family(
             "container_psi_stall_seconds_total",
             "Time in which some or all tasks of the container were stalled.",
@@ -536,6 +580,12 @@ def _ours() -> tuple[Family, ...]:
         Family(
             "node_topology_reports_total",
             "Rounds of NodeResourceTopology that wrote (created, updated), failed to, or had nothing to say (skipped).",
+            ("status",),
+            type="counter",
+        ),
+        Family(
+            "device_reports_total",
+            "Rounds of the Device object that wrote (created, updated), failed to, or had nothing to say (skipped).",
             ("status",),
             type="counter",
         ),

@@ -18,7 +18,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from koordlet.app.exposition import Table
+from koordlet.app.exposition import Table, Tails
 from koordlet.app.logging import get_logger
 from koordlet.metrics.catalogue import CATALOGUE, EXTERNAL, Family
 
@@ -26,6 +26,8 @@ log = get_logger(__name__)
 
 Rows = Iterable[tuple[Sequence[str], float]]
 """Label values (without `node`) and the value."""
+Groups = Iterable[tuple[Sequence[str], Tails, Sequence[float]]]
+"""Values of the first labels, of the last ones for each figure, and the figures: NaN where there is none."""
 Counts = Iterable[tuple[Sequence[str], Sequence[int], float]]
 """Label values, cumulative count at each upper bound, sum."""
 
@@ -47,11 +49,18 @@ class Registries:
             registry=self.internal,
         )
 
-    def view(self, name: str, provider: Callable[[], Rows] | Callable[[], Counts], bounds: Sequence[str] = ()) -> None:
+    def view(
+        self,
+        name: str,
+        provider: Callable[[], Rows] | Callable[[], Groups] | Callable[[], Counts],
+        bounds: Sequence[str] = (),
+        *,
+        grouped: int = 0,
+    ) -> None:
         """Export the family `name` with the rows that `provider` gives at each scrape. *bounds*: the upper bounds of a
-        histogram's buckets, which end in +Inf."""
+        histogram's buckets, which end in +Inf. *grouped*: how many of the last labels tell a row's figures apart."""
         family = CATALOGUE[name]
-        self._registry(family).register(_View(self, family, provider, bounds))
+        self._registry(family).register(_View(self, family, provider, bounds, grouped))
 
     def count(self, name: str, *labels: str, by: float = 1.0) -> None:
         """Raise a counter of the catalogue; label values without `node`."""
@@ -81,10 +90,12 @@ class _View(Collector):
         self,
         owner: Registries,
         family: Family,
-        provider: Callable[[], Rows] | Callable[[], Counts],
+        provider: Callable[[], Rows] | Callable[[], Groups] | Callable[[], Counts],
         bounds: Sequence[str],
+        grouped: int,
     ) -> None:
-        self._owner, self._family, self._provider, self._bounds = owner, family, provider, bounds
+        self._owner, self._family, self._provider = owner, family, provider
+        self._bounds, self._grouped = bounds, grouped
 
     def describe(self) -> Iterator[Metric]:
         yield self._empty()  # lets the registry notice a name that is taken
@@ -101,6 +112,7 @@ class _View(Collector):
                 self._provider(),
                 fixed=prefix,
                 shared=family.shared,
+                grouped=self._grouped,
                 bounds=self._bounds,
             )
         except Exception as error:  # noqa: BLE001 - one family's fault must not cost the others; counted and logged

@@ -6,6 +6,7 @@ short burst cannot hide from.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,8 @@ from koordlet.system.cgroup.batch import CgroupTable
 WIRE = {"cpu": "cpu", "memory": "mem", "io": "io"}
 DEGREES = ("some", "full")
 PRECISIONS = ("avg10", "avg60", "avg300")
+AVERAGES = tuple((resource, degree, precision) for resource in WIRE for degree in DEGREES for precision in PRECISIONS)
+TOTALS = tuple((resource, degree, "total") for resource in WIRE for degree in DEGREES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,10 @@ class PressureReading:
         """percent (avg*) or microseconds (total); NaN where absent"""
         found = self.table.columns.get(f"{resource}_{degree}_{value}")
         return np.full(len(self.table.dirs), np.nan) if found is None else found
+
+    def table_of(self, columns: Sequence[tuple[str, str, str]]) -> Floats:
+        """float64[subjects, columns] of such as `AVERAGES` or `TOTALS`."""
+        return np.stack([self.column(*one) for one in columns], axis=1)
 
     def full_supported(self, resource: str) -> Floats:
         """1 where the file has a `full` line, 0 where it has none, NaN without the file."""

@@ -6,19 +6,18 @@ anew with a new cgroup; `batches.stall_batch` has the same as shares of time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import isnan
-
 import numpy as np
 
-from koordlet.metrics import Registries
+from koordlet.metrics import Groups, Registries
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
 from koordlet.metricsadvisor.conditions import Conditions
-from koordlet.metricsadvisor.pressure import DEGREES, WIRE
+from koordlet.metricsadvisor.pressure import TOTALS, WIRE
 from koordlet.metricsadvisor.views import container_labels, pod_labels
 from koordlet.statesinformer.model import SubjectKind
 
 NAME = "psi"
+STALL_LABELS = tuple((WIRE[resource], degree) for resource, degree, _ in TOTALS)
+"""psi_resource_type, psi_degree"""
 LEVELS = {SubjectKind.CONTAINER: "container", SubjectKind.POD: "pod"}
 
 
@@ -28,7 +27,7 @@ class StallViews:
     def __init__(self, advisor: MetricsAdvisor, registries: Registries, conditions: Conditions) -> None:
         self._advisor, self._conditions = advisor, conditions
         for kind, level in LEVELS.items():
-            registries.view(f"{level}_psi_stall_seconds_total", lambda kind=kind: self._rows(kind))
+            registries.view(f"{level}_psi_stall_seconds_total", lambda kind=kind: self._rows(kind), grouped=2)
 
     def read(self) -> None:
         """Read pressure, and judge whether this machine gives any."""
@@ -41,14 +40,11 @@ class StallViews:
         else:
             self._conditions.up(NAME, "cgroup")
 
-    def _rows(self, kind: SubjectKind) -> Iterator[tuple[tuple[str, ...], float]]:
+    def _rows(self, kind: SubjectKind) -> Groups:
         reading = self._advisor.pressure
         if reading is None:
             return
         labels = container_labels if kind is SubjectKind.CONTAINER else pod_labels
-        for resource, wire in WIRE.items():
-            for degree in DEGREES:
-                column = reading.column(resource, degree, "total").tolist()
-                for subject, total in zip(reading.workloads.subjects, column, strict=True):
-                    if subject.kind is kind and not isnan(total):
-                        yield (*labels(subject), wire, degree), total / 1e6
+        seconds = (reading.table_of(TOTALS) / 1e6).tolist()
+        for row in reading.workloads.rows[kind]:
+            yield labels(reading.workloads.subjects[row]), STALL_LABELS, seconds[row]

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from math import isnan
 
 import numpy as np
 
 from koordlet.api.interference import Brief
 from koordlet.api.top import Culprit, FeatureState, Pressure, SchedLatency, Top, TopRow
+from koordlet.app.exposition import Tails
 from koordlet.metriccache import MetricCache
-from koordlet.metrics import Registries
+from koordlet.metrics import Groups, Registries
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
 from koordlet.metricsadvisor.buckets import BUCKET_BOUNDS, exported
 from koordlet.metricsadvisor.counters import CulpritCounters, SteadyTable
 from koordlet.metricsadvisor.latency import Blame, longest, sum_rows
-from koordlet.metricsadvisor.pressure import DEGREES, PRECISIONS, WIRE
+from koordlet.metricsadvisor.pressure import AVERAGES, WIRE
 from koordlet.metricsadvisor.waiting import Waiting
 from koordlet.probes.mapped import Ints
 from koordlet.probes.openprobes import ProbeSet
@@ -42,6 +44,14 @@ def pod_labels(subject: Subject) -> tuple[str, ...]:
 def culprit_labels(who: Owner | None) -> tuple[str, ...]:
     """kind, namespace, pod, name; None are all culprits without a series of their own."""
     return ("other", "", "", "") if who is None else (who.kind, who.namespace, who.pod, who.name)
+
+
+@cache
+def _psi_labels(*full_supported: bool) -> Tails:
+    """psi_resource_type, psi_precision, psi_degree, cpu_full_supported of each of `AVERAGES`; the last is of the resource
+    itself, whatever its name says (spec 02 §5.13)."""
+    supported = {resource: "true" if one else "false" for resource, one in zip(WIRE, full_supported, strict=True)}
+    return tuple((WIRE[resource], precision, degree, supported[resource]) for resource, degree, precision in AVERAGES)
 
 
 class Views:
@@ -74,7 +84,7 @@ class Views:
         for kind, name in ((SubjectKind.CONTAINER, "container"), (SubjectKind.POD, "pod")):
             view(f"{name}_cpu_usage_cores", lambda kind=kind: self._use(kind, "cores"))
             view(f"{name}_memory_usage_bytes", lambda kind=kind: self._use(kind, "memory"))
-            view(f"{name}_psi", lambda kind=kind: self._psi(kind))
+            view(f"{name}_psi", lambda kind=kind: self._psi(kind), grouped=4)
         view("container_cpu_throttled_ratio", lambda: self._use(SubjectKind.CONTAINER, "throttled"))
         view("host_application_resource_usage", self._host_apps)
         view("sched_latency_seconds", self._latency_histograms, BUCKET_BOUNDS)
@@ -129,20 +139,15 @@ class Views:
                     if not isnan(column[row]):
                         yield (subject.name, resource, subject.priority_class, subject.qos), float(column[row])
 
-    def _psi(self, kind: SubjectKind) -> Iterator[Row]:
+    def _psi(self, kind: SubjectKind) -> Groups:
         reading = self._advisor.pressure
         if reading is None:
             return
         labels = container_labels if kind is SubjectKind.CONTAINER else pod_labels
-        whose = [(row, labels(one)) for row, one in enumerate(reading.workloads.subjects) if one.kind is kind]
-        for resource, wire in WIRE.items():
-            supported = ["true" if one == 1 else "false" for one in reading.full_supported(resource).tolist()]
-            for degree in DEGREES:
-                for precision in PRECISIONS:
-                    column = reading.column(resource, degree, precision).tolist()
-                    for row, who in whose:
-                        if not isnan(column[row]):
-                            yield (*who, wire, precision, degree, supported[row]), column[row]
+        averages = reading.table_of(AVERAGES).tolist()
+        supported = np.stack([reading.full_supported(resource) == 1 for resource in WIRE], axis=1).tolist()
+        for row in reading.workloads.rows[kind]:
+            yield labels(reading.workloads.subjects[row]), _psi_labels(*supported[row]), averages[row]
 
     def _by_subject(self, column: str) -> tuple[list[Subject], Ints]:
         """A column of the cumulative snapshot, a row a container, that never runs back."""

@@ -51,8 +51,9 @@ class One:
         return []
 
 
-def registries(kind, labels, rows, *, fixed=0, shared=0, bounds=()):
-    """The same family as a table and as prometheus_client's own. *fixed* labels have the values of the first row."""
+def registries(kind, labels, rows, *, fixed=0, shared=0, grouped=0, bounds=()):
+    """The same family as a table and as prometheus_client's own. *fixed* labels have the values of the first row.
+    Rows of *grouped* figures have NaN where there is none."""
     name = "koordlet_some_total" if kind == "counter" else "koordlet_some"
     found = []
     front = tuple(rows[0][0][:fixed]) if rows else ("",) * fixed
@@ -60,9 +61,14 @@ def registries(kind, labels, rows, *, fixed=0, shared=0, bounds=()):
         metric = KINDS[kind](name, "Help with \\ and\nmore.", labels=labels)
         if as_table:
             own = [(values[fixed:], *figures) for values, *figures in rows]
-            metric = Table(metric, labels, own, fixed=front, shared=shared, bounds=bounds)
+            metric = Table(metric, labels, own, fixed=front, shared=shared, grouped=grouped, bounds=bounds)
         else:
             for values, *figures in rows:
+                if grouped:
+                    for tail, figure in zip(*figures, strict=True):
+                        if not math.isnan(figure):
+                            metric.add_metric([*front, *values[fixed:], *tail], figure)
+                    continue
                 if bounds:
                     figures[0] = list(zip(bounds, figures[0], strict=True))
                 metric.add_metric([*front, *values[fixed:]], *figures)
@@ -88,6 +94,23 @@ def test_families_of_single_values(kind, family):
     labels, rows, fixed, shared = family
     table, plain = registries(kind, labels, rows, fixed=fixed, shared=shared)
     assert said(page([table])) == said(generate_latest(plain))
+
+
+@given(data=st.data())
+def test_rows_of_several_figures(data):
+    labels, rows, fixed, shared = data.draw(families([]))
+    apart = [f"apart{number}" for number in range(data.draw(st.integers(1, 2)))]
+    tail = st.tuples(*[TEXT for _ in apart])
+    rows = [
+        (values, tuple(tails), [data.draw(VALUES) for _ in tails])
+        for (values,) in rows
+        for tails in [data.draw(st.lists(tail, min_size=1, max_size=3))]
+    ]
+    kind = data.draw(st.sampled_from(["gauge", "counter"]))
+    table, plain = registries(kind, [*labels, *apart], rows, fixed=fixed, shared=shared, grouped=len(apart))
+    assert said(page([table])) == said(generate_latest(plain))
+    family = next(iter(table._collector_to_names)).metric
+    assert said(generate_latest(One(family))) == said(generate_latest(plain))
 
 
 @given(bounds=st.sampled_from([("0.1", "1.0", "+Inf"), ("+Inf",), ("-1.0", "+Inf")]), data=st.data())
