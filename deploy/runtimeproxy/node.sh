@@ -32,8 +32,11 @@ die() { say "$*" >&2; exit 1; }
 flag_of() { # FILE FLAG: its value; nothing when it is not there. The last one counts
   sed -nE "s/^[^#]*--$2(=| +)([^ \"']+).*/\2/p" "$1" | tail -n 1
 }
-replace() { # FILE, new content on stdin: with the old owner and mode, whole or not at all
-  cp -p "$1" "$1.koord-new" && cat >"$1.koord-new" && mv "$1.koord-new" "$1"
+put() { # FILE, content on stdin: whole or not at all, after a power cut, too
+  cat >"$1.koord-new" && sync "$1.koord-new" && mv "$1.koord-new" "$1"
+}
+replace() { # FILE, new content on stdin: with the old owner and mode
+  cp -p "$1" "$1.koord-new" && put "$1"
 }
 set_flag() { # FILE FLAG VALUE
   if [ -n "$(flag_of "$1" "$2")" ]; then
@@ -182,6 +185,7 @@ change() { # FILE: point kubelet to the proxy; remember the file as it was
   [ "$now" != "$endpoint" ] || return 0
   mkdir -p "$state/before$(dirname "$1")" "$state/after$(dirname "$1")"
   cp -p "$root$1" "$state/before$1"
+  sync "$state/before$1"
   if [ -n "$in_config" ]; then set_key "$root$1" "$endpoint"; else set_flag "$root$1" "$flag" "$endpoint"; fi
   cp -p "$root$1" "$state/after$1"
   say "$1: ${now:-nothing} -> $endpoint"
@@ -192,16 +196,16 @@ install_all() {
   check
   trap 'say "failed; rolling back" >&2; trap - EXIT; take_out || say "roll-back failed too: see $state/before" >&2; exit 1' EXIT
   mkdir -p "$state" "$root/etc/systemd/system" "$root$(dirname "$place")"
-  printf '%s\n' "$flag" >"$state/flag"
+  printf '%s\n' "$flag" | put "$state/flag"
   renewed=''
   if [ "$binary" != "$place" ] && [ "$(readlink "$root$place" || true)" != "$binary" ]; then
     [ -L "$root$place" ] || [ ! -e "$root$place" ] || { say "$place is there and is no link" >&2; exit 1; }
-    ln -sfn "$binary" "$root$place"
     touch "$state/link"
+    ln -sfn "$binary" "$root$place"
     renewed=1
   fi
   if ! cmp -s "$here/$backend/$unit" "$root/etc/systemd/system/$unit"; then
-    cp "$here/$backend/$unit" "$root/etc/systemd/system/$unit"
+    put "$root/etc/systemd/system/$unit" <"$here/$backend/$unit"
     chmod 644 "$root/etc/systemd/system/$unit"
     renewed=1
   fi
@@ -238,18 +242,20 @@ put_back() { # FILE: as it was; where it was changed since, only the endpoint
 
 take_out() {
   flag=$(cat "$state/flag" 2>/dev/null || echo container-runtime-endpoint)
-  put=''
+  restored=''
   for file in $(cd "$state/before" 2>/dev/null && find . -type f | sed 's/^\.//'); do
     put_back "$file" || return 1
-    put=1
+    rm -f "$root$file.koord-new"
+    restored=1
   done
-  [ -z "$put" ] || restart_kubelet || return 1
+  [ -z "$restored" ] || restart_kubelet || return 1
   if [ -e "$root/etc/systemd/system/$unit" ]; then
     ctl disable --now "$unit" || return 1
     rm -f "$root/etc/systemd/system/$unit"
     ctl daemon-reload || return 1
   fi
   [ ! -e "$state/link" ] || rm -f "$root$place"
+  rm -f "$root/etc/systemd/system/$unit.koord-new"
   rm -rf "$state"
 }
 

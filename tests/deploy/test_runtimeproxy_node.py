@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import signal
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ KUBEADM = "/var/lib/kubelet/kubeadm-flags.env"
 DEFAULTS = "/etc/default/kubelet"
 CONFIG = "/var/lib/kubelet/config.yaml"
 UNIT = "/etc/systemd/system/koord-runtime-proxy.service"
-BINARY = "/opt/koord/bin/koord-runtime-proxy"
+BINARY, LINK = "/opt/koord/bin/koord-runtime-proxy", "/usr/local/bin/koord-runtime-proxy"
 RESTART_PROXY, RESTART_KUBELET = "restart koord-runtime-proxy.service", "restart kubelet.service"
 SYSTEMCTL = """#!/bin/sh
 echo "$*" >>"$NODE/log"
@@ -25,6 +27,7 @@ if [ "$*" = "$(cat "$NODE/fails" 2>/dev/null)" ]; then rm "$NODE/fails"; exit 1;
 case $* in
   "restart koord-runtime-proxy.service")
     mkdir -p "$NODE/run/koord-runtimeproxy" && ln -f "$NODE/socket" "$NODE/run/koord-runtimeproxy/runtimeproxy.sock" ;;
+  "is-active --quiet koord-runtime-proxy.service") [ -e "$NODE/run/koord-runtimeproxy/runtimeproxy.sock" ] ;;
   "disable --now koord-runtime-proxy.service") rm -f "$NODE/run/koord-runtimeproxy/runtimeproxy.sock" ;;
   "show "*) cat "$NODE/pid"; [ ! -e "$NODE/next-pid" ] || mv "$NODE/next-pid" "$NODE/pid" ;;
 esac
@@ -71,20 +74,24 @@ class Node:
     def log(self) -> list[str]:
         return self.text("/log").splitlines() if self.path("/log").exists() else []
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, environment: Mapping[str, str] = {}, new_session: bool = False
+    ) -> subprocess.CompletedProcess[str]:
         environment = {
             **os.environ, "NODE": str(self.root), "SYSTEMCTL": str(self.path("/systemctl")),
-            "START_SECONDS": "0", "SETTLE_SECONDS": "0",
+            "START_SECONDS": "0", "SETTLE_SECONDS": "0", **environment,
         }  # fmt: skip
         command = [str(SCRIPT), *arguments, "--root", str(self.root)]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, start_new_session=new_session
+        )
 
     def install(self, version: str = "1.28.3", *arguments: str) -> subprocess.CompletedProcess[str]:
         return self.run("install", "--binary", BINARY, "--kubelet-version", version, *arguments)
 
     def snapshot(self) -> dict[str, str]:
         """Every file that is the node's own, with its mode."""
-        own = ("log", "systemctl", "pid", "next-pid", "fails", "socket")
+        own = ("log", "systemctl", "pid", "next-pid", "fails", "socket", "steps", "synced")
         return {
             str(path.relative_to(self.root)): f"{path.stat().st_mode:o} {path.read_text()}"
             for path in sorted(self.root.rglob("*"))
@@ -325,6 +332,73 @@ def test_a_failed_roll_back_says_so_and_can_be_run_again(node: Node) -> None:
     assert (done.returncode, "roll-back stopped" in done.stderr) == (1, True)
     assert node.run("rollback").returncode == 0
     assert node.snapshot() == before
+
+
+CUT = """#!/bin/sh
+case $* in "$NODE"/fails | "$NODE"/pid) exec "/usr/bin/${0##*/}" "$@" ;; esac # systemctl's own
+echo >>"$NODE/steps"
+[ "$(wc -l <"$NODE/steps")" -lt "$CUT_AT" ] || kill -9 0
+case $0 in */sync) exec stat -c %i "$@" >>"$NODE/synced" ;; esac
+exec "/usr/bin/${0##*/}" "$@"
+"""
+"""In the place of every program that node.sh writes with, and of the reader whose output it writes."""
+WRITERS = ("cat", "cp", "ln", "mkdir", "mv", "rm", "sync", "touch")
+
+
+def cut(node: Node, programs: Path, step: int, *arguments: str) -> bool:
+    """Run node.sh until it is about to write for the `step`th time, when the power goes: files whose content nobody
+    told the disk to keep have lost it. False when it came to its end instead."""
+    files = [path for name in ("/etc", "/var", "/usr") for path in node.path(name).rglob("*")]
+    kept = {path.stat().st_ino for path in files if path.is_file()}
+    path = f"{programs}:{os.environ['PATH']}"
+    done = node.run(*arguments, environment={"PATH": path, "CUT_AT": str(step)}, new_session=True)
+    if done.returncode == 0:
+        return False
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    node.path("/run/koord-runtimeproxy/runtimeproxy.sock").unlink(missing_ok=True)
+    kept |= {int(inode) for inode in node.text("/synced").split()} if node.path("/synced").exists() else set()
+    for path in [path for name in ("/etc", "/var") for path in node.path(name).rglob("*")]:
+        if path.is_file() and path.stat().st_ino not in kept:
+            path.write_text("")
+    return True
+
+
+@pytest.mark.parametrize("then", ["install", "rollback"])
+@pytest.mark.parametrize("command", ["install", "rollback"])
+def test_after_a_power_cut_at_any_moment_the_node_boots_and_can_be_mended(
+    tmp_path: Path, command: str, then: str
+) -> None:
+    theirs, ours = (kubeadm(f"--container-runtime-endpoint={endpoint}") for endpoint in (THEIRS, OURS))
+    unit = (SCRIPT.parent / "containerd/koord-runtime-proxy.service").read_text()
+    arguments = {"install": ("install", "--binary", BINARY, "--kubelet-version", "1.28.3"), "rollback": ("rollback",)}
+    for name in WRITERS:
+        program = tmp_path / "cut" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(CUT)
+        program.chmod(0o755)
+    for step in itertools.count(1):
+        node = Node(tmp_path / str(step))
+        try:
+            node.put(KUBEADM, theirs)
+            before = node.snapshot()
+            if command == "rollback":
+                assert node.install().returncode == 0
+            went = cut(node, tmp_path / "cut", step, *arguments[command])
+            assert node.text(KUBEADM) in (theirs, ours), step
+            if node.text(KUBEADM) == ours:
+                assert (node.text(UNIT), os.readlink(node.path(LINK))) == (unit, BINARY), step
+                assert "enable koord-runtime-proxy.service" in node.log, step
+            done = node.run(*arguments[then])
+            assert done.returncode == 0, (step, done.stderr)
+            if then == "install":
+                assert node.text(KUBEADM) == ours, step
+                assert node.run("rollback").returncode == 0, step
+            assert (node.snapshot(), os.path.lexists(node.path(LINK))) == (before, False), step
+        finally:
+            node.close()
+        if not went:
+            break
+    assert step > len(WRITERS)
 
 
 def test_an_image_is_prepared_without_a_systemctl(node: Node) -> None:
