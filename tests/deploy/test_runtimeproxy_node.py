@@ -386,7 +386,7 @@ def test_after_a_power_cut_at_any_moment_the_node_boots_and_can_be_mended(
             went = cut(node, tmp_path / "cut", step, *arguments[command])
             assert node.text(KUBEADM) in (theirs, ours), step
             if node.text(KUBEADM) == ours:
-                assert (node.text(UNIT), os.readlink(node.path(LINK))) == (unit, BINARY), step
+                assert (node.text(UNIT), str(node.path(LINK).readlink())) == (unit, BINARY), step
                 assert "enable koord-runtime-proxy.service" in node.log, step
             done = node.run(*arguments[then])
             assert done.returncode == 0, (step, done.stderr)
