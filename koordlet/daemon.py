@@ -72,6 +72,10 @@ class Daemon:
             from koordlet.wiring.enforcement import enforcement  # nothing to load for --standalone
 
             enforcement(context, found, made.advisor, interference, made.block_io)
+            if context.gates.enabled("PodResourcesProxy"):
+                from koordlet.wiring.podresources import pod_resources
+
+                pod_resources(context, found)
         views = Views(
             made.advisor,
             context.cache,

@@ -268,6 +268,19 @@ class Options(OldFlags):
     default_runtime_type: str = flag(
         "default-runtime-type", "containerd", "the container runtime, as container ids name it", choices=RUNTIME_TYPES
     )
+    pod_resources_proxy_path: str = flag(
+        "pod-resources-proxy-path",
+        "/var/run/koordlet/pod-resources",
+        "directory of the socket that answers the kubelet's pod-resources API with the scheduler's devices in it",
+    )
+    xpu_device_infos_dir: str = flag(
+        "xpu-device-infos-dir",
+        "/var/run/koordlet/xpu-device-infos/",
+        "directory of files in which other programs describe accelerators (gate Accelerators)",
+    )
+    xpu_enforce_collect_from_device_infos: bool = flag(
+        "xpu-enforce-collect-from-device-infos", False, "never take GPUs from NVML into the Device object"
+    )
     hami_core_library_directory_path: str = flag(
         "hami-core-library-directory-path", "/usr/local/vgpu/libvgpu.so", "library that bounds shared GPUs"
     )

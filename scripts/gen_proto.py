@@ -20,6 +20,7 @@ PROTOS: dict[str, bool] = {
     "koordlet/api/hooks/api.proto": True,
     "koordlet/api/nri/api.proto": False,
     "koordlet/api/nri/ttrpc.proto": False,
+    "koordlet/api/podresources/api.proto": False,
 }
 
 

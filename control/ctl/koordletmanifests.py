@@ -88,6 +88,8 @@ def daemonset() -> list[Object]:
             "--state-dir=/host-var-run-koordlet",
             "--prediction-checkpoint-filepath=/var/lib/koordlet/prediction-checkpoints",
             "--v=4",
+            "--pod-resources-proxy-path=/host-var-run-koordlet/pod-resources",
+            "--xpu-device-infos-dir=/host-var-run-koordlet/xpu-device-infos",
         ],
         "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
         "ports": [{"name": "metrics", "containerPort": PORT, "hostPort": PORT, "protocol": "TCP"}],

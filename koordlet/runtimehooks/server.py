@@ -7,7 +7,6 @@ not served: docs/hooks.md says why. The server is our own (`koordlet.app.http2.s
 
 from __future__ import annotations
 
-import stat
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from koordlet.api.hooks.api_pb2 import (
     ContainerResourceHookRequest,
     PodSandboxHookRequest,
 )
-from koordlet.app.http2.server import CallRefused, Limits, Method, Server
+from koordlet.app.http2.server import CallRefused, Limits, Method, Server, remove_socket
 from koordlet.app.logging import get_logger
 from koordlet.runtimehooks.calls import HookCalls
 from koordlet.runtimehooks.hooks import Answer, HookContext, HookError, Stage
@@ -105,7 +104,4 @@ class HookServer:
 def _make_room(path: Path) -> None:
     """Make the directory, remove an old socket. Raises OSError when there can be no new one."""
     path.parent.mkdir(mode=0o755, exist_ok=True)
-    if path.exists() or path.is_symlink():
-        if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise FileExistsError("there is something that is not a socket")
-        path.unlink()
+    remove_socket(path)

@@ -11,7 +11,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PROTO = "koordlet/api/hooks/api.proto"
 OUTPUTS = [f"koordlet/api/hooks/api_pb2{suffix}" for suffix in (".py", ".pyi", "_grpc.py")]
 FIRST = "koordlet/api/cri/api.proto"
-OTHERS = ("koordlet/api/nri/api.proto", "koordlet/api/nri/ttrpc.proto")
+OTHERS = (
+    "koordlet/api/nri/api.proto",
+    "koordlet/api/nri/ttrpc.proto",
+    "koordlet/api/podresources/api.proto",
+)
 ALL = [
     *(FIRST.replace(".proto", f"_pb2{suffix}") for suffix in (".py", ".pyi")),
     *OUTPUTS,

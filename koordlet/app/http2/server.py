@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import stat
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -443,6 +444,18 @@ class Connection(asyncio.Protocol):
         if call.task is not None and call.task is not asyncio.current_task(self._loop):
             call.task.cancel()
         self._server.end()
+
+
+def remove_socket(path: Path) -> None:
+    """Make way for a server: take away a socket that an earlier process left. Raises FileExistsError when there is
+    something else, OSError when it can't be removed."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise FileExistsError("there is something that is not a socket")
+    path.unlink()
 
 
 def _bound(path: Path, mode: int) -> socket.socket:

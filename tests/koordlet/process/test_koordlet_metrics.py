@@ -94,6 +94,8 @@ SOMETIMES = {  # somebody else's packet may interrupt the container, and somethi
     "koordlet_net_softirq_caused_seconds_total",
     "koordlet_net_softirq_culprit_seconds_total",
     "koordlet_interference_state",
+    "koordlet_pod_resources_calls_total",  # gate PodResourcesProxy
+    "koordlet_pod_resources_proxy_up",
     "koordlet_interference_score",
     "koordlet_interference_lost_ratio",
 }

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from koordlet.app.http2 import frames as h2
 from koordlet.app.http2.frames import Frame, Splitter
-from koordlet.app.http2.grpc import pack
-from koordlet.app.http2.server import CallRefused, Connection, Limits, Server, Status
+from koordlet.app.http2.grpc import Status, pack
+from koordlet.app.http2.server import CallRefused, Connection, Limits, Server
 
 PATIENCE = 60.0
 LARGE = [("grpc.max_send_message_length", 32 << 20), ("grpc.max_receive_message_length", 32 << 20)]
