@@ -100,7 +100,7 @@ class TopologyReporter:
         if node is None:
             raise TopologyError(f"node {self._node_name} is not known yet")
         if machine is None:
-            raise TopologyError("the CPU and NUMA layout is not known yet")
+            raise TopologyError("the CPU and NUMA layout is not known")
         if pods is None:
             raise TopologyError("the node's pods are not known yet")
         kubelet: KubeletConfig | None = None

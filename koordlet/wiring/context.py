@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -17,6 +18,7 @@ from koordlet.app.runner import Runner
 from koordlet.audit import Auditor, NullAuditor
 from koordlet.metriccache import MetricCache
 from koordlet.metrics import Registries
+from koordlet.metricsadvisor.advisor import boot_clock
 from koordlet.options import Options
 from koordlet.statesinformer.pleg import Pleg
 from koordlet.statesinformer.prompt import Prompt
@@ -26,6 +28,9 @@ from koordlet.system.host import Host
 from koordlet.system.naming import detect_driver, kubepods_dir
 
 log = get_logger(__name__)
+
+STALE_ROUNDS, STALE_SECONDS = 5, 60.0
+"""A fact is out of date once whoever tells it has failed so often in a row, and for so long."""
 
 
 class Context:
@@ -63,6 +68,11 @@ class Context:
     def periodic(self, name: str, period: float, fn: Callable[[], object], *, immediate: bool = True) -> Periodic:
         """A task with its metrics; the caller adds it to the runner."""
         return Periodic(name, period, fn, immediate=immediate, registry=self.registries.internal)
+
+    def fact(self, key: str, period: float) -> Any | None:
+        """What the cache has under `key`; None when its collector, which runs every `period` seconds, has told nothing
+        for too long: who acts on the node must not go by what it was once (spec 02 §4.4)."""
+        return self.cache.facts.get(key, newer_than=boot_clock() - max(STALE_ROUNDS * period, STALE_SECONDS))
 
     def prompt(self, task: Periodic) -> Prompt:
         """Triggers `task` when pods come and go."""

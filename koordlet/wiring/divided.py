@@ -166,7 +166,7 @@ def _io_lever(context: Context) -> IoLever:
 
 
 def _storage(context: Context) -> LocalStorage | None:
-    fact = context.cache.facts.get(FACT_STORAGE)
+    fact = context.fact(FACT_STORAGE, context.options.collect_node_storage_info_interval)
     return fact if isinstance(fact, LocalStorage) else None
 
 

@@ -94,10 +94,11 @@ def _predict(context: Context, states: KubeStates) -> PredictionService:
 def node_topology(context: Context, cluster: Cluster) -> None:
     """Reports NodeResourceTopology, or keeps it for koordlet alone."""
     client, states, kubelet, pods = cluster.client, cluster.states, cluster.kubelet, cluster.pods
-    options, facts = context.options, context.cache.facts
+    options = context.options
 
     def machine() -> Machine | None:
-        cpus, basic, numa = facts.get(FACT_CPU), facts.get(FACT_BASIC), facts.get(FACT_NUMA)
+        keys, period = (FACT_CPU, FACT_BASIC, FACT_NUMA), options.collect_node_cpu_info_interval
+        cpus, basic, numa = (context.fact(key, period) for key in keys)
         return None if cpus is None or basic is None or numa is None else Machine(cpus, basic, numa)
 
     reporter = TopologyReporter(
