@@ -10,7 +10,7 @@ from koordlet.metriccache import Batch
 from koordlet.metriccache.ring import Key
 from koordlet.metricsadvisor.latency import SubjectLatency
 from koordlet.metricsadvisor.picture import Picture
-from koordlet.metricsadvisor.pressure import DEGREES, WIRE, PressureReading
+from koordlet.metricsadvisor.pressure import TOTALS, WIRE, PressureReading
 from koordlet.metricsadvisor.readings import Floats
 from koordlet.statesinformer.model import SubjectKind
 
@@ -66,24 +66,15 @@ def _extend(batch: Batch, kind: str, keys: Sequence[Key], values: Floats) -> Non
 
 def pressure_batch(reading: PressureReading) -> Batch:
     """avg10 of pods and containers, and whether the kernel gives `full` for cpu."""
-    batch = Batch(reading.at)
+    batch, subjects = Batch(reading.at), reading.workloads.subjects
     for kind, level in ((SubjectKind.POD, "pod"), (SubjectKind.CONTAINER, "container")):
-        rows = [
-            (row, (s.pod_uid,) if kind is SubjectKind.POD else (s.pod_uid, s.key))
-            for row, s in enumerate(reading.workloads.subjects)
-            if s.kind is kind
-        ]
-        for resource, wire in WIRE.items():
-            for degree in DEGREES:
-                column = reading.column(resource, degree, "avg10")
-                present = [(row, key) for row, key in rows if not np.isnan(column[row])]
-                keys = [(*key, wire, "10", degree) for _, key in present]
-                batch.extend(f"{level}_psi", keys, column[[row for row, _ in present]])
-        supported = reading.full_supported("cpu")
-        present = [(row, key) for row, key in rows if not np.isnan(supported[row])]
-        batch.extend(
-            f"{level}_psi_cpu_full_supported", [key for _, key in present], supported[[row for row, _ in present]]
-        )
+        rows = reading.workloads.places[kind]
+        whose = [subjects[row] for row in reading.workloads.rows[kind]]
+        keys: list[Key] = [(s.pod_uid,) if kind is SubjectKind.POD else (s.pod_uid, s.key) for s in whose]
+        for resource, degree, _ in TOTALS:
+            averages = reading.column(resource, degree, "avg10")[rows]
+            _extend(batch, f"{level}_psi", [(*key, WIRE[resource], "10", degree) for key in keys], averages)
+        _extend(batch, f"{level}_psi_cpu_full_supported", keys, reading.full_supported("cpu")[rows])
     return batch
 
 

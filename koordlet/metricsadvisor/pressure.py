@@ -6,7 +6,7 @@ short burst cannot hide from.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,21 +47,23 @@ class PressureReading:
 
 def stall_shares(old: PressureReading | None, new: PressureReading) -> dict[tuple[str, str], dict[str, float]]:
     """(resource, degree) -> subject key -> share of the time since `old` that was stalled, 0..1."""
-    if old is None or new.at <= old.at:
+    if old is None or new.at <= old.at or not old.workloads.subjects:
         return {}
-    before = {(subject.key, int(old.table.cgroup_id[row])): row for row, subject in enumerate(old.workloads.subjects)}
+    keys = [subject.key for subject in new.workloads.subjects]
+    before = {who: row for row, who in enumerate(_groups(old))}
+    earlier = np.array([before.get(who, -1) for who in _groups(new)], dtype=np.intp)
     shares: dict[tuple[str, str], dict[str, float]] = {}
-    for resource in WIRE:
-        for degree in DEGREES:
-            was, now = (reading.column(resource, degree, "total") for reading in (old, new))
-            found: dict[str, float] = {}
-            for row, subject in enumerate(new.workloads.subjects):
-                earlier = before.get((subject.key, int(new.table.cgroup_id[row])))
-                if earlier is None:
-                    continue
-                stalled = now[row] - was[earlier]
-                if stalled >= 0:  # false for NaN too
-                    found[subject.key] = min(float(stalled) / 1e6 / (new.at - old.at), 1.0)
-            if found:
-                shares[resource, degree] = found
+    for resource, degree, total in TOTALS:
+        was, now = (reading.column(resource, degree, total) for reading in (old, new))
+        stalled = np.where(earlier >= 0, now - was[earlier], np.nan)
+        found = np.flatnonzero(stalled >= 0)  # false for NaN too
+        if len(found):
+            share = np.minimum(stalled[found] / 1e6 / (new.at - old.at), 1.0)
+            shares[resource, degree] = dict(zip([keys[row] for row in found], share.tolist(), strict=True))
     return shares
+
+
+def _groups(reading: PressureReading) -> Iterator[tuple[str, int]]:
+    """Whose each row is, and of which cgroup."""
+    ids = reading.table.cgroup_id.tolist()
+    return zip([subject.key for subject in reading.workloads.subjects], ids, strict=True)

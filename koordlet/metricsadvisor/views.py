@@ -48,8 +48,8 @@ def culprit_labels(who: Owner | None) -> tuple[str, ...]:
 
 @cache
 def _psi_labels(*full_supported: bool) -> Tails:
-    """psi_resource_type, psi_precision, psi_degree, cpu_full_supported of each of `AVERAGES`; the last is of the resource
-    itself, whatever its name says (spec 02 §5.13)."""
+    """psi_resource_type, psi_precision, psi_degree, cpu_full_supported of each of `AVERAGES`; the last is the
+    resource's own, whatever its name says (spec 02 §5.13)."""
     supported = {resource: "true" if one else "false" for resource, one in zip(WIRE, full_supported, strict=True)}
     return tuple((WIRE[resource], precision, degree, supported[resource]) for resource, degree, precision in AVERAGES)
 

@@ -93,7 +93,7 @@ class BatchReader:
     def __init__(self, fs: CgroupFS) -> None:
         self._fs = fs
         self._plans: dict[Want, list[_File]] = {}
-        self._paths: dict[tuple[Want, str], list[str]] = {}
+        self._paths: dict[Want, dict[str, list[str]]] = {}
         self._ids: dict[str, int] = {}
         self._numa_base = fs.hierarchy("memory")
         self._numa_picker = _NumaPicker(fs.version, fs.page_size)
@@ -110,9 +110,11 @@ class BatchReader:
         recreated: list[bool] = []
         gone: list[bool] = []
         errors: list[KernelFileError] = []
-        cache = self._fs.cache
+        cache, wants_numa, known = self._fs.cache, Want.NUMA in want, self._paths.setdefault(want, {})
         for cgroup_dir in dirs:
-            paths = self._paths.get((want, cgroup_dir)) or self._build_paths(want, cgroup_dir, plan)
+            paths = known.get(cgroup_dir)
+            if paths is None:
+                paths = known[cgroup_dir] = _paths_of(cgroup_dir, plan)
             opens, absent, found = cache.opens, False, False
             row: list[Values] = []
             for file, path, nothing in zip(plan, paths, blank, strict=True):
@@ -127,7 +129,7 @@ class BatchReader:
                 except (ValueError, OSError) as error:
                     _note(errors, path, error)
                 row.append(nothing if values is None else values)
-            row_numa = self._numa(cgroup_dir, errors) if Want.NUMA in want else {}
+            row_numa = self._numa(cgroup_dir, errors) if wants_numa else {}
             identity, is_new = self._identify(cgroup_dir, absent, cache.opens != opens)
             gone.append(identity == 0 and not found and not row_numa)
             for column, cell in zip(cells, row, strict=True):
@@ -166,12 +168,6 @@ class BatchReader:
                 plan.append(_File(base, f"{resource}.pressure", columns, _pressure))
         return plan
 
-    def _build_paths(self, want: Want, cgroup_dir: str, plan: list[_File]) -> list[str]:
-        middle = f"/{cgroup_dir}/" if cgroup_dir else "/"
-        paths = [f"{file.base}{middle}{file.name}" for file in plan]
-        self._paths[want, cgroup_dir] = paths
-        return paths
-
     def _numa(self, cgroup_dir: str, errors: list[KernelFileError]) -> NumaRow:
         path = f"{self._numa_base}/{cgroup_dir}/memory.numa_stat"
         try:
@@ -200,7 +196,14 @@ class BatchReader:
         if len(self._ids) > 2 * len(dirs) + 256:
             keep = set(dirs)
             self._ids = {key: value for key, value in self._ids.items() if key in keep}
-            self._paths = {key: value for key, value in self._paths.items() if key[1] in keep}
+            for paths in self._paths.values():
+                for gone in paths.keys() - keep:
+                    del paths[gone]
+
+
+def _paths_of(cgroup_dir: str, plan: Sequence[_File]) -> list[str]:
+    middle = f"/{cgroup_dir}/" if cgroup_dir else "/"
+    return [f"{file.base}{middle}{file.name}" for file in plan]
 
 
 class _V2CpuStat:
@@ -304,7 +307,7 @@ def _pressure(content: bytes) -> Values:
     match = _PRESSURE.fullmatch(content)
     if match is None:
         raise ValueError("not pressure stall information")
-    return [math.nan if text is None else float(text) for text in match.groups()]
+    return [*map(float, match.groups(math.nan))]
 
 
 def _note(errors: list[KernelFileError], path: str, error: Exception) -> None:
