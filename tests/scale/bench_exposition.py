@@ -1,12 +1,14 @@
 """A /metrics page of a full node: our text writer against prometheus_client's, in one run, same samples.
 
-Run: `python tests/scale/bench_exposition.py [--containers 220]`. The family is schedule latency, the largest one: two
-histograms a container. CPU is this process's; the cheapest of some passes counts.
+Run: `python tests/scale/bench_exposition.py [--containers 220]`. The family is schedule latency: two histograms a
+container. Then pressure, more than half of a page's lines on cgroup v2: a container's 18 figures as one row against as
+many rows, packed. CPU is this process's; the cheapest of some passes counts.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
 import uuid
@@ -16,15 +18,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from koordlet.app.exposition import Table, packed_page, page
+from koordlet.app.exposition import Table, Tails, packed_page, page
 from tests.scale.figures import Figure, report
 
 LABELS = ("node", "namespace", "pod", "pod_uid", "container", "container_id", "qos", "reason")
 BOUNDS = (*(f"{8.192e-6 * 4**power:.9g}" for power in range(11)), "+Inf")
+PRESSURES = tuple(itertools.product(("cpu", "mem", "io"), ("avg10", "avg60", "avg300"), ("some", "full")))
 PASSES = 5
 
 
@@ -43,6 +46,24 @@ class Page(Collector):
         for values, counts, total in self._rows:
             family.add_metric(values, list(zip(BOUNDS, counts, strict=True)), total)
         yield family
+
+
+class Pressure(Collector):
+    def __init__(self, rows: list[tuple[tuple[str, ...], Tails, list[float]]], *, grouped: bool) -> None:
+        self._rows, self._grouped = rows, grouped
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        labels = (*LABELS[:6], "resource", "precision", "degree")
+        family = GaugeMetricFamily("koordlet_container_psi", "Pressure.", labels=labels)
+        if self._grouped:
+            yield Table(family, labels, self._rows, shared=6, grouped=3)
+            return
+        apart = range(len(PRESSURES))
+        rows = [((*of, *tails[at]), figures[at]) for at in apart for of, tails, figures in self._rows]
+        yield Table(family, labels, rows, shared=6)
 
 
 def samples(body: bytes) -> list[tuple[str, dict[str, str], float]]:
@@ -78,6 +99,14 @@ def main() -> int:
     if samples(body) != samples(generate_latest(theirs)):
         print("the two pages differ")
         return 1
+    pressure = [(of[:6], PRESSURES, [at % 97 / 100 for at in range(len(PRESSURES))]) for of, _, _ in rows[::2]]
+    together, apart = CollectorRegistry(), CollectorRegistry()
+    together.register(Pressure(pressure, grouped=True))
+    apart.register(Pressure(pressure, grouped=False))
+    if sorted(page([together]).splitlines()) != sorted(page([apart]).splitlines()):
+        print("the two pages of pressure differ")
+        return 1
+    one_row, many_rows = best_ms(lambda: packed_page([together])), best_ms(lambda: packed_page([apart]))
     fast, plain = best_ms(lambda: page([ours])), best_ms(lambda: generate_latest(theirs))
     return report(
         "exposition",
@@ -87,6 +116,8 @@ def main() -> int:
             Figure("exposition_packed", best_ms(lambda: packed_page([ours])), "ms"),
             Figure("exposition_prometheus_client", plain, "ms"),
             Figure("exposition_ratio", fast / plain, "ratio", 0.3),
+            Figure("exposition_pressure_packed", one_row, "ms"),
+            Figure("exposition_pressure_ratio", one_row / many_rows, "ratio", 0.8),
         ],
     )
 
