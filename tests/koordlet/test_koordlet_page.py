@@ -62,3 +62,58 @@ def test_koordinators_flags_without_effect_are_taken_and_said():
 def test_what_cannot_be_read_is_refused_all_the_same(flag):
     with pytest.raises(FlagError, match=flag.partition("=")[0]):
         read(Options, [flag])
+
+
+DEFAULTS = {
+    "addr": ":9316", "enable-pprof": "", "pprof-addr": ":9317", "kube-api-qps": "20.0", "kube-api-burst": "30",
+    "default-runtime-type": "containerd", "hami-core-library-directory-path": "/usr/local/vgpu/libvgpu.so",
+    "kubelet-preferred-address-type": "InternalIP", "kubelet-sync-interval": "10s", "kubelet-sync-timeout": "3s",
+    "kubelet-insecure-tls": "", "kubelet-read-only-port": "10255", "node-topology-sync-interval": "3s",
+    "disable-query-kubelet-config": "", "enable-node-metric-report": "true", "enable-pod-taskids": "",
+    "collect-res-used-interval": "1s", "collect-sys-metric-outdated-interval": "10s",
+    "collect-node-cpu-info-interval": "1m0s", "collect-node-storage-info-interval": "1s",
+    "cpi-collector-interval": "1m0s", "collect-cpi-timewindow": "10s", "psi-collector-interval": "10s",
+    "coldpage-collector-interval": "5s", "resctrl-collector-interval": "10s", "enable-pagecache-collector": "",
+    "enable-resctrl-collector": "", "tsdb-retention-duration": "12h0m0s", "tsdb-max-bytes": "104857600",
+    "prediction-checkpoint-filepath": "/prediction-checkpoints", "prediction-cold-start-duration": "24h0m0s",
+    "prediction-safety-margin-percent": "10", "prediction-cpu-histogram-decay-halflife": "12h0m0s",
+    "prediction-memory-histogram-decay-halflife": "24h0m0s", "prediction-training-interval": "1m0s",
+    "prediction-model-expiration-duration": "30m0s", "prediction-model-checkpoint-interval": "10m0s",
+    "prediction-model-checkpoint-max-per-step": "12", "audit-log-dir": "/var/log/koordlet", "audit-verbose": "3",
+    "audit-max-disk-space-mb": "16", "audit-max-concurrent-readers": "4", "audit-max-events-limit": "2048",
+    "reconcile-interval-seconds": "1", "cpu-suppress-interval-seconds": "1", "cpu-evict-interval-seconds": "1",
+    "memory-evict-interval-seconds": "1", "memory-evict-cool-time-seconds": "4", "cpu-evict-cool-time-seconds": "20",
+    "resource-force-update-seconds": "60", "runtime-hooks-network": "unix",
+    "runtime-hooks-host-endpoint": "/var/run/koordlet/koordlet.sock", "runtime-hooks-failure-policy": "Ignore",
+    "runtime-hooks-plugin-failure-policy": "Ignore", "runtime-hooks-disable-stages": "",
+    "enable-nri-runtime-hook": "true", "runtime-hooks-nri-socket-path": "nri/nri.sock",
+    "runtime-hooks-nri-plugin-name": "koordlet_nri", "runtime-hooks-nri-plugin-index": "00",
+    "runtime-hooks-nri-connect-timeout": "6s", "runtime-hooks-nri-backoff-duration": "1s",
+    "runtime-hooks-nri-backoff-steps": "2147483647", "runtime-hooks-nri-backoff-factor": "2.0",
+    "runtime-hooks-reconcile-interval": "10s", "disable-unset-cpu-quota": "",
+}  # fmt: skip
+"""Spec 02 §1.5, but for paths that depend on agent_mode and the backoff's cap (docs/hooks.md)."""
+
+
+def test_koordinators_flags_have_koordinators_defaults():
+    text = usage(Options, prog="koordlet")
+    offered = {
+        name: (re.search(r" \(default ([^()]*)\)", meaning) or ["", ""])[1]
+        for name, meaning in re.findall(r"^  --(\S+).*\n {8}(.*)$", text, re.MULTILINE)
+    }
+    assert {name: offered.get(name) for name in DEFAULTS} == DEFAULTS
+
+
+PLACES = {
+    "cgroup": ("/host-cgroup", "/sys/fs/cgroup"), "sys": ("/host-sys", "/sys"), "sys_fs": ("/host-sys-fs", "/sys/fs"),
+    "proc": ("/proc", "/proc"), "var_run": ("/host-var-run", "/var/run"), "run": ("/host-run", "/run"),
+    "var_lib_kubelet": ("/var/lib/kubelet", "/var/lib/kubelet"),
+    "hook_config": ("/host-etc-hookserver", "/etc/runtime/hookserver.d"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("mode", "column"), [("", 0), ("dsMode", 0), ("hostMode", 1)])
+def test_where_things_are_depends_on_agent_mode(monkeypatch, mode, column):
+    monkeypatch.setenv("agent_mode", mode)
+    roots = read(Options, ["--node-name=n"]).roots()
+    assert {name: str(getattr(roots, name)) for name in PLACES} == {name: row[column] for name, row in PLACES.items()}
