@@ -57,6 +57,8 @@ class Seen:
     """Of the same: began, counted as up; microseconds."""
     endpoint_booted: str = ""
     log: str = ""
+    containers: list[str] = field(default_factory=list)
+    """Docker's states of one from before the power cut and of one from after it."""
     taken_out: str = ""
     left: list[str] = field(default_factory=list)
     """Files; then whether the unit is active, and known."""
@@ -137,6 +139,10 @@ def kill(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:
     lab.until(lambda: node.main_pid(UNIT) not in (0, before) and answers(node, runtime, PROXY), "the proxy again")
     seen.pids, seen.restarts = (before, node.main_pid(UNIT)), node.show(UNIT, "NRestarts")
     said("the proxy is back")
+
+
+def docker(node: SystemdNode, endpoint: str, *words: str) -> str:
+    return node.run("/usr/bin/docker", f"--host=unix://{endpoint}", *words).stdout.strip()
 
 
 def lose_power(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:

@@ -5,10 +5,14 @@ Without containers and without limits of its cgroup: those need controllers on c
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.runtimeproxy.installed import REGISTRATION, Seen, confinement, install, kill, lose_power, roll_back
+from control.standalone.containerd import images
+from tests.runtimeproxy.installed import REGISTRATION, Seen, confinement, docker, install, kill, lose_power, roll_back
 from tests.runtimeproxy.slicenode import CONTAINERD, DOCKER, LOG, PROXY, Runtime, open_node, start
+from tests.runtimeproxy.systemdnode import SystemdNode
 
 pytestmark = pytest.mark.runtime
 
@@ -20,16 +24,30 @@ def runtime(request: pytest.FixtureRequest) -> Runtime:
     return RUNTIMES[request.param]
 
 
+def containers_and_a_power_cut(node: SystemdNode, folder: Path, seen: Seen) -> None:
+    """One from before, one from after."""
+    run = ("run", "--detach", "--network=host", "busybox", "sleep", "1000000")
+    images.write_images(folder / "images.tar")
+    docker(node, PROXY, "load", "--input", str(folder / "images.tar"))
+    before = docker(node, PROXY, *run)
+    lose_power(node, DOCKER, seen)
+    after = docker(node, PROXY, *run)
+    seen.containers = docker(node, PROXY, "inspect", "--format={{.State.Status}}", before, after).split()
+
+
 @pytest.fixture(scope="module")
 def seen(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Seen:
-    found = Seen()
-    node = open_node(tmp_path_factory.mktemp("node"), own_network=True)
+    found, folder = Seen(), tmp_path_factory.mktemp("node")
+    node = open_node(folder, own_network=True)
     try:
         start(node, runtime)
         install(node, runtime, found)
         confinement(node, found)
         kill(node, runtime, found)
-        lose_power(node, runtime, found)
+        if runtime is DOCKER:  # without controllers containerd makes no pods
+            containers_and_a_power_cut(node, folder, found)
+        else:
+            lose_power(node, runtime, found)
         roll_back(node, runtime, found)
     except BaseException:
         print(node.log.read_text()[-8000:], node.path(LOG).read_text()[-8000:])
@@ -91,6 +109,11 @@ def test_all_is_up_after_a_power_cut_at_the_first_try(seen: Seen) -> None:
 def test_a_boot_starts_the_runtime_then_the_proxy_then_the_kubelet(seen: Seen) -> None:
     (_, runtime), (proxy_began, proxy), (kubelet_began, _) = seen.moments
     assert 0 < runtime <= proxy_began <= proxy <= kubelet_began
+
+
+@pytest.mark.parametrize("runtime", ["docker"], indirect=True)
+def test_containers_from_before_are_known_and_others_can_be_made(seen: Seen) -> None:
+    assert seen.containers == ["exited", "running"]
 
 
 def test_half_a_registration_is_told_of(seen: Seen) -> None:
