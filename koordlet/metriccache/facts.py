@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from koordlet.devices.model import DeviceFault
+from koordlet.devices.model import GpuInfo as GpuInfo  # for those who read facts
 from koordlet.system.pci import PciPlace
 
 FACT_GPU = "GPU"
@@ -21,28 +23,6 @@ FACT_XPU = "XPU"
 """tuple[XpuInfo, ...]"""
 FACT_COLD_MEMORY = "cold_memory_started"
 """str, not empty: where the cold-memory collector has its figures from; stored with each round that gave some"""
-
-
-@dataclass(frozen=True, slots=True)
-class GpuInfo:
-    """One GPU; its series carry the labels (str(minor), uuid)."""
-
-    minor: int
-    uuid: str
-    memory_total: int
-    """bytes"""
-    model: str = ""
-    """as NVML tells it: NVIDIA H100 80GB HBM3"""
-    place: PciPlace | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceFault:
-    """Why a device is unhealthy, as its condition says it."""
-
-    code: str
-    """a legal reason of a condition"""
-    message: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,58 @@
+"""NVML in this process, as the tests' library tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from koordlet.devices.nvml import Nvml
+from koordlet.system.roots import Roots
+from tests import nvidia
+
+FIRST, SECOND = "0000:1a:00.0", "0000:c1:00.0"
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    built = nvidia.build(tmp_path_factory.mktemp("nvml"))
+    nvidia.load(built)
+    return built
+
+
+@pytest.fixture
+def machine(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[nvidia.Machine]:
+    """Two GPUs on two NUMA nodes."""
+    made = nvidia.Machine(
+        tmp_path,
+        [nvidia.Gpu(FIRST, "GPU-first", 0), nvidia.Gpu(SECOND, "GPU-second", 1, numa_node=1)],
+    )
+    for name, value in made.environment.items():
+        monkeypatch.setenv(name, value)
+    made.tell()
+    yield made
+    made.hangs.clear()  # a thread may still be in there
+    made.tell()
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> Roots:
+    return Roots.under(tmp_path)
+
+
+@pytest.fixture
+def connect(machine: nvidia.Machine) -> Iterator[Callable[[], Nvml]]:
+    """Opens sessions, which are given back at the end."""
+    opened: list[Nvml] = []
+
+    def open_one() -> Nvml:
+        opened.append(Nvml())
+        return opened[-1]
+
+    yield open_one
+    machine.errors.clear()
+    machine.hangs.clear()
+    machine.tell()
+    for one in opened:
+        one.close()
