@@ -11,14 +11,15 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from koordlet.api.core import Node
+from koordlet.api.device import Device
 from koordlet.api.meta import ObjectMeta, OwnerReference
+from koordlet.api.topology import NodeResourceTopology
 from koordlet.app.logging import get_logger
 from koordlet.kube import Client, Conflict, NotFound, ObjectInformer, TooManyRequests
-from koordlet.kube.decode import Object
 from koordlet.metrics import Registries
 
 log = get_logger(__name__)
-T = TypeVar("T", bound=Object)
+T = TypeVar("T", Device, NodeResourceTopology)
 
 RETRY_SECONDS = (0.01, 0.05, 0.25)
 """Waits between the four tries to write."""
@@ -28,10 +29,11 @@ class OwnObject(Generic[T]):
     """`stored` must run as a service of its own. Rounds are counted by outcome in the family `reports`."""
 
     def __init__(
-        self, client: Client, type: type[T], node_name: str, registries: Registries, *, reports: str, title: str
+        self, client: Client, kind: type[T], node_name: str, registries: Registries, *, reports: str, title: str
     ) -> None:
-        self.stored = ObjectInformer(client, type, node_name)
-        self._client, self._type, self._name, self._registries = client, type, node_name, registries
+        self.stored: ObjectInformer[T] = ObjectInformer(client, kind, node_name)
+        self._kind: type[T] = kind
+        self._client, self._name, self._registries = client, node_name, registries
         self._reports, self._title = reports, title
 
     def skipped(self) -> None:
@@ -77,12 +79,12 @@ class OwnObject(Generic[T]):
         body = patch(current)
         if not body:
             return None
-        await self._client.patch(self._type, self._name, body=body, field_manager="koordlet")
+        await self._client.patch(self._kind, self._name, body=body, field_manager="koordlet")
         return "updated"
 
     async def _fetch(self) -> T | None:
         try:
-            return await self._client.get(self._type, self._name)
+            return await self._client.get(self._kind, self._name)
         except NotFound:
             return None
 

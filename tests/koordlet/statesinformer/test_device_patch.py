@@ -1,0 +1,257 @@
+"""When the Device is written, and exactly what: a second round writes nothing, and what others wrote survives."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordlet.api import names
+from koordlet.api.core import Node
+from koordlet.api.device import GPU, RDMA, Device, DeviceInfo, DeviceSpec
+from koordlet.api.meta import Condition, ObjectMeta
+from koordlet.api.quantity import Quantity
+from koordlet.api.wire import Time, convert, encode
+from koordlet.devices.model import DeviceFault, GpuInfo
+from koordlet.metriccache.facts import PeerLink, RdmaInfo, XpuInfo
+from koordlet.statesinformer.devicepatch import new_object, patch_for
+from koordlet.statesinformer.devicestatus import DeviceStatus, Inventory, describe
+from koordlet.system.pci import PciPlace
+
+THEN, NOW = Time.parse("2026-01-02T03:04:05Z"), Time.parse("2026-01-02T04:00:00Z")
+NODE = Node(metadata=ObjectMeta(name="n", uid="node-uid"))
+NIC = RdmaInfo(PciPlace("0000:1f:00.0", 0, "pci0000:1e"), 0, True)
+POLICY, PARTITIONS = names.LABEL_GPU_PARTITION_POLICY, names.ANNOTATION_GPU_PARTITIONS
+
+
+def xpu(minor: int, fault: DeviceFault | None = None, *, vendor: str = "huawei", peers: str = "1") -> XpuInfo:
+    return XpuInfo(
+        vendor=vendor,
+        model="m",
+        uuid=f"u{minor}",
+        minor=minor,
+        resources={"gpu-core": "100", "gpu-memory": "1Gi"},
+        links=(PeerLink(peers, "HCCS"),) if peers else (),
+        fault=fault,
+        status_known=True,
+    )
+
+
+def gpu(minor: int) -> GpuInfo:
+    return GpuInfo(minor, f"u{minor}", 1 << 30, "NVIDIA M", PciPlace("0000:01:00.0", 0, "pci0000:00"))
+
+
+def merge(target: Any, patch: Any) -> Any:
+    """RFC 7396, the slow and plain way."""
+    if not isinstance(patch, dict):
+        return patch
+    found = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            found.pop(key, None)
+        else:
+            found[key] = merge(found.get(key), value)
+    return found
+
+
+def written(stored: Device, status: DeviceStatus) -> Device:
+    """What a server has after the patch."""
+    patch = patch_for(stored, status)
+    found: Device = convert(merge(json.loads(encode(stored)), json.loads(encode(patch))), Device)
+    return found
+
+
+def stored(found: Inventory, at: Time = THEN) -> Device:
+    made = new_object(NODE, describe(found, at))
+    assert made is not None
+    return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, resource_version="7"))
+
+
+def test_the_object_belongs_to_the_node() -> None:
+    made = stored(Inventory(xpus=[xpu(0)]))
+    (owner,) = made.metadata.owner_references
+    assert (owner.api_version, owner.kind, owner.name, owner.uid, owner.controller, owner.block_owner_deletion) == (
+        "v1", "Node", "n", "node-uid", True, True,
+    )  # fmt: skip
+    assert made.metadata.labels == {
+        names.LABEL_GPU_VENDOR: "huawei", names.LABEL_GPU_MODEL: "m", POLICY: "Prefer",
+    }  # fmt: skip
+    assert set(made.metadata.annotations) == {PARTITIONS}
+
+
+def test_no_device_no_object() -> None:
+    assert new_object(NODE, describe(Inventory(), NOW)) is None
+    assert new_object(NODE, describe(Inventory(xpus=None, rdma=None), NOW)) is None
+
+
+def test_a_round_later_nothing_is_written_though_conditions_are_as_of_now() -> None:
+    found = Inventory(xpus=[xpu(0), xpu(1, DeviceFault("chip error", "sick"))], rdma=[NIC])
+    assert patch_for(stored(found), describe(found, NOW)) == {}
+
+
+def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
+    before = stored(Inventory(xpus=[xpu(0), xpu(1), xpu(2, DeviceFault("A", "old"))]))
+    after = describe(
+        Inventory(xpus=[xpu(0), xpu(1, DeviceFault("ECC error", "sick")), xpu(2, DeviceFault("B", "new"))]), NOW
+    )
+    now = written(before, after)
+    told = [(one.status, one.reason, one.last_transition_time) for d in now.spec.devices for one in d.conditions]
+    assert told == [("True", "DeviceHealthy", THEN), ("False", "ECCerror", NOW), ("False", "B", THEN)]
+    assert [one.health for one in now.spec.devices] == [True, False, False]
+
+
+def test_a_device_of_another_id_inherits_no_time() -> None:
+    before = stored(Inventory(xpus=[xpu(0)]))
+    other = msgspec.structs.replace(before.spec.devices[0], id="other")
+    now = written(msgspec.structs.replace(before, spec=msgspec.structs.replace(before.spec, devices=[other])),
+                  describe(Inventory(xpus=[xpu(0)]), NOW))  # fmt: skip
+    assert [one.conditions[0].last_transition_time for one in now.spec.devices] == [NOW]
+
+
+def _reordered(found: Device) -> None:
+    found.spec.devices.reverse()
+
+
+def _again_in_milli(found: Device) -> None:
+    found.spec.devices[0].resources[names.RESOURCE_GPU_CORE] = Quantity("100000m")
+
+
+SAME: dict[str, Callable[[Device], object]] = {
+    "another label": lambda found: found.metadata.labels.update({"whose": "not ours"}),
+    "another annotation": lambda found: found.metadata.annotations.update({"whose": "not ours"}),
+    "devices in another order": _reordered,
+    "an amount in another form": _again_in_milli,
+    "a device of a type that we do not know": lambda found: found.spec.devices.append(DeviceInfo(type="fpga", id="f")),
+}
+
+
+@pytest.mark.parametrize("change", SAME.values(), ids=SAME)
+def test_what_counts_for_no_difference(change: Callable[[Device], object]) -> None:
+    found = Inventory(xpus=[xpu(0), xpu(1)], rdma=[NIC])
+    before = stored(found)
+    change(before)
+    assert patch_for(before, describe(found, NOW)) == {}
+
+
+DIFFERENT: dict[str, tuple[Callable[[Device], object], dict[str, Any]]] = {
+    "a label": (
+        lambda found: found.metadata.labels.update({names.LABEL_GPU_MODEL: "other"}),
+        {"metadata": {"labels": {names.LABEL_GPU_MODEL: "m"}}},
+    ),
+    "a label too many": (
+        lambda found: found.metadata.labels.update({names.LABEL_GPU_DRIVER_VERSION: "1"}),
+        {"metadata": {"labels": {names.LABEL_GPU_DRIVER_VERSION: None}}},
+    ),
+    "partitions": (lambda found: found.metadata.annotations.pop(PARTITIONS), {"metadata": {"annotations": {}}}),
+    "health": (lambda found: setattr(found.spec.devices[0], "health", False), {"spec": {}}),
+    "a device too many": (lambda found: found.spec.devices.append(DeviceInfo(type="gpu", id="gone")), {"spec": {}}),
+    "a condition too many": (
+        lambda found: found.spec.devices[0].conditions.append(
+            Condition(type="A", status="True", last_transition_time=THEN, reason="R", message="")
+        ),
+        {"spec": {}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "parts"), DIFFERENT.values(), ids=DIFFERENT)
+def test_what_is_written(change: Callable[[Device], object], parts: dict[str, Any]) -> None:
+    found = Inventory(xpus=[xpu(0), xpu(1)])
+    right = stored(found)
+    before = copy.deepcopy(right)
+    change(before)
+    patch = patch_for(before, describe(found, NOW))
+    assert patch["metadata"].pop("resourceVersion") == "7"
+    assert {key for key in patch if patch[key]} == set(parts)
+    assert patch["metadata"].keys() == parts.get("metadata", {}).keys()
+    if "labels" in patch["metadata"]:
+        assert patch["metadata"] == parts["metadata"], "only what differs"
+    assert written(before, describe(found, NOW)) == right
+
+
+def test_accelerators_that_go_take_their_labels_along_but_no_others() -> None:
+    before = stored(Inventory(xpus=[xpu(0)], rdma=[NIC]))
+    before.metadata.labels["whose"] = before.metadata.annotations["whose"] = "not ours"
+    now = written(before, describe(Inventory(rdma=[NIC]), NOW))
+    assert [one.type for one in now.spec.devices] == ["rdma"]
+    assert (now.metadata.labels, now.metadata.annotations) == ({"whose": "not ours"}, {"whose": "not ours"})
+    empty = written(now, describe(Inventory(), NOW))
+    assert empty.spec.devices == [], "an object that is there is kept up to date"
+
+
+def test_partitions_beside_gpus_of_nvidia_are_somebody_elses() -> None:
+    before = stored(Inventory(gpus=[gpu(0)]))
+    before.metadata.labels[POLICY], before.metadata.annotations[PARTITIONS] = "Honor", '{"8":[]}'
+    assert patch_for(before, describe(Inventory(gpus=[gpu(0)]), NOW)) == {}
+    assert patch_for(before, describe(Inventory(), NOW))["metadata"]["labels"] == {
+        names.LABEL_GPU_VENDOR: None, names.LABEL_GPU_MODEL: None,
+    }  # fmt: skip
+
+
+def test_partitions_of_files_go_when_nvml_takes_over() -> None:
+    now = written(stored(Inventory(xpus=[xpu(0)])), describe(Inventory(gpus=[gpu(0)]), NOW))
+    assert now.metadata.labels == {names.LABEL_GPU_VENDOR: "nvidia", names.LABEL_GPU_MODEL: "M"}
+    assert now.metadata.annotations == {}
+
+
+def test_what_is_not_known_stays_as_it_was_told() -> None:
+    before = stored(Inventory(xpus=[xpu(0)], rdma=[NIC]))
+    assert patch_for(before, describe(Inventory(xpus=None, rdma=[NIC]), NOW)) == {}
+    assert patch_for(before, describe(Inventory(xpus=[xpu(0)], rdma=None), NOW)) == {}
+    now = written(before, describe(Inventory(xpus=None, rdma=()), NOW))
+    assert [one.id for one in now.spec.devices] == ["u0"]
+    assert now.metadata == before.metadata
+
+
+# --- laws
+
+faults = st.none() | st.builds(DeviceFault, st.text(max_size=5), st.text(max_size=5))
+minors = st.lists(st.integers(0, 9), unique=True, max_size=4)
+xpu_lists = minors.flatmap(
+    lambda numbers: st.tuples(
+        *(st.builds(xpu, st.just(one), faults, peers=st.sampled_from(["", "1,2", "g", "0"])) for one in numbers)
+    )
+)
+gpu_lists = minors.map(lambda numbers: [gpu(one) for one in numbers])
+nic_lists = st.lists(
+    st.builds(RdmaInfo, st.just(NIC.place), st.just(0), st.booleans(), st.booleans(), st.just(("0000:1f:00.1",))),
+    max_size=1,
+)
+inventories = st.builds(
+    Inventory,
+    xpus=st.none() | xpu_lists,
+    gpus=st.none() | gpu_lists,
+    rdma=st.none() | nic_lists,
+    faults=st.dictionaries(st.sampled_from(["u0", "u1"]), st.builds(DeviceFault, st.text(max_size=3), st.just("m"))),
+)
+
+
+@given(inventories, inventories)
+def test_any_change_is_written_once_and_harms_nobody(first: Inventory, second: Inventory) -> None:
+    fpga = DeviceInfo(type="fpga", id="f", minor=3)
+    told = describe(first, THEN)
+    before = Device(metadata=ObjectMeta(name="n", labels={"a": "b"}, annotations={"c": "d"}, resource_version="7"))
+    before = written(msgspec.structs.replace(before, spec=DeviceSpec(devices=[fpga])), told)
+    status = describe(second, NOW)
+    now = written(before, status)
+    later = describe(second, Time.parse("2026-01-02T05:00:00Z"))
+    assert patch_for(now, later) == {}, "the second round writes nothing"
+    assert (now.metadata.labels["a"], now.metadata.annotations["c"]) == ("b", "d")
+    assert [one for one in now.spec.devices if one.type == "fpga"] == [fpga]
+    for kind in (GPU, RDMA):
+        expected = status if kind in status.types else told
+        assert [timeless(one) for one in now.spec.devices if one.type == kind] == [
+            timeless(one) for one in expected.devices if one.type == kind
+        ]
+
+
+def timeless(device: DeviceInfo) -> DeviceInfo:
+    """Without when its conditions came to be."""
+    conditions = [msgspec.structs.replace(one, last_transition_time=THEN) for one in device.conditions]
+    return msgspec.structs.replace(device, conditions=conditions)
