@@ -22,18 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koordlet.interference.hypervisor import HYPERVISOR, Stolen
-from koordlet.interference.model import Floats, ResourceEvidence
+from koordlet.interference.model import Floats, ResourceEvidence, part_of
 from koordlet.metricsadvisor.latency import Blame, Matrix, OwnerOf, culprit_owner, identity
 from koordlet.probes.charges import PIECE
 from koordlet.probes.layout import SPECIAL_KEYS
-from koordlet.probes.mapped import PLACES, sum_by
+from koordlet.probes.mapped import by_last_bits, place_of, sum_by
 from koordlet.probes.snapshot import SchedLatencySnapshot, diff, quantiles
 from koordlet.statesinformer.cgroupindex import Owner
 
 HARDLY = 0.02
 """Seconds a second added to what a container ran: one that hardly runs hardly suffers."""
 THROTTLED_PERIODS = 0.1
-_NONE = 1e-12
 UNTOLD = tuple(SPECIAL_KEYS[name] for name in ("older", "moved", "overflow"))
 IDLE, KSOFTIRQD = SPECIAL_KEYS["idle"], SPECIAL_KEYS["ksoftirqd"]
 _LEAST = min(SPECIAL_KEYS.values()) - 1
@@ -79,7 +78,7 @@ class Rows:
         if not len(self.keys):
             return np.full(len(keys), -1, dtype=np.intp)
         table, numbers, beaten = self._table
-        place = keys & (PLACES - 1)
+        place = place_of(keys)
         found: NDArray[np.intp] = np.where(table[place] == keys, numbers[place], -1)
         for key, row in beaten:
             found[keys == key] = row
@@ -87,11 +86,10 @@ class Rows:
 
     @cached_property
     def _table(self) -> tuple[Ints, NDArray[np.intp], list[tuple[int, int]]]:
-        """(key, row) by the last bits of a key, ten times as fast as a search, and the few that meet others there."""
-        at = self.keys & (PLACES - 1)
-        table, numbers = np.zeros(PLACES, dtype=np.int64), np.full(PLACES, -1, dtype=np.intp)
-        table[at], numbers[at] = self.keys, self.rows
-        beaten = np.flatnonzero(table[at] != self.keys)
+        """(key, row) by the last bits of a key, and the few that meet others there."""
+        table, at, beaten = by_last_bits(self.keys)
+        numbers = np.full(len(table), -1, dtype=np.intp)
+        numbers[at] = self.rows
         return table, numbers, list(zip(self.keys[beaten].tolist(), self.rows[beaten].tolist(), strict=True))
 
     def sum(self, rows: NDArray[np.intp], values: Ints) -> Floats:
@@ -168,7 +166,7 @@ def bounded(shares: Shares, waited: Floats, stolen: Stolen | None) -> Shares:
     """`shares` of which the hypervisor's are no more than what it takes now: what was seen last may be long ago."""
     if not shares.hypervisor.any():
         return shares
-    most = np.zeros(len(waited)) if stolen is None else stolen.limit(waited) / np.maximum(waited, _NONE)
+    most = np.zeros(len(waited)) if stolen is None else part_of(stolen.limit(waited), waited)
     return replace(shares, hypervisor=np.minimum(shares.hypervisor, most))
 
 
@@ -219,7 +217,7 @@ def cpu_evidence(
         if stolen is not None:
             most = np.maximum(stolen.busy - ran, 0.0)[:, None]
             gone = stolen.taken(waited[:, None], wanted_by(waited, ran), most)[:, 0]
-            shares = replace(shares, hypervisor=gone / np.maximum(waited, _NONE))
+            shares = replace(shares, hypervisor=part_of(gone, waited))
     threads, others, taken = waited * shares.own, waited * shares.others, waited * shares.hypervisor
     own = threads + quota  # all causes are parts of one whole: all that it wanted
     return ResourceEvidence(
@@ -248,8 +246,7 @@ def left_by(stolen: Stolen, waited: Floats, ran: Floats) -> Left:
     def of(row: int, parts: Floats) -> Floats:
         waits = parts[None] * waited[row]
         gone = stolen.taken_from(np.array([row]), waits, wanted[row : row + 1])
-        left: Floats = 1.0 - gone[0] / np.maximum(waits[0], _NONE)
-        return left
+        return 1.0 - part_of(gone[0], waits[0])
 
     return of
 
@@ -286,11 +283,11 @@ def _without_hypervisor(shares: Shares, parts: Floats, ran: Floats, stolen: Stol
     """`shares` less the hypervisor's. `parts`: of each container's waiting, behind each container and, the last column,
     behind whatever is no container."""
     waits, every = parts * shares.waited[:, None], np.arange(len(parts))
-    gone = stolen.taken_from(every, waits, wanted_by(shares.waited, ran)) / np.maximum(shares.waited, _NONE)[:, None]
+    gone = part_of(stolen.taken_from(every, waits, wanted_by(shares.waited, ran)), shares.waited[:, None])
     return replace(
         shares,
         own=np.maximum(shares.own - gone[every, every], 0.0),
-        softirqs=shares.softirqs * (1.0 - gone[:, -1] / np.maximum(parts[:, -1], _NONE)),
+        softirqs=shares.softirqs * (1.0 - part_of(gone[:, -1], parts[:, -1])),
         hypervisor=gone.sum(axis=1),
     )
 

@@ -20,11 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from koordlet.interference.model import Floats
+from koordlet.interference.model import Floats, part_of
 from koordlet.statesinformer.cgroupindex import Owner
 
 HYPERVISOR = Owner("hypervisor", "hypervisor")
-_NONE = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class Stolen:
         theirs = np.minimum(waits * (1.0 - self.part), most * wanted[:, None])
         above = waits - theirs
         limit = self.limit(waits.sum(axis=1))
-        found: Floats = above * np.minimum(limit / np.maximum(above.sum(axis=1), _NONE), 1.0)[:, None]
+        found: Floats = above * np.minimum(part_of(limit, above.sum(axis=1)), 1.0)[:, None]
         return found
 
     def taken_from(self, victims: NDArray[np.intp], waits: Floats, wanted: Floats) -> Floats:

@@ -24,6 +24,12 @@ from koordlet.statesinformer.model import Subject
 Floats = NDArray[np.float64]
 
 
+def part_of(part: Floats, whole: Floats) -> Floats:
+    """`part / whole`, and next to nothing where there is no whole."""
+    found: Floats = part / np.maximum(whole, 1e-12)
+    return found
+
+
 class Resource(StrEnum):
     """What is waited for; the order is that of every array's resource axis."""
 

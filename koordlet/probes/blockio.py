@@ -11,14 +11,13 @@ import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
 from koordlet.probes import libbpf
 from koordlet.probes.blame import BlameTable, merge
 from koordlet.probes.blockfiles import BlockFiles
-from koordlet.probes.frame import Attached, Build, Place, ProbeError, as_probe_error, load, open_core
+from koordlet.probes.frame import Attached, Build, Place, ProbeError, SourceOf, as_probe_error, load, open_core
 from koordlet.probes.iosnapshot import BlockIOSnapshot, IoLost
 from koordlet.probes.layout import BUCKETS, SPECIALS, TAG
 from koordlet.probes.libbpf import ProgramStats
@@ -96,18 +95,7 @@ class IoSizes:
         return struct.pack("=8I", cgroup_v2, *masks, 0, 0, 0)
 
 
-class BlockIOSource(Protocol):
-    """The probe, or the files that stand in for it."""
-
-    @property
-    def source(self) -> str: ...
-
-    def read(self) -> BlockIOSnapshot: ...
-
-    def reclaim(self, live: frozenset[int]) -> int:
-        """Give back what dead cgroups hold; *live* are all cgroup ids that exist. Returns how many were freed."""
-
-    def close(self, keep: bool) -> None: ...
+BlockIOSource = SourceOf[BlockIOSnapshot]
 
 
 class BlockIO:

@@ -33,6 +33,24 @@ class ProbeError(Exception):
     """The probe can't be loaded here; the message is fit for a user."""
 
 
+S_co = TypeVar("S_co", covariant=True)
+
+
+class SourceOf(Protocol[S_co]):
+    """A probe, or the files that stand in for it, by what its readings are."""
+
+    @property
+    def source(self) -> str: ...
+
+    def read(self) -> S_co:
+        """Cumulative."""
+
+    def reclaim(self, live: frozenset[int]) -> int:
+        """Give back what dead cgroups hold; *live* are all cgroup ids that exist. Returns how many were freed."""
+
+    def close(self, keep: bool) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where probes are opened: what an opener gets."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from koordlet.probes.mapped import Ints
-from koordlet.probes.rows import align_pairs, subtract
+from koordlet.probes.rows import Losses, align_pairs, columns, lost_since, subtract
 
 DIRECTIONS = ("read", "write", "discard", "flush")
 """The second axis of ``ops``, ``bytes`` and the times: ``enum io_direction``. Writing zeroes is *write*."""
@@ -25,7 +25,7 @@ def device_number(name: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class IoLost:
+class IoLost(Losses):
     """What found no room, cumulative: charges to culprits (``matrix_*``), pairs of cgroup and disk (``slot``, counted
     as overflow's), requests of a disk without a place and requests without one while in service (not counted at all),
     and requests whose arrival was overwritten (``unstamped``: counted without time in the queue)."""
@@ -77,13 +77,8 @@ _MATRIX = ("wait_ns", "wait_count")
 
 def diff(old: BlockIOSnapshot, new: BlockIOSnapshot) -> BlockIOSnapshot:
     """What happened between two snapshots of one source; see `rows.subtract` for keys that come, go or start anew."""
-
-    def columns(side: BlockIOSnapshot, names: tuple[str, ...]) -> dict[str, Ints]:
-        return {name: getattr(side, name) for name in names}
-
     at = align_pairs((old.keys, old.device), (new.keys, new.device))
     rows = subtract(columns(old, _ROWS), columns(new, _ROWS), at)
     at = align_pairs((old.victim, old.culprit), (new.victim, new.culprit))
     pairs = subtract(columns(old, _MATRIX), columns(new, _MATRIX), at)
-    lost = {f.name: max(0, getattr(new.lost, f.name) - getattr(old.lost, f.name)) for f in fields(IoLost)}
-    return replace(new, **rows, **pairs, lost=IoLost(**lost))  # type: ignore[arg-type]
+    return replace(new, **rows, **pairs, lost=lost_since(old.lost, new.lost))  # type: ignore[arg-type]

@@ -12,18 +12,17 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from koordlet.probes.frame import Attached, Build, Place, ProbeError, as_probe_error, load, open_core
+from koordlet.probes.frame import Attached, Build, Place, ProbeError, SourceOf, as_probe_error, load, open_core
 from koordlet.probes.layout import BUCKETS, SPECIALS, TAG
 from koordlet.probes.libbpf import ProgramStats
 from koordlet.probes.mapped import Ints, map_array, sum_by
-from koordlet.probes.rows import align, align_pairs, subtract
+from koordlet.probes.rows import Losses, align, align_pairs, columns, lost_since, subtract
 from koordlet.probes.schedstat import walk_cgroups
 from koordlet.probes.slots import Slots
 from koordlet.probes.status import ProbeStatus
@@ -66,7 +65,7 @@ FUNCTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class StallLost:
+class StallLost(Losses):
     """What found no room, cumulative: stalls of cgroups without a slot (counted as overflow's), reclaims without a row
     in ``limits`` (in all other figures), stalls that were not counted at all (``tasks``)."""
 
@@ -117,29 +116,13 @@ _LIMITS = ("limit_ns", "limit_count")
 
 def diff(old: MemStallSnapshot, new: MemStallSnapshot) -> MemStallSnapshot:
     """What happened between two snapshots of one source; see `rows.subtract` for keys that come, go or start anew."""
-
-    def columns(side: MemStallSnapshot, names: tuple[str, ...]) -> dict[str, Ints]:
-        return {name: getattr(side, name) for name in names}
-
     rows = subtract(columns(old, _ROWS), columns(new, _ROWS), align(old.keys, new.keys))
     at = align_pairs((old.task, old.limit), (new.task, new.limit))
     limits = subtract(columns(old, _LIMITS), columns(new, _LIMITS), at)
-    lost = {f.name: max(0, getattr(new.lost, f.name) - getattr(old.lost, f.name)) for f in fields(StallLost)}
-    return replace(new, **rows, **limits, lost=StallLost(**lost))  # type: ignore[arg-type]
+    return replace(new, **rows, **limits, lost=lost_since(old.lost, new.lost))  # type: ignore[arg-type]
 
 
-class MemStallSource(Protocol):
-    """The probe, or the files that stand in for it."""
-
-    @property
-    def source(self) -> str: ...
-
-    def read(self) -> MemStallSnapshot: ...
-
-    def reclaim(self, live: frozenset[int]) -> int:
-        """Give back what dead cgroups hold; *live* are all cgroup ids that exist. Returns how many were freed."""
-
-    def close(self, keep: bool) -> None: ...
+MemStallSource = SourceOf[MemStallSnapshot]
 
 
 class MemStall:

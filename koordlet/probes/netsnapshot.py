@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from koordlet.probes.mapped import Ints
-from koordlet.probes.rows import align, align_pairs, subtract
+from koordlet.probes.rows import Losses, align, align_pairs, columns, lost_since, subtract
 
 
 @dataclass(frozen=True, slots=True)
-class NetLost:
+class NetLost(Losses):
     """What found no room, cumulative: charges to culprits, and owners (counted as overflow's)."""
 
     matrix_lost_count: int = 0
@@ -57,12 +57,7 @@ _MATRIX = ("wait_ns", "wait_count")
 
 def diff(old: NetStallSnapshot, new: NetStallSnapshot) -> NetStallSnapshot:
     """What happened between two snapshots of one source; see `rows.subtract` for keys that come, go or start anew."""
-
-    def columns(side: NetStallSnapshot, names: tuple[str, ...]) -> dict[str, Ints]:
-        return {name: getattr(side, name) for name in names}
-
     rows = subtract(columns(old, SUMMED), columns(new, SUMMED), align(old.keys, new.keys))
     at = align_pairs((old.victim, old.culprit), (new.victim, new.culprit))
     pairs = subtract(columns(old, _MATRIX), columns(new, _MATRIX), at)
-    lost = {f.name: max(0, getattr(new.lost, f.name) - getattr(old.lost, f.name)) for f in fields(NetLost)}
-    return replace(new, **rows, **pairs, lost=NetLost(**lost))  # type: ignore[arg-type]
+    return replace(new, **rows, **pairs, lost=lost_since(old.lost, new.lost))  # type: ignore[arg-type]

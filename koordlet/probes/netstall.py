@@ -10,13 +10,12 @@ import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
 from koordlet.probes import libbpf
 from koordlet.probes.blame import BlameTable, merge
-from koordlet.probes.frame import Attached, Build, Place, ProbeError, as_probe_error, load, open_core
+from koordlet.probes.frame import Attached, Build, Place, ProbeError, SourceOf, as_probe_error, load, open_core
 from koordlet.probes.layout import BUCKETS, SPECIALS, TAG
 from koordlet.probes.libbpf import ProgramStats
 from koordlet.probes.mapped import map_array, sum_by
@@ -100,18 +99,7 @@ class NetSizes:
         return struct.pack("=3Ii", cgroup_v2, self.owners - 1, self.matrix - 1, preempt_count)
 
 
-class NetStallSource(Protocol):
-    """The probe, or the files that stand in for it."""
-
-    @property
-    def source(self) -> str: ...
-
-    def read(self) -> NetStallSnapshot: ...
-
-    def reclaim(self, live: frozenset[int]) -> int:
-        """Give back what dead cgroups hold; *live* are all cgroup ids that exist. Returns how many were freed."""
-
-    def close(self, keep: bool) -> None: ...
+NetStallSource = SourceOf[NetStallSnapshot]
 
 
 class NetStall:

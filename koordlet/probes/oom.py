@@ -9,12 +9,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from koordlet.probes import libbpf
-from koordlet.probes.frame import Attached, Build, Place, as_probe_error, load, open_core
+from koordlet.probes.frame import Attached, Build, Place, SourceOf, as_probe_error, load, open_core
 from koordlet.probes.layout import SPECIALS, TAG
 from koordlet.probes.libbpf import ProgramStats
 from koordlet.probes.mapped import Ints, map_array, sum_by
@@ -102,13 +101,7 @@ class OomSnapshot:
         return [kill for kill in self.kills if kill.number > number]
 
 
-class OomSource(Protocol):
-    def read(self) -> OomSnapshot: ...
-
-    def reclaim(self, live: frozenset[int]) -> int:
-        """Give back what dead cgroups hold; *live* are all cgroup ids that exist. Returns how many were freed."""
-
-    def close(self, keep: bool) -> None: ...
+OomSource = SourceOf[OomSnapshot]
 
 
 class Oom:

@@ -29,7 +29,7 @@ from typing import Protocol
 from koordlet.probes import bcc, bpffs
 from koordlet.probes.blockio import BlockIOSource, open_block_io
 from koordlet.probes.cgroup_stats import CgroupStats, open_cgroup_stats
-from koordlet.probes.frame import Place, ProbeError
+from koordlet.probes.frame import Place, ProbeError, SourceOf
 from koordlet.probes.layout import Sizes
 from koordlet.probes.loader import PROBE, LoadedProbe, load_core
 from koordlet.probes.memstall import MemStallSource, open_mem_stall
@@ -43,17 +43,10 @@ from koordlet.system.host import Host
 WANTED = ("auto", "core", "bcc", "off")
 
 
-class SchedLatencySource(Protocol):
-    @property
-    def source(self) -> str: ...
+class SchedLatencySource(SourceOf[SchedLatencySnapshot], Protocol):
+    """*matrix*: who waited for whom, too, the dear part."""
 
-    def read(self, matrix: bool = True) -> SchedLatencySnapshot:
-        """Cumulative numbers of all cgroups."""
-
-    def reclaim(self, live: frozenset[int]) -> int:
-        """Give back what dead cgroups hold; *live* are all cgroup ids that exist. Returns how many were freed."""
-
-    def close(self, keep: bool) -> None: ...
+    def read(self, matrix: bool = True) -> SchedLatencySnapshot: ...
 
 
 class Source(Protocol):

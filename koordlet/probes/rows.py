@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from koordlet.probes.mapped import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What a source could not tell, cumulative: whole numbers alone."""
+
+
+L = TypeVar("L", bound=Losses)
+
+
+def lost_since(old: L, new: L) -> L:
+    """What was lost between two snapshots; nothing of what ran back."""
+    return type(new)(**{one.name: max(0, getattr(new, one.name) - getattr(old, one.name)) for one in fields(new)})
+
+
+def columns(snapshot: object, names: Iterable[str]) -> dict[str, Ints]:
+    """A snapshot's columns by name."""
+    return {name: getattr(snapshot, name) for name in names}
 
 
 def distinct(values: Ints) -> Ints:

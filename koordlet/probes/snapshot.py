@@ -10,21 +10,21 @@ a factor of two of the true value, and the sum, count and mean are exact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from koordlet.probes.layout import BUCKETS, FIRST_BUCKET_BITS
 from koordlet.probes.mapped import Ints
-from koordlet.probes.rows import align, align_pairs, subtract
+from koordlet.probes.rows import Losses, align, align_pairs, columns, lost_since, subtract
 
 BOUNDS_NS: Ints = np.left_shift(np.int64(1), FIRST_BUCKET_BITS + np.arange(BUCKETS - 1, dtype=np.int64))
 """Upper bounds of all buckets but the last, which has none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Losses):
     """What could not be told, cumulative: table entries that found no room (``matrix_lost_*``, ``slot_lost``: raise
     `Sizes`), arrivals of tasks seen for the first time (``forgotten``) or never queued (``unstamped``), clocks that ran
     back, and switches that were not reported but made up for (``missed``)."""
@@ -112,17 +112,12 @@ def diff(old: SchedLatencySnapshot, new: SchedLatencySnapshot, *, matrix: bool =
     A key that *old* doesn't have counts from zero, and so does one whose counters ran back (its id was reused, or
     the probe was loaded anew). Keys that *new* doesn't have are gone. Maxima stay those of *new*.
     """
-    rows = subtract(_columns(old, _ROWS), _columns(new, _ROWS), align(old.keys, new.keys))
+    rows = subtract(columns(old, _ROWS), columns(new, _ROWS), align(old.keys, new.keys))
     pairs = {name: getattr(new, name)[:0] for name in ("victim", "culprit", *_MATRIX)}
     if matrix:
         at = align_pairs((old.victim, old.culprit), (new.victim, new.culprit))
-        pairs = subtract(_columns(old, _MATRIX), _columns(new, _MATRIX), at)
-    lost = {f.name: max(0, getattr(new.lost, f.name) - getattr(old.lost, f.name)) for f in fields(Lost)}
-    return replace(new, **rows, **pairs, lost=Lost(**lost))  # type: ignore[arg-type]
-
-
-def _columns(side: SchedLatencySnapshot, names: tuple[str, ...]) -> dict[str, Ints]:
-    return {name: getattr(side, name) for name in names}
+        pairs = subtract(columns(old, _MATRIX), columns(new, _MATRIX), at)
+    return replace(new, **rows, **pairs, lost=lost_since(old.lost, new.lost))  # type: ignore[arg-type]
 
 
 def quantiles(hist: npt.ArrayLike, q: float) -> npt.NDArray[np.float64]:
