@@ -12,7 +12,6 @@ other) name nobody. Figures come from the last `window` seconds; everything here
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -26,6 +25,7 @@ from koordlet.metricsadvisor.counters import SteadySums
 from koordlet.metricsadvisor.latency import Blame, culprit_owner, sum_rows
 from koordlet.metricsadvisor.latency import group as group_subjects
 from koordlet.metricsadvisor.views import container_labels
+from koordlet.metricsadvisor.window import Window
 from koordlet.probes.memstall import KINDS, NODE, MemStallSnapshot, MemStallSource, diff
 from koordlet.probes.snapshot import quantiles
 from koordlet.statesinformer.cgroupindex import CgroupIndex, Owner
@@ -34,7 +34,6 @@ from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
 log = get_logger(__name__)
 
 NAME = "mem_stall"
-ANCHORS = 4
 OWN, ANCESTOR = KINDS.index("own_limit"), KINDS.index("ancestor")
 SHOWN = (SubjectKind.CONTAINER, SubjectKind.HOST_APP)
 PARTIES = 10
@@ -180,11 +179,9 @@ class MemStallCollector:
         window: float = 10.0,
     ) -> None:
         self._source, self._workloads, self._cache, self._registries = source, workloads, cache, registries
-        self._index, self._limits, self._clock, self._seconds = index, limits, clock, window
-        self._anchors: deque[MemStallSnapshot] = deque()
+        self._index, self._limits, self._clock = index, limits, clock
+        self._window: Window[MemStallSnapshot] = Window(window)
         self._steady: dict[str, SteadySums] = {name: SteadySums() for name in ("hist", "sum")}
-        self.latest: MemStallSnapshot | None = None
-        """The newest reading: cumulative."""
         self.window: Mapping[str, SubjectMemStall] = {}
         """Subject key -> figures of the last seconds, only of those that stalled."""
         registries.view("mem_stall_seconds", self._histograms, BUCKET_BOUNDS)
@@ -196,25 +193,26 @@ class MemStallCollector:
         """Read *source* from now on: a probe may come later than its collector."""
         self._source = source
 
+    @property
+    def latest(self) -> MemStallSnapshot | None:
+        """The newest reading: cumulative."""
+        return self._window.latest
+
     def read(self) -> None:
         """Read the probe and judge the window; nothing without a source."""
         if self._source is None:
             return
-        snapshot = self.latest = self._source.read()
+        snapshot = self._source.read()
         now, workloads = self._clock(), self._workloads()
         self._index.refresh(workloads, now, snapshot.keys[snapshot.keys > 0].tolist())
         if self._limits is not self._index:
             self._limits.refresh(workloads, now, snapshot.limit[snapshot.limit > 0].tolist())
-        horizon = snapshot.time_ns - self._seconds * 1e9
-        while len(self._anchors) > 1 and self._anchors[1].time_ns <= horizon:
-            self._anchors.popleft()
-        if self._anchors:
-            old = self._anchors[0]
-            seconds = (snapshot.time_ns - old.time_ns) / 1e9
-            self.window = by_subject(diff(old, snapshot), seconds, self._index.owner, self._limits.owner)
+        self._window.push(snapshot)
+        span = self._window.span()
+        if span is not None:
+            old, new, seconds = span
+            self.window = by_subject(diff(old, new), seconds, self._index.owner, self._limits.owner)
             self._commit(now)
-        if not self._anchors or snapshot.time_ns - self._anchors[-1].time_ns >= self._seconds * 1e9 / ANCHORS:
-            self._anchors.append(snapshot)
 
     def _commit(self, now: float) -> None:
         batch = Batch(now)
