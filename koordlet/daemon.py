@@ -94,10 +94,11 @@ class Daemon:
         context.runner.add(context.periodic("unmap-files", UNMAP_SECONDS, unmap_files))
 
     def _report(self, found: Cluster) -> NodeMetricReporter | None:
-        from koordlet.wiring import reports
+        from koordlet.wiring import devices, reports
 
         context, options = self.context, self.context.options
         reporter = reports.node_metric(context, found) if options.enable_node_metric_report else None
         if options.node_topology_sync_interval > 0:
             reports.node_topology(context, found)
+            devices.report(context, found)
         return reporter

@@ -78,7 +78,7 @@ class Options(OldFlags):
     enable_pod_taskids: bool = flag("enable-pod-taskids", False, "also keep the threads of every container")
     enable_node_metric_report: bool = flag("enable-node-metric-report", True, "report NodeMetric")
     node_topology_sync_interval: Duration = flag(
-        "node-topology-sync-interval", "3s", "how often NodeResourceTopology is computed; 0 or less: never"
+        "node-topology-sync-interval", "3s", "how often NodeResourceTopology and Device are told; 0 or less: never"
     )
     disable_query_kubelet_config: bool = flag(
         "disable-query-kubelet-config", False, "do not ask the kubelet for its CPU policies (/configz)"

@@ -37,6 +37,8 @@ def rules(node: str = "") -> list[Object]:
         rule("", ["nodes/status"], ["patch"], own),
         rule("topology.node.k8s.io", ["noderesourcetopologies"], ["list", "watch", "create"]),
         rule("topology.node.k8s.io", ["noderesourcetopologies"], ["get", "patch"], own),
+        rule("scheduling.koordinator.sh", ["devices"], ["list", "watch", "create"]),
+        rule("scheduling.koordinator.sh", ["devices"], ["get", "patch"], own),
         # pods come from the kubelet, which asks the API server whether it may tell
         rule("", list(KUBELET_PATHS), ["get"], own),
         # gate BlkIOReconcile: the volume behind a claim that a pod's disk limits name
@@ -86,10 +88,10 @@ def daemonset() -> list[Object]:
             f"--addr=:{PORT}",
             "--bpf-pin-dir=/host-sys-fs/bpf/koordlet",
             "--state-dir=/host-var-run-koordlet",
-            "--prediction-checkpoint-filepath=/var/lib/koordlet/prediction-checkpoints",
-            "--v=4",
             "--pod-resources-proxy-path=/host-var-run-koordlet/pod-resources",
             "--xpu-device-infos-dir=/host-var-run-koordlet/xpu-device-infos",
+            "--prediction-checkpoint-filepath=/var/lib/koordlet/prediction-checkpoints",
+            "--v=4",
         ],
         "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
         "ports": [{"name": "metrics", "containerPort": PORT, "hostPort": PORT, "protocol": "TCP"}],

@@ -24,6 +24,7 @@ from koordlet.statesinformer.states import KubeStates, LocalStates, States
 from koordlet.system import kidled
 from koordlet.system.cgroup import tree
 from koordlet.system.write import WriteError, write_value
+from koordlet.wiring import devices
 from koordlet.wiring.context import Context
 from koordlet.wiring.probes import open_others
 
@@ -59,6 +60,7 @@ def collectors(context: Context, states: States, probes: ProbeSet) -> Collectors
     """All collectors, each with its periodic task."""
     advisor = _advisor(context, states, probes)
     optional = _optional(context, advisor)
+    devices.collect(context, optional.conditions)
     options = context.options
     use = context.periodic("collect-use", options.collect_res_used_interval, advisor.tick)
     made = Collectors(advisor, use, optional, *_memory(context, advisor, probes), *_io(context, advisor, probes))

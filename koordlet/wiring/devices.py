@@ -1,0 +1,75 @@
+"""Accelerators that other programs describe, RDMA NICs, and the Device object that tells of all devices.
+
+NVIDIA's GPUs have a collector of their own. Nothing here is loaded while both gates are off.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from koordlet.app.clock import SYSTEM_CLOCK
+from koordlet.metricsadvisor.advisor import boot_clock
+from koordlet.metricsadvisor.conditions import Conditions
+from koordlet.wiring.context import Context
+from koordlet.wiring.states import Cluster
+
+ACCELERATORS, RDMA = "Accelerators", "RDMADevices"
+
+
+def collect(context: Context, conditions: Conditions) -> None:
+    """The collectors that the gates switch on, each with its periodic task."""
+    for gate, name in ((ACCELERATORS, "xpu"), (RDMA, "rdma")):
+        if not context.gates.enabled(gate):
+            conditions.waiting(name, f"feature gate {gate} is off")
+    if context.gates.enabled(ACCELERATORS):
+        from koordlet.metricsadvisor.xpu import XpuCollector
+
+        directory = Path(context.options.xpu_device_infos_dir)
+        xpu = XpuCollector(directory, context.cache, context.registries, conditions, wall_ns=time.time_ns)
+        context.runner.add(context.periodic("collect-xpu", context.options.collect_res_used_interval, xpu.read))
+    if context.gates.enabled(RDMA):
+        from koordlet.metricsadvisor import rdma
+
+        nics = rdma.RdmaCollector(context.host.roots, context.cache, conditions)
+        context.runner.add(context.periodic("collect-rdma", rdma.SECONDS, nics.read))
+
+
+def report(context: Context, cluster: Cluster) -> None:
+    """Reports the Device."""
+    accelerators, rdma = context.gates.enabled(ACCELERATORS), context.gates.enabled(RDMA)
+    if not accelerators and not rdma:
+        return
+    from koordlet.metriccache.facts import FACT_GPU, FACT_GPU_DRIVER, FACT_GPU_FAULTS, FACT_RDMA, FACT_XPU
+    from koordlet.statesinformer.device import STALE_SECONDS, DeviceReporter
+    from koordlet.statesinformer.devicestatus import Inventory
+
+    options, facts = context.options, context.cache.facts
+
+    def fresh(key: str) -> Any:
+        return facts.get(key, newer_than=boot_clock() - STALE_SECONDS)
+
+    def inventory() -> Inventory:
+        """What a gate has switched off is not there."""
+        nvml = accelerators and not options.xpu_enforce_collect_from_device_infos
+        return Inventory(
+            xpus=fresh(FACT_XPU) if accelerators else (),
+            gpus=fresh(FACT_GPU) if nvml else (),
+            rdma=fresh(FACT_RDMA) if rdma else (),
+            driver=fresh(FACT_GPU_DRIVER) or "",
+            faults=fresh(FACT_GPU_FAULTS) or {},
+        )
+
+    reporter = DeviceReporter(
+        cluster.client,
+        options.node_name,
+        node=lambda: cluster.states.node.object,
+        inventory=inventory,
+        registries=context.registries,
+        wall=SYSTEM_CLOCK.now,
+    )
+    context.health.check("devices", lambda: reporter.problem)
+    context.health.check(f"informer:{reporter.stored.name}", lambda: reporter.stored.problem)
+    context.runner.add(reporter.stored)
+    context.runner.add(context.periodic("report-devices", options.node_topology_sync_interval, reporter.report))
