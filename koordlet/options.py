@@ -111,6 +111,9 @@ class Options(OldFlags):
     enable_resctrl_collector: bool = flag(
         "enable-resctrl-collector", False, "read LLC occupancy and memory bandwidth (needs gate ResctrlCollector too)"
     )
+    gpu_health_recovery: bool = flag(
+        "gpu-health-recovery", False, "take an unhealthy GPU for healthy again once it has answered for ten minutes"
+    )
     enable_pagecache_collector: bool = flag("enable-pagecache-collector", False, "also keep use with page cache")
     sched_latency_interval: Duration = flag(
         "sched-latency-interval", "1s", "how often the schedule-latency probe is read", minimum=1
@@ -265,9 +268,6 @@ class Options(OldFlags):
     runtime_hooks_nri_backoff_factor: float = flag(
         "runtime-hooks-nri-backoff-factor", 2.0, "how much it grows", minimum=1
     )
-    default_runtime_type: str = flag(
-        "default-runtime-type", "containerd", "the container runtime, as container ids name it", choices=RUNTIME_TYPES
-    )
     pod_resources_proxy_path: str = flag(
         "pod-resources-proxy-path",
         "/var/run/koordlet/pod-resources",
@@ -280,6 +280,9 @@ class Options(OldFlags):
     )
     xpu_enforce_collect_from_device_infos: bool = flag(
         "xpu-enforce-collect-from-device-infos", False, "never take GPUs from NVML into the Device object"
+    )
+    default_runtime_type: str = flag(
+        "default-runtime-type", "containerd", "the container runtime, as container ids name it", choices=RUNTIME_TYPES
     )
     hami_core_library_directory_path: str = flag(
         "hami-core-library-directory-path", "/usr/local/vgpu/libvgpu.so", "library that bounds shared GPUs"

@@ -60,7 +60,7 @@ def collectors(context: Context, states: States, probes: ProbeSet) -> Collectors
     """All collectors, each with its periodic task."""
     advisor = _advisor(context, states, probes)
     optional = _optional(context, advisor)
-    devices.collect(context, optional.conditions)
+    devices.collect(context, optional.conditions, lambda: states.workloads)
     options = context.options
     use = context.periodic("collect-use", options.collect_res_used_interval, advisor.tick)
     made = Collectors(advisor, use, optional, *_memory(context, advisor, probes), *_io(context, advisor, probes))

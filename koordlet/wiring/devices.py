@@ -1,34 +1,41 @@
-"""Accelerators that other programs describe, RDMA NICs, and the Device object that tells of all devices.
+"""NVIDIA's GPUs, accelerators that other programs describe, RDMA NICs, and the Device object that tells of all.
 
-NVIDIA's GPUs have a collector of their own. Nothing here is loaded while both gates are off.
+Nothing of it is loaded while both gates are off.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.metricsadvisor.advisor import boot_clock
 from koordlet.metricsadvisor.conditions import Conditions
+from koordlet.statesinformer.model import Workloads
 from koordlet.wiring.context import Context
 from koordlet.wiring.states import Cluster
 
 ACCELERATORS, RDMA = "Accelerators", "RDMADevices"
 
 
-def collect(context: Context, conditions: Conditions) -> None:
+def collect(context: Context, conditions: Conditions, workloads: Callable[[], Workloads]) -> None:
     """The collectors that the gates switch on, each with its periodic task."""
-    for gate, name in ((ACCELERATORS, "xpu"), (RDMA, "rdma")):
+    for gate, name in ((ACCELERATORS, "gpu"), (ACCELERATORS, "xpu"), (RDMA, "rdma")):
         if not context.gates.enabled(gate):
             conditions.waiting(name, f"feature gate {gate} is off")
     if context.gates.enabled(ACCELERATORS):
+        from koordlet.metricsadvisor.gpu import GpuCollector
         from koordlet.metricsadvisor.xpu import XpuCollector
 
-        directory = Path(context.options.xpu_device_infos_dir)
-        xpu = XpuCollector(directory, context.cache, context.registries, conditions, wall_ns=time.time_ns)
-        context.runner.add(context.periodic("collect-xpu", context.options.collect_res_used_interval, xpu.read))
+        options, cache, registries = context.options, context.cache, context.registries
+        gpu = GpuCollector(
+            context.host.roots, workloads, cache, registries, conditions, recovery=options.gpu_health_recovery
+        )
+        context.runner.add(context.periodic("collect-gpu", options.collect_res_used_interval, gpu.read))
+        xpu = XpuCollector(Path(options.xpu_device_infos_dir), cache, registries, conditions, wall_ns=time.time_ns)
+        context.runner.add(context.periodic("collect-xpu", options.collect_res_used_interval, xpu.read))
     if context.gates.enabled(RDMA):
         from koordlet.metricsadvisor import rdma
 

@@ -67,6 +67,13 @@ NEEDS_MORE = {
     "koordlet_interference_action_steps_total",
     "koordlet_resource_actions_total",  # reclaim on cgroup v2
     "koordlet_container_cpi",  # hardware counters
+    "koordlet_node_gpu_memory_bytes",  # GPUs and gate Accelerators
+    "koordlet_node_gpu_used_memory_bytes",
+    "koordlet_node_gpu_used_core_ratio",
+    "koordlet_container_gpu_used_memory_bytes",
+    "koordlet_container_gpu_used_core_ratio",
+    "koordlet_gpu_healthy",
+    "koordlet_gpu_xid_errors_total",
     "koordlet_resctrl_llc_occupancy",  # resctrl
     "koordlet_resctrl_memory_bandwidth",
     "koordlet_container_core_sched_cookie",  # a kernel with core scheduling
@@ -87,6 +94,8 @@ NEEDS_MORE = {
     "koordlet_container_oom_score_adj",  # an annotation
     "koordlet_runtime_hook_newborn_pods",
     "koordlet_runtime_hook_protocol_up",
+    "koordlet_pod_resources_calls_total",  # gate PodResourcesProxy
+    "koordlet_pod_resources_proxy_up",
     "koordlet_resource_update_problems_total",
 }
 SOMETIMES = {  # somebody else's packet may interrupt the container, and something be suspected
@@ -94,8 +103,6 @@ SOMETIMES = {  # somebody else's packet may interrupt the container, and somethi
     "koordlet_net_softirq_caused_seconds_total",
     "koordlet_net_softirq_culprit_seconds_total",
     "koordlet_interference_state",
-    "koordlet_pod_resources_calls_total",  # gate PodResourcesProxy
-    "koordlet_pod_resources_proxy_up",
     "koordlet_interference_score",
     "koordlet_interference_lost_ratio",
 }
