@@ -1,6 +1,8 @@
-"""A serving certificate for the fake kubelet."""
+"""A serving certificate for the fake kubelet; an API server with the objects that koordlet writes."""
 
+import asyncio
 import datetime
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+from control.standalone.apiserver import ApiServer
+from koordlet.api import crdgen
+from koordlet.api.device import Device
+from koordlet.api.topology import NodeResourceTopology
+from koordlet.kube import Client, Config, NotFound
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +40,32 @@ def serving_certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
         key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     return directory / "tls.crt", directory / "tls.key"
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
+    async with ApiServer(tmp_path / "data") as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: ApiServer) -> AsyncIterator[Client]:
+    """An administrator's, once the reported kinds are served."""
+    kinds = {"NodeResourceTopology": NodeResourceTopology, "Device": Device}
+    async with Client(Config.load(str(server.kubeconfig_path))) as made:
+        for crd in crdgen.documents().values():
+            if crd["spec"]["names"]["kind"] in kinds:
+                await made.raw("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body=crd)
+
+        async def served(kind: type) -> bool:
+            try:
+                await made.list(kind)
+            except NotFound:
+                return False
+            return True
+
+        async with asyncio.timeout(120):
+            for kind in kinds.values():
+                while not await served(kind):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        yield made

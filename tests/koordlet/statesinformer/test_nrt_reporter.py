@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,13 +12,13 @@ import pytest
 import yaml
 
 from control.standalone.apiserver import ApiServer
-from koordlet.api import crdgen, names
+from koordlet.api import names
 from koordlet.api.annotations.topology import CPUBasicInfo
 from koordlet.api.core import Node, Pod
 from koordlet.api.meta import ObjectMeta
 from koordlet.api.quantity import Quantity
 from koordlet.api.topology import NodeResourceTopology
-from koordlet.kube import Client, Config, ConnectionFailed, NotFound
+from koordlet.kube import Client, ConnectionFailed, NotFound
 from koordlet.metrics import Registries
 from koordlet.statesinformer.kubelet import KubeletError
 from koordlet.statesinformer.model import PodMeta
@@ -28,6 +26,7 @@ from koordlet.statesinformer.nrt import TopologyReporter
 from koordlet.statesinformer.nrtstatus import Machine
 from koordlet.system.cputopology import Cpu, CpuTopology
 from koordlet.system.procfs import NumaMemInfo
+from tests.koordlet.statesinformer.reporting import kubectl, outcomes, seen, until
 
 CPUS = CpuTopology(
     tuple(Cpu(id=i, core=i, socket=i // 4, node=i // 4, l1=None, l2=None, l3=None) for i in range(8)),
@@ -36,12 +35,6 @@ CPUS = CpuTopology(
 )
 MACHINE = Machine(CPUS, CPUBasicInfo(cpu_model="m"), {n: NumaMemInfo(n, 1 << 30, 0, 0, {}) for n in range(2)})
 GPU = {"name": "koordinator.sh/gpu", "capacity": "100", "allocatable": "50", "available": "50"}
-
-
-async def until(check: Callable[[], Any], seconds: float = 120.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not check():  # noqa: ASYNC110 - what is waited for happens in a server
-            await asyncio.sleep(0.01)
 
 
 def pod(uid: str, status: str, qos: str) -> PodMeta:
@@ -89,38 +82,10 @@ class World:
         return await self.client.get(NodeResourceTopology, "n")
 
     async def seen(self, version: str) -> None:
-        """Wait until the reporter's copy is this version."""
-        copy = self.reporter.stored
-        await until(lambda: copy.object is not None and copy.object.metadata.resource_version == version)
+        await seen(self.reporter.stored, version)
 
     def outcomes(self) -> dict[str, float]:
-        family = [f for f in self.registries.internal.collect() if f.name == "koordlet_node_topology_reports"]
-        return {sample.labels["status"]: sample.value for f in family for sample in f.samples}
-
-
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
-    async with ApiServer(tmp_path / "data") as running:
-        yield running
-
-
-@pytest.fixture
-async def client(server: ApiServer) -> AsyncIterator[Client]:
-    async with Client(Config.load(str(server.kubeconfig_path))) as made:
-        crd = next(d for d in crdgen.documents().values() if d["spec"]["names"]["kind"] == "NodeResourceTopology")
-        await made.raw("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body=crd)
-
-        async def served() -> bool:
-            try:
-                await made.list(NodeResourceTopology)
-            except NotFound:
-                return False
-            return True
-
-        async with asyncio.timeout(120):
-            while not await served():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        yield made
+        return outcomes(self.registries, "node_topology_reports")
 
 
 @pytest.fixture
@@ -327,13 +292,7 @@ async def test_without_the_gate_only_the_local_copy_is_kept(world: World) -> Non
 async def test_kubectl_shows_it(server: ApiServer, world: World) -> None:
     world.pods = [pod("lse", '{"cpuset":"2-3"}', "LSE")]
     await world.reporter.report()
-    process = await asyncio.create_subprocess_exec(
-        str(Path(sys.executable).with_name("kubectl")), f"--kubeconfig={server.kubeconfig_path}",
-        "get", "node-res-topo", "n", "-o", "yaml", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    out, err = await process.communicate()
-    assert process.returncode == 0, err
-    shown = yaml.safe_load(out)
+    shown = yaml.safe_load(await kubectl(server, "get", "node-res-topo", "n", "-o", "yaml"))
     assert shown["metadata"]["labels"] == {names.LABEL_MANAGED_BY: "Koordinator"}
     assert [zone["name"] for zone in shown["zones"]] == ["node-0", "node-1"]
     assert shown["zones"][0]["resources"][0] == {"name": "cpu", "capacity": "4", "allocatable": "4", "available": "4"}

@@ -1,0 +1,41 @@
+"""What tests of reporters share: waiting for what happens in a server, outcomes as they are counted, stock kubectl."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from control.standalone.apiserver import ApiServer
+from koordlet.kube import ObjectInformer
+from koordlet.metrics import Registries
+
+
+async def until(check: Callable[[], Any], seconds: float = 120.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not check():  # noqa: ASYNC110 - what is waited for happens in a server
+            await asyncio.sleep(0.01)
+
+
+async def seen(copy: ObjectInformer[Any], version: str) -> None:
+    """Wait until a reporter's copy is this version."""
+    await until(lambda: copy.object is not None and copy.object.metadata.resource_version == version)
+
+
+def outcomes(registries: Registries, family: str) -> dict[str, float]:
+    """Rounds by how they ended."""
+    families = [f for f in registries.internal.collect() if f.name == f"koordlet_{family}"]
+    return {sample.labels["status"]: sample.value for f in families for sample in f.samples}
+
+
+async def kubectl(server: ApiServer, *arguments: str) -> str:
+    """What stock kubectl prints."""
+    process = await asyncio.create_subprocess_exec(
+        str(Path(sys.executable).with_name("kubectl")), f"--kubeconfig={server.kubeconfig_path}", *arguments,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await process.communicate()
+    assert process.returncode == 0, err
+    return out.decode()
