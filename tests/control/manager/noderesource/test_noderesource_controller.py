@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -21,6 +23,13 @@ from koordlet.api.quantity import Quantity
 from koordlet.api.topology import NodeResourceTopology, ResourceInfo, Zone
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.kube import PatchKind
+from koordlet.metriccache import MetricCache
+from koordlet.metriccache.facts import FACT_XPU
+from koordlet.metrics import Registries
+from koordlet.metricsadvisor.conditions import Conditions
+from koordlet.metricsadvisor.xpu import XpuCollector
+from koordlet.statesinformer.device import DeviceReporter
+from koordlet.statesinformer.devicestatus import Inventory
 from tests.control.manager.noderesource.world import make_metric, pod_metric
 
 BATCH_CPU, BATCH_MEMORY = names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY
@@ -293,3 +302,44 @@ async def test_what_others_write_at_the_same_time_survives(world: World) -> None
     ready = node.status.condition("Ready")
     assert ready is not None
     assert ready.reason == "turn14"
+
+
+async def test_an_accelerator_that_a_file_describes_becomes_capacity(world: World, tmp_path: Path) -> None:
+    """File -> koordlet's collector -> Device -> Node; a chip that breaks, and a file that goes, take it away again."""
+    await world.report(fresh())
+    cache, registries = MetricCache(), Registries()
+    collector = XpuCollector(tmp_path, cache, registries, Conditions(registries), wall_ns=time.time_ns)
+    node = await world.get()
+    reporter = DeviceReporter(
+        world.admin, "n1", node=lambda: node, registries=registries, wall=SYSTEM_CLOCK.now,
+        inventory=lambda: Inventory(xpus=cache.facts.get(FACT_XPU)),
+    )  # fmt: skip
+    await reporter.stored.start()
+    await reporter.stored.synced.wait()
+    resources = {"koordinator.sh/gpu-memory": "65536Mi", "huawei.com/npu-core": "20"}
+    card = {"vendor": "huawei", "model": "Ascend-910B3", "resources": resources}
+
+    async def describe(*healthy: bool) -> None:
+        cards = [
+            card | {"uuid": f"npu-{n}", "minor": str(n), "status": {"healthy": one, "errCode": "chip error"}}
+            for n, one in enumerate(healthy)
+        ]
+        (tmp_path / "ic-device").write_text(json.dumps(cards))
+        collector.read()
+        await reporter.report()
+
+    both = {"koordinator.sh/gpu-memory": "128Gi", "huawei.com/npu-core": 40, "koordinator.sh/gpu-memory-ratio": 200}
+    none: dict[str, Any] = dict.fromkeys(both)
+    try:
+        await describe(True, True)
+        labels = {names.LABEL_GPU_VENDOR: "huawei", names.LABEL_GPU_MODEL: "Ascend-910B3"}
+        await world.offers(both)
+        await world.annotated({}, labels)
+        await describe(True, False)
+        await world.offers({"koordinator.sh/gpu-memory": "64Gi", "huawei.com/npu-core": 20})
+        (tmp_path / "ic-device").unlink()
+        collector.read()
+        await reporter.report()
+        await world.offers(none)
+    finally:
+        await reporter.stored.stop()
