@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.guest
+pytestmark = [pytest.mark.guest, pytest.mark.timeout(0)]  # TIMEOUT_S is the limit here
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = ("sched", "stalls", "cgroups", "settings", "bcc")

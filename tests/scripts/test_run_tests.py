@@ -12,11 +12,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = """#!/bin/sh
-# $PWD/said: one line a call. answers/STAGE: exit statuses, one a call; the last stays. answers/failed: node ids.
+# $PWD/said: one line a call. answers/STAGE: exit statuses, one a call; the last stays. answers/failed.STAGE: node ids.
 stage=$(printf '%s\\n' "$@" | sed -n 's/^--stage=//p')
 printf '%s\\n' "$stage $*" >>said
-case "$*" in *--collect-only*) cat answers/failed; exit 0 ;; esac
-[ "$stage" != guest ] || [ ! -e answers/slow ] || { echo $$ >pid; exec sleep 600; }
+case "$*" in *--collect-only*) cat "answers/failed.$stage"; exit 0 ;; esac
+[ ! -e "answers/slow.$stage" ] || { echo $$ >"pid.$stage"; exec sleep 600; }
 echo "this is $stage"
 status=$(head -n 1 answers/$stage)
 [ "$(wc -l <answers/$stage)" -lt 2 ] || sed -i 1d answers/$stage
@@ -35,14 +35,16 @@ class Place:
         python.chmod(0o755)
         self.answer(pure=[0], tools=[0], guest=[0], measuring=[0], lint=0)
 
-    def answer(self, lint: int | None = None, failed: int = 1, **stages: list[int]) -> None:
+    def answer(self, lint: int | None = None, failed: int = 1, accidents: int = 1, **stages: list[int]) -> None:
+        """What make says, how many files of other tests and how many pure tests failed, and statuses of stages."""
         if lint is not None:
             (self.path / "Makefile").write_text(f"lint:\n\t@echo this is lint; exit {lint}\n")
         for stage, statuses in stages.items():
             (self.path / "answers" / stage).write_text("".join(f"{one}\n" for one in statuses))
-        (self.path / "answers/failed").write_text(
-            "".join(f"tests/test_{i}.py::test_{j}\n" for i in range(failed) for j in range(30))
-        )
+        many = "".join(f"tests/test_{i}.py::test_{j}\n" for i in range(failed) for j in range(30))
+        few = "".join(f"tests/test_p.py::test[{i} of some]\n" for i in range(accidents))
+        for stage, ids in (("tools", many), ("measuring", many), ("pure", few)):
+            (self.path / f"answers/failed.{stage}").write_text(f"{ids}\n{ids.count('::')}/9000 tests collected\n")
 
     def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         environment = {key: value for key, value in os.environ.items() if key != "CI" and not key.startswith("MAKE")}
@@ -94,10 +96,19 @@ def test_without_ci_tests_may_be_skipped(place: Place) -> None:
         pytest.param({"tools": [1, 0], "measuring": [1, 0], "failed": 3}, 1, 6, id="six files in two stages are many"),
         pytest.param({"measuring": [1, 0], "failed": 5}, 0, 6, id="tests of five files get one"),
         pytest.param({"measuring": [1, 0], "failed": 6}, 1, 5, id="of six they do not"),
-        pytest.param({"pure": [1]}, 1, 4, id="a pure test gets none"),
-        pytest.param({"guest": [1]}, 1, 4, id="nor does the guest"),
-        pytest.param({"pure": [1], "measuring": [1, 0]}, 1, 5, id="nor others beside a pure one"),
-        pytest.param({"guest": [1], "measuring": [1, 0]}, 1, 5, id="nor beside the guest"),
+        pytest.param({"guest": [1]}, 1, 4, id="the guest gets none"),
+        pytest.param({"guest": [1], "measuring": [1, 0]}, 1, 5, id="nor others beside it"),
+        pytest.param({"pure": [1, 0]}, 0, 10, id="a pure test has to pass five times"),
+        pytest.param({"pure": [1, 0, 0, 0, 0, 1]}, 1, 10, id="not four"),
+        pytest.param({"pure": [1, 1, 0]}, 1, 6, id="and at once"),
+        pytest.param({"pure": [1, 5]}, 1, 6, id="not found again is not passed"),
+        pytest.param({"pure": [1, 0], "accidents": 3}, 0, 20, id="so may three"),
+        pytest.param({"pure": [1, 0], "accidents": 4}, 1, 5, id="four may not"),
+        pytest.param({"pure": [1, 0], "accidents": 0}, 1, 5, id="nor one that nobody knows"),
+        pytest.param({"pure": [1, 0], "measuring": [1, 0]}, 0, 12, id="others have their chance beside a pure one"),
+        pytest.param({"pure": [1, 0], "measuring": [1, 1]}, 1, 12, id="and fail beside it"),
+        pytest.param({"pure": [1, 0], "measuring": [1, 0], "failed": 6}, 1, 6, id="many others leave a pure one none"),
+        pytest.param({"pure": [1, 0], "guest": [1]}, 1, 5, id="so does the guest"),
         pytest.param({"pure": [5], "tools": [5], "guest": [5]}, 0, 4, id="arguments may select tests of one stage"),
         pytest.param({"pure": [5], "guest": [5], "measuring": [1, 0]}, 0, 6, id="which have their second chance"),
         pytest.param(
@@ -114,13 +125,37 @@ def test_the_status_is_what_came_of_it(place: Place, answers: dict[str, object],
     assert (done.returncode, len(place.said)) == (status, stages), done.stdout
 
 
+def test_accidents_are_told_at_the_end_by_name(place: Place) -> None:
+    place.answer(pure=[1, 0], tools=[1, 0], accidents=2)
+    done = place.run("-k", "this")
+    assert done.returncode == 0
+    names = [f"tests/test_p.py::test[{i} of some]" for i in range(2)]
+    again = [" ".join(words) for words in place.said if words[0] == "pure" and "this" not in words]
+    for line, name in zip(again, [names[0]] * 5 + [names[1]] * 5, strict=True):
+        assert line.endswith(name)
+    *_, first, second = done.stdout.splitlines()
+    for line, name in zip((first, second), names, strict=True):
+        assert line.startswith(f"run_tests: {name} failed once, then passed 5 times: mend it")
+
+
+def test_whatever_hangs_all_ends_at_the_limit(place: Place) -> None:
+    for stage in ("pure", "guest", "measuring"):
+        (place.path / f"answers/slow.{stage}").touch()
+    done = place.run(KOORD_TEST_LIMIT="8")
+    assert done.returncode == 124, done.stdout
+    assert "the limit of 8 s is over" in done.stdout
+    left = {path.name: path.read_text().strip() for path in place.path.glob("pid.*")}
+    assert {"pid.pure", "pid.guest"} <= left.keys()
+    assert not any(runs(pid) for pid in left.values())
+
+
 def test_bad_lint_ends_the_guest_and_all(place: Place) -> None:
     place.answer(lint=2)
-    (place.path / "answers/slow").touch()
+    (place.path / "answers/slow.guest").touch()
     done = place.run()
     assert done.returncode == 1
     assert set(place.stages) <= {"guest"}, "no test was begun"
-    pid = place.path / "pid"
+    pid = place.path / "pid.guest"
     end = time.monotonic() + 60
     while pid.exists() and runs(pid.read_text().strip()):
         assert time.monotonic() < end, "the guest was left behind"
