@@ -3,7 +3,8 @@
 A GPU is known by its PCI address among the functions that the driver holds; indexes of NVML shift when one is hidden.
 What does not change is asked for when the set of addresses does, and every five minutes. A device that fails costs
 itself, and one that answered before stays known for as long as the driver holds it: a GPU that fell off its bus is a
-sick one, not none. Where NVML can't be had at all it is tried again every five minutes.
+sick one, not none. Where NVML can't be had it is tried again every five minutes, and not at all while the driver holds
+nothing.
 
 Not for the event loop: calls may block. One thread looks; health.py has its own and shares only the library.
 """
@@ -20,6 +21,7 @@ from koordlet.system.roots import Roots
 
 DRIVER = "nvidia"
 RETRY_SECONDS = 300.0
+NO_FUNCTION = f"no PCI function is bound to the driver {DRIVER}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at all GPUs; with a `problem` there is no NVML, and nothing else in it."""
+    """One look at all GPUs; with a `problem` there is nothing else in it."""
 
     at: float
     gpus: Mapping[str, GpuInfo] = field(default_factory=dict)
@@ -57,6 +59,8 @@ class Look:
     failures: Mapping[str, str] = field(default_factory=dict)
     """PCI address -> what went wrong with this device"""
     problem: str = ""
+    unknown: bool = False
+    """NVML can't be had, so there may be GPUs"""
 
 
 class Gpus:
@@ -84,16 +88,16 @@ class Gpus:
             return self._look(at)
         except NvmlError as error:
             self._problem = str(error)
-            return Look(at, problem=self._problem)
+            return Look(at, problem=self._problem, unknown=True)
 
     def _look(self, at: float) -> Look:
+        bound = pci.bound_to(self._roots, DRIVER)
         if self.nvml is None:
+            if not bound:
+                return Look(at, problem=NO_FUNCTION)
             if at < self._due:
-                return Look(at, problem=self._problem)
+                return Look(at, problem=self._problem, unknown=True)
             self._due = at + RETRY_SECONDS
-            if not pci.bound_to(self._roots, DRIVER):
-                self._problem = f"no PCI function is bound to the driver {DRIVER}"
-                return Look(at, problem=self._problem)
             if self._lost is not None:
                 lost, self._lost = self._lost, None
                 lost.close()
@@ -101,15 +105,14 @@ class Gpus:
             self._driver = self.nvml.driver_version()
             self._due = at
         try:
-            return self._ask(self.nvml, at)
+            return self._ask(self.nvml, bound, at)
         except NvmlError:  # the session is lost: all that belongs to it is void
             self._lost, self.nvml = self.nvml, None
             self._bound, self._known, self._unknown, self._seen = (), {}, {}, {}
             self._due = at + RETRY_SECONDS
             raise
 
-    def _ask(self, nvml: Nvml, at: float) -> Look:
-        bound = pci.bound_to(self._roots, DRIVER)
+    def _ask(self, nvml: Nvml, bound: tuple[str, ...], at: float) -> Look:
         if bound != self._bound or at >= self._due:
             self._discover(nvml, bound)
             self._bound, self._due = bound, at + RETRY_SECONDS

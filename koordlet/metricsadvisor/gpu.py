@@ -5,8 +5,8 @@ one: the loop waits for `patience` seconds at most, asks no more while a call is
 with running containers by /proc/<pid>/cgroup: as many reads as there are processes on GPUs, and one in a cgroup that
 its container made counts as the container's. Bounded by GPUs x processes on them.
 
-The facts `GPU`, `GPU_driver` and `GPU_faults` are stored with every round that gave them; the last one only while GPUs
-are watched, so that its absence means that nobody knows.
+The facts `GPU`, `GPU_driver` and `GPU_faults` are stored with every round that gave them: () where the driver holds no
+GPU, nothing while NVML can't be had. Faults once found stay told when nobody can watch any more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from koordlet.app.logging import get_logger
 from koordlet.devices.caller import Caller
-from koordlet.devices.gpus import Gpus, Look, ProcessUse
+from koordlet.devices.gpus import NO_FUNCTION, Gpus, Look, ProcessUse
 from koordlet.devices.health import Health
 from koordlet.devices.model import DeviceFault, GpuInfo
 from koordlet.metriccache import Batch, MetricCache, SeriesError
@@ -127,8 +127,9 @@ class GpuCollector:
         self.look: Look | None = None
         """The last one that gave something; None while there is no NVML."""
         self.containers: list[ContainerUse] = []
-        self._healthy: Mapping[str, DeviceFault] | None = None
-        """Faults by UUID; None while nobody knows."""
+        self._faults: Mapping[str, DeviceFault] = {}
+        self._watched = False
+        """Whether a GPU without a fault is a sound one."""
         view = registries.view
         view("node_gpu_memory_bytes", lambda: [(_labels(gpu), gpu.memory_total) for gpu in self._known()])
         view("node_gpu_used_memory_bytes", self._node_memory)
@@ -157,14 +158,13 @@ class GpuCollector:
         for bus_id, text in look.failures.items():
             self._fail("device", f"{bus_id}: {text}")
         nvml = self._gpus.nvml
-        if look.problem or nvml is None:
+        if not look.unknown:
+            self._cache.facts.set(FACT_GPU, tuple(look.gpus.values()), look.at)
+            self._cache.facts.set(FACT_GPU_DRIVER, look.driver, look.at)
+        if nvml is None:
             self._health.stop()
-            self._nothing(look.problem)
-            return
-        self._cache.facts.set(FACT_GPU, tuple(look.gpus.values()), look.at)
-        self._cache.facts.set(FACT_GPU_DRIVER, look.driver, look.at)
-        if not look.gpus:
-            self._nothing("; ".join(look.failures.values()) or "the driver holds no GPU any more")
+        if look.problem or nvml is None or not look.gpus:
+            self._nothing(look.problem or "; ".join(look.failures.values()) or NO_FUNCTION)
             return
         self._conditions.up(NAME, SOURCE)
         self._health.watch(nvml, look.gpus)
@@ -176,7 +176,7 @@ class GpuCollector:
             self._fail("series", str(error))
 
     def _nothing(self, reason: str) -> None:
-        self.look, self.containers, self._healthy = None, [], None
+        self.look, self.containers, self._watched = None, [], False
         self._conditions.down(NAME, reason, SOURCE)
         self._conditions.waiting(HEALTH, "no GPUs to watch", SOURCE)
 
@@ -186,18 +186,18 @@ class GpuCollector:
             self._registries.count("gpu_xid_errors_total", one.uuid, str(one.number))
         for uuid, why in health.unwatched.items():
             log.once(f"unwatched:{uuid}:{why}", "nobody knows whether a GPU is sound", uuid=uuid, reason=why)
-        if health.problem:
-            self._healthy = None
-            self._conditions.down(HEALTH, health.problem, SOURCE)
-            return
-        before, self._healthy = self._healthy or {}, dict(health.faults)
-        for uuid, fault in self._healthy.items():
+        before, self._faults, self._watched = self._faults, dict(health.faults), not health.problem
+        for uuid, fault in self._faults.items():
             if before.get(uuid) != fault:
                 log.warning("a GPU is unhealthy", uuid=uuid, reason=fault.code, text=fault.message)
-        for uuid in before.keys() - self._healthy.keys():
+        for uuid in before.keys() - self._faults.keys():
             log.info("a GPU is healthy again", uuid=uuid)
-        self._conditions.up(HEALTH, SOURCE)
-        self._cache.facts.set(FACT_GPU_FAULTS, dict(self._healthy), look.at)
+        if self._watched:
+            self._conditions.up(HEALTH, SOURCE)
+        else:
+            self._conditions.down(HEALTH, health.problem, SOURCE)
+        if self._watched or self._faults:
+            self._cache.facts.set(FACT_GPU_FAULTS, self._faults, look.at)
 
     def _owners(self) -> Callable[[int], Subject | None]:
         places = Places(self._workloads().subjects)
@@ -258,11 +258,9 @@ class GpuCollector:
                 yield (*container_labels(one.subject), *_labels(one.gpu)), one.use.core / 100
 
     def _health_rows(self) -> Iterator[Row]:
-        if self._healthy is None:
-            return
         for gpu in self._known():
-            fault = self._healthy.get(gpu.uuid)
-            if fault is not None or gpu.uuid not in self._health.unwatched:
+            fault = self._faults.get(gpu.uuid)
+            if fault is not None or (self._watched and gpu.uuid not in self._health.unwatched):
                 yield (*_labels(gpu), "" if fault is None else fault.code), float(fault is None)
 
     def _fail(self, cause: str, text: str) -> None:

@@ -332,8 +332,34 @@ async def test_no_driver_is_a_condition_and_touches_nothing(node: Node) -> None:
     await node.round()
     assert node.conditions.states["gpu"] == Condition(False, "nvml", "no PCI function is bound to the driver nvidia")
     assert node.machine.calls("nvmlInitWithFlags") == 0
-    assert node.cache.facts.get(FACT_GPU) is None
+    assert node.cache.facts.get(FACT_GPU) == ()
     assert node.metrics() == {}
+
+
+async def test_no_library_leaves_open_whether_there_are_gpus(node: Node) -> None:
+    node.machine.errors["nvmlInitWithFlags", "-"] = 9
+    node.machine.tell()
+    await node.round()
+    assert node.conditions.states["gpu"] == Condition(False, "nvml", "nvmlInit: Driver Not Loaded")
+    assert node.cache.facts.get(FACT_GPU) is None
+
+
+async def test_a_fault_stays_told_when_nobody_watches_any_more(node: Node) -> None:
+    await node.round()
+    turns = node.machine.calls("nvmlEventSetWait_v2")
+    await node.until(lambda: node.machine.calls("nvmlEventSetWait_v2") > turns, "a watcher")
+    node.machine.events = [(FIRST, XID, 48)]
+    node.machine.tell()
+    await node.until(lambda: ("koordlet_gpu_healthy", "0", "Xid48") in node.metrics(), "the fault")
+    node.machine.errors["nvmlEventSetWait_v2", "-"] = 999
+    node.machine.tell()
+    await node.until(lambda: not node.conditions.states["gpu_health"].up, "the end of the watch")
+    at = node.now
+    await node.round()
+    assert set(node.cache.facts.get(FACT_GPU_FAULTS, newer_than=at + 0.5)) == {"GPU-first"}
+    assert {key: one for key, one in node.metrics().items() if key[0] == "koordlet_gpu_healthy"} == {
+        ("koordlet_gpu_healthy", "0", "Xid48"): 0
+    }
 
 
 async def test_a_session_that_is_lost_takes_its_figures_with_it(node: Node) -> None:
@@ -359,7 +385,7 @@ async def test_the_last_gpu_is_gone(node: Node) -> None:
     node.machine.tell()
     await node.round()
     assert node.cache.facts.get(FACT_GPU) == ()
-    assert node.conditions.states["gpu"].reason == "the driver holds no GPU any more"
+    assert node.conditions.states["gpu"].reason == "no PCI function is bound to the driver nvidia"
 
 
 async def test_a_device_that_fails_is_counted_and_the_other_goes_on(node: Node) -> None:
