@@ -9,6 +9,7 @@ import os
 import re
 from dataclasses import dataclass
 
+from koordlet.system.errors import UnreadableFile
 from koordlet.system.kernel import read_text
 from koordlet.system.roots import Roots
 
@@ -53,6 +54,28 @@ def place(roots: Roots, address: str) -> PciPlace:
     return PciPlace(bus_id, _node(read_text(directory / "numa_node")), _root_complex(os.path.realpath(directory)))
 
 
+@dataclass(frozen=True, slots=True)
+class PciFunction:
+    """One function of the machine and what it is; both numbers are four hexadecimal digits in lower case."""
+
+    address: str
+    vendor: str
+    product: str
+
+
+def functions(roots: Roots) -> tuple[PciFunction, ...]:
+    """All functions by address; none on a machine without PCI. Raises UnreadableFile."""
+    directory = roots.sys / "bus/pci/devices"
+    try:
+        names = sorted(entry.name for entry in directory.iterdir())
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise UnreadableFile(directory, error) from error
+    read = ((name, read_text(directory / name / "vendor"), read_text(directory / name / "device")) for name in names)
+    return tuple(PciFunction(name, _number(vendor), _number(product)) for name, vendor, product in read)
+
+
 def bound_to(roots: Roots, driver: str) -> tuple[str, ...]:
     """Addresses of the functions that a kernel driver holds, sorted; none where the driver is not loaded."""
     try:
@@ -67,6 +90,11 @@ def _node(text: str | None) -> int:
         return max(0, int(text or "0"))
     except ValueError:
         return 0
+
+
+def _number(text: str | None) -> str:
+    """0x19e5 -> 19e5; "" for a function that went meanwhile."""
+    return (text or "").strip().lower().removeprefix("0x")
 
 
 def _root_complex(path: str) -> str:

@@ -269,6 +269,7 @@ class View:
             f"--state-dir={self.state}",
             f"--runtime-hooks-addr={self.state / 'koordlet.sock'}",
             f"--runtime-hooks-config-path={self.scratch / 'hookserver.d'}",
+            f"--pod-resources-proxy-path={self.state / 'pod-resources'}",
             f"--prediction-checkpoint-filepath={self.state / 'predictions'}",
         ]
 

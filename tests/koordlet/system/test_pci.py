@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.system.pci import PciAddressError, PciPlace, bound_to, canonical, place
+from koordlet.system.errors import UnreadableFile
+from koordlet.system.pci import PciAddressError, PciFunction, PciPlace, bound_to, canonical, functions, place
 from koordlet.system.roots import Roots
 
 
@@ -74,3 +75,19 @@ def test_functions_of_a_driver(tmp_path: Path) -> None:
     for name in ("0000:C1:00.0", "0000:02:00.0", "bind", "module", "new_id"):
         (driver / name).touch()
     assert bound_to(roots, "nvidia") == ("0000:02:00.0", "0000:c1:00.0")
+
+
+def test_what_the_functions_are(tmp_path: Path) -> None:
+    roots = Roots.under(tmp_path)
+    assert functions(roots) == ()
+    for address, vendor, product in (("0000:c1:00.0", "0x19e5\n", "0xD802\n"), ("0000:02:00.0", "10de", None)):
+        directory = tmp_path / "sys/bus/pci/devices" / address
+        directory.mkdir(parents=True)
+        (directory / "vendor").write_text(vendor)
+        if product is not None:
+            (directory / "device").write_text(product)
+    assert functions(roots) == (PciFunction("0000:02:00.0", "10de", ""), PciFunction("0000:c1:00.0", "19e5", "d802"))
+    (tmp_path / "other/sys/bus/pci").mkdir(parents=True)
+    (tmp_path / "other/sys/bus/pci/devices").touch()
+    with pytest.raises(UnreadableFile, match="bus/pci/devices"):
+        functions(Roots.under(tmp_path / "other"))
