@@ -48,7 +48,7 @@ class Gpu:
 
 @dataclass
 class Machine:
-    """Below `base`: sys/, the state file and a list of calls. `tell` after every change."""
+    """Below `base`: sys/bus/pci/, the state file and a list of calls. `tell` after every change."""
 
     base: Path
     gpus: list[Gpu] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Machine:
         if not gpu.bound:
             link.unlink(missing_ok=True)
             return
-        real = self.base / f"sys/devices/pci{gpu.address[:7]}/{gpu.address}"
+        real = self.base / f"pci/pci{gpu.address[:7]}/{gpu.address}"
         real.mkdir(parents=True, exist_ok=True)
         (real / "numa_node").write_text(f"{gpu.numa_node}\n")
         for place in (link, self.base / "sys/bus/pci/devices" / gpu.address):
