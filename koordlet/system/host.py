@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -96,7 +96,7 @@ class HostFacts:
 
 
 class Host:
-    """Roots plus :attr:`facts`, which are probed at first use and never again."""
+    """Roots plus :attr:`facts`, which are probed at first use and, but for `mounted_bpffs`, never again."""
 
     def __init__(self, roots: Roots, facts: HostFacts | None = None) -> None:
         self.roots = roots
@@ -106,6 +106,11 @@ class Host:
     @cached_property
     def facts(self) -> HostFacts:
         return probe(self.roots)
+
+    def mounted_bpffs(self) -> None:
+        """Look at bpffs again, which koordlet mounts where there is none; who took `facts` before keeps the old ones."""
+        features = {**self.facts.features, "bpffs": _bpffs(self.roots)}
+        self.facts = replace(self.facts, features=MappingProxyType(features))
 
 
 def probe(roots: Roots) -> HostFacts:

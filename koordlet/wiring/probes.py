@@ -42,6 +42,7 @@ def begin(context: Context) -> ProbeSet:
         Path(options.bpf_pin_dir) if options.bpf_pin_dir else None,
         mount_bpffs=options.mount_bpffs,
     )
+    context.host.mounted_bpffs()
     for name, status in probes.status.items():
         if status != STARTING:
             _say(probes, name)

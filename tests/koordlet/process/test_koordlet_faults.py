@@ -153,6 +153,8 @@ def test_sigterm_leaves_neither_pins_nor_mounts(tree: Any, pair: Any, views: Any
     point = str(view.sys_fs / "bpf")
     assert point in mounts.read_text()
     assert list(view.pins.rglob("link_*"))
+    assert "bpffs" not in conditions(koordlet)
+    assert koordlet.value("koordlet_host_feature_supported", feature="bpffs") == 1
     assert koordlet.terminate() == 0
     assert point not in mounts.read_text()
     assert not list(view.pins.iterdir())
