@@ -108,7 +108,7 @@ class Host:
         return probe(self.roots)
 
     def mounted_bpffs(self) -> None:
-        """Look at bpffs again, which koordlet mounts where there is none; who took `facts` before keeps the old ones."""
+        """Look again: koordlet mounts bpffs where there is none. Who took `facts` before keeps the old ones."""
         features = {**self.facts.features, "bpffs": _bpffs(self.roots)}
         self.facts = replace(self.facts, features=MappingProxyType(features))
 
