@@ -465,7 +465,7 @@ def _ours() -> tuple[Family, ...]:
         Family(
             "block_io_seconds",
             "Time of requests: stage=queue from arrival until issued to the disk, stage=device until completed.",
-            (*CONTAINER, "qos", "stage"),
+            (*CONTAINER, "qos", "device", "stage"),
             EXTERNAL,
             "histogram",
             "seconds",

@@ -1,8 +1,8 @@
 """Block I/O by subject: bytes, operations, latency, time held back by its own limit, and whose I/O went before.
 
 The probe counts by (cgroup, disk); here cgroups become subjects and `window` has the figures of the last seconds, all
-disks together. Prometheus gets the totals, bytes and operations by disk. Bounded by the probe's tables; only disks that
-a container uses have series.
+disks together. Prometheus gets the totals; bytes, operations and latencies by disk. Bounded by the probe's tables; only
+disks that a container uses have series.
 """
 
 from __future__ import annotations
@@ -217,6 +217,14 @@ class BlockIOCollector:
         return [(subject, steady[subject.key]) for subject in subjects if subject.key in steady]
 
     def _by_disk(self, column: str) -> Iterator[Row]:
+        for disk, found in self._on_disks(column):
+            for subject, values in found:
+                for direction, value in zip(DIRECTIONS, values.tolist(), strict=True):
+                    if value:
+                        yield (*container_labels(subject), subject.qos, disk, direction), value
+
+    def _on_disks(self, column: str) -> Iterator[tuple[str, list[tuple[Subject, Floats]]]]:
+        """`_totals` of each disk, with its name."""
         latest = self._window.latest
         if latest is None:
             return
@@ -226,20 +234,16 @@ class BlockIOCollector:
             sums = sum_rows(getattr(latest, column)[at], rows, len(subjects)).astype(float)
             shown = {s.key: sums[row] for row, s in enumerate(subjects) if s.kind is not SubjectKind.POD}
             steady = self._steady.setdefault(f"{column}@{number}", SteadySums()).update(shown)
-            for subject in subjects:
-                for direction, value in zip(DIRECTIONS, steady.get(subject.key, np.zeros(0)).tolist(), strict=False):
-                    if value:
-                        labels = (*container_labels(subject), subject.qos)
-                        yield (*labels, self._disks.name(number), direction), value
+            yield self._disks.name(number), [(s, steady[s.key]) for s in subjects if s.key in steady]
 
     def _histograms(self) -> Iterator[tuple[tuple[str, ...], list[int], float]]:
         for stage, (hist, total) in STAGES.items():
-            sums = {subject.key: float(value.sum()) for subject, value in self._totals(total)}
-            found = self._totals(hist)
-            counts = np.array([count.sum(axis=0) for _, count in found]).reshape(-1, BUCKETS)
-            for (subject, _), reached in zip(found, exported(counts), strict=True):
-                if reached[-1]:
-                    yield (*container_labels(subject), subject.qos, stage), reached, sums[subject.key] / 1e9
+            for (disk, found), (_, totals) in zip(self._on_disks(hist), self._on_disks(total), strict=True):
+                sums = {subject.key: float(value.sum()) for subject, value in totals}
+                counts = np.array([count.sum(axis=0) for _, count in found]).reshape(-1, BUCKETS)
+                for (subject, _), reached in zip(found, exported(counts), strict=True):
+                    if reached[-1]:
+                        yield (*container_labels(subject), subject.qos, disk, stage), reached, sums[subject.key] / 1e9
 
     def _seconds(self, column: str) -> list[Row]:
         return [((*container_labels(s), s.qos), float(ns) / 1e9) for s, ns in self._totals(column)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from koordlet.metriccache import MetricCache
 from koordlet.metrics import Registries
 from koordlet.metricsadvisor.blockio import BlockIOCollector
 from koordlet.metricsadvisor.buckets import BUCKET_BOUNDS
-from koordlet.probes.iosnapshot import BlockIOSnapshot, IoLost
+from koordlet.probes.iosnapshot import BlockIOSnapshot, IoLost, device_number
 from koordlet.probes.layout import BUCKETS
 from koordlet.statesinformer.cgroupindex import CgroupIndex
 from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
@@ -19,14 +20,15 @@ from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
 WEB = Subject(SubjectKind.CONTAINER, "containerd://web", "k/web", "web", qos="LS")
 
 
-def snapshot(requests: dict[int, int]) -> BlockIOSnapshot:
-    """Key -> reads of 0.5 to 1 ms."""
+def snapshot(requests: dict[tuple[int, int], int]) -> BlockIOSnapshot:
+    """(key, disk) -> reads of 0.5 to 1 ms."""
     n, none = len(requests), np.zeros(0, dtype=np.int64)
     hist = np.zeros((n, 2, BUCKETS), dtype=np.int64)
     hist[:, 0, 10] = list(requests.values())
     four, one = np.zeros((n, 4), dtype=np.int64), np.zeros(n, dtype=np.int64)
+    keys, disks = (np.array([pair[at] for pair in requests], dtype=np.int64) for at in (0, 1))
     return BlockIOSnapshot(
-        "bpf", 1, np.array(list(requests), dtype=np.int64), one, hist * 0, hist, four, four,
+        "bpf", 1, keys, disks, hist * 0, hist, four, four,
         one, hist.sum(axis=(1, 2)) * 700_000, one, one, one, none, none, none, none, IoLost(),
     )  # fmt: skip
 
@@ -34,15 +36,15 @@ def snapshot(requests: dict[int, int]) -> BlockIOSnapshot:
 class Source:
     source = "bpf"
 
-    def __init__(self, requests: dict[int, int]) -> None:
+    def __init__(self, requests: dict[tuple[int, int], int]) -> None:
         self._requests = requests
 
     def read(self) -> BlockIOSnapshot:
         return snapshot(self._requests)
 
 
-@pytest.mark.parametrize("requests", [{}, {10: 5}], ids=["nobody", "web"])
-def test_who_did_io_has_a_histogram(requests: dict[int, int], tmp_path: Path) -> None:
+def samples(requests: dict[tuple[int, int], int], sys: Path) -> list[Any]:
+    """Of `koordlet_block_io_seconds`."""
     registries = Registries()
     registries.node = "n"
     collector = BlockIOCollector(
@@ -51,12 +53,29 @@ def test_who_did_io_has_a_histogram(requests: dict[int, int], tmp_path: Path) ->
         MetricCache(),
         registries,
         index=CgroupIndex(lambda: [("k/web", 10)]),
-        sys=tmp_path,
+        sys=sys,
         clock=lambda: 0.0,
     )
     collector.read()
     families = {family.name: family.samples for family in registries.external.collect()}
-    buckets = [one for one in families["koordlet_block_io_seconds"] if one.name.endswith("_bucket")]
     assert not [one for one in registries.internal.collect() if one.name.endswith("provider_failures") and one.samples]
+    return families["koordlet_block_io_seconds"]
+
+
+@pytest.mark.parametrize("requests", [{}, {(10, 0): 5}], ids=["nobody", "web"])
+def test_who_did_io_has_a_histogram(requests: dict[tuple[int, int], int], tmp_path: Path) -> None:
+    buckets = [one for one in samples(requests, tmp_path) if one.name.endswith("_bucket")]
     assert [one.value for one in buckets] == ([0] * 4 + [5] * (len(BUCKET_BOUNDS) - 4) if requests else [])
     assert {one.labels["stage"] for one in buckets} == ({"device"} if requests else set())
+
+
+def test_each_disk_has_its_own(tmp_path: Path) -> None:
+    disk, gone = device_number("8:16"), device_number("253:0")
+    (tmp_path / "devices/sdb").mkdir(parents=True)
+    (tmp_path / "dev/block").mkdir(parents=True)
+    (tmp_path / "dev/block/8:16").symlink_to("../../devices/sdb")
+    found = samples({(10, disk): 5, (10, gone): 2}, tmp_path)
+    told = {one.labels["device"]: one.value for one in found if one.name.endswith("_count")}
+    assert told == {"sdb": 5, "253:0": 2}
+    sums = {one.labels["device"]: one.value for one in found if one.name.endswith("_sum")}
+    assert sums == {"sdb": pytest.approx(5 * 0.0007), "253:0": pytest.approx(2 * 0.0007)}
