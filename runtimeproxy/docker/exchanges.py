@@ -138,11 +138,10 @@ class Create(Held):
         if answer.HasField("container_resources"):
             bodies.write_create(host, answer.container_resources)
         self._write_parent(host, request.pod_cgroup_parent, answer.pod_cgroup_parent, driver)
-        if answer.container_envs:  # a map on the wire can't be empty and there
-            wanted = bodies.merge_env(env, answer.container_envs)
-            if wanted != env:
-                config.set("Env", wanted)
-                envs = bodies.env_map(wanted)
+        wanted = dict(answer.container_envs)  # a message's map is slow to look into, and can't be empty and there
+        if wanted and wanted != envs:
+            config.set("Env", bodies.merge_env(env, wanted))
+            envs = wanted
         self._made = container_info(self._name, merged, envs, host, driver, pod_id, pod)
 
     @staticmethod

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -19,8 +18,10 @@ MAX_HEAD = 1 << 20
 """Bytes of a head; Go's net/http takes as many by default."""
 MAX_LINE = 8192
 _HEAD_END = re.compile(rb"\n\r?\n")
-_HEAD = re.compile(rb"[\r\n]*([^\n]*)\n(?:[^ \t:\n](?:[^:\n]*[^ \t:\n])?:[^\n]*\n)*\r?\n")
+_HEAD = re.compile(rb"[\r\n]*([^\n]*)\n(?:[^ \t:\n]+(?:[ \t]+[^ \t:\n]+)*:[^\n]*\n)*\r?\n")
 """A start line, fields that are neither folded nor damaged, a blank line."""
+_FRAMING = re.compile(rb"\n(content-length|transfer-encoding):([^\n]*)", re.IGNORECASE)
+_SIZE, _LENGTH = re.compile(rb"[0-9a-fA-F]{1,16}"), re.compile(rb"[0-9]{1,18}")
 BROKEN, UNAVAILABLE = b"HTTP/1.1 500 Internal Server Error", b"HTTP/1.1 503 Service Unavailable"
 _SWITCHING, _NO_CONTENT, _NOT_MODIFIED = 101, 204, 304
 
@@ -32,8 +33,7 @@ class NotHttp(ValueError):
     """Bytes that aren't HTTP/1 as this module knows it; the message says what was seen."""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(msgspec.Struct, frozen=True):
     """A start line and fields as they came; `raw` holds every byte to the closing blank line."""
 
     raw: bytes
@@ -43,15 +43,14 @@ class Head:
 
     def values(self, name: bytes) -> list[bytes]:
         """Of the field `name`, without outer blanks, in their order."""
-        return [value.removesuffix(b"\r").strip(b" \t") for value in _field(name).findall(self.raw, self.first)]
+        return [_plain(value) for value in _field(name).findall(self.raw, self.first - 1)]
 
     def tokens(self, name: bytes) -> set[bytes]:
         """The comma-separated words of a field, in lower case (`Connection: Upgrade, close`)."""
         return {word.strip().lower() for value in self.values(name) for word in value.split(b",")}
 
 
-@dataclass(frozen=True, slots=True)
-class Request(Head):
+class Request(Head, frozen=True):
     method: bytes
     target: bytes
     version: bytes
@@ -69,8 +68,7 @@ class Request(Head):
         return b"100-continue" in self.tokens(b"expect")
 
 
-@dataclass(frozen=True, slots=True)
-class Response(Head):
+class Response(Head, frozen=True):
     status: int
 
     @property
@@ -121,7 +119,11 @@ def _start(raw: bytes) -> tuple[bytes, int]:
 @functools.cache
 def _field(name: bytes) -> re.Pattern[bytes]:
     """Finds the values of a field; few names are ever asked for."""
-    return re.compile(rb"(?<=\n)" + re.escape(name) + rb":([^\n]*)", re.IGNORECASE)
+    return re.compile(rb"\n" + re.escape(name) + rb":([^\n]*)", re.IGNORECASE)
+
+
+def _plain(value: bytes) -> bytes:
+    return value.removesuffix(b"\r").strip(b" \t")
 
 
 class Body:
@@ -173,18 +175,20 @@ class ChunkedBody(Body):
                 continue
             newline = data.find(b"\n", at)
             end = newline + 1 or len(data)
-            self._line += data[at:end]
+            line = self._line + data[at:end]
             at = end
-            if len(self._line) > MAX_LINE:
+            if len(line) > MAX_LINE:
                 raise NotHttp("a chunk-size or trailer line without end")
             if newline >= 0:
-                line, self._line = self._line.strip(), b""
-                self._expects(line)
+                self._line = b""
+                self._expects(line.strip())
+            else:
+                self._line = line
         return at
 
     def _size(self, line: bytes) -> None:
         digits = line.partition(b";")[0].strip()
-        if not re.fullmatch(rb"[0-9a-fA-F]{1,16}", digits):
+        if not _SIZE.fullmatch(digits):
             raise NotHttp(f"no chunk size: {line[:80]!r}")
         self._left = int(digits, 16)
         self._expects = self._after_chunk if self._left else self._trailer
@@ -216,16 +220,17 @@ def response_body(head: Response, method: bytes | None, sink: Sink | None = None
 
 
 def _framed(head: Head, sink: Sink | None) -> Body | None:
-    codings = [value.lower() for value in head.values(b"transfer-encoding")]
+    fields = _FRAMING.findall(head.raw, head.first - 1)  # most requests have none, most answers one
+    if not fields:
+        return None
+    codings = [_plain(value).lower() for name, value in fields if name[0] in b"tT"]
     if codings == [b"chunked"]:  # a Content-Length beside it does not count
         return ChunkedBody(sink)
     if codings:
         raise NotHttp(f"transfer coding {b', '.join(codings)[:80]!r}")
-    lengths = set(head.values(b"content-length"))
-    if not lengths:
-        return None
+    lengths = {_plain(value) for _, value in fields}
     length = lengths.pop()
-    if lengths or not re.fullmatch(rb"[0-9]{1,18}", length):
+    if lengths or not _LENGTH.fullmatch(length):
         raise NotHttp(f"content length {length[:80]!r}")
     return LengthBody(int(length), sink)
 

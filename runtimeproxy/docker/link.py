@@ -335,7 +335,7 @@ class Link:
         self._server.write(held if wanted is body else http1.with_body(request, wanted))
         self._sent()
         self._pump()
-        self._flush()
+        self.client.flush_both()
 
     def _refuse(self, request: Request, message: str) -> None:
         self._let_go()
@@ -347,12 +347,7 @@ class Link:
         self._request = None
         self._state = _State.HEAD
         self._pump()
-        self._flush()
-
-    def _flush(self) -> None:
-        """The end of a turn that no side began."""
-        self._server.flush()
-        self.client.flush()
+        self.client.flush_both()
 
     def _sent(self) -> None:
         """The request is with dockerd in full; the next one waits for the answer to it."""

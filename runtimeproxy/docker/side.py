@@ -41,16 +41,16 @@ class Side(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
         self._transport.set_write_buffer_limits(high=BUFFERED)
         self._made()
-        self._flush_both()
+        self.flush_both()
 
     def data_received(self, data: bytes) -> None:
         self._data(data)
-        self._flush_both()
+        self.flush_both()
 
     def eof_received(self) -> bool:
         self._read_end = True
         self._on_end()
-        self._flush_both()
+        self.flush_both()
         return True  # asyncio would close the sending half too
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -62,10 +62,6 @@ class Side(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.mate.resume("mate")
-
-    def _flush_both(self) -> None:
-        self.mate.flush()
-        self.flush()
 
     # -- the link's calls
 
@@ -96,21 +92,26 @@ class Side(asyncio.Protocol):
             transport.resume_reading()
 
     def write(self, data: bytes | bytearray) -> None:
-        """With the next `flush`; a turn that asyncio began here or at the mate ends with one."""
-        if data and not self._sent_end and self._live is not None:
+        """With the next flush; a turn that asyncio began here or at the mate ends with one."""
+        if data and not self._sent_end:
             self._pieces.append(bytes(data))
 
+    def flush_both(self) -> None:
+        """The end of a turn, here and at the mate."""
+        if self.mate._pieces:
+            self.mate.flush()
+        if self._pieces:
+            self.flush()
+
     def flush(self) -> None:
-        pieces = self._pieces
-        if pieces:
-            self._pieces = []
-            transport = self._live
-            if transport is None:
-                return
-            if len(pieces) == 1:
-                transport.write(pieces[0])
-            else:
-                transport.writelines(pieces)
+        pieces, self._pieces = self._pieces, []
+        transport = self._live
+        if transport is None or not pieces:
+            return
+        if len(pieces) == 1:
+            transport.write(pieces[0])
+        else:
+            transport.writelines(pieces)
 
     def write_end(self) -> None:
         """Half close, after what is still unsent."""
