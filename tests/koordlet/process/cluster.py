@@ -24,6 +24,7 @@ from cryptography.x509.oid import NameOID
 NODE = "own-node"
 TOKEN = "kubelet-token"
 METRIC = f"/apis/slo.koordinator.sh/v1alpha1/nodemetrics/{NODE}"
+DEVICE = f"/apis/scheduling.koordinator.sh/v1alpha1/devices/{NODE}"
 TOPOLOGY = f"/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies/{NODE}"
 
 

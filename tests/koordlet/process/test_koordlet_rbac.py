@@ -3,7 +3,8 @@
 The API server writes an audit log; the kubelet is this process and asks the server, as a real one does, who calls and
 whether they may. koordlet is brought to do everything that it does with the API: it reports, evicts a pod, says what of
 a NodeSLO it does not take (twice: the second time the Event is counted up), looks up a claim, and keeps the node's
-topology against somebody who changes it all the time, so that a write of its own comes too late now and then.
+topology and devices against somebody who changes them all the time, so that a write of its own comes too late now and
+then. The device is an accelerator that a file describes; there is no NVML.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from koordlet.api import crdgen
 from koordlet.api.quantity import Quantity
 from koordlet.system.naming import KubeQOS, container_dir
 from koordlet.system.roots import Roots
-from tests.koordlet.process.cluster import METRIC, NODE, TOPOLOGY, Api, Kubelet
+from tests.koordlet.process.cluster import DEVICE, METRIC, NODE, TOPOLOGY, Api, Kubelet
 from tests.rights import Right, asked, granted
 
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
@@ -31,10 +32,20 @@ ROOT = Path(__file__).resolve().parents[3]
 USER = f"system:serviceaccount:koordinator-system:{manifests.ACCOUNT}"
 SYSTEM = "/api/v1/namespaces/koordinator-system"
 SLO = f"/apis/slo.koordinator.sh/v1alpha1/nodeslos/{NODE}"
-GATES = "BlkIOReconcile=true,BEMemoryEvict=true"
+GATES = "BlkIOReconcile=true,BEMemoryEvict=true,Accelerators=true,RDMADevices=true"
+CARD = {
+    "vendor": "huawei",
+    "model": "Ascend-910B3",
+    "uuid": "npu-0-0",
+    "minor": "0",
+    "resources": {"koordinator.sh/gpu-memory": "65536Mi"},
+    "status": {"healthy": False, "errCode": "chip error", "errMessage": "NPU index 0 has 1 chip faults"},
+}
 FULL = {"enable": True, "memoryEvictThresholdPercent": 1, "memoryEvictLowerPercent": 0}
 """Every node is fuller than that."""
 BLOCKS = {"blocks": [{"type": "podvolume", "name": "data", "ioCfg": {"readBPS": 1 << 20}}]}
+WRITES = 50
+"""Of somebody else in a row: they take longer than koordlet's rounds are apart."""
 GRANTED = granted(manifests.rules())
 
 
@@ -150,12 +161,14 @@ def refuse_and_accept(api: Api, tools: Any) -> None:
 
 
 def meddle(api: Api, number: int) -> None:
-    """Take from the topology what is koordlet's, and write what is not: its next write may find another version."""
-    tampered = {"topologyPolicies": ["BestEffort"]} if number % 5 == 0 else {}
-    try:
-        api.patch(TOPOLOGY, {"metadata": {"annotations": {"somebody": str(number)}}, **tampered})
-    except urllib.error.HTTPError as error:
-        assert error.code == 404, error
+    """Take from its objects what is koordlet's, again and again: a write of its own meanwhile finds another version."""
+    for turn in range(WRITES):
+        theirs = {"metadata": {"annotations": {"somebody": f"{number}.{turn}"}}}
+        for path, taken in ((TOPOLOGY, {"topologyPolicies": ["BestEffort"]}), (DEVICE, {"spec": {"devices": []}})):
+            try:
+                api.patch(path, theirs | taken)
+            except urllib.error.HTTPError as error:
+                assert error.code == 404, error
 
 
 def test_every_call_is_allowed_and_every_right_is_used(
@@ -177,10 +190,12 @@ def test_every_call_is_allowed_and_every_right_is_used(
             running_pod(api, tools, tree, "job", "BE", KubeQOS.BESTEFFORT),
         ]
         view = views(tree)
+        (tmp_path / "infos").mkdir()
+        (tmp_path / "infos/ic-device").write_text(json.dumps([CARD]))
         koordlet = koordlets(
             view, f"--kubeconfig={kubeconfig(api, view.scratch)}", f"--feature-gates={GATES}", "--probes=off",
             "--cgroup-stats=files", "--kubelet-sync-interval=1s", "--node-topology-sync-interval=100ms",
-            "--memory-evict-cool-time-seconds=0", standalone=False,
+            "--memory-evict-cool-time-seconds=0", f"--xpu-device-infos-dir={tmp_path / 'infos'}", standalone=False,
         )  # fmt: skip
         refuse_and_accept(api, tools)
 
@@ -194,17 +209,25 @@ def test_every_call_is_allowed_and_every_right_is_used(
             meddle(api, next(numbers))
             return not unused(without="watch")  # a watch is in the audit log when it ends
 
+        def described() -> Any:
+            found = api.find(DEVICE)
+            return found if found is not None and found["spec"].get("devices") else None
+
         try:
             tools.until(everything, "every right to be used")
         except pytest.fail.Exception:
             pass  # said below
         reported = api.find(METRIC).get("status", {})
+        device = tools.until(described, "the node's Device")
         assert koordlet.terminate() == 0
         tools.until(lambda: not any(verb == "watch" for _, _, verb in unused()) or None, "watches in the audit log")
         assert not unused(), f"granted and never used; log: {koordlet.log[-3000:]}"
         refused = {(right, uri) for right, code, uri in asked(audit, USER) if code in (401, 403)}
         assert not refused | kubelet.refused
         assert {right for right, _, _ in asked(audit, USER)} <= GRANTED
+        (card,) = device["spec"]["devices"]
+        assert (card["id"], card["health"], card["conditions"][0]["reason"]) == ("npu-0-0", False, "chiperror")
+        assert device["metadata"]["labels"]["node.koordinator.sh/gpu-vendor"] == "huawei"
         assert reported["nodeMetric"]["nodeUsage"]["resources"].keys() == {"cpu", "memory"}
         told = {pod["name"]: (pod.get("extensions") or {}).get("containers", {}) for pod in reported["podsMetric"]}
         assert told["web"].keys() == {"main", "side"} and not told["job"], "containers are told apart where several run"
