@@ -144,7 +144,8 @@ async def test_what_nobody_tells_of_stays_for_a_while(world: World) -> None:
     made = await world.report()
     world.found = Inventory(xpus=None, rdma=[NIC])
     for _ in range(HOLD_ROUNDS):
-        assert (await world.report()).metadata.resource_version == made.metadata.resource_version
+        await world.reporter.report()
+    assert (await world.stored()).metadata.resource_version == made.metadata.resource_version
     assert "accelerators" in (world.reporter.problem or "")
     now = await world.report()
     assert ids(now) == ["0000:1f:00.0"]
