@@ -1,0 +1,32 @@
+"""The `koord-device-daemon` binary."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from devicedaemon.daemon import Daemon
+from devicedaemon.options import ConfigError, Options, resolve
+from koordlet.app.flags import FlagError, parse
+from koordlet.app.logging import setup
+from koordlet.app.runner import run
+
+NAME = "koord-device-daemon"
+
+
+def main() -> int:
+    """Exit status: 0 after a signal or one round, 1 for a configuration or output that can't be used, 2 for a bad
+    command line."""
+    argv = sys.argv[1:]
+    parse(Options, argv, prog=NAME, description="Describes this node's accelerators in a file for koordlet.")
+    try:
+        options = resolve(argv, os.environ)
+        setup(options.v, json=options.logging_format == "json")
+    except (FlagError, ConfigError) as error:
+        sys.stderr.write(f"{NAME}: {error}\n")
+        return 1
+    return run(Daemon(options, lambda: resolve(argv, os.environ)).run())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""What koord-device-daemon is told: flags, else environment, else a file, else defaults (spec 08 §1.1), and ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from koordlet.api.times import Duration as GoDuration
+from koordlet.app.flags import Duration, FlagError, flag, read
+from koordlet.app.logging import LoggingOptions
+
+OUTPUT = "/var/run/koordlet/xpu-device-infos/ic-device"
+VERSION = "v1"
+ENVIRONMENT = {
+    "oneshot": ("KDD_ONESHOT",),
+    "sleep-interval": ("KDD_SLEEP_INTERVAL",),
+    "prints-output-file": ("KDD_PRINTS_OUTPUT_FILE", "PRINTS_OUTPUT_FILE"),
+    "config-file": ("KDD_CONFIG_FILE", "CONFIG_FILE"),
+    "no-timestamp": ("KDD_NO_TIMESTAMP",),
+}
+"""Flag -> variables, the first that is set and not empty counts."""
+
+
+@dataclass
+class Options(LoggingOptions):
+    """Everything that can be told."""
+
+    v: int = flag("v", 1, "verbosity; from 4 on debugging detail is logged")
+    oneshot: bool = flag("oneshot", False, "write once and exit")
+    sleep_interval: Duration = flag("sleep-interval", "900s", "pause between two rounds", minimum=0.01)
+    output: str = flag("prints-output-file", OUTPUT, "file that is written; empty: standard output")
+    config_file: str = flag("config-file", "", "YAML or JSON file with the same settings")
+    no_timestamp: bool = flag("no-timestamp", False, "accepted, no effect")
+    keep_output: bool = flag(
+        "keep-output", False, "leave the file at exit, so that a restart takes no device away from koordlet"
+    )
+    tool_timeout: Duration = flag("tool-timeout", "30s", "time that one command of a vendor's tool gets", minimum=0.01)
+    host_root_dir: str = flag("host-root-dir", "/hostfs", "the host's file system, where vendors' tools are")
+    sys_root_dir: str = flag("sys-root-dir", "/host-sys/", "where the host's sysfs is mounted")
+    dev_root_dir: str = flag("dev-root-dir", "/dev/", "where the host's devices are")
+
+    @property
+    def path(self) -> Path | None:
+        """None: standard output."""
+        return Path(self.output) if self.output else None
+
+    def told(self) -> dict[str, object]:
+        """The configuration in force, as the file would say it."""
+        return {
+            "version": VERSION,
+            "flags": {
+                "kdd": {
+                    "oneshot": self.oneshot,
+                    "noTimestamp": self.no_timestamp,
+                    "sleepInterval": str(GoDuration.of(nanoseconds=round(self.sleep_interval * 1e9))),
+                    "printsOutputFile": self.output,
+                }
+            },
+        }
+
+
+class ConfigError(ValueError):
+    """Environment or file can't be used; the message says which and why."""
+
+
+class _Kdd(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    oneshot: bool | None = None
+    no_timestamp: bool | None = None
+    sleep_interval: str | None = None
+    prints_output_file: str | None = None
+
+
+class _Flags(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    kdd: _Kdd = msgspec.field(default_factory=_Kdd)
+
+
+class _File(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    version: str = ""
+    flags: _Flags = msgspec.field(default_factory=_Flags)
+
+
+def resolve(argv: Sequence[str], environment: Mapping[str, str]) -> Options:
+    """All layers put together. Raises FlagError for the command line, ConfigError for environment and file."""
+    read(Options, argv)
+    variables = _of_environment(environment)
+    path = read(Options, [*variables, *argv]).config_file
+    file = _of_file(Path(path)) if path else []
+    return read(Options, [*file, *variables, *argv])
+
+
+def _of_environment(environment: Mapping[str, str]) -> list[str]:
+    words = []
+    for name, variables in ENVIRONMENT.items():
+        variable = next((one for one in variables if environment.get(one)), None)
+        if variable is not None:
+            words.append(_checked(name, environment[variable], f"environment variable {variable}"))
+    return words
+
+
+def _of_file(path: Path) -> list[str]:
+    try:
+        value = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"configuration file {path}: {error}") from error
+    try:
+        file = msgspec.convert({} if value is None else value, _File)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"configuration file {path}: {error}") from error
+    if file.version not in ("", VERSION):
+        raise ConfigError(f"configuration file {path}: unknown version {file.version!r}")
+    told = file.flags.kdd
+    values = {
+        "oneshot": told.oneshot,
+        "no-timestamp": told.no_timestamp,
+        "sleep-interval": told.sleep_interval,
+        "prints-output-file": told.prints_output_file,
+    }
+    return [
+        _checked(name, str(value).lower() if isinstance(value, bool) else value, f"configuration file {path}")
+        for name, value in values.items()
+        if value is not None
+    ]
+
+
+def _checked(name: str, value: str, where: str) -> str:
+    word = f"--{name}={value}"
+    try:
+        read(Options, [word])
+    except FlagError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return word

@@ -1,0 +1,245 @@
+"""Vendors' devices from what their tools print: the specification's tables, and what each may get wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from devicedaemon.vendors import VENDORS, cambricon, huawei, iluvatar, kunlun, metax
+from devicedaemon.vendors.node import Node, VendorError
+from koordlet.api.deviceinfos import DeviceDescription, DeviceStatus, DeviceTopology, P2PLink
+from koordlet.system.pci import PciFunction
+
+from . import vendortools as tools
+
+HEALTHY = DeviceStatus(healthy=True)
+SHARED = {"koordinator.sh/gpu-core": "100"}
+
+
+def place(bus: str, node: str = "0", pcie: str = "", links: tuple[P2PLink, ...] = ()) -> DeviceTopology:
+    return DeviceTopology(p2p_links=list(links), socket_id="-1", node_id=node, pcie_id=pcie, bus_id=bus)
+
+
+def npu(
+    card: int, minor: int, bus: str, peer: int, pcie: str = "", status: DeviceStatus = HEALTHY
+) -> DeviceDescription:
+    return DeviceDescription(
+        vendor="huawei", model="Ascend-910B3", uuid=f"npu-{card}-{minor}", minor=str(minor),
+        resources={
+            "koordinator.sh/gpu-memory": "65536Mi", "huawei.com/npu-core": "20", "huawei.com/npu-cpu": "7",
+            "huawei.com/npu-dvpp": "100",
+        },
+        topology=place(bus, pcie=pcie, links=(P2PLink(peer_minor=str(peer), type="HCCS"),)), status=status,
+    )  # fmt: skip
+
+
+async def test_huawei(tmp_path: Path) -> None:
+    tools.pci_function(tmp_path / "sys", "0000:c1:00.0", "0x19e5")
+    found = await huawei.discover(tools.node(tmp_path, tools.huawei(first=2), davinci=(0, 1)))
+    broken = DeviceStatus(err_code="ChipError", err_message="NPU index 0 has 2 chip faults")
+    assert found == [npu(0, 0, "0000:c1:00.0", 1, "pci0000:c0", broken), npu(4, 1, "0000:c2:00.0", 0)]
+
+
+async def test_huawei_minors_go_by_number_and_cards_without_one_are_left_out(tmp_path: Path) -> None:
+    assert huawei.minors_of(["davinci10", "davinci2", "davinci0", "davinci_manager", "null"]) == [0, 2, 10]
+    found = await huawei.discover(tools.node(tmp_path, tools.huawei(), davinci=(10,)))
+    assert [(one.uuid, one.topology and one.topology.p2p_links) for one in found] == [("npu-0-10", [])]
+    with pytest.raises(VendorError, match="davinci"):
+        await huawei.discover(tools.node(tmp_path / "none", tools.huawei()))
+
+
+async def test_huawei_where_the_tool_lacks_commands(tmp_path: Path) -> None:
+    texts = tools.huawei()
+    texts |= {f"npu-smi info -t memory -i {card}": 8 for card in (0, 4)}
+    texts |= {f"npu-smi info -t topo -i {card}": 1 for card in (0, 4)}
+    texts["npu-smi info -m"] = tools.NPU_MODEL.replace("910B3", "310P3")
+    del texts["npu-smi info -t common -i 0"]
+    texts["npu-smi info -t cpu-num-cfg -i 0"] = tools.NPU_CPUS
+    found = await huawei.discover(tools.node(tmp_path, texts, davinci=(0, 1)))
+    for one in found:
+        assert one.model == "Ascend-310P3"
+        assert one.resources["koordinator.sh/gpu-memory"] == "21527Mi"
+        assert (one.resources["huawei.com/npu-core"], one.resources["huawei.com/npu-cpu"]) == ("8", "7")
+        assert one.topology is not None and not one.topology.p2p_links
+
+
+@pytest.mark.parametrize(
+    ("model", "cpus"), [("910B", "0"), ("910B2", "6"), ("910B3", "7"), ("910B4", "7"), ("910", "asked")]
+)
+async def test_huawei_cpus_by_model(tmp_path: Path, model: str, cpus: str) -> None:
+    texts = tools.huawei()
+    texts["npu-smi info -m"] = tools.NPU_MODEL.replace("910B3", model)
+    if cpus == "asked":
+        texts["npu-smi info -t cpu-num-cfg -i 0"] = tools.NPU_CPUS.replace(": 7", ": 14")
+    (one, _) = await huawei.discover(tools.node(tmp_path, texts, davinci=(0, 1)))
+    assert one.resources["huawei.com/npu-cpu"] == {"asked": "14"}.get(cpus, cpus)
+
+
+def test_huawei_links_of_one_card() -> None:
+    table = """\
+\t   NPU0  NPU1  NPU2  NPU3
+NPU0   X     HCCS  PIX   HCCS
+NPU1   HCCS  X     SYS   PHB
+"""
+    assert huawei.peers_of(table, "0") == ["1", "3"]
+    assert huawei.peers_of(table, "1") == ["0"]
+    assert huawei.peers_of(table, "2") == huawei.peers_of("", "0") == huawei.peers_of("NPU0 HCCS", "0") == []
+
+
+async def test_kunlun(tmp_path: Path) -> None:
+    tools.pci_function(tmp_path / "sys", "0000:1a:00.0", "0x1d22", node=1)
+    found = await kunlun.discover(tools.node(tmp_path, tools.kunlun()))
+    assert found == [
+        DeviceDescription(
+            vendor="kunlun", model="R300", uuid=f"xpu-{n}", minor=str(n),
+            resources={"koordinator.sh/gpu-memory": "32768Mi", **SHARED}, topology=topology, status=HEALTHY,
+        )
+        for n, topology in enumerate((place("0000:0a:00.0"), place("0000:1a:00.0", "1", "pci0000:c0")))
+    ]  # fmt: skip
+
+
+async def test_cambricon(tmp_path: Path) -> None:
+    tools.pci_function(tmp_path / "sys", "0000:1a:00.0", "0xcabc", node=0)
+    found = await cambricon.discover(tools.node(tmp_path, tools.cambricon("Lost")))
+    bad = DeviceStatus(err_message="Device is unhealthy, status: Lost")
+    assert found == [
+        DeviceDescription(
+            vendor="cambricon", model="MLU370-X8", uuid=f"MLU-{letter}", minor=str(n),
+            resources={"koordinator.sh/gpu-memory": "24576Mi", **SHARED}, topology=topology, status=status,
+        )
+        for n, letter, topology, status in (
+            (0, "a", place("0000:1a:00.0", "1", "pci0000:c0"), HEALTHY), (1, "b", place("0000:1b:00.0", "1"), bad),
+        )
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        ("Device : 00\nDevice : Good", HEALTHY),
+        ("Device:Good", HEALTHY),
+        ("Device : 00", DeviceStatus()),
+        ("", DeviceStatus()),
+        ("Device : 1f\nDevice : Good", HEALTHY),
+        (
+            "Device : Good\nDevice : Not Found",
+            DeviceStatus(err_message="Device is unhealthy, status: Not Found"),
+        ),
+        ("Device name : Bad\nDevice : Good", HEALTHY),
+    ],
+)
+def test_cambricon_health(lines: str, status: DeviceStatus) -> None:
+    assert cambricon.status_of(lines) == status
+
+
+async def test_metax(tmp_path: Path) -> None:
+    tools.pci_function(tmp_path / "sys", "0000:0a:00.0", "0x9999")
+    found = await metax.discover(tools.node(tmp_path, tools.metax()))
+    bad = DeviceStatus(err_code="ECCError", err_message="GPU 1 has 3 uncorrectable ECC errors")
+    assert found == [
+        DeviceDescription(
+            vendor="metax", model="MXC500", uuid=uuid, minor=str(n),
+            resources={"koordinator.sh/gpu-memory": "64Gi", **SHARED}, topology=topology, status=status,
+        )
+        for n, uuid, topology, status in (
+            (0, "GPU-zero", place("0000:0a:00.0", pcie="pci0000:c0"), HEALTHY),
+            (1, "GPU-one", place("0000:0b:00.0"), bad),
+        )
+    ]  # fmt: skip
+
+
+async def test_metax_without_a_count_of_errors_is_healthy(tmp_path: Path) -> None:
+    texts = tools.metax() | {"mx-smi --count-ecc -i 0": 1, "mx-smi --count-ecc -i 1": "DRAM Uncorrectable : N/A"}
+    assert [one.status for one in await metax.discover(tools.node(tmp_path, texts))] == [HEALTHY] * 2
+
+
+async def test_iluvatar(tmp_path: Path) -> None:
+    tools.pci_function(tmp_path / "sys", "0000:4a:00.0", "0x1e3e")
+    found = await iluvatar.discover(tools.node(tmp_path, tools.iluvatar()))
+    assert found == [
+        DeviceDescription(
+            vendor="iluvatar", model="Iluvatar-BI-V150", uuid=uuid, minor=str(n),
+            resources={"koordinator.sh/gpu-memory": "32768Mi", **SHARED}, topology=topology, status=HEALTHY,
+        )
+        for n, uuid, topology in (
+            (0, "GPU-ix0", place("0000:4a:00.0", pcie="pci0000:c0")), (1, "iluvatar-1", None),
+        )
+    ]  # fmt: skip
+
+
+Discover = Callable[[Node], Awaitable[list[DeviceDescription]]]
+
+
+@pytest.mark.parametrize(
+    ("discover", "texts", "command", "said"),
+    [
+        (huawei.discover, tools.huawei(), "npu-smi info -m", "one line only"),
+        (huawei.discover, tools.huawei(), "npu-smi info -m", "head\nword"),
+        (huawei.discover, tools.huawei(), "npu-smi info -l", "no cards"),
+        (huawei.discover, tools.huawei(), "npu-smi info -l", "NPU ID : none"),
+        (huawei.discover, tools.huawei(), "npu-smi info -t common -i 0", "Aicore : 20"),
+        (huawei.discover, tools.huawei(), "npu-smi info -t common -i 0", 1),
+        (kunlun.discover, tools.kunlun(), "xpu_smi -m", ""),
+        (kunlun.discover, tools.kunlun(), "xpu_smi -m", "a b c"),
+        (kunlun.discover, tools.kunlun(), "xpu_smi -m", tools.XPU_LIST.replace("32768", "much")),
+        (cambricon.discover, tools.cambricon(), "cnmon -l", "nothing here"),
+        (cambricon.discover, tools.cambricon(), "cnmon -l", "MLU370 and no id"),
+        (cambricon.discover, tools.cambricon(), "cnmon info", "Total : 24576 MiB\nPhysical Memory Usage :"),
+        (metax.discover, tools.metax(), "mx-smi --show-hwinfo", "Model Name : MXC500"),
+        (metax.discover, tools.metax(), "mx-smi --show-hwinfo", tools.MX_HARDWARE.replace("64GB", "lots")),
+        (metax.discover, tools.metax(), "mx-smi --list", 2),
+        (iluvatar.discover, tools.iluvatar(), "ixsmi --list-gpus", "\n"),
+        (iluvatar.discover, tools.iluvatar(), "ixsmi --query-gpu=gpu_name --format=csv,noheader --id=0", "\n"),
+        (iluvatar.discover, tools.iluvatar(), "ixsmi --query-gpu=memory.total --format=csv,noheader --id=0", "N/A"),
+    ],
+)
+async def test_what_all_devices_share_must_be_told(
+    tmp_path: Path, discover: Discover, texts: tools.Texts, command: str, said: str | int
+) -> None:
+    with pytest.raises(VendorError, match=command.split()[0]):
+        await discover(tools.node(tmp_path, texts | {command: said}, davinci=(0, 1)))
+
+
+@pytest.mark.parametrize(
+    ("discover", "texts", "command", "said"),
+    [
+        (huawei.discover, tools.huawei(), "npu-smi info -t board -i 0", "no bus"),
+        (huawei.discover, tools.huawei(), "npu-smi info -t board -i 0", "PCIe Bus Info : 0000:C1:00.0\nChip Fault : ?"),
+        (huawei.discover, tools.huawei(), "npu-smi info -t memory -i 0", "HBM Capacity(MB) : 0"),
+        (huawei.discover, tools.huawei(), "npu-smi info -t memory -i 0", 255),
+        (kunlun.discover, tools.kunlun(), "xpu_smi -m -d /dev/xpu0", ""),
+        (cambricon.discover, tools.cambricon(), "cnmon info -c 0", "UUID : x"),
+        (cambricon.discover, tools.cambricon(), "cnmon info -c 0", 1),
+        (metax.discover, tools.metax(), "mx-smi --list", "GPU#1 MXC500 0000:0b:00.0 Available none (GPU-one)"),
+        (metax.discover, tools.metax(), "mx-smi --show-hwinfo -i 0", "GPU#0 MXC500"),
+    ],
+)
+async def test_a_device_that_can_not_be_told_is_left_out(
+    tmp_path: Path, discover: Discover, texts: tools.Texts, command: str, said: str | int
+) -> None:
+    (one,) = await discover(tools.node(tmp_path, texts | {command: said}, davinci=(0, 1)))
+    assert one.minor == "1"
+
+
+async def test_it_is_an_error_when_no_device_can_be_told(tmp_path: Path) -> None:
+    texts = tools.kunlun() | {"xpu_smi -m -d /dev/xpu0": 1, "xpu_smi -m -d /dev/xpu1": 1}
+    with pytest.raises(VendorError, match="/dev/xpu0"):
+        await kunlun.discover(tools.node(tmp_path, texts))
+
+
+@pytest.mark.parametrize(
+    ("vendor", "product", "expected"),
+    [
+        ("19e5", "d802", "huawei"), ("19e5", "1710", ""), ("19e5", "1711", ""), ("cabc", "", "cambricon"),
+        ("1d22", "3684", "kunlun"), ("9999", "1000", "metax"), ("1e3e", "0001", "iluvatar"), ("10de", "2330", ""),
+    ],
+)  # fmt: skip
+def test_whose_a_pci_function_is(vendor: str, product: str, expected: str) -> None:
+    function = PciFunction("0000:01:00.0", vendor, product)
+    assert [one.name for one in VENDORS if one.has_some([function])] == ([expected] if expected else [])
+
+
+def test_the_order_of_vendors() -> None:
+    assert [one.name for one in VENDORS] == ["huawei", "cambricon", "kunlun", "metax", "iluvatar"]
