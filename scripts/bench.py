@@ -3,8 +3,9 @@
 
     scripts/bench.py [NAME ...]     only benchmarks whose name contains one of the words
 
-Each prints `name value unit budget ok|over` lines and writes them to build/bench/<name>.json. Exit status 1 if a figure
-is over its budget or a benchmark failed.
+Each prints `name value unit budget ok|over|unclear` lines and writes them to build/bench/<name>.json. Exit status 1 if
+a figure is not seen to keep its budget (unclear: it is nearer to it than two measurements of the same in that run are
+to each other) or a benchmark failed.
 """
 
 from __future__ import annotations

@@ -1,17 +1,19 @@
 """What koord-runtime-proxy costs before Docker: latency added to each kind of call of a real dockerd.
 
-Run: `python tests/scale/bench_proxy_docker.py [--calls 1000] [--lives 30]`, as root (it runs a dockerd). Each call is
-made three times in random order by one client that keeps its connections: directly, directly once more, through the
-proxy. `docker_passed_…`: lists and descriptions, which pass. `docker_hooked_…`: a container's life as dockershim asks
-for it, with a hook server in a process of its own before creations, starts and updates.
+Run: `python tests/scale/bench_proxy_docker.py [--calls 2000] [--lives 20]`, as root (it runs a dockerd). Each call is
+made four times in random order by one client that keeps its connections: directly, directly once more, through a relay
+that reads nothing (`relayfloor.py`), through the proxy. `docker_passed_…`: lists and descriptions, which pass.
+`docker_hooked_…`: a container's life as dockershim asks for it, with a hook server in a process of its own before
+creations, starts and updates.
 
 dockerd takes a millisecond for a list and twenty for an update, and varies by more than the proxy adds, so that a
 difference of the p99 of two ways says nothing. So before dockerd there is a `Tap` on each way, which passes bytes and
 notes when dockerd was asked and when it had answered. What a call took beside that is the way's own time, and the
 difference of the ways' own times is what the proxy adds, hook included, dockerd excluded: `…_added_…`, with budgets.
-`…_paired_…`: quantiles of the difference between each call through the proxy and the direct one beside it, dockerd
-included (which after a hook is told more of a container's resources than the request named). `…_noise_…`: the same of
-the two direct ways, of which none is the slower one. `…_direct_…` and `…_through_…`: what clients wait, tap included.
+`…_floor_…`: what the relay adds in the same way. `…_spread_…`: by how much the two direct ways, of which none is the
+slower one, come out different in the same figure, in 95 of 100 drawings of as many calls from those that were made: an
+`added` that is nearer to its budget than that is `unclear`. `…_direct_…` and `…_through_…`: what clients wait, tap
+included.
 """
 
 from __future__ import annotations
@@ -22,17 +24,19 @@ import http.client
 import json
 import random
 import socket
-import statistics
 import sys
 import tempfile
 import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -40,14 +44,18 @@ from tests.koordlet.runtimehooks.hooknode import EXTENDED
 from tests.runtimeproxy.proxyprocess import ProxyProcess
 from tests.runtimes.daemons import Dockerd
 from tests.runtimes.pods import FOREVER
-from tests.scale.bench_proxy import HOOKS, ROUNDS, child, resident
+from tests.scale import relayfloor
+from tests.scale.bench_proxy import HOOKS, child, resident
 from tests.scale.figures import Figure, report
 
 PIECE = 1 << 18
 WARM = 20
 """Rounds before any is counted."""
-UPDATES = 10
+UPDATES = 30
 """Of each container."""
+PART = 200
+"""Calls of which a p99 is taken; a figure is the median of as many parts as a run has."""
+DRAWINGS = 500
 LABELS = {"koordinator.sh/qosClass": "BE", "annotation.node.koordinator.sh/extended-resource-spec": EXTENDED}
 """For which koordlet answers a container named `c` with resources of its own."""
 CALLS: tuple[tuple[str, str, str, dict[str, int] | None], ...] = (
@@ -60,7 +68,7 @@ CALLS: tuple[tuple[str, str, str, dict[str, int] | None], ...] = (
 POD = f"pod_default_{uuid.uuid4()}"
 REWRITTEN = 'koord_runtime_proxy_calls_total{{method="docker {}",result="rewritten"}}'
 HOOK_SECONDS = 'koord_runtime_proxy_hook_seconds_{}{{hook="PreUpdateContainerResources"}}'
-DIRECT, AGAIN, THROUGH = range(3)
+DIRECT, AGAIN, RELAY, THROUGH = range(4)
 
 
 @dataclass
@@ -73,6 +81,8 @@ class Took:
 
 
 Times = dict[str, Took]
+Values = npt.NDArray[np.float64]
+"""The last axis is calls."""
 
 
 class Tap:
@@ -131,11 +141,17 @@ class Docker(http.client.HTTPConnection):
 
     def ask(self, method: str, path: str, body: Any = None, took: Took | None = None) -> Any:
         """The answer's value; `took` is told how long it took. Raises SystemExit when dockerd refuses."""
-        data = None if body is None else json.dumps(body).encode()
+        data = b"" if body is None else json.dumps(body).encode()
+        head = f"{method} {path} HTTP/1.1\r\nHost: docker\r\nUser-Agent: Docker-Client/20.10.24 (linux)\r\n"
+        if body is not None:
+            head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n"
+        if self.sock is None:
+            self.connect()
         self._tap.begin()
         began = time.perf_counter()
-        self.request(method, path, data, {"Content-Type": "application/json"} if data else {})
-        with self.getresponse() as answer:
+        self.sock.sendall(f"{head}\r\n".encode() + data)  # at once, as Go's client does
+        with http.client.HTTPResponse(self.sock, method=method) as answer:
+            answer.begin()
             said = answer.read()
         whole = time.perf_counter() - began
         if answer.status >= 400:
@@ -147,7 +163,7 @@ class Docker(http.client.HTTPConnection):
 
 
 class Node:
-    """One dockerd, asked on three ways."""
+    """One dockerd, asked on four ways."""
 
     def __init__(self, dockerd: Dockerd, ways: list[Docker]) -> None:
         self.ways = ways
@@ -196,36 +212,36 @@ def proxy(backend: Path, hook_server: Path) -> Iterator[ProxyProcess]:
         made.close()
 
 
-def quantile(values: list[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
-
-
-def figures(name: str, times: list[Took], p50: float | None, p99: float | None, rounds: int = ROUNDS) -> list[Figure]:
-    """Each is the median of what `rounds` parts of the run gave, so that a stranger's burst of work costs one part."""
+def figures(name: str, times: list[Took], p50: float | None, p99: float | None) -> list[Figure]:
+    """Each is the median of what parts of the run gave, so that a stranger's burst of work costs one part."""
+    parts = max(1, len(times[DIRECT].whole) // PART)
+    own, whole = (in_parts([getattr(way, kind) for way in times], parts) for kind in ("beside", "whole"))
+    direct, again = own[DIRECT], own[AGAIN]
+    both = np.concatenate([direct, again], axis=-1)
+    drawn = np.random.default_rng(1).integers(0, direct.shape[-1], (DRAWINGS, *direct.shape))
+    draws = [np.take_along_axis(way[None], drawn, axis=-1) for way in (direct, again)]
     found = []
-    for label, share, budget in (("p50", 0.5, p50), ("p99", 0.99, p99)):
-        seen: dict[str, list[float]] = defaultdict(list)
-        for direct, again, through in zip(*(parts(way, rounds) for way in times), strict=True):
-            seen["added"].append(quantile(through.beside, share) - quantile(direct.beside + again.beside, share))
-            seen["paired"].append(quantile(differences(through, direct), share))
-            seen["noise"].append(quantile(differences(again, direct), share))
-            seen["direct"].append(quantile(direct.whole, share))
-            seen["through"].append(quantile(through.whole, share))
+    for label, share, budget in (("p50", 50, p50), ("p99", 99, p99)):
+
+        def figure(one: Values, less: Values, share: int = share) -> Any:
+            return np.median(np.percentile(one, share, axis=-1) - np.percentile(less, share, axis=-1), axis=-1)
+
+        spread = float(np.percentile(np.abs(figure(draws[1], draws[0])), 95))
+        said = f"{name}_{{}}_{label}".format
         found += [
-            Figure(f"{name}_{what}_{label}", statistics.median(values), "ms", budget if what == "added" else None)
-            for what, values in seen.items()
+            Figure(said("added"), float(figure(own[THROUGH], both)), "ms", budget, spread=spread if budget else 0.0),
+            Figure(said("spread"), spread, "ms"),
+            Figure(said("floor"), float(figure(own[RELAY], both)), "ms"),
+            Figure(said("direct"), float(figure(whole[DIRECT], np.zeros((parts, 1)))), "ms"),
+            Figure(said("through"), float(figure(whole[THROUGH], np.zeros((parts, 1)))), "ms"),
         ]
     return found
 
 
-def parts(took: Took, rounds: int) -> list[Took]:
-    """Of a run, in order."""
-    size = len(took.whole) // rounds
-    return [Took(took.whole[at : at + size], took.beside[at : at + size]) for at in range(0, size * rounds, size)]
-
-
-def differences(one: Took, other: Took) -> list[float]:
-    return [a - b for a, b in zip(one.whole, other.whole, strict=True)]
+def in_parts(ways: Sequence[Sequence[float]], parts: int) -> Values:
+    """By way and part, in order; what is left over is left out."""
+    size = len(ways[0]) // parts
+    return np.array([way[: size * parts] for way in ways]).reshape(len(ways), parts, size)
 
 
 def passed(node: Node, calls: int) -> list[Figure]:
@@ -250,36 +266,41 @@ def hooked(node: Node, lives: int) -> list[Figure]:
         node.lives(times)
     found = []
     for kind in times[0]:
-        many = kind == "update"
         took = [way[kind] for way in times]
-        found += figures(f"docker_hooked_{kind}", took, None, 2.0 if many else None, ROUNDS if many else 1)
+        found += figures(f"docker_hooked_{kind}", took, None, 2.0 if kind == "update" else None)
     return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--calls", type=int, default=1000, help="passed calls of each kind each way")
-    parser.add_argument("--lives", type=int, default=30, help="lives of containers each way")
+    parser.add_argument("--calls", type=int, default=2000, help="passed calls of each kind each way")
+    parser.add_argument("--lives", type=int, default=20, help="lives of containers each way")
     args = parser.parse_args()
     dockerd = Dockerd()
     try:
         dockerd.start()
         dockerd.load_images()
         with tempfile.TemporaryDirectory(prefix="koord-bench-") as name:
-            hook_server = Path(name) / "hooks.sock"
-            taps = [Tap(Path(name) / f"tap{way}.sock", dockerd.socket) for way in (DIRECT, AGAIN, THROUGH)]
-            with child("hooks", hook_server), proxy(taps[THROUGH].path, hook_server) as process:
-                paths = (taps[DIRECT].path, taps[AGAIN].path, process.socket)
+            hook_server, relay = Path(name) / "hooks.sock", Path(name) / "relay.sock"
+            taps = [Tap(Path(name) / f"tap{way}.sock", dockerd.socket) for way in (DIRECT, AGAIN, RELAY, THROUGH)]
+            with (
+                relayfloor.child("relay", relay, taps[RELAY].path),
+                child("hooks", hook_server),
+                proxy(taps[THROUGH].path, hook_server) as process,
+            ):
+                paths = (taps[DIRECT].path, taps[AGAIN].path, relay, process.socket)
                 node = Node(dockerd, [Docker(path, tap) for path, tap in zip(paths, taps, strict=True)])
-                found = [*passed(node, args.calls), *hooked(node, args.lives)]
+                found = passed(node, args.calls) if args.calls else []
+                found += hooked(node, args.lives) if args.lives else []
                 for way in node.ways:
                     way.close()
                 for call, count in (("create", args.lives), ("update", args.lives * UPDATES)):
                     told = process.metric(REWRITTEN.format(call))
                     if told < count:
                         raise SystemExit(f"only {told:.0f} of {count} {call}s were rewritten")
-                took = process.metric(HOOK_SECONDS.format("sum")) / process.metric(HOOK_SECONDS.format("count"))
-                found.append(Figure("docker_hooked_update_hook_mean", took * 1e3, "ms"))
+                if args.lives:
+                    took = process.metric(HOOK_SECONDS.format("sum")) / process.metric(HOOK_SECONDS.format("count"))
+                    found.append(Figure("docker_hooked_update_hook_mean", took * 1e3, "ms"))
                 found.append(Figure("docker_resident", resident(process), "MiB", 50.0))
     finally:
         dockerd.close()

@@ -1,4 +1,4 @@
-"""How every benchmark reports: `name value unit budget ok|over`, and the same as JSON under build/bench/."""
+"""How every benchmark reports: `name value unit budget ok|over|unclear`, and the same as JSON under build/bench/."""
 
 from __future__ import annotations
 
@@ -13,28 +13,35 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured value; `budget` is an upper bound (a lower one with `at_least`), None where none was promised."""
+    """One measured value; `budget` is an upper bound (a lower one with `at_least`), None where none was promised. A
+    value that is nearer to it than `spread`, which is what the run makes of no difference at all, is on no side."""
 
     name: str
     value: float
     unit: str
     budget: float | None = None
     at_least: bool = False
+    spread: float = 0.0
+
+    @property
+    def verdict(self) -> str:
+        if self.budget is None:
+            return "ok"
+        room = self.value - self.budget if self.at_least else self.budget - self.value
+        return "ok" if room >= self.spread else "over" if room < -self.spread else "unclear"
 
     @property
     def ok(self) -> bool:
-        """Whether the budget holds."""
-        if self.budget is None:
-            return True
-        return self.value >= self.budget if self.at_least else self.value <= self.budget
+        """Whether the budget is seen to hold."""
+        return self.verdict == "ok"
 
     def __str__(self) -> str:
         budget = "-" if self.budget is None else f"{self.budget:g}"
-        return f"{self.name} {self.value:.4g} {self.unit.replace(' ', '_')} {budget} {'ok' if self.ok else 'over'}"
+        return f"{self.name} {self.value:.4g} {self.unit.replace(' ', '_')} {budget} {self.verdict}"
 
 
 def report(benchmark: str, figures: Iterable[Figure]) -> int:
-    """Print and write the figures; 1 if one is over its budget, else 0 (an exit status)."""
+    """Print and write the figures; 1 if one is not seen to keep its budget, else 0 (an exit status)."""
     rows = list(figures)
     for figure in rows:
         print(figure, flush=True)

@@ -4,7 +4,7 @@ The least that a hooked call of koord-runtime-proxy could add on this machine, b
 it does add. Three processes with the proxy's event loop: an echo that stands for the runtime, one that stands for the
 hook server, and a relay that sends each message to the second, its answer to the first, and that answer back. Run by
 `bench_proxy.py`; as a program it is one of the three: `relayfloor.py echo SOCKET`, `relayfloor.py relay SOCKET HOOKS
-RUNTIME`.
+RUNTIME`. `relayfloor.py relay SOCKET RUNTIME` asks nobody: the least for a call that passes (`bench_proxy_docker.py`).
 """
 
 from __future__ import annotations
@@ -53,12 +53,13 @@ async def _serve(kind: str, path: str, *others: str) -> None:
     heard: Callable[[Wire, bytes], None] = Wire.write
     if kind == "relay":
         caller: list[Wire] = []
-        runtime = await _to(others[1], lambda _, data: caller[0].write(data))
-        hooks = await _to(others[0], lambda _, data: runtime.write(data))
+        runtime = first = await _to(others[-1], lambda _, data: caller[0].write(data))
+        if len(others) > 1:
+            first = await _to(others[0], lambda _, data: runtime.write(data))
 
         def asked(wire: Wire, data: bytes) -> None:
             caller[:] = [wire]
-            hooks.write(data)
+            first.write(data)
 
         heard = asked
     server = await asyncio.get_running_loop().create_unix_server(lambda: Wire(heard), path)
@@ -67,7 +68,8 @@ async def _serve(kind: str, path: str, *others: str) -> None:
         await server.serve_forever()
 
 
-def _child(kind: str, path: Path, *others: Path) -> AbstractContextManager[Path]:
+def child(kind: str, path: Path, *others: Path) -> AbstractContextManager[Path]:
+    """One of them, serving at `path`."""
     return serving(__file__, kind, str(path), *map(str, others), at=path)
 
 
@@ -99,7 +101,7 @@ def relay_times(folder: Path, calls: int) -> tuple[list[float], list[float]]:
     """Milliseconds of calls made directly and through the relay, in turns."""
     names = (folder / f"floor-{name}.sock" for name in ("runtime", "hooks", "relay"))
     runtime, hooks, relay = names
-    with _child("echo", runtime), _child("echo", hooks), _child("relay", relay, hooks, runtime):
+    with child("echo", runtime), child("echo", hooks), child("relay", relay, hooks, runtime):
         return run(_times((runtime, relay), calls))
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
+import socket
 import subprocess
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -293,7 +296,7 @@ def test_dockerd_comes_back_with_another_cgroup_driver(
 # -- streams
 
 
-def streams(docker: Cli, dockerd: Dockerd) -> dict[str, subprocess.Popen[bytes]]:
+def streams(docker: Cli) -> dict[str, subprocess.Popen[bytes]]:
     """One of each kind, under way, on a container that says a line a second."""
     talk = "while echo ready; do sleep 1; done"
     docker.said("run", "-d", "--network=none", "--name=talks", "busybox", "sh", "-c", talk)
@@ -302,16 +305,9 @@ def streams(docker: Cli, dockerd: Dockerd) -> dict[str, subprocess.Popen[bytes]]
         "exec": docker.begin("exec", "-i", "talks", "sh", "-c", "echo ready; cat"),
         "logs": docker.begin("logs", "-f", "talks"),
         "events": docker.begin("events", "--since=1", "--filter=container=talks", "--filter=event=start"),
-        "load": docker.begin("load"),
     }
-    for name in ("attach", "exec", "logs", "events"):
-        out = begun[name].stdout
-        assert out is not None and out.readline()
-    image = (dockerd.root / "images.tar").read_bytes()
-    upload = begun["load"].stdin
-    assert upload is not None
-    upload.write(image[: len(image) // 2])
-    upload.flush()
+    for name, process in begun.items():
+        assert process.stdout is not None and process.stdout.readline(), name
     return begun
 
 
@@ -319,11 +315,32 @@ def ends(begun: dict[str, subprocess.Popen[bytes]], host: Path) -> dict[str, tup
     """How each ended: status, and what it says of it. `host`: the socket that it asked."""
     found = {}
     for name, process in begun.items():
-        if name != "load":  # which sees that nobody listens when it has read its input
-            until(lambda process=process: process.poll() is not None, f"docker {name} ends")  # type: ignore[misc]
+        until(lambda process=process: process.poll() is not None, f"docker {name} ends")  # type: ignore[misc]
         _, err = process.communicate(timeout=PATIENCE)
         found[name] = process.returncode, err.decode().replace(quote(str(host), safe=""), "SOCKET")
     return found
+
+
+@contextlib.contextmanager
+def upload(path: Path, dockerd: Dockerd) -> Iterator[socket.socket]:
+    """Of half an image, all of which has been read from it. `docker load` would tell what it was doing when the
+    connection ended: writing, or waiting for its input."""
+    image = (dockerd.root / "images.tar").read_bytes()
+    head = b"POST /images/load HTTP/1.1\r\nHost: docker\r\nContent-Type: application/x-tar\r\n"
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(PATIENCE)
+        client.connect(str(path))
+        client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(image) + image[: len(image) // 2])
+        until(lambda: not any(fcntl.ioctl(client, termios.TIOCOUTQ, bytes(4))), "it has been read")
+        yield client
+
+
+def rest(client: socket.socket) -> bytes:
+    """What still comes. Raises OSError."""
+    said = b""
+    while piece := client.recv(1 << 16):
+        said += piece
+    return said
 
 
 def test_streams_end_with_the_proxy_as_they_do_with_dockerd(
@@ -331,11 +348,15 @@ def test_streams_end_with_the_proxy_as_they_do_with_dockerd(
 ) -> None:
     dockerd = new_dockerd()
     proxy = proxies(dockerd.socket, "--stop-timeout=1s")
-    begun = streams(Cli(dockerd, proxy.socket), dockerd)
-    assert proxy.finish() == 0
-    with_proxy = ends(begun, proxy.socket)
+    begun = streams(Cli(dockerd, proxy.socket))
+    with upload(proxy.socket, dockerd) as half:
+        assert proxy.finish() == 0
+        with_proxy = ends(begun, proxy.socket)
+        assert rest(half) == b""
     dockerd.docker("rm", "-f", "talks")
-    begun = streams(Cli(dockerd, dockerd.socket), dockerd)
-    dockerd.stop()
-    assert with_proxy == ends(begun, dockerd.socket)
+    begun = streams(Cli(dockerd, dockerd.socket))
+    with upload(dockerd.socket, dockerd) as half:
+        dockerd.stop()
+        assert with_proxy == ends(begun, dockerd.socket)
+        assert rest(half) == b""
     assert with_proxy["logs"] == (1, "unexpected EOF\n")  # it is an end in the middle
