@@ -131,12 +131,13 @@ class Nvml:
         return self._processes("Compute", handle), self._processes("Graphics", handle)
 
     def samples(self, handle: Handle, since: int) -> list[Sample]:
-        """Of running processes, newer than `since` (us of the driver's clock); none is no error."""
+        """Of processes, newer than `since` (us of the driver's clock); none is no error."""
         try:
             found = self._list("nvmlDeviceGetProcessUtilization", handle, since)
         except Absent:
             return []
-        return [Sample(int(one.pid), int(one.timeStamp), int(one.smUtil)) for one in found]
+        samples = [Sample(int(one.pid), int(one.timeStamp), int(one.smUtil)) for one in found]
+        return [sample for sample in samples if sample.percent <= 100]  # some drivers leave entries unset
 
     def event_set(self) -> Handle:
         """For `register` and `wait`; given back with the session."""

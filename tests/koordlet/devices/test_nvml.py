@@ -62,6 +62,13 @@ def test_a_mode_without_lists(machine: Machine, connect: Connect) -> None:
     assert nvml.processes(nvml.device(FIRST)) == ([Process(9, 1)], [])
 
 
+def test_samples_that_no_driver_can_mean(machine: Machine, connect: Connect) -> None:
+    machine.samples = [(FIRST, 1, 10, 100), (FIRST, 2, 10, 4294967295), (FIRST, 3, 10, 101)]
+    machine.tell()
+    nvml = connect()
+    assert nvml.samples(nvml.device(FIRST), 0) == [Sample(1, 10, 100)]
+
+
 def test_samples_since(machine: Machine, connect: Connect) -> None:
     nvml = connect()
     handle = nvml.device(FIRST)
