@@ -40,6 +40,8 @@ class Daemon:
         self._rounds = _rounds(options)
         self._signal = asyncio.Event()
         self._ending = False
+        self._superseded: Path | None = None
+        """The file of an earlier configuration; it goes once its successor is there."""
 
     async def run(self) -> int:
         """The exit status: 0 after a signal or one round, 1 when the one round could not be written."""
@@ -75,6 +77,7 @@ class Daemon:
             log.error("devices can't be written", file=self._options.output, error=str(error))
             return False
         log.info("devices written", file=self._options.output, devices=len(devices))
+        self._take_away_superseded()
         return True
 
     async def _unless_signal(self, work: Coroutine[object, object, bool]) -> bool | None:
@@ -105,8 +108,9 @@ class Daemon:
         old, self._options = self._options, options
         setup(options.v, json=options.logging_format == "json")
         self._announce()
-        if old.path is not None and old.path != options.path and not old.keep_output:
-            _remove(old.path)
+        if old.path != options.path and not old.keep_output:
+            self._take_away_superseded()
+            self._superseded = old.path
 
     def _announce(self) -> None:
         told = self._options.told()
@@ -123,7 +127,13 @@ class Daemon:
         except OSError as error:
             log.warning("what was left half written stays", file=str(path), error=str(error))
 
+    def _take_away_superseded(self) -> None:
+        path, self._superseded = self._superseded, None
+        if path is not None and path != self._options.path:
+            _remove(path)
+
     def _leave(self) -> None:
+        self._take_away_superseded()
         path = self._options.path
         if path is not None and not self._options.oneshot and not self._options.keep_output:
             _remove(path)

@@ -1,0 +1,28 @@
+"""Machines of a test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .machine import Machine
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[Callable[..., Machine]]:
+    made: list[Machine] = []
+
+    def make(*, chroot: bool = False) -> Machine:
+        made.append(Machine(tmp_path / f"machine{len(made)}", chroot=chroot))
+        return made[-1]
+
+    yield make
+    for machine in made:
+        machine.close()
+
+
+@pytest.fixture
+def machine(machines: Callable[..., Machine]) -> Machine:
+    return machines()
