@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.runtimeproxy.firstlook import PROGRAM, Ground, Kubelet, Look, RunningPod, read_looks
+from tests.runtimeproxy.firstlook import Ground, Kubelet, Look, RunningPod, read_looks
 from tests.runtimes.daemons import Dockerd
 from tests.runtimes.pods import FOREVER
 
@@ -25,7 +25,7 @@ class Dockershim(Kubelet):
     def start(self, pod: RunningPod, name: str) -> None:
         pod.attempts[name] = pod.attempts.get(name, -1) + 1
         labels = {"io.kubernetes.docker.type": "container", "io.kubernetes.sandbox.id": pod.sandbox}
-        pod.containers[name] = self._make(pod, name, labels, self._wanted(pod, name), ("/bin/sh", "-c", PROGRAM))
+        pod.containers[name] = self._make(pod, name, labels, self._wanted(pod, name), ("/bin/sh", "-c", self.program))
 
     def update(self, pod: RunningPod, name: str) -> None:
         self._ask("update", *self._wanted(pod, name), pod.containers[name])
@@ -45,10 +45,13 @@ class Dockershim(Kubelet):
     ) -> str:
         full = f"k8s_{name}_{pod.spec.name}_default_{pod.uid}_{pod.attempts.get(name, 0)}"
         flags = [*flags, *(f"--label={key}={value}" for key, value in labels.items())]
-        place = (f"--name={full}", f"--cgroup-parent=/{pod.dir}", "--network=host")
+        place = (f"--name={full}", f"--cgroup-parent={self._parent(pod)}", "--network=host")
         made = self._ask("create", *place, *flags, "busybox", *program)
         self._ask("start", made)
         return made
+
+    def _parent(self, pod: RunningPod) -> str:
+        return f"/{pod.dir}"
 
     def _wanted(self, pod: RunningPod, name: str) -> list[str]:
         """As flags of `docker create` and `docker update`; 0 is nothing asked for."""
@@ -63,7 +66,10 @@ class Dockershim(Kubelet):
         return [f"--{flag}={amount}" for flag, amount in amounts.items() if amount]
 
     def _looks(self, pod: RunningPod, name: str) -> list[Look]:
-        return read_looks(self._docker.docker("logs", pod.containers[name]).stdout.splitlines(keepends=True))
+        return read_looks(self._said(pod.containers[name]).splitlines(keepends=True), self.shape)
+
+    def _said(self, container: str) -> str:
+        return self._docker.docker("logs", container).stdout
 
     def _ask(self, *words: str) -> str:  # type: ignore[override]
         return self._docker.docker(*words, host=self.socket).stdout.strip()

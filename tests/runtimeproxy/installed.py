@@ -12,7 +12,7 @@ from pathlib import Path
 from control.standalone.kubelet.criclient import CriClient, CriError
 from tests.koordlet.process import conftest as lab
 from tests.runtimeproxy.firstlook import uptime
-from tests.runtimeproxy.slicenode import BINARY, DOCKER, FLAGS_FILE, LOG, PROXY, UNIT, Runtime
+from tests.runtimeproxy.slicenode import BINARY, DOCKER, FLAGS_FILE, LOG, PROXY, UNIT, Runtime, docker
 from tests.runtimeproxy.systemdnode import SystemdNode
 
 SEND = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('{}', 9))"
@@ -75,7 +75,7 @@ def said(what: str) -> None:
 def answers(node: SystemdNode, runtime: Runtime, endpoint: str) -> bool:
     """Who listens there, the runtime or a proxy: as a runtime does."""
     if runtime is DOCKER:
-        return node.run("/usr/bin/docker", f"--host=unix://{endpoint}", "version", ok=False).returncode == 0
+        return docker(node, endpoint, "version", ok=False).returncode == 0
 
     async def asked() -> bool:
         async with CriClient(str(node.path(endpoint))) as client:
@@ -136,13 +136,10 @@ def kill(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:
     """And wait until it answers again."""
     before = node.main_pid(UNIT)
     node.systemctl("kill", "--signal=KILL", UNIT)
-    lab.until(lambda: node.main_pid(UNIT) not in (0, before) and answers(node, runtime, PROXY), "the proxy again")
+    lab.until(lambda: set(node.pids(UNIT)) - {before}, "another proxy")
+    lab.until(lambda: answers(node, runtime, PROXY), "an answer of it")
     seen.pids, seen.restarts = (before, node.main_pid(UNIT)), node.show(UNIT, "NRestarts")
     said("the proxy is back")
-
-
-def docker(node: SystemdNode, endpoint: str, *words: str) -> str:
-    return node.run("/usr/bin/docker", f"--host=unix://{endpoint}", *words).stdout.strip()
 
 
 def lose_power(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:

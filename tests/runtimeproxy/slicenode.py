@@ -9,6 +9,7 @@ makes them, by systemd.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import urllib.error
 import uuid
@@ -24,6 +25,7 @@ from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.fleet import MIB, PodSpec, quota, shares
 from tests.koordlet.process.scene import Scene
 from tests.ports import free_port
+from tests.runtimeproxy.dockershim import Dockershim
 from tests.runtimeproxy.firstlook import Kubelet, RunningPod
 from tests.runtimeproxy.systemdnode import CACHED_ROOT, SystemdNode
 
@@ -143,7 +145,7 @@ class SliceKubelet(Kubelet):
     program, shape = PROGRAM, V2Values  # type: ignore[assignment]
 
     def __init__(self, node: SystemdNode, folder: Path, endpoint: Path) -> None:
-        super().__init__(None, folder, endpoint)  # type: ignore[arg-type]
+        Kubelet.__init__(self, None, folder, endpoint)  # type: ignore[arg-type]
         self._node = node
 
     def admit(self, spec: PodSpec) -> RunningPod:
@@ -157,6 +159,27 @@ class SliceKubelet(Kubelet):
             asked["MemoryMax"] = sum(limit or 0 for limit in memory) * MIB
         self._node.make_slice(pod.dir.rpartition("/")[2], asked)
         return pod
+
+
+class SliceDockershim(SliceKubelet, Dockershim):
+    """The same by Docker, whose containers are put into a slice by its name alone."""
+
+    def __init__(self, node: SystemdNode, folder: Path, endpoint: str) -> None:
+        super().__init__(node, folder, Path(endpoint))
+
+    def _parent(self, pod: RunningPod) -> str:
+        return pod.dir.rpartition("/")[2]
+
+    def _said(self, container: str) -> str:
+        return docker(self._node, DOCKER.socket, "logs", container).stdout
+
+    def _ask(self, *words: str) -> str:  # type: ignore[override]
+        return docker(self._node, str(self.socket), *words).stdout.strip()
+
+
+def docker(node: SystemdNode, endpoint: str, *words: str, ok: bool = True) -> subprocess.CompletedProcess[str]:
+    """The `docker` command in there."""
+    return node.run("/usr/bin/docker", f"--host=unix://{endpoint}", *words, ok=ok)
 
 
 def weight(cpu_shares: int) -> int:

@@ -200,13 +200,14 @@ class SystemdNode:
     def main_pid(self, unit: str) -> int:
         """Of a service, by this machine's count; 0 while it does not run."""
         inner = self.show(unit, "MainPID")
-        for pid in self._pids(unit) if inner != "0" else []:
+        for pid in self.pids(unit) if inner != "0" else []:
             words = Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].splitlines()[0].split()
             if words[-1] == inner:
                 return pid
         return 0
 
-    def _pids(self, unit: str) -> list[int]:
+    def pids(self, unit: str) -> list[int]:
+        """Of a service, by this machine's count; without a word to systemd, each of which costs a process."""
         file = self.group(f"system.slice/{unit}/cgroup.procs")
         return [int(pid) for pid in file.read_text().split()] if file.exists() else []
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from control.standalone.containerd import images
-from tests.runtimeproxy.installed import REGISTRATION, Seen, confinement, docker, install, kill, lose_power, roll_back
-from tests.runtimeproxy.slicenode import CONTAINERD, DOCKER, LOG, PROXY, Runtime, open_node, start
+from tests.runtimeproxy.installed import REGISTRATION, Seen, confinement, install, kill, lose_power, roll_back
+from tests.runtimeproxy.slicenode import CONTAINERD, DOCKER, LOG, PROXY, Runtime, docker, open_node, start
 from tests.runtimeproxy.systemdnode import SystemdNode
 
 pytestmark = pytest.mark.runtime
@@ -29,10 +29,10 @@ def containers_and_a_power_cut(node: SystemdNode, folder: Path, seen: Seen) -> N
     run = ("run", "--detach", "--network=host", "busybox", "sleep", "1000000")
     images.write_images(folder / "images.tar")
     docker(node, PROXY, "load", "--input", str(folder / "images.tar"))
-    before = docker(node, PROXY, *run)
+    before = docker(node, PROXY, *run).stdout.strip()
     lose_power(node, DOCKER, seen)
-    after = docker(node, PROXY, *run)
-    seen.containers = docker(node, PROXY, "inspect", "--format={{.State.Status}}", before, after).split()
+    after = docker(node, PROXY, *run).stdout.strip()
+    seen.containers = docker(node, PROXY, "inspect", "--format={{.State.Status}}", before, after).stdout.split()
 
 
 @pytest.fixture(scope="module")
