@@ -73,14 +73,14 @@ def sandbox_response(request: PodSandboxHookRequest, answer: Answer) -> PodSandb
 
 
 def container_response(request: ContainerResourceHookRequest, answer: Answer) -> ContainerResourceHookResponse:
-    """As `sandbox_response`, with variables; mounts and devices can't be said here."""
+    """As `sandbox_response`, with variables; mounts and devices can't be said here. Variables are said where there are
+    new ones, all of them then: none leave the container's as they are, and a hundred of them take both ends as long as
+    all the rest."""
     response = ContainerResourceHookResponse(
-        container_annotations=request.container_annotations,
-        pod_cgroup_parent=request.pod_cgroup_parent,
-        container_envs=request.container_envs,
+        container_annotations=request.container_annotations, pod_cgroup_parent=request.pod_cgroup_parent
     )
     if answer.env:
-        response.container_envs.update(answer.env)
+        response.container_envs.update({**request.container_envs, **answer.env})
     if request.HasField("container_resources"):
         response.container_resources.CopyFrom(request.container_resources)
     if _says(answer):

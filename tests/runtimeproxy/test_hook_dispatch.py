@@ -263,10 +263,10 @@ async def test_koordlets_own_server(tmp_path: Path) -> None:
             with pytest.raises(HookRefused, match=r"hook server err: .*INTERNAL: "):
                 (await dispatcher.dispatch(Hook.PRE_CREATE_CONTAINER, bad)).accepted()
             large = ContainerResourceHookRequest(
-                pod_meta={"name": "p", "namespace": "ns", "uid": "1"}, container_envs={"A": "x" * (7 << 20)}
+                pod_meta={"name": "p", "namespace": "ns", "uid": "1"}, container_annotations={"A": "x" * (7 << 20)}
             )
             answer = (await dispatcher.dispatch(Hook.PRE_CREATE_CONTAINER, large)).accepted()
-            assert answer.container_envs == large.container_envs
+            assert answer.container_annotations == large.container_annotations
     finally:
         await server.stop()
 

@@ -111,4 +111,6 @@ def test_a_containers_response_keeps_what_nobody_changed() -> None:
     expected.cpu_quota, expected.cpu_period, expected.cpuset_cpus = 20_000, 100_000, ""
     assert response.container_resources == expected
     assert (dict(response.container_envs), dict(response.container_annotations)) == ({"A": "1", "B": "2"}, {"k": "v"})
-    assert container_response(request, Answer(cfs_quota=-1)).container_resources.cpu_period == 50_000
+    plain = container_response(request, Answer(cfs_quota=-1))
+    assert plain.container_resources.cpu_period == 50_000
+    assert not plain.container_envs  # the container's own stay as they are
