@@ -27,8 +27,6 @@ REPORTS = "device_reports_total"
 HOLD_ROUNDS = 120
 """Rounds in a row in which a kind may be unknown before it counts as not there: six minutes at the usual period, so
 that NVML, which is tried every five, has a second try."""
-STALE_SECONDS = 30.0
-"""Age at which a collector's word is refused."""
 KINDS = ("xpus", "gpus", "rdma")
 TYPES = frozenset({GPU, RDMA})
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from koordlet.app.clock import SYSTEM_CLOCK
-from koordlet.metricsadvisor.advisor import boot_clock
 from koordlet.metricsadvisor.conditions import Conditions
 from koordlet.statesinformer.model import Workloads
 from koordlet.wiring.context import Context
 from koordlet.wiring.states import Cluster
+
+if TYPE_CHECKING:
+    from koordlet.statesinformer.devicestatus import Inventory
 
 ACCELERATORS, RDMA = "Accelerators", "RDMADevices"
 
@@ -43,40 +45,39 @@ def collect(context: Context, conditions: Conditions, workloads: Callable[[], Wo
         context.runner.add(context.periodic("collect-rdma", rdma.SECONDS, nics.read))
 
 
-def report(context: Context, cluster: Cluster) -> None:
-    """Reports the Device."""
-    accelerators, rdma = context.gates.enabled(ACCELERATORS), context.gates.enabled(RDMA)
-    if not accelerators and not rdma:
-        return
+def inventory(context: Context) -> Inventory:
+    """What collectors found lately; what a gate has switched off is not there."""
     from koordlet.metriccache.facts import FACT_GPU, FACT_GPU_DRIVER, FACT_GPU_FAULTS, FACT_RDMA, FACT_XPU
-    from koordlet.statesinformer.device import STALE_SECONDS, DeviceReporter
+    from koordlet.metricsadvisor.rdma import SECONDS
     from koordlet.statesinformer.devicestatus import Inventory
 
-    options, facts = context.options, context.cache.facts
+    options, accelerators = context.options, context.gates.enabled(ACCELERATORS)
+    period = options.collect_res_used_interval
+    nvml = accelerators and not options.xpu_enforce_collect_from_device_infos
+    return Inventory(
+        xpus=context.fact(FACT_XPU, period) if accelerators else (),
+        gpus=context.fact(FACT_GPU, period) if nvml else (),
+        rdma=context.fact(FACT_RDMA, SECONDS) if context.gates.enabled(RDMA) else (),
+        driver=context.fact(FACT_GPU_DRIVER, period) or "",
+        faults=context.fact(FACT_GPU_FAULTS, period) or {},
+    )
 
-    def fresh(key: str) -> Any:
-        return facts.get(key, newer_than=boot_clock() - STALE_SECONDS)
 
-    def inventory() -> Inventory:
-        """What a gate has switched off is not there."""
-        nvml = accelerators and not options.xpu_enforce_collect_from_device_infos
-        return Inventory(
-            xpus=fresh(FACT_XPU) if accelerators else (),
-            gpus=fresh(FACT_GPU) if nvml else (),
-            rdma=fresh(FACT_RDMA) if rdma else (),
-            driver=fresh(FACT_GPU_DRIVER) or "",
-            faults=fresh(FACT_GPU_FAULTS) or {},
-        )
+def report(context: Context, cluster: Cluster) -> None:
+    """Reports the Device."""
+    if not context.gates.enabled(ACCELERATORS) and not context.gates.enabled(RDMA):
+        return
+    from koordlet.statesinformer.device import DeviceReporter
 
     reporter = DeviceReporter(
         cluster.client,
-        options.node_name,
+        context.options.node_name,
         node=lambda: cluster.states.node.object,
-        inventory=inventory,
+        inventory=lambda: inventory(context),
         registries=context.registries,
         wall=SYSTEM_CLOCK.now,
     )
     context.health.check("devices", lambda: reporter.problem)
     context.health.check(f"informer:{reporter.stored.name}", lambda: reporter.stored.problem)
     context.runner.add(reporter.stored)
-    context.runner.add(context.periodic("report-devices", options.node_topology_sync_interval, reporter.report))
+    context.runner.add(context.periodic("report-devices", context.options.node_topology_sync_interval, reporter.report))

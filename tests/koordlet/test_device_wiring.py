@@ -1,0 +1,76 @@
+"""Which devices are looked for and reported is what the gates say, each alone."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+import pytest
+
+from koordlet.app.flags import read
+from koordlet.metriccache.facts import FACT_GPU, FACT_GPU_DRIVER, FACT_RDMA, FACT_XPU
+from koordlet.metricsadvisor.conditions import Conditions
+from koordlet.options import Options
+from koordlet.statesinformer.devicestatus import Inventory
+from koordlet.statesinformer.model import Workloads
+from koordlet.wiring import context as wiring
+from koordlet.wiring.context import STALE_SECONDS, Context
+from koordlet.wiring.devices import collect, inventory
+
+
+def context(*flags: str, **gates: bool) -> Context:
+    named = ",".join(f"{name}={str(on).lower()}" for name, on in gates.items())
+    return Context(read(Options, ["--node-name=n1", f"--feature-gates={named}", *flags]))
+
+
+def told(found: Context, at: float) -> None:
+    """What collectors would have stored; strings stand for devices."""
+    for key, value in ((FACT_XPU, ("x",)), (FACT_GPU, ("g",)), (FACT_GPU_DRIVER, "550"), (FACT_RDMA, ("r",))):
+        found.cache.facts.set(key, value, at)
+
+
+GATES = {
+    "none": ({}, (), ()),
+    "accelerators": ({"Accelerators": True}, ("x",), ()),
+    "nics": ({"RDMADevices": True}, (), ("r",)),
+    "both": ({"Accelerators": True, "RDMADevices": True}, ("x",), ("r",)),
+}
+
+
+@pytest.mark.parametrize(("gates", "xpus", "rdma"), GATES.values(), ids=GATES)
+def test_what_a_gate_has_switched_off_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, gates: dict[str, bool], xpus: tuple[str, ...], rdma: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(wiring, "boot_clock", lambda: 1000.0)
+    found = context(**gates)
+    told(found, 1000.0)
+    assert (inventory(found).xpus, inventory(found).rdma) == (xpus, rdma)
+    assert inventory(found).gpus == (("g",) if "Accelerators" in gates else ())
+
+
+def test_nvml_is_not_asked_where_files_are_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wiring, "boot_clock", lambda: 1000.0)
+    found = context("--xpu-enforce-collect-from-device-infos", Accelerators=True)
+    told(found, 1000.0)
+    assert (inventory(found).xpus, inventory(found).gpus) == (("x",), ())
+
+
+def test_stale_facts_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(wiring, "boot_clock", lambda: now)
+    found = context(Accelerators=True, RDMADevices=True)
+    assert inventory(found) == Inventory(None, None, None)
+    told(found, now)
+    now += STALE_SECONDS
+    assert inventory(found) == Inventory(("x",), ("g",), ("r",), "550")
+    now += 1
+    assert inventory(found) == Inventory(None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("gates", "off"), [({}, {"gpu", "xpu", "rdma"}), ({"RDMADevices": True}, {"gpu", "xpu"})]
+)  # fmt: skip
+def test_a_collector_that_is_switched_off_says_so(gates: dict[str, bool], off: set[str]) -> None:
+    found = context(**gates)
+    conditions = Conditions(found.registries)
+    collect(found, conditions, lambda: Workloads(1, MappingProxyType({}), ()))
+    assert {name for name, state in conditions.states.items() if "is off" in state.reason} == off
