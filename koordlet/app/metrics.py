@@ -10,8 +10,10 @@ from collections.abc import Iterable
 from typing import ClassVar, TypeVar
 from weakref import WeakKeyDictionary
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, disable_created_metrics
 from prometheus_client.samples import Sample
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a gauge beside every counter, which nobody asks for
 
 _S = TypeVar("_S", bound="MetricSet")
 

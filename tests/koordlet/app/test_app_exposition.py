@@ -16,6 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from koordlet.app.exposition import Table, packed_page, page, sliced_page
+from koordlet.app.metrics import MetricSet
 
 VALUES = st.one_of(st.floats(), st.integers(0, 10**12).map(float), st.sampled_from([0.0, -0.0, 1e6, 1234567.0, 1e21]))
 TEXT = st.text(max_size=8) | st.sampled_from(["a\\b", 'say "x"', "two\nlines", "zoë", ""])
@@ -179,3 +180,20 @@ async def test_a_page_in_slices_is_the_same_page() -> None:
     registry.register(One(Table(GaugeMetricFamily("rows", "help", labels=["n"]), ["n"], rows)))
     assert await sliced_page([registry], packed=False) == page([registry])
     assert gzip.decompress(await sliced_page([registry], packed=True)) == page([registry])
+
+
+class Calls(MetricSet):
+    def __init__(self, registry):
+        self.calls = Counter("calls", "Calls.", ["kind"], registry=registry)
+        self.took = Histogram("took", "Time.", registry=registry)
+
+
+def test_nothing_tells_when_a_counter_was_made():
+    registry = CollectorRegistry()
+    made = Calls.of(registry)
+    made.calls.labels("a").inc()
+    made.took.observe(1)
+    for text in (generate_latest(registry).decode(), page([registry]).decode()):
+        assert 'calls_total{kind="a"} 1.0' in text
+        assert "took_count 1.0" in text
+        assert "_created" not in text
