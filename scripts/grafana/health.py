@@ -151,7 +151,7 @@ HEALTH_DASHBOARD = Dashboard(
             [
                 Panel(
                     "Reports",
-                    "NodeMetric and NodeResourceTopology writes, by outcome.",
+                    "NodeMetric, NodeResourceTopology and Device writes, by outcome.",
                     [
                         Query(
                             sum_by("node, status", f"increase(koordlet_node_metric_reports_total{N}[5m])"),
@@ -160,6 +160,10 @@ HEALTH_DASHBOARD = Dashboard(
                         Query(
                             sum_by("node, status", f"increase(koordlet_node_topology_reports_total{N}[5m])"),
                             "{{node}} NodeResourceTopology {{status}}",
+                        ),
+                        Query(
+                            sum_by("node, status", f"increase(koordlet_device_reports_total{N}[5m])"),
+                            "{{node}} Device {{status}}",
                         ),
                     ],
                 ),
