@@ -101,17 +101,21 @@ def write_create(host: Members, wanted: LinuxContainerResources) -> None:
     _write(host, wanted, _CREATE_FIELDS)
 
 
-def write_update(update: Members, wanted: LinuxContainerResources) -> None:
-    """The same for an UpdateConfig, which has no OOM score and in which zero leaves a value as it is."""
-    _write(update, wanted, _FIELDS)
+def write_update(update: Members, wanted: LinuxContainerResources) -> LinuxContainerResources:
+    """The same for an UpdateConfig, which has no OOM score and in which zero leaves a value as it is. What it says
+    now."""
+    return _write(update, wanted, _FIELDS)
 
 
-def _write(members: Members, wanted: LinuxContainerResources, fields: Sequence[tuple[str, str]]) -> None:
+def _write(
+    members: Members, wanted: LinuxContainerResources, fields: Sequence[tuple[str, str]]
+) -> LinuxContainerResources:
     now = read_resources(members)
     wanted = acceptable(now, wanted)
     for name, field in fields:
         if getattr(now, field) != getattr(wanted, field):
             members.set(name, getattr(wanted, field))
+    return wanted
 
 
 def acceptable(asked: LinuxContainerResources, answered: LinuxContainerResources) -> LinuxContainerResources:

@@ -221,12 +221,13 @@ class Update(_OfContainer):
         update = Members(body, "body")
         known = container.resources or LinuxContainerResources()
         self._resources = bodies.merge_resources(known, bodies.read_resources(update))
-        request = container_request(replace(container, resources=self._resources))
+        request = container_request(container)
+        request.container_resources.CopyFrom(self._resources)
         hook = Hook.PRE_UPDATE_CONTAINER_RESOURCES
         answer = await self._context.ask(container.pod, container.pod_id, hook, request)
         if isinstance(answer, ContainerResourceHookResponse) and answer.HasField("container_resources"):
-            bodies.write_update(update, answer.container_resources)
-            self._resources = bodies.told_resources(known, bodies.read_resources(update))
+            told = bodies.write_update(update, answer.container_resources)
+            self._resources = bodies.told_resources(known, told)
         return update.raw if update.changed else body
 
     def _done(self, status: int, body: bytes) -> None:
