@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.runtime]
 ROOT = Path(__file__).resolve().parents[3]
 DASHBOARDS = sorted((ROOT / "deploy/grafana").glob("koordlet-*.json"))
 RULES = ROOT / "deploy/prometheus/koordlet.rules.yaml"
-GATES = "PSICollector,NodeMetricPromMetrics,ColdPageCollector,CPICollector"
+GATES = "PSICollector,NodeMetricPromMetrics,ColdPageCollector,CPICollector,Accelerators"
 VARIABLES = {
     "$__rate_interval": "1m",
     "$node": ".*",
@@ -87,6 +87,12 @@ MAY_BE_EMPTY = {
     "koordlet_container_memory_cold_bytes": "kidled, or five minutes of watching",
     "koordlet_be_suppress_cpu_cores": "a strategy that suppresses",
     "koordlet_audit_events_total": "gate AuditEvents",
+    "koordlet_node_gpu_used_core_ratio": "a GPU",
+    "koordlet_node_gpu_used_memory_bytes": "a GPU",
+    "koordlet_node_gpu_memory_bytes": "a GPU",
+    "koordlet_container_gpu_used_memory_bytes": "a GPU",
+    "koordlet_gpu_xid_errors_total": "a GPU",
+    "koordlet_gpu_healthy": "a GPU",
 }
 
 
@@ -208,10 +214,14 @@ def prometheus(
         web.quota(0.4)
         view = views(tree)
         (view.scratch / "token").write_text(TOKEN)
+        infos = view.scratch / "infos"
+        infos.mkdir()
+        (infos / "card").write_text('[{"vendor": "v", "model": "m", "uuid": "u", "minor": "0"}]')
         koordlet = koordlets(
             view, f"--kubeconfig={api.kubeconfig}", f"--kubelet-token-file={view.scratch / 'token'}",
             f"--feature-gates={','.join(f'{gate}=true' for gate in GATES.split(','))}",
-            "--kubelet-sync-interval=1s", "--prediction-training-interval=5s", standalone=False,
+            "--kubelet-sync-interval=1s", "--prediction-training-interval=5s", f"--xpu-device-infos-dir={infos}",
+            standalone=False,
         )  # fmt: skip
         koordlet.wait()
         made.append(_scraping(koordlet.port, tools.free_port(), directory))
