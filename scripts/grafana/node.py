@@ -17,6 +17,7 @@ from scripts.grafana.parts import (
 )
 
 _QOS = "{{qos}}"
+_GPU = "{{node}} GPU {{gpu_minor}}"
 _DEVICE_STAGE = '{node=~"$node",stage="device"}'
 
 
@@ -327,6 +328,40 @@ NODE_DASHBOARD = Dashboard(
                         Query(sum_by("qos", rate("koordlet_net_receive_queue_full_total", N)), f"queue full {_QOS}"),
                     ],
                     unit="pps",
+                ),
+            ],
+        ),
+        Row(
+            "GPUs",
+            [
+                Panel(
+                    "Multiprocessors in use",
+                    "Part of each GPU's multiprocessors that its processes had, summed over them.",
+                    [Query(f"koordlet_node_gpu_used_core_ratio{N}", _GPU)],
+                    unit="percentunit",
+                ),
+                Panel(
+                    "GPU memory in use",
+                    "Part of each GPU's memory, by its own count.",
+                    [Query(f"koordlet_node_gpu_used_memory_bytes{N} / koordlet_node_gpu_memory_bytes{N}", _GPU)],
+                    unit="percentunit",
+                ),
+                Panel(
+                    "Who holds GPU memory",
+                    f"The {TOP} pods that hold most, over all GPUs.",
+                    [
+                        Query(
+                            f"topk({TOP}, sum by (pod_namespace, pod_name) "
+                            f"(koordlet_container_gpu_used_memory_bytes{N}))",
+                            POD,
+                        )
+                    ],
+                    unit="bytes",
+                ),
+                Panel(
+                    "Xid errors",
+                    "Errors a second that the driver told of, by number; 13, 31, 43, 45, 68 and 109 are programs' own.",
+                    [Query(sum_by("node, xid", rate("koordlet_gpu_xid_errors_total", N)), "{{node}} Xid {{xid}}")],
                 ),
             ],
         ),
