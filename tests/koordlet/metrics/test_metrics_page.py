@@ -1,17 +1,55 @@
-"""docs/metrics.md says what the catalogue says."""
+"""docs/metrics.md says what the catalogue says, and of the families of every binary what their makers say."""
 
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+
+from koordlet.app.periodic import TaskMetrics
+from koordlet.kube.metrics import ClientMetrics, EventMetrics, InformerMetrics
 from koordlet.metrics.catalogue import FAMILIES
+from koordlet.metrics.registries import Registries
 
 PAGE = Path(__file__).parents[3] / "docs/metrics.md"
 
 
-def test_the_page_and_the_catalogue_agree():
-    rows = {
-        cells[1].strip("`"): cells[2:5]
+def told(*prefixes):
+    """Type, labels, unit and meaning by name."""
+    return {
+        cells[1].strip("`"): cells[2:6]
         for line in PAGE.read_text().splitlines()
-        if line.startswith("| `koordlet_") and (cells := [cell.strip() for cell in line.split("|")])
+        if line.startswith(tuple(f"| `{prefix}" for prefix in prefixes))
+        and (cells := [cell.strip() for cell in line.split("|")])
     }
+
+
+def test_the_page_and_the_catalogue_agree():
+    rows = {name: cells[:3] for name, cells in told("koordlet_").items()}
+    own = Registries()._broken
+    rows.pop(f"{own._name}_total")
     expected = {f.full_name: [f.type, ", ".join(f.all_labels) or "–", f.unit or "–"] for f in FAMILIES}
     assert rows == expected
+
+
+def unit(name):
+    plain = name.removesuffix("_total")
+    return next((word for word in ("seconds", "bytes") if plain.endswith(f"_{word}")), "–")
+
+
+def test_the_page_tells_of_every_binarys_families():
+    registry = CollectorRegistry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
+    expected = {}
+    for family in registry.collect():
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        expected[name] = [family.type, ", ".join(family.samples[0].labels) or "–", unit(name)]
+    assert {name: cells[:3] for name, cells in told("process_", "python_").items()} == expected
+
+
+def test_the_page_tells_of_tasks_and_of_access_to_the_api_server():
+    sets = [one.of(CollectorRegistry()) for one in (TaskMetrics, ClientMetrics, InformerMetrics, EventMetrics)]
+    expected = {}
+    for metric in [*(metric for one in sets for metric in vars(one).values()), Registries()._broken]:
+        name = f"{metric._name}_total" if metric._type == "counter" else metric._name
+        expected[name] = [metric._type, ", ".join(metric._labelnames) or "–", unit(name), metric._documentation]
+    assert told("koord_", "koordlet_metric_provider_failures") == expected

@@ -15,6 +15,7 @@ from koordlet.api import crdgen
 from koordlet.system.naming import KubeQOS
 
 from .cluster import NODE, TOKEN, TOPOLOGY, Api, Kubelet
+from .documented import undocumented
 from .fleet import Fleet, PodSpec
 
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
@@ -85,6 +86,7 @@ def test_it_starts_and_serves(cluster: tuple[Api, Kubelet], tools: Any, trees: A
         assert set(quick) <= before.keys()
         tools.until(lambda: all(runs()[task] >= before[task] + ROUNDS for task in quick), "some rounds of everything")
         families = koordlet.families()
+        assert undocumented(families) == []
         up = {s.labels["collector"]: (s.value, s.labels["reason"]) for s in families["koordlet_collector_up"].samples}
         assert up.keys() >= OPTIONAL
         assert {name for name, (value, reason) in up.items() if not value and not reason} == set(), up
