@@ -22,7 +22,8 @@ from devicedaemon.tools import HostTools
 from devicedaemon.vendors.node import Node
 from koordlet.app.flags import FlagError
 from koordlet.app.logging import get_logger, setup
-from koordlet.system.pci import functions
+from koordlet.system.errors import UnreadableFile
+from koordlet.system.pci import PciFunction, functions
 from koordlet.system.roots import Roots
 
 log = get_logger(__name__)
@@ -153,4 +154,13 @@ def _where(options: Options) -> tuple[object, ...]:
 def _rounds(options: Options) -> Rounds:
     roots = replace(Roots.daemonset(), sys=Path(options.sys_root_dir))
     tools = HostTools(Path(options.host_root_dir), options.tool_timeout)
-    return Rounds(Node(tools, roots, Path(options.dev_root_dir)), lambda: functions(roots))
+    return Rounds(Node(tools, roots, Path(options.dev_root_dir)), lambda: _functions(roots))
+
+
+def _functions(roots: Roots) -> tuple[PciFunction, ...]:
+    """A machine may have no PCI bus; one without sysfs is a mistake of whoever mounted it. Raises UnreadableFile."""
+    try:
+        roots.sys.stat()
+    except OSError as error:
+        raise UnreadableFile(roots.sys, error) from error
+    return functions(roots)

@@ -96,6 +96,19 @@ def test_a_machine_without_accelerators(machine: Machine) -> None:
     assert (status, json.loads(out)) == (0, [])
 
 
+def test_a_sysfs_that_is_not_mounted_takes_no_device_away(machine: Machine) -> None:
+    machine.plug("0000:0b:00.0")
+    machine.install(tools.kunlun())
+    process = machine.start(OFTEN)
+    until(lambda: machine.uuids() == KUNLUN, "the devices")
+    (machine.base / "sys").rename(machine.base / "elsewhere")
+    until(lambda: "could not be told" in machine.log, "a complaint")
+    (machine.base / "elsewhere").rename(machine.base / "sys")
+    until(lambda: machine.uuids() == KUNLUN, "the devices again")
+    assert str(machine.base / "sys") in machine.log
+    assert machine.end(process) == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
 def test_a_signal_ends_it_and_takes_the_file_away(machine: Machine, number: signal.Signals) -> None:
     (machine.out / "ic-device-tmp").mkdir()
