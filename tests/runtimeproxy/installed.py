@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import stat
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,8 +145,10 @@ def kill(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:
 
 def lose_power(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:
     """And boot: with a registration of which half was written, and every socket left over."""
-    node.put(REGISTRATION, '{"remote-endpoint": "/run/koordlet/ko')
-    node.cut_power([PROXY.removeprefix("/var/run/"), runtime.socket.removeprefix("/run/")])
+    node.cut_power()
+    node.on_disk(REGISTRATION).write_text('{"remote-endpoint": "/run/koordlet/ko')
+    for socket in (PROXY, runtime.socket):
+        os.mknod(node.on_disk(socket), stat.S_IFSOCK | 0o600)
     node.boot()
     lab.until(node.path("/run/kubelet-is-up").exists, "the kubelet")
     seen.failed = node.systemctl("list-units", "--failed", "--plain", "--no-legend")

@@ -285,7 +285,8 @@ def start(node: SystemdNode, runtime: Runtime) -> None:
     program = KUBELET.format(version=runtime.version, socket=runtime.socket, flag=runtime.flag)
     node.put("/usr/bin/kubelet", program, 0o755)
     node.put(FLAGS_FILE, runtime.kubelet_flags)
-    node.systemctl("enable", "--now", *runtime.units, "kubelet.service")
+    node.systemctl("enable", "--now", *runtime.units)
+    node.systemctl("enable", "--now", "kubelet.service")
 
 
 def prepare_pods(node: SystemdNode, folder: Path) -> None:

@@ -10,10 +10,10 @@ left of it.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -141,16 +141,20 @@ class SystemdNode:
         self.pid = int(until(self._first, "PID 1", PATIENCE))
         until(self._up, "systemd up", PATIENCE)
 
-    def cut_power(self, left: Sequence[str] = ()) -> None:
-        """Every process ends where it is. Sockets `left` (names in /run) are there at the next boot, as they are where
-        /run is on a disk."""
+    def cut_power(self) -> None:
+        """Every process ends where it is."""
         os.kill(self.pid, signal.SIGKILL)
         until(lambda: not self._first(), "PID 1 goes", PATIENCE)
         until(self._remove, f"{self._group} goes", PATIENCE)
-        disk = Path(f"/proc/{self._process.pid}/root{self._place}/run")
-        for name in left:
-            (disk / name).parent.mkdir(parents=True, exist_ok=True)
-            os.mknod(disk / name, stat.S_IFSOCK | 0o600)
+
+    def on_disk(self, name: str) -> Path:
+        """A file that will be there at the next boot. In /run, too, which is on the disk of some nodes."""
+        disk = Path(f"/proc/{self._process.pid}/root{self._place}")
+        path = disk / name.lstrip("/").replace("var/run/", "run/")
+        if not path.is_relative_to(disk / "run"):
+            path = disk / "upper" / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
 
     def _first(self) -> str:
         """Who is three below: `DISK`, `POWER`, PID 1."""
@@ -201,15 +205,22 @@ class SystemdNode:
         """Of a service, by this machine's count; 0 while it does not run."""
         inner = self.show(unit, "MainPID")
         for pid in self.pids(unit) if inner != "0" else []:
-            words = Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].splitlines()[0].split()
-            if words[-1] == inner:
+            try:
+                status = Path(f"/proc/{pid}/status").read_text()
+            except (FileNotFoundError, ProcessLookupError):  # a child that has ended since the list
+                continue
+            if status.partition("NSpid:")[2].splitlines()[0].split()[-1] == inner:
                 return pid
         return 0
 
     def pids(self, unit: str) -> list[int]:
         """Of a service, by this machine's count; without a word to systemd, each of which costs a process."""
-        file = self.group(f"system.slice/{unit}/cgroup.procs")
-        return [int(pid) for pid in file.read_text().split()] if file.exists() else []
+        try:
+            return [int(pid) for pid in self.group(f"system.slice/{unit}/cgroup.procs").read_text().split()]
+        except OSError as error:  # the group is not there, or goes while it is read
+            if error.errno not in (errno.ENOENT, errno.ENODEV):
+                raise
+            return []
 
     def make_slice(self, name: str, properties: Mapping[str, int] = {}) -> None:
         """As a kubelet asks systemd for it: a transient unit with these numbers as properties."""
