@@ -402,12 +402,14 @@ async def test_a_device_that_fails_is_counted_and_the_other_goes_on(node: Node) 
 async def test_a_call_that_hangs_is_said_asked_once_and_heard_in_the_end(machine: Machine, node: Node) -> None:
     await node.round()
     node.collector._patience = 0.05
-    machine.hangs.add("nvmlDeviceGetComputeRunningProcesses_v3")
+    call = "nvmlDeviceGetComputeRunningProcesses_v3"
+    machine.hangs.add(call)
     machine.tell()
+    await node.until(lambda: machine.calls(call) == 3, "the one that hangs, after two in the first round")
     for _ in range(3):
         await node.round()
     assert node.conditions.states["gpu"] == Condition(False, "nvml", "NVML has not answered for 0.05 s")
-    assert machine.calls("nvmlDeviceGetComputeRunningProcesses_v3") == 3  # two in the first round, and the one out
+    assert machine.calls(call) == 3
     assert node.metrics() == {}
     node.collector._patience = PATIENCE
     machine.hangs.clear()
