@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,9 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def texts(files: Files, module: str) -> dict[str, str]:
-    """File name -> content, a kustomization last; `module` is named in each as the place to edit."""
+def texts(files: Files, module: str, *, once: Collection[str] = ()) -> dict[str, str]:
+    """File name -> content, a kustomization last; `module` is named in each as the place to edit. Files `once` are no
+    part of the kustomization: what they make is its owner's to change, and applying again would undo that."""
     header = f"# Written by `python -m {module}`; edit that instead.\n"
     result = {
         name: header + yaml.dump_all(make(), Dumper=_Dumper, sort_keys=False, width=120)
@@ -66,7 +67,7 @@ def texts(files: Files, module: str) -> dict[str, str]:
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
-        "resources": list(files),
+        "resources": [name for name in files if name not in once],
     }
     return {**result, "kustomization.yaml": header + yaml.dump(kustomization, sort_keys=False)}
 

@@ -91,7 +91,9 @@ def _webhook(
         "name": f"{name}.koordinator.sh",
         "admissionReviewVersions": ["v1", "v1beta1"],
         "clientConfig": {
-            "service": {"name": DEFAULTS.service_name, "namespace": KOORDINATOR_NAMESPACE, "path": path, "port": 443}
+            "service": {"name": DEFAULTS.service_name, "namespace": KOORDINATOR_NAMESPACE, "path": path, "port": 443},
+            # Takes out what a manager with WEBHOOK_HOST wrote: an apply would leave it, and no server takes both.
+            "url": None,
         },
         "failurePolicy": policy,
         "sideEffects": "None",
@@ -280,7 +282,7 @@ FILES = {
 
 def texts() -> dict[str, str]:
     """File name -> content."""
-    return manifestfiles.texts(FILES, _MODULE)
+    return manifestfiles.texts(FILES, _MODULE, once=("config.yaml",))
 
 
 def main(argv: list[str]) -> int:

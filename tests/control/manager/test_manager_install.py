@@ -8,13 +8,25 @@ import os
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from control.manager import manifests
+from control.manager.options import WebhookEnv
+from control.manager.webhook.configurations import (
+    MUTATING,
+    TEMPLATE,
+    VALIDATING,
+    Target,
+    WebhookConfiguration,
+    wanted,
+)
 from control.standalone.apiserver import ApiServer
 from koordlet.kube import Client, Config
 
-ROOT = Path(__file__).parents[3]
+DEPLOY = Path(__file__).parents[3] / "deploy/manager"
 KUBECTL = Path(sys.executable).with_name("kubectl")
+PATHS = [entry["clientConfig"]["service"]["path"] for entry in (*manifests.MUTATING, *manifests.VALIDATING)]
 
 pytestmark = pytest.mark.kubectl
 
@@ -30,11 +42,16 @@ async def kubectl(server: ApiServer, home: Path, *args: str) -> str:
     return out.decode()
 
 
+async def install(server: ApiServer, home: Path) -> str:
+    """What was said to docs/manager.md's commands, but for the one that makes a ConfigMap."""
+    await kubectl(server, home, "apply", "--server-side", "-k", str(DEPLOY.with_name("crds")))
+    return await kubectl(server, home, "apply", "-k", str(DEPLOY))
+
+
 async def test_it_applies_in_one_go_and_again(tmp_path: Path) -> None:
     async with ApiServer(tmp_path / "api") as server:
-        await kubectl(server, tmp_path, "apply", "--server-side", "-k", str(ROOT / "deploy/crds"))
-        first = await kubectl(server, tmp_path, "apply", "-k", str(ROOT / "deploy/manager"))
-        for made in ("deployment.apps/koord-manager", "service/koordinator-webhook-service", "slo-controller-config"):
+        first = await install(server, tmp_path)
+        for made in ("deployment.apps/koord-manager", "service/koordinator-webhook-service"):
             assert f"{made} created" in first
         async with Client(Config.load(server.kubeconfig_path)) as admin:
             path = "/apis/apps/v1/namespaces/koordinator-system/deployments/koord-manager"
@@ -42,3 +59,37 @@ async def test_it_applies_in_one_go_and_again(tmp_path: Path) -> None:
             assert (spec["replicas"], spec["strategy"]["rollingUpdate"]["maxUnavailable"]) == (2, 0)
         can = ["auth", "can-i", "--as=system:serviceaccount:koordinator-system:koord-manager"]
         assert await kubectl(server, tmp_path, *can, "patch", "nodes/status") == "yes\n"
+        assert "created" not in await kubectl(server, tmp_path, "apply", "-k", str(DEPLOY))
+
+
+async def test_the_configuration_is_made_once_and_stays_its_owners(tmp_path: Path) -> None:
+    async with ApiServer(tmp_path / "api") as server:
+        await kubectl(server, tmp_path, "apply", "-f", str(DEPLOY / "namespace.yaml"))
+        await kubectl(server, tmp_path, "create", "-f", str(DEPLOY / "config.yaml"))
+        own = json.dumps({"data": {"colocation-config": '{"enable": false}'}})
+        name = ("configmap", "slo-controller-config", "-n", "koordinator-system")
+        await kubectl(server, tmp_path, "patch", *name, "--type=merge", "-p", own)
+        await install(server, tmp_path)
+        assert json.loads(
+            await kubectl(server, tmp_path, "get", *name, "-o", "jsonpath={.data.colocation-config}")
+        ) == {"enable": False}
+
+
+async def test_webhooks_called_by_url_become_the_services(tmp_path: Path) -> None:
+    """As `koordctl up` leaves them, whose manager serves no Service: url and service together are refused."""
+    async with ApiServer(tmp_path / "api") as server, Client(Config.load(server.kubeconfig_path)) as admin:
+        bundle = server.ca_file.read_bytes()
+        by_url = Target(WebhookEnv(host="127.0.0.1"), 9876, PATHS, bundle)
+        for made, resource in zip(manifests.webhooks(), (MUTATING, VALIDATING), strict=True):
+            collection = f"/apis/admissionregistration.k8s.io/v1/{resource.plural}"
+            given = msgspec.convert(made, WebhookConfiguration)
+            webhooks, template = wanted(given, by_url)
+            annotated = {**made["metadata"], "annotations": {TEMPLATE: template}}
+            await admin.raw("POST", collection, body={**made, "metadata": annotated, "webhooks": webhooks})
+        await kubectl(server, tmp_path, "apply", "-f", str(DEPLOY / "webhooks.yaml"))
+        for made, resource in zip(manifests.webhooks(), (MUTATING, VALIDATING), strict=True):
+            path = f"/apis/admissionregistration.k8s.io/v1/{resource.plural}/{made['metadata']['name']}"
+            for webhook in json.loads(await admin.raw("GET", path))["webhooks"]:
+                assert webhook["clientConfig"].get("url") is None
+                assert webhook["clientConfig"]["service"]["name"] == "koordinator-webhook-service"
+                assert webhook["clientConfig"]["caBundle"], "what the manager filled in stays"
