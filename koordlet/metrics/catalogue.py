@@ -556,7 +556,7 @@ def _ours() -> tuple[Family, ...]:
         ),
         Family(
             "collector_failures_total",
-            "Collector runs that could not produce a figure, by cause.",
+            "Collector runs that could not produce a figure, by cause; series: the metric cache refused what was read.",
             ("collector", "cause"),
             type="counter",
         ),

@@ -210,8 +210,8 @@ class MetricsAdvisor:
         try:
             self._cache.commit(batch())
         except SeriesError as error:
-            self._fail(collector, str(error))
+            self._fail(collector, str(error), "series")
 
-    def _fail(self, collector: str, cause: str) -> None:
-        self._registries.count("collector_failures_total", collector, "unreadable")
-        log.once(f"collector:{collector}:{cause}", "no figure from a source", collector=collector, cause=cause)
+    def _fail(self, collector: str, text: str, cause: str = "unreadable") -> None:
+        self._registries.count("collector_failures_total", collector, cause)
+        log.once(f"collector:{collector}:{text}", "no figure from a source", collector=collector, cause=text)

@@ -173,7 +173,7 @@ class NetStallCollector:
         try:
             self._cache.commit(batch)
         except SeriesError as error:
-            self._registries.count("collector_failures_total", NAME, "unreadable")
+            self._registries.count("collector_failures_total", NAME, "series")
             log.once(f"collector:{NAME}:{error}", "no figure from a source", collector=NAME, cause=str(error))
 
     # --- Prometheus rows
