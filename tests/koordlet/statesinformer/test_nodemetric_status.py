@@ -326,6 +326,7 @@ def test_policy_of_predictions():
 def test_the_patch_names_what_is_absent_now():
     patch = status_patch(build_status(MetricCache(), workloads(), Policy(), now=NOW, update_time=UPDATED))["status"]
     assert patch["podsMetric"] is None
+    assert patch["hostApplicationMetric"] is None, "an empty list is dropped on the wire (spec 01 §2), NodeSLO or not"
     assert patch["prodPeakMetric"] is None
     assert patch["nodeMetric"]["numaUsages"] is None
     assert patch["nodeMetric"]["nodeUsage"] == {"resources": None, "devices": None}
