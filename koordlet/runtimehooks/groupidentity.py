@@ -1,4 +1,4 @@
-"""Group identity: who preempts whom on a CPU (spec 03 §4.5), by class, pod and host application. Pure.
+"""Group identity: who preempts whom on a CPU (spec 03 §4.5), by class, pod, container and host application. Pure.
 
 Anolis kernels have it as `cpu.bvt_warp_ns` (-1 steps back, 2 goes first). Stock kernels have `cpu.idle`: a group that
 runs only when nobody else wants the CPU and is preempted at once by whoever wakes. There a class below 0 gets
@@ -20,7 +20,7 @@ from koordlet.audit import pod as about_pod
 from koordlet.qosmanager.strategy import Decision, PodByPod, Supports
 from koordlet.qosmanager.view import NodeView, PodView
 from koordlet.resourceexecutor import Setting, Update
-from koordlet.runtimehooks.hooks import NOTHING, Answer, HookContext, Stage, answer_of, followed
+from koordlet.runtimehooks.hooks import NOTHING, Answer, HookContext, Stage, answer_of, followed, running
 from koordlet.system.cgroup.codecs import SHARES_MIN
 
 log = get_logger(__name__)
@@ -124,6 +124,10 @@ class GroupIdentity(PodByPod):
                 log.once(f"{pod.meta.uid}:{error}", "annotation ignored", pod=who, error=str(error))
                 value = pod_value(replace(pod, meta=replace(pod.meta, pod=None)), values)
             yield from self._of_pod(view, pod, value, values, bvt)
+            if bvt:  # inside a pod `cpu.idle` would take from a container the weight that it was given
+                about = about_pod(pod.meta.namespace, pod.meta.name)
+                for _, directory in running(pod):
+                    yield from self._identity(directory, value, about, like=view.best_effort_dir)
 
     def _of_pod(
         self, view: NodeView, pod: PodView, value: int, values: Mapping[str, int | None], bvt: bool
