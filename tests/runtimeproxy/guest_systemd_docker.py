@@ -1,0 +1,147 @@
+"""koord-runtime-proxy before Docker under a live systemd, on a node with cgroup v2 and slice paths: containers are
+right from their first instruction on, with the systemd driver, which is given the last slice's name alone.
+
+By hand, in the emulated guest (docs/runtime-proxy.md); `guest_systemd.py` is the same with containerd.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from control.standalone.containerd import images
+from koordlet.system.naming import KubeQOS
+from tests.koordlet.process import conftest as lab
+from tests.koordlet.process.scene import Scene
+from tests.runtimeproxy.firstlook import Look, uptime
+from tests.runtimeproxy.guest_systemd import BYSTANDER, KNOWN_TO_SYSTEMD, LSR, OTHERS, WANTED, Key
+from tests.runtimeproxy.installed import REGISTRATION, Seen, install, kill, roll_back, said
+from tests.runtimeproxy.slicenode import (
+    DOCKER,
+    LOG,
+    PROXY,
+    SLO,
+    Shown,
+    SliceDockershim,
+    docker,
+    make_slices,
+    open_node,
+    scene_of,
+    start,
+    start_koordlet,
+)
+from tests.runtimeproxy.systemdnode import SystemdNode
+
+pytestmark = pytest.mark.kernel
+
+PODS = (LSR, *(spec for spec in OTHERS if spec.kube is KubeQOS.BESTEFFORT))
+CONTAINERS = [(pod.name, f"c{place}") for pod in PODS for place in range(len(pod.containers))]
+
+
+@dataclass
+class Story(Seen):
+    first: dict[Key, Look] = field(default_factory=dict)
+    shown_at: float = 0.0
+    known: dict[Key, tuple[str, ...]] = field(default_factory=dict)
+    last: dict[Key, Look] = field(default_factory=dict)
+    running_after: int = 0
+
+
+def live(node: SystemdNode, scene: Scene, shown: Shown, folder: Path, story: Story) -> None:
+    kubelet = SliceDockershim(node, folder, PROXY)
+    bystander, lsr = kubelet.admit(BYSTANDER), kubelet.admit(PODS[0])
+    shown.shown = [bystander, lsr]
+    scene.publish()
+    lab.until(node.path(REGISTRATION).exists, "koordlet's registration")
+    pool = "koordlet_cpuset_share_pool_cpu_cores"
+    lab.until(lambda: scene.koordlet.answer("/metrics") and sum(scene.koordlet.values(pool)) == 1, "CPUs shared")
+    begun = scene.runs("qos")
+    lab.until(lambda: scene.runs("qos") > begun + 1, "a round with that pool")
+    said("koordlet has its pool")
+    pods = [lsr, *(kubelet.admit(spec) for spec in PODS[1:])]
+    for pod in pods:
+        kubelet.sandbox(pod)
+    said("sandboxes made")
+    kill(node, DOCKER, story)
+    names = [(pod, f"c{place}") for pod in pods for place in range(len(pod.spec.containers))]
+    for pod, name in names:
+        kubelet.start(pod, name)
+        story.first[pod.spec.name, name] = kubelet.looks(pod, name)[0]
+    story.shown_at = uptime()
+    said("containers looked")
+    scopes = [f"docker-{pod.containers[name]}.scope" for pod, name in names]
+    told = node.systemctl("show", "--property=CPUQuotaPerSecUSec,CPUWeight,MemoryMax", *scopes).split("\n\n")
+    for (pod, name), scope, lines in zip(names, scopes, told, strict=True):
+        assert node.group(f"{pod.dir}/{scope}").is_dir()
+        words = dict(line.split("=", 1) for line in lines.splitlines())
+        story.known[pod.spec.name, name] = (words["CPUQuotaPerSecUSec"], words["CPUWeight"], words["MemoryMax"])
+        kubelet.update(pod, name)
+    shown.shown = [bystander, *pods]
+    scene.publish()
+    scene.settle()
+    for pod, name in names:
+        story.last[pod.spec.name, name] = kubelet.looks(pod, name, len(kubelet.looks(pod, name)))[-1]
+    said("settled")
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    folder = tmp_path_factory.mktemp("node")
+    shown, made = Shown(), Story()
+    with ExitStack() as ends:
+        scene = scene_of(folder, shown)
+        ends.callback(scene.close)
+        pool = ends.enter_context(ThreadPoolExecutor(1))
+        opened = pool.submit(scene.open, SLO, cpus=2, memory_mib=2048)
+        node = open_node(folder)
+        ends.callback(node.close)
+        ends.push(lambda kind, *_: print(node.path(LOG).read_text()[-8000:]) if kind else None)
+        start(node, DOCKER)
+        make_slices(node)
+        images.write_images(folder / "images.tar")
+        docker(node, DOCKER.socket, "load", "--input", str(folder / "images.tar"))
+        said("Docker runs")
+        opened.result()
+        start_koordlet(scene)
+        install(node, DOCKER, made)
+        live(node, scene, shown, folder, made)
+        roll_back(node, DOCKER, made)
+        running = docker(node, DOCKER.socket, "ps", "--quiet").stdout.split()
+        made.running_after = len(running)
+        docker(node, DOCKER.socket, "rm", "--force", *running)
+        said("containers removed")
+    return made
+
+
+def test_systemd_runs_what_node_sh_installs(story: Story) -> None:
+    assert story.active == ["active"] * 3, story.installed
+    assert story.endpoint == PROXY
+
+
+@pytest.mark.parametrize("container", CONTAINERS, ids="/".join)
+def test_values_are_there_at_the_first_instruction(story: Story, container: Key) -> None:
+    """Of containers made after the kill: of sandboxes that the proxy knows from Docker."""
+    assert tuple(story.first[container].values) == WANTED[container]
+    assert story.first[container].at < story.shown_at
+
+
+def test_systemd_knows_them(story: Story) -> None:
+    wanted = {name: known for name, known in KNOWN_TO_SYSTEMD.items() if name in CONTAINERS}
+    assert {name: story.known[name] for name in wanted} == wanted
+
+
+def test_they_outlast_updates(story: Story) -> None:
+    assert {name: tuple(look.values) for name, look in story.last.items()} == {
+        name: WANTED[name] for name in CONTAINERS
+    }
+
+
+def test_a_roll_back_leaves_nothing_and_ends_no_container(story: Story) -> None:
+    assert story.left == ["inactive", "not-found"], story.taken_out
+    assert story.flags == DOCKER.kubelet_flags
+    assert story.endpoint_after == DOCKER.socket
+    assert story.running_after == len(CONTAINERS) + len(PODS)
