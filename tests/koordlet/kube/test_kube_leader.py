@@ -155,6 +155,8 @@ async def test_a_leader_cut_off_stops_before_another_may_begin(fake, client, can
 async def test_the_deadline_counts_from_when_the_last_renewal_was_sent(fake, candidate, pass_time, clock):
     # With these times the deadline of a leader that counts from its next attempt ends after the lease has.
     a = candidate("a", lease_duration=15, renew_deadline=14, retry_period=8)
+    await pass_time(0)
+    assert a.elector.is_leader, "before another asks, or who of them is first would be chance"
     b = candidate("b", lease_duration=15, renew_deadline=14, retry_period=8)
     await pass_time(1)
     fake._patch = lambda *args: web.Response(status=500)
