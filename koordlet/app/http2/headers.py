@@ -38,7 +38,9 @@ class HeaderDecoder:
         headers = cast(Headers, self._decoder.decode(block, raw=True))
         if self._decoder.header_table.dynamic_entries:
             self._known = _NOTHING
-        elif known is not _NOTHING and len(block) <= LONGEST and block and block[0] >> 5 != _RESIZE:
+        elif block and block[0] >> 5 == _RESIZE:
+            known.clear()  # what a table of no bytes did not keep, a larger one may
+        elif known is not _NOTHING and len(block) <= LONGEST and block:
             if len(known) >= KEPT:
                 known.clear()
             known[block] = headers

@@ -24,6 +24,16 @@ def test_what_is_remembered_is_what_would_be_decoded(said: list) -> None:
         assert remembering.decode(block) == plain.decode(block, raw=True)
 
 
+def test_what_an_empty_table_did_not_keep_a_larger_one_does() -> None:
+    encoder, decoder = Encoder(), HeaderDecoder(1 << 16)
+    kept = [(b"x-a", b"POST")]
+    for size in (0, 100):
+        encoder.header_table_size = size
+        decoder.decode(encoder.encode([]))
+        assert decoder.decode(encoder.encode(kept)) == kept
+    assert decoder.decode(encoder.encode(kept)) == kept, "now it is one byte that names an entry of the table"
+
+
 def test_a_block_that_needs_no_table_is_decoded_once() -> None:
     decoder = HeaderDecoder(1 << 16)
     block = Encoder().encode([(b"grpc-status", b"0", True)])
