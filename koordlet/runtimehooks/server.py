@@ -1,8 +1,8 @@
 """The runtime hook service over gRPC, for a runtime proxy (spec 03 §4.2, 01 §8).
 
 What CRI can't express reaches the kernel before the response leaves (`calls`). The address is a unix socket that only
-its owner may open; one left by an earlier process is removed, anything else in its place is not touched. Reflection is
-not served: docs/hooks.md says why. The server is our own (`koordlet.app.http2.server` says why).
+its owner may open; one left by an earlier process is removed, anything else in its place is not touched. Reflection
+tells of the service. The server is our own (`koordlet.app.http2.server` says why).
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from google.protobuf.message import DecodeError
 
 from koordlet.api.hooks import SERVICE
 from koordlet.api.hooks.api_pb2 import (
+    DESCRIPTOR,
     ContainerResourceHookRequest,
     PodSandboxHookRequest,
 )
+from koordlet.app.http2.reflection import Reflection
 from koordlet.app.http2.server import CallRefused, Limits, Method, Server, remove_socket
 from koordlet.app.logging import get_logger
 from koordlet.runtimehooks.calls import HookCalls
@@ -57,7 +59,8 @@ class HookServer:
         """Empty while it serves."""
 
     async def start(self) -> None:
-        server = Server(self._methods(), Limits(message=MAX_MESSAGE, calls=CALLS_AT_ONCE))
+        described = Reflection([DESCRIPTOR]).streams()
+        server = Server({**self._methods(), **described}, Limits(message=MAX_MESSAGE, calls=CALLS_AT_ONCE))
         try:
             _make_room(self.path)
             await server.start(self.path)

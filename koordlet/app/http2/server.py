@@ -1,8 +1,9 @@
-"""A gRPC server for unary calls on a unix socket, on the process's own loop.
+"""A gRPC server, foremost for unary calls, on a unix socket, on the process's own loop.
 
 Made for hooks, which stand in the way of every pod: gRPC's library serves from a thread of its own, and each of the
 hops between it and the loop waits for the interpreter's lock; on a busy node that is most of a call. Any client of gRPC
-is served: deadlines, cancellation, gzip and flow control are kept; streaming calls, push and priorities are not known.
+is served: deadlines, cancellation, gzip and flow control are kept; push and priorities are not known, and of streaming
+calls only those in which each message has one answer at once (`Stream`, made for reflection).
 One `Server` has its methods and limits; each of its connections is a `Connection`.
 
 Bounds: a message's and all requests' bytes, calls at once, a header list's bytes; nothing is read from a client that
@@ -67,6 +68,14 @@ CallRefused; is cancelled when its caller gives up, or has no time left."""
 
 
 @dataclass(frozen=True, slots=True)
+class Stream:
+    """A method that answers each message of a stream as it comes."""
+
+    answer: Callable[[bytes], bytes]
+    """Raises CallRefused, which ends the stream, and nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Of one server."""
 
@@ -80,7 +89,7 @@ class Limits:
 @dataclass(slots=True)
 class _Call:
     stream: int
-    method: Method
+    method: Method | Stream
     encoding: bytes | None
     deadline: float | None
     """On the loop's clock."""
@@ -96,7 +105,7 @@ class _Call:
 class Server:
     """`methods` by their paths, `/service/method`."""
 
-    def __init__(self, methods: Mapping[str, Method], limits: Limits | None = None) -> None:
+    def __init__(self, methods: Mapping[str, Method | Stream], limits: Limits | None = None) -> None:
         self.methods = {path.encode(): method for path, method in methods.items()}
         self.limits = limits or Limits()
         self.held = 0
@@ -221,6 +230,8 @@ class Connection(asyncio.Protocol):
     def last_word(self) -> None:
         """Ask the client to open no more calls here; those that are open go on."""
         self._write(h2.goaway(self._last))
+        for call in [call for call in self._calls.values() if isinstance(call.method, Stream)]:
+            self._fail(call, Status.UNAVAILABLE, "the server stops")
         self._output.flush()
 
     def close(self) -> None:
@@ -315,6 +326,8 @@ class Connection(asyncio.Protocol):
             call = _Call(stream, method, headers.get(b"grpc-encoding"), deadline)
             self._calls[stream] = call
             self._sender.follow(stream)
+            if isinstance(method, Stream):
+                self._write(answer_head(stream))
             if deadline is not None:
                 call.timer = self._loop.call_at(deadline, self._expired, call)
             if over:
@@ -338,12 +351,14 @@ class Connection(asyncio.Protocol):
         if size > limits.message:
             text = f"a message of {size} bytes where {limits.message} are allowed"
             self._fail(call, Status.RESOURCE_EXHAUSTED, text)
-        elif len(body) > PREFIX_BYTES + size:
+        elif len(body) > PREFIX_BYTES + size and not isinstance(call.method, Stream):
             self._fail(call, Status.INTERNAL, "more than one message")
         elif self._server.held > limits.held:
             self._fail(call, Status.RESOURCE_EXHAUSTED, "too much is being received at once")
         elif frame.flags & h2.END_STREAM:
             self._asked(call)
+        elif isinstance(call.method, Stream):
+            self._answer_each(call, call.method)
 
     def _credited(self, stream: int, more: int) -> None:
         if stream and self._known(stream) is None:
@@ -368,24 +383,53 @@ class Connection(asyncio.Protocol):
     def _asked(self, call: _Call) -> None:
         """The request is whole."""
         call.ended = True
-        body = call.body
-        if len(body) < PREFIX_BYTES or prefix(body)[1] != len(body) - PREFIX_BYTES:
+        body, method = call.body, call.method
+        if isinstance(method, Stream):
+            self._answer_each(call, method, last=True)
+        elif len(body) < PREFIX_BYTES or prefix(body)[1] != len(body) - PREFIX_BYTES:
             self._fail(call, Status.INTERNAL, "the request is not one message")
-            return
+        elif (message := self._unpacked(call, bytes(body))) is not None:
+            self._server.held -= len(body)
+            call.body = bytearray()
+            call.task = self._loop.create_task(self._run(call, method, message))
+
+    def _unpacked(self, call: _Call, message: bytes) -> bytes | None:
+        """None: it can't be, and the call has failed."""
         try:
-            message = unpack(bytes(body), call.encoding or b"identity", self._server.limits.message)
+            return unpack(message, call.encoding or b"identity", self._server.limits.message)
         except BodyError as error:
             known = call.encoding in (None, b"gzip", b"identity")
             self._fail(call, Status.INTERNAL if known else Status.UNIMPLEMENTED, str(error))
-            return
-        self._server.held -= len(body)
-        call.body = bytearray()
-        call.task = self._loop.create_task(self._run(call, message))
+            return None
 
-    async def _run(self, call: _Call, message: bytes) -> None:
+    def _answer_each(self, call: _Call, stream: Stream, *, last: bool = False) -> None:
+        """Answer what has come whole. A client that asks on while answers wait for its window is refused."""
+        body = call.body
+        while len(body) >= PREFIX_BYTES and len(body) >= (end := PREFIX_BYTES + prefix(body)[1]):
+            if self._sender.waits(call.stream):
+                self._fail(call, Status.RESOURCE_EXHAUSTED, "answers that were asked for are not taken")
+                return
+            message = self._unpacked(call, bytes(body[:end]))
+            if message is None:
+                return
+            try:
+                answer = stream.answer(message)
+            except CallRefused as refused:
+                self._fail(call, refused.status, str(refused))
+                return
+            del body[:end]
+            self._server.held -= end
+            self._put(call, answer)
+        if last and body:
+            self._fail(call, Status.INTERNAL, "the last message is cut off")
+        elif last:
+            call.tail = answer_tail(call.stream)
+            self._finish(call)
+
+    async def _run(self, call: _Call, method: Method, message: bytes) -> None:
         left = None if call.deadline is None else max(0.0, call.deadline - self._loop.time())
         try:
-            answer = await call.method(message, left)
+            answer = await method(message, left)
         except CallRefused as refused:
             self._fail(call, refused.status, str(refused))
         except Exception as error:  # ours; the caller is told by a status, as by any gRPC server
@@ -400,10 +444,13 @@ class Connection(asyncio.Protocol):
         if self._calls.get(stream) is not call:
             return
         self._write(answer_head(stream))
-        data = memoryview(pack(answer, compressed=False))
-        self._sender.put(stream, Chunk(data, len(data), end=False, held=False))
+        self._put(call, answer)
         call.tail = answer_tail(stream)
         self._finish(call)
+
+    def _put(self, call: _Call, answer: bytes) -> None:
+        data = memoryview(pack(answer, compressed=False))
+        self._sender.put(call.stream, Chunk(data, len(data), end=False, held=False))
 
     def _finish_sent(self) -> None:
         for call in [call for call in self._calls.values() if call.tail]:
@@ -425,12 +472,12 @@ class Connection(asyncio.Protocol):
 
     def _fail(self, call: _Call, status: Status, text: str) -> None:
         if self._calls.get(call.stream) is call:
-            self._refuse(call.stream, status, text, call.ended)
+            self._refuse(call.stream, status, text, call.ended, begun=isinstance(call.method, Stream))
             self._forget(call)
 
-    def _refuse(self, stream: int, status: Status, text: str, over: bool) -> None:
-        """`over`: the client has sent all; else it is asked to stop."""
-        self._write(refusal(stream, status, text))
+    def _refuse(self, stream: int, status: Status, text: str, over: bool, *, begun: bool = False) -> None:
+        """`over`: the client has sent all; else it is asked to stop. `begun`: it has the answer's head."""
+        self._write(refusal(stream, status, text, begun=begun))
         if not over:
             self._write(h2.rst_stream(stream, _NO_ERROR))
 

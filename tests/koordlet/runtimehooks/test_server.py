@@ -13,6 +13,7 @@ import pytest
 
 from koordlet.api.hooks import SERVICE
 from koordlet.api.hooks.api_pb2 import (
+    DESCRIPTOR,
     ContainerResourceHookRequest,
     ContainerResourceHookResponse,
     PodSandboxHookRequest,
@@ -120,3 +121,18 @@ async def test_a_call_that_runs_at_the_stop_is_answered(tmp_path: Path) -> None:
     await server.stop()
     assert begun.is_set()
     assert (await call).resources.cpu_shares == 2
+
+
+async def test_reflection_tells_of_the_service(tmp_path: Path) -> None:
+    path = tmp_path / "k.sock"
+    server = serve(path)
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(
+            f"unix:{path}", options=[("grpc.use_local_subchannel_pool", 1)]
+        ) as channel:
+            call = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")(timeout=60.0)
+            await call.write(b"\x22" + bytes((len(SERVICE),)) + SERVICE.encode())  # file_containing_symbol
+            assert DESCRIPTOR.serialized_pb in await call.read()
+    finally:
+        await server.stop()

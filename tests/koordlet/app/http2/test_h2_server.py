@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from koordlet.app.http2 import frames as h2
 from koordlet.app.http2.frames import Frame, Splitter
 from koordlet.app.http2.grpc import Status, pack
-from koordlet.app.http2.server import CallRefused, Connection, Limits, Server
+from koordlet.app.http2.server import CallRefused, Connection, Limits, Server, Stream
 
 PATIENCE = 60.0
 LARGE = [("grpc.max_send_message_length", 32 << 20), ("grpc.max_receive_message_length", 32 << 20)]
@@ -36,7 +36,7 @@ async def until(done: Callable[[], object]) -> None:
 
 @asynccontextmanager
 async def serving(
-    path: Path, method: Callable[[bytes, float | None], Awaitable[bytes]] = echo, limits: Limits | None = None
+    path: Path, method: Callable[[bytes, float | None], Awaitable[bytes]] | Stream = echo, limits: Limits | None = None
 ) -> AsyncIterator[Server]:
     server = Server({"/s/M": method}, limits)
     await server.start(path)
@@ -363,6 +363,32 @@ async def test_windows_are_kept_to(tmp_path: Path) -> None:
         assert peer.frames[-1][0].kind == h2.HEADERS
 
 
+ECHOED = pack(b"x", compressed=False)
+
+
+@pytest.mark.parametrize(
+    ("said", "answers", "status"),
+    [
+        pytest.param(sent(1, ECHOED + ECHOED + ECHOED), ECHOED * 3, "0", id="three at once"),
+        pytest.param(sent(1, ECHOED + ECHOED[:3], 0) + sent(1, ECHOED[3:]), ECHOED * 2, "0", id="in two parts"),
+        pytest.param(sent(1, ECHOED + ECHOED[:3]), ECHOED, "13", id="the last is cut off"),
+        pytest.param(sent(1, pack(bytes(100), compressed=False), 0), b"", "8", id="too large"),
+        pytest.param(sent(1, pack(bytes(90), compressed=False) + ECHOED), b"\0\0\0\0\x5a", "8", id="not taken"),
+    ],
+)
+async def test_a_stream_is_answered_message_by_message(
+    tmp_path: Path, said: bytes, answers: bytes, status: str
+) -> None:
+    limits, window = Limits(message=90), (h2.INITIAL_WINDOW_SIZE, 50)
+    async with serving(tmp_path / "s", Stream(bytes), limits) as server, raw(tmp_path / "s") as peer:
+        peer.say(h2.PREFACE + h2.settings(window) + opened(1) + said + ask(3, data=b"y"))
+        await peer.hears(lambda frames: statuses(frames).keys() == {1, 3})
+        assert statuses(peer.frames) == {1: status, 3: "0"}
+        told = b"".join(body for frame, body in peer.frames if frame.kind == h2.DATA and frame.stream == 1)
+        assert told == answers or (len(told) == 50 and told.startswith(answers))
+        assert server.held == 0
+
+
 def data_of(frames: list[tuple[Frame, bytes]]) -> bytes:
     return b"".join(body for frame, body in frames if frame.kind == h2.DATA)
 
@@ -406,10 +432,13 @@ class Deaf(asyncio.Transport):
         self.closed = True
 
 
-@given(st.lists(st.one_of(st.binary(max_size=60), st.sampled_from([GOOD, ask(3, data=b"y"), START])), max_size=8))
+TALK = ask(5, data=b"z", headers={":path": "/s/S"})
+
+
+@given(st.lists(st.one_of(st.binary(max_size=60), st.sampled_from([GOOD, TALK, ask(3, data=b"y"), START])), max_size=8))
 def test_nothing_that_comes_raises(pieces: list[bytes]) -> None:
     async def feed() -> None:
-        server = Server({"/s/M": echo})
+        server = Server({"/s/M": echo, "/s/S": Stream(bytes)})
         for begin in (b"", START, START + GOOD[:40]):
             connection, transport = Connection(server), Deaf()
             connection.connection_made(transport)
