@@ -144,8 +144,13 @@ def test_the_tail_shows_the_latest_start_only(supervisor: Supervisor) -> None:
 
 def test_use_counts_up_and_ends_with_the_process(supervisor: Supervisor) -> None:
     process = supervisor.start("a", SLEEP)
-    used = processes.use(process)
-    assert used is not None and used.rss > 0 and used.uptime >= 0
+
+    def counts() -> bool:
+        used = processes.use(process)
+        assert used is not None and used.uptime >= 0
+        return used.rss > 0  # none yet of a program that has only just taken the fork's place
+
+    eventually(counts)
     supervisor.stop("a", PATIENCE)
     assert processes.use(process) is None
 
