@@ -4,7 +4,8 @@ The stream is followed just far enough to know where requests and answers begin 
 wants is held until its body is complete, decided on, and sent on: the same bytes when nothing changes, else with
 another body. Everything else is written to the other side in the moment it arrives. From 101, from an answer
 without length (dockerd's raw stream), and from anything that isn't HTTP/1 as we know it, the link relays blindly.
-Where dockerd isn't there at all, the first request is answered 503 with the reason, and the connection ends.
+Where dockerd isn't there at all, the first request is answered 503 with the reason, and the connection ends: after the
+rest of the request, since a client that still writes to a closed one may never read why (RFC 9112 §9.6).
 
 Bounds: one request at a time is in flight (a pipelining client's next ones wait here, `MAX_WAITING` bytes, then
 its socket is no longer read), a held body has at most `MAX_HELD` bytes and all of a process together what `Holding`
@@ -34,6 +35,8 @@ MAX_HELD = 16 << 20
 """As CRI messages: larger bodies pass without hooks."""
 MAX_ANSWER = 1 << 20
 """Of an answer's body this much is kept for `Exchange.answered`; those to held calls have some 100 bytes."""
+LINGER_SECONDS = 5.0
+"""So long the rest of a refused request is waited for."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -45,6 +48,8 @@ class _State(enum.Enum):
     CONNECTING = enum.auto()
     REFUSING = enum.auto()
     """There is no dockerd to connect to."""
+    DROPPING = enum.auto()
+    """That has been said; the rest of the request is read and forgotten."""
     HEAD = enum.auto()
     """Between requests, or in the middle of a head."""
     BODY = enum.auto()
@@ -134,19 +139,41 @@ class Link:
             if self._state is not _State.CLOSED:
                 self._refusal = f"koord-runtime-proxy: dockerd is out of reach: {error.strerror or error}"
                 self._state = _State.REFUSING
+                self.client.resume("waiting")
                 self._refuse_all()
                 self._pass_end()
 
     def _refuse_all(self) -> None:
         """Once a head is there: an answer before it would be nobody's."""
+        method, rest = b"", b""
         try:
             end = http1.split_head(self._inbox)
             if not end:
                 return
-            method = http1.parse_request(bytes(self._inbox[:end])).method
-        except NotHttp:
-            method = b""
+            request = http1.parse_request(bytes(self._inbox[:end]))
+            method, rest = request.method, bytes(self._inbox[end:])
+            self._body = http1.request_body(request)
+        except NotHttp:  # it is refused like any other
+            self._body = http1.LengthBody(0)
         self.client.write(http1.error_answer(self._refusal, method=method, last=True, line=http1.UNAVAILABLE))
+        self._inbox.clear()
+        self._state = _State.DROPPING
+        self._drop(rest)
+        if self._state is _State.DROPPING:
+            self.client.write_end()
+            self._spawn(self._linger())
+
+    def _drop(self, data: bytes) -> None:
+        try:
+            self._body.take(data)
+        except NotHttp:  # nobody can say where it ends
+            self.close()
+            return
+        if self._body.done:
+            self.close()
+
+    async def _linger(self) -> None:
+        await asyncio.sleep(LINGER_SECONDS)
         self.close()
 
     def _connected(self) -> None:
@@ -170,8 +197,8 @@ class Link:
         """Half close towards dockerd, as soon as all that came before it is there."""
         if not self._client_ended or self._state in (_State.CONNECTING, _State.DECIDING, _State.CLOSED):
             return
-        if self._state is _State.REFUSING:
-            self.close()  # a head that never comes whole
+        if self._state in (_State.REFUSING, _State.DROPPING):
+            self.close()  # a request that never comes whole
             return
         if self._state is _State.HELD:  # the rest of this body never comes
             self._release("body-not-held")
@@ -198,6 +225,8 @@ class Link:
             self._pass_body(data)
             if self._inbox:
                 self._pump()
+        elif self._state is _State.DROPPING:
+            self._drop(data)
         else:
             self._inbox += data
             if self._state is _State.REFUSING:

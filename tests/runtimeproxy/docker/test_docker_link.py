@@ -514,19 +514,104 @@ async def test_a_lost_connection_ends_both(gone: Callable[[bool], None]) -> None
     assert pair.closed == 1
 
 
-async def test_a_client_is_refused_when_dockerd_is_not_there() -> None:
-    client = Wire()
-    closed: list[Link] = []
+class Alone:
+    """A link without a dockerd, once `go` is set, and its client."""
 
-    async def refuse(side: asyncio.Protocol) -> None:
+    def __init__(self) -> None:
+        self.client, self.go = Wire(), asyncio.Event()
+        self.closed: list[Link] = []
+        self.link = Link(self._refuse, Pair(), self.closed.append)
+        self.link.client.connection_made(self.client)
+
+    async def _refuse(self, side: asyncio.Protocol) -> None:
+        await self.go.wait()
         raise ConnectionRefusedError
 
-    link = Link(refuse, Pair(), closed.append)
-    link.client.connection_made(client)
+    def say(self, data: bytes) -> None:
+        self.link.client.data_received(data)
+
+    @property
+    def refused(self) -> bool:
+        return self.client.written.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+
+
+async def alone() -> Alone:
+    found = Alone()
+    found.go.set()
     await settle()
-    assert not client.closed  # an answer to nothing would be nobody's
-    link.client.data_received(GET)
-    assert client.written.startswith(b"HTTP/1.1 503 Service Unavailable\r\n") and client.closed and closed == [link]
+    return found
+
+
+async def test_a_client_is_refused_when_dockerd_is_not_there() -> None:
+    link = await alone()
+    assert not link.client.closed  # an answer to nothing would be nobody's
+    link.say(GET)
+    assert link.refused and link.client.closed and link.closed == [link.link]
+
+
+SIZED, CHUNKED = (
+    b"POST /images/load HTTP/1.1\r\nHost: docker\r\n" + framing + b"\r\n\r\n"
+    for framing in (b"Content-Length: 9", b"Transfer-Encoding: chunked")
+)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "last"),
+    [
+        pytest.param([SIZED, b"four"], b" five", id="sized"),
+        pytest.param([SIZED + b"four"], b" five and what follows", id="sized in one"),
+        pytest.param([CHUNKED, b"4\r\nfour\r\n0"], b"\r\n\r\n", id="chunked"),
+        pytest.param([CHUNKED], b"nonsense\r\n", id="damaged"),
+    ],
+)
+async def test_the_rest_of_a_refused_request_is_read_before_the_connection_ends(
+    pieces: list[bytes], last: bytes
+) -> None:
+    link = await alone()
+    for piece in pieces:
+        link.say(piece)
+        assert link.refused and link.client.ended and not link.client.closed
+    link.say(last)
+    assert link.client.closed and link.closed == [link.link]
+
+
+async def test_a_client_that_leaves_it_at_that_is_let_go(gone: Callable[[bool], None]) -> None:
+    gone(False)
+    link = await alone()
+    link.say(SIZED)
+    link.link.client.eof_received()
+    assert link.client.closed and link.closed == [link.link]
+
+
+async def test_the_rest_of_a_refused_request_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "LINGER_SECONDS", 0.0)
+    link = await alone()
+    link.say(SIZED)
+    async with asyncio.timeout(60):
+        while not link.closed:
+            await settle()
+    assert link.client.closed
+
+
+async def test_a_stop_does_not_wait_for_the_rest_of_a_refused_request() -> None:
+    link = await alone()
+    link.say(SIZED)
+    assert not link.link.busy
+    link.link.leave()
+    assert link.client.closed and link.closed == [link.link]
+
+
+async def test_what_waited_for_dockerd_is_read_on_when_it_is_not_there() -> None:
+    link = Alone()
+    size = links.MAX_WAITING + 1
+    head = b"POST /images/load HTTP/1.1\r\nHost: docker\r\nContent-Length: %d\r\n\r\n" % (size + 4)
+    link.say(head + bytes(size))
+    assert link.client.paused
+    link.go.set()
+    await settle()
+    assert link.refused and not link.client.paused and not link.client.closed
+    link.say(b"last")
+    assert link.client.closed
 
 
 async def test_an_answer_nobody_asked_for_passes(gone: Callable[[bool], None]) -> None:

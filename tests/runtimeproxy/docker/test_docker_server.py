@@ -375,6 +375,29 @@ def test_a_client_is_told_that_dockerd_is_not_there(
     run(test)
 
 
+def test_a_client_that_writes_on_reads_that_dockerd_is_not_there(run: Callable[[Test], None]) -> None:
+    """Not a reset: it would not know why."""
+
+    async def test(folder: Path) -> None:
+        async def dockerd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None: ...
+
+        async with front(folder, dockerd) as (path, proxy):
+            (folder / "d.sock").unlink()
+            loop = asyncio.get_running_loop()
+            with socket.socket(socket.AF_UNIX) as client:
+                client.setblocking(False)
+                client.connect(str(path))
+                head = b"POST /images/load HTTP/1.1\r\nHost: docker\r\nContent-Length: %d\r\n\r\n" % (8 * MIB)
+                await loop.sock_sendall(client, head + bytes(8 * MIB))
+                got = b""
+                while piece := await loop.sock_recv(client, MIB):
+                    got += piece
+            assert got.startswith(b"HTTP/1.1 503 ") and got.endswith(MISSING)
+            await settled(lambda: not proxy.links)
+
+    run(test)
+
+
 def test_who_says_nothing_while_dockerd_is_away_holds_up_nobody(run: Callable[[Test], None]) -> None:
     async def test(folder: Path) -> None:
         async def dockerd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None: ...
