@@ -8,7 +8,7 @@ import sys
 from devicedaemon.daemon import Daemon
 from devicedaemon.options import ConfigError, Options, resolve
 from koordlet.app.flags import FlagError, parse
-from koordlet.app.logging import setup
+from koordlet.app.logging import begin
 from koordlet.app.runner import run
 
 NAME = "koord-device-daemon"
@@ -21,7 +21,7 @@ def main() -> int:
     parse(Options, argv, prog=NAME, description="Describes this node's accelerators in a file for koordlet.")
     try:
         options = resolve(argv, os.environ)
-        setup(options.v, json=options.logging_format == "json")
+        begin(options)
     except (FlagError, ConfigError) as error:
         sys.stderr.write(f"{NAME}: {error}\n")
         return 1

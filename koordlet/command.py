@@ -7,9 +7,9 @@ import signal
 import sys
 from types import FrameType
 
-from koordlet.app.flags import FlagError, deprecated, parse
+from koordlet.app.flags import FlagError, parse
 from koordlet.app.gates import GateError
-from koordlet.app.logging import get_logger, setup
+from koordlet.app.logging import begin, get_logger
 from koordlet.app.runner import run
 from koordlet.kube import ConfigError
 from koordlet.options import Options
@@ -34,9 +34,7 @@ def main() -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread a CPU for algebra that nobody here does
     options = parse(Options, sys.argv[1:], prog="koordlet", description="Watches this node and reports NodeMetric.")
     try:
-        setup(options.v, json=options.logging_format == "json")
-        for name, reason in deprecated(options).items():
-            log.warning("flag without effect", flag=f"--{name}", reason=reason)
+        begin(options)
         options.check(os.environ.get("NODE_NAME", ""))
         if not (shortened := timeslice.shorten()):
             log.info("services that wake up may wait a tick for koordlet", reason=shortened.reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from koordlet.app.flags import FlagError, parse
-from koordlet.app.logging import setup
+from koordlet.app.logging import begin
 from koordlet.app.runner import run
 from koordlet.app.startup import loaded, loading
 from runtimeproxy.options import Options
@@ -22,7 +22,7 @@ def main() -> int:
     """Exit status: 0 after an orderly stop, 1 if the runtime or the socket can't be had, 2 for a bad command line."""
     options = parse(Options, sys.argv[1:], prog="koord-runtime-proxy", description="Hooks between kubelet and runtime.")
     try:
-        setup(options.v, json=options.logging_format == "json")
+        begin(options)
         return run(_start(options))
     except FlagError as error:
         sys.stderr.write(f"koord-runtime-proxy: {error}\nRun 'koord-runtime-proxy --help' for usage.\n")

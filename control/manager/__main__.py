@@ -8,7 +8,7 @@ import sys
 from control.manager.options import Options
 from koordlet.app.flags import FlagError, parse
 from koordlet.app.gates import GateError
-from koordlet.app.logging import setup
+from koordlet.app.logging import begin
 from koordlet.app.runner import run
 from koordlet.kube import ConfigError
 
@@ -24,7 +24,7 @@ def main() -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread a CPU for algebra that nobody here does
     options = parse(Options, sys.argv[1:], prog="koord-manager", description="Controllers and webhooks of Koordinator.")
     try:
-        setup(options.v, json=options.logging_format == "json")
+        begin(options)
         return run(_start(options))
     except (FlagError, GateError, ConfigError) as error:
         sys.stderr.write(f"koord-manager: {error}\nRun 'koord-manager --help' for usage.\n")

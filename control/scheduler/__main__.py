@@ -8,7 +8,7 @@ import sys
 from control.scheduler.options import Options
 from koordlet.app.flags import FlagError, parse
 from koordlet.app.gates import GateError
-from koordlet.app.logging import setup
+from koordlet.app.logging import begin
 from koordlet.app.runner import run
 from koordlet.kube import ConfigError
 
@@ -26,7 +26,7 @@ def main() -> int:
     from control.scheduler.config.errors import ConfigurationError
 
     try:
-        setup(options.v, json=options.logging_format == "json")
+        begin(options)
         if options.write_config_to:
             from control.scheduler.process import read_settings, write_configuration
 

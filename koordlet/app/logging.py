@@ -18,7 +18,7 @@ import sys
 import time
 from typing import Any, TextIO
 
-from koordlet.app.flags import flag
+from koordlet.app.flags import deprecated, flag
 
 _FIELDS = "koord_fields"
 _MESSAGE = "koord_message"
@@ -110,6 +110,13 @@ def get_logger(name: str) -> Logger:
     if logger is None:
         logger = _loggers[name] = Logger(logging.getLogger(name))
     return logger
+
+
+def begin(options: LoggingOptions) -> None:
+    """Log as a command line says, and name the flags on it that have no effect."""
+    setup(options.v, json=options.logging_format == "json")
+    for name, reason in deprecated(options).items():
+        get_logger(__name__).warning("flag without effect", flag=f"--{name}", reason=reason)
 
 
 def setup(verbosity: int = 0, *, json: bool = False, stream: TextIO | None = None) -> logging.Handler:

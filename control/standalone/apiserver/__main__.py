@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from koordlet.app.flags import Duration, flag, parse
-from koordlet.app.logging import LoggingOptions, get_logger, setup
+from koordlet.app.logging import LoggingOptions, begin, get_logger
 from koordlet.app.runner import Runner, run
 
 from ..store import StoreError
@@ -36,7 +36,7 @@ class Options(LoggingOptions):
 
 def main(argv: list[str] | None = None) -> int:
     options = parse(Options, sys.argv[1:] if argv is None else argv, prog="apiserver", description=__doc__ or "")
-    setup(options.v, json=options.logging_format == "json")
+    begin(options)
     if not options.data_dir:
         log.error("--data-dir is required")
         return 2

@@ -41,7 +41,7 @@ from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.app.flags import FlagError, parse
 from koordlet.app.health import Health
 from koordlet.app.http import Server, server_tls
-from koordlet.app.logging import get_logger, setup
+from koordlet.app.logging import begin, get_logger
 from koordlet.app.runner import Runner, run
 from koordlet.app.version import user_agent
 from koordlet.kube import Client, Config, ConfigError, EventRecorder
@@ -225,7 +225,7 @@ async def _serve(options: Options, node: str) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     options = parse(Options, sys.argv[1:] if argv is None else argv, prog=PROG)
-    setup(options.v, json=options.logging_format == "json")
+    begin(options)
     try:
         return run(serve(options))
     except (StartError, FlagError, ConfigError, ReservationError, MachineError, RuntimeFailure, ValueError) as exc:

@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from koordlet.app.logging import describe, get_logger, setup
+from koordlet.app.flags import read
+from koordlet.app.logging import LoggingOptions, begin, describe, get_logger, setup
 
 
 @pytest.fixture
@@ -16,12 +17,12 @@ def lines():
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
 
-    def begin(verbosity=0, json=False):
+    def sent(verbosity=0, json=False):
         stream = io.StringIO()
         setup(verbosity, json=json, stream=stream)
         return stream
 
-    yield begin
+    yield sent
     root.handlers[:], root.level = handlers, level
     logging.captureWarnings(False)
 
@@ -84,3 +85,17 @@ def test_describe_follows_causes():
             raise RuntimeError("save") from error
     except RuntimeError as error:
         assert describe(error) == "RuntimeError: save; caused by OSError: disk"
+
+
+@pytest.mark.usefixtures("lines")
+def test_flags_without_effect_are_named(capsys):
+    begin(read(LoggingOptions, ["--log-dir=/var/log", "--v=4", "--logtostderr"]))
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and told.endswith('"flag without effect" flag="--log-dir" reason="see logtostderr"\n')
+    assert logging.getLogger().level == logging.DEBUG
+
+
+@pytest.mark.usefixtures("lines")
+def test_a_command_line_says_how_lines_look(capsys):
+    begin(read(LoggingOptions, ["--logging-format=json", "--one-output"]))
+    assert json.loads(capsys.readouterr().err)["flag"] == "--one-output"
