@@ -78,13 +78,18 @@ class PodsInformer:
         self._complained: set[str] = set()
         self.pods: MappingProxyType[str, PodMeta] = MappingProxyType({})
         self.synced = False
+        self._asked = self._heard = 0
+        """Rounds that began; the last of them that changed `pods`."""
         self.answered = False
         """Whether the kubelet was heard at all, be it with an empty list."""
         self.error = "the kubelet was not asked yet"
         """Why the last round changed nothing; empty after a good one."""
 
     async def sync(self) -> None:
-        """One round; raises KubeletError after noting it, so that the periodic task counts the failure."""
+        """One round; raises KubeletError after noting it, so that the periodic task counts the failure. Of rounds at once
+        the answer to the one that began last stays."""
+        self._asked += 1
+        number = self._asked
         try:
             pods = await self._kubelet.pods()
         except KubeletError as error:
@@ -94,7 +99,9 @@ class PodsInformer:
         if not pods:
             self.error = "the kubelet reports no pods; keeping the ones known"
             return
-        self.replace(pods)
+        if number > self._heard:
+            self._heard = number
+            self.replace(pods)
 
     def replace(self, pods: Iterable[Pod]) -> None:
         """Take over this list."""

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Histogram
 
-from koordlet.api.core import DaemonEndpoint, Node, NodeAddress, NodeDaemonEndpoints, NodeStatus
+from koordlet.api.core import DaemonEndpoint, Node, NodeAddress, NodeDaemonEndpoints, NodeStatus, Pod
 from koordlet.api.meta import ObjectMeta
 from koordlet.api.sloconfig import CgroupPath, HostApplicationSpec
 from koordlet.app.periodic import Periodic
@@ -103,6 +103,29 @@ async def test_pods_get_qos_cgroups_and_their_containers(client: KubeletClient):
         ("main", f"{base}/cri-containerd-{HASH}.scope"),
     ]
     assert (informer.synced, informer.error) == (True, "")
+
+
+class Slow:
+    """A kubelet that answers each question when the test does."""
+
+    def __init__(self) -> None:
+        self.asked: list[asyncio.Future[list[Pod]]] = []
+
+    async def pods(self) -> list[Pod]:
+        self.asked.append(asyncio.get_running_loop().create_future())
+        return await self.asked[-1]
+
+
+async def test_of_rounds_at_once_the_last_questions_answer_stays():
+    kubelet = Slow()
+    informer = PodsInformer(kubelet, lambda: CgroupDriver.SYSTEMD)  # type: ignore[arg-type]
+    rounds = [asyncio.create_task(informer.sync()) for _ in range(3)]
+    await until(lambda: len(kubelet.asked) == 3)
+    old, new = (Pod(metadata=ObjectMeta(name=name, uid=name)) for name in ("old", "new"))
+    for number, answer, known in ((1, [new, old], {"new", "old"}), (0, [old], {"new", "old"}), (2, [new], {"new"})):
+        kubelet.asked[number].set_result(answer)
+        await rounds[number]
+        assert set(informer.pods) == known
 
 
 async def test_the_directory_of_a_new_pod_has_the_kubelet_asked_at_once(kubelet, client, tmp_path: Path):
