@@ -143,6 +143,8 @@ class BlockIOCollector:
         self._index, self._clock, self._disks = index, clock, Disks(sys)
         self._window: Window[BlockIOSnapshot] = Window(window)
         self._steady: dict[str, SteadySums] = {}
+        self._steady_on: dict[str, dict[int, SteadySums]] = {}
+        """By column and disk, of disks that the newest reading has."""
         self._culprit_counters = CulpritCounters(CULPRITS_EXPORTED)
         self.window: Mapping[str, SubjectBlockIO] = {}
         """Subject key -> figures of the last seconds, only of those that did I/O."""
@@ -228,13 +230,15 @@ class BlockIOCollector:
         latest = self._window.latest
         if latest is None:
             return
-        for number in distinct(latest.device).tolist():
+        known = self._steady_on.get(column, {})
+        on = self._steady_on[column] = {one: known.get(one) or SteadySums() for one in distinct(latest.device).tolist()}
+        for number, steady in on.items():
             at = latest.device == number
             subjects, rows = group(latest.keys[at], self._index.owner)
             sums = sum_rows(getattr(latest, column)[at], rows, len(subjects)).astype(float)
             shown = {s.key: sums[row] for row, s in enumerate(subjects) if s.kind is not SubjectKind.POD}
-            steady = self._steady.setdefault(f"{column}@{number}", SteadySums()).update(shown)
-            yield self._disks.name(number), [(s, steady[s.key]) for s in subjects if s.key in steady]
+            now = steady.update(shown)
+            yield self._disks.name(number), [(s, now[s.key]) for s in subjects if s.key in now]
 
     def _histograms(self) -> Iterator[tuple[tuple[str, ...], list[int], float]]:
         for stage, (hist, total) in STAGES.items():

@@ -36,19 +36,19 @@ def snapshot(requests: dict[tuple[int, int], int]) -> BlockIOSnapshot:
 class Source:
     source = "bpf"
 
-    def __init__(self, requests: dict[tuple[int, int], int]) -> None:
-        self._requests = requests
+    def __init__(self, readings: tuple[dict[tuple[int, int], int], ...]) -> None:
+        self._readings = iter(readings)
 
     def read(self) -> BlockIOSnapshot:
-        return snapshot(self._requests)
+        return snapshot(next(self._readings))
 
 
-def samples(requests: dict[tuple[int, int], int], sys: Path) -> list[Any]:
-    """Of `koordlet_block_io_seconds`."""
+def samples(sys: Path, *readings: dict[tuple[int, int], int]) -> list[Any]:
+    """Of `koordlet_block_io_seconds`, on the last of pages of these readings."""
     registries = Registries()
     registries.node = "n"
     collector = BlockIOCollector(
-        Source(requests),  # type: ignore[arg-type]
+        Source(readings),  # type: ignore[arg-type]
         lambda: Workloads(subjects=(WEB,)),
         MetricCache(),
         registries,
@@ -56,15 +56,16 @@ def samples(requests: dict[tuple[int, int], int], sys: Path) -> list[Any]:
         sys=sys,
         clock=lambda: 0.0,
     )
-    collector.read()
-    families = {family.name: family.samples for family in registries.external.collect()}
+    for _ in readings:
+        collector.read()
+        families = {family.name: family.samples for family in registries.external.collect()}
     assert not [one for one in registries.internal.collect() if one.name.endswith("provider_failures") and one.samples]
     return families["koordlet_block_io_seconds"]
 
 
 @pytest.mark.parametrize("requests", [{}, {(10, 0): 5}], ids=["nobody", "web"])
 def test_who_did_io_has_a_histogram(requests: dict[tuple[int, int], int], tmp_path: Path) -> None:
-    buckets = [one for one in samples(requests, tmp_path) if one.name.endswith("_bucket")]
+    buckets = [one for one in samples(tmp_path, requests) if one.name.endswith("_bucket")]
     assert [one.value for one in buckets] == ([0] * 4 + [5] * (len(BUCKET_BOUNDS) - 4) if requests else [])
     assert {one.labels["stage"] for one in buckets} == ({"device"} if requests else set())
 
@@ -74,8 +75,19 @@ def test_each_disk_has_its_own(tmp_path: Path) -> None:
     (tmp_path / "devices/sdb").mkdir(parents=True)
     (tmp_path / "dev/block").mkdir(parents=True)
     (tmp_path / "dev/block/8:16").symlink_to("../../devices/sdb")
-    found = samples({(10, disk): 5, (10, gone): 2}, tmp_path)
+    found = samples(tmp_path, {(10, disk): 5, (10, gone): 2})
     told = {one.labels["device"]: one.value for one in found if one.name.endswith("_count")}
     assert told == {"sdb": 5, "253:0": 2}
     sums = {one.labels["device"]: one.value for one in found if one.name.endswith("_sum")}
     assert sums == {"sdb": pytest.approx(5 * 0.0007), "253:0": pytest.approx(2 * 0.0007)}
+
+
+@pytest.mark.parametrize(
+    ("between", "counted"),
+    [pytest.param({(10, 0): 1}, 5 + 2 - 1, id="ran back"), pytest.param({(10, 1): 1}, 2, id="another disk")],
+)
+def test_of_a_disk_that_is_gone_nothing_is_kept(
+    between: dict[tuple[int, int], int], counted: int, tmp_path: Path
+) -> None:
+    found = samples(tmp_path, {(10, 0): 5}, between, {(10, 0): 2})
+    assert [one.value for one in found if one.name.endswith("_count")] == [counted]
