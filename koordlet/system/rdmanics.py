@@ -19,7 +19,8 @@ from koordlet.system.roots import Roots
 NETWORK = "0x02"
 """How `class` of a network controller begins."""
 _ACTIVE = "ACTIVE"
-_OF_DRIVER = re.compile(r"[a-z]+(?:[0-9]+_|[0-9]*[a-z_]*)([0-9]+)")
+_OF_DRIVER = re.compile(r"[a-z]+[0-9]*[a-z_]*(?<![0-9])([0-9]+)")
+"""The number is all of the digits at the end: irdma10 is the tenth."""
 _LASTING = re.compile(r"(?:ib|iw|opa|roce|usnic)(?:P[0-9]+)?(?:[ops][0-9]|x[0-9a-f]{12})[0-9a-fnpsdv]*")
 """Names after the place or the address (udev's `60-rdma-persistent-naming.rules`): their digits count nothing."""
 _UVERBS = re.compile(r"uverbs([0-9]+)")

@@ -48,6 +48,7 @@ def test_what_is_no_nic(tree: RdmaTree) -> None:
     ("name", "number"),
     [
         ("mlx5_0", 0), ("mlx4_12", 12), ("mlx5_bond_0", 0), ("bnxt_re1", 1), ("irdma3", 3), ("i40iw0", 0), ("qedr7", 7),
+        ("irdma10", 10), ("ocrdma11", 11), ("qedr12", 12), ("mlx5_10", 10), ("i40iw12", 12),
         ("hns_3", 3), ("efa_0", 0), ("erdma_0", 0), ("cxgb4_1", 1), ("mana_0", 0), ("vmw_pvrdma0", 0),
         ("rocep65s0f0", None), ("ibp24s0", None), ("iwp1s0", None), ("ibP1p24s0", None), ("rocex506b4b0300a1", None),
         ("foo", None), ("mlx5_", None), ("0", None), ("", None),
