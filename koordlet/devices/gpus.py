@@ -11,7 +11,7 @@ Not for the event loop: calls may block. One thread looks; health.py has its own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from koordlet.devices.model import GpuInfo
@@ -60,7 +60,7 @@ class Look:
     """PCI address -> what went wrong with this device"""
     problem: str = ""
     unknown: bool = False
-    """NVML can't be had, so there may be GPUs"""
+    """NVML can't be had, or could describe none of the functions that the driver holds: there may be GPUs"""
 
 
 class Gpus:
@@ -125,7 +125,7 @@ class Gpus:
                     raise
                 failures[bus_id] = str(error)
         gpus = {bus_id: gpu for bus_id, (gpu, _) in sorted(self._known.items(), key=lambda one: one[1][0].minor)}
-        return Look(at, gpus, use, self._driver, failures)
+        return Look(at, gpus, use, self._driver, failures, unknown=not gpus and bool(failures))
 
     def _discover(self, nvml: Nvml, bound: Iterable[str]) -> None:
         known: dict[str, tuple[GpuInfo, Handle]] = {}
@@ -157,15 +157,16 @@ class Gpus:
     def _use(self, nvml: Nvml, bus_id: str, handle: Handle) -> GpuUse:
         memory = nvml.memory(handle).used
         held = held_memory(*nvml.processes(handle))
+        untold = GpuUse(memory, None, {pid: ProcessUse(amount, None) for pid, amount in held.items()})
         first = bus_id not in self._seen
         since = self._seen.get(bus_id, 0)
         try:
-            samples = nvml.samples(handle, since)
+            samples = fresh(nvml.samples(handle, since), held, since)
         except Unsupported:  # MIG, virtual and old GPUs
-            return GpuUse(memory, None, {pid: ProcessUse(amount, None) for pid, amount in held.items()})
+            return untold
         self._seen[bus_id] = max((sample.at for sample in samples), default=since)
         if first:  # what the driver remembers may be of long ago
-            return GpuUse(memory, None, {pid: ProcessUse(amount, None) for pid, amount in held.items()})
+            return untold
         core = newest(samples)
         processes = {pid: ProcessUse(amount, float(core.get(pid, 0))) for pid, amount in held.items()}
         return GpuUse(memory, sum(one.core or 0.0 for one in processes.values()), processes)
@@ -181,6 +182,12 @@ def held_memory(computing: Iterable[Process], drawing: Iterable[Process]) -> dic
         for pid, amount in sums.items():
             found[pid] = max(found.get(pid, 0), amount)
     return found
+
+
+def fresh(samples: Iterable[Sample], pids: Collection[int], since: int) -> list[Sample]:
+    """Those of processes that hold memory, newer than asked for: drivers add old ones, and some of nobody's whose time,
+    once taken for the newest, would hide all that come."""
+    return [sample for sample in samples if sample.pid in pids and sample.at > since]
 
 
 def newest(samples: Iterable[Sample]) -> dict[int, int]:

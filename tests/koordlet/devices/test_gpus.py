@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from koordlet.devices.gpus import RETRY_SECONDS, Gpus, GpuUse, ProcessUse, held_memory, newest
+from koordlet.devices.gpus import RETRY_SECONDS, Gpus, GpuUse, ProcessUse, fresh, held_memory, newest
 from koordlet.devices.model import GpuInfo
 from koordlet.devices.nvml import Nvml, NvmlError, Process, Sample
 from koordlet.system.pci import PciPlace
@@ -71,6 +71,21 @@ def test_each_sample_counts_once_and_the_newest_of_a_process_alone(machine: Mach
     assert (use.core, use.processes) == (0.0, {122: ProcessUse(1500, 0.0), 5: ProcessUse(7, 0.0)})
 
 
+def test_a_sample_of_nobody_does_not_hide_those_that_come(machine: Machine, gpus: Gpus) -> None:
+    machine.processes = [(FIRST, "C", 122, 1500, 0)]
+    machine.samples = [(FIRST, 0, 1 << 60, 0)]
+    machine.tell()
+    gpus.look()
+    machine.samples.append((FIRST, 122, 300, 20))
+    machine.tell()
+    assert gpus.look().use["GPU-first"].core == 20.0
+
+
+def test_a_sample_that_was_not_asked_for_is_none() -> None:
+    told = [Sample(1, 5, 10), Sample(1, 6, 20), Sample(2, 7, 30)]
+    assert fresh(told, {1}, 5) == [Sample(1, 6, 20)]
+
+
 def test_an_idle_gpu(machine: Machine, gpus: Gpus) -> None:
     gpus.look()
     assert gpus.look().use["GPU-second"] == GpuUse(0, 0.0, {})
@@ -127,6 +142,14 @@ def test_a_device_that_fails_costs_itself(machine: Machine, gpus: Gpus, clock: C
     assert list(gpus.look().gpus) == [SECOND]
     clock.now += RETRY_SECONDS
     assert list(gpus.look().gpus) == [FIRST, SECOND]
+
+
+def test_functions_of_which_none_can_be_described_are_not_known(machine: Machine, gpus: Gpus) -> None:
+    """A driver that is still starting: the node may have GPUs all the same."""
+    machine.errors["nvmlDeviceGetUUID", "-"] = 999
+    machine.tell()
+    look = gpus.look()
+    assert (dict(look.gpus), look.unknown, list(look.failures)) == ({}, True, [FIRST, SECOND])
 
 
 def test_hidden_from_nvml_or_from_sysfs(machine: Machine, gpus: Gpus) -> None:

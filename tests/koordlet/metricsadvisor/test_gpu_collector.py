@@ -344,6 +344,14 @@ async def test_no_library_leaves_open_whether_there_are_gpus(node: Node) -> None
     assert node.cache.facts.get(FACT_GPU) is None
 
 
+async def test_gpus_that_cannot_be_described_leave_open_whether_there_are_any(node: Node) -> None:
+    node.machine.errors["nvmlDeviceGetUUID", "-"] = 999
+    node.machine.tell()
+    await node.round()
+    assert node.conditions.states["gpu"].reason.startswith("nvmlDeviceGetUUID: Unknown Error")
+    assert node.cache.facts.get(FACT_GPU) is None
+
+
 async def test_a_fault_stays_told_when_nobody_watches_any_more(node: Node) -> None:
     await node.round()
     turns = node.machine.calls("nvmlEventSetWait_v2")
