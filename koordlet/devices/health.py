@@ -58,7 +58,8 @@ class Health:
     def __init__(self, clock: Callable[[], float], *, recovery: bool = False, seconds: float = SLICE_SECONDS) -> None:
         self._clock, self._recovery, self._slice = clock, recovery, seconds
         self._watcher: _Watcher | None = None
-        self._ended_at = float("-inf")
+        self._events: deque[Xid] = deque(maxlen=EVENTS_KEPT)
+        """Of all watchers: what one that has ended took is told all the same."""
         self.faults: Mapping[str, DeviceFault] = {}
         """By UUID; outlives sessions."""
 
@@ -67,9 +68,9 @@ class Health:
         now, watcher = self._clock(), self._watcher
         if watcher is None or watcher.nvml is not nvml or (watcher.ended and now - watcher.answered >= RETRY_SECONDS):
             self.stop()
-            watcher = self._watcher = _Watcher(nvml, self._clock, self._slice, self._recovery, self.faults)
-            watcher.gpus = gpus
+            watcher = _Watcher(nvml, gpus, self._clock, self._slice, self._recovery, self.faults, self._events)
             watcher.start()
+            self._watcher = watcher
         watcher.gpus = gpus
         self.faults = watcher.faults
 
@@ -98,9 +99,8 @@ class Health:
     def events(self) -> list[Xid]:
         """What came since the last call, programs' errors too."""
         found: list[Xid] = []
-        if self._watcher is not None:
-            while self._watcher.events:
-                found.append(self._watcher.events.popleft())
+        while self._events:
+            found.append(self._events.popleft())
         return found
 
 
@@ -110,17 +110,19 @@ class _Watcher(threading.Thread):
     def __init__(
         self,
         nvml: Nvml,
+        gpus: Mapping[str, GpuInfo],
         clock: Callable[[], float],
         seconds: float,
         recovery: bool,
         faults: Mapping[str, DeviceFault],
+        events: deque[Xid],
     ) -> None:
         super().__init__(name="gpu-health", daemon=True)
         self.nvml, self._clock, self._slice, self._recovery = nvml, clock, seconds, recovery
-        self.gpus: Mapping[str, GpuInfo] = {}
-        self.faults: Mapping[str, DeviceFault] = faults
+        self.gpus = gpus
+        self.faults = faults
         self.unwatched: Mapping[str, str] = {}
-        self.events: deque[Xid] = deque(maxlen=EVENTS_KEPT)
+        self._events = events
         self.problem = ""
         self.answered = clock()
         self.end, self.ended = threading.Event(), False
@@ -160,7 +162,7 @@ class _Watcher(threading.Thread):
 
     def _take(self, event: Event) -> None:
         gpu = self.gpus.get(event.bus_id)
-        self.events.append(Xid(gpu.uuid if gpu is not None else "", event.xid))
+        self._events.append(Xid(gpu.uuid if gpu is not None else "", event.xid))
         found = judge(event, self.gpus, self._lost)
         for uuid in found:
             self._answers_since.pop(uuid, None)
@@ -176,6 +178,9 @@ class _Watcher(threading.Thread):
     def _register(self, events: Handle) -> None:
         """Those that are new, and once in a while those that were refused."""
         gpus, now = self.gpus, self._clock()
+        here = {gpu.uuid for gpu in gpus.values()}
+        self._registered &= here  # a GPU that the driver has let go of is registered no more
+        self.unwatched = {uuid: why for uuid, why in self.unwatched.items() if uuid in here}
         for bus_id, gpu in gpus.items():
             if gpu.uuid in self._registered or now - self._refused.get(gpu.uuid, float("-inf")) < RETRY_SECONDS:
                 continue

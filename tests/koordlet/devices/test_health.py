@@ -69,13 +69,13 @@ class Watched:
     """A `Health` over the tests' library, with short slices."""
 
     def __init__(self, machine: Machine, nvml: Nvml, **how: bool) -> None:
-        self.machine, self.nvml, self.clock = machine, nvml, Clock()
+        self.machine, self.nvml, self.gpus, self.clock = machine, nvml, GPUS, Clock()
         self.health = Health(self.clock, seconds=0.01, **how)
         self.seen: list[Xid] = []
         self.watch()
 
     def watch(self) -> None:
-        self.health.watch(self.nvml, GPUS)
+        self.health.watch(self.nvml, self.gpus)
         self.seen += self.health.events()
 
     def raise_xid(self, *events: tuple[str, int]) -> None:
@@ -165,6 +165,22 @@ def test_a_device_that_refuses_is_tried_again(machine: Machine, watched: Callabl
     one.until(lambda: not one.health.unwatched, "another try")
     one.raise_xid((FIRST, 48))
     assert one.health.faults == {"GPU-first": fault(48), "GPU-second": fault(48)}
+
+
+def test_a_device_that_was_away_is_registered_anew(machine: Machine, watched: Callable[..., Watched]) -> None:
+    """Unbound from its driver and bound again, as for a reset."""
+    one = watched()
+    known = machine.calls("nvmlDeviceRegisterEvents")
+    one.gpus = {SECOND: GPUS[SECOND]}
+    one.watch()
+    one.turn()
+    one.turn()  # the first may have begun before
+    assert machine.calls("nvmlDeviceRegisterEvents") == known
+    one.gpus = GPUS
+    one.until(lambda: machine.calls("nvmlDeviceRegisterEvents") == known + 1, "the other one's")
+    one.turn()
+    one.raise_xid((FIRST, 48))
+    assert one.health.faults == {"GPU-first": fault(48)}
 
 
 def test_without_an_event_set_nobody_knows(machine: Machine, watched: Callable[..., Watched]) -> None:
@@ -257,9 +273,17 @@ def test_faults_outlive_a_session(machine: Machine, watched: Callable[..., Watch
     one = watched()
     one.raise_xid((FIRST, 48))
     thread = one.health._watcher
-    one.health.stop()
     assert thread is not None
+    machine.events.append((SECOND, XID, 31))
+    machine.tell()
+    turns = machine.calls("nvmlEventSetWait_v2")
+    end = time.monotonic() + PATIENCE
+    while machine.calls("nvmlEventSetWait_v2") < turns + 2:  # one that began with the event there, and has come back
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    one.health.stop()
     thread.join(PATIENCE)
+    assert one.health.events() == [Xid("GPU-second", 31)], "taken, and not asked for before the session was lost"
     assert one.health.problem == "nothing to watch yet"
     assert one.health.faults == {"GPU-first": fault(48)}
     one.nvml = Nvml()
