@@ -1,8 +1,8 @@
 """koord-runtime-proxy under a live systemd, on a node with cgroup v2 and slice paths: installed by node.sh, confined by
 its unit, killed and back, containers right from their first instruction on, and taken out again.
 
-One story, told once; the tests are about what was seen. Runs in the emulated guest (tests/guest/suites.sh): the machine
-of developers has no cgroup v2 with controllers. A container's own look at its group is its first instructions' (see
+One story, told once; the tests are about what was seen. By hand, in the emulated guest (docs/runtime-proxy.md): the
+machine of developers has no cgroup v2 with controllers. A container's own look at its group is its first instructions' (see
 firstlook.py); until all first looks are read the kubelet has shown koordlet no container id.
 """
 
@@ -23,7 +23,7 @@ from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.fleet import MIB, Need, PodSpec
 from tests.koordlet.process.scene import Scene
 from tests.runtimeproxy.firstlook import Look, RunningPod, uptime
-from tests.runtimeproxy.installed import Seen, install, kill, roll_back, said
+from tests.runtimeproxy.installed import REGISTRATION, Seen, install, kill, roll_back, said
 from tests.runtimeproxy.slicenode import (
     CONTAINERD,
     PROXY,
@@ -114,6 +114,37 @@ def limits(node: SystemdNode) -> dict[str, str]:
     return found
 
 
+def admit_pinned(node: SystemdNode, scene: Scene, shown: Shown, kubelet: SliceKubelet) -> tuple[RunningPod, RunningPod]:
+    """The bystander and the pod with a CPU of its own, once koordlet has a pool without that CPU."""
+    bystander, lsr = kubelet.admit(BYSTANDER), kubelet.admit(LSR)
+    shown.shown = [bystander, lsr]
+    scene.publish()
+    lab.until(node.path(REGISTRATION).exists, "koordlet's registration")
+    pool = "koordlet_cpuset_share_pool_cpu_cores"
+    lab.until(lambda: scene.koordlet.answer("/metrics") and sum(scene.koordlet.values(pool)) == 1, "CPUs shared")
+    begun = scene.runs("qos")
+    lab.until(lambda: scene.runs("qos") > begun + 1, "a round with that pool")
+    said("koordlet has its pool")
+    return bystander, lsr
+
+
+def known_to_systemd(node: SystemdNode, runtime: str, pods: list[RunningPod]) -> dict[Key, tuple[str, ...]]:
+    """What it says of the scopes that `runtime` has had it make for the pods' containers."""
+    scopes = {
+        (pod.spec.name, name): f"{pod.dir}/{runtime}-{container}.scope"
+        for pod in pods
+        for name, container in pod.containers.items()
+    }
+    names = [scope.rpartition("/")[2] for scope in scopes.values()]
+    told = node.systemctl("show", "--property=CPUQuotaPerSecUSec,CPUWeight,MemoryMax", *names).split("\n\n")
+    known = {}
+    for (key, scope), lines in zip(scopes.items(), told, strict=True):
+        assert node.group(scope).is_dir()
+        words = dict(line.split("=", 1) for line in lines.splitlines())
+        known[key] = (words["CPUQuotaPerSecUSec"], words["CPUWeight"], words["MemoryMax"])
+    return known
+
+
 def live(node: SystemdNode, scene: Scene, shown: Shown, folder: Path, story: Story) -> list[RunningPod]:
     """Pods are made, the proxy is killed, their containers are made, run and updated."""
 
@@ -121,15 +152,7 @@ def live(node: SystemdNode, scene: Scene, shown: Shown, folder: Path, story: Sto
         return tuple((node.group(pod.dir) / name).read_text().strip() for name in POD_FILES)
 
     kubelet = SliceKubelet(node, folder, node.path(story.endpoint))
-    bystander, lsr = kubelet.admit(BYSTANDER), kubelet.admit(LSR)
-    shown.shown = [bystander, lsr]
-    scene.publish()
-    lab.until(node.path("/etc/runtime/hookserver.d/koordlet.json").exists, "koordlet's registration")
-    pool = "koordlet_cpuset_share_pool_cpu_cores"
-    lab.until(lambda: scene.koordlet.answer("/metrics") and sum(scene.koordlet.values(pool)) == 1, "CPUs shared")
-    begun = scene.runs("qos")
-    lab.until(lambda: scene.runs("qos") > begun + 1, "a round with that pool")
-    said("koordlet has its pool")
+    bystander, lsr = admit_pinned(node, scene, shown, kubelet)
     pods = [lsr, *(kubelet.admit(spec) for spec in OTHERS)]
     for pod in pods:
         kubelet.sandbox(pod)
@@ -144,12 +167,8 @@ def live(node: SystemdNode, scene: Scene, shown: Shown, folder: Path, story: Sto
     story.idle = (node.group("kubepods.slice/kubepods-besteffort.slice") / "cpu.idle").read_text().strip()
     story.shown_at = uptime()
     said(f"containers looked; pods have { ({pod.spec.name: settings(pod) for pod in pods}) }")
-    scopes = [f"cri-containerd-{pod.containers[name]}.scope" for pod, name in names]
-    told = node.systemctl("show", "--property=CPUQuotaPerSecUSec,CPUWeight,MemoryMax", *scopes).split("\n\n")
-    for (pod, name), scope, lines in zip(names, scopes, told, strict=True):
-        assert node.group(f"{pod.dir}/{scope}").is_dir()
-        words = dict(line.split("=", 1) for line in lines.splitlines())
-        story.known[pod.spec.name, name] = (words["CPUQuotaPerSecUSec"], words["CPUWeight"], words["MemoryMax"])
+    story.known = known_to_systemd(node, "cri-containerd", pods)
+    for pod, name in names:
         kubelet.update(pod, name)
     shown.shown = [bystander, *pods]
     scene.publish()

@@ -15,11 +15,10 @@ import pytest
 
 from control.standalone.containerd import images
 from koordlet.system.naming import KubeQOS
-from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.scene import Scene
 from tests.runtimeproxy.firstlook import Look, uptime
-from tests.runtimeproxy.guest_systemd import BYSTANDER, KNOWN_TO_SYSTEMD, LSR, OTHERS, WANTED, Key
-from tests.runtimeproxy.installed import REGISTRATION, Seen, install, kill, roll_back, said
+from tests.runtimeproxy.guest_systemd import KNOWN_TO_SYSTEMD, LSR, OTHERS, WANTED, Key, admit_pinned, known_to_systemd
+from tests.runtimeproxy.installed import Seen, install, kill, roll_back, said
 from tests.runtimeproxy.slicenode import (
     DOCKER,
     LOG,
@@ -53,15 +52,7 @@ class Story(Seen):
 
 def live(node: SystemdNode, scene: Scene, shown: Shown, folder: Path, story: Story) -> None:
     kubelet = SliceDockershim(node, folder, PROXY)
-    bystander, lsr = kubelet.admit(BYSTANDER), kubelet.admit(PODS[0])
-    shown.shown = [bystander, lsr]
-    scene.publish()
-    lab.until(node.path(REGISTRATION).exists, "koordlet's registration")
-    pool = "koordlet_cpuset_share_pool_cpu_cores"
-    lab.until(lambda: scene.koordlet.answer("/metrics") and sum(scene.koordlet.values(pool)) == 1, "CPUs shared")
-    begun = scene.runs("qos")
-    lab.until(lambda: scene.runs("qos") > begun + 1, "a round with that pool")
-    said("koordlet has its pool")
+    bystander, lsr = admit_pinned(node, scene, shown, kubelet)
     pods = [lsr, *(kubelet.admit(spec) for spec in PODS[1:])]
     for pod in pods:
         kubelet.sandbox(pod)
@@ -73,12 +64,8 @@ def live(node: SystemdNode, scene: Scene, shown: Shown, folder: Path, story: Sto
         story.first[pod.spec.name, name] = kubelet.looks(pod, name)[0]
     story.shown_at = uptime()
     said("containers looked")
-    scopes = [f"docker-{pod.containers[name]}.scope" for pod, name in names]
-    told = node.systemctl("show", "--property=CPUQuotaPerSecUSec,CPUWeight,MemoryMax", *scopes).split("\n\n")
-    for (pod, name), scope, lines in zip(names, scopes, told, strict=True):
-        assert node.group(f"{pod.dir}/{scope}").is_dir()
-        words = dict(line.split("=", 1) for line in lines.splitlines())
-        story.known[pod.spec.name, name] = (words["CPUQuotaPerSecUSec"], words["CPUWeight"], words["MemoryMax"])
+    story.known = known_to_systemd(node, "docker", pods)
+    for pod, name in names:
         kubelet.update(pod, name)
     shown.shown = [bystander, *pods]
     scene.publish()
