@@ -7,7 +7,7 @@ to stays as it is, to the byte.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from koordlet.api.annotations.device import ALLOCATED, DeviceAllocation
@@ -42,8 +42,8 @@ def vendor_resource(vendor: str, model: str) -> str:
 class Accelerators:
     """The node's, as its Device object lists them: XPUs where there are any, else GPUs (spec 08 §4.2)."""
 
-    gpus: tuple[GpuInfo, ...] = ()
-    xpus: tuple[XpuInfo, ...] = ()
+    gpus: Sequence[GpuInfo] = ()
+    xpus: Sequence[XpuInfo] = ()
 
     def resource(self, minor: int) -> str:
         """By what name the device goes; one that is not known is taken to be like the first."""

@@ -15,6 +15,7 @@ from koordlet.statesinformer.model import Workloads
 from koordlet.wiring import context as wiring
 from koordlet.wiring.context import STALE_SECONDS, Context
 from koordlet.wiring.devices import collect, inventory
+from koordlet.wiring.podresources import accelerators
 
 
 def context(*flags: str, **gates: bool) -> Context:
@@ -64,6 +65,32 @@ def test_stale_facts_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     assert inventory(found) == Inventory(("x",), ("g",), ("r",), "550")
     now += 1
     assert inventory(found) == Inventory(None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "gpus", "xpus"),
+    [
+        pytest.param(["--feature-gates=Accelerators=true"], ("g",), ("x",), id="both"),
+        pytest.param(["--feature-gates=PodResourcesProxy=true"], (), (), id="gate off"),
+        pytest.param(
+            ["--feature-gates=Accelerators=true", "--xpu-enforce-collect-from-device-infos"],
+            (),
+            ("x",),
+            id="files alone",
+        ),
+    ],
+)
+def test_the_pod_resources_proxy_knows_those_of_the_device(
+    monkeypatch: pytest.MonkeyPatch, flags: list[str], gpus: tuple[str, ...], xpus: tuple[str, ...]
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(wiring, "boot_clock", lambda: now)
+    found = Context(read(Options, ["--node-name=n1", "--collect-res-used-interval=1m", *flags]))
+    told(found, now)
+    now += 5 * 60
+    assert (accelerators(found).gpus, accelerators(found).xpus) == (gpus, xpus)
+    now += 1
+    assert (accelerators(found).gpus, accelerators(found).xpus) == ((), ())
 
 
 @pytest.mark.parametrize(
