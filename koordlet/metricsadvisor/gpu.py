@@ -6,12 +6,14 @@ with running containers by /proc/<pid>/cgroup: as many reads as there are proces
 its container made counts as the container's. Bounded by GPUs x processes on them.
 
 The facts `GPU`, `GPU_driver` and `GPU_faults` are stored with every round that gave them: () where the driver holds no
-GPU, nothing while NVML can't be had. Faults once found stay told when nobody can watch any more.
+GPU, nothing while NVML can't be had. Faults once found stay told when nobody can watch any more. A GPU that breaks may
+take NVML along: a fault that comes when nobody can look has the facts stored once more, as they were last.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -45,7 +47,8 @@ class Places:
         running = [one for one in subjects if one.kind is SubjectKind.CONTAINER and one.running]
         self._by_dir = {one.cgroup_dir: one for one in running}
         names = [one.cgroup_dir.rpartition("/")[2] for one in running]
-        self._by_name = {name: one for name, one in zip(names, running, strict=True) if name and names.count(name) == 1}
+        often = Counter(names)
+        self._by_name = {name: one for name, one in zip(names, running, strict=True) if name and often[name] == 1}
 
     def of(self, path: str) -> Subject | None:
         """*path* without a leading slash. It may begin above the root that koordlet sees; and where koordlet has a
@@ -119,13 +122,15 @@ class GpuCollector:
     ) -> None:
         self._roots, self._workloads, self._cache = roots, workloads, cache
         self._registries, self._conditions, self._patience = registries, conditions, patience
-        self._gpus = gpus or Gpus(roots, clock)
+        self._clock, self._gpus = clock, gpus or Gpus(roots, clock)
         self._health = health or Health(clock, recovery=recovery)
         self._caller = Caller("gpu-use")
         self._out: asyncio.Future[Look] | None = None
         """A question that is not answered yet."""
         self.look: Look | None = None
         """The last one that gave something; None while there is no NVML."""
+        self._told: Look | None = None
+        """The last one that told which GPUs there are."""
         self.containers: list[ContainerUse] = []
         self._faults: Mapping[str, DeviceFault] = {}
         self._watched = False
@@ -149,7 +154,10 @@ class GpuCollector:
             raise
         if not done:
             self._registries.count("collector_failures_total", NAME, "hung")
-            self._nothing(f"NVML has not answered for {self._patience:g} s")
+            nvml = self._gpus.nvml
+            if nvml is not None and self._told is not None:
+                self._health.watch(nvml, self._told.gpus)
+            self._nothing(f"NVML has not answered for {self._patience:g} s", self._clock())
             return
         answer, self._out = self._out, None
         self._take(answer.result())
@@ -159,28 +167,39 @@ class GpuCollector:
             self._fail("device", f"{bus_id}: {text}")
         nvml = self._gpus.nvml
         if not look.unknown:
-            self._cache.facts.set(FACT_GPU, tuple(look.gpus.values()), look.at)
-            self._cache.facts.set(FACT_GPU_DRIVER, look.driver, look.at)
+            self._told = look
+            self._tell(look, look.at)
         if nvml is None:
             self._health.stop()
         if look.problem or nvml is None or not look.gpus:
-            self._nothing(look.problem or "; ".join(look.failures.values()) or NO_FUNCTION)
+            self._nothing(look.problem or "; ".join(look.failures.values()) or NO_FUNCTION, look.at)
             return
         self._conditions.up(NAME, SOURCE)
         self._health.watch(nvml, look.gpus)
-        self._judge(look)
+        self._judge(look.at)
         self.look, self.containers = look, by_container(look, self._owners())
         try:
             self._cache.commit(self._batch(look))
         except SeriesError as error:
             self._fail("series", str(error))
 
-    def _nothing(self, reason: str) -> None:
-        self.look, self.containers, self._watched = None, [], False
-        self._conditions.down(NAME, reason, SOURCE)
-        self._conditions.waiting(HEALTH, "no GPUs to watch", SOURCE)
+    def _tell(self, look: Look, at: float) -> None:
+        self._cache.facts.set(FACT_GPU, tuple(look.gpus.values()), at)
+        self._cache.facts.set(FACT_GPU_DRIVER, look.driver, at)
 
-    def _judge(self, look: Look) -> None:
+    def _nothing(self, reason: str, at: float) -> None:
+        self.look, self.containers = None, []
+        self._conditions.down(NAME, reason, SOURCE)
+        if self._told is None or not self._told.gpus:
+            self._watched = False
+            self._conditions.waiting(HEALTH, "no GPUs to watch", SOURCE)
+            return
+        before = self._faults.keys()
+        self._judge(at)
+        if self._faults.keys() - before:
+            self._tell(self._told, at)
+
+    def _judge(self, at: float) -> None:
         health = self._health
         for one in health.events():
             self._registries.count("gpu_xid_errors_total", one.uuid, str(one.number))
@@ -197,7 +216,7 @@ class GpuCollector:
         else:
             self._conditions.down(HEALTH, health.problem, SOURCE)
         if self._watched or self._faults:
-            self._cache.facts.set(FACT_GPU_FAULTS, self._faults, look.at)
+            self._cache.facts.set(FACT_GPU_FAULTS, self._faults, at)
 
     def _owners(self) -> Callable[[int], Subject | None]:
         places = Places(self._workloads().subjects)
@@ -258,9 +277,10 @@ class GpuCollector:
                 yield (*container_labels(one.subject), *_labels(one.gpu)), one.use.core / 100
 
     def _health_rows(self) -> Iterator[Row]:
-        for gpu in self._known():
+        watched = self._watched and self.look is not None
+        for gpu in () if self._told is None else self._told.gpus.values():
             fault = self._faults.get(gpu.uuid)
-            if fault is not None or (self._watched and gpu.uuid not in self._health.unwatched):
+            if fault is not None or (watched and gpu.uuid not in self._health.unwatched):
                 yield (*_labels(gpu), "" if fault is None else fault.code), float(fault is None)
 
     def _fail(self, cause: str, text: str) -> None:

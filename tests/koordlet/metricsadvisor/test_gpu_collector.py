@@ -426,6 +426,45 @@ async def test_a_call_that_hangs_is_said_asked_once_and_heard_in_the_end(machine
     assert node.conditions.states["gpu"] == Condition(True, "nvml")
 
 
+@pytest.mark.parametrize("how", ["hangs", "is lost"])
+async def test_a_fault_is_told_although_nvml(machine: Machine, node: Node, how: str) -> None:
+    """A GPU that breaks may take it along."""
+    await node.round()
+    turns = machine.calls("nvmlEventSetWait_v2")
+    await node.until(lambda: machine.calls("nvmlEventSetWait_v2") > turns, "a watcher")
+    call, at = "nvmlDeviceGetComputeRunningProcesses_v3", node.now
+    if how == "hangs":
+        node.collector._patience = 0.05
+        machine.hangs.add(call)
+        machine.tell()
+        await node.until(lambda: not node.conditions.states["gpu"].up, "the call that hangs")
+        at = node.now
+    machine.events = [(FIRST, XID, 79)]
+    machine.tell()
+    if how == "is lost":
+        turns, end = machine.calls("nvmlEventSetWait_v2"), time.monotonic() + PATIENCE
+        while machine.calls("nvmlEventSetWait_v2") < turns + 2:  # the event has been taken, and nobody has asked
+            assert time.monotonic() < end
+            await asyncio.sleep(0.005)
+        machine.errors["nvmlDeviceGetMemoryInfo_v2", "-"] = 9
+        machine.tell()
+    gpu, told = ("koordlet_gpu_healthy", "0", "Xid79"), ("koordlet_gpu_xid_errors_total", "79")
+    await node.until(lambda: gpu in node.metrics(), "the fault")
+    assert not node.conditions.states["gpu"].up
+    assert node.metrics() == {gpu: 0, told: 1}
+    facts = node.cache.facts
+    assert [one.uuid for one in facts.get(FACT_GPU, newer_than=at)] == ["GPU-first", "GPU-second"]
+    assert facts.get(FACT_GPU_DRIVER, newer_than=at) == "535.129.03"
+    assert set(facts.get(FACT_GPU_FAULTS, newer_than=at)) == {"GPU-first"}
+    at = node.now + 0.5
+    await node.round()
+    assert facts.get(FACT_GPU, newer_than=at) is None, "once"
+    machine.hangs.clear()
+    machine.tell()
+    node.collector._patience = PATIENCE
+    await node.round()
+
+
 async def test_a_round_that_is_cancelled_leaves_nothing_behind(machine: Machine, node: Node) -> None:
     """As koordlet ends while NVML hangs; its thread is no reason to wait."""
     machine.hangs.add("nvmlDeviceGetUUID")
