@@ -86,8 +86,8 @@ class PodsInformer:
         """Why the last round changed nothing; empty after a good one."""
 
     async def sync(self) -> None:
-        """One round; raises KubeletError after noting it, so that the periodic task counts the failure. Of rounds at once
-        the answer to the one that began last stays."""
+        """One round; raises KubeletError after noting it, so that the periodic task counts the failure. Of rounds at
+        once the answer to the one that began last stays."""
         self._asked += 1
         number = self._asked
         try:
