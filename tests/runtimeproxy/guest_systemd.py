@@ -2,8 +2,8 @@
 its unit, killed and back, containers right from their first instruction on, and taken out again.
 
 One story, told once; the tests are about what was seen. By hand, in the emulated guest (docs/runtime-proxy.md): the
-machine of developers has no cgroup v2 with controllers. A container's own look at its group is its first instructions' (see
-firstlook.py); until all first looks are read the kubelet has shown koordlet no container id.
+machine of developers has no cgroup v2 with controllers. A container's own look at its group is its first instructions'
+(see firstlook.py); until all first looks are read the kubelet has shown koordlet no container id.
 """
 
 from __future__ import annotations
