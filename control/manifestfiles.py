@@ -1,4 +1,4 @@
-"""Generated folders below deploy/: rules of roles, and objects written as YAML or held against what is written.
+"""Generated folders below deploy/: rules of roles, DaemonSets; objects written as YAML or held against what is written.
 
 A generator names its files and what makes their objects (`FILES`); `main` is its command line:
 
@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from koordlet.api.names import KOORDINATOR_NAMESPACE
+from koordlet.api.names import KOORDINATOR_NAMESPACE, LABEL_SKIP_HOOK_SERVER
 
 _RBAC = "rbac.authorization.k8s.io"
 Object = dict[str, Any]
@@ -47,6 +48,50 @@ def rbac(account: str, rules: list[Object], own_rules: list[Object] | None = Non
                 },
             ]
     return made
+
+
+@dataclass(frozen=True)
+class HostPath:
+    """A path of the node in a container."""
+
+    name: str
+    path: str
+    inside: str
+    kind: str = "Directory"
+    propagation: str = ""
+    """Of mounts below it; "": none."""
+
+    @property
+    def mount(self) -> Object:
+        """In `volumeMounts`."""
+        made: Object = {"name": self.name, "mountPath": self.inside}
+        return {**made, "mountPropagation": self.propagation} if self.propagation else made
+
+
+def daemonset(container: Object, paths: Collection[HostPath], *, spec: Object, pod: Object) -> list[Object]:
+    """One of the container's name on every Linux node, in its network and pid namespaces; `spec` and `pod` say what is
+    the set's own. No hook server is asked before it starts: it may be the one that would have to answer."""
+    labels = {"koord-app": container["name"]}
+    whole = {
+        "selector": {"matchLabels": labels},
+        **spec,
+        "template": {
+            "metadata": {"labels": {**labels, LABEL_SKIP_HOOK_SERVER: "true"}},
+            "spec": {
+                **pod,
+                "priorityClassName": "system-node-critical",
+                "hostNetwork": True,
+                "hostPID": True,
+                "dnsPolicy": "ClusterFirstWithHostNet",
+                "nodeSelector": {"kubernetes.io/os": "linux"},
+                "tolerations": [{"operator": "Exists"}],
+                "containers": [{**container, "volumeMounts": [one.mount for one in paths]}],
+                "volumes": [{"name": one.name, "hostPath": {"path": one.path, "type": one.kind}} for one in paths],
+            },
+        },
+    }
+    meta = {"name": container["name"], "namespace": KOORDINATOR_NAMESPACE, "labels": labels}
+    return [{"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta, "spec": whole}]
 
 
 class _Dumper(yaml.SafeDumper):

@@ -11,26 +11,23 @@ from __future__ import annotations
 import sys
 
 from control import manifestfiles
-from control.manifestfiles import Object
-from koordlet.api.names import KOORDINATOR_NAMESPACE, LABEL_SKIP_HOOK_SERVER
+from control.manifestfiles import HostPath, Object
 
 NAME = "koord-device-daemon"
 IMAGE = "koordinator-py:latest"
 INFOS = "/var/run/koordlet/xpu-device-infos"
 
 _MODULE = "control.ctl.devicedaemonmanifests"
-_HOST_PATHS: tuple[tuple[str, str, str, str, str], ...] = (
-    # name, on the node, in the container, type, propagation
-    ("host", "/", "/hostfs", "Directory", "HostToContainer"),
-    ("sys", "/sys", "/host-sys/", "Directory", ""),
-    ("dev", "/dev", "/dev/", "Directory", ""),
-    ("infos", INFOS, INFOS, "DirectoryOrCreate", "Bidirectional"),
+_HOST_PATHS = (
+    HostPath("host", "/", "/hostfs", propagation="HostToContainer"),
+    HostPath("sys", "/sys", "/host-sys/"),
+    HostPath("dev", "/dev", "/dev/"),
+    HostPath("infos", INFOS, INFOS, "DirectoryOrCreate", "Bidirectional"),
 )
 
 
 def daemonset() -> list[Object]:
-    """One on every Linux node; vendors' tools take the whole machine to be theirs."""
-    labels = {"koord-app": NAME}
+    """Vendors' tools take the whole machine to be theirs."""
     container: Object = {
         "name": NAME,
         "image": IMAGE,
@@ -39,35 +36,13 @@ def daemonset() -> list[Object]:
         "args": ["--keep-output", "--v=1"],
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"cpu": "500m", "memory": "256Mi"}},
         "securityContext": {"privileged": True, "runAsUser": 0, "seccompProfile": {"type": "Unconfined"}},
-        "volumeMounts": [
-            {"name": name, "mountPath": inside, **({"mountPropagation": propagation} if propagation else {})}
-            for name, _, inside, _, propagation in _HOST_PATHS
-        ],
     }
-    spec = {
-        "selector": {"matchLabels": labels},
-        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}},
-        "template": {
-            "metadata": {"labels": {**labels, LABEL_SKIP_HOOK_SERVER: "true"}},
-            "spec": {
-                "automountServiceAccountToken": False,
-                "priorityClassName": "system-node-critical",
-                "hostNetwork": True,
-                "hostPID": True,
-                "hostIPC": True,
-                "dnsPolicy": "ClusterFirstWithHostNet",
-                "nodeSelector": {"kubernetes.io/os": "linux"},
-                "tolerations": [{"operator": "Exists"}],
-                "terminationGracePeriodSeconds": 10,
-                "containers": [container],
-                "volumes": [
-                    {"name": name, "hostPath": {"path": path, "type": kind}} for name, path, _, kind, _ in _HOST_PATHS
-                ],
-            },
-        },
-    }
-    meta = {"name": NAME, "namespace": KOORDINATOR_NAMESPACE, "labels": labels}
-    return [{"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta, "spec": spec}]
+    return manifestfiles.daemonset(
+        container,
+        _HOST_PATHS,
+        spec={"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}},
+        pod={"automountServiceAccountToken": False, "hostIPC": True, "terminationGracePeriodSeconds": 10},
+    )
 
 
 FILES = {"daemonset.yaml": daemonset}

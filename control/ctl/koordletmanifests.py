@@ -13,8 +13,7 @@ from __future__ import annotations
 import sys
 
 from control import manifestfiles
-from control.manifestfiles import Object, rule
-from koordlet.api.names import KOORDINATOR_NAMESPACE, LABEL_SKIP_HOOK_SERVER
+from control.manifestfiles import HostPath, Object, rule
 
 ACCOUNT = "koordlet"
 IMAGE = "koordinator-py:latest"
@@ -54,31 +53,28 @@ def rbac(node: str = "") -> list[Object]:
     return manifestfiles.rbac(ACCOUNT, rules(node))
 
 
-_HOST_PATHS: tuple[tuple[str, str, str, str], ...] = (
-    # name, on the node, in the container, type
-    ("cgroup", "/sys/fs/cgroup", "/host-cgroup", "Directory"),
-    ("sys", "/sys", "/host-sys", "Directory"),
-    ("sys-fs", "/sys/fs", "/host-sys-fs", "Directory"),
-    ("var-run", "/var/run", "/host-var-run", "Directory"),
-    ("run", "/run", "/host-run", "Directory"),
-    ("kubelet", "/var/lib/kubelet", "/var/lib/kubelet", "Directory"),
-    ("hookserver", "/etc/runtime/hookserver.d", "/host-etc-hookserver", "DirectoryOrCreate"),
-    ("var-run-koordlet", "/var/run/koordlet", "/host-var-run-koordlet", "DirectoryOrCreate"),
-    ("terway-qos", "/var/lib/terway/qos", "/host-var-lib/terway/qos", "DirectoryOrCreate"),
-    ("state", "/var/lib/koordlet", "/var/lib/koordlet", "DirectoryOrCreate"),
-    ("log", "/var/log/koordlet", "/var/log/koordlet", "DirectoryOrCreate"),
+_HOST_PATHS = (
+    HostPath("cgroup", "/sys/fs/cgroup", "/host-cgroup"),
+    HostPath("sys", "/sys", "/host-sys"),
+    # mounts that others make appear here, and there a bpf or resctrl file system that koordlet mounts
+    HostPath("sys-fs", "/sys/fs", "/host-sys-fs", propagation="Bidirectional"),
+    HostPath("var-run", "/var/run", "/host-var-run"),
+    HostPath("run", "/run", "/host-run"),
+    HostPath("kubelet", "/var/lib/kubelet", "/var/lib/kubelet", propagation="Bidirectional"),
+    HostPath("hookserver", "/etc/runtime/hookserver.d", "/host-etc-hookserver", "DirectoryOrCreate"),
+    HostPath("var-run-koordlet", "/var/run/koordlet", "/host-var-run-koordlet", "DirectoryOrCreate"),
+    HostPath("terway-qos", "/var/lib/terway/qos", "/host-var-lib/terway/qos", "DirectoryOrCreate"),
+    HostPath("state", "/var/lib/koordlet", "/var/lib/koordlet", "DirectoryOrCreate"),
+    HostPath("log", "/var/log/koordlet", "/var/log/koordlet", "DirectoryOrCreate"),
 )
-_SHARED_MOUNTS = ("sys-fs", "kubelet")
-"""Mounts that others make appear here; a bpf or resctrl file system mounted by koordlet appears there."""
 
 
 def daemonset() -> list[Object]:
-    """One on every Linux node, in the node's network and pid namespaces.
+    """One on every Linux node.
 
     `privileged`: /proc/sys, mounts that the node shall see, BPF, HTB classes on the node's interface and other
     processes' /proc entries take all of it between them; a list of capabilities would leave /proc/sys read-only.
     """
-    labels = {"koord-app": ACCOUNT}
     probe = {"port": PORT, "host": "127.0.0.1"}
     container: Object = {
         "name": ACCOUNT,
@@ -99,40 +95,17 @@ def daemonset() -> list[Object]:
         "livenessProbe": {"httpGet": {"path": "/healthz", **probe}, "initialDelaySeconds": 30, "periodSeconds": 10},
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"cpu": "500m", "memory": "256Mi"}},
         "securityContext": {"privileged": True, "runAsUser": 0},
-        "volumeMounts": [
-            {
-                "name": name, "mountPath": inside,
-                **({"mountPropagation": "Bidirectional"} if name in _SHARED_MOUNTS else {}),
-            }
-            for name, _, inside, _ in _HOST_PATHS
-        ],
-    }  # fmt: skip
-    spec = {
-        "selector": {"matchLabels": labels},
-        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "20%"}},
-        "minReadySeconds": 10,
-        "template": {
-            # its own start must not wait for its own hooks
-            "metadata": {"labels": {**labels, LABEL_SKIP_HOOK_SERVER: "true"}},
-            "spec": {
-                "serviceAccountName": ACCOUNT,
-                "priorityClassName": "system-node-critical",
-                "hostNetwork": True,
-                "hostPID": True,
-                "dnsPolicy": "ClusterFirstWithHostNet",
-                "nodeSelector": {"kubernetes.io/os": "linux"},
-                "tolerations": [{"operator": "Exists"}],
-                # settings are given back at the end, parents after children
-                "terminationGracePeriodSeconds": 30,
-                "containers": [container],
-                "volumes": [
-                    {"name": name, "hostPath": {"path": path, "type": kind}} for name, path, _, kind in _HOST_PATHS
-                ],
-            },
-        },
     }
-    meta = {"name": ACCOUNT, "namespace": KOORDINATOR_NAMESPACE, "labels": labels}
-    return [{"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta, "spec": spec}]
+    return manifestfiles.daemonset(
+        container,
+        _HOST_PATHS,
+        spec={
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "20%"}},
+            "minReadySeconds": 10,
+        },
+        # settings are given back at the end, parents after children
+        pod={"serviceAccountName": ACCOUNT, "terminationGracePeriodSeconds": 30},
+    )
 
 
 FILES = {"rbac.yaml": rbac, "daemonset.yaml": daemonset}
