@@ -1,8 +1,9 @@
 """Keeps the fact of accelerators that other programs describe in files (spec 02 §6.3, 08 §3.2; gate Accelerators).
 
 Each round looks at the directory and reads the files that differ from the last time. A file that cannot be used costs
-its own devices only, and these not at once: whoever writes in place is seen half way now and then. A device that two
-files describe is taken from the first by name. Bounds: `MAX_FILES` files of `MAX_BYTES`, `MAX_DEVICES` devices.
+its own devices only, and these not at once: whoever writes in place is seen half way now and then. A device that is
+described twice is taken from where it stands first, files going by name. Bounds: `MAX_FILES` files of `MAX_BYTES`,
+`MAX_DEVICES` devices.
 """
 
 from __future__ import annotations
@@ -175,13 +176,15 @@ def _distinct(files: Iterable[tuple[str, tuple[XpuInfo, ...]]]) -> tuple[XpuInfo
     whose: dict[str, str] = {}
     for name, devices in files:
         for one in devices:
-            if one.uuid and whose.setdefault(one.uuid, name) != name:
+            if one.uuid in whose:
                 log.once(
                     f"xpu:{one.uuid}:{name}", "an accelerator is described twice",
                     uuid=one.uuid, taken=whose[one.uuid], passed_over=name,
                 )  # fmt: skip
             elif len(found) < MAX_DEVICES:
                 found.append(one)
+                if one.uuid:
+                    whose[one.uuid] = name
             else:
                 log.once("xpu:many", "accelerators are not reported: there are too many", at_most=MAX_DEVICES)
     return tuple(found)

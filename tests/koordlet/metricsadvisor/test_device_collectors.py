@@ -183,6 +183,12 @@ def test_a_device_that_two_files_describe_is_there_once(xpus: Xpus) -> None:
     assert [(one.uuid, one.model) for one in xpus.read() or ()] == [("a", "first"), ("b", "Ascend-910B3")]
 
 
+def test_a_device_that_a_file_describes_twice_is_there_once(xpus: Xpus) -> None:
+    """Those without a uuid can't be told to be one."""
+    xpus.write("a", card("a", minor="1"), card("b"), card("a", minor="2"), card("", minor="3"), card("", minor="4"))
+    assert [(one.uuid, one.minor) for one in xpus.read() or ()] == [("a", 1), ("b", 0), ("", 3), ("", 4)]
+
+
 def test_what_is_read_is_bounded(xpus: Xpus, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(MAX_FILES + 1):
         xpus.write(f"{number:03d}", card(str(number)))
