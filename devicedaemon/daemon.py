@@ -21,7 +21,7 @@ from devicedaemon.rounds import Rounds
 from devicedaemon.tools import HostTools
 from devicedaemon.vendors.node import Node
 from koordlet.app.flags import FlagError
-from koordlet.app.logging import get_logger, setup
+from koordlet.app.logging import get_logger
 from koordlet.system.errors import UnreadableFile
 from koordlet.system.pci import PciFunction, functions
 from koordlet.system.roots import Roots
@@ -98,16 +98,14 @@ class Daemon:
         self._signal.set()
 
     def _reload(self) -> None:
-        """A configuration that can't be used leaves the last one in force."""
+        """A configuration that can't be used leaves the last one in force. Where tools, sysfs and devices are, and
+        how to log, only the command line says, which stays."""
         try:
             options = self._load()
         except (FlagError, ConfigError) as error:
             log.error("the configuration stays as it was", error=str(error))
             return
-        if _where(options) != _where(self._options):
-            self._rounds = _rounds(options)
         old, self._options = self._options, options
-        setup(options.v, json=options.logging_format == "json")
         self._announce()
         if old.path != options.path and not old.keep_output:
             self._take_away_superseded()
@@ -145,10 +143,6 @@ def _remove(path: Path) -> None:
         output.remove(path)
     except OSError as error:
         log.error("the file can't be taken away", file=str(path), error=str(error))
-
-
-def _where(options: Options) -> tuple[object, ...]:
-    return options.host_root_dir, options.sys_root_dir, options.dev_root_dir, options.tool_timeout
 
 
 def _rounds(options: Options) -> Rounds:

@@ -36,7 +36,7 @@ async def discover(node: Node) -> list[DeviceDescription]:
     run = node.tools.run
     model = model_of(await run(*INFO, "-m"))
     numbered = pair(cards_of(await run(*INFO, "-l")), _minors(node))
-    first = next(iter(numbered), "0")
+    first = next(iter(numbered))
     cores = CORES.get(model)
     if cores is None:
         cores = cores_of(await run(*INFO, "-t", "common", "-i", first))

@@ -64,9 +64,7 @@ def overview(text: str) -> tuple[int, str, str]:
     sizes = [line for line in text.splitlines() if "memory capacity" in line.lower()]
     if not models or not sizes:
         raise VendorError(f"{where}: no {'Memory Capacity' if models else 'Model Name'}")
-    amount = re.fullmatch(r"([0-9]+) ?GB", " ".join(sizes[0].split()[3:5])) or re.fullmatch(
-        r"([0-9]+)GB", word(sizes[0], 3, where)
-    )
+    amount = re.match(r"([0-9]+) ?GB( |$)", " ".join(sizes[0].split()[3:]))
     if amount is None:
         raise VendorError(f"{where}: {sizes[0].strip()[:200]!r} is no amount in GB")
     return len(models), word(models[0], 3, where), memory(f"{amount[1]}Gi", where)
