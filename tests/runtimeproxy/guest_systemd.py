@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from tests.runtimeproxy.firstlook import Look, RunningPod, uptime
 from tests.runtimeproxy.installed import REGISTRATION, Seen, install, kill, roll_back, said
 from tests.runtimeproxy.slicenode import (
     CONTAINERD,
+    LOG,
     PROXY,
     SLO,
     UNIT,
@@ -195,25 +197,37 @@ def leave(node: SystemdNode, pods: list[RunningPod], folder: Path, story: Story)
     said("a pod ended")
 
 
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
-    folder = tmp_path_factory.mktemp("node")
-    shown, made = Shown(), Story()
+@contextmanager
+def opened(folder: Path, shown: Shown, begin: Callable[[SystemdNode], None]) -> Iterator[tuple[SystemdNode, Scene]]:
+    """A node whose koordlet starts; `begin` has had its runtime started meanwhile."""
     with ExitStack() as ends:
         scene = scene_of(folder, shown)
         ends.callback(scene.close)
         pool = ends.enter_context(ThreadPoolExecutor(1))
-        opened = pool.submit(scene.open, SLO, cpus=2, memory_mib=2048)
+        opening = pool.submit(scene.open, SLO, cpus=2, memory_mib=2048)
         node = open_node(folder)
         ends.callback(node.close)
-        ends.push(lambda kind, *_: print(node.log.read_text()[-8000:]) if kind else None)
+        logs = (node.log, node.path(LOG))
+        ends.push(lambda kind, *_: print(*(log.read_text()[-8000:] for log in logs if log.exists())) if kind else None)
         said("systemd is up")
-        start(node, CONTAINERD)
-        prepare_pods(node, folder)
-        said("containerd runs")
-        opened.result()
+        begin(node)
+        said("the runtime runs")
+        opening.result()
         start_koordlet(scene)
         said("koordlet starts")
+        yield node, scene
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    folder = tmp_path_factory.mktemp("node")
+    shown, made = Shown(), Story()
+
+    def begin(node: SystemdNode) -> None:
+        start(node, CONTAINERD)
+        prepare_pods(node, folder)
+
+    with opened(folder, shown, begin) as (node, scene):
         install(node, CONTAINERD, made)
         made.limits = limits(node)
         pods = live(node, scene, shown, folder, made)

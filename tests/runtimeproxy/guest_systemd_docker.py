@@ -6,8 +6,6 @@ By hand, in the emulated guest (docs/runtime-proxy.md); `guest_systemd.py` is th
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,21 +15,25 @@ from control.standalone.containerd import images
 from koordlet.system.naming import KubeQOS
 from tests.koordlet.process.scene import Scene
 from tests.runtimeproxy.firstlook import Look, uptime
-from tests.runtimeproxy.guest_systemd import KNOWN_TO_SYSTEMD, LSR, OTHERS, WANTED, Key, admit_pinned, known_to_systemd
+from tests.runtimeproxy.guest_systemd import (
+    KNOWN_TO_SYSTEMD,
+    LSR,
+    OTHERS,
+    WANTED,
+    Key,
+    admit_pinned,
+    known_to_systemd,
+    opened,
+)
 from tests.runtimeproxy.installed import Seen, install, kill, roll_back, said
 from tests.runtimeproxy.slicenode import (
     DOCKER,
-    LOG,
     PROXY,
-    SLO,
     Shown,
     SliceDockershim,
     docker,
     make_slices,
-    open_node,
-    scene_of,
     start,
-    start_koordlet,
 )
 from tests.runtimeproxy.systemdnode import SystemdNode
 
@@ -79,21 +81,14 @@ def live(node: SystemdNode, scene: Scene, shown: Shown, folder: Path, story: Sto
 def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     folder = tmp_path_factory.mktemp("node")
     shown, made = Shown(), Story()
-    with ExitStack() as ends:
-        scene = scene_of(folder, shown)
-        ends.callback(scene.close)
-        pool = ends.enter_context(ThreadPoolExecutor(1))
-        opened = pool.submit(scene.open, SLO, cpus=2, memory_mib=2048)
-        node = open_node(folder)
-        ends.callback(node.close)
-        ends.push(lambda kind, *_: print(node.path(LOG).read_text()[-8000:]) if kind else None)
+
+    def begin(node: SystemdNode) -> None:
         start(node, DOCKER)
         make_slices(node)
         images.write_images(folder / "images.tar")
         docker(node, DOCKER.socket, "load", "--input", str(folder / "images.tar"))
-        said("Docker runs")
-        opened.result()
-        start_koordlet(scene)
+
+    with opened(folder, shown, begin) as (node, scene):
         install(node, DOCKER, made)
         live(node, scene, shown, folder, made)
         roll_back(node, DOCKER, made)
