@@ -86,7 +86,7 @@ class Health:
         """Why nobody knows whether GPUs are sound; "" while they are watched."""
         watcher = self._watcher
         if watcher is None:
-            return "nothing to watch yet"
+            return "NVML is not open"
         if not watcher.problem and self._clock() - watcher.answered > SILENT_SECONDS:
             return f"NVML has not answered for {SILENT_SECONDS:g} s"
         return watcher.problem

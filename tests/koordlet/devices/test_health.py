@@ -284,7 +284,7 @@ def test_faults_outlive_a_session(machine: Machine, watched: Callable[..., Watch
     one.health.stop()
     thread.join(PATIENCE)
     assert one.health.events() == [Xid("GPU-second", 31)], "taken, and not asked for before the session was lost"
-    assert one.health.problem == "nothing to watch yet"
+    assert one.health.problem == "NVML is not open"
     assert one.health.faults == {"GPU-first": fault(48)}
     one.nvml = Nvml()
     try:
