@@ -16,6 +16,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from koordlet.app.logging import get_logger
 from koordlet.devices.caller import Caller
@@ -219,15 +220,9 @@ class GpuCollector:
             self._cache.facts.set(FACT_GPU_FAULTS, self._faults, at)
 
     def _owners(self) -> Callable[[int], Subject | None]:
-        places = Places(self._workloads().subjects)
-        known: dict[int, Subject | None] = {}
-
-        def owner(pid: int) -> Subject | None:
-            if pid not in known:
-                known[pid] = self._owner(places, pid)
-            return known[pid]
-
-        return owner
+        """Containers are gone through only where some process is on a GPU."""
+        places = cache(lambda: Places(self._workloads().subjects))
+        return cache(lambda pid: self._owner(places(), pid))
 
     def _owner(self, places: Places, pid: int) -> Subject | None:
         try:

@@ -1,6 +1,6 @@
 """NVIDIA's GPUs, accelerators that other programs describe, RDMA NICs, and the Device object that tells of all.
 
-Nothing of it is loaded while both gates are off.
+No collector or reporter of it is loaded while both gates are off.
 """
 
 from __future__ import annotations
