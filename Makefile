@@ -71,7 +71,7 @@ bpf:  ## the BPF objects
 
 .PHONY: crds
 crds:  ## rewrite deploy/crds from the structs
-	@$(PY) -m koordlet.api.crdgen --out deploy/crds
+	@$(PY) -m koordlet.api.encoding.crdgen --out deploy/crds
 
 .PHONY: dashboards
 dashboards:  ## rewrite deploy/grafana and the panels in docs/grafana.md

@@ -3,7 +3,7 @@
 /*
  * A bounded victim x culprit matrix per CPU: open-addressed (victim slot, culprit slot) -> time. Include it after
  * slots.bpf.h; `settings` has matrix_mask (entries per CPU - 1). Rows are written by their own CPU only. What finds no
- * place within PROBES is counted as lost. koordlet/probes/blame.py reads it.
+ * place within PROBES is counted as lost. koordlet/probes/culprits/blame.py reads it.
  */
 #pragma once
 

@@ -2,7 +2,7 @@
 /* Copyright The koordinator-py authors */
 /*
  * Tags of probes that can't always ask the running task whose work something is: whose ids a tag holds stands in its
- * highest bits. koordlet/probes/owners.py translates all of them into ids of the first kind.
+ * highest bits. koordlet/probes/culprits/owners.py translates all of them into ids of the first kind.
  */
 #pragma once
 

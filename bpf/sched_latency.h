@@ -2,7 +2,7 @@
 /* Copyright The koordinator-py authors */
 /*
  * The memory layout that sched_latency.bpf.c and bcc/sched_latency.bcc.c write and
- * koordlet/probes/layout.py reads. Nothing here depends on the kernel; a test holds the three together.
+ * koordlet/probes/schedlatency/layout.py reads. Nothing here depends on the kernel; a test holds the three together.
  *
  * All tables are plain arrays that user space maps (BPF_F_MMAPABLE), so that reading costs no system
  * call and updating costs no helper call:

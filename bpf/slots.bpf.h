@@ -2,7 +2,7 @@
 /* Copyright The koordinator-py authors */
 /*
  * The tags table and a task's way to its slot, for CO-RE programs. Include it after koord.bpf.h and after defining
- * `settings` with at least cgroup_v2 and cgroup_mask in .rodata.config; koordlet/probes/slots.py reads the table.
+ * `settings` with at least cgroup_v2 and cgroup_mask in .rodata.config; koordlet/probes/culprits/slots.py reads the table.
  */
 #pragma once
 

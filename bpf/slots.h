@@ -2,7 +2,7 @@
 /* Copyright The koordinator-py authors */
 /*
  * What all probes of this directory that count by cgroup share: slots and histograms. Nothing here depends on the
- * kernel; koordlet/probes/layout.py says the same and a test holds the two together.
+ * kernel; koordlet/probes/schedlatency/layout.py says the same and a test holds the two together.
  *
  * A slot is a row of a table. tags[slot] is the id of the cgroup that owns it, 0 = free; behind the cgroups' own come
  * SPECIALS rows for what belongs to no cgroup. Ids are those of the default hierarchy on v2 and of the v1 cpu

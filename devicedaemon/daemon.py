@@ -22,8 +22,8 @@ from devicedaemon.tools import HostTools
 from devicedaemon.vendors.node import Node
 from koordlet.app.flags import FlagError
 from koordlet.app.logging import get_logger
+from koordlet.system.devices.pci import PciFunction, functions
 from koordlet.system.errors import UnreadableFile
-from koordlet.system.pci import PciFunction, functions
 from koordlet.system.roots import Roots
 
 log = get_logger(__name__)

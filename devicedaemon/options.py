@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from koordlet.api.times import Duration as GoDuration
+from koordlet.api.encoding.times import Duration as GoDuration
 from koordlet.app.flags import Duration, FlagError, flag, read
 from koordlet.app.logging import LoggingOptions
 

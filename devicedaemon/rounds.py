@@ -10,8 +10,8 @@ from devicedaemon.vendors import VENDORS, Vendor
 from devicedaemon.vendors.node import Node, VendorError
 from koordlet.api.deviceinfos import DeviceDescription
 from koordlet.app.logging import get_logger
+from koordlet.system.devices.pci import PciFunction
 from koordlet.system.errors import KernelFileError
-from koordlet.system.pci import PciFunction
 
 log = get_logger(__name__)
 

@@ -13,7 +13,7 @@ from koordlet.app.logging import begin, get_logger
 from koordlet.app.runner import run
 from koordlet.kube import ConfigError
 from koordlet.options import Options
-from koordlet.system import timeslice
+from koordlet.system.cpu import timeslice
 
 log = get_logger(__name__)
 

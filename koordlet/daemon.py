@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from koordlet.app.heap import trim_heap, unmap_files
 from koordlet.app.logging import get_logger
 from koordlet.app.startup import loaded
-from koordlet.metricsadvisor.capacity import attach_capacity
+from koordlet.metricsadvisor.facts.capacity import attach_capacity
 from koordlet.metricsadvisor.views import Views
 from koordlet.options import Options
 from koordlet.probes.openprobes import ProbeSet
@@ -28,7 +28,7 @@ from koordlet.wiring.probes import STOP_SIGNALS, begin
 from koordlet.wiring.states import Cluster, cluster, local
 
 if TYPE_CHECKING:
-    from koordlet.statesinformer.reporter import NodeMetricReporter
+    from koordlet.statesinformer.nodemetric.reporter import NodeMetricReporter
 
 log = get_logger(__name__)
 

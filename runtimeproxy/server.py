@@ -19,15 +19,15 @@ from prometheus_client import CollectorRegistry
 
 from koordlet.app.logging import get_logger
 from koordlet.app.runner import Runner
-from runtimeproxy.calls import Interceptor
-from runtimeproxy.cri import Backend, CriSide
-from runtimeproxy.dispatch import Dispatcher
+from runtimeproxy.cri.calls import Interceptor
+from runtimeproxy.cri.mode import Backend, CriSide
+from runtimeproxy.cri.recover import TIDY_SECONDS, BackendError, Recovery
+from runtimeproxy.hooks.dispatch import Dispatcher
+from runtimeproxy.hooks.pods import SkipRule
+from runtimeproxy.hooks.registry import Registry
 from runtimeproxy.metrics import ProxyMetrics
 from runtimeproxy.options import DOCKER, Options
 from runtimeproxy.page import Page
-from runtimeproxy.podhooks import SkipRule
-from runtimeproxy.recover import TIDY_SECONDS, BackendError, Recovery
-from runtimeproxy.registry import Registry
 from runtimeproxy.store import Store
 
 log = get_logger(__name__)
@@ -173,7 +173,7 @@ def notify(text: str) -> None:
 def _side(options: Options, dispatcher: Dispatcher, metrics: ProxyMetrics) -> ProtocolSide:
     skip = SkipRule(options.skip_key, options.skip_value)
     if options.mode == DOCKER:
-        from runtimeproxy.dockermode import DockerMode
+        from runtimeproxy.docker.mode import DockerMode
 
         return DockerMode(options, dispatcher, skip, metrics)
     return CriMode(options, dispatcher, skip, metrics)

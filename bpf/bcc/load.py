@@ -5,7 +5,8 @@
 
     load.py PINS CGROUP_V2 CGROUPS MATRIX STAMPS CPUS
 
-Run by koordlet.probes.bcc with the system's Python, where Debian installs bcc; imports nothing of koordlet. The last
+Run by koordlet.probes.loading.bcc with the system's Python, where Debian installs bcc; imports nothing of koordlet.
+The last
 line on stderr says what went wrong.
 """
 

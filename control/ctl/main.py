@@ -12,26 +12,26 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from control.ctl.containers import RUNTIMES
-from control.ctl.down import down as take_down
 from control.ctl.errors import CtlError
-from control.ctl.explain import exit_status, page
-from control.ctl.koordletclient import DEFAULT_URL, fetch_explanation, fetch_top
-from control.ctl.node import fetch_node, lending_of
-from control.ctl.node import page as node_page
-from control.ctl.parts import Layout
-from control.ctl.placement import DEFAULT_SCHEDULER_URL, fetch_placement, placement_page
+from control.ctl.node.containers import RUNTIMES
+from control.ctl.node.down import down as take_down
+from control.ctl.node.parts import Layout
+from control.ctl.node.state import Settings
+from control.ctl.node.state import load as load_state
+from control.ctl.node.status import gather as gather_status
+from control.ctl.node.status import show as show_status
+from control.ctl.node.up import up as bring_up
 from control.ctl.progress import Progress
-from control.ctl.state import Settings
-from control.ctl.state import load as load_state
-from control.ctl.status import gather as gather_status
-from control.ctl.status import show as show_status
-from control.ctl.toptable import SORTS, node_lines, select, table
-from control.ctl.up import up as bring_up
-from koordlet.api.interference import PodExplained
-from koordlet.api.placement import PodPlacement
-from koordlet.api.top import Top
-from koordlet.api.wire import encode
+from control.ctl.views.interference import exit_status, page
+from control.ctl.views.koordletclient import DEFAULT_URL, fetch_explanation, fetch_top
+from control.ctl.views.overcommit import fetch_node, lending_of
+from control.ctl.views.overcommit import page as node_page
+from control.ctl.views.placement import DEFAULT_SCHEDULER_URL, fetch_placement, placement_page
+from control.ctl.views.toptable import SORTS, node_lines, select, table
+from koordlet.api.encoding.wire import encode
+from koordlet.api.pages.interference import PodExplained
+from koordlet.api.pages.placement import PodPlacement
+from koordlet.api.pages.top import Top
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.version import VERSION
 
@@ -172,7 +172,7 @@ def top(
         picture = asyncio.run(fetch_top(url))
         print_picture(picture, Console(highlight=False), sort=sort, namespace=namespace, wide=output == "wide")
     else:
-        from control.ctl.topapp import TopApp  # textual takes 0.3 s to import, which --once need not wait for
+        from control.ctl.views.topapp import TopApp  # textual takes 0.3 s to import, which --once need not wait for
 
         TopApp(
             lambda: fetch_top(url), url, interval=interval, sort=sort, namespace=namespace, wide=output == "wide"

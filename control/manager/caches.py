@@ -14,13 +14,13 @@ import msgspec
 
 from control.slim import slimmed
 from koordlet.api import names
-from koordlet.api.analysis import Recommendation
 from koordlet.api.core import Container, Job, Node, Pod, ReplicaSet
 from koordlet.api.core.workloads import JobSpec, WorkloadSpec
-from koordlet.api.nodemetric import NodeMetric
-from koordlet.api.quota import ElasticQuota
+from koordlet.api.crs.analysis import Recommendation
+from koordlet.api.crs.nodemetric import NodeMetric
+from koordlet.api.crs.quota import ElasticQuota
+from koordlet.api.encoding.wire import WireError, decode
 from koordlet.api.registry import resource_for
-from koordlet.api.wire import WireError, decode
 from koordlet.kube import Client, Informer
 from koordlet.kube.decode import Object
 

@@ -8,10 +8,11 @@ from typing import Any
 from control.manager.context import Context
 from control.manager.metrics import FAILED, SUCCEEDED, ManagerMetrics
 from control.manager.nodeobjects import NodeObjectController
-from koordlet.api import names, wire
+from koordlet.api import names
 from koordlet.api.core import Node
+from koordlet.api.crs.nodemetric import CollectPolicy, NodeAggregatePolicy, NodeMetric, NodeMetricSpec, PredictPolicy
+from koordlet.api.encoding import wire
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.nodemetric import CollectPolicy, NodeAggregatePolicy, NodeMetric, NodeMetricSpec, PredictPolicy
 from koordlet.api.sloconfig import colocation
 from koordlet.api.sloconfig.colocation import ColocationStrategy
 

@@ -21,7 +21,7 @@ from control.manager.context import Context
 from control.manager.controller import Controller
 from control.manager.metrics import FAILED, SUCCEEDED
 from koordlet.api.core import Node
-from koordlet.api.slo import NodeMetric, NodeSLO
+from koordlet.api.crs.slo import NodeMetric, NodeSLO
 from koordlet.app.logging import get_logger
 from koordlet.app.metrics import UnsuffixedCounter
 from koordlet.kube import Conflict, Informer, KubeError, NotFound, merge_diff

@@ -12,10 +12,11 @@ from typing import Any
 from control.manager.context import Context
 from control.manager.metrics import FAILED, SUCCEEDED, ManagerMetrics
 from control.manager.nodeobjects import NodeObjectController
-from koordlet.api import names, wire
+from koordlet.api import names
 from koordlet.api.core import Node
+from koordlet.api.crs.slo import NodeSLO, NodeSLOSpec, extension_values
+from koordlet.api.encoding import wire
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.slo import NodeSLO, NodeSLOSpec, extension_values
 from koordlet.api.sloconfig import configmap
 from koordlet.api.sloconfig.configmap import SLOConfig
 from koordlet.api.sloconfig.extensions import extensions_for_node

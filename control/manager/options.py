@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from koordlet.api import times
+from koordlet.api.encoding import times
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.app.flags import Duration, FlagError, flag
 from koordlet.app.http import split_address

@@ -13,10 +13,10 @@ from control.manager.nodeslo import NodeSLOController
 from control.manager.quota.hooks import MutateQuota, ValidateQuota
 from control.manager.quota.profile import QuotaProfileController
 from control.manager.recommender.controller import RecommenderController
-from control.manager.webhook.admission import Handler
 from control.manager.webhooks.mutatehooks import MutatePod, MutateReservation
 from control.manager.webhooks.objecthooks import MutateNodeStatus, ValidateConfigMap, ValidateNode
 from control.manager.webhooks.validatehooks import ValidateBinding, ValidatePod
+from control.manager.webhookserver.admission import Handler
 
 CONTROLLERS: dict[str, Callable[[Context], Controller]] = {
     "colocationprofile": ColocationProfileController,

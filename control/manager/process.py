@@ -26,10 +26,10 @@ from control.manager.metrics import KnownNames, ManagerMetrics
 from control.manager.options import Options, WebhookEnv, selected
 from control.manager.parts import CONTROLLERS, WEBHOOKS
 from control.manager.quota.hooks import routes as quota_routes
-from control.manager.webhook.metrics import WebhookMetrics
-from control.manager.webhook.ready import WebhookReady
-from control.manager.webhook.rotation import Rotation
-from control.manager.webhook.server import WebhookServer
+from control.manager.webhookserver.metrics import WebhookMetrics
+from control.manager.webhookserver.ready import WebhookReady
+from control.manager.webhookserver.rotation import Rotation
+from control.manager.webhookserver.server import WebhookServer
 from koordlet.api import gates as api_gates
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.flags import FlagError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from control.scheduler.options import Options
+from control.scheduler.process.options import Options
 from koordlet.app.flags import FlagError, parse
 from koordlet.app.gates import GateError
 from koordlet.app.logging import begin
@@ -14,7 +14,7 @@ from koordlet.kube import ConfigError
 
 
 async def _start(options: Options) -> int:
-    from control.scheduler.process import Scheduler  # what it loads finds the settings of `main`
+    from control.scheduler.process.process import Scheduler  # what it loads finds the settings of `main`
 
     return await Scheduler(options).run()
 
@@ -28,7 +28,7 @@ def main() -> int:
     try:
         begin(options)
         if options.write_config_to:
-            from control.scheduler.process import read_settings, write_configuration
+            from control.scheduler.process.process import read_settings, write_configuration
 
             write_configuration(read_settings(options), options.write_config_to)
             return 0

@@ -12,13 +12,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from control.standalone import errors, objectmeta
+from control.standalone.kinds import CRD, Kind, Kinds, ScaleSpec, version_priority
+from control.standalone.registry import Registry, WriteOptions
+from control.standalone.seams import SYSTEM
+from control.standalone.strategy import CRD_CLEANUP
 from koordlet.app.logging import get_logger
-
-from . import errors, objectmeta
-from .kinds import CRD, Kind, Kinds, ScaleSpec, version_priority
-from .registry import Registry, WriteOptions
-from .seams import SYSTEM
-from .strategy import CRD_CLEANUP
 
 Json = dict[str, Any]
 log = get_logger(__name__)

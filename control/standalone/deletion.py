@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .kinds import NAMESPACE, POD, Kind
-from .objectmeta import parse_timestamp, timestamp
+from control.standalone.kinds import NAMESPACE, POD, Kind
+from control.standalone.objectmeta import parse_timestamp, timestamp
 
 Json = dict[str, Any]
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"

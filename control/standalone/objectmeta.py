@@ -10,8 +10,8 @@ import secrets
 from datetime import UTC, datetime
 from typing import Any
 
-from .errors import FieldError
-from .kinds import Kind
+from control.standalone.errors import FieldError
+from control.standalone.kinds import Kind
 
 Json = dict[str, Any]
 

@@ -16,14 +16,23 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from . import deletion, errors, objectmeta, strategy
-from .deletion import DeleteOptions
-from .kinds import Kind, Kinds
-from .patch import conflict_error
-from .seams import SYSTEM, Admission, AdmissionRequest, OpenAdmission, OpenSchemas, Patcher, Schemas, UserInfo
-from .selectors import Matcher, compile_matcher
-from .store import Compacted, Store, TooLarge, VersionMismatch
-from .versions import Address, Entry, Event, EventType
+from control.standalone import deletion, errors, objectmeta, strategy
+from control.standalone.deletion import DeleteOptions
+from control.standalone.kinds import Kind, Kinds
+from control.standalone.patch import conflict_error
+from control.standalone.seams import (
+    SYSTEM,
+    Admission,
+    AdmissionRequest,
+    OpenAdmission,
+    OpenSchemas,
+    Patcher,
+    Schemas,
+    UserInfo,
+)
+from control.standalone.selectors import Matcher, compile_matcher
+from control.standalone.store import Compacted, Store, TooLarge, VersionMismatch
+from control.standalone.versions import Address, Entry, Event, EventType
 
 Json = dict[str, Any]
 Objects = list[Json]  # `Registry.list` hides the builtin inside the class

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from .errors import FieldError
-from .kinds import Kind
+from control.standalone.errors import FieldError
+from control.standalone.kinds import Kind
 
 Json = dict[str, Any]
 Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import errors
-from .kinds import Kind
+from control.standalone import errors
+from control.standalone.kinds import Kind
 
 Json = dict[str, Any]
 Matcher = Callable[[Json], bool]

@@ -32,7 +32,7 @@ from typing import Literal
 
 import msgspec
 
-from .versions import Address, Entry, Event, EventType, Json, Table
+from control.standalone.versions import Address, Entry, Event, EventType, Json, Table
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()

@@ -10,11 +10,10 @@ import base64
 from collections.abc import Callable
 from typing import Any
 
-from koordlet.api.quantity import Quantity, QuantityError
-
-from . import errors
-from .errors import FieldError
-from .kinds import CRD, NAMESPACE, Kind
+from control.standalone import errors
+from control.standalone.errors import FieldError
+from control.standalone.kinds import CRD, NAMESPACE, Kind
+from koordlet.api.encoding.quantity import Quantity, QuantityError
 
 Json = dict[str, Any]
 

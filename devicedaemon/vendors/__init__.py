@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from devicedaemon.vendors import cambricon, huawei, iluvatar, kunlun, metax
 from devicedaemon.vendors.node import Node
 from koordlet.api.deviceinfos import DeviceDescription
-from koordlet.system.pci import PciFunction
+from koordlet.system.devices.pci import PciFunction
 
 
 @dataclass(frozen=True, slots=True)

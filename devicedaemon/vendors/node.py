@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Protocol
 
 from koordlet.api.deviceinfos import DeviceDescription, DeviceStatus, DeviceTopology, P2PLink
+from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.names import RESOURCE_GPU_CORE, RESOURCE_GPU_MEMORY
-from koordlet.api.quantity import Quantity
 from koordlet.app.logging import get_logger
-from koordlet.system import pci
+from koordlet.system.devices import pci
 from koordlet.system.roots import Roots
 
 log = get_logger(__name__)

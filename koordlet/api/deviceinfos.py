@@ -10,9 +10,9 @@ import json
 
 import msgspec
 
-from koordlet.api.base import Frozen
-from koordlet.api.fields import written
-from koordlet.api.wire import WireError, convert
+from koordlet.api.encoding.base import Frozen
+from koordlet.api.encoding.fields import written
+from koordlet.api.encoding.wire import WireError, convert
 
 
 class P2PLink(Frozen):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.names import (
     RESOURCE_AMD_GPU,
     RESOURCE_FPGA,
@@ -20,7 +21,6 @@ from koordlet.api.names import (
     RESOURCE_NVIDIA_GPU,
     RESOURCE_RDMA,
 )
-from koordlet.api.quantity import Quantity
 
 WHOLE_GPUS: Final = frozenset({RESOURCE_NVIDIA_GPU, RESOURCE_AMD_GPU, RESOURCE_HYGON_DCU})
 GPU_RESOURCES: Final = WHOLE_GPUS | {

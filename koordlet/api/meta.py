@@ -10,9 +10,9 @@ from typing import Annotated, Generic, TypeVar
 
 import msgspec
 
-from koordlet.api.base import Struct
-from koordlet.api.fields import Int32, doc
-from koordlet.api.wire import Time
+from koordlet.api.encoding.base import Struct
+from koordlet.api.encoding.fields import Int32, doc
+from koordlet.api.encoding.wire import Time
 
 T = TypeVar("T")
 

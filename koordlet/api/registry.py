@@ -1,7 +1,7 @@
 """Where each kind lives in the API: group, version, plural, scope, and the paths that follow from them.
 
 One row a kind, for our thirteen custom resources and the built-in kinds of `koordlet.api.core`. Used by
-`koordlet.kube` to turn a struct type into a URL, and by `koordlet.api.crdgen`.
+`koordlet.kube` to turn a struct type into a URL, and by `koordlet.api.encoding.crdgen`.
 Source: spec 01 §3.1.
 """
 
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from koordlet.api import analysis, config, core, quota, scheduling, slo, topology
+from koordlet.api import core
 from koordlet.api.core import storage
+from koordlet.api.crs import analysis, config, quota, scheduling, slo, topology
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from koordlet.api import names, priority
 from koordlet.api.annotations.node import NodeReservation
 from koordlet.api.core import ResourceRequirements
 from koordlet.api.cpus import parse_cpus
-from koordlet.api.quantity import BINARY_SI, DECIMAL_SI, ZERO, Quantity
+from koordlet.api.encoding.quantity import BINARY_SI, DECIMAL_SI, ZERO, Quantity
 
 ResourceList = dict[str, Quantity]
 Resources = Mapping[str, Quantity]

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from koordlet.api.crs.slo import NodeSLOSpec, extension_values
+from koordlet.api.encoding.wire import overlay
 from koordlet.api.qos import CLASSES
-from koordlet.api.slo import NodeSLOSpec, extension_values
 from koordlet.api.sloconfig import documents, interference
 from koordlet.api.sloconfig.bounds import broken, field_at
 from koordlet.api.sloconfig.networkrules import network_problems
@@ -44,7 +45,6 @@ from koordlet.api.sloconfig.threshold import (
     EVICT_BY_REAL_LIMIT,
 )
 from koordlet.api.sloconfig.webhook import RULES, Rule
-from koordlet.api.wire import overlay
 
 Problems = Mapping[str, Mapping[str, str]]
 """Section of NodeSLO's spec -> field -> reason; only sections with one."""

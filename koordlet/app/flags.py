@@ -27,8 +27,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from koordlet.api import times
-from koordlet.api.gosyntax import parse_bool
+from koordlet.api.encoding import times
+from koordlet.api.encoding.gosyntax import parse_bool
 from koordlet.app.version import version_line
 
 _T = TypeVar("_T")

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from koordlet.api.gosyntax import parse_bool
+from koordlet.api.encoding.gosyntax import parse_bool
 
 if TYPE_CHECKING:  # the tables bring strategies along, and flags are read by binaries that have no gates
     from koordlet.api.gates import Gate

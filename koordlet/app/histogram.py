@@ -17,8 +17,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from koordlet.api.analysis import HistogramCheckpoint
-from koordlet.api.wire import Time
+from koordlet.api.crs.analysis import HistogramCheckpoint
+from koordlet.api.encoding.wire import Time
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from koordlet.devices.model import GpuInfo
 from koordlet.devices.nvml import Handle, Nvml, NvmlError, Process, Sample, Unsupported
-from koordlet.system import pci
+from koordlet.system.devices import pci
 from koordlet.system.roots import Roots
 
 DRIVER = "nvidia"

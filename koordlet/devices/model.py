@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from koordlet.system.pci import PciPlace
+from koordlet.system.devices.pci import PciPlace
 
 
 @dataclass(frozen=True, slots=True)

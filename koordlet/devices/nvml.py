@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from koordlet.system.pci import PciAddressError, canonical
+from koordlet.system.devices.pci import PciAddressError, canonical
 
 XID = 8
 """Event type: an Xid error."""

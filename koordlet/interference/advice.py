@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from koordlet.interference.model import Cause, Culprit, Resource
-from koordlet.statesinformer.model import Subject
+from koordlet.statesinformer.pods.model import Subject
 
 ACTIONS = {
     "suppress-best-effort": "Give best-effort pods less: lower cpuSuppressThresholdPercent, or enable the BE class.",

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from koordlet.api.slo import NodeSLO
+from koordlet.api.crs.slo import NodeSLO
 from koordlet.audit import Auditor, NullAuditor
 from koordlet.interference import sources
 from koordlet.interference.announce import Announcer, Recorder
@@ -15,13 +15,13 @@ from koordlet.interference.model import Resource
 from koordlet.interference.policy import Policy
 from koordlet.interference.views import InterferenceViews
 from koordlet.interference.watch import Watch
-from koordlet.metrics import Registries
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
-from koordlet.metricsadvisor.blockio import BlockIOCollector
-from koordlet.metricsadvisor.cpi import CpiCollector
-from koordlet.metricsadvisor.memstall import MemStallCollector, SubjectMemStall
-from koordlet.metricsadvisor.netstall import NetStallCollector
-from koordlet.probes.snapshot import SchedLatencySnapshot
+from koordlet.metricsadvisor.periodic.cpi import CpiCollector
+from koordlet.metricsadvisor.stalls.blockio import BlockIOCollector
+from koordlet.metricsadvisor.stalls.memstall import MemStallCollector, SubjectMemStall
+from koordlet.metricsadvisor.stalls.netstall import NetStallCollector
+from koordlet.probes.schedlatency.snapshot import SchedLatencySnapshot
+from koordlet.prometheus import Registries
 
 SECONDS = 1.0
 """Between two evaluations."""

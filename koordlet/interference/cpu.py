@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 
 from koordlet.interference.hypervisor import HYPERVISOR, Stolen
 from koordlet.interference.model import Floats, ResourceEvidence, part_of
-from koordlet.metricsadvisor.latency import Blame, Matrix, OwnerOf, culprit_owner, identity
-from koordlet.probes.charges import PIECE
-from koordlet.probes.layout import SPECIAL_KEYS
-from koordlet.probes.mapped import by_last_bits, place_of, sum_by
-from koordlet.probes.snapshot import SchedLatencySnapshot, diff, quantiles
-from koordlet.statesinformer.cgroupindex import Owner
+from koordlet.metricsadvisor.stalls.latency import Blame, Matrix, OwnerOf, culprit_owner, identity
+from koordlet.probes.culprits.charges import PIECE
+from koordlet.probes.loading.mapped import by_last_bits, place_of, sum_by
+from koordlet.probes.schedlatency.layout import SPECIAL_KEYS
+from koordlet.probes.schedlatency.snapshot import SchedLatencySnapshot, diff, quantiles
+from koordlet.statesinformer.pods.cgroupindex import Owner
 
 HARDLY = 0.02
 """Seconds a second added to what a container ran: one that hardly runs hardly suffers."""

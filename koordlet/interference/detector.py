@@ -42,8 +42,8 @@ from koordlet.interference.model import (
     State,
     Verdict,
 )
-from koordlet.metricsadvisor.latency import Blame
-from koordlet.statesinformer.model import Subject
+from koordlet.metricsadvisor.stalls.latency import Blame
+from koordlet.statesinformer.pods.model import Subject
 
 NEIGHBOUR, SELF = (CAUSES.index(cause) for cause in (Cause.NEIGHBOUR, Cause.SELF))
 USUAL_QUANTILE = 0.95

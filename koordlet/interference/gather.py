@@ -32,12 +32,12 @@ from koordlet.interference.detector import eligible
 from koordlet.interference.hypervisor import Stolen
 from koordlet.interference.model import Evidence, Floats, Resource, ResourceEvidence
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
-from koordlet.metricsadvisor.culprits import CulpritWindow
-from koordlet.metricsadvisor.latency import Blame, Matrix
-from koordlet.metricsadvisor.picture import Picture
-from koordlet.probes.snapshot import SchedLatencySnapshot
-from koordlet.statesinformer.cgroupindex import owner_of
-from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
+from koordlet.metricsadvisor.stalls.culprits import CulpritWindow
+from koordlet.metricsadvisor.stalls.latency import Blame, Matrix
+from koordlet.metricsadvisor.usage.picture import Picture
+from koordlet.probes.schedlatency.snapshot import SchedLatencySnapshot
+from koordlet.statesinformer.pods.cgroupindex import owner_of
+from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
 
 KINDS = (SubjectKind.CONTAINER, SubjectKind.HOST_APP)
 ROWS_SECONDS = 5.0

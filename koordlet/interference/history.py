@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koordlet.interference.model import CAUSES, RESOURCES, Change, Floats
-from koordlet.statesinformer.model import Subject
+from koordlet.statesinformer.pods.model import Subject
 
 STEP = 5.0
 POINTS = 180

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koordlet.interference.model import Floats, part_of
-from koordlet.statesinformer.cgroupindex import Owner
+from koordlet.statesinformer.pods.cgroupindex import Owner
 
 HYPERVISOR = Owner("hypervisor", "hypervisor")
 

@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from koordlet.metricsadvisor.latency import Blame
-from koordlet.statesinformer.cgroupindex import Owner
-from koordlet.statesinformer.model import Subject
+from koordlet.metricsadvisor.stalls.latency import Blame
+from koordlet.statesinformer.pods.cgroupindex import Owner
+from koordlet.statesinformer.pods.model import Subject
 
 Floats = NDArray[np.float64]
 

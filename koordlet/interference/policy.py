@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from koordlet.api.slo import extension_values
+from koordlet.api.crs.slo import extension_values
 from koordlet.api.sloconfig.interference import DEFAULT, InterferenceConfigError, InterferenceStrategy, effective
 from koordlet.app.logging import get_logger
 

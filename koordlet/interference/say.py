@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from koordlet.api.interference import Blamed, Brief, NodeInterference, SignalSaid, VerdictSaid
+from koordlet.api.pages.interference import Blamed, Brief, NodeInterference, SignalSaid, VerdictSaid
 from koordlet.interference.advice import ACTIONS
 from koordlet.interference.model import Cause, Culprit, Resource, Verdict
-from koordlet.statesinformer.cgroupindex import Owner
+from koordlet.statesinformer.pods.cgroupindex import Owner
 
 WAITS = {
     Resource.CPU: "for a CPU",

@@ -15,12 +15,12 @@ import numpy as np
 from koordlet.interference.cpu import lost_share
 from koordlet.interference.gather import Frame, Source
 from koordlet.interference.model import Floats, ResourceEvidence
-from koordlet.metricsadvisor.blockio import SubjectBlockIO
-from koordlet.metricsadvisor.latency import Blame, identity
-from koordlet.metricsadvisor.memstall import SubjectMemStall
-from koordlet.metricsadvisor.netstall import PutOff, SubjectNetStall
-from koordlet.statesinformer.cgroupindex import Owner
-from koordlet.statesinformer.model import Subject
+from koordlet.metricsadvisor.stalls.blockio import SubjectBlockIO
+from koordlet.metricsadvisor.stalls.latency import Blame, identity
+from koordlet.metricsadvisor.stalls.memstall import SubjectMemStall
+from koordlet.metricsadvisor.stalls.netstall import PutOff, SubjectNetStall
+from koordlet.statesinformer.pods.cgroupindex import Owner
+from koordlet.statesinformer.pods.model import Subject
 
 FULL = 0.97
 """Share of its memory limit from which on a container is taken to press against it, where no probe tells."""

@@ -9,7 +9,8 @@ import numpy as np
 from aiohttp import web
 from numpy.typing import NDArray
 
-from koordlet.api.interference import (
+from koordlet.api.encoding.wire import encode, to_builtins
+from koordlet.api.pages.interference import (
     EXTENSION_KEY,
     Brief,
     ChangeSaid,
@@ -20,13 +21,12 @@ from koordlet.api.interference import (
     PodExplained,
     SeriesSaid,
 )
-from koordlet.api.wire import encode, to_builtins
 from koordlet.interference import say
 from koordlet.interference.model import CAUSES, RESOURCES, Resource, State
 from koordlet.interference.watch import Watch
-from koordlet.metrics import Registries
 from koordlet.metricsadvisor.views import Row, container_labels
-from koordlet.statesinformer.model import Subject, Workloads
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.pods.model import Subject, Workloads
 
 BRIEFS = 16
 """Verdicts of one pod in NodeMetric at most."""

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from koordlet.api import wire
 from koordlet.api.core import Pod
+from koordlet.api.encoding import wire
 from koordlet.api.meta import DeleteOptions, Preconditions
 from koordlet.api.registry import Resource
 from koordlet.app.clock import SYSTEM_CLOCK, Clock

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from koordlet.api.times import Time
+from koordlet.api.encoding.times import Time
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.kube.errors import ConfigError
 from koordlet.kube.tls import load_client_cert

@@ -6,8 +6,8 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from koordlet.api import wire
-from koordlet.api.base import Struct
+from koordlet.api.encoding import wire
+from koordlet.api.encoding.base import Struct
 from koordlet.api.meta import ListMeta, ObjectMeta
 from koordlet.api.registry import Resource, resource_for
 

@@ -10,7 +10,7 @@ import email.utils
 from collections.abc import Mapping
 from http import HTTPStatus
 
-from koordlet.api import wire
+from koordlet.api.encoding import wire
 from koordlet.api.meta import Status, StatusCause
 
 VERSION_TOO_LARGE = "ResourceVersionTooLarge"

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from koordlet.api import wire
 from koordlet.api.core import Event, EventSource
+from koordlet.api.encoding import wire
+from koordlet.api.encoding.wire import Time
 from koordlet.api.meta import ObjectMeta, ObjectReference
 from koordlet.api.registry import resource_for
-from koordlet.api.wire import Time
 from koordlet.app.logging import get_logger
 from koordlet.kube.client import Client
 from koordlet.kube.decode import Object

@@ -21,7 +21,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from koordlet.api import wire
+from koordlet.api.encoding import wire
 from koordlet.api.registry import Resource
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic

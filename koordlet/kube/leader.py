@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry
 
 from koordlet.api.core import Lease, LeaseSpec
+from koordlet.api.encoding.wire import MicroTime, WireError
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.wire import MicroTime, WireError
 from koordlet.app.clock import Clock
 from koordlet.app.logging import get_logger
 from koordlet.kube.client import Client

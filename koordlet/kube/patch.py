@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from koordlet.api import wire
+from koordlet.api.encoding import wire
 
 
 class PatchKind(enum.Enum):

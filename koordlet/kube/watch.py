@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 import aiohttp
 import msgspec
 
-from koordlet.api import wire
+from koordlet.api.encoding import wire
 from koordlet.api.meta import ObjectMeta, Status
 from koordlet.api.registry import Resource
 from koordlet.kube.client import Client

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from koordlet.devices.model import DeviceFault
 from koordlet.devices.model import GpuInfo as GpuInfo  # for those who read facts
-from koordlet.system.pci import PciPlace
+from koordlet.system.devices.pci import PciPlace
 
 FACT_GPU = "GPU"
 """tuple[GpuInfo, ...]"""

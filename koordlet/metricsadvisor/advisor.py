@@ -14,27 +14,27 @@ import numpy as np
 
 from koordlet.app.logging import get_logger
 from koordlet.metriccache import Batch, MetricCache, SeriesError
-from koordlet.metrics import Registries
-from koordlet.metricsadvisor.batches import latency_batch, pressure_batch, stall_batch, use_batch
-from koordlet.metricsadvisor.culprits import CulpritWindow
-from koordlet.metricsadvisor.latency import SubjectLatency, by_subject, group
-from koordlet.metricsadvisor.nodefacts import FACT_BASIC, cpu_basic_info, with_huge_pages
-from koordlet.metricsadvisor.picture import Picture, derive
-from koordlet.metricsadvisor.pressure import PressureReading, stall_shares
-from koordlet.metricsadvisor.reader import TickReader
-from koordlet.metricsadvisor.readings import Readings
-from koordlet.metricsadvisor.window import ANCHORS, Window
-from koordlet.probes.blame import Blames
-from koordlet.probes.charges import Charges, Waits
-from koordlet.probes.mapped import Ints
+from koordlet.metricsadvisor.facts.node import FACT_BASIC, cpu_basic_info, with_huge_pages
+from koordlet.metricsadvisor.stalls.culprits import CulpritWindow
+from koordlet.metricsadvisor.stalls.latency import SubjectLatency, by_subject, group
+from koordlet.metricsadvisor.stalls.window import ANCHORS, Window
+from koordlet.metricsadvisor.usage.batches import latency_batch, pressure_batch, stall_batch, use_batch
+from koordlet.metricsadvisor.usage.picture import Picture, derive
+from koordlet.metricsadvisor.usage.pressure import PressureReading, stall_shares
+from koordlet.metricsadvisor.usage.reader import TickReader
+from koordlet.metricsadvisor.usage.readings import Readings
+from koordlet.probes.culprits.blame import Blames
+from koordlet.probes.culprits.charges import Charges, Waits
+from koordlet.probes.loading.mapped import Ints
 from koordlet.probes.openprobes import ProbeSet
-from koordlet.probes.snapshot import SchedLatencySnapshot, diff
-from koordlet.statesinformer.cgroupindex import CgroupIndex
-from koordlet.statesinformer.model import Subject, Workloads
-from koordlet.system.cputopology import CpuTopology, read_topology
+from koordlet.probes.schedlatency.snapshot import SchedLatencySnapshot, diff
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
+from koordlet.statesinformer.pods.model import Subject, Workloads
+from koordlet.system.cpu.cputopology import CpuTopology, read_topology
 from koordlet.system.errors import KernelFileError
 from koordlet.system.host import Host
-from koordlet.system.procfs import read_numa_meminfo
+from koordlet.system.proc.procfs import read_numa_meminfo
 
 log = get_logger(__name__)
 

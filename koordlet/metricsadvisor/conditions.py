@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from koordlet.app.logging import get_logger
-from koordlet.metrics import Registries
+from koordlet.prometheus import Registries
 
 log = get_logger(__name__)
 

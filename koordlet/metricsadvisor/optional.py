@@ -10,21 +10,21 @@ from dataclasses import dataclass
 
 from koordlet.app.gates import FeatureGates
 from koordlet.metriccache import MetricCache
-from koordlet.metrics import Registries
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
-from koordlet.metricsadvisor.coldpages import NAME as COLD
-from koordlet.metricsadvisor.coldpages import ColdPageCollector
 from koordlet.metricsadvisor.conditions import Conditions
-from koordlet.metricsadvisor.cpi import NAME as CPI
-from koordlet.metricsadvisor.cpi import CpiCollector
-from koordlet.metricsadvisor.hostapps import HostAppMemory
-from koordlet.metricsadvisor.resctrl import NAME as RESCTRL
-from koordlet.metricsadvisor.resctrl import ResctrlCollector
-from koordlet.metricsadvisor.stallviews import NAME as PSI
-from koordlet.metricsadvisor.stallviews import StallViews
-from koordlet.metricsadvisor.storageinfo import NAME as STORAGE
-from koordlet.metricsadvisor.storageinfo import StorageInfoCollector
-from koordlet.statesinformer.model import Workloads
+from koordlet.metricsadvisor.facts.storage import NAME as STORAGE
+from koordlet.metricsadvisor.facts.storage import StorageInfoCollector
+from koordlet.metricsadvisor.periodic.coldpages import NAME as COLD
+from koordlet.metricsadvisor.periodic.coldpages import ColdPageCollector
+from koordlet.metricsadvisor.periodic.cpi import NAME as CPI
+from koordlet.metricsadvisor.periodic.cpi import CpiCollector
+from koordlet.metricsadvisor.periodic.resctrl import NAME as RESCTRL
+from koordlet.metricsadvisor.periodic.resctrl import ResctrlCollector
+from koordlet.metricsadvisor.usage.hostapps import HostAppMemory
+from koordlet.metricsadvisor.usage.pressurecollector import NAME as PSI
+from koordlet.metricsadvisor.usage.pressurecollector import StallViews
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.pods.model import Workloads
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.host import Host
 

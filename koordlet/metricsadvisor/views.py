@@ -8,21 +8,21 @@ from math import isnan
 
 import numpy as np
 
-from koordlet.api.interference import Brief
-from koordlet.api.top import Culprit, FeatureState, Pressure, SchedLatency, Top, TopRow
+from koordlet.api.pages.interference import Brief
+from koordlet.api.pages.top import Culprit, FeatureState, Pressure, SchedLatency, Top, TopRow
 from koordlet.app.exposition import Tails
 from koordlet.metriccache import MetricCache
-from koordlet.metrics import Groups, Registries
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
-from koordlet.metricsadvisor.buckets import BUCKET_BOUNDS, exported
-from koordlet.metricsadvisor.counters import CulpritCounters, SteadyTable
-from koordlet.metricsadvisor.latency import Blame, longest, sum_rows
-from koordlet.metricsadvisor.pressure import AVERAGES, WIRE
-from koordlet.metricsadvisor.waiting import Waiting
-from koordlet.probes.mapped import Ints
+from koordlet.metricsadvisor.stalls.buckets import BUCKET_BOUNDS, exported
+from koordlet.metricsadvisor.stalls.counters import CulpritCounters, SteadyTable
+from koordlet.metricsadvisor.stalls.latency import Blame, longest, sum_rows
+from koordlet.metricsadvisor.stalls.waiting import Waiting
+from koordlet.metricsadvisor.usage.pressure import AVERAGES, WIRE
+from koordlet.probes.loading.mapped import Ints
 from koordlet.probes.openprobes import ProbeSet
-from koordlet.statesinformer.cgroupindex import Owner
-from koordlet.statesinformer.model import Subject, SubjectKind
+from koordlet.prometheus import Groups, Registries
+from koordlet.statesinformer.pods.cgroupindex import Owner
+from koordlet.statesinformer.pods.model import Subject, SubjectKind
 from koordlet.system.host import HostFacts
 
 Row = tuple[tuple[str, ...], float]

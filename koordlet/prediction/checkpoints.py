@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from koordlet.api.analysis import HistogramCheckpoint
-from koordlet.api.base import Struct
-from koordlet.api.fields import written
-from koordlet.api.wire import Time, WireError, decode, encode
+from koordlet.api.crs.analysis import HistogramCheckpoint
+from koordlet.api.encoding.base import Struct
+from koordlet.api.encoding.fields import written
+from koordlet.api.encoding.wire import Time, WireError, decode, encode
 from koordlet.app.histogram import CheckpointError, pack, unpack
 from koordlet.prediction.models import Models
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from koordlet.api.priority import CLASSES, NONE
 from koordlet.app.histogram import CPU_BUCKETS, MEMORY_BUCKETS, Floats, Histograms, Rows
-from koordlet.statesinformer.forecast import Amount
+from koordlet.statesinformer.nodemetric.forecast import Amount
 
 NODE, SYSTEM = "__node__", "__node-sys__"
 TRAINED_CLASSES = (*CLASSES, NONE)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from koordlet.api.annotations.node import RAW_ALLOCATABLE
 from koordlet.api.core import Node, Pod
 from koordlet.api.core.podresources import is_terminated, pod_requests
+from koordlet.api.encoding.quantity import ZERO, Quantity
 from koordlet.api.priority import NONE, PROD
-from koordlet.api.quantity import ZERO, Quantity
 from koordlet.prediction.models import CLASS_KEYS, SYSTEM, class_key
-from koordlet.statesinformer.forecast import Amount, Forecast
+from koordlet.statesinformer.nodemetric.forecast import Amount, Forecast
 
 LENDING = (PROD, NONE)
 """Priority classes whose unused requests can be lent."""

@@ -15,14 +15,14 @@ from koordlet.api.core import Node
 from koordlet.app.histogram import CheckpointError
 from koordlet.app.logging import get_logger
 from koordlet.metriccache import MetricCache
-from koordlet.metrics import Registries
 from koordlet.prediction.checkpoints import CheckpointDirectory
 from koordlet.prediction.models import CLASS_KEYS, NODE, SYSTEM, Models
 from koordlet.prediction.predictors import Prediction, PredictionError, allocatable, forecast, predict, view
 from koordlet.prediction.training import LEARNED, Lesson, lesson
 from koordlet.prediction.validation import Validation
-from koordlet.statesinformer.forecast import Amount, Forecast
-from koordlet.statesinformer.model import PodMeta, Workloads
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.nodemetric.forecast import Amount, Forecast
+from koordlet.statesinformer.pods.model import PodMeta, Workloads
 
 log = get_logger(__name__)
 

@@ -12,8 +12,8 @@ import numpy as np
 from koordlet.app.histogram import Floats
 from koordlet.metriccache import Aggregation, MetricCache
 from koordlet.prediction.models import NODE, SYSTEM, TRAINED_CLASSES, class_key
-from koordlet.statesinformer.model import PodMeta
-from koordlet.statesinformer.usage import memory_kind
+from koordlet.statesinformer.nodemetric.usage import memory_kind
+from koordlet.statesinformer.pods.model import PodMeta
 
 P90 = Aggregation.P90
 LEARNED = tuple(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from koordlet.prediction.models import NODE, Models, PeakModel
-from koordlet.statesinformer.forecast import Amount
+from koordlet.statesinformer.nodemetric.forecast import Amount
 
 VALIDATION_SECONDS = 3600.0
 RESOURCES = ("cpu", "memory")

@@ -4,9 +4,9 @@
 measures, its error and its cost: docs/probes.md.
 """
 
-from koordlet.probes.layout import SPECIAL_KEYS, Sizes, key_name
 from koordlet.probes.openprobes import WANTED, ProbeSet, SchedLatencySource, open_probes
-from koordlet.probes.snapshot import BOUNDS_NS, Culprit, Lost, SchedLatencySnapshot, diff, quantile
+from koordlet.probes.schedlatency.layout import SPECIAL_KEYS, Sizes, key_name
+from koordlet.probes.schedlatency.snapshot import BOUNDS_NS, Culprit, Lost, SchedLatencySnapshot, diff, quantile
 from koordlet.probes.status import ProbeStatus
 
 __all__ = [

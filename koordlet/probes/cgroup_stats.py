@@ -6,7 +6,7 @@ kernel's files would show at that moment, to the last digit; only the totals of 
 averaging (up to 2 s ago), because nothing but reading the files brings them up to date.
 
 Nothing is counted between readings, so nothing is pinned. Bounds: `MAX_ROWS` cgroups a hierarchy; more are `LostRows`.
-Read by `koordlet.metricsadvisor.allgroups`.
+Read by `koordlet.metricsadvisor.usage.allgroups`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from koordlet.probes import libbpf
-from koordlet.probes.frame import OBJECTS, SETTINGS, Place, ProbeError, as_probe_error, open_core
-from koordlet.probes.mapped import map_array
+from koordlet.probes.loading import libbpf
+from koordlet.probes.loading.frame import OBJECTS, SETTINGS, Place, ProbeError, as_probe_error, open_core
+from koordlet.probes.loading.mapped import map_array
 from koordlet.probes.status import ProbeStatus
 
 PROBE = "cgroup_stats"

@@ -18,15 +18,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from koordlet.probes.frame import Attached, Build, Place, ProbeError, SourceOf, as_probe_error, load, open_core
-from koordlet.probes.layout import BUCKETS, SPECIALS, TAG
-from koordlet.probes.libbpf import ProgramStats
-from koordlet.probes.mapped import Ints, map_array, sum_by
-from koordlet.probes.rows import Losses, align, align_pairs, columns, lost_since, subtract
-from koordlet.probes.schedstat import walk_cgroups
-from koordlet.probes.slots import Slots
+from koordlet.probes.culprits.rows import Losses, align, align_pairs, columns, lost_since, subtract
+from koordlet.probes.culprits.slots import Slots
+from koordlet.probes.loading.frame import Attached, Build, Place, ProbeError, SourceOf, as_probe_error, load, open_core
+from koordlet.probes.loading.libbpf import ProgramStats
+from koordlet.probes.loading.mapped import Ints, map_array, sum_by
+from koordlet.probes.schedlatency.layout import BUCKETS, SPECIALS, TAG
+from koordlet.probes.schedlatency.schedstat import walk_cgroups
 from koordlet.probes.status import ProbeStatus
-from koordlet.system.kallsyms import function_ranges
+from koordlet.system.proc.kallsyms import function_ranges
 
 PROBE = "mem_stall"
 VERSION = 1

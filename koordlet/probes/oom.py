@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from koordlet.probes import libbpf
-from koordlet.probes.frame import Attached, Build, Place, SourceOf, as_probe_error, load, open_core
-from koordlet.probes.layout import SPECIALS, TAG
-from koordlet.probes.libbpf import ProgramStats
-from koordlet.probes.mapped import Ints, map_array, sum_by
-from koordlet.probes.slots import Slots
+from koordlet.probes.culprits.slots import Slots
+from koordlet.probes.loading import libbpf
+from koordlet.probes.loading.frame import Attached, Build, Place, SourceOf, as_probe_error, load, open_core
+from koordlet.probes.loading.libbpf import ProgramStats
+from koordlet.probes.loading.mapped import Ints, map_array, sum_by
+from koordlet.probes.schedlatency.layout import SPECIALS, TAG
 from koordlet.probes.status import ProbeStatus
 
 PROBE = "oom"

@@ -26,17 +26,17 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from koordlet.probes import bcc, bpffs
-from koordlet.probes.blockio import BlockIOSource, open_block_io
+from koordlet.probes.blockio.probe import BlockIOSource, open_block_io
 from koordlet.probes.cgroup_stats import CgroupStats, open_cgroup_stats
-from koordlet.probes.frame import Place, ProbeError, SourceOf
-from koordlet.probes.layout import Sizes
-from koordlet.probes.loader import PROBE, LoadedProbe, load_core
+from koordlet.probes.loading import bcc, bpffs
+from koordlet.probes.loading.frame import Place, ProbeError, SourceOf
 from koordlet.probes.memstall import MemStallSource, open_mem_stall
-from koordlet.probes.netstall import NetStallSource, open_net_stall
+from koordlet.probes.netstall.probe import NetStallSource, open_net_stall
 from koordlet.probes.oom import OomSource, open_oom
-from koordlet.probes.schedstat import FilesUnavailable, PressureSource, SchedstatSource
-from koordlet.probes.snapshot import SchedLatencySnapshot
+from koordlet.probes.schedlatency.layout import Sizes
+from koordlet.probes.schedlatency.loader import PROBE, LoadedProbe, load_core
+from koordlet.probes.schedlatency.schedstat import FilesUnavailable, PressureSource, SchedstatSource
+from koordlet.probes.schedlatency.snapshot import SchedLatencySnapshot
 from koordlet.probes.status import ProbeStatus
 from koordlet.system.host import Host
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 from koordlet import audit
 from koordlet.app.logging import get_logger
 from koordlet.audit import Auditor
-from koordlet.metrics import Registries
+from koordlet.prometheus import Registries
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.settings import Action, Setting
 from koordlet.system.errors import InvalidValue, ResourceUnsupported

@@ -19,8 +19,8 @@ from ipaddress import AddressValueError, IPv4Address
 from koordlet.resourceexecutor.settings import Setting, Value
 from koordlet.resourceexecutor.stores import ABSENT
 from koordlet.system.errors import InvalidValue, KernelFileError
-from koordlet.system.ipset import TYPE, IPSets
-from koordlet.system.netlink import NETFILTER, Netlink
+from koordlet.system.network.ipset import TYPE, IPSets
+from koordlet.system.network.netlink import NETFILTER, Netlink
 from koordlet.system.write import WriteError, write_error
 
 SET, RULE = "ipset", "iptables"

@@ -19,8 +19,8 @@ from typing import Final
 
 from koordlet.resourceexecutor.settings import Setting, Value
 from koordlet.resourceexecutor.stores import ABSENT
-from koordlet.system import coresched
-from koordlet.system.coresched import CoreSchedError, Scope
+from koordlet.system.cpu import coresched
+from koordlet.system.cpu.coresched import CoreSchedError, Scope
 from koordlet.system.errors import InvalidValue, ResourceUnsupported
 from koordlet.system.kernel import Feature
 from koordlet.system.write import TargetGone, write_error

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
-from koordlet.metrics import Registries
+from koordlet.prometheus import Registries
 from koordlet.resourceexecutor.settings import Setting
-from koordlet.system.owners import OwnerKind, classify
+from koordlet.system.cgroup.owners import OwnerKind, classify
 
 BUCKETS = tuple(0.01 * 4**power for power in range(8))
 """Milliseconds."""

@@ -19,7 +19,7 @@ from pathlib import PurePosixPath
 from koordlet import audit
 from koordlet.app.logging import get_logger
 from koordlet.audit import Auditor
-from koordlet.metrics import Registries
+from koordlet.prometheus import Registries
 from koordlet.resourceexecutor.durations import Durations
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger, LedgerError

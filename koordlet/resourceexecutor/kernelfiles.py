@@ -20,7 +20,7 @@ from koordlet.system.cgroup import registry, tree
 from koordlet.system.cgroup.codecs import WEIGHT, Codec
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.cgroup.registry import FileSpec, Kind, NodeRoot, Support
-from koordlet.system.cpuset import CPUListError, CPUSet
+from koordlet.system.cpu.cpuset import CPUListError, CPUSet
 from koordlet.system.errors import InvalidValue, MalformedFile, ResourceUnsupported, UnreadableFile
 from koordlet.system.roots import Roots
 from koordlet.system.write import Refused, write_value

@@ -15,7 +15,7 @@ from typing import Final
 
 from koordlet.resourceexecutor.settings import Setting, Value
 from koordlet.system.errors import InvalidValue
-from koordlet.system.procfs import read_oom_score_adj
+from koordlet.system.proc.procfs import read_oom_score_adj
 from koordlet.system.roots import Roots
 from koordlet.system.write import TargetGone, write_value
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from koordlet.resourceexecutor.settings import RANKS, Setting, Value
 from koordlet.resourceexecutor.stores import ABSENT
 from koordlet.system.cgroup.codecs import UNLIMITED
-from koordlet.system.cpuset import CPUListError, CPUSet
+from koordlet.system.cpu.cpuset import CPUListError, CPUSet
 
 LIMITS = frozenset({"cpu.cfs_quota_us"})
 """Bound by the parent; -1 is more than any number."""

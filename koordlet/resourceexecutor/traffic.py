@@ -17,8 +17,8 @@ from ipaddress import AddressValueError, IPv4Address
 from koordlet.resourceexecutor.settings import Setting, Value
 from koordlet.resourceexecutor.stores import ABSENT
 from koordlet.system.errors import InvalidValue, KernelFileError
-from koordlet.system.netlink import Netlink
-from koordlet.system.tc import HTB, MAJOR, HtbClass, Traffic
+from koordlet.system.network.netlink import Netlink
+from koordlet.system.network.tc import HTB, MAJOR, HtbClass, Traffic
 from koordlet.system.write import write_error
 
 QDISC, TOTAL, CLASS, BY_CGROUP, SOURCES = "tc.qdisc", "tc.total", "tc.class", "tc.cgroup", "tc.sources"

@@ -21,7 +21,7 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookRequest,
     PodSandboxHookResponse,
 )
-from koordlet.runtimehooks.server import CONTAINER, SANDBOX
+from koordlet.runtimehooks.protocols.server import CONTAINER, SANDBOX
 
 CALL_SECONDS = 10.0
 

@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from koordlet.app.logging import get_logger
-from koordlet.metrics import Registries
-from koordlet.qosmanager.view import NodeView, PodView
-from koordlet.runtimehooks.hooks import NOTHING, Answer, FailurePolicy, HookContext, HookError, Hooks, Stage
-from koordlet.runtimehooks.newborns import Newborns
-from koordlet.system.naming import is_slice
+from koordlet.prometheus import Registries
+from koordlet.qosmanager.engine.view import NodeView, PodView
+from koordlet.runtimehooks.announcedpods import Newborns
+from koordlet.runtimehooks.stages import NOTHING, Answer, FailurePolicy, HookContext, HookError, Hooks, Stage
+from koordlet.system.cgroup.naming import is_slice
 
 log = get_logger(__name__)
 

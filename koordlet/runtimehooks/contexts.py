@@ -12,14 +12,14 @@ from functools import lru_cache
 from koordlet.api.annotations.pod import EXTENDED_RESOURCE_SPEC
 from koordlet.api.core import Container, Pod
 from koordlet.api.core.pod import PodSpec, PodStatus, ResourceRequirements
+from koordlet.api.encoding.wire import WireError
 from koordlet.api.meta import ObjectMeta
 from koordlet.api.priority import priority_class
 from koordlet.api.qos import qos_class
-from koordlet.api.wire import WireError
-from koordlet.qosmanager.view import PodView
-from koordlet.runtimehooks.hooks import HookError
-from koordlet.statesinformer.model import PodMeta
-from koordlet.system.naming import CgroupDriver, NamingError, parse_pod_name, pod_dir, qos_of_dir
+from koordlet.qosmanager.engine.view import PodView
+from koordlet.runtimehooks.stages import HookError
+from koordlet.statesinformer.pods.model import PodMeta
+from koordlet.system.cgroup.naming import CgroupDriver, NamingError, parse_pod_name, pod_dir, qos_of_dir
 
 DOCKER_ANNOTATION = "io.kubernetes.docker.type"
 KEPT = 64

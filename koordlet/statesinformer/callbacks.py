@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from koordlet.api.sloconfig import HostApplicationSpec
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import is_cancelled
-from koordlet.metrics import Registries
-from koordlet.statesinformer.model import PodMeta
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.pods.model import PodMeta
 
 log = get_logger(__name__)
 

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from koordlet.api.core import Node
-from koordlet.api.device import Device
+from koordlet.api.crs.device import Device
+from koordlet.api.crs.topology import NodeResourceTopology
 from koordlet.api.meta import ObjectMeta, OwnerReference
-from koordlet.api.topology import NodeResourceTopology
 from koordlet.app.logging import get_logger
 from koordlet.kube import Client, Conflict, NotFound, ObjectInformer, TooManyRequests
-from koordlet.metrics import Registries
+from koordlet.prometheus import Registries
 
 log = get_logger(__name__)
 T = TypeVar("T", Device, NodeResourceTopology)

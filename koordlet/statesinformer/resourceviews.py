@@ -11,8 +11,8 @@ from koordlet.api.names import (
     RESOURCE_MID_CPU,
     RESOURCE_MID_MEMORY,
 )
-from koordlet.metrics import Registries
-from koordlet.statesinformer.model import ContainerMeta, PodMeta
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.pods.model import ContainerMeta, PodMeta
 from koordlet.statesinformer.states import KubeStates
 
 UNITS = {

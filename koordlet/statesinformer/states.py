@@ -11,21 +11,21 @@ from types import MappingProxyType
 from typing import Protocol
 
 from koordlet.api.core import Node
-from koordlet.api.nodemetric import NodeMetric
+from koordlet.api.crs.nodemetric import NodeMetric
+from koordlet.api.crs.slo import NodeSLO, NodeSLOSpec
 from koordlet.api.priority import class_of_qos
-from koordlet.api.slo import NodeSLO, NodeSLOSpec
 from koordlet.api.slocheck import Problems
 from koordlet.api.sloconfig import HostApplicationSpec
 from koordlet.app.logging import get_logger
 from koordlet.kube import Client, ObjectInformer
 from koordlet.statesinformer.callbacks import Callbacks, StateType
-from koordlet.statesinformer.kubelet import Endpoint, KubeletClient, KubeletError, endpoint_of
-from koordlet.statesinformer.local import discover
-from koordlet.statesinformer.model import PodMeta, Subject, SubjectKind, Workloads, subjects_of
-from koordlet.statesinformer.nodemetric import Policy
-from koordlet.statesinformer.nodeslo import Accepted
-from koordlet.statesinformer.pods import PodsInformer, SandboxDir, TaskIds
-from koordlet.system.naming import (
+from koordlet.statesinformer.nodemetric.status import Policy
+from koordlet.statesinformer.nodeslo.effective import Accepted
+from koordlet.statesinformer.pods.informer import PodsInformer, SandboxDir, TaskIds
+from koordlet.statesinformer.pods.kubelet import Endpoint, KubeletClient, KubeletError, endpoint_of
+from koordlet.statesinformer.pods.local import discover
+from koordlet.statesinformer.pods.model import PodMeta, Subject, SubjectKind, Workloads, subjects_of
+from koordlet.system.cgroup.naming import (
     CgroupDriver,
     KubeQOS,
     NamingError,

@@ -15,12 +15,15 @@ from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
-from koordlet.system import clock, coresched, kernel, kidled, perf, resctrl
-from koordlet.system.cpuset import CPUListError, CPUSet
-from koordlet.system.cputopology import CpuInfo, read_cpuinfo
+from koordlet.system import kernel, resctrl
+from koordlet.system.cpu import coresched, perf
+from koordlet.system.cpu.cpuset import CPUListError, CPUSet
+from koordlet.system.cpu.cputopology import CpuInfo, read_cpuinfo
 from koordlet.system.errors import MalformedFile
 from koordlet.system.kernel import Feature, read_text
 from koordlet.system.mounts import CgroupMounts, Mount, find_cgroup_mounts, parse_mountinfo
+from koordlet.system.proc import clockticks as clock
+from koordlet.system.proc import kidled
 from koordlet.system.roots import Roots
 
 CGROUP_MAGIC = 0x27E0EB

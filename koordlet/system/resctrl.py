@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from koordlet.system.cputopology import CpuInfo
+from koordlet.system.cpu.cputopology import CpuInfo
 from koordlet.system.errors import InvalidValue, MalformedFile
 from koordlet.system.kernel import Feature, read_text
 

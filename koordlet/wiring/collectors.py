@@ -10,19 +10,19 @@ from pathlib import Path
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
 from koordlet.metricsadvisor.advisor import MetricsAdvisor, boot_clock
-from koordlet.metricsadvisor.allgroups import AllGroups
-from koordlet.metricsadvisor.blockio import BlockIOCollector
-from koordlet.metricsadvisor.memstall import MemStallCollector
-from koordlet.metricsadvisor.netstall import NetStallCollector
-from koordlet.metricsadvisor.oom import OomCollector
 from koordlet.metricsadvisor.optional import Intervals, OptionalCollectors
-from koordlet.metricsadvisor.reader import TickReader
+from koordlet.metricsadvisor.stalls.blockio import BlockIOCollector
+from koordlet.metricsadvisor.stalls.memstall import MemStallCollector
+from koordlet.metricsadvisor.stalls.netstall import NetStallCollector
+from koordlet.metricsadvisor.stalls.oom import OomCollector
+from koordlet.metricsadvisor.usage.allgroups import AllGroups
+from koordlet.metricsadvisor.usage.reader import TickReader
 from koordlet.probes.openprobes import ProbeSet
-from koordlet.statesinformer.cgroupindex import CgroupIndex
-from koordlet.statesinformer.model import Workloads
+from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
+from koordlet.statesinformer.pods.model import Workloads
 from koordlet.statesinformer.states import KubeStates, LocalStates, States
-from koordlet.system import kidled
 from koordlet.system.cgroup import tree
+from koordlet.system.proc import kidled
 from koordlet.system.write import WriteError, write_value
 from koordlet.wiring import devices
 from koordlet.wiring.context import Context

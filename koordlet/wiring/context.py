@@ -17,15 +17,15 @@ from koordlet.app.periodic import Periodic
 from koordlet.app.runner import Runner
 from koordlet.audit import Auditor, NullAuditor
 from koordlet.metriccache import MetricCache
-from koordlet.metrics import Registries
 from koordlet.metricsadvisor.advisor import boot_clock
 from koordlet.options import Options
-from koordlet.statesinformer.pleg import Pleg
-from koordlet.statesinformer.prompt import Prompt
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.pods.pleg import Pleg
+from koordlet.statesinformer.pods.prompt import Prompt
 from koordlet.system.cgroup import tree
+from koordlet.system.cgroup.naming import detect_driver, kubepods_dir
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.host import Host
-from koordlet.system.naming import detect_driver, kubepods_dir
 
 log = get_logger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.interference.assembly import SECONDS, Interference, evidence_from
 from koordlet.metricsadvisor.advisor import boot_clock
-from koordlet.statesinformer.nodemetric import Extensions
-from koordlet.statesinformer.reporter import NodeMetricReporter
+from koordlet.statesinformer.nodemetric.reporter import NodeMetricReporter
+from koordlet.statesinformer.nodemetric.status import Extensions
 from koordlet.wiring.collectors import Collectors
 from koordlet.wiring.context import Context
 from koordlet.wiring.states import Cluster

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.metricsadvisor.conditions import Conditions
-from koordlet.statesinformer.model import Workloads
+from koordlet.statesinformer.pods.model import Workloads
 from koordlet.wiring.context import Context
 from koordlet.wiring.states import Cluster
 
 if TYPE_CHECKING:
-    from koordlet.statesinformer.devicestatus import Inventory
+    from koordlet.statesinformer.devices.status import Inventory
 
 ACCELERATORS, RDMA = "Accelerators", "RDMADevices"
 
@@ -28,8 +28,8 @@ def collect(context: Context, conditions: Conditions, workloads: Callable[[], Wo
         if not context.gates.enabled(gate):
             conditions.waiting(name, f"feature gate {gate} is off")
     if context.gates.enabled(ACCELERATORS):
-        from koordlet.metricsadvisor.gpu import GpuCollector
-        from koordlet.metricsadvisor.xpu import XpuCollector
+        from koordlet.metricsadvisor.facts.xpu import XpuCollector
+        from koordlet.metricsadvisor.periodic.gpu import GpuCollector
 
         options, cache, registries = context.options, context.cache, context.registries
         gpu = GpuCollector(
@@ -39,7 +39,7 @@ def collect(context: Context, conditions: Conditions, workloads: Callable[[], Wo
         xpu = XpuCollector(Path(options.xpu_device_infos_dir), cache, registries, conditions, wall_ns=time.time_ns)
         context.runner.add(context.periodic("collect-xpu", options.collect_res_used_interval, xpu.read))
     if context.gates.enabled(RDMA):
-        from koordlet.metricsadvisor import rdma
+        from koordlet.metricsadvisor.facts import rdma
 
         nics = rdma.RdmaCollector(context.host.roots, context.cache, conditions)
         context.runner.add(context.periodic("collect-rdma", rdma.SECONDS, nics.read))
@@ -48,8 +48,8 @@ def collect(context: Context, conditions: Conditions, workloads: Callable[[], Wo
 def inventory(context: Context) -> Inventory:
     """What collectors found lately; what a gate has switched off is not there."""
     from koordlet.metriccache.facts import FACT_GPU, FACT_GPU_DRIVER, FACT_GPU_FAULTS, FACT_RDMA, FACT_XPU
-    from koordlet.metricsadvisor.rdma import SECONDS
-    from koordlet.statesinformer.devicestatus import Inventory
+    from koordlet.metricsadvisor.facts.rdma import SECONDS
+    from koordlet.statesinformer.devices.status import Inventory
 
     options, accelerators = context.options, context.gates.enabled(ACCELERATORS)
     period = options.collect_res_used_interval
@@ -67,7 +67,7 @@ def report(context: Context, cluster: Cluster) -> None:
     """Reports the Device."""
     if not context.gates.enabled(ACCELERATORS) and not context.gates.enabled(RDMA):
         return
-    from koordlet.statesinformer.device import DeviceReporter
+    from koordlet.statesinformer.devices.reporter import DeviceReporter
 
     reporter = DeviceReporter(
         cluster.client,

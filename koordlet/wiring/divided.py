@@ -7,31 +7,31 @@ from collections.abc import Collection, Iterator
 from koordlet.api.core import PersistentVolumeClaim
 from koordlet.app.logging import get_logger
 from koordlet.metricsadvisor.advisor import boot_clock
-from koordlet.metricsadvisor.storageinfo import FACT_STORAGE
-from koordlet.qosmanager.bandwidth import total
-from koordlet.qosmanager.blkio import BlkIO
-from koordlet.qosmanager.interferenceactions import InterferenceActions
-from koordlet.qosmanager.iolever import IoLever
-from koordlet.qosmanager.levers import Lever, NetworkLever
-from koordlet.qosmanager.resctrl import Facts, ResctrlClasses
-from koordlet.qosmanager.strategy import Strategy
-from koordlet.qosmanager.view import NodeView
+from koordlet.metricsadvisor.facts.storage import FACT_STORAGE
+from koordlet.qosmanager.engine.strategy import Strategy
+from koordlet.qosmanager.engine.view import NodeView
+from koordlet.qosmanager.rules.bandwidth import total
+from koordlet.qosmanager.strategies.blkio import BlkIO
+from koordlet.qosmanager.strategies.resctrl import Facts, ResctrlClasses
+from koordlet.qosmanager.throttling.iolever import IoLever
+from koordlet.qosmanager.throttling.levers import Lever, NetworkLever
+from koordlet.qosmanager.throttling.strategy import InterferenceActions
 from koordlet.resourceexecutor.addresssets import AddressStore
 from koordlet.resourceexecutor.blockio import BlockStore
 from koordlet.resourceexecutor.resctrlgroups import ResctrlStore
 from koordlet.resourceexecutor.stores import Store
 from koordlet.resourceexecutor.terwayfiles import TerwayStore
 from koordlet.resourceexecutor.traffic import TrafficStore
-from koordlet.runtimehooks.netqos import NetQoS
-from koordlet.runtimehooks.resctrlpods import ResctrlPods
-from koordlet.runtimehooks.terway import TerwayQoS
-from koordlet.statesinformer.claims import Claims
+from koordlet.runtimehooks.hooks.netqos import NetQoS
+from koordlet.runtimehooks.hooks.resctrlpods import ResctrlPods
+from koordlet.runtimehooks.hooks.terway import TerwayQoS
+from koordlet.statesinformer.pods.claims import Claims
 from koordlet.system import resctrl
 from koordlet.system.cgroup import tree
+from koordlet.system.devices.storage import LocalStorage, read_local_storage
 from koordlet.system.errors import CgroupGone, KernelFileError, MalformedFile
-from koordlet.system.netroute import default_interface
+from koordlet.system.network.netroute import default_interface
 from koordlet.system.resctrl import ResctrlFacts
-from koordlet.system.storage import LocalStorage, read_local_storage
 from koordlet.wiring.context import Context
 from koordlet.wiring.states import Cluster
 

@@ -9,29 +9,29 @@ from pathlib import Path
 
 from aiohttp import web
 
-from koordlet.api.wire import encode
+from koordlet.api.encoding.wire import encode
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.app.logging import get_logger
 from koordlet.interference.assembly import Interference
 from koordlet.metricsadvisor.advisor import MetricsAdvisor, boot_clock
-from koordlet.metricsadvisor.blockio import BlockIOCollector
-from koordlet.qosmanager import cpuevict, memoryevict
-from koordlet.qosmanager.cpuburst import CPUBurst
-from koordlet.qosmanager.cpurules import NodeRules
-from koordlet.qosmanager.cpusuppress import CPUSuppress
-from koordlet.qosmanager.equivalents import equivalents
-from koordlet.qosmanager.evictor import Evictor
-from koordlet.qosmanager.interferenceactions import InterferenceActions
-from koordlet.qosmanager.iolever import IO_SETTINGS
-from koordlet.qosmanager.look import Outline, averages, look, memory_reader
-from koordlet.qosmanager.manager import QoSManager
-from koordlet.qosmanager.memoryqos import MemoryQOSReconcile
-from koordlet.qosmanager.memoryreclaim import MemoryReclaim
-from koordlet.qosmanager.pages import attach_enforcement, held_back, held_back_about, state_page
-from koordlet.qosmanager.strategy import Strategy
-from koordlet.qosmanager.systemconfig import SystemConfig
-from koordlet.qosmanager.tell import Teller
-from koordlet.qosmanager.view import Judged, NodeView
+from koordlet.metricsadvisor.stalls.blockio import BlockIOCollector
+from koordlet.qosmanager.engine.announce import Teller
+from koordlet.qosmanager.engine.equivalents import equivalents
+from koordlet.qosmanager.engine.evictor import Evictor
+from koordlet.qosmanager.engine.manager import QoSManager
+from koordlet.qosmanager.engine.pages import attach_enforcement, held_back, held_back_about, state_page
+from koordlet.qosmanager.engine.snapshot import Outline, averages, look, memory_reader
+from koordlet.qosmanager.engine.strategy import Strategy
+from koordlet.qosmanager.engine.view import Judged, NodeView
+from koordlet.qosmanager.rules.cpu import NodeRules
+from koordlet.qosmanager.strategies import cpuevict, memoryevict
+from koordlet.qosmanager.strategies.cpuburst import CPUBurst
+from koordlet.qosmanager.strategies.cpusuppress import CPUSuppress
+from koordlet.qosmanager.strategies.memoryqos import MemoryQOSReconcile
+from koordlet.qosmanager.strategies.memoryreclaim import MemoryReclaim
+from koordlet.qosmanager.strategies.systemconfig import SystemConfig
+from koordlet.qosmanager.throttling.iolever import IO_SETTINGS
+from koordlet.qosmanager.throttling.strategy import InterferenceActions
 from koordlet.resourceexecutor import Executor
 from koordlet.resourceexecutor.actions import Actor
 from koordlet.resourceexecutor.cookies import Cookies
@@ -39,14 +39,14 @@ from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger, LedgerError
 from koordlet.resourceexecutor.merge import OwnerRule
 from koordlet.resourceexecutor.oomscores import OOMScores
-from koordlet.runtimehooks.batchresource import BatchResource
-from koordlet.runtimehooks.coresched import CoreSched, attach_cookies
-from koordlet.runtimehooks.cpunormalization import CPUNormalization
-from koordlet.runtimehooks.cpuset import CPUSetAllocator
-from koordlet.runtimehooks.groupidentity import GroupIdentity
-from koordlet.runtimehooks.oomscore import OOMScoreAdj
+from koordlet.runtimehooks.hooks.batchresource import BatchResource
+from koordlet.runtimehooks.hooks.coresched import CoreSched, attach_cookies
+from koordlet.runtimehooks.hooks.cpunormalization import CPUNormalization
+from koordlet.runtimehooks.hooks.cpuset import CPUSetAllocator
+from koordlet.runtimehooks.hooks.groupidentity import GroupIdentity
+from koordlet.runtimehooks.hooks.oomscore import OOMScoreAdj
 from koordlet.statesinformer.callbacks import StateType
-from koordlet.system.naming import kubepods_dir
+from koordlet.system.cgroup.naming import kubepods_dir
 from koordlet.wiring import divided
 from koordlet.wiring.context import Context
 from koordlet.wiring.hooks import newborns_of, runtime_hooks

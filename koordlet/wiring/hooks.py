@@ -14,22 +14,22 @@ from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
 from koordlet.metricsadvisor.advisor import boot_clock
 from koordlet.options import Options
-from koordlet.qosmanager.look import class_dirs
-from koordlet.qosmanager.manager import QoSManager
-from koordlet.qosmanager.strategy import Strategy
-from koordlet.qosmanager.view import Current, NodeView
+from koordlet.qosmanager.engine.manager import QoSManager
+from koordlet.qosmanager.engine.snapshot import class_dirs
+from koordlet.qosmanager.engine.strategy import Strategy
+from koordlet.qosmanager.engine.view import Current, NodeView
+from koordlet.runtimehooks.announcedpods import Newborns
 from koordlet.runtimehooks.calls import HookCalls
-from koordlet.runtimehooks.gpu import GPUEnvInject
-from koordlet.runtimehooks.hooks import FailurePolicy, HookPlugin, Hooks, Stage
-from koordlet.runtimehooks.newborns import Newborns
-from koordlet.runtimehooks.nri import NRIPlugin, NRISettings
-from koordlet.runtimehooks.rdma import RDMADeviceInject
-from koordlet.runtimehooks.registration import RegistrationError, register
-from koordlet.runtimehooks.server import HookServer
+from koordlet.runtimehooks.hooks.gpu import GPUEnvInject
+from koordlet.runtimehooks.hooks.rdma import RDMADeviceInject
+from koordlet.runtimehooks.protocols.nri import NRIPlugin, NRISettings
+from koordlet.runtimehooks.protocols.registration import RegistrationError, register
+from koordlet.runtimehooks.protocols.server import HookServer
+from koordlet.runtimehooks.stages import FailurePolicy, HookPlugin, Hooks, Stage
 from koordlet.statesinformer.callbacks import StateType, Target
 from koordlet.statesinformer.states import KubeStates
-from koordlet.system.naming import kubepods_dir
-from koordlet.system.rdma import verbs_device
+from koordlet.system.cgroup.naming import kubepods_dir
+from koordlet.system.devices.rdma import verbs_device
 from koordlet.wiring.context import Context
 
 log = get_logger(__name__)

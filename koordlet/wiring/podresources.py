@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from koordlet.statesinformer.podresources import Accelerators
-from koordlet.statesinformer.podresourcesproxy import SOCKET, PodResourcesProxy, Upstream
+from koordlet.statesinformer.podresources.merge import Accelerators
+from koordlet.statesinformer.podresources.proxy import SOCKET, PodResourcesProxy, Upstream
 from koordlet.wiring.context import Context
 from koordlet.wiring.devices import inventory
 from koordlet.wiring.states import Cluster

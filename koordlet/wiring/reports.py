@@ -6,15 +6,15 @@ from pathlib import Path
 
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.metricsadvisor.advisor import FACT_CPU, FACT_NUMA, boot_clock
-from koordlet.metricsadvisor.nodefacts import FACT_BASIC
+from koordlet.metricsadvisor.facts.node import FACT_BASIC
 from koordlet.prediction.checkpoints import CheckpointDirectory
 from koordlet.prediction.models import Models, PeakModel
 from koordlet.prediction.service import SETTLE_TICKS, UPKEEP_SECONDS, NodeView, PredictionService, Settings
 from koordlet.statesinformer.callbacks import StateType
-from koordlet.statesinformer.nodemetric import MIN_REPORT_SECONDS
-from koordlet.statesinformer.nrt import TopologyReporter
-from koordlet.statesinformer.nrtstatus import Machine
-from koordlet.statesinformer.reporter import CHECK_SECONDS, NodeMetricReporter
+from koordlet.statesinformer.nodemetric.reporter import CHECK_SECONDS, NodeMetricReporter
+from koordlet.statesinformer.nodemetric.status import MIN_REPORT_SECONDS
+from koordlet.statesinformer.nrt.reporter import TopologyReporter
+from koordlet.statesinformer.nrt.status import Machine
 from koordlet.statesinformer.states import KubeStates
 from koordlet.wiring.context import Context
 from koordlet.wiring.states import Cluster

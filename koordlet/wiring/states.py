@@ -10,16 +10,16 @@ from pathlib import Path
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.kube import Client, Config, EventRecorder
 from koordlet.kube.credentials import TokenFile
-from koordlet.statesinformer import slocondition
-from koordlet.statesinformer.kubelet import REQUEST_BUCKETS, KubeletClient
-from koordlet.statesinformer.model import PodMeta
-from koordlet.statesinformer.pods import PodsInformer
+from koordlet.statesinformer.nodeslo import condition as slocondition
+from koordlet.statesinformer.nodeslo.condition import SLOCondition
+from koordlet.statesinformer.pods.informer import PodsInformer
+from koordlet.statesinformer.pods.kubelet import REQUEST_BUCKETS, KubeletClient
+from koordlet.statesinformer.pods.model import PodMeta
+from koordlet.statesinformer.pods.taskids import sandbox_of, task_ids
 from koordlet.statesinformer.resourceviews import ResourceViews
-from koordlet.statesinformer.slocondition import SLOCondition
 from koordlet.statesinformer.states import KubeStates, LocalStates
-from koordlet.statesinformer.taskids import sandbox_of, task_ids
 from koordlet.system.cgroup import tree
-from koordlet.system.naming import CgroupDriver, detect_driver, find_driver
+from koordlet.system.cgroup.naming import CgroupDriver, detect_driver, find_driver
 from koordlet.wiring.context import Context
 
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
-
 from koordlet.api.hooks.api_pb2 import LinuxContainerResources
-from runtimeproxy.merge import OOM_RANGE
+
+from runtimeproxy.hooks.merge import OOM_RANGE
 
 _T = TypeVar("_T")
 _FIELDS = (

@@ -10,7 +10,7 @@ from runtimeproxy.docker.held import Exchange
 from runtimeproxy.docker.http1 import Request
 from runtimeproxy.docker.names import KubernetesName
 from runtimeproxy.docker.routes import Route, Target, target
-from runtimeproxy.hooks import Hook
+from runtimeproxy.hooks.stages import Hook
 from runtimeproxy.store import PodInfo, Store
 
 _SOUGHT_FOR = {

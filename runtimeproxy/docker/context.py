@@ -7,14 +7,14 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 from koordlet.app.logging import get_logger
-from runtimeproxy.dispatch import LIMIT_SECONDS, Dispatcher, HookRefused
 from runtimeproxy.docker import names
 from runtimeproxy.docker.api import DockerApi, DockerError
 from runtimeproxy.docker.held import Refused
 from runtimeproxy.docker.recover import Recovery
-from runtimeproxy.hooks import Hook, HookRequest, HookResponse
+from runtimeproxy.hooks.dispatch import LIMIT_SECONDS, Dispatcher, HookRefused
+from runtimeproxy.hooks.pods import PodHooks, SkipRule
+from runtimeproxy.hooks.stages import Hook, HookRequest, HookResponse
 from runtimeproxy.metrics import ProxyMetrics
-from runtimeproxy.podhooks import PodHooks, SkipRule
 from runtimeproxy.store import ContainerInfo, PodInfo, Store
 
 log = get_logger(__name__)

@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import ClassVar
 
 import msgspec
-
 from koordlet.api.hooks.api_pb2 import (
     ContainerResourceHookResponse,
     LinuxContainerResources,
     PodSandboxHookResponse,
 )
+
 from koordlet.app.logging import get_logger
 from runtimeproxy.docker import bodies, names
 from runtimeproxy.docker.api import DockerError
@@ -26,8 +26,8 @@ from runtimeproxy.docker.held import Refused
 from runtimeproxy.docker.infos import container_info, pod_info
 from runtimeproxy.docker.names import KubernetesName
 from runtimeproxy.docker.routes import Route
-from runtimeproxy.hooks import Hook
-from runtimeproxy.requests import container_request, pod_request
+from runtimeproxy.hooks.requests import container_request, pod_request
+from runtimeproxy.hooks.stages import Hook
 from runtimeproxy.store import ContainerInfo, PodInfo
 
 log = get_logger(__name__)

@@ -16,13 +16,13 @@ from collections.abc import Awaitable
 from dataclasses import replace
 
 from koordlet.app.logging import get_logger
+from runtimeproxy.cri.recover import few
 from runtimeproxy.docker import names
 from runtimeproxy.docker.api import DockerApi, DockerError, Inspected, Listed, NoSuchContainer
 from runtimeproxy.docker.bodies import Members, Undecodable, env_map
 from runtimeproxy.docker.infos import container_info, pod_info
 from runtimeproxy.docker.names import KubernetesName
 from runtimeproxy.metrics import ProxyMetrics
-from runtimeproxy.recover import few
 from runtimeproxy.store import ContainerInfo, PodInfo, Store
 
 log = get_logger(__name__)

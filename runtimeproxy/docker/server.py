@@ -7,15 +7,15 @@ import socket
 from pathlib import Path
 
 from koordlet.app.logging import get_logger
-from runtimeproxy.dispatch import LIMIT_SECONDS, Dispatcher
+from runtimeproxy.cri.recover import TIDY_SECONDS
 from runtimeproxy.docker.api import DockerApi, DockerError
 from runtimeproxy.docker.calls import DockerCalls
 from runtimeproxy.docker.context import Context
 from runtimeproxy.docker.link import Link
+from runtimeproxy.hooks.dispatch import LIMIT_SECONDS, Dispatcher
+from runtimeproxy.hooks.pods import SkipRule
 from runtimeproxy.http2.exchange import Holding
 from runtimeproxy.metrics import ProxyMetrics
-from runtimeproxy.podhooks import SkipRule
-from runtimeproxy.recover import TIDY_SECONDS
 from runtimeproxy.store import Store
 
 log = get_logger(__name__)

@@ -17,12 +17,12 @@ from prometheus_client import CollectorRegistry
 from control.manager.controller import ControllerMetrics
 from control.manager.metrics import ManagerMetrics
 from control.manager.noderesource.metrics import LendingCollector, NodeResourceMetrics
-from control.manager.webhook.metrics import ServerMetrics, WebhookMetrics
-from control.scheduler.metrics import SchedulerMetrics
+from control.manager.webhookserver.metrics import ServerMetrics, WebhookMetrics
+from control.scheduler.process.metrics import SchedulerMetrics
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.app.periodic import TaskMetrics
 from koordlet.kube.metrics import ClientMetrics, InformerMetrics
-from koordlet.metrics.catalogue import FAMILIES
+from koordlet.prometheus.catalogue import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARDS = sorted((ROOT / "deploy/grafana").glob("*.json"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
-from control.ctl import devicedaemonmanifests as manifests
-from control.ctl import koordletmanifests
+from control.ctl.manifests import devicedaemon as manifests
+from control.ctl.manifests import koordlet as koordletmanifests
 from devicedaemon.options import resolve
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy/device-daemon"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from control.ctl import runtimeproxyunits as units
+from control.ctl.manifests import runtimeproxy as units
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy/runtimeproxy"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .machine import Machine
+from tests.devicedaemon.machine import Machine
 
 
 @pytest.fixture

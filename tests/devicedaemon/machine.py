@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from koordlet.api.deviceinfos import DeviceDescription, read_descriptions
-
-from . import vendortools as tools
+from tests.devicedaemon import vendortools as tools
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 120.0

@@ -14,13 +14,12 @@ from devicedaemon.vendors import VENDORS
 from koordlet.api.deviceinfos import DeviceDescription
 from koordlet.metriccache import MetricCache
 from koordlet.metriccache.facts import FACT_XPU
-from koordlet.metrics import Registries
 from koordlet.metricsadvisor.conditions import Conditions
-from koordlet.metricsadvisor.xpu import XpuCollector
+from koordlet.metricsadvisor.facts.xpu import XpuCollector
+from koordlet.prometheus import Registries
 from koordlet.system.roots import Roots
-
-from . import vendortools as tools
-from .machine import Machine, all_texts, until
+from tests.devicedaemon import vendortools as tools
+from tests.devicedaemon.machine import Machine, all_texts, until
 
 OFTEN = "--sleep-interval=50ms"
 SELDOM = "--sleep-interval=1h"

@@ -16,10 +16,9 @@ from devicedaemon.rounds import FORGIVEN, Rounds
 from devicedaemon.vendors import Vendor
 from devicedaemon.vendors.node import Node, VendorError
 from koordlet.api.deviceinfos import DeviceDescription, DeviceStatus, DeviceTopology, P2PLink, read_descriptions
+from koordlet.system.devices.pci import PciFunction
 from koordlet.system.errors import UnreadableFile
-from koordlet.system.pci import PciFunction
-
-from . import vendortools as tools
+from tests.devicedaemon import vendortools as tools
 
 SPECS = DeviceDescription(
     vendor="huawei", model="Ascend-910B3", uuid="npu-0-0", minor="0",

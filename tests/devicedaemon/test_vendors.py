@@ -10,9 +10,8 @@ import pytest
 from devicedaemon.vendors import VENDORS, cambricon, huawei, iluvatar, kunlun, metax
 from devicedaemon.vendors.node import Node, VendorError
 from koordlet.api.deviceinfos import DeviceDescription, DeviceStatus, DeviceTopology, P2PLink
-from koordlet.system.pci import PciFunction
-
-from . import vendortools as tools
+from koordlet.system.devices.pci import PciFunction
+from tests.devicedaemon import vendortools as tools
 
 HEALTHY = DeviceStatus(healthy=True)
 SHARED = {"koordinator.sh/gpu-core": "100"}

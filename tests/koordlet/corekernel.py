@@ -11,7 +11,8 @@ THREAD, THREAD_GROUP, PROCESS_GROUP = range(3)
 
 
 class CoreKernel:
-    """Put in the place of libc of `koordlet.system.coresched`. `tasks`: pid -> cookie; a fork inherits, an exec from
+    """Put in the place of libc of `koordlet.system.cpu.coresched`. `tasks`: pid -> cookie; a fork inherits, an exec
+    from
     outside does not. `protected` processes refuse to be touched; `smt` False is a machine without siblings."""
 
     def __init__(self, tasks: dict[int, int] | None = None) -> None:

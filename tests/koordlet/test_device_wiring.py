@@ -10,8 +10,8 @@ from koordlet.app.flags import read
 from koordlet.metriccache.facts import FACT_GPU, FACT_GPU_DRIVER, FACT_RDMA, FACT_XPU
 from koordlet.metricsadvisor.conditions import Conditions
 from koordlet.options import Options
-from koordlet.statesinformer.devicestatus import Inventory
-from koordlet.statesinformer.model import Workloads
+from koordlet.statesinformer.devices.status import Inventory
+from koordlet.statesinformer.pods.model import Workloads
 from koordlet.wiring import context as wiring
 from koordlet.wiring.context import STALE_SECONDS, Context
 from koordlet.wiring.devices import collect, inventory

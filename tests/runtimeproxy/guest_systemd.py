@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from control.standalone.kubelet.criclient import CriClient
-from koordlet.system.naming import KubeQOS
+from control.standalone.kubelet.runtimes.criclient import CriClient
+from koordlet.system.cgroup.naming import KubeQOS
 from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.fleet import MIB, Need, PodSpec
 from tests.koordlet.process.scene import Scene

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from control.standalone.containerd import images
-from koordlet.system.naming import KubeQOS
+from koordlet.system.cgroup.naming import KubeQOS
 from tests.koordlet.process.scene import Scene
 from tests.runtimeproxy.firstlook import Look, uptime
 from tests.runtimeproxy.guest_systemd import (

@@ -10,7 +10,7 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from control.standalone.kubelet.criclient import CriClient, CriError
+from control.standalone.kubelet.runtimes.criclient import CriClient, CriError
 from tests.koordlet.process import conftest as lab
 from tests.runtimeproxy.firstlook import uptime
 from tests.runtimeproxy.slicenode import BINARY, DOCKER, FLAGS_FILE, LOG, PROXY, UNIT, Runtime, docker

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from control.standalone.containerd import images
 from control.standalone.containerd.config import Folder, configuration
-from koordlet.system.naming import CgroupDriver, pod_dir
+from koordlet.system.cgroup.naming import CgroupDriver, pod_dir
 from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.fleet import MIB, PodSpec, quota, shares
 from tests.koordlet.process.scene import Scene

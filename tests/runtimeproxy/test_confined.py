@@ -17,8 +17,8 @@ from typing import Any
 import grpc
 import pytest
 
-from control.ctl import runtimeproxyunits as units
-from control.standalone.kubelet.criclient import CriClient
+from control.ctl.manifests import runtimeproxy as units
+from control.standalone.kubelet.runtimes.criclient import CriClient
 from koordlet.api.hooks import api_pb2, api_pb2_grpc
 from tests.ports import free_port
 from tests.runtimeproxy.confine import command

@@ -10,8 +10,6 @@ import pytest
 from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
-
 from koordlet.api.cri.api_pb2 import (
     ContainerRequest,
     CreateContainerRequest,
@@ -29,11 +27,13 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookRequest,
     PodSandboxHookResponse,
 )
-from runtimeproxy.calls import Call, HookRefused, Interceptor, Pending, intercepted
-from runtimeproxy.dispatch import NOBODY, Outcome
-from runtimeproxy.hooks import Hook, HookRequest, Policy
+from prometheus_client import CollectorRegistry
+
+from runtimeproxy.cri.calls import Call, HookRefused, Interceptor, Pending, intercepted
+from runtimeproxy.hooks.dispatch import NOBODY, Outcome
+from runtimeproxy.hooks.pods import SkipRule
+from runtimeproxy.hooks.stages import Hook, HookRequest, Policy
 from runtimeproxy.metrics import ProxyMetrics
-from runtimeproxy.podhooks import SkipRule
 from runtimeproxy.store import ContainerInfo, PodInfo, Store
 
 GIB = 1 << 30

@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 from google.protobuf.message import Message
-from prometheus_client import CollectorRegistry
-
-from control.standalone.kubelet.criclient import CriClient
 from koordlet.api.cri.api_pb2 import (
     ContainerRequest,
     ContainerStatusRequest,
@@ -27,14 +24,17 @@ from koordlet.api.cri.api_pb2 import (
     UpdateContainerResourcesRequest,
 )
 from koordlet.api.hooks.api_pb2 import HugepageLimit, LinuxContainerResources
-from runtimeproxy.calls import Call, Interceptor
-from runtimeproxy.cri import Backend
-from runtimeproxy.hooks import Hook
+from prometheus_client import CollectorRegistry
+
+from control.standalone.kubelet.runtimes.criclient import CriClient
+from runtimeproxy.cri.calls import Call, Interceptor
+from runtimeproxy.cri.mode import Backend
+from runtimeproxy.cri.recover import BackendError, Recovery
+from runtimeproxy.cri.verbose import container_details, sandbox_parent
+from runtimeproxy.hooks.pods import SkipRule
+from runtimeproxy.hooks.stages import Hook
 from runtimeproxy.metrics import ProxyMetrics
-from runtimeproxy.podhooks import SkipRule
-from runtimeproxy.recover import BackendError, Recovery
 from runtimeproxy.store import PodInfo, Store
-from runtimeproxy.verbose import container_details, sandbox_parent
 from tests.runtimeproxy.test_cri_calls import Hooks, echo
 from tests.runtimes.daemons import Containerd
 from tests.runtimes.pods import container_config, sandbox_config

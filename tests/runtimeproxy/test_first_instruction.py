@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from koordlet.system.cpuset import CPUSet
-from koordlet.system.naming import KubeQOS
+from koordlet.system.cgroup.naming import KubeQOS
+from koordlet.system.cpu.cpuset import CPUSet
 from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.fleet import MIB, Need, PodSpec
 from tests.koordlet.process.scene import Scene

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from koordlet.api.hooks.api_pb2 import (
     ContainerResourceHookRequest,
     ContainerResourceHookResponse,
@@ -15,7 +14,8 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookRequest,
     PodSandboxHookResponse,
 )
-from runtimeproxy.answers import BadAnswer, check, is_list
+
+from runtimeproxy.hooks.answers import BadAnswer, check, is_list
 
 
 @pytest.mark.parametrize(

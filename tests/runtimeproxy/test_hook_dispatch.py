@@ -15,21 +15,21 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from prometheus_client import CollectorRegistry
-
-from koordlet.api.hooks import SERVICE
 from koordlet.api.hooks.api_pb2 import (
     ContainerResourceHookRequest,
     ContainerResourceHookResponse,
     PodSandboxHookRequest,
     PodSandboxHookResponse,
 )
-from koordlet.runtimehooks.hooks import Stage
-from runtimeproxy.dispatch import MAX_CLIENTS, Dispatcher, HookRefused, Outcome
-from runtimeproxy.hookclient import ClientError, HookCallError, HookClient, Lost
-from runtimeproxy.hooks import Hook, Policy
+from prometheus_client import CollectorRegistry
+
+from koordlet.api.hooks import SERVICE
+from koordlet.runtimehooks.stages import Stage
+from runtimeproxy.hooks.client import ClientError, HookCallError, HookClient, Lost
+from runtimeproxy.hooks.dispatch import MAX_CLIENTS, Dispatcher, HookRefused, Outcome
+from runtimeproxy.hooks.registry import Registry
+from runtimeproxy.hooks.stages import Hook, Policy
 from runtimeproxy.metrics import ProxyMetrics
-from runtimeproxy.registry import Registry
 from tests.koordlet.runtimehooks.test_server import serve
 
 FOREVER = 3600.0

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from runtimeproxy.hooks import Policy
-from runtimeproxy.registry import MAX_BYTES, HookServer, RegistrationError, Registry, parse
+from runtimeproxy.hooks.registry import MAX_BYTES, HookServer, RegistrationError, Registry, parse
+from runtimeproxy.hooks.stages import Policy
 
 HOOKS = ["PreRunPodSandbox", "PreCreateContainer"]
 

@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 import pytest
 
-from control.standalone.kubelet.criclient import CriClient, CriError
+from control.standalone.kubelet.runtimes.criclient import CriClient, CriError
 from tests.runtimeproxy.proxyprocess import ProxyProcess
 from tests.runtimes.daemons import Containerd, until
 from tests.runtimes.pods import container_config, sandbox_config

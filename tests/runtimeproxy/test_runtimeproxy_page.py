@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from control.ctl import runtimeproxyunits as units
+from control.ctl.manifests import runtimeproxy as units
 from koordlet.app.flags import read, usage
 from koordlet.app.logging import LoggingOptions
 from runtimeproxy.metrics import ProxyMetrics

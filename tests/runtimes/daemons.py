@@ -26,7 +26,7 @@ from control.standalone.containerd import images
 from control.standalone.containerd.config import Folder, configuration
 from control.standalone.containerd.slices import write_wrapper
 from control.standalone.containerd.wipe import mounts, wipe
-from control.standalone.kubelet.cgroups import CgroupTree
+from control.standalone.kubelet.cgroups.directories import CgroupTree
 from koordlet.api.cri import api_pb2 as cri
 from tests.ports import listens
 

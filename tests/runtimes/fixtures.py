@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:  # every test run imports this module: gRPC comes in with the first fixture
-    from control.standalone.kubelet.criclient import CriClient
+    from control.standalone.kubelet.runtimes.criclient import CriClient
     from tests.runtimes.daemons import Containerd, Dockerd
 
 
@@ -31,7 +31,7 @@ def containerd(_containerd: Containerd) -> Iterator[Containerd]:
 @pytest.fixture
 async def cri(containerd: Containerd) -> AsyncIterator[CriClient]:
     """A client of `containerd`, without a proxy between."""
-    from control.standalone.kubelet.criclient import CriClient
+    from control.standalone.kubelet.runtimes.criclient import CriClient
 
     async with CriClient(str(containerd.socket)) as client:
         yield client

@@ -17,16 +17,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from koordlet.metricsadvisor.allgroups import AllGroups
-from koordlet.metricsadvisor.reader import USE, TickReader
+from koordlet.metricsadvisor.usage.allgroups import AllGroups
+from koordlet.metricsadvisor.usage.reader import USE, TickReader
 from koordlet.probes.cgroup_stats import CgroupStats, open_cgroup_stats
-from koordlet.probes.frame import Place
+from koordlet.probes.loading.frame import Place
 from koordlet.probes.openprobes import possible_cpus
 from koordlet.statesinformer.states import LocalStates
-from koordlet.system import procfs
 from koordlet.system.cgroup import BatchReader, CgroupFS, ReadCache, tree
 from koordlet.system.host import Host
-from koordlet.system.nodefiles import NodeFiles
+from koordlet.system.proc import procfs
+from koordlet.system.proc.nodefiles import NodeFiles
 from koordlet.system.roots import Roots
 from tests.scale.bench_koordlet import Pods
 from tests.scale.figures import Figure, report

@@ -43,10 +43,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from koordlet.api.interference import PodExplained, VerdictSaid
-from koordlet.api.wire import decode
+from koordlet.api.encoding.wire import decode
+from koordlet.api.pages.interference import PodExplained, VerdictSaid
+from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS
 from koordlet.system.host import Host
-from koordlet.system.naming import CgroupDriver, KubeQOS
 from koordlet.system.roots import Roots
 from tests.koordlet.process import conftest as lab
 from tests.scale.figures import ROOT, Figure, report

@@ -21,8 +21,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from koordlet.probes import blockio, libbpf, netstall
-from koordlet.probes.frame import Place
+from koordlet.probes.blockio import probe as blockio
+from koordlet.probes.loading import libbpf
+from koordlet.probes.loading.frame import Place
+from koordlet.probes.netstall import probe as netstall
 from koordlet.probes.openprobes import possible_cpus
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots

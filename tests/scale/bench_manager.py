@@ -30,11 +30,11 @@ from control.manager.noderesource.decide import new_zones
 from control.manager.options import Options
 from koordlet.api import gates as api_gates
 from koordlet.api.core import Node, Pod
+from koordlet.api.crs.nodemetric import NodeMetric
+from koordlet.api.crs.topology import NodeResourceTopology
+from koordlet.api.encoding.wire import convert, encode, json_decoder, to_builtins
 from koordlet.api.names import LABEL_QOS_CLASS, SLO_CONFIGMAP
-from koordlet.api.nodemetric import NodeMetric
 from koordlet.api.sloconfig import configmap
-from koordlet.api.topology import NodeResourceTopology
-from koordlet.api.wire import convert, encode, json_decoder, to_builtins
 from koordlet.app.flags import read
 from koordlet.app.gates import FeatureGates
 from koordlet.app.heap import settle_heap

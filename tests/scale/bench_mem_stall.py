@@ -18,8 +18,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from koordlet.probes import libbpf, memstall, oom
-from koordlet.probes.frame import Place
+from koordlet.probes import memstall, oom
+from koordlet.probes.loading import libbpf
+from koordlet.probes.loading.frame import Place
 from koordlet.probes.openprobes import possible_cpus
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots

@@ -20,14 +20,14 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from koordlet.api.core import Node, Pod
-from koordlet.api.wire import Time, convert, encode
+from koordlet.api.encoding.wire import Time, convert, encode
 from koordlet.metriccache import Batch, MetricCache
-from koordlet.metrics import Registries
 from koordlet.prediction.checkpoints import CheckpointDirectory
 from koordlet.prediction.models import Models
 from koordlet.prediction.service import NodeView, PredictionService, Settings
-from koordlet.statesinformer.model import PodMeta, Workloads
-from koordlet.statesinformer.nodemetric import Policy, build_status
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.nodemetric.status import Policy, build_status
+from koordlet.statesinformer.pods.model import PodMeta, Workloads
 from tests.scale.figures import Figure, report
 
 HISTORY = 1800

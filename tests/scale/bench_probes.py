@@ -27,10 +27,11 @@ from typing import Protocol
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from koordlet.probes import Sizes, libbpf
-from koordlet.probes.libbpf import ProgramStats
-from koordlet.probes.loader import load_core
+from koordlet.probes import Sizes
+from koordlet.probes.loading import libbpf
+from koordlet.probes.loading.libbpf import ProgramStats
 from koordlet.probes.openprobes import possible_cpus
+from koordlet.probes.schedlatency.loader import load_core
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
 from tests.scale.figures import ROOT, Figure, report

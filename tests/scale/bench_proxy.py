@@ -42,17 +42,18 @@ import grpc.aio
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from koordlet.api.hooks.api_pb2 import LinuxContainerResources
+
 from koordlet.api.cri import SERVICES
 from koordlet.api.cri import api_pb2 as cri
 from koordlet.api.hooks import SERVICE as HOOKS_SERVICE
 from koordlet.api.hooks import api_pb2 as hooks
-from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 from koordlet.app.heap import settle_heap
 from koordlet.app.http2.client import Client
 from koordlet.app.http2.server import Server
 from koordlet.app.runner import run
-from koordlet.runtimehooks.server import HookServer
-from runtimeproxy.calls import Call as Intercepted
+from koordlet.runtimehooks.protocols.server import HookServer
+from runtimeproxy.cri.calls import Call as Intercepted
 from tests.koordlet.runtimehooks.hooknode import EXTENDED, Node
 from tests.runtimeproxy.proxyprocess import ProxyProcess
 from tests.runtimes.daemons import Containerd

@@ -37,14 +37,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from control.scheduler.cycle import Cycle
-from control.scheduler.failures import FitError
-from control.scheduler.objects import trim_pod
-from control.scheduler.pods import PodInfo
-from control.scheduler.transform import transform_pod
+from control.scheduler.cycle.cycle import Cycle
+from control.scheduler.cycle.failures import FitError
+from control.scheduler.state.objects import trim_pod
+from control.scheduler.state.pods import PodInfo
+from control.scheduler.state.transform import transform_pod
 from koordlet.api.core import PersistentVolumeClaim, Pod, StorageClass
+from koordlet.api.encoding.wire import convert, decode, encode
 from koordlet.api.gates import SCHEDULER
-from koordlet.api.wire import convert, decode, encode
 from koordlet.app.gates import FeatureGates
 from tests.control.scheduler.build import node, pod
 from tests.control.scheduler.loadreports import metric

@@ -21,7 +21,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from control.scheduler.config.args import default_args
-from control.scheduler.plugin import CycleState, Plugin, Reads, overrides
+from control.scheduler.framework.plugin import CycleState, Plugin, Reads, overrides
 from control.scheduler.plugins.balancedallocation import NodeResourcesBalancedAllocation
 from control.scheduler.plugins.imagelocality import ImageLocality
 from control.scheduler.plugins.interpodaffinity import InterPodAffinity
@@ -31,7 +31,7 @@ from control.scheduler.plugins.noderesourcesfit import NodeResourcesFit
 from control.scheduler.plugins.nodeunschedulable import NodeUnschedulable
 from control.scheduler.plugins.podtopologyspread import PodTopologySpread
 from control.scheduler.plugins.tainttoleration import TaintToleration
-from control.scheduler.pods import PodInfo
+from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
 from tests.control.scheduler.build import Cluster, node, pod
 

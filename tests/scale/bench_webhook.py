@@ -43,19 +43,19 @@ from control.manager.config import ConfigCache
 from control.manager.context import Context
 from control.manager.noderesource.controller import NodeResourceController
 from control.manager.options import Options
-from control.manager.webhook.certificates import make
-from control.manager.webhook.certstore import FileStore
-from control.manager.webhook.server import WebhookServer
 from control.manager.webhooks.mutatehooks import MutatePod
 from control.manager.webhooks.validatehooks import ValidatePod
+from control.manager.webhookserver.certificates import make
+from control.manager.webhookserver.certstore import FileStore
+from control.manager.webhookserver.server import WebhookServer
 from koordlet.api import gates as api_gates
-from koordlet.api.config import ClusterColocationProfile
 from koordlet.api.core import Namespace, PriorityClass
-from koordlet.api.nodemetric import NodeMetric
+from koordlet.api.crs.config import ClusterColocationProfile
+from koordlet.api.crs.nodemetric import NodeMetric
+from koordlet.api.crs.quota import ElasticQuota
+from koordlet.api.encoding.wire import convert, encode, json_decoder
 from koordlet.api.priority import BANDS
-from koordlet.api.quota import ElasticQuota
 from koordlet.api.sloconfig import configmap
-from koordlet.api.wire import convert, encode, json_decoder
 from koordlet.app.flags import read
 from koordlet.app.gates import FeatureGates
 from koordlet.app.heap import settle_heap

@@ -16,8 +16,8 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from koordlet.system.cgroup.naming import CgroupDriver
 from koordlet.system.host import Host
-from koordlet.system.naming import CgroupDriver
 from koordlet.system.roots import Roots
 from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.chaos import Chaos

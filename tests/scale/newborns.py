@@ -14,12 +14,13 @@ import time
 import uuid
 from pathlib import Path
 
-from koordlet.api.hooks import SERVICE
 from koordlet.api.hooks.api_pb2 import PodSandboxHookRequest
+
+from koordlet.api.hooks import SERVICE
 from koordlet.app.http2.client import Client
 from koordlet.app.runner import run
+from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, pod_dir
 from koordlet.system.host import Host
-from koordlet.system.naming import CgroupDriver, KubeQOS, pod_dir
 from koordlet.system.roots import Roots
 from tests.koordlet.process import conftest as tools
 from tests.koordlet.process.fleet import Fleet, Need, PodSpec

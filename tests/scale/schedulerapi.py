@@ -20,8 +20,8 @@ import yaml
 from control.manager import manifests as manager
 from control.scheduler.config.shipped import SCHEDULER, configuration
 from control.standalone.apiserver import ApiServer
-from koordlet.api import crdgen
 from koordlet.api.core import Node, Pod
+from koordlet.api.encoding import crdgen
 from koordlet.kube import Client, Config, Informer, PatchKind
 
 ROOT = Path(__file__).resolve().parents[2]

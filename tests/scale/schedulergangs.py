@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from control.scheduler.config.args import CoschedulingArgs
-from control.scheduler.cycle import Cycle, Placement
-from control.scheduler.framework import Framework
-from control.scheduler.loop import Loop, Silent
-from control.scheduler.plugin import CycleState, Plugin
+from control.scheduler.cycle.cycle import Cycle, Placement
+from control.scheduler.cycle.loop import Loop, Silent
+from control.scheduler.framework.plugin import CycleState, Plugin
+from control.scheduler.framework.profile import Framework
+from control.scheduler.framework.status import SUCCESS, Status
 from control.scheduler.plugins.coscheduling import Coscheduling
 from control.scheduler.plugins.registry import PLUGINS
-from control.scheduler.pods import PodInfo
 from control.scheduler.queue import QueueProfile, SchedulingQueue
-from control.scheduler.status import SUCCESS, Status
+from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
 from tests.control.scheduler.build import pod
 from tests.scale.schedulerprofile import Bench, narrowed, open_bench

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from control.scheduler.cache import Cache
-from control.scheduler.cycle import Cycle
-from control.scheduler.framework import Framework
+from control.scheduler.cycle.cycle import Cycle
+from control.scheduler.framework.profile import Framework
+from control.scheduler.framework.waitingpods import WaitingPods
 from control.scheduler.plugins.registry import PLUGINS
-from control.scheduler.waiting import WaitingPods
+from control.scheduler.state.cache import Cache
 from koordlet.app.clock import SYSTEM_CLOCK
 from tests.control.scheduler.build import Cluster, node
 
@@ -91,8 +91,8 @@ def open_bench(nodes: int, rng: random.Random) -> Bench:
 
 def narrowed(points: dict[str, list[str]]) -> dict[str, list[str]]:
     """Only the plugins that work at a point."""
-    from control.scheduler.framework import POINTS
-    from control.scheduler.plugin import Plugin
+    from control.scheduler.framework.plugin import Plugin
+    from control.scheduler.framework.profile import POINTS
 
     def works(name: str, point: str) -> bool:
         return any(getattr(PLUGINS[name], method) is not getattr(Plugin, method) for method in POINTS[point])

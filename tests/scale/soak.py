@@ -34,7 +34,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from koordlet.probes import libbpf
+from koordlet.probes.loading import libbpf
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
 from tests.scale import bench_koordlet

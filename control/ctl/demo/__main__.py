@@ -19,12 +19,12 @@ from types import FrameType
 
 import click
 
-from control.ctl.containers import AUTO, RUNTIMES
 from control.ctl.demo.scenario import Scenario
-from control.ctl.down import down
 from control.ctl.errors import CtlError
+from control.ctl.node.containers import AUTO, RUNTIMES
+from control.ctl.node.down import down
+from control.ctl.node.supervisor import CODE_ROOT
 from control.ctl.progress import Progress
-from control.ctl.supervisor import CODE_ROOT
 
 BUILD = CODE_ROOT / "build"
 

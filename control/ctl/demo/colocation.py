@@ -12,7 +12,7 @@ from typing import Any
 
 from control.ctl.demo.judge import Verdict
 from koordlet.api import names
-from koordlet.api.quantity import ZERO, Quantity
+from koordlet.api.encoding.quantity import ZERO, Quantity
 
 CPU, MEMORY = names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY
 RECLAIM_PERCENT = 300

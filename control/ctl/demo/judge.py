@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from control.ctl import text
 from control.ctl.demo.kernelfiles import Use
-from control.ctl.explain import active, headline
-from control.ctl.toptable import culprit_name, is_self, worst
-from koordlet.api.interference import PodExplained
-from koordlet.api.nodemetric import ResourceMap
-from koordlet.api.top import Top, TopRow
+from control.ctl.views.interference import active, headline
+from control.ctl.views.toptable import culprit_name, is_self, worst
+from koordlet.api.crs.nodemetric import ResourceMap
+from koordlet.api.pages.interference import PodExplained
+from koordlet.api.pages.top import Top, TopRow
 
 TOLERANCE = 0.05
 CPU_FLOOR = 0.005

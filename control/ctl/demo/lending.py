@@ -11,9 +11,9 @@ from control.ctl.demo.colocation import RECLAIM_PERCENT
 from control.ctl.demo.judge import Verdict
 from koordlet.api import names, priority
 from koordlet.api.core import Node, Pod, pod_requests
-from koordlet.api.lending import LENDING
-from koordlet.api.nodemetric import NodeMetric, ResourceMap
-from koordlet.api.quantity import ZERO, Quantity
+from koordlet.api.crs.nodemetric import NodeMetric, ResourceMap
+from koordlet.api.encoding.quantity import ZERO, Quantity
+from koordlet.api.pages.overcommit import LENDING
 
 CPU, MEMORY = "cpu", "memory"
 RECLAIM_PERCENTS = {CPU: RECLAIM_PERCENT, MEMORY: 65}

@@ -10,26 +10,26 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from control.ctl.containers import AUTO
 from control.ctl.demo import colocation, judge, lending, workload
 from control.ctl.demo.judge import Verdict
 from control.ctl.demo.kernelfiles import Sampler, average, find_group, find_pod
 from control.ctl.errors import CtlError
-from control.ctl.koordletclient import KoordletUnreachable, fetch_explanation, fetch_top
 from control.ctl.main import print_explanation, print_picture, print_placement
-from control.ctl.node import lending_of
-from control.ctl.node import page as node_page
-from control.ctl.parts import Layout
-from control.ctl.placement import fetch_placement
+from control.ctl.node.containers import AUTO
+from control.ctl.node.parts import Layout
+from control.ctl.node.state import Settings
+from control.ctl.node.up import up
 from control.ctl.progress import Progress
-from control.ctl.state import Settings
-from control.ctl.up import up
+from control.ctl.views.koordletclient import KoordletUnreachable, fetch_explanation, fetch_top
+from control.ctl.views.overcommit import lending_of
+from control.ctl.views.overcommit import page as node_page
+from control.ctl.views.placement import fetch_placement
 from koordlet.api.core import Node, Pod
-from koordlet.api.interference import PodExplained
+from koordlet.api.crs.nodemetric import NodeMetric
+from koordlet.api.encoding.wire import Time, convert
 from koordlet.api.names import KOORDINATOR_NAMESPACE
-from koordlet.api.nodemetric import NodeMetric
-from koordlet.api.top import Top
-from koordlet.api.wire import Time, convert
+from koordlet.api.pages.interference import PodExplained
+from koordlet.api.pages.top import Top
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.kube import Client, Config
 

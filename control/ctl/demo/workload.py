@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from control.ctl.errors import CtlError
-from control.ctl.supervisor import CODE_ROOT
+from control.ctl.node.supervisor import CODE_ROOT
 
 MANIFESTS = CODE_ROOT / "deploy" / "demo"
 COLOCATION = MANIFESTS / "colocation"

@@ -21,8 +21,8 @@ from control.manager.controller import Controller
 from control.manager.webhooks.errors import MutationError
 from control.manager.webhooks.objects import Json
 from control.manager.webhooks.profiles import percent, skipped
-from koordlet.api.config import ClusterColocationProfile
 from koordlet.api.core import Namespace, Pod
+from koordlet.api.crs.config import ClusterColocationProfile
 from koordlet.api.meta import SelectorError
 from koordlet.api.registry import resource_for
 from koordlet.app.clock import Clock

@@ -13,8 +13,8 @@ from control.manager.webhooks.objects import Json
 from control.manager.webhooks.podschema import POD
 from control.manager.webhooks.profiles import patched, write_class, write_metadata
 from koordlet.api import names
-from koordlet.api.config import ClusterColocationProfile
 from koordlet.api.core import Pod
+from koordlet.api.crs.config import ClusterColocationProfile
 from koordlet.kube import merge_diff
 
 

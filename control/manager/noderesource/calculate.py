@@ -26,8 +26,8 @@ from control.manager.noderesource.table import Table
 from control.manager.noderesource.units import Ints, ceil_units, cpu_quantity, memory_quantity
 from koordlet.api import names
 from koordlet.api.core import Node
-from koordlet.api.lending import AS_MEASURED, DISABLED, INTERFERENCE, MISSING, STALE, Hold
-from koordlet.api.quantity import Quantity
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.pages.overcommit import AS_MEASURED, DISABLED, INTERFERENCE, MISSING, STALE, Hold
 from koordlet.api.sloconfig.colocation import DEFAULT as DEFAULT_STRATEGY
 from koordlet.api.sloconfig.colocation import ColocationStrategy
 from koordlet.api.sloconfig.configmap import SLOConfig

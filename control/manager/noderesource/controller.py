@@ -27,14 +27,14 @@ from control.manager.noderesource.metrics import LendingCollector, NodeResourceM
 from control.manager.noderesource.table import Table
 from control.manager.options import NODERESOURCE_PLUGINS, selected
 from koordlet.api.core import Node, Pod
-from koordlet.api.device import Device
-from koordlet.api.lending import DISABLED
-from koordlet.api.nodemetric import NodeMetric
+from koordlet.api.crs.device import Device
+from koordlet.api.crs.nodemetric import NodeMetric
+from koordlet.api.crs.topology import NodeResourceTopology
+from koordlet.api.pages.overcommit import DISABLED
 from koordlet.api.registry import resource_for
 from koordlet.api.sloconfig.configmap import SLOConfig
 from koordlet.api.sloconfig.documents import COLOCATION_KEY
 from koordlet.api.sloconfig.lending import InterferencePolicyError, policy_of
-from koordlet.api.topology import NodeResourceTopology
 from koordlet.app.logging import get_logger
 from koordlet.app.turns import give_way
 from koordlet.kube import Conflict, KubeError, NotFound, PatchKind, TooManyRequests

@@ -19,9 +19,9 @@ from control.manager.noderesource.interference import written_holds
 from control.manager.noderesource.prepare import LENT, meta_patch, must_write, prepare, status_patch
 from koordlet.api import names
 from koordlet.api.core import Node
-from koordlet.api.lending import DISABLED, INTERFERENCE, Hold, Lending
+from koordlet.api.crs.topology import NodeResourceTopology
+from koordlet.api.pages.overcommit import DISABLED, INTERFERENCE, Hold, Lending
 from koordlet.api.sloconfig.colocation import DEFAULT, ColocationStrategy
-from koordlet.api.topology import NodeResourceTopology
 
 
 @dataclass(frozen=True, slots=True)

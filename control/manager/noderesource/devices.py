@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from koordlet.api import names
-from koordlet.api.device import GPU, RDMA, Device
-from koordlet.api.quantity import Quantity
+from koordlet.api.crs.device import GPU, RDMA, Device
+from koordlet.api.encoding.quantity import Quantity
 
 NVIDIA: Final = "nvidia"
 GPU_RESOURCES: Final = (

@@ -1,4 +1,5 @@
-"""The explanation of one node from the columns of the pass that worked it out: `koordlet.api.lending`. Pure."""
+"""The explanation of one node from the columns of the pass that worked it out: `koordlet.api.pages.overcommit`.
+Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ from control.manager.noderesource.calculate import RESOURCES, Result
 from control.manager.noderesource.columns import BY_MAXIMUM, BY_REQUEST
 from control.manager.noderesource.prepare import BATCH, MID, Prepared
 from control.manager.noderesource.units import UNIT, Ints
-from koordlet.api.lending import AS_MEASURED, INTERFERENCE, BatchTerms, Lending, MidTerms
+from koordlet.api.encoding.wire import Time
+from koordlet.api.pages.overcommit import AS_MEASURED, INTERFERENCE, BatchTerms, Lending, MidTerms
 from koordlet.api.sloconfig.colocation import MAX_USAGE_REQUEST, REQUEST, USAGE
-from koordlet.api.wire import Time
 
 _POLICY = {BY_REQUEST: REQUEST, BY_MAXIMUM: MAX_USAGE_REQUEST}
 

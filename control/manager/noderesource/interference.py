@@ -15,9 +15,9 @@ import msgspec
 
 from control.manager.noderesource.report import Report
 from koordlet.api.core import Node
-from koordlet.api.lending import LENDING, Hold
+from koordlet.api.encoding.wire import WireError
+from koordlet.api.pages.overcommit import LENDING, Hold
 from koordlet.api.sloconfig.lending import LENT, InterferencePolicy
-from koordlet.api.wire import WireError
 
 CAUSES: Final = {"cpu": ("cpu", "cache", "network", "io"), "memory": ("memory",)}
 """Lent resource -> symptoms that call for lending less of it: fewer batch pods also read, write and send less."""

@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from koordlet.api import names
-from koordlet.api.lending import LENDING_REASONS
+from koordlet.api.pages.overcommit import LENDING_REASONS
 from koordlet.app.clock import Clock
 from koordlet.app.exposition import Table
 from koordlet.app.metrics import MetricSet

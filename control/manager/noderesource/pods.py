@@ -11,8 +11,8 @@ from control.manager.noderesource.units import Amounts, amounts
 from koordlet.api import names, priority
 from koordlet.api.annotations.scheduling import RESOURCE_STATUS
 from koordlet.api.core import Pod, pod_requests
+from koordlet.api.encoding.wire import WireError
 from koordlet.api.qos import LSE, qos_class
-from koordlet.api.wire import WireError
 
 ACTIVE_PHASES = ("Running", "Pending")
 LENT = (priority.BATCH, priority.FREE)

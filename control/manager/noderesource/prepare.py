@@ -17,9 +17,9 @@ from control.manager.noderesource.zones import is_diff
 from koordlet.api import names
 from koordlet.api.annotations.node import ORIGIN_ALLOCATABLE, OriginAllocatable
 from koordlet.api.core import Node
-from koordlet.api.lending import LENDING, LENDING_REASONS, Lending
-from koordlet.api.quantity import ZERO, Quantity
-from koordlet.api.wire import Time, WireError
+from koordlet.api.encoding.quantity import ZERO, Quantity
+from koordlet.api.encoding.wire import Time, WireError
+from koordlet.api.pages.overcommit import LENDING, LENDING_REASONS, Lending
 
 BATCH: Final = (names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY)
 MID: Final = (names.RESOURCE_MID_CPU, names.RESOURCE_MID_MEMORY)

@@ -10,14 +10,14 @@ from koordlet.api import names
 from koordlet.api.annotations import node as on_node
 from koordlet.api.annotations.topology import CPU_BASIC_INFO
 from koordlet.api.core import Node
+from koordlet.api.crs.topology import NodeResourceTopology
+from koordlet.api.encoding.wire import WireError, format_ratio
 from koordlet.api.sloconfig import normalization
 from koordlet.api.sloconfig.normalization import (
     CPUNormalizationStrategy,
     RatioError,
     ResourceAmplificationStrategy,
 )
-from koordlet.api.topology import NodeResourceTopology
-from koordlet.api.wire import WireError, format_ratio
 
 OFF = "1.00"
 

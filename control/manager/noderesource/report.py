@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from control.manager.noderesource.units import ZERO, Amounts, amounts, plus
 from koordlet.api import priority
-from koordlet.api.interference import EXTENSION_KEY, Brief, NodeInterference
-from koordlet.api.nodemetric import NodeMetric
-from koordlet.api.wire import WireError, convert
+from koordlet.api.crs.nodemetric import NodeMetric
+from koordlet.api.encoding.wire import WireError, convert
+from koordlet.api.pages.interference import EXTENSION_KEY, Brief, NodeInterference
 
 ON = ("interfered", "recovering")
 NEIGHBOUR = "neighbour"

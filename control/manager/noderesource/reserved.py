@@ -8,9 +8,9 @@ from control.manager.noderesource.units import ZERO, Amounts, amounts
 from koordlet.api import priority
 from koordlet.api.annotations.node import RAW_ALLOCATABLE, RESERVATION, THIRD_PARTY
 from koordlet.api.core import Node
-from koordlet.api.quantity import Quantity
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import WireError
 from koordlet.api.resources import reserved_resources
-from koordlet.api.wire import WireError
 
 
 class Own(NamedTuple):

@@ -15,9 +15,9 @@ from control.manager.noderesource.reserved import Own, own_facts
 from control.manager.noderesource.units import Amounts
 from control.manager.noderesource.zones import zone_capacities
 from koordlet.api.core import Node, Pod
-from koordlet.api.device import Device
-from koordlet.api.nodemetric import NodeMetric
-from koordlet.api.topology import NodeResourceTopology
+from koordlet.api.crs.device import Device
+from koordlet.api.crs.nodemetric import NodeMetric
+from koordlet.api.crs.topology import NodeResourceTopology
 
 NO_PODS: Final[dict[str, PodFacts]] = {}
 

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from koordlet.api.quantity import BINARY_SI, Quantity
+from koordlet.api.encoding.quantity import BINARY_SI, Quantity
 
 Amounts: TypeAlias = tuple[int, int]
 """(nano-cores, milli-bytes)"""

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from control.manager.noderesource.units import Amounts, amounts, milli_ratio
 from koordlet.api import names
-from koordlet.api.quantity import BINARY_SI, ZERO, Quantity, QuantityError
-from koordlet.api.topology import NodeResourceTopology, Zone
+from koordlet.api.crs.topology import NodeResourceTopology, Zone
+from koordlet.api.encoding.quantity import BINARY_SI, ZERO, Quantity, QuantityError
 
 BATCH: Final = (names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY)
 _NAME = re.compile(r"node-(\d{1,4})", re.ASCII)

@@ -21,9 +21,9 @@ from control.manager.quota.lists import total
 from control.manager.quota.usage import Account, budget, masked, pod_usage, transformed
 from koordlet.api.annotations.quota import CHILD_REQUEST
 from koordlet.api.core import Pod
-from koordlet.api.quota import ElasticQuota
+from koordlet.api.crs.quota import ElasticQuota
+from koordlet.api.encoding.wire import WireError
 from koordlet.api.resources import ResourceList
-from koordlet.api.wire import WireError
 from koordlet.app.logging import get_logger
 from koordlet.app.metrics import MetricSet
 from koordlet.kube import Conflict, KubeError

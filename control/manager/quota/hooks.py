@@ -17,8 +17,10 @@ from control.manager.quota.mutate import QuotaError, mutate_quota
 from control.manager.quota.selfchecks import self_error
 from control.manager.quota.topology import QuotaInfo, page, shared
 from control.manager.quota.treechecks import Rules, tree_error
-from control.manager.webhook import jsonpatch
-from control.manager.webhook.admission import (
+from control.manager.webhooks.errors import forbidden
+from control.manager.webhooks.objects import Json
+from control.manager.webhookserver import jsonpatch
+from control.manager.webhookserver.admission import (
     CREATE,
     AdmissionRequest,
     Allowed,
@@ -27,13 +29,11 @@ from control.manager.webhook.admission import (
     Patched,
     Response,
 )
-from control.manager.webhook.metrics import MUTATE, VALIDATE, WebhookMetrics
-from control.manager.webhooks.errors import forbidden
-from control.manager.webhooks.objects import Json
+from control.manager.webhookserver.metrics import MUTATE, VALIDATE, WebhookMetrics
 from koordlet.api import names
 from koordlet.api.annotations import quota as annotation
 from koordlet.api.core import Pod
-from koordlet.api.quota import ElasticQuota
+from koordlet.api.crs.quota import ElasticQuota
 from koordlet.app.logging import get_logger
 from koordlet.kube import KubeError
 from koordlet.kube.selectors import by_name

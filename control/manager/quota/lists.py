@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from koordlet.api.quantity import ZERO
+from koordlet.api.encoding.quantity import ZERO
 from koordlet.api.resources import ResourceList, Resources
 
 

@@ -7,9 +7,9 @@ from control.manager.webhooks.errors import invalid
 from control.manager.webhooks.objects import Json, own_annotations, own_labels
 from koordlet.api import names
 from koordlet.api.annotations.quota import SHARED_WEIGHT
-from koordlet.api.quota import ElasticQuota
+from koordlet.api.crs.quota import ElasticQuota
+from koordlet.api.encoding.wire import WireError
 from koordlet.api.resources import ResourceList
-from koordlet.api.wire import WireError
 
 
 class QuotaError(ValueError):

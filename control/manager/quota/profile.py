@@ -12,9 +12,9 @@ from control.manager.controller import Controller
 from control.manager.quota.profiledecide import Wanted, resource_keys, tree_id, wanted
 from koordlet.api import names
 from koordlet.api.core import Node
+from koordlet.api.crs.quota import ElasticQuota, ElasticQuotaProfile
+from koordlet.api.encoding.wire import to_builtins
 from koordlet.api.meta import ObjectMeta, SelectorError
-from koordlet.api.quota import ElasticQuota, ElasticQuotaProfile
-from koordlet.api.wire import to_builtins
 from koordlet.app.logging import get_logger
 from koordlet.kube import KubeError, NotFound
 

@@ -9,11 +9,11 @@ from control.manager.quota.lists import total
 from koordlet.api import names
 from koordlet.api.annotations import quota as annotation
 from koordlet.api.core import Node, is_ready
-from koordlet.api.gosyntax import parse_decimal
-from koordlet.api.quantity import ZERO, Quantity
-from koordlet.api.quota import ElasticQuota, ElasticQuotaProfile, ElasticQuotaSpec
+from koordlet.api.crs.quota import ElasticQuota, ElasticQuotaProfile, ElasticQuotaSpec
+from koordlet.api.encoding.gosyntax import parse_decimal
+from koordlet.api.encoding.quantity import ZERO, Quantity
+from koordlet.api.encoding.wire import WireError
 from koordlet.api.resources import ResourceList, Resources
-from koordlet.api.wire import WireError
 
 
 @dataclass(frozen=True)

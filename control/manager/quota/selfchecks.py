@@ -6,9 +6,9 @@ from control.manager.quota.lists import excess, negative, shown
 from control.manager.webhooks.errors import forbidden, invalid
 from koordlet.api import names
 from koordlet.api.annotations import quota as annotation
-from koordlet.api.quota import ElasticQuota
+from koordlet.api.crs.quota import ElasticQuota
+from koordlet.api.encoding.wire import WireError
 from koordlet.api.resources import Resources
-from koordlet.api.wire import WireError
 
 _WEIGHT = f"annotations.{names.ANNOTATION_QUOTA_SHARED_WEIGHT}"
 

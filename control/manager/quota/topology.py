@@ -20,9 +20,9 @@ from control.manager.caches import Caches
 from control.manager.context import Context
 from koordlet.api import names
 from koordlet.api.annotations import quota as annotation
-from koordlet.api.quota import ElasticQuota
+from koordlet.api.crs.quota import ElasticQuota
+from koordlet.api.encoding.wire import WireError, to_builtins
 from koordlet.api.resources import ResourceList
-from koordlet.api.wire import WireError, to_builtins
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 
 EXPECT_SECONDS = 10.0

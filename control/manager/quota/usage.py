@@ -12,7 +12,7 @@ from koordlet.api import names
 from koordlet.api.annotations import quota as annotation
 from koordlet.api.annotations.pod import apply_replaced, replaced_resources
 from koordlet.api.core import Container, Pod, is_terminated, pod_requests
-from koordlet.api.quota import ElasticQuota
+from koordlet.api.crs.quota import ElasticQuota
 from koordlet.api.resources import ResourceList, Resources
 
 MANAGED = frozenset(

@@ -20,9 +20,9 @@ from control.manager.recommender.settings import ANNOTATION_APPLIED, GATE, Mode,
 from control.manager.recommender.status import confident
 from control.manager.webhooks.objects import Json, own_annotations
 from control.manager.webhooks.podmutating import Step
-from koordlet.api.analysis import Recommendation
-from koordlet.api.config import ClusterColocationProfile
 from koordlet.api.core import Pod
+from koordlet.api.crs.analysis import Recommendation
+from koordlet.api.crs.config import ClusterColocationProfile
 from koordlet.api.qos import LSE, LSR
 
 STEP = "Recommender"

@@ -31,10 +31,10 @@ from control.manager.recommender.metrics import RecommenderMetrics
 from control.manager.recommender.settings import ANNOTATION_MODE, GATE, Mode, Settings, mode_of
 from control.manager.recommender.status import Finding, compose, confident, due
 from control.manager.recommender.usage import Report, read_report
-from koordlet.api.analysis import Recommendation
 from koordlet.api.core import Pod
-from koordlet.api.nodemetric import NodeMetric
-from koordlet.api.wire import to_builtins
+from koordlet.api.crs.analysis import Recommendation
+from koordlet.api.crs.nodemetric import NodeMetric
+from koordlet.api.encoding.wire import to_builtins
 from koordlet.app.logging import get_logger
 from koordlet.app.turns import give_way
 from koordlet.kube import Conflict, KubeError, NotFound, TooManyRequests, merge_diff

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from control.manager.recommender.model import ContainerModel
 from control.manager.recommender.settings import MIB, Settings
-from koordlet.api.analysis import ContainerExplanation, RecommendedContainerStatus
-from koordlet.api.quantity import BINARY_SI, Quantity
+from koordlet.api.crs.analysis import ContainerExplanation, RecommendedContainerStatus
+from koordlet.api.encoding.quantity import BINARY_SI, Quantity
 
 LOWER_SHARE, UPPER_SHARE = 0.5, 0.99
 SLACK = 0.1

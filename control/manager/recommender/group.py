@@ -13,8 +13,8 @@ from control.manager.recommender.model import ContainerModel
 from control.manager.recommender.requests import memory_limit
 from control.manager.recommender.settings import Settings
 from control.manager.recommender.usage import Report
-from koordlet.api.analysis import ContainerCheckpoint
 from koordlet.api.core import ContainerStatus, Pod
+from koordlet.api.crs.analysis import ContainerCheckpoint
 from koordlet.app.histogram import CheckpointError
 
 OOM_KILLED = "OOMKilled"

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from koordlet.api.analysis import Recommendation
 from koordlet.api.core import Container, Pod
+from koordlet.api.crs.analysis import Recommendation
 from koordlet.api.meta import ObjectMeta, OwnerReference, SelectorError
 
 GROUPS: Final = {

@@ -12,9 +12,9 @@ import math
 import numpy as np
 
 from control.manager.recommender.settings import MIB, Settings
-from koordlet.api.analysis import ContainerCheckpoint
-from koordlet.api.quantity import BINARY_SI, Quantity
-from koordlet.api.wire import Time
+from koordlet.api.crs.analysis import ContainerCheckpoint
+from koordlet.api.encoding.quantity import BINARY_SI, Quantity
+from koordlet.api.encoding.wire import Time
 from koordlet.app.histogram import (
     CPU_BUCKETS,
     MEMORY_BUCKETS,

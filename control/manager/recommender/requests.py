@@ -15,9 +15,9 @@ from typing import Final
 
 from control.manager.webhooks.objects import Json, child, containers
 from koordlet.api import names
-from koordlet.api.analysis import RecommendedContainerStatus
 from koordlet.api.core import Container
-from koordlet.api.quantity import BINARY_SI, Quantity
+from koordlet.api.crs.analysis import RecommendedContainerStatus
+from koordlet.api.encoding.quantity import BINARY_SI, Quantity
 
 CPU: Final = ("cpu", names.RESOURCE_BATCH_CPU, names.RESOURCE_MID_CPU)
 MEMORY: Final = ("memory", names.RESOURCE_BATCH_MEMORY, names.RESOURCE_MID_MEMORY)

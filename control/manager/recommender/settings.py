@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from control.manager.options import Options
-from koordlet.api.analysis import Recommendation
+from koordlet.api.crs.analysis import Recommendation
 
 GATE: Final = "Recommender"
 ANNOTATION_MODE: Final = "analysis.koordinator.sh/update-mode"

@@ -9,9 +9,9 @@ import msgspec
 
 from control.manager.recommender.estimate import Estimate, moved
 from control.manager.recommender.settings import Settings
-from koordlet.api.analysis import ContainerCheckpoint, RecommendationStatus, RecommendedPodStatus
+from koordlet.api.crs.analysis import ContainerCheckpoint, RecommendationStatus, RecommendedPodStatus
+from koordlet.api.encoding.wire import Time
 from koordlet.api.meta import Condition
-from koordlet.api.wire import Time
 
 LOW_CONFIDENCE = "LowConfidence"
 NO_OBJECTS = "NoObjectsMatched"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from koordlet.api.nodemetric import NodeMetric, containers_of
+from koordlet.api.crs.nodemetric import NodeMetric, containers_of
 
 STALE_SECONDS, AHEAD_SECONDS = 900.0, 60.0
 STALE, FUTURE = "stale", "future"

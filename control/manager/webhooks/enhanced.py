@@ -13,8 +13,8 @@ import msgspec
 
 from control.manager.webhooks.errors import required
 from koordlet.api import names
-from koordlet.api.base import Frozen
-from koordlet.api.wire import WireError, decode
+from koordlet.api.encoding.base import Frozen
+from koordlet.api.encoding.wire import WireError, decode
 
 ENABLE_KEY = "enable"
 RULES_KEY = "rules"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from koordlet.api.wire import encode
+from koordlet.api.encoding.wire import encode
 
 
 class MutationError(ValueError):

@@ -10,20 +10,28 @@ import msgspec
 from control.manager.context import Context
 from control.manager.quota import shared
 from control.manager.recommender.admission import Hosting
-from control.manager.webhook import jsonpatch
-from control.manager.webhook.admission import CREATE, AdmissionRequest, Allowed, Denied, Handler, Patched, Response
-from control.manager.webhook.metrics import MUTATE, WebhookMetrics
 from control.manager.webhooks.errors import MutationError
 from control.manager.webhooks.lookup import Lookup
 from control.manager.webhooks.objects import Json
 from control.manager.webhooks.podmutating import Knowledge, NoTrees, Step, Trees, mutate_pod
 from control.manager.webhooks.profiles import Matched, match
 from control.manager.webhooks.reservations import mutate_reservation
-from koordlet.api.config import ClusterColocationProfile
+from control.manager.webhookserver import jsonpatch
+from control.manager.webhookserver.admission import (
+    CREATE,
+    AdmissionRequest,
+    Allowed,
+    Denied,
+    Handler,
+    Patched,
+    Response,
+)
+from control.manager.webhookserver.metrics import MUTATE, WebhookMetrics
 from koordlet.api.core import Namespace, Pod, PriorityClass
-from koordlet.api.quota import ElasticQuotaProfile
-from koordlet.api.scheduling import Reservation
-from koordlet.api.wire import WireError
+from koordlet.api.crs.config import ClusterColocationProfile
+from koordlet.api.crs.quota import ElasticQuotaProfile
+from koordlet.api.crs.scheduling import Reservation
+from koordlet.api.encoding.wire import WireError
 from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)

@@ -14,7 +14,7 @@ from control.manager.webhooks.objects import Json, child, own_annotations, typed
 from koordlet.api import names
 from koordlet.api.annotations.node import RAW_ALLOCATABLE, amplification_ratios
 from koordlet.api.core import Node
-from koordlet.api.quantity import Quantity
+from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.resources import ResourceList, amplified_allocatable, next_raw_allocatable
 from koordlet.api.sloconfig.webhook import Rejection, node_conflict
 

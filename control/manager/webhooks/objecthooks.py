@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from control.manager.context import Context
-from control.manager.webhook import jsonpatch
-from control.manager.webhook.admission import (
+from control.manager.webhooks.nodes import amplified, label_conflict
+from control.manager.webhooks.objects import Json
+from control.manager.webhookserver import jsonpatch
+from control.manager.webhookserver.admission import (
     CREATE,
     DELETE,
     UPDATE,
@@ -17,12 +19,10 @@ from control.manager.webhook.admission import (
     Patched,
     Response,
 )
-from control.manager.webhook.metrics import MUTATE, VALIDATE, WebhookMetrics
-from control.manager.webhooks.nodes import amplified, label_conflict
-from control.manager.webhooks.objects import Json
+from control.manager.webhookserver.metrics import MUTATE, VALIDATE, WebhookMetrics
 from koordlet.api.core import ConfigMap, Node
+from koordlet.api.encoding.wire import WireError
 from koordlet.api.sloconfig.webhook import validate
-from koordlet.api.wire import WireError
 from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from koordlet.api import wire
+from koordlet.api.encoding import wire
 
 Json = dict[str, Any]
 T = TypeVar("T")

@@ -20,8 +20,8 @@ from control.manager.webhooks.profiles import Matched, apply_profile, percent, s
 from control.manager.webhooks.quotatree import pod_quota_name, require_nodes, tree_selector
 from control.manager.webhooks.translation import keep_extended_resources, translate_pod
 from koordlet.api.core import Pod, PriorityClass
-from koordlet.api.quota import ElasticQuotaProfile
-from koordlet.api.wire import WireError
+from koordlet.api.crs.quota import ElasticQuotaProfile
+from koordlet.api.encoding.wire import WireError
 
 Gates = Callable[[str], bool]
 Step = Callable[[Json], None]

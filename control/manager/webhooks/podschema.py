@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from koordlet.api.strategicmerge import UNKNOWN, MergeSchema
+from koordlet.api.encoding.strategicmerge import UNKNOWN, MergeSchema
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from control.manager.webhooks.errors import forbidden, invalid, required
 from koordlet.api import names, priority, qos
 from koordlet.api.core import Pod, pod_requests
-from koordlet.api.quantity import ZERO
+from koordlet.api.encoding.quantity import ZERO
 from koordlet.api.resources import BATCH_RESOURCES
 
 _QOS_PATH = f"labels.{names.LABEL_QOS_CLASS}"

@@ -16,10 +16,10 @@ from control.manager.webhooks import podschema
 from control.manager.webhooks.errors import MutationError
 from control.manager.webhooks.objects import Json, own_annotations, own_labels
 from koordlet.api import names
-from koordlet.api.config import ClusterColocationProfile, ClusterColocationProfileSpec
 from koordlet.api.core import PriorityClass
+from koordlet.api.crs.config import ClusterColocationProfile, ClusterColocationProfileSpec
+from koordlet.api.encoding.strategicmerge import MergeSchema, StrategicPatchError, apply
 from koordlet.api.meta import SelectorError
-from koordlet.api.strategicmerge import MergeSchema, StrategicPatchError, apply
 
 Labels = Mapping[str, str]
 Profiles = Sequence[ClusterColocationProfile]

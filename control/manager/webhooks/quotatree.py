@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 
 from control.manager.webhooks.objects import Json, child
 from koordlet.api import names
+from koordlet.api.crs.quota import ElasticQuotaProfile
 from koordlet.api.meta import LabelSelector
-from koordlet.api.quota import ElasticQuotaProfile
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 

@@ -10,10 +10,10 @@ from control.manager.webhooks.objects import Json, containers, own_annotations, 
 from koordlet.api import names
 from koordlet.api.annotations.pod import EXTENDED_RESOURCE_SPEC, extended_resource_update
 from koordlet.api.core import Pod
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import WireError, dec_hook
 from koordlet.api.priority import priority_class
-from koordlet.api.quantity import Quantity
 from koordlet.api.resources import translate_name
-from koordlet.api.wire import WireError, dec_hook
 
 _NATIVE = (names.RESOURCE_CPU, names.RESOURCE_MEMORY)
 

@@ -12,7 +12,11 @@ from control.manager.context import Context
 from control.manager.quota import shared
 from control.manager.quota.evaluation import Evaluator
 from control.manager.quota.resolve import change_errors, quota_of_pod, submission_errors
-from control.manager.webhook.admission import (
+from control.manager.webhooks import binding, enhanced
+from control.manager.webhooks.devices import device_errors
+from control.manager.webhooks.errors import aggregate
+from control.manager.webhooks.podvalidating import class_errors, forbidden_annotations
+from control.manager.webhookserver.admission import (
     CREATE,
     UPDATE,
     AdmissionRequest,
@@ -21,14 +25,10 @@ from control.manager.webhook.admission import (
     Handler,
     Response,
 )
-from control.manager.webhook.metrics import VALIDATE, WebhookMetrics
-from control.manager.webhooks import binding, enhanced
-from control.manager.webhooks.devices import device_errors
-from control.manager.webhooks.errors import aggregate
-from control.manager.webhooks.podvalidating import class_errors, forbidden_annotations
+from control.manager.webhookserver.metrics import VALIDATE, WebhookMetrics
 from koordlet.api import names
 from koordlet.api.core import ConfigMap, Pod
-from koordlet.api.quota import ElasticQuota
+from koordlet.api.crs.quota import ElasticQuota
 from koordlet.app.logging import get_logger
 from koordlet.kube import KubeError, NotFound
 

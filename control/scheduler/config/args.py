@@ -13,8 +13,8 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from koordlet.api.core.selectors import NodeAffinity, TopologySpreadConstraint
-from koordlet.api.quantity import Quantity
-from koordlet.api.times import Duration
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.times import Duration
 
 AGGREGATIONS: Final = ("avg", "p50", "p90", "p95", "p99")
 

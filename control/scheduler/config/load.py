@@ -27,7 +27,7 @@ from control.scheduler.config.model import (
 )
 from control.scheduler.config.plugins import Enabled, Implements, PluginError, expanded, merged
 from control.scheduler.config.reading import Reader, parse
-from koordlet.api import wire
+from koordlet.api.encoding import wire
 
 DEFAULT_SCHEDULER = "default-scheduler"
 

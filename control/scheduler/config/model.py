@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from koordlet.api.times import Duration
+from koordlet.api.encoding.times import Duration
 
 GROUP: Final = "kubescheduler.config.k8s.io"
 API_VERSION: Final = f"{GROUP}/v1"

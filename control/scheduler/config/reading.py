@@ -13,8 +13,8 @@ import yaml
 from msgspec import inspect
 
 from control.scheduler.config.errors import ConfigurationError, invalid
-from koordlet.api.quantity import Quantity, QuantityError
-from koordlet.api.times import Duration
+from koordlet.api.encoding.quantity import Quantity, QuantityError
+from koordlet.api.encoding.times import Duration
 
 
 class _Loader(yaml.SafeLoader):

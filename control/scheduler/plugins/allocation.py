@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from control.scheduler.columns import IntArray, Rows
 from control.scheduler.config.args import ResourceSpec
-from control.scheduler.pods import Shape
-from control.scheduler.table import CPU, MEMORY, NodeTable
+from control.scheduler.state.columns import IntArray, Rows
+from control.scheduler.state.pods import Shape
+from control.scheduler.state.table import CPU, MEMORY, NodeTable
 
 _ALWAYS: Final = frozenset(("cpu", "memory", "ephemeral-storage"))
 _NEVER: Final = frozenset(("pods",))

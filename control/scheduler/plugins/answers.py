@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from control.scheduler.columns import IntArray, Reasons16, Rows, count
-from control.scheduler.handle import Handle
-from control.scheduler.plugin import PreFilterResult
-from control.scheduler.pods import PodInfo
-from control.scheduler.status import SKIP
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import PreFilterResult
+from control.scheduler.framework.status import SKIP
+from control.scheduler.state.columns import IntArray, Reasons16, Rows, count
+from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Node, Pod
 
 FEW: Final = 12

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from control.scheduler.columns import IntArray, Rows
 from control.scheduler.config.args import NodeResourcesBalancedAllocationArgs
-from control.scheduler.handle import Handle
-from control.scheduler.plugin import MAX_SCORE, CycleState, Plugin, Reads
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import MAX_SCORE, CycleState, Plugin, Reads
+from control.scheduler.framework.status import SKIP, SUCCESS, Status
 from control.scheduler.plugins import allocation, answers
 from control.scheduler.plugins.allocation import Measured
-from control.scheduler.pods import PodInfo, Shape
-from control.scheduler.status import SKIP, SUCCESS, Status
+from control.scheduler.state.columns import IntArray, Rows
+from control.scheduler.state.pods import PodInfo, Shape
 
 
 class NodeResourcesBalancedAllocation(Plugin):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from control.scheduler.plugin import CycleState, Plugin
-from control.scheduler.pods import PodInfo
-from control.scheduler.status import SUCCESS, Status, error
+from control.scheduler.framework.plugin import CycleState, Plugin
+from control.scheduler.framework.status import SUCCESS, Status, error
+from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
 from koordlet.api.registry import resource_for
 from koordlet.kube import KubeError

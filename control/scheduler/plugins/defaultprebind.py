@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from control.scheduler.plugin import CycleState, Plugin
-from control.scheduler.status import SUCCESS, Status, error
-from koordlet.api import wire
+from control.scheduler.framework.plugin import CycleState, Plugin
+from control.scheduler.framework.status import SUCCESS, Status, error
 from koordlet.api.core import Pod
 from koordlet.api.core.pod import Container
+from koordlet.api.encoding import wire
 from koordlet.kube import Conflict, ConnectionFailed, KubeError, PatchKind, TooManyRequests, merge_diff
 
 STEPS: Final = 4

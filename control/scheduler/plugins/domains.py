@@ -13,9 +13,9 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from control.scheduler.columns import IntArray, LabelColumn, Mask, RowArray, Rows
-from control.scheduler.selectors import Counter
-from control.scheduler.table import NodeTable
+from control.scheduler.state.columns import IntArray, LabelColumn, Mask, RowArray, Rows
+from control.scheduler.state.selectors import Counter
+from control.scheduler.state.table import NodeTable
 
 T = TypeVar("T", bound=np.generic)
 _ONE_BY_ONE: Final = 64

@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from control.scheduler.columns import IntArray, RowArray, Rows
-from control.scheduler.handle import Handle
-from control.scheduler.nodeimages import ContainerImage, images_of
-from control.scheduler.plugin import MAX_SCORE, CycleState, Plugin, Reads
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import MAX_SCORE, CycleState, Plugin, Reads
+from control.scheduler.framework.status import SKIP, SUCCESS, Status
 from control.scheduler.plugins import answers
-from control.scheduler.pods import PodInfo, Shape
-from control.scheduler.status import SKIP, SUCCESS, Status
+from control.scheduler.state.columns import IntArray, RowArray, Rows
+from control.scheduler.state.nodeimages import ContainerImage, images_of
+from control.scheduler.state.pods import PodInfo, Shape
 from koordlet.api.core import Pod
 
 _LEAST: Final = 23 << 20

@@ -16,16 +16,16 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from control.scheduler.columns import Column, IntArray, Reasons16, Rows, count
 from control.scheduler.config.args import InterferenceAwareArgs
-from control.scheduler.handle import Handle
-from control.scheduler.plugin import MAX_SCORE, CycleState, Interest, Plugin, PreFilterResult, Reads
-from control.scheduler.pods import PodInfo, Shape
-from control.scheduler.status import SKIP, Code
-from koordlet.api.interference import EXTENSION_KEY, Brief
-from koordlet.api.nodemetric import NodeMetric
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import MAX_SCORE, CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.status import SKIP, Code
+from control.scheduler.state.columns import Column, IntArray, Reasons16, Rows, count
+from control.scheduler.state.pods import PodInfo, Shape
+from koordlet.api.crs.nodemetric import NodeMetric
+from koordlet.api.encoding.wire import WireError, convert
+from koordlet.api.pages.interference import EXTENSION_KEY, Brief
 from koordlet.api.qos import BE, LS, LSE, LSR, qos_class
-from koordlet.api.wire import WireError, convert
 
 KINDS: Final = ("cpu", "memory", "io", "network")
 _KIND_OF: Final = {"cpu": 0, "cache": 0, "memory": 1, "io": 2, "network": 3}

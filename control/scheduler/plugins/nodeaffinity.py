@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from control.scheduler.columns import IntArray, Reasons16, RowArray, Rows, count
 from control.scheduler.config.args import NodeAffinityArgs
-from control.scheduler.handle import Handle
-from control.scheduler.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads, default_normalize
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads, default_normalize
+from control.scheduler.framework.status import SKIP, SUCCESS, Code, Status, unresolvable
 from control.scheduler.plugins import answers
 from control.scheduler.plugins.nodeselection import Wanted, select_term, term_matches
-from control.scheduler.pods import PodInfo, Shape
-from control.scheduler.status import SKIP, SUCCESS, Code, Status, unresolvable
+from control.scheduler.state.columns import IntArray, Reasons16, RowArray, Rows, count
+from control.scheduler.state.pods import PodInfo, Shape
 from koordlet.api.core import Node, Pod
 from koordlet.api.core.selectors import NodeAffinity as Affinity
 from koordlet.api.core.selectors import NodeSelectorTerm

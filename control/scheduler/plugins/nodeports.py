@@ -10,12 +10,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from control.scheduler.columns import Reasons16, Rows
-from control.scheduler.handle import Handle
-from control.scheduler.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.status import Code
 from control.scheduler.plugins import answers
-from control.scheduler.pods import PodInfo, Shape
-from control.scheduler.status import Code
+from control.scheduler.state.columns import Reasons16, Rows
+from control.scheduler.state.pods import PodInfo, Shape
 from koordlet.api.core import Pod
 
 _ANY: Final = "0.0.0.0"

@@ -12,15 +12,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from control.scheduler.columns import IntArray, Reasons16, Rows
 from control.scheduler.config.args import NodeResourcesFitArgs, UtilizationShapePoint
-from control.scheduler.handle import Handle
-from control.scheduler.plugin import MAX_SCORE, CycleState, Interest, Plugin, Reads
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import MAX_SCORE, CycleState, Interest, Plugin, Reads
+from control.scheduler.framework.status import Code
 from control.scheduler.plugins import allocation, answers
 from control.scheduler.plugins.allocation import Measured
-from control.scheduler.pods import PodInfo, Shape, amounts
-from control.scheduler.status import Code
-from control.scheduler.table import PODS
+from control.scheduler.state.columns import IntArray, Reasons16, Rows
+from control.scheduler.state.pods import PodInfo, Shape, amounts
+from control.scheduler.state.table import PODS
 from koordlet.api.core.podresources import pod_requests
 
 _MAX_CUSTOM_SCORE: Final = 10

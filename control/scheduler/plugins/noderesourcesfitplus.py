@@ -10,11 +10,11 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from control.scheduler.columns import IntArray, Rows, count
 from control.scheduler.config.args import NodeResourcesFitPlusArgs
-from control.scheduler.handle import Handle
-from control.scheduler.plugin import MAX_SCORE, CycleState, Plugin, Reads
-from control.scheduler.pods import PodInfo, Shape
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import MAX_SCORE, CycleState, Plugin, Reads
+from control.scheduler.state.columns import IntArray, Rows, count
+from control.scheduler.state.pods import PodInfo, Shape
 
 MOST_ALLOCATED: Final = "MostAllocated"
 _NATIVE: Final = frozenset(("cpu", "memory", "ephemeral-storage"))

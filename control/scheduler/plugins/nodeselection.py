@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from control.scheduler.columns import Mask, RowArray, Rows, count
-from control.scheduler.table import NodeTable, selected
+from control.scheduler.state.columns import Mask, RowArray, Rows, count
+from control.scheduler.state.table import NodeTable, selected
 from koordlet.api.core import Node, Pod
 from koordlet.api.core.selectors import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from control.scheduler.columns import Reasons16, Rows
-from control.scheduler.handle import Handle
-from control.scheduler.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.status import Code
 from control.scheduler.plugins import answers
-from control.scheduler.pods import PodInfo
-from control.scheduler.status import Code
+from control.scheduler.state.columns import Reasons16, Rows
+from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
 from koordlet.api.core.selectors import Taint
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from control.scheduler.plugin import Plugin
-from control.scheduler.pods import PodInfo
+from control.scheduler.framework.plugin import Plugin
+from control.scheduler.state.pods import PodInfo
 
 
 class PrioritySort(Plugin):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from control.scheduler.pods import Shape
+from control.scheduler.state.pods import Shape
 
 LIMIT: Final = 256
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from control.scheduler.plugin import Plugin
+from control.scheduler.framework.plugin import Plugin
 from control.scheduler.plugins.balancedallocation import NodeResourcesBalancedAllocation
 from control.scheduler.plugins.coscheduling import Coscheduling
 from control.scheduler.plugins.defaultbinder import DefaultBinder

@@ -6,11 +6,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from control.scheduler.columns import Column, IntArray, Rows
 from control.scheduler.config.args import ScarceResourceAvoidanceArgs
-from control.scheduler.handle import Handle
-from control.scheduler.plugin import MAX_SCORE, CycleState, Plugin, Reads
-from control.scheduler.pods import PodInfo
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import MAX_SCORE, CycleState, Plugin, Reads
+from control.scheduler.state.columns import Column, IntArray, Rows
+from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Node
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from control.scheduler.plugin import Interest, Plugin
-from control.scheduler.pods import PodInfo
-from control.scheduler.status import SUCCESS, Status, unresolvable
+from control.scheduler.framework.plugin import Interest, Plugin
+from control.scheduler.framework.status import SUCCESS, Status, unresolvable
+from control.scheduler.state.pods import PodInfo
 
 
 class SchedulingGates(Plugin):

@@ -7,15 +7,15 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from control.scheduler.columns import RowArray
 from control.scheduler.config.args import SchedulingHintArgs
-from control.scheduler.handle import Handle
-from control.scheduler.plugin import CycleState, Plugin, PreFilterResult
-from control.scheduler.pods import PodInfo, Shape
-from control.scheduler.status import SKIP, SUCCESS, Status, error
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import CycleState, Plugin, PreFilterResult
+from control.scheduler.framework.status import SKIP, SUCCESS, Status, error
+from control.scheduler.state.columns import RowArray
+from control.scheduler.state.pods import PodInfo, Shape
 from koordlet.api.annotations import scheduling
 from koordlet.api.annotations.scheduling import SchedulingHint as Hint
-from koordlet.api.wire import WireError
+from koordlet.api.encoding.wire import WireError
 
 STATE: Final = "SchedulingHint"
 """Key of the hint in the cycle's state; other plugins read `extensions` there."""

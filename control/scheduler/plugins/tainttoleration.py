@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from control.scheduler.columns import IntArray, Reasons16, RowArray, Rows
-from control.scheduler.handle import Handle
-from control.scheduler.plugin import CycleState, Interest, Plugin, Reads, default_normalize
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import CycleState, Interest, Plugin, Reads, default_normalize
+from control.scheduler.framework.status import Code
 from control.scheduler.plugins import answers
-from control.scheduler.pods import PodInfo, Shape
-from control.scheduler.status import Code
+from control.scheduler.state.columns import IntArray, Reasons16, RowArray, Rows
+from control.scheduler.state.pods import PodInfo, Shape
 from koordlet.api.core.selectors import Taint, Toleration
 
 UNTOLERATED: Final = "node(s) had untolerated taint(s)"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from control.scheduler.plugin import Event
-from control.scheduler.pods import PodInfo
+from control.scheduler.framework.plugin import Event
+from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Node, Pod
 
 POD_ADD: Final = Event("AssignedPod", "Add")

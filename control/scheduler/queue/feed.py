@@ -6,8 +6,8 @@ import asyncio
 
 from prometheus_client import CollectorRegistry
 
-from control.scheduler.pods import PodInfo
 from control.scheduler.queue.queue import SchedulingQueue
+from control.scheduler.state.pods import PodInfo
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.periodic import Periodic
 

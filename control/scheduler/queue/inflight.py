@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from control.scheduler.plugin import Event
+from control.scheduler.framework.plugin import Event
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from enum import IntEnum
 from time import perf_counter
 from typing import Any, Final
 
-from control.scheduler.plugin import Event, Interest, Plugin
-from control.scheduler.pods import PodInfo
+from control.scheduler.framework.plugin import Event, Interest, Plugin
+from control.scheduler.framework.status import Status
 from control.scheduler.queue.record import Record
-from control.scheduler.status import Status
+from control.scheduler.state.pods import PodInfo
 from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from control.scheduler.pods import PodInfo
+from control.scheduler.state.pods import PodInfo
 
 
 class Nominations:

@@ -10,8 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from control.scheduler.plugin import Event
-from control.scheduler.pods import PodInfo
+from control.scheduler.framework.plugin import Event
 from control.scheduler.queue.changes import EVERYTHING, pod_changes
 from control.scheduler.queue.inflight import Happening, InFlight
 from control.scheduler.queue.interests import HintTimed, Interests, QueueProfile, Verdict
@@ -19,6 +18,7 @@ from control.scheduler.queue.lane import Lane
 from control.scheduler.queue.nominations import Nominations
 from control.scheduler.queue.record import Place, Record
 from control.scheduler.queue.waiting import ANYTHING, Waiting
+from control.scheduler.state.pods import PodInfo
 
 WINDOW: Final = 1.0
 """Seconds: ends of backoffs are told apart no finer, so that inside a window the important pods come first."""

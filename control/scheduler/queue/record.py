@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from control.scheduler.pods import PodInfo
+from control.scheduler.state.pods import PodInfo
 
 
 class Place(Enum):

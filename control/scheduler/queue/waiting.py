@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from control.scheduler.pods import Shape
 from control.scheduler.queue.record import Place, Record
+from control.scheduler.state.pods import Shape
 
 _Group = dict[str, Record]
 

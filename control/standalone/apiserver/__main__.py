@@ -7,13 +7,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from control.standalone.apiserver.server import AlreadyRunning, ApiServer
+from control.standalone.apiserver.tls import PkiError
+from control.standalone.store import StoreError
 from koordlet.app.flags import Duration, flag, parse
 from koordlet.app.logging import LoggingOptions, begin, get_logger
 from koordlet.app.runner import Runner, run
-
-from ..store import StoreError
-from .server import AlreadyRunning, ApiServer
-from .tls import PkiError
 
 log = get_logger(__name__)
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import errors
-from ..auth import bootstrap as default_roles
-from ..kinds import Kinds, version_priority
-from ..registry import Registry, WriteOptions
+from control.standalone import errors
+from control.standalone.auth import bootstrap as default_roles
+from control.standalone.kinds import Kinds, version_priority
+from control.standalone.registry import Registry, WriteOptions
 
 Json = dict[str, Any]
 

@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ..admission import AdmissionChain
-from ..auth import RBAC, AccessReviews, Authentication, ServiceAccountTokens, Signer, StaticTokens
-from ..controllers import Controller, eviction_gate
-from ..controllers import build as build_controllers
-from ..http.server import OpenAPIDocs, Reviews
-from ..http.subresources import EvictionGate, TokenIssuer
-from ..patch import Patches
-from ..registry import Registry
-from ..schema import KindSchemas
-from ..schema.builtin import Builtins
-from ..seams import Authenticator, Authorizer, UserInfo
-from .tls import Pki
+from control.standalone.admission import AdmissionChain
+from control.standalone.apiserver.tls import Pki
+from control.standalone.auth import RBAC, AccessReviews, Authentication, ServiceAccountTokens, Signer, StaticTokens
+from control.standalone.controllers import Controller, eviction_gate
+from control.standalone.controllers import build as build_controllers
+from control.standalone.http.server import OpenAPIDocs, Reviews
+from control.standalone.http.subresources import EvictionGate, TokenIssuer
+from control.standalone.patch import Patches
+from control.standalone.registry import Registry
+from control.standalone.schema import KindSchemas
+from control.standalone.schema.builtin import Builtins
+from control.standalone.seams import Authenticator, Authorizer, UserInfo
 
 if TYPE_CHECKING:
-    from .server import Config
+    from control.standalone.apiserver.server import Config
 
 
 @dataclass(slots=True)

@@ -21,26 +21,25 @@ from typing import Any, Literal
 
 from aiohttp import web
 
+from control.standalone.apiserver.audit import AuditLog
+from control.standalone.apiserver.bootstrap import bootstrap, sync_api_services
+from control.standalone.apiserver.kubeconfig import write_kubeconfig
+from control.standalone.apiserver.policy import Policy, build_policy
+from control.standalone.apiserver.tls import SERVICE_IP, Pki, ensure_pki
+from control.standalone.crds import CrdController
+from control.standalone.http.discovery import Discovery
+from control.standalone.http.health import Health
+from control.standalone.http.kubelet import KubeletProxy
+from control.standalone.http.metrics import Metrics
+from control.standalone.http.resources import MAX_BODY, Resources
+from control.standalone.http.server import Dispatcher, Handlers
+from control.standalone.http.subresources import Subresources
+from control.standalone.http.watch import WatchConfig, stop_all
+from control.standalone.kinds import Kinds
+from control.standalone.registry import Registry
+from control.standalone.store import Store, StoreError
 from koordlet.app.logging import get_logger
 from koordlet.version import VERSION
-
-from ..crds import CrdController
-from ..http.discovery import Discovery
-from ..http.health import Health
-from ..http.kubelet import KubeletProxy
-from ..http.metrics import Metrics
-from ..http.resources import MAX_BODY, Resources
-from ..http.server import Dispatcher, Handlers
-from ..http.subresources import Subresources
-from ..http.watch import WatchConfig, stop_all
-from ..kinds import Kinds
-from ..registry import Registry
-from ..store import Store, StoreError
-from .audit import AuditLog
-from .bootstrap import bootstrap, sync_api_services
-from .kubeconfig import write_kubeconfig
-from .policy import Policy, build_policy
-from .tls import SERVICE_IP, Pki, ensure_pki
 
 log = get_logger(__name__)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from control.standalone.containerd.config import Folder
-from control.standalone.kubelet.cgroups import CgroupTree
+from control.standalone.kubelet.cgroups.directories import CgroupTree
 
 PROC = Path("/proc")
 PATIENCE = 10.0

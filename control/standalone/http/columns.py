@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..kinds import Kind
-from ..objectmeta import parse_timestamp
-from .table import AGE, CREATED_AT, NAME, Cell, Column, age, custom_columns, human_duration
+from control.standalone.http.table import AGE, CREATED_AT, NAME, Cell, Column, age, custom_columns, human_duration
+from control.standalone.kinds import Kind
+from control.standalone.objectmeta import parse_timestamp
 
 Json = dict[str, Any]
 

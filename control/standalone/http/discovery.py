@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from ..kinds import Kind, Kinds, api_version, version_priority
-from .responses import encode
+from control.standalone.http.responses import encode
+from control.standalone.kinds import Kind, Kinds, api_version, version_priority
 
 Json = dict[str, Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from .responses import text_response
+from control.standalone.http.responses import text_response
 
 Check = Callable[[], str | None]
 """None when well, else what is wrong."""

@@ -15,10 +15,10 @@ from urllib.parse import urlencode
 import aiohttp
 from aiohttp import web
 
-from .. import errors
-from ..kinds import NODE, POD
-from ..registry import Registry
-from .requestinfo import RequestInfo
+from control.standalone import errors
+from control.standalone.http.requestinfo import RequestInfo
+from control.standalone.kinds import NODE, POD
+from control.standalone.registry import Registry
 
 Json = dict[str, Any]
 

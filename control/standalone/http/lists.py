@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 
-from .. import errors
-from ..errors import FieldError
-from ..kinds import Kind
-from ..registry import Registry
-from ..selectors import Matcher, compile_matcher
-from ..store import Compacted
-from ..versions import Entry
+from control.standalone import errors
+from control.standalone.errors import FieldError
+from control.standalone.kinds import Kind
+from control.standalone.registry import Registry
+from control.standalone.selectors import Matcher, compile_matcher
+from control.standalone.store import Compacted
+from control.standalone.versions import Entry
 
 Json = dict[str, Any]
 MATCHES = ("Exact", "NotOlderThan")

@@ -9,8 +9,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from ..kinds import Kinds
-from ..store import Store
+from control.standalone.kinds import Kinds
+from control.standalone.store import Store
 
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _LABELS = ("verb", "group", "version", "resource", "subresource")

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
-from .. import errors
-from . import protobuf
+from control.standalone import errors
+from control.standalone.http import protobuf
 
 View = Literal["object", "table", "partial"]
 ACCEPTED = "application/json"

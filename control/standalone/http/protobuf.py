@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from .. import errors
-from ..objectmeta import micro_timestamp, timestamp
+from control.standalone import errors
+from control.standalone.objectmeta import micro_timestamp, timestamp
 
 Json = dict[str, Any]
 CONTENT_TYPE = "application/vnd.kubernetes.protobuf"

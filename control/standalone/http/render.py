@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .. import strategy
-from ..kinds import Kind
-from ..versions import Entry
-from .columns import columns_for
-from .negotiate import View
-from .responses import encode
-from .table import partial, row, table
+from control.standalone import strategy
+from control.standalone.http.columns import columns_for
+from control.standalone.http.negotiate import View
+from control.standalone.http.responses import encode
+from control.standalone.http.table import partial, row, table
+from control.standalone.kinds import Kind
+from control.standalone.versions import Entry
 
 Json = dict[str, Any]
 

@@ -11,18 +11,18 @@ from typing import Any
 
 from aiohttp import web
 
-from .. import errors, objectmeta, strategy
-from ..deletion import DeleteOptions
-from ..kinds import Kind
-from ..registry import PatchKind, Registry, WriteOptions
-from ..seams import UserInfo
-from ..selectors import compile_matcher
-from .lists import ListOptions, select
-from .negotiate import decode_body, decode_json, view
-from .render import Renderer
-from .requestinfo import RequestInfo
-from .responses import JSON, encode, json_response
-from .watch import WatchConfig, stream
+from control.standalone import errors, objectmeta, strategy
+from control.standalone.deletion import DeleteOptions
+from control.standalone.http.lists import ListOptions, select
+from control.standalone.http.negotiate import decode_body, decode_json, view
+from control.standalone.http.render import Renderer
+from control.standalone.http.requestinfo import RequestInfo
+from control.standalone.http.responses import JSON, encode, json_response
+from control.standalone.http.watch import WatchConfig, stream
+from control.standalone.kinds import Kind
+from control.standalone.registry import PatchKind, Registry, WriteOptions
+from control.standalone.seams import UserInfo
+from control.standalone.selectors import compile_matcher
 
 Json = dict[str, Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from ..errors import StatusError
+from control.standalone.errors import StatusError
 
 Json = dict[str, Any]
 JSON = "application/json"

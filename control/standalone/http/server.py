@@ -16,21 +16,20 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
+from control.standalone import errors
+from control.standalone.http.discovery import Discovery
+from control.standalone.http.health import Health, version_info
+from control.standalone.http.metrics import Metrics
+from control.standalone.http.negotiate import ACCEPTED, discovery_version, openapi_type
+from control.standalone.http.requestinfo import RequestInfo, parse
+from control.standalone.http.resources import Resources, body_object
+from control.standalone.http.responses import error_response, json_response, text_response
+from control.standalone.http.subresources import Subresources
+from control.standalone.kinds import Kind
+from control.standalone.registry import Registry
+from control.standalone.seams import ANONYMOUS, Authenticator, Authorizer, AuthzAttributes, UserInfo
+from control.standalone.store import StoreError
 from koordlet.app.logging import get_logger
-
-from .. import errors
-from ..kinds import Kind
-from ..registry import Registry
-from ..seams import ANONYMOUS, Authenticator, Authorizer, AuthzAttributes, UserInfo
-from ..store import StoreError
-from .discovery import Discovery
-from .health import Health, version_info
-from .metrics import Metrics
-from .negotiate import ACCEPTED, discovery_version, openapi_type
-from .requestinfo import RequestInfo, parse
-from .resources import Resources, body_object
-from .responses import error_response, json_response, text_response
-from .subresources import Subresources
 
 Json = dict[str, Any]
 log = get_logger(__name__)

@@ -12,18 +12,18 @@ from typing import Any
 
 from aiohttp import web
 
-from .. import errors
-from ..deletion import DeleteOptions
-from ..kinds import POD, Kind, ScaleSpec
-from ..registry import Registry
-from ..seams import UserInfo
-from .columns import selector_text
-from .jsonpath import compile_path
-from .kubelet import KubeletProxy
-from .negotiate import decode_json
-from .requestinfo import RequestInfo
-from .resources import PATCHES, Resources, body_object, read_body, success, write_options
-from .responses import json_response
+from control.standalone import errors
+from control.standalone.deletion import DeleteOptions
+from control.standalone.http.columns import selector_text
+from control.standalone.http.jsonpath import compile_path
+from control.standalone.http.kubelet import KubeletProxy
+from control.standalone.http.negotiate import decode_json
+from control.standalone.http.requestinfo import RequestInfo
+from control.standalone.http.resources import PATCHES, Resources, body_object, read_body, success, write_options
+from control.standalone.http.responses import json_response
+from control.standalone.kinds import POD, Kind, ScaleSpec
+from control.standalone.registry import Registry
+from control.standalone.seams import UserInfo
 
 Json = dict[str, Any]
 EvictionGate = Callable[[Registry, Json, bool], Awaitable[None]]

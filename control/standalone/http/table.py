@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..kinds import Kind
-from ..objectmeta import parse_timestamp
-from .jsonpath import JsonPathError, compile_path
+from control.standalone.http.jsonpath import JsonPathError, compile_path
+from control.standalone.kinds import Kind
+from control.standalone.objectmeta import parse_timestamp
 
 Json = dict[str, Any]
 Cell = Callable[[Json, float], Any]

@@ -13,14 +13,14 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
-from .. import errors
-from ..registry import Registry
-from ..selectors import Matcher
-from ..store import Compacted
-from ..versions import Entry, Event
-from .lists import ListOptions
-from .render import Renderer, status_event
-from .responses import encode
+from control.standalone import errors
+from control.standalone.http.lists import ListOptions
+from control.standalone.http.render import Renderer, status_event
+from control.standalone.http.responses import encode
+from control.standalone.registry import Registry
+from control.standalone.selectors import Matcher
+from control.standalone.store import Compacted
+from control.standalone.versions import Entry, Event
 
 INITIAL_END = {"k8s.io/initial-events-end": "true"}
 CHUNK = 64 * 1024  # bytes made and written at once: what a watcher that doesn't read costs

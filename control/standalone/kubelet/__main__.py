@@ -13,14 +13,15 @@ from typing import Any, TextIO
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from control.standalone.kubelet.agent import Kubelet, NodeConfig
-from control.standalone.kubelet.api import NodeApi
-from control.standalone.kubelet.auth import Gatekeeper, read_token_file
-from control.standalone.kubelet.certs import serving_certificate
-from control.standalone.kubelet.cgroups import CgroupTree
-from control.standalone.kubelet.cleanup import sweep
-from control.standalone.kubelet.machine import MachineError, read_machine
-from control.standalone.kubelet.naming import CgroupNames, Driver
-from control.standalone.kubelet.nodestatus import ReservationError, resources
+from control.standalone.kubelet.cgroups.cleanup import sweep
+from control.standalone.kubelet.cgroups.directories import CgroupTree
+from control.standalone.kubelet.cgroups.naming import CgroupNames, Driver
+from control.standalone.kubelet.cgroups.ownermark import Owner
+from control.standalone.kubelet.cgroups.pods import PodCgroups
+from control.standalone.kubelet.node.apirequests import NodeApi
+from control.standalone.kubelet.node.machine import MachineError, read_machine
+from control.standalone.kubelet.node.sources import ClientCaller, InformerSource
+from control.standalone.kubelet.node.status import ReservationError, resources
 from control.standalone.kubelet.options import (
     KUBELET_VERSION,
     Options,
@@ -28,14 +29,13 @@ from control.standalone.kubelet.options import (
     amounts,
     kubelet_configuration,
 )
-from control.standalone.kubelet.ownermark import Owner
-from control.standalone.kubelet.podcgroups import PodCgroups
-from control.standalone.kubelet.podstate import PodStore
-from control.standalone.kubelet.process_runtime import ProcessRuntime
-from control.standalone.kubelet.runtime import Runtime, RuntimeFailure
-from control.standalone.kubelet.server import Endpoints, main_server, read_only_server
-from control.standalone.kubelet.sources import ClientCaller, InformerSource
-from control.standalone.kubelet.stats import KubeletCollector
+from control.standalone.kubelet.pods.state import PodStore
+from control.standalone.kubelet.runtimes.process import ProcessRuntime
+from control.standalone.kubelet.runtimes.runtime import Runtime, RuntimeFailure
+from control.standalone.kubelet.server.auth import Gatekeeper, read_token_file
+from control.standalone.kubelet.server.certs import serving_certificate
+from control.standalone.kubelet.server.server import Endpoints, main_server, read_only_server
+from control.standalone.kubelet.server.stats import KubeletCollector
 from koordlet.api.meta import ObjectReference
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.app.flags import FlagError, parse
@@ -135,8 +135,8 @@ def _runtime(options: Options, tree: CgroupTree) -> Runtime:
     if not options.runtime_endpoint:
         return ProcessRuntime(options.root / "containers", tree, size, options.log_max_files)
     # gRPC costs memory and start-up time: only who asked for it pays.
-    from control.standalone.kubelet.cri_runtime import CriRuntime
-    from control.standalone.kubelet.criclient import CriClient
+    from control.standalone.kubelet.runtimes.cri import CriRuntime
+    from control.standalone.kubelet.runtimes.criclient import CriClient
 
     return CriRuntime(CriClient(options.runtime_endpoint), tree, size, options.log_max_files)
 

@@ -12,22 +12,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from control.standalone.kubelet.admission import admit
-from control.standalone.kubelet.api import NodeApi
-from control.standalone.kubelet.backoff import Backoff
-from control.standalone.kubelet.environ import Lookup, NodeFacts
-from control.standalone.kubelet.machine import Machine
-from control.standalone.kubelet.nodestatus import Resources, labels, lease, node_conditions, node_status
-from control.standalone.kubelet.podcgroups import PodCgroups
-from control.standalone.kubelet.podspec import PodSpec
-from control.standalone.kubelet.podstate import PodStore
-from control.standalone.kubelet.podworker import PodWorker
-from control.standalone.kubelet.runtime import ContainerInfo, Runtime, RuntimeFailure
-from control.standalone.kubelet.sources import Source
-from control.standalone.kubelet.status import Verdict
-from control.standalone.kubelet.statusmanager import StatusManager
-from control.standalone.kubelet.surroundings import ApiUnavailable, Surroundings
-from koordlet.api.quantity import Quantity, QuantityError
+from control.standalone.kubelet.cgroups.pods import PodCgroups
+from control.standalone.kubelet.node.apirequests import NodeApi
+from control.standalone.kubelet.node.machine import Machine
+from control.standalone.kubelet.node.sources import Source
+from control.standalone.kubelet.node.status import Resources, labels, lease, node_conditions, node_status
+from control.standalone.kubelet.pods.admission import admit
+from control.standalone.kubelet.pods.backoff import Backoff
+from control.standalone.kubelet.pods.context import ApiUnavailable, Surroundings
+from control.standalone.kubelet.pods.environ import Lookup, NodeFacts
+from control.standalone.kubelet.pods.spec import PodSpec
+from control.standalone.kubelet.pods.state import PodStore
+from control.standalone.kubelet.pods.status import Verdict
+from control.standalone.kubelet.pods.statusmanager import StatusManager
+from control.standalone.kubelet.pods.worker import PodWorker
+from control.standalone.kubelet.runtimes.runtime import ContainerInfo, Runtime, RuntimeFailure
+from koordlet.api.encoding.quantity import Quantity, QuantityError
 from koordlet.app.clock import Clock
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from control.standalone.kubelet.naming import Driver
-from koordlet.api.quantity import Quantity, QuantityError
+from control.standalone.kubelet.cgroups.naming import Driver
+from koordlet.api.encoding.quantity import Quantity, QuantityError
 from koordlet.app.flags import Duration, FlagError, flag
 from koordlet.app.logging import LoggingOptions
 

@@ -1,5 +1,5 @@
-"""Strategic merge patch: the algorithm is `koordlet.api.strategicmerge`, the schemas are the API server's."""
+"""Strategic merge patch: the algorithm is `koordlet.api.encoding.strategicmerge`, the schemas are the API server's."""
 
-from koordlet.api.strategicmerge import StrategicPatchError, apply
+from koordlet.api.encoding.strategicmerge import StrategicPatchError, apply
 
 __all__ = ["StrategicPatchError", "apply"]

@@ -20,7 +20,7 @@ from control.standalone.errors import FieldError
 from control.standalone.schema import fielderrors as fe
 from control.standalone.schema.formats import conforms
 from control.standalone.schema.walk import UNKNOWN, Schema
-from koordlet.api.quantity import Quantity, QuantityError
+from koordlet.api.encoding.quantity import Quantity, QuantityError
 
 MAX_ERRORS = 100
 _TYPE_NAMES = {

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from koordlet.api.gosyntax import parse_bool
-from koordlet.api.wire import WireError, decode, encode
+from koordlet.api.encoding.gosyntax import parse_bool
+from koordlet.api.encoding.wire import WireError, decode, encode
 
 T = TypeVar("T")
 Map = Mapping[str, str]

@@ -10,11 +10,11 @@ import msgspec
 
 from koordlet.api import names
 from koordlet.api.annotations._base import Annotation, Map
-from koordlet.api.base import Frozen
-from koordlet.api.fields import written
+from koordlet.api.encoding.base import Frozen
+from koordlet.api.encoding.fields import written
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import Time, WireError
 from koordlet.api.meta import LabelSelector
-from koordlet.api.quantity import Quantity
-from koordlet.api.wire import Time, WireError
 
 APPLY_FOR_ALL: Final = "ApplyForAll"
 REQUESTS_AS_COUNT: Final = "RequestsAsCount"

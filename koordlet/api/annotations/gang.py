@@ -8,9 +8,9 @@ import msgspec
 
 from koordlet.api import names
 from koordlet.api.annotations._base import Annotation, Map, integer
-from koordlet.api.base import Frozen
-from koordlet.api.fields import written
-from koordlet.api.wire import Duration, WireError
+from koordlet.api.encoding.base import Frozen
+from koordlet.api.encoding.fields import written
+from koordlet.api.encoding.wire import Duration, WireError
 
 T = TypeVar("T")
 

@@ -9,11 +9,11 @@ import msgspec
 
 from koordlet.api import names
 from koordlet.api.annotations._base import Annotation, DefaultAnnotation, Map, boolean
-from koordlet.api.base import Frozen
-from koordlet.api.fields import written
-from koordlet.api.gosyntax import parse_decimal
-from koordlet.api.quantity import Quantity
-from koordlet.api.wire import Duration, WireError, encode, format_ratio
+from koordlet.api.encoding.base import Frozen
+from koordlet.api.encoding.fields import written
+from koordlet.api.encoding.gosyntax import parse_decimal
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import Duration, WireError, encode, format_ratio
 
 APPLY_DEFAULT: Final = "Default"
 APPLY_RESERVED_CPUS_ONLY: Final = "ReservedCPUsOnly"

@@ -8,14 +8,14 @@ import msgspec
 
 from koordlet.api import names
 from koordlet.api.annotations._base import Annotation, DefaultAnnotation, Map, integer
-from koordlet.api.base import Frozen
 from koordlet.api.core import Pod
-from koordlet.api.fields import written
-from koordlet.api.quantity import ZERO, Quantity, QuantityError
+from koordlet.api.encoding.base import Frozen
+from koordlet.api.encoding.fields import written
+from koordlet.api.encoding.quantity import ZERO, Quantity, QuantityError
+from koordlet.api.encoding.wire import WireError, decode
 from koordlet.api.resources import BATCH_RESOURCES
 from koordlet.api.sloconfig.node import CPUBurstConfig
 from koordlet.api.sloconfig.resourceqos import CPUQOS, PodBlkIOQOS, PodMemoryQOS
-from koordlet.api.wire import WireError, decode
 
 CORE_SCHED_NONE: Final = "none"
 CORE_SCHED_EXCLUSIVE: Final = "exclusive"

@@ -6,8 +6,8 @@ from typing import Final
 
 from koordlet.api import names
 from koordlet.api.annotations._base import Annotation, Map
-from koordlet.api.quantity import Quantity
-from koordlet.api.wire import WireError
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import WireError
 
 ResourceList = dict[str, Quantity]
 

@@ -9,11 +9,11 @@ import msgspec
 
 from koordlet.api import names
 from koordlet.api.annotations._base import Annotation, Map, integer
-from koordlet.api.base import Frozen
 from koordlet.api.core import NodeSelectorTerm, Toleration
+from koordlet.api.crs.reservation import ReservationOwner
+from koordlet.api.encoding.base import Frozen
+from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.meta import ObjectReference
-from koordlet.api.quantity import Quantity
-from koordlet.api.reservation import ReservationOwner
 
 
 class ReservationAllocated(Frozen):

@@ -9,11 +9,11 @@ import msgspec
 
 from koordlet.api import names
 from koordlet.api.annotations._base import Annotation, DefaultAnnotation, Map, integer
-from koordlet.api.base import Frozen
-from koordlet.api.fields import written
+from koordlet.api.encoding.base import Frozen
+from koordlet.api.encoding.fields import written
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import JSONObject, Time, WireError
 from koordlet.api.meta import DeleteOptions
-from koordlet.api.quantity import Quantity
-from koordlet.api.wire import JSONObject, Time, WireError
 
 BIND_DEFAULT: Final = "Default"
 BIND_FULL_PCPUS: Final = "FullPCPUs"

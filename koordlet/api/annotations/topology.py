@@ -8,8 +8,8 @@ import msgspec
 
 from koordlet.api import names
 from koordlet.api.annotations._base import Annotation, DefaultAnnotation
-from koordlet.api.base import Frozen
-from koordlet.api.fields import written
+from koordlet.api.encoding.base import Frozen
+from koordlet.api.encoding.fields import written
 
 
 class CPUInfo(Frozen):

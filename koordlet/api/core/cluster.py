@@ -2,11 +2,11 @@
 
 import msgspec
 
-from koordlet.api.base import Struct
 from koordlet.api.core.pod import ResourceList, ResourceRequirements
 from koordlet.api.core.selectors import NodeSelector
+from koordlet.api.encoding.base import Struct
+from koordlet.api.encoding.wire import IntOrString
 from koordlet.api.meta import LabelSelector, ObjectMeta, ObjectReference
-from koordlet.api.wire import IntOrString
 
 
 class NamespaceStatus(Struct):

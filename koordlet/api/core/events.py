@@ -2,9 +2,9 @@
 
 import msgspec
 
-from koordlet.api.base import Struct
+from koordlet.api.encoding.base import Struct
+from koordlet.api.encoding.wire import MicroTime, Time
 from koordlet.api.meta import ObjectMeta, ObjectReference
-from koordlet.api.wire import MicroTime, Time
 
 
 class EventSource(Struct):

@@ -2,11 +2,11 @@
 
 import msgspec
 
-from koordlet.api.base import Struct
 from koordlet.api.core.pod import ResourceList
 from koordlet.api.core.selectors import Taint
+from koordlet.api.encoding.base import Struct
+from koordlet.api.encoding.wire import Time
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.wire import Time
 
 
 class NodeSpec(Struct):

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from koordlet.api.base import Struct
 from koordlet.api.core.selectors import Affinity, Toleration, TopologySpreadConstraint
+from koordlet.api.encoding.base import Struct
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import Time
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.quantity import Quantity
-from koordlet.api.wire import Time
 
 ResourceList = dict[str, Quantity]
 """Resource name -> amount."""

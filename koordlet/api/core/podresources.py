@@ -9,7 +9,7 @@ pod-level resources replace the sum of containers for the resources that they na
 from collections.abc import Callable, Mapping
 
 from koordlet.api.core.pod import Pod, ResourceList, ResourceRequirements
-from koordlet.api.quantity import Quantity
+from koordlet.api.encoding.quantity import Quantity
 
 GUARANTEED = "Guaranteed"
 BURSTABLE = "Burstable"

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koordlet.api.base import Struct
+from koordlet.api.encoding.base import Struct
+from koordlet.api.encoding.wire import Time
 from koordlet.api.meta import LabelSelector
-from koordlet.api.wire import Time
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 

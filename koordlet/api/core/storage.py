@@ -2,9 +2,9 @@
 
 import msgspec
 
-from koordlet.api.base import Struct
+from koordlet.api.encoding.base import Struct
+from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.meta import LabelSelector, ObjectMeta
-from koordlet.api.quantity import Quantity
 
 
 class VolumeNodeResources(Struct):

@@ -5,10 +5,10 @@ All workload kinds share one trimmed spec: how many pods, which pods, and which 
 
 import msgspec
 
-from koordlet.api.base import Struct
 from koordlet.api.core.pod import PodTemplateSpec
+from koordlet.api.encoding.base import Struct
+from koordlet.api.encoding.wire import IntOrString, Time
 from koordlet.api.meta import DeleteOptions, LabelSelector, ObjectMeta
-from koordlet.api.wire import IntOrString, Time
 
 
 class WorkloadSpec(Struct):

@@ -13,13 +13,13 @@ from typing import Annotated, Final
 import msgspec
 
 from koordlet.api import names
-from koordlet.api.base import Frozen
-from koordlet.api.fields import doc
-from koordlet.api.gosyntax import parse_decimal
+from koordlet.api.encoding.base import Frozen
+from koordlet.api.encoding.fields import doc
+from koordlet.api.encoding.gosyntax import parse_decimal
+from koordlet.api.encoding.wire import Duration, JSONObject, WireError, decode, overlay
 from koordlet.api.meta import LabelSelector
 from koordlet.api.sloconfig.bounds import Bound, broken
 from koordlet.api.sloconfig.merge import Merged
-from koordlet.api.wire import Duration, JSONObject, WireError, decode, overlay
 
 USAGE: Final = "usage"
 REQUEST: Final = "request"

@@ -15,7 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from koordlet.api import names
-from koordlet.api.quantity import Quantity, QuantityError
+from koordlet.api.encoding.quantity import Quantity, QuantityError
+from koordlet.api.encoding.wire import WireError, decode
 from koordlet.api.sloconfig import colocation, defaults, documents, normalization
 from koordlet.api.sloconfig.colocation import ColocationConfig, ColocationStrategy
 from koordlet.api.sloconfig.merge import Merged, NodeStrategy
@@ -28,7 +29,6 @@ from koordlet.api.sloconfig.normalization import (
 )
 from koordlet.api.sloconfig.resourceqos import ResourceQOSStrategy
 from koordlet.api.sloconfig.threshold import ResourceThresholdStrategy
-from koordlet.api.wire import WireError, decode
 
 EVENT_COLOCATION: Final = "ColocationCfgUnmarshalFailed"
 EVENT_SLO: Final = "SLOCfgUnmarshalFailed"

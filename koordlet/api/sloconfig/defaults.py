@@ -11,7 +11,8 @@ from typing import Final
 
 import msgspec
 
-from koordlet.api.quantity import ZERO
+from koordlet.api.encoding.quantity import ZERO
+from koordlet.api.encoding.wire import overlay
 from koordlet.api.sloconfig.node import BURST_NONE, CPUBurstStrategy, SystemStrategy
 from koordlet.api.sloconfig.resourceqos import (
     CPU_POLICY_GROUP_IDENTITY,
@@ -26,7 +27,6 @@ from koordlet.api.sloconfig.resourceqos import (
     ResourceQOSStrategy,
 )
 from koordlet.api.sloconfig.threshold import CPU_SET_POLICY, EVICT_BY_REAL_LIMIT, ResourceThresholdStrategy
-from koordlet.api.wire import overlay
 
 THRESHOLD: Final = ResourceThresholdStrategy(
     enable=False,

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from koordlet.api.base import Frozen
+from koordlet.api.encoding.base import Frozen
 from koordlet.api.meta import LabelSelector
 from koordlet.api.sloconfig.node import CPUBurstStrategy, HostApplicationSpec, SystemStrategy
 from koordlet.api.sloconfig.resourceqos import ResourceQOSStrategy

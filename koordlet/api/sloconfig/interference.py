@@ -12,8 +12,9 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from koordlet.api.base import Frozen
-from koordlet.api.fields import doc
+from koordlet.api.encoding.base import Frozen
+from koordlet.api.encoding.fields import doc
+from koordlet.api.encoding.wire import WireError, decode, overlay, to_builtins
 from koordlet.api.meta import LabelSelector
 from koordlet.api.qos import CLASSES, LS, LSE, LSR
 from koordlet.api.sloconfig import interferenceactions
@@ -21,7 +22,6 @@ from koordlet.api.sloconfig.bounds import Bound, broken
 from koordlet.api.sloconfig.extensions import ExtensionError
 from koordlet.api.sloconfig.interferenceactions import InterferenceActions
 from koordlet.api.sloconfig.merge import Merged
-from koordlet.api.wire import WireError, decode, overlay, to_builtins
 
 CONFIG_KEY: Final = "interference-config"
 EXTENSION_KEY: Final = "interferenceStrategy"

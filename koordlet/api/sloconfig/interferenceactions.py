@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from koordlet.api.base import Frozen
-from koordlet.api.fields import doc
+from koordlet.api.encoding.base import Frozen
+from koordlet.api.encoding.fields import doc
 from koordlet.api.sloconfig.bounds import Bound
 
 REPORT: Final = "report"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from koordlet.api.base import Frozen
-from koordlet.api.fields import doc
+from koordlet.api.encoding.base import Frozen
+from koordlet.api.encoding.fields import doc
+from koordlet.api.encoding.wire import WireError, convert
 from koordlet.api.sloconfig.bounds import Bound, broken
 from koordlet.api.sloconfig.colocation import ColocationStrategy
-from koordlet.api.wire import WireError, convert
 
 EXTENSION: Final = "interference"
 ANY: Final = "any"

@@ -13,8 +13,8 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
+from koordlet.api.encoding.wire import overlay
 from koordlet.api.meta import LabelSelector, SelectorError
-from koordlet.api.wire import overlay
 
 S = TypeVar("S")
 P = TypeVar("P", bound=msgspec.Struct)

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from koordlet.api.quantity import ZERO, Quantity, QuantityError
+from koordlet.api.encoding.quantity import ZERO, Quantity, QuantityError
+from koordlet.api.encoding.wire import encode
 from koordlet.api.sloconfig.bounds import field_at
 from koordlet.api.sloconfig.documents import QOSConfig, SystemConfig
-from koordlet.api.wire import encode
 
 _CLASSES = ("lsrClass", "lsClass", "beClass")
 _FIELDS = ("ingressRequest", "ingressLimit", "egressRequest", "egressLimit")

@@ -8,9 +8,9 @@ from typing import Annotated, Final
 
 import msgspec
 
-from koordlet.api.base import Frozen
-from koordlet.api.fields import doc
-from koordlet.api.quantity import Quantity
+from koordlet.api.encoding.base import Frozen
+from koordlet.api.encoding.fields import doc
+from koordlet.api.encoding.quantity import Quantity
 
 BURST_NONE: Final = "none"
 BURST_CPU_ONLY: Final = "cpuBurstOnly"

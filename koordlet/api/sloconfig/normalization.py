@@ -11,8 +11,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from koordlet.api.base import Frozen
-from koordlet.api.fields import doc
+from koordlet.api.encoding.base import Frozen
+from koordlet.api.encoding.fields import doc
 from koordlet.api.meta import LabelSelector
 
 RATIO_MINIMUM: Final = 1.0

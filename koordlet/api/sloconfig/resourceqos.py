@@ -8,9 +8,9 @@ from typing import Annotated, Final
 
 import msgspec
 
-from koordlet.api.base import Frozen
-from koordlet.api.fields import doc
-from koordlet.api.wire import IntOrString
+from koordlet.api.encoding.base import Frozen
+from koordlet.api.encoding.fields import doc
+from koordlet.api.encoding.wire import IntOrString
 
 CPU_POLICY_GROUP_IDENTITY: Final = "groupIdentity"
 CPU_POLICY_CORE_SCHED: Final = "coreSched"

@@ -8,8 +8,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from koordlet.api.base import Frozen
-from koordlet.api.fields import Int32, doc
+from koordlet.api.encoding.base import Frozen
+from koordlet.api.encoding.fields import Int32, doc
 
 CPU_SET_POLICY: Final = "cpuset"
 CFS_QUOTA_POLICY: Final = "cfsQuota"

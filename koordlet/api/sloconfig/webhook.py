@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from koordlet.api.encoding.wire import WireError, decode, encode, overlay
 from koordlet.api.meta import SelectorError
 from koordlet.api.sloconfig import colocation, defaults, documents, interference, lending
 from koordlet.api.sloconfig.bounds import Bound, broken, field_at
@@ -24,7 +25,6 @@ from koordlet.api.sloconfig.colocation import ColocationConfig, ColocationStrate
 from koordlet.api.sloconfig.merge import NodeEntry, selects
 from koordlet.api.sloconfig.networkrules import network_problems
 from koordlet.api.sloconfig.overlap import TooManyLabelSets, overlapping
-from koordlet.api.wire import WireError, decode, encode, overlay
 
 PARSE_FAILED: Final = "ParseConfigFail"
 PARAM_INVALID: Final = "ConfigParamInvalid"

@@ -1,7 +1,8 @@
 """Which cgroups a host has and whose they are: pods and containers of a kubelet, or everything on any Linux host.
 
 The first two functions follow the kubelet's layout and leave out what is not named like it. :func:`discover` needs
-no Kubernetes: it walks the hierarchies that carry our numbers and lets :mod:`koordlet.system.owners` judge each path.
+no Kubernetes: it walks the hierarchies that carry our numbers and lets :mod:`koordlet.system.cgroup.owners` judge
+each path.
 On v1 a group may exist for one controller only, so that walk is a union.
 """
 
@@ -9,10 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from koordlet.system import naming, owners
-from koordlet.system.cgroup import tree
+from koordlet.system.cgroup import naming, owners, tree
+from koordlet.system.cgroup.naming import CgroupDriver, ContainerId, KubeQOS, NamingError
 from koordlet.system.cgroup.readers import CgroupFS
-from koordlet.system.naming import CgroupDriver, ContainerId, KubeQOS, NamingError
 
 MAX_DEPTH = 8
 MAX_CGROUPS = 4096
@@ -21,7 +21,7 @@ _WALKED = ("cpu", "cpuacct", "memory")
 
 @dataclass(frozen=True, slots=True)
 class PodDir:
-    """``uid`` as the directory spells it, see :func:`koordlet.system.naming.same_uid`."""
+    """``uid`` as the directory spells it, see :func:`koordlet.system.cgroup.naming.same_uid`."""
 
     uid: str
     qos: KubeQOS

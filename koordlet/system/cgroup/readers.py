@@ -15,15 +15,15 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from koordlet.system import kidled
 from koordlet.system.cgroup import files, registry, tree
 from koordlet.system.cgroup.cache import ReadCache
 from koordlet.system.cgroup.registry import FileSpec, Support
-from koordlet.system.cpuset import CPUSet
+from koordlet.system.cpu.cpuset import CPUSet
 from koordlet.system.errors import CgroupGone, MalformedFile, UnreadableFile
 from koordlet.system.host import Host
 from koordlet.system.kernel import Feature
-from koordlet.system.psi import PressureSet, parse_pressure
+from koordlet.system.proc import kidled
+from koordlet.system.proc.psi import PressureSet, parse_pressure
 
 T = TypeVar("T")
 _ID_LISTS = frozenset({"tasks", "cgroup.procs"})

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
-from koordlet.system.cpuset import CPUListError, CPUSet
+from koordlet.system.cpu.cpuset import CPUListError, CPUSet
 from koordlet.system.errors import InvalidValue
 
 INT64_MAX = 2**63 - 1

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from control.ctl import bpffs
-from koordlet.probes import bpffs as koordlets
+from control.ctl.node import bpffs
+from koordlet.probes.loading import bpffs as koordlets
 
 
 def test_the_mark_is_koordlets() -> None:

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from control.ctl import cluster, manifests
-from control.ctl.manifests import KOORDLET, KUBELET, MANAGER
-from control.ctl.parts import Layout
-from control.ctl.state import Settings
+from control.ctl.manifests import cluster as manifests
+from control.ctl.manifests.cluster import KOORDLET, KUBELET, MANAGER
+from control.ctl.node import cluster
+from control.ctl.node.parts import Layout
+from control.ctl.node.state import Settings
 from control.standalone.apiserver import ApiServer
 from koordlet.api.core import ConfigMap, Node, Pod, PriorityClass
+from koordlet.api.crs.slo import NodeMetric, NodeSLO
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.slo import NodeMetric, NodeSLO
 from koordlet.kube import Client, Config, Forbidden, NotFound
 
 SETTINGS = Settings("n1", report_interval=30, aggregate_duration=60)

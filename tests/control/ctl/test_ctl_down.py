@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from control.ctl import down as downs
-from control.ctl import processes, state
-from control.ctl.down import Leftovers, down
+from control.ctl.node import down as downs
+from control.ctl.node import processes, state
+from control.ctl.node.down import Leftovers, down
+from control.ctl.node.state import Settings
+from control.ctl.node.supervisor import Supervisor
 from control.ctl.progress import Progress
-from control.ctl.state import Settings
-from control.ctl.supervisor import Supervisor
 
 SLEEP = ("sleep", "300")
 

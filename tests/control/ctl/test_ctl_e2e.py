@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 import yaml
 
-from control.ctl import preflight, processes
 from control.ctl.demo.workload import Kubectl
-from control.ctl.parts import NAMES, Layout
-from control.ctl.processes import ProcessId
-from control.standalone.kubelet.cgroups import CgroupTree
+from control.ctl.node import preflight, processes
+from control.ctl.node.parts import NAMES, Layout
+from control.ctl.node.processes import ProcessId
+from control.standalone.kubelet.cgroups.directories import CgroupTree
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kernel, pytest.mark.kubectl]
 

@@ -14,9 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control.ctl.errors import CtlError
-from control.ctl.explain import BLOCKS, EXIT_NEIGHBOUR, EXIT_SELF, bar, exit_status, headline, page, sparkline
 from control.ctl.main import cli
-from koordlet.api.interference import (
+from control.ctl.views.interference import (
+    BLOCKS,
+    EXIT_NEIGHBOUR,
+    EXIT_SELF,
+    bar,
+    exit_status,
+    headline,
+    page,
+    sparkline,
+)
+from koordlet.api.encoding.wire import encode
+from koordlet.api.pages.interference import (
     Blamed,
     ChangeSaid,
     ContainerExplained,
@@ -26,7 +36,6 @@ from koordlet.api.interference import (
     SignalSaid,
     VerdictSaid,
 )
-from koordlet.api.wire import encode
 
 NOW = 1_000_000.0
 BATCH = Blamed(kind="container", namespace="demo", pod="batch-0", name="burn", qos="BE", share=0.6, seconds=0.2)

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from control.ctl.demo import judge
 from control.ctl.demo.kernelfiles import Use
-from koordlet.api.interference import Blamed, ContainerExplained, PodExplained, VerdictSaid
-from koordlet.api.nodemetric import ResourceMap
-from koordlet.api.quantity import BINARY_SI, Quantity
-from koordlet.api.top import Culprit, FeatureState, SchedLatency, Top, TopRow
+from koordlet.api.crs.nodemetric import ResourceMap
+from koordlet.api.encoding.quantity import BINARY_SI, Quantity
+from koordlet.api.pages.interference import Blamed, ContainerExplained, PodExplained, VerdictSaid
+from koordlet.api.pages.top import Culprit, FeatureState, SchedLatency, Top, TopRow
 
 
 def resources(milli: int, memory: int) -> ResourceMap:

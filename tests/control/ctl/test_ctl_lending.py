@@ -7,10 +7,10 @@ import pytest
 from control.ctl.demo.lending import expected, follows, reports
 from koordlet.api import names
 from koordlet.api.core import Container, Node, NodeStatus, Pod, PodSpec, PodStatus, ResourceRequirements
-from koordlet.api.lending import LENDING, Hold, Lending
+from koordlet.api.crs.nodemetric import NodeMetric, NodeMetricInfo, NodeMetricStatus, PodMetricInfo, ResourceMap
+from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.nodemetric import NodeMetric, NodeMetricInfo, NodeMetricStatus, PodMetricInfo, ResourceMap
-from koordlet.api.quantity import Quantity
+from koordlet.api.pages.overcommit import LENDING, Hold, Lending
 
 
 def cpu(text: str) -> dict[str, Quantity]:

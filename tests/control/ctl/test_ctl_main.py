@@ -12,14 +12,15 @@ import pytest
 from aiohttp import web
 from rich.console import Console
 
-from control.ctl import main, state
-from control.ctl.koordletclient import KoordletUnreachable, fetch_ready, fetch_top
-from control.ctl.state import Settings
-from control.ctl.status import gather, render
-from koordlet.api.enforcement import Enforcement, RuleState, SettingState
-from koordlet.api.interference import HeldBack
-from koordlet.api.top import Culprit, FeatureState, SchedLatency, Top, TopRow
-from koordlet.api.wire import encode
+from control.ctl import main
+from control.ctl.node import state
+from control.ctl.node.state import Settings
+from control.ctl.node.status import gather, render
+from control.ctl.views.koordletclient import KoordletUnreachable, fetch_ready, fetch_top
+from koordlet.api.encoding.wire import encode
+from koordlet.api.pages.enforcement import Enforcement, RuleState, SettingState
+from koordlet.api.pages.interference import HeldBack
+from koordlet.api.pages.top import Culprit, FeatureState, SchedLatency, Top, TopRow
 
 PICTURE = Top(
     node="n1", cpus=2, cpu=1.5, memory=1e9, memory_total=2e9, window=10.0,

@@ -11,11 +11,14 @@ from click.testing import CliRunner
 
 from control.ctl.errors import CtlError
 from control.ctl.main import cli
-from control.ctl.node import fetch_node, lending_of, page
+from control.ctl.views.overcommit import fetch_node, lending_of, page
 from control.standalone.apiserver import ApiServer
 from koordlet.api import names
 from koordlet.api.core import Node, NodeStatus
-from koordlet.api.lending import (
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import Time
+from koordlet.api.meta import ObjectMeta
+from koordlet.api.pages.overcommit import (
     AS_MEASURED,
     INTERFERENCE,
     LENDING,
@@ -25,9 +28,6 @@ from koordlet.api.lending import (
     Lending,
     MidTerms,
 )
-from koordlet.api.meta import ObjectMeta
-from koordlet.api.quantity import Quantity
-from koordlet.api.wire import Time
 from koordlet.kube import Client, Config
 
 NOW = 1_000_000.0

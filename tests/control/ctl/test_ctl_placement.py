@@ -10,9 +10,9 @@ from rich.console import Console
 
 from control.ctl.errors import CtlError
 from control.ctl.main import print_placement
-from control.ctl.placement import fetch_placement
-from koordlet.api.placement import NodeScored, NodesRefused, PodPlacement
-from koordlet.api.wire import encode
+from control.ctl.views.placement import fetch_placement
+from koordlet.api.encoding.wire import encode
+from koordlet.api.pages.placement import NodeScored, NodesRefused, PodPlacement
 from koordlet.app.http import Server
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from control.ctl import preflight
 from control.ctl.errors import CtlError
-from control.ctl.preflight import Facts
-from control.standalone.kubelet.ownermark import Owner
+from control.ctl.node import preflight
+from control.ctl.node.preflight import Facts
+from control.standalone.kubelet.cgroups.ownermark import Owner
 from tests.ports import free_port
 
 ALL = {"apiserver", "kubelet", "koordlet"}

@@ -13,11 +13,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from control.ctl import processes, state
 from control.ctl.errors import CtlError
-from control.ctl.processes import ProcessId
-from control.ctl.state import Lock, PartRecord, Settings, State
-from control.ctl.supervisor import Supervisor
+from control.ctl.node import processes, state
+from control.ctl.node.processes import ProcessId
+from control.ctl.node.state import Lock, PartRecord, Settings, State
+from control.ctl.node.supervisor import Supervisor
 
 PATIENCE = 60.0
 """Seconds; a machine may stand still for a while."""

@@ -7,9 +7,9 @@ import re
 import pytest
 from textual.widgets import DataTable, Input, Static
 
-from control.ctl.koordletclient import KoordletUnreachable
-from control.ctl.topapp import TopApp
-from koordlet.api.top import Culprit, SchedLatency, Top, TopRow
+from control.ctl.views.koordletclient import KoordletUnreachable
+from control.ctl.views.topapp import TopApp
+from koordlet.api.pages.top import Culprit, SchedLatency, Top, TopRow
 
 
 class FakeKoordlet:

@@ -7,9 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from control.ctl import toptable
-from koordlet.api.interference import Brief
-from koordlet.api.top import Culprit, FeatureState, Pressure, SchedLatency, Top, TopRow
+from control.ctl.views import toptable
+from koordlet.api.pages.interference import Brief
+from koordlet.api.pages.top import Culprit, FeatureState, Pressure, SchedLatency, Top, TopRow
 
 
 def culprit(**fields: object) -> Culprit:

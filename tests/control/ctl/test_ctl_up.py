@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from control.ctl import containers, up
 from control.ctl.errors import CtlError
-from control.ctl.parts import PARTS, Layout, Part, of
+from control.ctl.node import containers, up
+from control.ctl.node.parts import PARTS, Layout, Part, of
+from control.ctl.node.state import Settings
+from control.ctl.node.supervisor import Supervisor
+from control.ctl.node.up import decide, settle
 from control.ctl.progress import Progress
-from control.ctl.state import Settings
-from control.ctl.supervisor import Supervisor
-from control.ctl.up import decide, settle
 
 KNOWN = Settings("n1", apiserver_port=7001, kubelet_port=7002, koordlet_port=7003)
 
@@ -76,7 +76,7 @@ def test_every_part_gets_its_ports_and_places(tmp_path: Path) -> None:
 
 def test_the_flags_that_are_passed_exist(tmp_path: Path) -> None:
     from control.manager.options import Options as ManagerOptions
-    from control.scheduler.options import Options as SchedulerOptions
+    from control.scheduler.process.options import Options as SchedulerOptions
     from control.standalone.apiserver.__main__ import Options as ApiServerOptions
     from control.standalone.kubelet.options import Options as KubeletOptions
     from koordlet.app.flags import read

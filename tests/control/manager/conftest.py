@@ -18,8 +18,8 @@ from control.manager.options import Options
 from control.manager.process import Manager
 from control.slim import EMPTY_LIST, EMPTY_MAP
 from control.standalone.apiserver import ApiServer
-from koordlet.api import crdgen
 from koordlet.api.core import Node
+from koordlet.api.encoding import crdgen
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.app.flags import read
 from koordlet.kube import ApiError, Client, Config, KubeError, PatchKind

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
-from control.manager.webhook.admission import (
+from control.manager.webhookserver.admission import (
     AdmissionRequest,
     Allowed,
     Denied,
@@ -25,10 +25,10 @@ from control.manager.webhook.admission import (
     Undecodable,
     patched,
 )
-from control.manager.webhook.certificates import make
-from control.manager.webhook.certstore import FileStore
-from control.manager.webhook.metrics import MUTATE, WebhookMetrics
-from control.manager.webhook.server import MAX_BODY, WebhookServer
+from control.manager.webhookserver.certificates import make
+from control.manager.webhookserver.certstore import FileStore
+from control.manager.webhookserver.metrics import MUTATE, WebhookMetrics
+from control.manager.webhookserver.server import MAX_BODY, WebhookServer
 from koordlet.api.core import Pod
 
 

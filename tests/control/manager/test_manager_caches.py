@@ -16,8 +16,8 @@ from control.manager.caches import (
     trim_pod,
 )
 from koordlet.api.core import Node, Pod
-from koordlet.api.quota import ElasticQuota
-from koordlet.api.wire import convert, to_builtins
+from koordlet.api.crs.quota import ElasticQuota
+from koordlet.api.encoding.wire import convert, to_builtins
 from koordlet.kube import Client, Config
 
 ANNOTATION = "quota.scheduling.koordinator.sh/namespaces"

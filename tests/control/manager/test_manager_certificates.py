@@ -15,10 +15,10 @@ import pytest
 from cryptography import x509
 
 from control.manager.options import WebhookEnv
-from control.manager.webhook import configurations
-from control.manager.webhook.certificates import FILES, PREVIOUS_SECONDS, YEARS_10, Certificates, make, problem
-from control.manager.webhook.certstore import FileStore
-from control.manager.webhook.configurations import BadTemplate, Target, WebhookConfiguration
+from control.manager.webhookserver import configurations
+from control.manager.webhookserver.certificates import FILES, PREVIOUS_SECONDS, YEARS_10, Certificates, make, problem
+from control.manager.webhookserver.certstore import FileStore
+from control.manager.webhookserver.configurations import BadTemplate, Target, WebhookConfiguration
 from koordlet.api.meta import ObjectMeta
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from control.manager import manifests
-from koordlet.api.nodemetric import NodeMetric
+from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.kube import KubeError
 from tests import scraping
 from tests.ports import free_port

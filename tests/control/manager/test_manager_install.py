@@ -13,7 +13,7 @@ import pytest
 
 from control.manager import manifests
 from control.manager.options import WebhookEnv
-from control.manager.webhook.configurations import (
+from control.manager.webhookserver.configurations import (
     MUTATING,
     TEMPLATE,
     VALIDATING,

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.manager.webhook import jsonpatch
-from control.manager.webhook.admission import AdmissionRequest, Allowed, Change, Patched, Undecodable
+from control.manager.webhookserver import jsonpatch
+from control.manager.webhookserver.admission import AdmissionRequest, Allowed, Change, Patched, Undecodable
 from control.standalone.patch.json_patch import apply
 from koordlet.api.core import Container, Pod
-from koordlet.api.quantity import Quantity
+from koordlet.api.encoding.quantity import Quantity
 
 KEYS = st.sampled_from(["a", "b", "c/d", "e~f", ""])
 VALUES = st.recursive(

@@ -9,9 +9,9 @@ import pytest
 
 from control.manager.nodemetric import collect_policy, predict_policy, spec_of
 from koordlet.api import names
+from koordlet.api.encoding.wire import convert, to_builtins
 from koordlet.api.sloconfig import colocation
 from koordlet.api.sloconfig.colocation import ColocationConfig
-from koordlet.api.wire import convert, to_builtins
 
 DEFAULT = {
     "aggregateDurationSeconds": 300,

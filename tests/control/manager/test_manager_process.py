@@ -13,7 +13,7 @@ from control.manager.options import Options
 from control.manager.process import Manager
 from control.standalone.apiserver import ApiServer
 from koordlet.api.core import Node
-from koordlet.api.slo import NodeSLO
+from koordlet.api.crs.slo import NodeSLO
 from koordlet.app.flags import FlagError, read
 from koordlet.app.gates import GateError
 from koordlet.kube import Client, Config, ServerError

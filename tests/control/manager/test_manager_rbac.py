@@ -14,14 +14,14 @@ from control.manager.caches import Caches
 from control.manager.recommender.model import ContainerModel
 from control.manager.recommender.settings import Settings
 from control.manager.recommender.status import confident
-from koordlet.api.analysis import Recommendation
-from koordlet.api.config import ClusterColocationProfile
 from koordlet.api.core import Namespace, Pod, PriorityClass
+from koordlet.api.crs.analysis import Recommendation
+from koordlet.api.crs.config import ClusterColocationProfile
+from koordlet.api.crs.slo import NodeMetric, NodeMetricInfo, NodeMetricStatus, ResourceMap
+from koordlet.api.crs.topology import NodeResourceTopology, ResourceInfo, Zone
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import Time, to_builtins
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.quantity import Quantity
-from koordlet.api.slo import NodeMetric, NodeMetricInfo, NodeMetricStatus, ResourceMap
-from koordlet.api.topology import NodeResourceTopology, ResourceInfo, Zone
-from koordlet.api.wire import Time, to_builtins
 from koordlet.kube import KubeError
 from tests.rights import Right, asked, granted
 

@@ -7,8 +7,8 @@ from typing import Any
 from control.manager.caches import TRIMS
 from control.slim import EMPTY_LIST, EMPTY_MAP, slimmed
 from koordlet.api.core import Node, Pod
-from koordlet.api.nodemetric import NodeMetric
-from koordlet.api.wire import convert, encode
+from koordlet.api.crs.nodemetric import NodeMetric
+from koordlet.api.encoding.wire import convert, encode
 
 POD: dict[str, Any] = {
     "metadata": {"name": "a", "namespace": "demo", "labels": {"app": "x"}, "annotations": {"long": "y" * 500}},

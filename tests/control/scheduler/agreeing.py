@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from control.scheduler.cycle import Cycle, Placement
-from control.scheduler.failures import FitError
-from control.scheduler.plugin import CycleState
+from control.scheduler.cycle.cycle import Cycle, Placement
+from control.scheduler.cycle.failures import FitError
+from control.scheduler.framework.plugin import CycleState
 from koordlet.api.core import Pod
 from tests.control.scheduler.build import Cluster
 from tests.control.scheduler.plain.whole import PlainCycle

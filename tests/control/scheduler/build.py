@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from control.scheduler.handle import Handle
-from control.scheduler.pods import PodInfo, Shapes
-from control.scheduler.selectors import PodCounters
-from control.scheduler.table import NodeTable
-from koordlet.api import wire
+from control.scheduler.framework.handle import Handle
+from control.scheduler.state.pods import PodInfo, Shapes
+from control.scheduler.state.selectors import PodCounters
+from control.scheduler.state.table import NodeTable
 from koordlet.api.core import Node, Pod
+from koordlet.api.encoding import wire
 
 _uids = itertools.count(1)
 

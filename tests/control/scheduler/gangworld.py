@@ -12,20 +12,20 @@ from typing import Any
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from control.scheduler.cache import Cache
 from control.scheduler.config.args import CoschedulingArgs
-from control.scheduler.cycle import Cycle
-from control.scheduler.framework import Framework
-from control.scheduler.loop import Loop, Silent
-from control.scheduler.plugin import CycleState, Event, Interest, Plugin
+from control.scheduler.cycle.cycle import Cycle
+from control.scheduler.cycle.loop import Loop, Silent
+from control.scheduler.framework.plugin import CycleState, Event, Interest, Plugin
+from control.scheduler.framework.profile import Framework
+from control.scheduler.framework.status import SUCCESS, Status, error
+from control.scheduler.framework.waitingpods import WaitingPods
 from control.scheduler.plugins.coscheduling import Coscheduling
 from control.scheduler.plugins.prioritysort import PrioritySort
-from control.scheduler.pods import PodInfo
 from control.scheduler.queue.interests import QueueProfile
 from control.scheduler.queue.queue import SchedulingQueue
-from control.scheduler.status import SUCCESS, Status, error
-from control.scheduler.table import CPU
-from control.scheduler.waiting import WaitingPods
+from control.scheduler.state.cache import Cache
+from control.scheduler.state.pods import PodInfo
+from control.scheduler.state.table import CPU
 from koordlet.api.core import Node, Pod
 from koordlet.app.clock import FakeClock
 from tests.control.scheduler.build import Cluster, node

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from koordlet.api import wire
-from koordlet.api.nodemetric import NodeMetric
-from koordlet.api.wire import Time
+from koordlet.api.crs.nodemetric import NodeMetric
+from koordlet.api.encoding import wire
+from koordlet.api.encoding.wire import Time
 
 NOW = 1_700_000_000.0
 

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control.scheduler.cycle import Cycle
-from control.scheduler.failures import FitError
+from control.scheduler.cycle.cycle import Cycle
+from control.scheduler.cycle.failures import FitError
 from control.scheduler.plugins.registry import PLUGINS
-from control.scheduler.pods import LIMIT
-from control.scheduler.table import CPU, MEMORY
-from koordlet.api import wire
+from control.scheduler.state.pods import LIMIT
+from control.scheduler.state.table import CPU, MEMORY
 from koordlet.api.core import Node, Pod
+from koordlet.api.encoding import wire
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import cycle_of
 

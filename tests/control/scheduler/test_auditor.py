@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from control.scheduler.auditing import AuditMetrics, Kind, Limits, Workload
-from control.scheduler.auditor import Auditor
-from control.scheduler.failures import FitError
-from control.scheduler.options import Options
+from control.scheduler.audit.auditor import Auditor
+from control.scheduler.audit.workload import AuditMetrics, Kind, Limits, Workload
+from control.scheduler.cycle.failures import FitError
+from control.scheduler.process.options import Options
 from koordlet.api.core import Pod
 from koordlet.app.clock import FakeClock
 from koordlet.app.flags import FlagError, read

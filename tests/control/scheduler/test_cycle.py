@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control.scheduler.cycle import Cycle, CycleFailed
-from control.scheduler.failures import FitError
-from control.scheduler.plugin import CycleState, Plugin, Reads
+from control.scheduler.cycle.cycle import Cycle, CycleFailed
+from control.scheduler.cycle.failures import FitError
+from control.scheduler.framework.plugin import CycleState, Plugin, Reads
+from control.scheduler.framework.status import Code, Status
 from control.scheduler.plugins.registry import PLUGINS
-from control.scheduler.pods import PodInfo
-from control.scheduler.status import Code, Status
+from control.scheduler.state.pods import PodInfo
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import Guard, cycle_of
 

@@ -8,17 +8,17 @@ import logging
 import msgspec
 import pytest
 
-from control.scheduler.cache import Cache
-from control.scheduler.debugging import Debug, TalkingCycle
-from control.scheduler.diagnosing import Diagnoses, Diagnosis, diagnose, schedule_diagnosis, score_table
-from control.scheduler.failures import FitError
-from control.scheduler.framework import Framework
-from control.scheduler.plugin import CycleState, PreFilterResult
+from control.scheduler.cycle.failures import FitError
+from control.scheduler.explain.debugflags import Debug, TalkingCycle
+from control.scheduler.explain.diagnosis import Diagnoses, Diagnosis, diagnose, schedule_diagnosis, score_table
+from control.scheduler.framework.plugin import CycleState, PreFilterResult
+from control.scheduler.framework.profile import Framework
+from control.scheduler.framework.status import SUCCESS, unresolvable, unschedulable
+from control.scheduler.framework.waitingpods import WaitingPods
 from control.scheduler.plugins.coscheduling.plugin import QUESTIONED
-from control.scheduler.pods import PodInfo
-from control.scheduler.status import SUCCESS, unresolvable, unschedulable
-from control.scheduler.waiting import WaitingPods
-from koordlet.api.placement import NodeScored
+from control.scheduler.state.cache import Cache
+from control.scheduler.state.pods import PodInfo
+from koordlet.api.pages.placement import NodeScored
 from koordlet.app.clock import SYSTEM_CLOCK, FakeClock
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import POINTS, TOYS, Guard

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from control.scheduler.explaining import explain
-from control.scheduler.failures import FitError
+from control.scheduler.cycle.failures import FitError
+from control.scheduler.explain.podreport import explain
 from control.scheduler.plugins.registry import PLUGINS
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import cycle_of

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from control.scheduler.answering import answer
 from control.scheduler.config.args import DefaultPreemptionArgs
-from control.scheduler.cycle import Cycle
-from control.scheduler.explanations import AT_ONCE, Explanations, body, expired
+from control.scheduler.cycle.cycle import Cycle
+from control.scheduler.explain.controller import AT_ONCE, Explanations, body, expired
+from control.scheduler.explain.evaluate import answer
 from control.scheduler.plugins.defaultpreemption import DefaultPreemption
-from control.scheduler.pods import PodInfo
-from koordlet.api import wire
-from koordlet.api.explanation import ScheduleExplanation, ScheduleExplanationStatus, SchedulingResult
+from control.scheduler.state.pods import PodInfo
+from koordlet.api.crs.explanation import ScheduleExplanation, ScheduleExplanationStatus, SchedulingResult
+from koordlet.api.encoding import wire
 from koordlet.app.clock import FakeClock
 from koordlet.kube import NotFound, ServerError
 from tests.control.scheduler.build import Cluster, node, pod

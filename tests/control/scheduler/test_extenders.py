@@ -13,13 +13,13 @@ from prometheus_client import CollectorRegistry
 
 from control.scheduler.config.errors import ConfigurationError
 from control.scheduler.config.model import ExtenderConfig, ExtenderTls, ManagedResource
-from control.scheduler.cycle import Cycle
-from control.scheduler.extenders import ExtenderError, Extenders
-from control.scheduler.failures import FitError
-from control.scheduler.loop import Loop
+from control.scheduler.cycle.cycle import Cycle
+from control.scheduler.cycle.extenders import ExtenderError, Extenders
+from control.scheduler.cycle.failures import FitError
+from control.scheduler.cycle.loop import Loop
 from control.scheduler.plugins.prioritysort import PrioritySort
 from control.scheduler.queue import QueueProfile, SchedulingQueue
-from koordlet.api.times import Duration
+from koordlet.api.encoding.times import Duration
 from koordlet.app.http import Server
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.gangworld import Told

@@ -22,13 +22,13 @@ from control.scheduler.config.args import (
     ScarceResourceAvoidanceArgs,
     SchedulingHintArgs,
 )
-from control.scheduler.cycle import Placement
+from control.scheduler.cycle.cycle import Placement
 from control.scheduler.plugins.registry import PLUGINS
-from control.scheduler.pods import PodInfo
+from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
 from koordlet.api.core.pod import ContainerPort, Volume
-from koordlet.api.nodemetric import NodeMetric
-from koordlet.api.wire import convert
+from koordlet.api.crs.nodemetric import NodeMetric
+from koordlet.api.encoding.wire import convert
 from koordlet.app.clock import FakeClock
 from tests.control.scheduler.agreeing import agree, on
 from tests.control.scheduler.build import Cluster, pod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from control.scheduler.loop import Loop
+from control.scheduler.cycle.loop import Loop
 from control.scheduler.plugins.noderesourcesfit import NodeResourcesFit
 from control.scheduler.plugins.prioritysort import PrioritySort
 from control.scheduler.queue import QueueProfile, SchedulingQueue

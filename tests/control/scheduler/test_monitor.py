@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from control.scheduler.monitor import Monitor
+from control.scheduler.cycle.monitor import Monitor
 from tests.control.scheduler.build import Cluster, pod
 
 

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from control.scheduler.metrics import SchedulerMetrics
-from control.scheduler.monitor import Monitor
-from control.scheduler.reporting import RETRY_SECONDS, UserReporter, cut
-from control.scheduler.status import error, unschedulable
+from control.scheduler.cycle.monitor import Monitor
+from control.scheduler.cycle.reporter import RETRY_SECONDS, UserReporter, cut
+from control.scheduler.framework.status import error, unschedulable
+from control.scheduler.process.metrics import SchedulerMetrics
 from koordlet.api.core import Pod
 from koordlet.app.clock import FakeClock
 from koordlet.kube import Conflict, ConnectionFailed, NotFound, ServerError, TooManyRequests

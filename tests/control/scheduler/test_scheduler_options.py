@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from control.scheduler.config.errors import ConfigurationError
-from control.scheduler.options import Options, enabled
-from control.scheduler.process import read_settings
+from control.scheduler.process.options import Options, enabled
+from control.scheduler.process.process import read_settings
 from koordlet.app.flags import FlagError, read
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from control.scheduler.nodeimages import ImageNode, ImagePool
-from control.scheduler.services import Services
-from koordlet.api import wire
+from control.scheduler.process.services import Services
+from control.scheduler.state.nodeimages import ImageNode, ImagePool
+from koordlet.api.encoding import wire
 from tests.control.scheduler.build import Cluster, node, pod
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from control.scheduler.syncbarrier import SyncBarrier, reached
+from control.scheduler.process.syncbarrier import SyncBarrier, reached
 from koordlet.api.core import Pod
 from koordlet.app.clock import FakeClock
 from koordlet.kube import ConnectionFailed, NotFound

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.scheduler.pods import PodInfo, Shape
-from control.scheduler.selectors import Counter
-from control.scheduler.table import CPU, PODS
+from control.scheduler.state.pods import PodInfo, Shape
+from control.scheduler.state.selectors import Counter
+from control.scheduler.state.table import CPU, PODS
 from tests.control.scheduler.build import Cluster, node, pod
 
 

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from control.scheduler.cache import Cache
-from control.scheduler.columns import RowArray
-from control.scheduler.cycle import CycleFailed
-from control.scheduler.failures import FitError
-from control.scheduler.framework import Framework
-from control.scheduler.metrics import SchedulerMetrics, exponential
-from control.scheduler.plugin import CycleState, Plugin, PostFilterResult, PreFilterResult
-from control.scheduler.pods import PodInfo
-from control.scheduler.status import SKIP, SUCCESS, Status, unschedulable
-from control.scheduler.timing import EVERY, MeasuredCycle, Probe, SecondsHistogram
-from control.scheduler.waiting import WaitingPods
+from control.scheduler.cycle.cycle import CycleFailed
+from control.scheduler.cycle.failures import FitError
+from control.scheduler.framework.plugin import CycleState, Plugin, PostFilterResult, PreFilterResult
+from control.scheduler.framework.profile import Framework
+from control.scheduler.framework.status import SKIP, SUCCESS, Status, unschedulable
+from control.scheduler.framework.timing import EVERY, MeasuredCycle, Probe, SecondsHistogram
+from control.scheduler.framework.waitingpods import WaitingPods
+from control.scheduler.process.metrics import SchedulerMetrics, exponential
+from control.scheduler.state.cache import Cache
+from control.scheduler.state.columns import RowArray
+from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
 from koordlet.app.clock import SYSTEM_CLOCK
 from tests.control.scheduler.build import Cluster, node, pod

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from control.scheduler.transform import transform_device, transform_node, transform_pod, transform_quota
-from koordlet.api import wire
+from control.scheduler.state.transform import transform_device, transform_node, transform_pod, transform_quota
 from koordlet.api.core import Pod
-from koordlet.api.device import Device
+from koordlet.api.crs.device import Device
+from koordlet.api.crs.quota import ElasticQuota
+from koordlet.api.encoding import wire
 from koordlet.api.gates import SCHEDULER
-from koordlet.api.quota import ElasticQuota
 from koordlet.app.gates import FeatureGates
 from tests.control.scheduler.build import node, pod
 

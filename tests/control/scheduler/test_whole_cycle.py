@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from control.scheduler.plugins.registry import PLUGINS
-from control.scheduler.pods import PodInfo
+from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
 from tests.control.scheduler.agreeing import agree, on
 from tests.control.scheduler.build import Cluster

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from control.scheduler.cache import Cache
-from control.scheduler.columns import IntArray, Mask, Reasons16, RowArray, Rows
-from control.scheduler.cycle import Cycle
-from control.scheduler.framework import Framework
-from control.scheduler.plugin import CycleState, Plugin, Reads, default_normalize
-from control.scheduler.pods import PodInfo
-from control.scheduler.status import SUCCESS, Code, Status, unschedulable, wait
-from control.scheduler.table import CPU, selected
-from control.scheduler.waiting import WaitingPods
+from control.scheduler.cycle.cycle import Cycle
+from control.scheduler.framework.plugin import CycleState, Plugin, Reads, default_normalize
+from control.scheduler.framework.profile import Framework
+from control.scheduler.framework.status import SUCCESS, Code, Status, unschedulable, wait
+from control.scheduler.framework.waitingpods import WaitingPods
+from control.scheduler.state.cache import Cache
+from control.scheduler.state.columns import IntArray, Mask, Reasons16, RowArray, Rows
+from control.scheduler.state.pods import PodInfo
+from control.scheduler.state.table import CPU, selected
 from koordlet.app.clock import SYSTEM_CLOCK
 from tests.control.scheduler.build import Cluster
 

@@ -9,9 +9,10 @@ import jsonschema
 import pytest
 import yaml
 
-from koordlet.api import crdgen, registry, wire
-from koordlet.api.base import Struct
-from koordlet.api.schemas import PRESERVE, QUANTITY_PATTERN, SchemaError, root_schema
+from koordlet.api import registry
+from koordlet.api.encoding import crdgen, wire
+from koordlet.api.encoding.base import Struct
+from koordlet.api.encoding.schemas import PRESERVE, QUANTITY_PATTERN, SchemaError, root_schema
 
 ROOT = Path(__file__).resolve().parents[3]
 

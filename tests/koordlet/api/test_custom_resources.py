@@ -6,17 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.api import analysis, quota, scheduling, slo, topology, wire
-from koordlet.api.config import ClusterColocationProfile, ClusterColocationProfileSpec
 from koordlet.api.core import PodTemplateSpec
-from koordlet.api.device import DeviceInfo, DeviceTopology, VirtualFunction
-from koordlet.api.explanation import NodeFailedDetail, sorted_details
+from koordlet.api.crs import analysis, quota, scheduling, slo, topology
+from koordlet.api.crs.config import ClusterColocationProfile, ClusterColocationProfileSpec
+from koordlet.api.crs.device import DeviceInfo, DeviceTopology, VirtualFunction
+from koordlet.api.crs.explanation import NodeFailedDetail, sorted_details
+from koordlet.api.crs.migration import PodMigrationJobStatus, PreemptionOptions, ReservationOptions
+from koordlet.api.crs.networktopology import NetworkTopologyDetail, TopologyInfo
+from koordlet.api.crs.reservation import Reservation, ReservationSpec
+from koordlet.api.encoding import wire
+from koordlet.api.encoding.quantity import BINARY_SI, Quantity
+from koordlet.api.encoding.wire import Duration, Time
 from koordlet.api.meta import DeleteOptions, LabelSelector, Status
-from koordlet.api.migration import PodMigrationJobStatus, PreemptionOptions, ReservationOptions
-from koordlet.api.networktopology import NetworkTopologyDetail, TopologyInfo
-from koordlet.api.quantity import BINARY_SI, Quantity
-from koordlet.api.reservation import Reservation, ReservationSpec
-from koordlet.api.wire import Duration, Time
 
 NODE_METRIC_STATUS = (
     b'{"updateTime":"2026-07-01T08:00:00Z","nodeMetric":{"nodeUsage":{"resources":{"cpu":"12340m",'

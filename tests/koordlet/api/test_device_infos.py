@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koordlet.api.deviceinfos import read_descriptions
-from koordlet.api.wire import WireError
+from koordlet.api.encoding.wire import WireError
 
 CARD = b"""[
   {

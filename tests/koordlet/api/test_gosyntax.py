@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.api.gosyntax import parse_bool, parse_decimal
+from koordlet.api.encoding.gosyntax import parse_bool, parse_decimal
 
 
 @pytest.mark.parametrize("text", ["1", "t", "T", "TRUE", "true", "True"])

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.api.base import Frozen
-from koordlet.api.quantity import Quantity
-from koordlet.api.wire import overlay
+from koordlet.api.encoding.base import Frozen
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import overlay
 
 
 class Leaf(Frozen):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from koordlet.api import priority, qos
 from koordlet.api.core import Container, Pod, PodSpec, PodStatus, ResourceRequirements
+from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.meta import ObjectMeta
 from koordlet.api.priority import (
     BANDS,
@@ -20,7 +21,6 @@ from koordlet.api.priority import (
     sub_priority_or_zero,
 )
 from koordlet.api.qos import qos_class, raw_qos_class
-from koordlet.api.quantity import Quantity
 
 PRIORITY_CLASS = "koordinator.sh/priority-class"
 QOS = "koordinator.sh/qosClass"

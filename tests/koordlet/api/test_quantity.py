@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.api.quantity import BINARY_SI, DECIMAL_EXPONENT, DECIMAL_SI, ZERO, Format, Quantity, QuantityError
+from koordlet.api.encoding.quantity import (
+    BINARY_SI,
+    DECIMAL_EXPONENT,
+    DECIMAL_SI,
+    ZERO,
+    Format,
+    Quantity,
+    QuantityError,
+)
 
 CANONICAL = [
     ("0", "0", DECIMAL_SI),

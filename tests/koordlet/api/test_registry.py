@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from koordlet.api import core, registry, scheduling, topology
+from koordlet.api import core, registry
+from koordlet.api.crs import scheduling, topology
 from koordlet.api.meta import ObjectMeta
 
 PATHS = {

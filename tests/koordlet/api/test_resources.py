@@ -10,7 +10,7 @@ from koordlet.api import resources
 from koordlet.api.annotations.node import NodeReservation
 from koordlet.api.core import ResourceRequirements
 from koordlet.api.devicerequest import DeviceRequestError, gpu_request, per_gpu, share_request
-from koordlet.api.quantity import Quantity
+from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.resources import amplify, exact_match, translate_name
 
 

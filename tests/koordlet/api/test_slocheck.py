@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from koordlet.api.slo import NodeSLOSpec
+from koordlet.api.crs.slo import NodeSLOSpec
+from koordlet.api.encoding.wire import convert
 from koordlet.api.slocheck import lines, problems
-from koordlet.api.wire import convert
 
 LS = {"lsClass": {"memoryQOS": {"enable": True, "wmarkRatio": 95}}}
 

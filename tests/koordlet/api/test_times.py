@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.api.times import Duration, MicroTime, Time
+from koordlet.api.encoding.times import Duration, MicroTime, Time
 
 
 @pytest.mark.parametrize(

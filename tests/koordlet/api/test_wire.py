@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.api.base import Frozen, Struct
-from koordlet.api.fields import Int32, doc, written
-from koordlet.api.quantity import ZERO, Quantity
-from koordlet.api.wire import (
+from koordlet.api.encoding.base import Frozen, Struct
+from koordlet.api.encoding.fields import Int32, doc, written
+from koordlet.api.encoding.quantity import ZERO, Quantity
+from koordlet.api.encoding.wire import (
     Duration,
     IntOrString,
     Time,

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 LOADED = (
-    "import sys\nprint(sorted({'pynvml', 'koordlet.devices.nvml', 'koordlet.metricsadvisor.gpu'} & set(sys.modules)))"
+    "import sys\n"
+    "print(sorted({'pynvml', 'koordlet.devices.nvml', 'koordlet.metricsadvisor.periodic.gpu'} & set(sys.modules)))"
 )
 
 

@@ -9,7 +9,7 @@ import pytest
 from koordlet.devices.gpus import RETRY_SECONDS, Gpus, GpuUse, ProcessUse, fresh, held_memory, newest
 from koordlet.devices.model import GpuInfo
 from koordlet.devices.nvml import Nvml, NvmlError, Process, Sample
-from koordlet.system.pci import PciPlace
+from koordlet.system.devices.pci import PciPlace
 from koordlet.system.roots import Roots
 from tests.nvidia import GIB, Gpu, Machine
 

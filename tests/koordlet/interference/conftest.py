@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from koordlet.interference.model import Evidence, Resource, ResourceEvidence
-from koordlet.metricsadvisor.latency import Blame
-from koordlet.statesinformer.cgroupindex import Owner, owner_of
-from koordlet.statesinformer.model import Subject, SubjectKind
+from koordlet.metricsadvisor.stalls.latency import Blame
+from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
+from koordlet.statesinformer.pods.model import Subject, SubjectKind
 
 
 def container(name: str, *, qos: str = "LS", pod: str = "") -> Subject:

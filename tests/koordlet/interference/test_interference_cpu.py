@@ -20,13 +20,13 @@ from koordlet.interference.cpu import (
     waiting,
 )
 from koordlet.interference.gather import behind_packets, worth_asking
-from koordlet.metricsadvisor.culprits import CulpritWindow
-from koordlet.metricsadvisor.latency import blame
-from koordlet.probes.charges import Charges
-from koordlet.probes.layout import BUCKETS, SPECIAL_KEYS
-from koordlet.probes.mapped import PLACES
-from koordlet.probes.snapshot import Lost, SchedLatencySnapshot
-from koordlet.statesinformer.cgroupindex import Owner, owner_of
+from koordlet.metricsadvisor.stalls.culprits import CulpritWindow
+from koordlet.metricsadvisor.stalls.latency import blame
+from koordlet.probes.culprits.charges import Charges
+from koordlet.probes.loading.mapped import PLACES
+from koordlet.probes.schedlatency.layout import BUCKETS, SPECIAL_KEYS
+from koordlet.probes.schedlatency.snapshot import Lost, SchedLatencySnapshot
+from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
 
 WEB, BATCH, INNER = 100, 200, 101
 """Cgroup ids; INNER is a group that web made inside itself."""

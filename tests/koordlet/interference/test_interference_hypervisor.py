@@ -21,10 +21,10 @@ from koordlet.interference.detector import Detector, blamed
 from koordlet.interference.gather import NodeTicks
 from koordlet.interference.hypervisor import HYPERVISOR, Stolen
 from koordlet.interference.model import Evidence, Resource
-from koordlet.metricsadvisor.node import NodeUse
-from koordlet.probes.layout import BUCKETS, SPECIAL_KEYS
-from koordlet.probes.snapshot import Lost, SchedLatencySnapshot
-from koordlet.statesinformer.cgroupindex import Owner, owner_of
+from koordlet.metricsadvisor.usage.node import NodeUse
+from koordlet.probes.schedlatency.layout import BUCKETS, SPECIAL_KEYS
+from koordlet.probes.schedlatency.snapshot import Lost, SchedLatencySnapshot
+from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
 
 SECONDS = 3.0
 FIRST = 100

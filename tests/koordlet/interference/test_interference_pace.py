@@ -10,7 +10,7 @@ import pytest
 
 from koordlet.interference.assembly import DEAR, Interference
 from koordlet.interference.gather import NOTICED
-from koordlet.metrics import Registries
+from koordlet.prometheus import Registries
 
 
 class Advisor:

@@ -13,10 +13,10 @@ from koordlet.interference import sources
 from koordlet.interference.detector import Detector
 from koordlet.interference.model import Cause, Evidence, Resource
 from koordlet.interference.say import sentence
-from koordlet.metricsadvisor.memstall import by_subject
-from koordlet.probes.layout import SPECIAL_KEYS
+from koordlet.metricsadvisor.stalls.memstall import by_subject
 from koordlet.probes.memstall import KINDS, NODE, MemStallSnapshot, sums_only
-from koordlet.statesinformer.cgroupindex import Owner, owner_of
+from koordlet.probes.schedlatency.layout import SPECIAL_KEYS
+from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
 
 WEB, BATCH, SSH, WEBS_LIMIT = 10, 20, 30, 110
 

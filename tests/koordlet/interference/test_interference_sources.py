@@ -14,12 +14,12 @@ from koordlet.interference import sources
 from koordlet.interference.cpu import HARDLY
 from koordlet.interference.detector import Detector
 from koordlet.interference.model import Evidence, Resource
-from koordlet.metricsadvisor.blockio import SubjectBlockIO
-from koordlet.metricsadvisor.latency import Blame
-from koordlet.metricsadvisor.memstall import SubjectMemStall
-from koordlet.metricsadvisor.netstall import PutOff, SubjectNetStall
+from koordlet.metricsadvisor.stalls.blockio import SubjectBlockIO
+from koordlet.metricsadvisor.stalls.latency import Blame
+from koordlet.metricsadvisor.stalls.memstall import SubjectMemStall
+from koordlet.metricsadvisor.stalls.netstall import PutOff, SubjectNetStall
 from koordlet.probes.memstall import KINDS
-from koordlet.statesinformer.cgroupindex import Owner
+from koordlet.statesinformer.pods.cgroupindex import Owner
 
 
 def frame(make, *, ran=(0.5, 0.5), full=(np.nan, np.nan), behind=0.0):

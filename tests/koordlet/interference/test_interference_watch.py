@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from koordlet.api.interference import EXTENSION_KEY
+from koordlet.api.pages.interference import EXTENSION_KEY
 from koordlet.api.sloconfig.interference import DEFAULT
 from koordlet.interference.announce import DETECTED, ENDED, EVENT_SECONDS, OWN, Announcer
 from koordlet.interference.history import History
@@ -17,8 +17,8 @@ from koordlet.interference.model import CAUSES, RESOURCES
 from koordlet.interference.policy import Policy
 from koordlet.interference.views import InterferenceViews
 from koordlet.interference.watch import Watch
-from koordlet.metrics import Registries
-from koordlet.statesinformer.model import ContainerMeta, PodMeta, Workloads
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.pods.model import ContainerMeta, PodMeta, Workloads
 
 
 class Recorder:

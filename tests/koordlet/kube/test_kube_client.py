@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from koordlet.api import wire
 from koordlet.api.core import ConfigMap, Node, Pod
+from koordlet.api.encoding import wire
 from koordlet.api.meta import LabelSelector, LabelSelectorRequirement, ObjectMeta
 from koordlet.app.clock import FakeClock
 from koordlet.kube import (

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from koordlet.api.core import Node, Pod
+from koordlet.api.crs.slo import NodeMetric
 from koordlet.api.meta import ObjectMeta, ObjectReference
-from koordlet.api.slo import NodeMetric
 from koordlet.kube import EventRecorder
 from koordlet.kube.events import reference
 

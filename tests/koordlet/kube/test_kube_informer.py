@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from koordlet.api.base import Struct
 from koordlet.api.core import ConfigMap, Node, Pod
+from koordlet.api.encoding.base import Struct
 from koordlet.api.meta import ObjectMeta
 from koordlet.app import turns
 from koordlet.app.clock import FakeClock

@@ -7,8 +7,8 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from koordlet.app.flags import read
-from koordlet.metrics import CATALOGUE
 from koordlet.options import Options
+from koordlet.prometheus import CATALOGUE
 from koordlet.wiring.context import Context
 
 POD = "pod_uid pod_name pod_namespace"

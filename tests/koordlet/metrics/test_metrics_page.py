@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from koordlet.app.periodic import TaskMetrics
 from koordlet.kube.metrics import ClientMetrics, EventMetrics, InformerMetrics
-from koordlet.metrics.catalogue import FAMILIES
-from koordlet.metrics.registries import Registries
+from koordlet.prometheus.catalogue import FAMILIES
+from koordlet.prometheus.registries import Registries
 
 PAGE = Path(__file__).parents[3] / "docs/metrics.md"
 

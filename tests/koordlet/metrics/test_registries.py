@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from koordlet.metrics import CATALOGUE, Registries
+from koordlet.prometheus import CATALOGUE, Registries
 
 
 def scraped(registry) -> dict[str, list]:

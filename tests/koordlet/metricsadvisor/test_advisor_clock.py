@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.metriccache import MetricCache
-from koordlet.metrics import Registries
 from koordlet.metricsadvisor.advisor import FRUITLESS, MetricsAdvisor
-from koordlet.metricsadvisor.readings import Readings
+from koordlet.metricsadvisor.usage.readings import Readings
 from koordlet.probes.openprobes import ProbeSet
-from koordlet.probes.schedstat import _sums_only
-from koordlet.probes.snapshot import SchedLatencySnapshot
-from koordlet.statesinformer.cgroupindex import CgroupIndex
-from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
+from koordlet.probes.schedlatency.schedstat import _sums_only
+from koordlet.probes.schedlatency.snapshot import SchedLatencySnapshot
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
+from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
 from koordlet.system.cgroup.batch import CgroupTable
 from koordlet.system.host import Host
-from koordlet.system.procfs import CpuTicks, MemInfo
+from koordlet.system.proc.procfs import CpuTicks, MemInfo
 from koordlet.system.roots import Roots
 
 MAIN = Subject(SubjectKind.CONTAINER, "containerd://1", "kubepods/pod1/1", "main", qos="LS", pod_uid="uid-1")

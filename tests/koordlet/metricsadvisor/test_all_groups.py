@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from koordlet.metricsadvisor.allgroups import MISTAKES, SELDOM, TRUSTED, AllGroups, SpotCheck
+from koordlet.metricsadvisor.usage.allgroups import MISTAKES, SELDOM, TRUSTED, AllGroups, SpotCheck
 from koordlet.probes.cgroup_stats import FIGURES, HAS_CPU, HAS_MEMORY, HAS_USAGE, ROW, Hierarchy
 from koordlet.system.cgroup import cgroup_id
 from koordlet.system.cgroup.batch import CgroupTable

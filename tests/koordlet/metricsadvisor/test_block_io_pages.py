@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from koordlet.metriccache import MetricCache
-from koordlet.metrics import Registries
-from koordlet.metricsadvisor.blockio import BlockIOCollector
-from koordlet.metricsadvisor.buckets import BUCKET_BOUNDS
-from koordlet.probes.iosnapshot import BlockIOSnapshot, IoLost, device_number
-from koordlet.probes.layout import BUCKETS
-from koordlet.statesinformer.cgroupindex import CgroupIndex
-from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
+from koordlet.metricsadvisor.stalls.blockio import BlockIOCollector
+from koordlet.metricsadvisor.stalls.buckets import BUCKET_BOUNDS
+from koordlet.probes.blockio.snapshot import BlockIOSnapshot, IoLost, device_number
+from koordlet.probes.schedlatency.layout import BUCKETS
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
+from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
 
 WEB = Subject(SubjectKind.CONTAINER, "containerd://web", "k/web", "web", qos="LS")
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from koordlet.metriccache import MetricCache
 from koordlet.metriccache.facts import FACT_COLD_MEMORY
-from koordlet.metrics import Registries
-from koordlet.metricsadvisor.coldpages import (
+from koordlet.metricsadvisor.conditions import Conditions
+from koordlet.metricsadvisor.periodic.coldpages import (
     KIDLED,
     MEMORY_STAT,
     NODE,
@@ -25,13 +25,13 @@ from koordlet.metricsadvisor.coldpages import (
     ColdUse,
     RestingPages,
 )
-from koordlet.metricsadvisor.conditions import Conditions
-from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.host import Host
-from koordlet.system.kidled import ENABLE
+from koordlet.system.proc.kidled import ENABLE
+from koordlet.system.proc.workingset import WorkingSet
 from koordlet.system.roots import Roots
-from koordlet.system.workingset import WorkingSet
 
 ONE = ("containerd://1", 1)
 

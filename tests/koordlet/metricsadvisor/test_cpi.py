@@ -15,14 +15,14 @@ import pytest
 from prometheus_client import generate_latest
 
 from koordlet.metriccache import MetricCache
-from koordlet.metrics import Registries
-from koordlet.metricsadvisor import cpi
 from koordlet.metricsadvisor.conditions import Condition, Conditions
-from koordlet.metricsadvisor.cpi import MIN_CYCLES_PER_SECOND, CpiCollector, CpiFigure
-from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
-from koordlet.system import perf
+from koordlet.metricsadvisor.periodic import cpi
+from koordlet.metricsadvisor.periodic.cpi import MIN_CYCLES_PER_SECOND, CpiCollector, CpiFigure
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
+from koordlet.system.cpu import perf
+from koordlet.system.cpu.perf import CPI_EVENTS, Event, PerfError, PerfUnavailable
 from koordlet.system.kernel import Feature
-from koordlet.system.perf import CPI_EVENTS, Event, PerfError, PerfUnavailable
 
 MAIN = Subject(SubjectKind.CONTAINER, "containerd://1", "pod1/1", "main", pod_uid="uid-1", pod_name="web")
 OTHER = replace(MAIN, key="containerd://2", cgroup_dir="pod1/2", name="other")

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from koordlet.metricsadvisor.culprits import CulpritWindow
-from koordlet.probes.charges import Charges
+from koordlet.metricsadvisor.stalls.culprits import CulpritWindow
+from koordlet.probes.culprits.charges import Charges
 
 KEYS = np.array([700, 500, -1])
 """Slot -> cgroup; the last is special."""

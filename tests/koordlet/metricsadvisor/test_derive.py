@@ -9,19 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.api.core import Container, Pod, ResourceRequirements
+from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.meta import ObjectMeta
 from koordlet.api.names import LABEL_QOS_CLASS, RESOURCE_BATCH_CPU
-from koordlet.api.quantity import Quantity
-from koordlet.metricsadvisor.batches import pressure_batch, use_batch
-from koordlet.metricsadvisor.besteffort import batch_request, best_effort_use, real_limit
-from koordlet.metricsadvisor.node import NodeUse, Use, node_use, system_numa_use, system_use
-from koordlet.metricsadvisor.picture import derive
-from koordlet.metricsadvisor.pressure import PressureReading, stall_shares
-from koordlet.metricsadvisor.readings import BestEffortLimits, Pairing, Readings
-from koordlet.metricsadvisor.workloads import workload_use
-from koordlet.statesinformer.model import PodMeta, Subject, SubjectKind, Workloads
+from koordlet.metricsadvisor.usage.batches import pressure_batch, use_batch
+from koordlet.metricsadvisor.usage.besteffort import batch_request, best_effort_use, real_limit
+from koordlet.metricsadvisor.usage.node import NodeUse, Use, node_use, system_numa_use, system_use
+from koordlet.metricsadvisor.usage.picture import derive
+from koordlet.metricsadvisor.usage.pressure import PressureReading, stall_shares
+from koordlet.metricsadvisor.usage.readings import BestEffortLimits, Pairing, Readings
+from koordlet.metricsadvisor.usage.workloads import workload_use
+from koordlet.statesinformer.pods.model import PodMeta, Subject, SubjectKind, Workloads
 from koordlet.system.cgroup.batch import CgroupTable
-from koordlet.system.procfs import CpuTicks, MemInfo, NumaMemInfo
+from koordlet.system.proc.procfs import CpuTicks, MemInfo, NumaMemInfo
 
 POD = Subject(SubjectKind.POD, "uid-1", "kubepods/pod1", "web", qos="LS", pod_uid="uid-1", pod_name="web")
 MAIN = Subject(SubjectKind.CONTAINER, "containerd://1", "kubepods/pod1/1", "main", qos="LS", pod_uid="uid-1")

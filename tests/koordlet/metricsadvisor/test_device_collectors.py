@@ -12,12 +12,12 @@ import pytest
 from koordlet.devices.model import DeviceFault
 from koordlet.metriccache import MetricCache
 from koordlet.metriccache.facts import FACT_RDMA, FACT_XPU, PeerLink, XpuInfo
-from koordlet.metrics import Registries
-from koordlet.metricsadvisor import xpu
 from koordlet.metricsadvisor.conditions import Conditions
-from koordlet.metricsadvisor.rdma import REREAD_SECONDS, RdmaCollector
-from koordlet.metricsadvisor.xpu import HOLD_SECONDS, MAX_BYTES, MAX_FILES, XpuCollector
-from koordlet.system.pci import PciPlace
+from koordlet.metricsadvisor.facts import xpu
+from koordlet.metricsadvisor.facts.rdma import REREAD_SECONDS, RdmaCollector
+from koordlet.metricsadvisor.facts.xpu import HOLD_SECONDS, MAX_BYTES, MAX_FILES, XpuCollector
+from koordlet.prometheus import Registries
+from koordlet.system.devices.pci import PciPlace
 from tests.koordlet.system.rdmatree import RdmaTree
 
 CARD = {

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.metricsadvisor.buckets import BUCKET_BOUNDS, exported
-from koordlet.probes.layout import BUCKETS
-from koordlet.probes.snapshot import BOUNDS_NS
+from koordlet.metricsadvisor.stalls.buckets import BUCKET_BOUNDS, exported
+from koordlet.probes.schedlatency.layout import BUCKETS
+from koordlet.probes.schedlatency.snapshot import BOUNDS_NS
 
 
 def test_bounds_are_a_factor_of_four_apart() -> None:

@@ -15,18 +15,18 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from koordlet.api.wire import Time, to_builtins
+from koordlet.api.encoding.wire import Time, to_builtins
 from koordlet.devices.gpus import RETRY_SECONDS, Gpus, GpuUse, Look, ProcessUse
 from koordlet.devices.health import Health
 from koordlet.devices.model import DeviceFault, GpuInfo
 from koordlet.devices.nvml import XID
 from koordlet.metriccache import Batch, MetricCache
 from koordlet.metriccache.facts import FACT_GPU, FACT_GPU_DRIVER, FACT_GPU_FAULTS
-from koordlet.metrics import Registries
 from koordlet.metricsadvisor.conditions import Condition, Conditions
-from koordlet.metricsadvisor.gpu import GpuCollector, Places, by_container, by_pod
-from koordlet.statesinformer.model import ContainerMeta, PodMeta, Subject, SubjectKind, Workloads, subjects_of
-from koordlet.statesinformer.nodemetric import Policy, build_status
+from koordlet.metricsadvisor.periodic.gpu import GpuCollector, Places, by_container, by_pod
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.nodemetric.status import Policy, build_status
+from koordlet.statesinformer.pods.model import ContainerMeta, PodMeta, Subject, SubjectKind, Workloads, subjects_of
 from koordlet.system.roots import Roots
 from tests.nvidia import GIB, Gpu, Machine, build, load
 

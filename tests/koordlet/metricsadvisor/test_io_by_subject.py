@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.metricsadvisor import blockio, netstall
-from koordlet.metricsadvisor.window import Window
+from koordlet.metricsadvisor.stalls import blockio, netstall
+from koordlet.metricsadvisor.stalls.window import Window
 from koordlet.probes import SPECIAL_KEYS
-from koordlet.probes.blockfiles import counts_only
-from koordlet.probes.layout import BUCKETS
-from koordlet.probes.netfiles import retransmits_only
-from koordlet.statesinformer.cgroupindex import Owner, owner_of
-from koordlet.statesinformer.model import Subject, SubjectKind
+from koordlet.probes.blockio.files import counts_only
+from koordlet.probes.netstall.files import retransmits_only
+from koordlet.probes.schedlatency.layout import BUCKETS
+from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
+from koordlet.statesinformer.pods.model import Subject, SubjectKind
 
 ONE, TWO = (Subject(SubjectKind.CONTAINER, f"c://{name}", f"kubepods/{name}", name) for name in ("one", "two"))
 OWNERS = {1: owner_of(ONE), 2: owner_of(TWO), 3: owner_of(ONE)}

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.metricsadvisor.latency import blame, by_subject, culprit_owner, identity, longest
-from koordlet.metricsadvisor.waiting import Waiting
-from koordlet.probes.charges import Charges, Waits
-from koordlet.probes.layout import BUCKETS, SPECIAL_KEYS
-from koordlet.probes.snapshot import Lost, SchedLatencySnapshot
-from koordlet.statesinformer.cgroupindex import Owner, owner_of
-from koordlet.statesinformer.model import Subject, SubjectKind
+from koordlet.metricsadvisor.stalls.latency import blame, by_subject, culprit_owner, identity, longest
+from koordlet.metricsadvisor.stalls.waiting import Waiting
+from koordlet.probes.culprits.charges import Charges, Waits
+from koordlet.probes.schedlatency.layout import BUCKETS, SPECIAL_KEYS
+from koordlet.probes.schedlatency.snapshot import Lost, SchedLatencySnapshot
+from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
+from koordlet.statesinformer.pods.model import Subject, SubjectKind
 
 WEB = Subject(SubjectKind.CONTAINER, "containerd://web", "k/web", "web", qos="LS", namespace="prod", pod_name="web-0")
 JOB = Subject(SubjectKind.CONTAINER, "containerd://job", "k/job", "job", qos="BE", namespace="batch", pod_name="job-0")

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 
 from koordlet.metriccache import MetricCache
-from koordlet.metrics import Registries
-from koordlet.metricsadvisor.buckets import BUCKET_BOUNDS
-from koordlet.metricsadvisor.latency import group
+from koordlet.metricsadvisor.stalls.buckets import BUCKET_BOUNDS
+from koordlet.metricsadvisor.stalls.latency import group
 from koordlet.metricsadvisor.views import Views
-from koordlet.probes.layout import BUCKETS
 from koordlet.probes.openprobes import ProbeSet
-from koordlet.statesinformer.cgroupindex import Owner, owner_of
-from koordlet.statesinformer.model import Subject, SubjectKind
+from koordlet.probes.schedlatency.layout import BUCKETS
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
+from koordlet.statesinformer.pods.model import Subject, SubjectKind
 
 WEB = Subject(SubjectKind.CONTAINER, "containerd://web", "k/web", "web", qos="LS")
 JOB = Subject(SubjectKind.CONTAINER, "containerd://job", "k/job", "job", qos="BE")

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.metriccache import MetricCache
-from koordlet.metrics import Registries
-from koordlet.metricsadvisor.memstall import MemStallCollector, by_subject, pressure_shares
-from koordlet.probes.layout import SPECIAL_KEYS
+from koordlet.metricsadvisor.stalls.memstall import MemStallCollector, by_subject, pressure_shares
 from koordlet.probes.memstall import KINDS, MemStallSnapshot, sums_only
-from koordlet.statesinformer.cgroupindex import CgroupIndex, Owner, owner_of
-from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
+from koordlet.probes.schedlatency.layout import SPECIAL_KEYS
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.pods.cgroupindex import CgroupIndex, Owner, owner_of
+from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
 
 WEB = Subject(SubjectKind.CONTAINER, "containerd://web", "k/web", "web", qos="LS", namespace="prod", pod_name="web-0")
 JOB = Subject(SubjectKind.CONTAINER, "containerd://job", "k/job", "job", qos="BE", namespace="batch", pod_name="job-0")

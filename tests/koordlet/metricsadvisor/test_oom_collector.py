@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from koordlet.metrics import Registries
-from koordlet.metricsadvisor import oom as collector_module
-from koordlet.metricsadvisor.oom import OomCollector
+from koordlet.metricsadvisor.stalls import oom as collector_module
+from koordlet.metricsadvisor.stalls.oom import OomCollector
 from koordlet.probes.oom import OomKill, OomSnapshot
-from koordlet.statesinformer.cgroupindex import CgroupIndex
-from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
+from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
 
 WEB = Subject(SubjectKind.CONTAINER, "containerd://web", "k/web", "web", qos="LS", namespace="prod", pod_name="web-0")
 

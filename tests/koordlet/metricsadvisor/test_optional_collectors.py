@@ -14,26 +14,26 @@ from koordlet.api.gates import KOORDLET
 from koordlet.app.flags import FlagError, read
 from koordlet.app.gates import FeatureGates
 from koordlet.metriccache import MetricCache
-from koordlet.metrics import Registries
 from koordlet.metricsadvisor.advisor import FACT_NUMA, MetricsAdvisor
-from koordlet.metricsadvisor.batches import stall_batch
 from koordlet.metricsadvisor.conditions import Conditions
-from koordlet.metricsadvisor.hostapps import SERIES, HostAppMemory
-from koordlet.metricsadvisor.nodefacts import FACT_BASIC, cpu_basic_info, with_huge_pages
+from koordlet.metricsadvisor.facts.node import FACT_BASIC, cpu_basic_info, with_huge_pages
+from koordlet.metricsadvisor.facts.storage import FACT_STORAGE, StorageInfoCollector
 from koordlet.metricsadvisor.optional import Intervals, OptionalCollectors
-from koordlet.metricsadvisor.pressure import PressureReading
-from koordlet.metricsadvisor.reader import TickReader
-from koordlet.metricsadvisor.stallviews import StallViews
-from koordlet.metricsadvisor.storageinfo import FACT_STORAGE, StorageInfoCollector
+from koordlet.metricsadvisor.usage.batches import stall_batch
+from koordlet.metricsadvisor.usage.hostapps import SERIES, HostAppMemory
+from koordlet.metricsadvisor.usage.pressure import PressureReading
+from koordlet.metricsadvisor.usage.pressurecollector import StallViews
+from koordlet.metricsadvisor.usage.reader import TickReader
 from koordlet.options import Options
 from koordlet.probes.openprobes import ProbeSet
-from koordlet.statesinformer.cgroupindex import CgroupIndex
-from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
+from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
 from koordlet.system.cgroup.batch import CgroupTable
 from koordlet.system.cgroup.readers import CgroupFS
-from koordlet.system.cputopology import CpuInfo, CpuTopology
+from koordlet.system.cpu.cputopology import CpuInfo, CpuTopology
 from koordlet.system.host import Host
-from koordlet.system.procfs import NumaMemInfo
+from koordlet.system.proc.procfs import NumaMemInfo
 from koordlet.system.roots import Roots
 
 POD = Subject(SubjectKind.POD, "uid-1", "kubepods/pod1", "web", pod_uid="uid-1")

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from koordlet.metriccache import Batch, MetricCache, SeriesError
-from koordlet.metrics import Registries
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
-from koordlet.metricsadvisor.blockio import BlockIOCollector
-from koordlet.metricsadvisor.hostapps import HostAppMemory
-from koordlet.metricsadvisor.memstall import MemStallCollector
-from koordlet.metricsadvisor.netstall import NetStallCollector
+from koordlet.metricsadvisor.stalls.blockio import BlockIOCollector
+from koordlet.metricsadvisor.stalls.memstall import MemStallCollector
+from koordlet.metricsadvisor.stalls.netstall import NetStallCollector
+from koordlet.metricsadvisor.usage.hostapps import HostAppMemory
 from koordlet.probes.openprobes import ProbeSet
-from koordlet.statesinformer.cgroupindex import CgroupIndex
-from koordlet.statesinformer.model import Workloads
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
+from koordlet.statesinformer.pods.model import Workloads
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
 

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.metriccache import MetricCache
-from koordlet.metrics import Registries
 from koordlet.metricsadvisor.conditions import Conditions
-from koordlet.metricsadvisor.resctrl import (
+from koordlet.metricsadvisor.periodic.resctrl import (
     MAX_BYTES_PER_SECOND,
     WIDTHS,
     DomainUse,
@@ -21,6 +20,7 @@ from koordlet.metricsadvisor.resctrl import (
     counter_delta,
     use,
 )
+from koordlet.prometheus import Registries
 from koordlet.system.kernel import Feature
 from koordlet.system.resctrl import MonitoringData
 

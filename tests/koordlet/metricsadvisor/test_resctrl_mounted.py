@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from koordlet.metriccache import MetricCache
-from koordlet.metrics import Registries
 from koordlet.metricsadvisor.conditions import Conditions
-from koordlet.metricsadvisor.resctrl import DomainUse, ResctrlCollector
+from koordlet.metricsadvisor.periodic.resctrl import DomainUse, ResctrlCollector
+from koordlet.prometheus import Registries
 from koordlet.system.kernel import Feature
 from koordlet.system.resctrl import read_cbm_mask, read_schemata
 

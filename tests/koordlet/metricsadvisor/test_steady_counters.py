@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.metricsadvisor.counters import LEAST_NS, CulpritCounters, SteadySums, SteadyTable
-from koordlet.metricsadvisor.waiting import Waiting
-from koordlet.statesinformer.cgroupindex import Owner
+from koordlet.metricsadvisor.stalls.counters import LEAST_NS, CulpritCounters, SteadySums, SteadyTable
+from koordlet.metricsadvisor.stalls.waiting import Waiting
+from koordlet.statesinformer.pods.cgroupindex import Owner
 
 
 class Scrapes:

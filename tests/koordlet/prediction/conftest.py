@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from koordlet.api.core import Node, Pod
-from koordlet.api.wire import convert
+from koordlet.api.encoding.wire import convert
 from koordlet.metriccache import Batch, MetricCache
-from koordlet.metrics import Registries
 from koordlet.prediction.checkpoints import CheckpointDirectory
 from koordlet.prediction.models import Models
 from koordlet.prediction.service import NodeView, PredictionService, Settings
-from koordlet.statesinformer.model import PodMeta, Workloads
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.pods.model import PodMeta, Workloads
 
 WALL = 1_782_864_000.0  # 2026-07-01T00:00:00Z
 BOOT = 50_000.0

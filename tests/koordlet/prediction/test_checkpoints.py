@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.api.analysis import HistogramCheckpoint
-from koordlet.api.wire import Time, decode, encode
+from koordlet.api.crs.analysis import HistogramCheckpoint
+from koordlet.api.encoding.wire import Time, decode, encode
 from koordlet.app.histogram import CPU_BUCKETS, Buckets, CheckpointError, Histograms, pack, unpack
 from koordlet.prediction.checkpoints import CheckpointDirectory, ModelCheckpoint
 from koordlet.prediction.models import Models

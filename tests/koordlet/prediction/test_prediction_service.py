@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from koordlet.api.nodemetric import USAGE_WITH_PAGE_CACHE
+from koordlet.api.crs.nodemetric import USAGE_WITH_PAGE_CACHE
 from koordlet.prediction.models import CLASS_KEYS, NODE, SYSTEM, class_key
 from koordlet.prediction.predictors import MINIMUM
 from koordlet.prediction.training import lesson
 from koordlet.prediction.validation import VALIDATION_SECONDS, Validation
-from koordlet.statesinformer.forecast import Amount
+from koordlet.statesinformer.nodemetric.forecast import Amount
 
 GI = 1 << 30
 TWO_PODS = {

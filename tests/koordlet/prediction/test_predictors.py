@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.api.wire import Time
+from koordlet.api.encoding.wire import Time
 from koordlet.prediction.models import SYSTEM, class_key
 from koordlet.prediction.predictors import (
     MINIMUM,
@@ -23,7 +23,7 @@ from koordlet.prediction.predictors import (
     predict,
     view,
 )
-from koordlet.statesinformer.forecast import Amount, Forecast
+from koordlet.statesinformer.nodemetric.forecast import Amount, Forecast
 
 MI, GI = 1 << 20, 1 << 30
 HOUR = 3600.0

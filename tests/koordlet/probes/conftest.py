@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from koordlet.probes import ProbeSet, Sizes, bpffs, open_probes, openprobes
-from koordlet.probes.frame import Place
+from koordlet.probes import ProbeSet, Sizes, open_probes, openprobes
+from koordlet.probes.loading import bpffs
+from koordlet.probes.loading.frame import Place
 from koordlet.probes.memstall import MemStall
 from koordlet.probes.memstall import load_core as load_mem_stall
 from koordlet.probes.oom import Oom

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from koordlet.metricsadvisor.memstall import by_subject
+from koordlet.metricsadvisor.stalls.memstall import by_subject
 from koordlet.probes.memstall import KINDS, NODE, MemStall, MemStallSnapshot, diff
-from koordlet.statesinformer.cgroupindex import Owner, owner_of
-from koordlet.statesinformer.model import Subject, SubjectKind
+from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
+from koordlet.statesinformer.pods.model import Subject, SubjectKind
 from koordlet.system.cgroup import cgroup_id
 
 pytestmark = pytest.mark.kernel

@@ -24,15 +24,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from koordlet.metricsadvisor.blockio import by_subject
-from koordlet.probes import SPECIAL_KEYS, bpffs
-from koordlet.probes.blockio import PROBE, BlockIO, IoSizes, load_core
-from koordlet.probes.frame import Place
-from koordlet.probes.iosnapshot import READ, WRITE, BlockIOSnapshot, diff
+from koordlet.metricsadvisor.stalls.blockio import by_subject
+from koordlet.probes import SPECIAL_KEYS
+from koordlet.probes.blockio.probe import PROBE, BlockIO, IoSizes, load_core
+from koordlet.probes.blockio.snapshot import READ, WRITE, BlockIOSnapshot, diff
+from koordlet.probes.culprits.owners import OwnerIds
+from koordlet.probes.loading import bpffs
+from koordlet.probes.loading.frame import Place
 from koordlet.probes.openprobes import possible_cpus
-from koordlet.probes.owners import OwnerIds
-from koordlet.statesinformer.cgroupindex import Owner, owner_of
-from koordlet.statesinformer.model import Subject, SubjectKind
+from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
+from koordlet.statesinformer.pods.model import Subject, SubjectKind
 from koordlet.system.host import Host
 
 pytestmark = pytest.mark.kernel

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from koordlet.metricsadvisor.allgroups import AllGroups
-from koordlet.metricsadvisor.reader import USE, TickReader
+from koordlet.metricsadvisor.usage.allgroups import AllGroups
+from koordlet.metricsadvisor.usage.reader import USE, TickReader
 from koordlet.probes.cgroup_stats import CONTROLLERS, FIGURES, CgroupStats, Hierarchy, LostRows, open_cgroup_stats
-from koordlet.probes.frame import Place
+from koordlet.probes.loading.frame import Place
 from koordlet.probes.openprobes import possible_cpus
-from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
+from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
 from koordlet.system.cgroup import BatchReader, CgroupFS, Want, cgroup_id, tree
 from koordlet.system.host import Host
 

@@ -14,10 +14,10 @@ from koordlet.api.sloconfig.interference import DEFAULT, InterferenceThresholds
 from koordlet.interference.detector import Detector
 from koordlet.interference.model import Cause, Evidence, Resource
 from koordlet.interference.sources import memory
-from koordlet.metricsadvisor.memstall import by_subject
+from koordlet.metricsadvisor.stalls.memstall import by_subject
 from koordlet.probes.memstall import MemStall, diff
-from koordlet.statesinformer.cgroupindex import Owner, owner_of
-from koordlet.statesinformer.model import Subject, SubjectKind
+from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
+from koordlet.statesinformer.pods.model import Subject, SubjectKind
 from koordlet.system.cgroup import cgroup_id
 
 pytestmark = pytest.mark.kernel

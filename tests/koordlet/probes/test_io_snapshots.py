@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.probes import blockio, layout, netstall
-from koordlet.probes.blame import merge
-from koordlet.probes.blockfiles import BlockFiles, counts_only, parse_blkio, parse_io_stat
-from koordlet.probes.iosnapshot import DISCARD, READ, WRITE, BlockIOSnapshot, device_name, device_number, diff
-from koordlet.probes.netfiles import retrans_segs
-from koordlet.probes.owners import BLKIO, NETNS, SPECIAL, TASK, OwnerIds, tag
+from koordlet.probes.blockio import probe as blockio
+from koordlet.probes.blockio.files import BlockFiles, counts_only, parse_blkio, parse_io_stat
+from koordlet.probes.blockio.snapshot import DISCARD, READ, WRITE, BlockIOSnapshot, device_name, device_number, diff
+from koordlet.probes.culprits.blame import merge
+from koordlet.probes.culprits.owners import BLKIO, NETNS, SPECIAL, TASK, OwnerIds, tag
+from koordlet.probes.netstall import probe as netstall
+from koordlet.probes.netstall.files import retrans_segs
+from koordlet.probes.schedlatency import layout
 
 BPF = Path(__file__).parents[3] / "bpf"
 COUNTS = {"BUCKETS": 26, "IO_HISTS": 2, "IO_DIRECTIONS": 4, "IO_RING": blockio.RING}

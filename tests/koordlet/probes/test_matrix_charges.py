@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.probes.charges import Charges, between
-from koordlet.probes.mapped import FEW, PLACES, numbered, sum_by
-from koordlet.probes.tables import _merge
+from koordlet.probes.culprits.charges import Charges, between
+from koordlet.probes.loading.mapped import FEW, PLACES, numbered, sum_by
+from koordlet.probes.schedlatency.tables import _merge
 
 SIZE = 16
 KEYS = np.array([700, 500, 600, 0, -1])

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from koordlet.probes import layout
-from koordlet.probes.layout import Sizes
-from koordlet.probes.tables import Tables
+from koordlet.probes.schedlatency import layout
+from koordlet.probes.schedlatency.layout import Sizes
+from koordlet.probes.schedlatency.tables import Tables
 
 
 @pytest.mark.parametrize("used", [0, 3, 10_000, 20_000])

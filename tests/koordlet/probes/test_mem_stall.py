@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.probes import memstall, oom
-from koordlet.probes.frame import ProbeError
+from koordlet.probes.loading.frame import ProbeError
 from koordlet.probes.memstall import KINDS, PressureFiles, StallLost, diff, sums_only
 
 BPF = Path(__file__).parents[3] / "bpf"

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from koordlet.probes.frame import Place
+from koordlet.probes.loading.frame import Place
 from koordlet.probes.memstall import KINDS, MemStall, MemStallSnapshot, diff
 from koordlet.probes.memstall import load_core as load_mem_stall
 from koordlet.probes.oom import Oom
@@ -205,7 +205,7 @@ def test_pins_outlive_a_killed_loader(
     loader = """
 import sys, time
 from pathlib import Path
-from koordlet.probes.frame import Place
+from koordlet.probes.loading.frame import Place
 from koordlet.probes import memstall, oom
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from koordlet.probes import memstall
-from koordlet.probes.layout import BUCKETS, SPECIALS, TAG
 from koordlet.probes.memstall import KINDS, LIMIT_ENTRY, LIMITS, LOST, STALL_STATS, MemStall, StallLost, diff
+from koordlet.probes.schedlatency.layout import BUCKETS, SPECIALS, TAG
 
 SLOTS = 8
 DIRECT = KINDS.index("direct")

@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
-from koordlet.probes.frame import Place
-from koordlet.probes.layout import SPECIAL_KEYS
-from koordlet.probes.netfiles import NetFiles, retrans_segs
-from koordlet.probes.netsnapshot import NetStallSnapshot, diff
-from koordlet.probes.netstall import NetStall, load_core
+from koordlet.probes.culprits.owners import OwnerIds
+from koordlet.probes.loading.frame import Place
+from koordlet.probes.netstall.files import NetFiles, retrans_segs
+from koordlet.probes.netstall.probe import NetStall, load_core
+from koordlet.probes.netstall.snapshot import NetStallSnapshot, diff
 from koordlet.probes.openprobes import possible_cpus
-from koordlet.probes.owners import OwnerIds
+from koordlet.probes.schedlatency.layout import SPECIAL_KEYS
 from koordlet.system.host import Host
 
 pytestmark = pytest.mark.kernel

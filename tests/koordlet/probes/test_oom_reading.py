@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from koordlet.probes import oom
-from koordlet.probes.layout import SPECIALS
 from koordlet.probes.oom import COUNTS, EVENT, EVENTS, Oom
+from koordlet.probes.schedlatency.layout import SPECIALS
 
 ENTRIES = {"tags": 8, "counts": 8 + SPECIALS, "events": EVENTS, "head": 1}
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from koordlet.probes import Sizes, diff, open_probes
-from koordlet.probes.bcc import load as load_bcc
-from koordlet.probes.frame import ProbeError, pin_key
-from koordlet.probes.loader import build
-from koordlet.probes.schedstat import FilesUnavailable, PressureSource, SchedstatSource
+from koordlet.probes.loading.bcc import load as load_bcc
+from koordlet.probes.loading.frame import ProbeError, pin_key
+from koordlet.probes.schedlatency.loader import build
+from koordlet.probes.schedlatency.schedstat import FilesUnavailable, PressureSource, SchedstatSource
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from koordlet.probes import layout
-from koordlet.probes.layout import Sizes
+from koordlet.probes.schedlatency import layout
+from koordlet.probes.schedlatency.layout import Sizes
 
 BPF = Path(__file__).parents[3] / "bpf"
 HEADER = (BPF / "slots.h").read_text() + (BPF / "sched_latency.h").read_text()

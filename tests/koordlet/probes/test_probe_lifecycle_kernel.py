@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
-from koordlet.probes import SPECIAL_KEYS, ProbeSet, Sizes, diff, libbpf, loader, open_probes
-from koordlet.probes.bpffs import READY
-from koordlet.probes.frame import ProbeError
+from koordlet.probes import SPECIAL_KEYS, ProbeSet, Sizes, diff, open_probes
+from koordlet.probes.loading import libbpf
+from koordlet.probes.loading.bpffs import READY
+from koordlet.probes.loading.frame import ProbeError
 from koordlet.probes.openprobes import FIRST, STARTING, begin_probes
+from koordlet.probes.schedlatency import loader
 from koordlet.system.host import Host
 from koordlet.system.kernel import Feature
 

@@ -7,12 +7,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.probes.rows import distinct
+from koordlet.probes.culprits.rows import distinct
 
 PROGRAM = """
 import sys
 import numpy as np
-from koordlet.probes.rows import align_pairs
+from koordlet.probes.culprits.rows import align_pairs
 one, other = np.array([1, 1, 2]), np.array([5, 7, 5])
 assert align_pairs((one, other), (one[1:], other[1:])).tolist() == [1, 2]
 assert "numpy.ma" not in sys.modules

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordlet.probes import BOUNDS_NS, Lost, SchedLatencySnapshot, diff, quantile
-from koordlet.probes.layout import BUCKETS
+from koordlet.probes.schedlatency.layout import BUCKETS
 
 waits = st.lists(st.integers(0, 2**36), min_size=1, max_size=200)
 hists = st.lists(st.integers(0, 10**6), min_size=BUCKETS, max_size=BUCKETS)

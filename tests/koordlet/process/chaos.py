@@ -12,13 +12,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from koordlet.system.cpuset import CPUSet
-from koordlet.system.naming import KubeQOS, qos_dir
-
-from .classes import OWN, every_class
-from .expected import Memory, Policy, documents, expected, unseen
-from .fleet import Fleet, State, differences, walk
-from .scene import Scene
+from koordlet.system.cgroup.naming import KubeQOS, qos_dir
+from koordlet.system.cpu.cpuset import CPUSet
+from tests.koordlet.process.classes import OWN, every_class
+from tests.koordlet.process.expected import Memory, Policy, documents, expected, unseen
+from tests.koordlet.process.fleet import Fleet, State, differences, walk
+from tests.koordlet.process.scene import Scene
 
 LONGEST = 3.0
 """Seconds from a check, or from the start, to the kill at most."""

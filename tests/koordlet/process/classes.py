@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from koordlet.system.cpuset import CPUSet
-from koordlet.system.naming import KubeQOS
-
-from .fleet import Need, PodSpec
+from koordlet.system.cgroup.naming import KubeQOS
+from koordlet.system.cpu.cpuset import CPUSet
+from tests.koordlet.process.fleet import Need, PodSpec
 
 ALL = CPUSet(os.sched_getaffinity(0))
 OWN = {"scheduling.koordinator.sh/resource-status": json.dumps({"cpuset": str(max(ALL))})}

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from koordlet.system.naming import KubeQOS, kubepods_dir, qos_dir
-
-from .fleet import MIB, PAGE, Fleet, Need, Pod, State, kernel_text, shares
+from koordlet.system.cgroup.naming import KubeQOS, kubepods_dir, qos_dir
+from tests.koordlet.process.fleet import MIB, PAGE, Fleet, Need, Pod, State, kernel_text, shares
 
 KUBE_CLASS = {KubeQOS.GUARANTEED: "lsr", KubeQOS.BURSTABLE: "ls", KubeQOS.BESTEFFORT: "be"}
 CLASS = {"LSE": "lsr", "LSR": "lsr", "LS": "ls", "BE": "be", "SYSTEM": "system"}

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from koordlet.system.naming import CgroupDriver, KubeQOS, container_dir, pod_dir, qos_dir
+from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, container_dir, pod_dir, qos_dir
 
 MIB, PAGE = 1 << 20, 4096
 LEAST_SHARES = 2

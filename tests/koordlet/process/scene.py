@@ -9,10 +9,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from koordlet.api import crdgen
-
-from .cluster import NODE, TOKEN, Api, Kubelet
-from .fleet import Fleet
+from koordlet.api.encoding import crdgen
+from tests.koordlet.process.cluster import NODE, TOKEN, Api, Kubelet
+from tests.koordlet.process.fleet import Fleet
 
 SLO = f"/apis/slo.koordinator.sh/v1alpha1/nodeslos/{NODE}"
 CRDS = ("nodeslos.slo.koordinator.sh",)

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 import yaml
 
-from koordlet.api import crdgen
-from koordlet.system.naming import KubeQOS
+from koordlet.api.encoding import crdgen
+from koordlet.system.cgroup.naming import KubeQOS
 from tests.koordlet.process.cluster import METRIC, NODE, TOKEN, TOPOLOGY, Api, Kubelet
 
 pytestmark = [pytest.mark.kernel, pytest.mark.runtime]

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from .classes import ALL, OWN, every_class
-from .expected import Memory, Policy, documents, expected, unseen
-from .fleet import Fleet, differences, walk
-from .scene import Scene
+from tests.koordlet.process.classes import ALL, OWN, every_class
+from tests.koordlet.process.expected import Memory, Policy, documents, expected, unseen
+from tests.koordlet.process.fleet import Fleet, differences, walk
+from tests.koordlet.process.scene import Scene
 
 pytestmark = pytest.mark.kernel
 

@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 
-from koordlet.api import crdgen
-from koordlet.system.naming import KubeQOS, pod_dir
-
-from .cluster import NODE, TOKEN, Api, Kubelet
+from koordlet.api.encoding import crdgen
+from koordlet.system.cgroup.naming import KubeQOS, pod_dir
+from tests.koordlet.process.cluster import NODE, TOKEN, Api, Kubelet
 
 pytestmark = pytest.mark.kernel
 

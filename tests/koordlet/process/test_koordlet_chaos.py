@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from .chaos import Chaos
-from .classes import ALL
-from .fleet import Fleet
-from .scene import Scene
+from tests.koordlet.process.chaos import Chaos
+from tests.koordlet.process.classes import ALL
+from tests.koordlet.process.fleet import Fleet
+from tests.koordlet.process.scene import Scene
 
 pytestmark = pytest.mark.kernel
 

@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from koordlet.system.cpuset import CPUSet
-from koordlet.system.naming import KubeQOS, qos_dir
-
-from .fleet import Fleet, Need, Pod, PodSpec, State, differences, walk
-from .scene import Scene
+from koordlet.system.cgroup.naming import KubeQOS, qos_dir
+from koordlet.system.cpu.cpuset import CPUSet
+from tests.koordlet.process.fleet import Fleet, Need, Pod, PodSpec, State, differences, walk
+from tests.koordlet.process.scene import Scene
 
 pytestmark = pytest.mark.kernel
 

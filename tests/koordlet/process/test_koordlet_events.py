@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from koordlet.system.naming import CgroupDriver, KubeQOS
+from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS
 
 pytestmark = pytest.mark.kernel
 

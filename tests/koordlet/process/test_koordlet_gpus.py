@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from koordlet.api import crdgen
-from koordlet.system.naming import KubeQOS
+from koordlet.api.encoding import crdgen
+from koordlet.system.cgroup.naming import KubeQOS
 from tests import nvidia
-
-from .cluster import METRIC, NODE, TOKEN, Api, Kubelet
-from .fleet import Fleet, Need, PodSpec
+from tests.koordlet.process.cluster import METRIC, NODE, TOKEN, Api, Kubelet
+from tests.koordlet.process.fleet import Fleet, Need, PodSpec
 
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
 

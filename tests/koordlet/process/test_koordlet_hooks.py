@@ -20,16 +20,15 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import json_format
+from koordlet.api.hooks.api_pb2_grpc import RuntimeHookServiceStub
 
 from koordlet.api.hooks import api_pb2
-from koordlet.api.hooks.api_pb2_grpc import RuntimeHookServiceStub
 from koordlet.api.nri import api_pb2 as nri
-from koordlet.system.naming import KubeQOS
+from koordlet.system.cgroup.naming import KubeQOS
+from tests.koordlet.process.cluster import NODE
+from tests.koordlet.process.fleet import Fleet, Need, PodSpec, kernel_text
+from tests.koordlet.process.scene import Scene
 from tests.koordlet.runtimehooks.fake_runtime import Runtime
-
-from .cluster import NODE
-from .fleet import Fleet, Need, PodSpec, kernel_text
-from .scene import Scene
 
 pytestmark = pytest.mark.kernel
 

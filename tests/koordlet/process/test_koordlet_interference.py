@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from koordlet.api.interference import NodeExplained, PodExplained
-from koordlet.api.wire import decode
-from koordlet.system.naming import KubeQOS
+from koordlet.api.encoding.wire import decode
+from koordlet.api.pages.interference import NodeExplained, PodExplained
+from koordlet.system.cgroup.naming import KubeQOS
 
 pytestmark = pytest.mark.kernel
 

@@ -20,12 +20,11 @@ from typing import Any
 
 import pytest
 
-from koordlet.system.naming import KubeQOS
+from koordlet.system.cgroup.naming import KubeQOS
 from tests.koordlet.process import neighbours
-
-from .cluster import NODE
-from .fleet import Fleet, PodSpec
-from .scene import Scene
+from tests.koordlet.process.cluster import NODE
+from tests.koordlet.process.fleet import Fleet, PodSpec
+from tests.koordlet.process.scene import Scene
 
 pytestmark = pytest.mark.kernel
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koordlet.system.naming import KubeQOS
+from koordlet.system.cgroup.naming import KubeQOS
 
 pytestmark = pytest.mark.kernel
 

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from koordlet.metrics.catalogue import EXTERNAL, FAMILIES, INTERNAL
-from koordlet.system.naming import KubeQOS
-
-from .documented import undocumented
+from koordlet.prometheus.catalogue import EXTERNAL, FAMILIES, INTERNAL
+from koordlet.system.cgroup.naming import KubeQOS
+from tests.koordlet.process.documented import undocumented
 
 pytestmark = pytest.mark.kernel
 

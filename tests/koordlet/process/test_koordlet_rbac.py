@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 import yaml
 
-from control.ctl import koordletmanifests as manifests
-from koordlet.api import crdgen
-from koordlet.api.quantity import Quantity
-from koordlet.system.naming import KubeQOS, container_dir
+from control.ctl.manifests import koordlet as manifests
+from koordlet.api.encoding import crdgen
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.system.cgroup.naming import KubeQOS, container_dir
 from koordlet.system.roots import Roots
 from tests.koordlet.process.cluster import DEVICE, METRIC, NODE, TOPOLOGY, Api, Kubelet
 from tests.rights import Right, asked, granted
@@ -242,7 +242,7 @@ def test_every_call_is_allowed_and_every_right_is_used(
 
 def test_deploy_holds_what_koordlet_is_installed_with() -> None:
     for name, text in manifests.texts().items():
-        assert (ROOT / "deploy/koordlet" / name).read_text() == text, "run python -m control.ctl.koordletmanifests"
+        assert (ROOT / "deploy/koordlet" / name).read_text() == text, "run python -m control.ctl.manifests.koordlet"
     assert {path.name for path in (ROOT / "deploy/koordlet").iterdir()} == set(manifests.texts())
 
 

@@ -21,10 +21,10 @@ from typing import Any
 
 import pytest
 
-from koordlet.api import crdgen
 from koordlet.api.cpus import parse_cpus
-from koordlet.api.quantity import Quantity
-from koordlet.system.naming import KubeQOS
+from koordlet.api.encoding import crdgen
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.system.cgroup.naming import KubeQOS
 from tests.koordlet.process.cluster import METRIC, NODE, TOKEN, TOPOLOGY, Api, Kubelet
 
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e]

@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from koordlet.system.naming import KubeQOS
-
-from .cluster import NODE
-from .fleet import Fleet, PodSpec
-from .scene import Scene
+from koordlet.system.cgroup.naming import KubeQOS
+from tests.koordlet.process.cluster import NODE
+from tests.koordlet.process.fleet import Fleet, PodSpec
+from tests.koordlet.process.scene import Scene
 
 pytestmark = pytest.mark.kernel
 

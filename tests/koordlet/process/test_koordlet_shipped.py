@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from koordlet.api import crdgen
-from koordlet.system.naming import KubeQOS
-
-from .cluster import NODE, TOKEN, TOPOLOGY, Api, Kubelet
-from .documented import undocumented
-from .fleet import Fleet, PodSpec
+from koordlet.api.encoding import crdgen
+from koordlet.system.cgroup.naming import KubeQOS
+from tests.koordlet.process.cluster import NODE, TOKEN, TOPOLOGY, Api, Kubelet
+from tests.koordlet.process.documented import undocumented
+from tests.koordlet.process.fleet import Fleet, PodSpec
 
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
 

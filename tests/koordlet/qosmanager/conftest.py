@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from koordlet.api.core import Node, Pod
-from koordlet.api.slo import NodeSLOSpec
-from koordlet.api.wire import convert
-from koordlet.qosmanager.view import HostAppView, NodeView, PodView
+from koordlet.api.crs.slo import NodeSLOSpec
+from koordlet.api.encoding.wire import convert
+from koordlet.qosmanager.engine.view import HostAppView, NodeView, PodView
 from koordlet.resourceexecutor import Setting, Value
-from koordlet.statesinformer.nodeslo import effective
-from koordlet.statesinformer.pods import describe
-from koordlet.system.cpuset import CPUSet
-from koordlet.system.cputopology import Cpu, CpuTopology
-from koordlet.system.naming import CgroupDriver
+from koordlet.statesinformer.nodeslo.effective import effective
+from koordlet.statesinformer.pods.informer import describe
+from koordlet.system.cgroup.naming import CgroupDriver
+from koordlet.system.cpu.cpuset import CPUSet
+from koordlet.system.cpu.cputopology import Cpu, CpuTopology
 
 MakePod = Callable[..., PodView]
 

@@ -13,21 +13,20 @@ import pytest
 
 from koordlet.api.sloconfig.interferenceactions import DEFAULT
 from koordlet.audit import NullAuditor
-from koordlet.metrics import Registries
-from koordlet.qosmanager.levers import MEMORY_HIGH, MemoryLever
-from koordlet.qosmanager.look import memory_reader
-from koordlet.qosmanager.memoryqos import MemoryQOSReconcile
-from koordlet.qosmanager.memoryreclaim import MemoryReclaim
-from koordlet.qosmanager.squeeze import Squeeze
-from koordlet.qosmanager.view import ContainerView, PodView
+from koordlet.prometheus import Registries
+from koordlet.qosmanager.engine.snapshot import memory_reader
+from koordlet.qosmanager.engine.view import ContainerView, PodView
+from koordlet.qosmanager.strategies.memoryqos import MemoryQOSReconcile
+from koordlet.qosmanager.strategies.memoryreclaim import MemoryReclaim
+from koordlet.qosmanager.throttling.level import Squeeze
+from koordlet.qosmanager.throttling.levers import MEMORY_HIGH, MemoryLever
 from koordlet.resourceexecutor import Executor, Setting
 from koordlet.resourceexecutor.actions import Actor, Outcome
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger
 from koordlet.system.cgroup import CgroupFS
 from koordlet.system.host import Host
-
-from .conftest import make_node, make_pod, make_view
+from tests.koordlet.qosmanager.conftest import make_node, make_pod, make_view
 
 pytestmark = pytest.mark.kernel
 

@@ -6,11 +6,10 @@ import json
 
 import pytest
 
-from koordlet.qosmanager.blkio import BlkIO
+from koordlet.qosmanager.strategies.blkio import BlkIO
 from koordlet.resourceexecutor.blockio import BFQ_WEIGHT, MODEL, QOS, WEIGHT
-from koordlet.system.storage import LocalStorage
-
-from .conftest import make_pod, make_view
+from koordlet.system.devices.storage import LocalStorage
+from tests.koordlet.qosmanager.conftest import make_pod, make_view
 
 BE = "kubepods/besteffort"
 READ_IOPS, READ_BPS = "blkio.throttle.read_iops_device", "blkio.throttle.read_bps_device"

@@ -9,11 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.api.sloconfig.node import CPUBurstConfig, CPUBurstStrategy
-from koordlet.qosmanager.cpuburst import CPUBurst, Limiter, NodeState, Tokens, next_quota, node_state, pod_config
-from koordlet.qosmanager.view import Average, ContainerView, PodView
+from koordlet.qosmanager.engine.view import Average, ContainerView, PodView
+from koordlet.qosmanager.strategies.cpuburst import (
+    CPUBurst,
+    Limiter,
+    NodeState,
+    Tokens,
+    next_quota,
+    node_state,
+    pod_config,
+)
 from koordlet.resourceexecutor import Setting
-
-from .conftest import flat, make_pod, make_view
+from tests.koordlet.qosmanager.conftest import flat, make_pod, make_view
 
 AUTO = CPUBurstConfig(policy="auto", cpu_burst_percent=1000, cfs_quota_burst_percent=300)
 POD_DIR = "kubepods/burstable/poduid-web"

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from koordlet.api import names
-from koordlet.api.topology import NodeResourceTopology
-from koordlet.api.wire import WireError, convert
-from koordlet.qosmanager.cpurules import NodeRules, cpu_rules, joined
-
-from .conftest import CPUSet, make_node
+from koordlet.api.crs.topology import NodeResourceTopology
+from koordlet.api.encoding.wire import WireError, convert
+from koordlet.qosmanager.rules.cpu import NodeRules, cpu_rules, joined
+from tests.koordlet.qosmanager.conftest import CPUSet, make_node
 
 POOLS = '[{"socket":0,"node":0,"cpuset":"1-5,8-23"},{"socket":1,"node":1,"cpuset":"32-47"}]'
 ANNOTATIONS = {

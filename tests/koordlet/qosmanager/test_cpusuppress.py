@@ -7,14 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.api import names
-from koordlet.qosmanager.cpupick import pick
-from koordlet.qosmanager.cpurules import CPURules
-from koordlet.qosmanager.cpusuppress import CPUSuppress, budget, choose, next_quota, unsuppressed
-from koordlet.qosmanager.view import HostAppView
+from koordlet.qosmanager.engine.view import HostAppView
+from koordlet.qosmanager.rules.cpu import CPURules
+from koordlet.qosmanager.strategies.cpupick import pick
+from koordlet.qosmanager.strategies.cpusuppress import CPUSuppress, budget, choose, next_quota, unsuppressed
 from koordlet.resourceexecutor import Setting
-from koordlet.system.cpuset import CPUSet
-
-from .conftest import flat, make_node, make_pod, make_view, topology
+from koordlet.system.cpu.cpuset import CPUSet
+from tests.koordlet.qosmanager.conftest import flat, make_node, make_pod, make_view, topology
 
 BE_DIR = "kubepods/besteffort"
 SIBLINGS_ACROSS = {cpu: (cpu % 4, cpu % 4 // 2, cpu % 4 // 2) for cpu in range(8)}

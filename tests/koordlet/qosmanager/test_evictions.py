@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.api.sloconfig.threshold import ResourceThresholdStrategy
-from koordlet.qosmanager import cpuevict, memoryevict, requested
-from koordlet.qosmanager.cpuevict import CPUEvict, busy, short
-from koordlet.qosmanager.eviction import Progress, Task
-from koordlet.qosmanager.memoryevict import MemoryEvict
-from koordlet.qosmanager.view import Average
-
-from .conftest import make_node, make_pod, make_view
+from koordlet.qosmanager.engine.eviction import Progress, Task
+from koordlet.qosmanager.engine.view import Average
+from koordlet.qosmanager.rules import requested
+from koordlet.qosmanager.strategies import cpuevict, memoryevict
+from koordlet.qosmanager.strategies.cpuevict import CPUEvict, busy, short
+from koordlet.qosmanager.strategies.memoryevict import MemoryEvict
+from tests.koordlet.qosmanager.conftest import make_node, make_pod, make_view
 
 GIB, MIB = 1 << 30, 1 << 20
 ENABLED = {"koordinator.sh/eviction-enabled": "true"}

@@ -15,16 +15,15 @@ from control.standalone.apiserver.server import ApiServer
 from koordlet.api.core import Event, Pod
 from koordlet.audit import NullAuditor
 from koordlet.kube import Client, Config, EventRecorder
-from koordlet.metrics import Registries
-from koordlet.qosmanager.eviction import Task
-from koordlet.qosmanager.evictor import Evictor
-from koordlet.qosmanager.view import PodView
-from koordlet.statesinformer.cgroupindex import owner_of
-from koordlet.statesinformer.model import subjects_of
-from koordlet.statesinformer.pods import describe
-from koordlet.system.naming import CgroupDriver
-
-from .test_interferenceactions import WEB, Stage, verdict
+from koordlet.prometheus import Registries
+from koordlet.qosmanager.engine.eviction import Task
+from koordlet.qosmanager.engine.evictor import Evictor
+from koordlet.qosmanager.engine.view import PodView
+from koordlet.statesinformer.pods.cgroupindex import owner_of
+from koordlet.statesinformer.pods.informer import describe
+from koordlet.statesinformer.pods.model import subjects_of
+from koordlet.system.cgroup.naming import CgroupDriver
+from tests.koordlet.qosmanager.test_interferenceactions import WEB, Stage, verdict
 
 PODS = "/api/v1/namespaces/default/pods"
 

@@ -11,17 +11,16 @@ from hypothesis import strategies as st
 
 from koordlet.api.sloconfig.interference import EXTENSION_KEY, effective
 from koordlet.interference.model import Cause, Culprit, Resource, State, Verdict
-from koordlet.qosmanager.interferenceactions import InterferenceActions
-from koordlet.qosmanager.iolever import IoLever
-from koordlet.qosmanager.levers import NetworkLever
-from koordlet.qosmanager.view import Judged
+from koordlet.qosmanager.engine.view import Judged
+from koordlet.qosmanager.throttling.iolever import IoLever
+from koordlet.qosmanager.throttling.levers import NetworkLever
+from koordlet.qosmanager.throttling.strategy import InterferenceActions
 from koordlet.resourceexecutor import Setting, Update
 from koordlet.resourceexecutor.merge import merge
-from koordlet.statesinformer.cgroupindex import Owner, owner_of
-from koordlet.statesinformer.model import subjects_of
+from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
+from koordlet.statesinformer.pods.model import subjects_of
 from koordlet.wiring.enforcement import RULES
-
-from .conftest import make_pod, make_view
+from tests.koordlet.qosmanager.conftest import make_pod, make_view
 
 MIB = 1 << 20
 CPU_ON = {"cpu": {"enable": True}}

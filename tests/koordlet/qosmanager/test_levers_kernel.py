@@ -12,11 +12,11 @@ import pytest
 
 from koordlet.api.sloconfig.interferenceactions import DEFAULT
 from koordlet.audit import NullAuditor
-from koordlet.metrics import Registries
-from koordlet.qosmanager.iolever import IoLever
-from koordlet.qosmanager.levers import CPU_QUOTA, MEMORY_LIMIT, CpuLever, MemoryLever
-from koordlet.qosmanager.squeeze import Squeeze
-from koordlet.qosmanager.view import PodView
+from koordlet.prometheus import Registries
+from koordlet.qosmanager.engine.view import PodView
+from koordlet.qosmanager.throttling.iolever import IoLever
+from koordlet.qosmanager.throttling.level import Squeeze
+from koordlet.qosmanager.throttling.levers import CPU_QUOTA, MEMORY_LIMIT, CpuLever, MemoryLever
 from koordlet.resourceexecutor import Executor, Setting, Update
 from koordlet.resourceexecutor.blockio import BlockStore
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
@@ -24,8 +24,7 @@ from koordlet.resourceexecutor.ledger import Ledger
 from koordlet.system.cgroup import CgroupFS
 from koordlet.system.host import Host
 from koordlet.wiring.enforcement import RULES
-
-from .conftest import make_pod, make_view
+from tests.koordlet.qosmanager.conftest import make_pod, make_view
 
 pytestmark = pytest.mark.kernel
 

@@ -8,13 +8,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from koordlet.qosmanager.cpurules import CPURules, NodeRules
-from koordlet.qosmanager.look import Outline, look
-from koordlet.statesinformer.model import Subject, SubjectKind, Workloads
-from koordlet.statesinformer.nodeslo import effective
-from koordlet.system.naming import CgroupDriver
-
-from .conftest import make_node, make_pod
+from koordlet.qosmanager.engine.snapshot import Outline, look
+from koordlet.qosmanager.rules.cpu import CPURules, NodeRules
+from koordlet.statesinformer.nodeslo.effective import effective
+from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
+from koordlet.system.cgroup.naming import CgroupDriver
+from tests.koordlet.qosmanager.conftest import make_node, make_pod
 
 
 @pytest.mark.parametrize("static", [True, False])

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from koordlet.qosmanager.memoryqos import MemoryQOSReconcile
-from koordlet.qosmanager.memoryreclaim import MemoryReclaim
-from koordlet.qosmanager.view import ContainerView
+from koordlet.qosmanager.engine.view import ContainerView
+from koordlet.qosmanager.strategies.memoryqos import MemoryQOSReconcile
+from koordlet.qosmanager.strategies.memoryreclaim import MemoryReclaim
 from koordlet.resourceexecutor import Setting
 from koordlet.resourceexecutor.actions import Outcome
-
-from .conftest import make_node, make_pod, make_view
+from tests.koordlet.qosmanager.conftest import make_node, make_pod, make_view
 
 MIB, GIB = 1 << 20, 1 << 30
 DIRS = {"Guaranteed": "kubepods", "Burstable": "kubepods/burstable", "BestEffort": "kubepods/besteffort"}

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.api.sloconfig.resourceqos import MemoryQOS
-from koordlet.qosmanager.memoryqos import Amounts, MemoryQOSReconcile, high, page_cache, protection
+from koordlet.qosmanager.strategies.memoryqos import Amounts, MemoryQOSReconcile, high, page_cache, protection
 from koordlet.system.cgroup.validators import INT64_MAX
-
-from .conftest import make_node, make_pod, make_view
+from tests.koordlet.qosmanager.conftest import make_node, make_pod, make_view
 
 GIB = 1 << 30
 DIRS = {"Guaranteed": "kubepods", "Burstable": "kubepods/burstable", "BestEffort": "kubepods/besteffort"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.qosmanager.proactive import (
+from koordlet.qosmanager.strategies.proactive import (
     BOUND,
     LEAST,
     LONGEST_PAUSE,

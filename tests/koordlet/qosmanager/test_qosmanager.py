@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from koordlet.metrics import Registries
-from koordlet.qosmanager.cpurules import CPURules
-from koordlet.qosmanager.eviction import Task
-from koordlet.qosmanager.manager import QoSManager
-from koordlet.qosmanager.strategy import Decision
+from koordlet.prometheus import Registries
+from koordlet.qosmanager.engine.eviction import Task
+from koordlet.qosmanager.engine.manager import QoSManager
+from koordlet.qosmanager.engine.strategy import Decision
+from koordlet.qosmanager.rules.cpu import CPURules
 from koordlet.resourceexecutor import PassResult, Setting, Update
-
-from .conftest import CPUSet, make_view
+from tests.koordlet.qosmanager.conftest import CPUSet, make_view
 
 SHARES = Setting("cpu.shares", "kubepods")
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from koordlet.qosmanager.resctrl import ResctrlClasses
+from koordlet.qosmanager.strategies.resctrl import ResctrlClasses
 from koordlet.resourceexecutor import Setting
 from koordlet.system.resctrl import AMD, INTEL, ResctrlFacts
-
-from .conftest import make_pod, make_view
+from tests.koordlet.qosmanager.conftest import make_pod, make_view
 
 ENABLED = {f"{name}Class": {"resctrlQOS": {"enable": True}} for name in ("lsr", "ls", "be")}
 DOMAINS = (0, 1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.qosmanager.squeeze import FREE, MOST_PATIENCE, Blame, Pace, Squeeze, advance, evict_now
+from koordlet.qosmanager.throttling.level import FREE, MOST_PATIENCE, Blame, Pace, Squeeze, advance, evict_now
 
 PACE = Pace(step=20, floor=10, interval=3.0, release=30.0)
 HURTS, EASING, NONE = Blame.HURTS, Blame.EASING, Blame.NONE

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from koordlet.qosmanager.systemconfig import SystemConfig, min_free_kbytes
+from koordlet.qosmanager.strategies.systemconfig import SystemConfig, min_free_kbytes
 from koordlet.resourceexecutor import Setting
-
-from .conftest import make_node, make_view
+from tests.koordlet.qosmanager.conftest import make_node, make_view
 
 
 def decided(memory="120Gi", **strategy):

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from koordlet.metrics import Registries
-from koordlet.qosmanager.equivalents import WAYS, equivalents
-from koordlet.qosmanager.strategy import Notice
-from koordlet.qosmanager.tell import Teller
-
-from .conftest import make_pod
+from koordlet.prometheus import Registries
+from koordlet.qosmanager.engine.announce import Teller
+from koordlet.qosmanager.engine.equivalents import WAYS, equivalents
+from koordlet.qosmanager.engine.strategy import Notice
+from tests.koordlet.qosmanager.conftest import make_pod
 
 POD = make_pod("burn", qos="BE").meta
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from koordlet.metrics import Registries
+from koordlet.prometheus import Registries
 from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.ledger import Ledger
 from koordlet.resourceexecutor.settings import Setting, Update, Value
-from koordlet.system.cpuset import CPUSet
+from koordlet.system.cpu.cpuset import CPUSet
 from koordlet.system.write import Busy, Refused, TargetGone
 
 QUOTA, CPUS, SHARES, IDLE = "cpu.cfs_quota_us", "cpuset.cpus", "cpu.shares", "cpu.idle"

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from koordlet.metrics import Registries
+from koordlet.prometheus import Registries
 from koordlet.resourceexecutor import Action, Setting, actions
 from koordlet.resourceexecutor.actions import Actor, Outcome
 from koordlet.system.errors import InvalidValue

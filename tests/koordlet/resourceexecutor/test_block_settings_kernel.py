@@ -10,19 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.metrics import Registries
-from koordlet.qosmanager.blkio import BlkIO
+from koordlet.prometheus import Registries
+from koordlet.qosmanager.strategies.blkio import BlkIO
 from koordlet.resourceexecutor.blockio import BFQ_WEIGHT, MODEL, QOS, THROTTLES, WEIGHT, BlockStore
 from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.settings import Setting, Update
 from koordlet.system.cgroup import CgroupFS
+from koordlet.system.devices.storage import LocalStorage
 from koordlet.system.errors import InvalidValue
 from koordlet.system.host import Host
-from koordlet.system.storage import LocalStorage
 from tests.koordlet.qosmanager.conftest import make_view
-
-from .conftest import Recorder, ledger_at
+from tests.koordlet.resourceexecutor.conftest import Recorder, ledger_at
 
 pytestmark = pytest.mark.kernel
 

@@ -9,19 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordlet.metrics import Registries
+from koordlet.prometheus import Registries
 from koordlet.resourceexecutor.cookies import COOKIE, LOOK_SECONDS, SHOWN_SECONDS, Cookies, group_value
 from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger
 from koordlet.resourceexecutor.order import Change, ordered
 from koordlet.resourceexecutor.settings import Setting, Update
-from koordlet.system import coresched
+from koordlet.system.cpu import coresched
 from koordlet.system.errors import InvalidValue, ResourceUnsupported
 from koordlet.system.kernel import Feature
 from tests.koordlet.corekernel import CoreKernel
-
-from .conftest import Recorder
+from tests.koordlet.resourceexecutor.conftest import Recorder
 
 
 @dataclass

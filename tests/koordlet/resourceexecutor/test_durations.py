@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koordlet.metrics import Registries
+from koordlet.prometheus import Registries
 from koordlet.resourceexecutor.durations import Durations, level
 from koordlet.resourceexecutor.settings import Setting
 

@@ -12,16 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordlet.metrics import Registries
+from koordlet.prometheus import Registries
 from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.ledger import Ledger, LedgerError
 from koordlet.resourceexecutor.merge import OwnerRule
 from koordlet.resourceexecutor.order import Change, ordered
 from koordlet.resourceexecutor.settings import Setting, Update, Value
-from koordlet.system.cpuset import CPUSet
+from koordlet.system.cpu.cpuset import CPUSet
 from koordlet.system.write import Busy, Denied, Refused, TargetGone, Unsupported, WriteError
-
-from .conftest import CPUS, IDLE, QUOTA, SHARES, ModelKernel, Recorder, ledger_at, wants
+from tests.koordlet.resourceexecutor.conftest import CPUS, IDLE, QUOTA, SHARES, ModelKernel, Recorder, ledger_at, wants
 
 POD, CONTAINER = "kubepods/besteffort/pod1", "kubepods/besteffort/pod1/c1"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koordlet.metrics import Registries
+from koordlet.prometheus import Registries
 from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.kernelfiles import KernelFiles, exactly
 from koordlet.resourceexecutor.settings import Setting
@@ -12,8 +12,7 @@ from koordlet.system.cgroup import CgroupFS
 from koordlet.system.cgroup.codecs import UNLIMITED, WEIGHT
 from koordlet.system.errors import InvalidValue, ResourceUnsupported
 from koordlet.system.host import Host
-
-from .conftest import Recorder, ledger_at, wants
+from tests.koordlet.resourceexecutor.conftest import Recorder, ledger_at, wants
 
 pytestmark = pytest.mark.kernel
 

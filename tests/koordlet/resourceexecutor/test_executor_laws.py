@@ -17,14 +17,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from koordlet.metrics import Registries
+from koordlet.prometheus import Registries
 from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.ledger import Ledger
 from koordlet.resourceexecutor.settings import Setting, Value
-from koordlet.system.cpuset import CPUSet
+from koordlet.system.cpu.cpuset import CPUSet
 from koordlet.system.write import Busy, Refused
-
-from .conftest import CPUS, IDLE, MEMORY, QUOTA, SHARES, ModelKernel, Recorder, wants
+from tests.koordlet.resourceexecutor.conftest import CPUS, IDLE, MEMORY, QUOTA, SHARES, ModelKernel, Recorder, wants
 
 TREE = ("q", "q/a", "q/b", "q/a/x", "q/a/y", "q/b/z")
 OWNERS = {"suppress": (CPUS, QUOTA), "hooks": (SHARES, IDLE, MEMORY)}

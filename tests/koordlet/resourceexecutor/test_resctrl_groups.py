@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.metrics import Registries
+from koordlet.prometheus import Registries
 from koordlet.resourceexecutor import resctrlgroups
 from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
@@ -21,8 +21,7 @@ from koordlet.resourceexecutor.settings import Setting, Update
 from koordlet.system.errors import InvalidValue
 from koordlet.system.resctrl import ResctrlFacts, check_mask, legal_mask, read_facts
 from koordlet.system.write import Refused
-
-from .conftest import Recorder, ledger_at
+from tests.koordlet.resourceexecutor.conftest import Recorder, ledger_at
 
 kernel = pytest.mark.kernel
 

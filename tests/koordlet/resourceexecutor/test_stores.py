@@ -6,15 +6,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.metrics import Registries
+from koordlet.prometheus import Registries
 from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger
 from koordlet.resourceexecutor.settings import RANKS, Setting, Update, Value
 from koordlet.resourceexecutor.stores import ABSENT
 from koordlet.system.write import Busy, Refused
-
-from .conftest import Recorder
+from tests.koordlet.resourceexecutor.conftest import Recorder
 
 NEEDS = {
     "tc.total": "tc.qdisc", "tc.class": "tc.total", "tc.sources": "tc.class", "iptables": "ipset",

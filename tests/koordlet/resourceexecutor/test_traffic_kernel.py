@@ -18,18 +18,17 @@ from typing import Any
 import pytest
 from pyroute2 import IPRoute
 
-from koordlet.metrics import Registries
+from koordlet.prometheus import Registries
 from koordlet.resourceexecutor.addresssets import AddressStore
 from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.settings import Setting, Update
 from koordlet.resourceexecutor.traffic import BY_CGROUP, QDISC, ROOT, SOURCES, TrafficStore
-from koordlet.runtimehooks.netqos import NetQoS
+from koordlet.runtimehooks.hooks.netqos import NetQoS
 from koordlet.system.errors import InvalidValue
-from koordlet.system.netlink import NETFILTER, Netlink
+from koordlet.system.network.netlink import NETFILTER, Netlink
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
-
-from .conftest import Recorder, ledger_at
+from tests.koordlet.resourceexecutor.conftest import Recorder, ledger_at
 
 pytestmark = pytest.mark.kernel
 

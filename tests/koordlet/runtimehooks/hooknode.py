@@ -7,11 +7,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from koordlet.metrics import Registries
-from koordlet.runtimehooks.batchresource import BatchResource
+from koordlet.prometheus import Registries
+from koordlet.runtimehooks.announcedpods import Newborns
 from koordlet.runtimehooks.calls import HookCalls
-from koordlet.runtimehooks.hooks import FailurePolicy, Hooks
-from koordlet.runtimehooks.newborns import Newborns
+from koordlet.runtimehooks.hooks.batchresource import BatchResource
+from koordlet.runtimehooks.stages import FailurePolicy, Hooks
 from tests.koordlet.qosmanager.conftest import make_view
 
 GIB = 1 << 30

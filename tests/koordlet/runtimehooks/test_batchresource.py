@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.api.core import Container
-from koordlet.api.wire import convert
-from koordlet.runtimehooks.batchresource import MEMORY, QUOTA, SHARES, BatchResource, values
+from koordlet.api.encoding.wire import convert
+from koordlet.runtimehooks.hooks.batchresource import MEMORY, QUOTA, SHARES, BatchResource, values
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 
 GIB = 1 << 30

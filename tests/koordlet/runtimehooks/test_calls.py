@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from koordlet.metrics import Registries
-from koordlet.qosmanager.view import PodView
+from koordlet.prometheus import Registries
+from koordlet.qosmanager.engine.view import PodView
+from koordlet.runtimehooks.announcedpods import Newborns
 from koordlet.runtimehooks.calls import BORN, EVERYBODY, HookCalls
 from koordlet.runtimehooks.contexts import pod_of
-from koordlet.runtimehooks.hooks import Answer, FailurePolicy, HookContext, HookError, Hooks, Stage
-from koordlet.runtimehooks.newborns import Newborns
-from koordlet.runtimehooks.registration import RegistrationError, register
+from koordlet.runtimehooks.protocols.registration import RegistrationError, register
+from koordlet.runtimehooks.stages import Answer, FailurePolicy, HookContext, HookError, Hooks, Stage
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 from tests.koordlet.runtimehooks.hooknode import until
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import pytest
-
 from koordlet.api.hooks.api_pb2 import (
     ContainerResourceHookRequest,
     LinuxContainerResources,
     PodSandboxHookRequest,
 )
+
 from koordlet.runtimehooks.contexts import cgroup_dir, container_id, pod_of
-from koordlet.runtimehooks.hooks import Answer, HookError, Native
-from koordlet.runtimehooks.wire import (
+from koordlet.runtimehooks.protocols.wire import (
     container_context,
     container_response,
     native_of,
     sandbox_context,
     sandbox_response,
 )
+from koordlet.runtimehooks.stages import Answer, HookError, Native
 
 SLICE = "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1_2.slice"
 DIRECTORIES = {

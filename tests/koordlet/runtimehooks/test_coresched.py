@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from koordlet.metrics import Registries
+from koordlet.prometheus import Registries
 from koordlet.resourceexecutor import Setting
 from koordlet.resourceexecutor.cookies import Cookies
-from koordlet.runtimehooks.coresched import CoreSched, attach_cookies, class_rules, group_of
+from koordlet.runtimehooks.hooks.coresched import CoreSched, attach_cookies, class_rules, group_of
 from koordlet.system.kernel import Feature
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 

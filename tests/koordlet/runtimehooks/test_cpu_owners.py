@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordlet.api import names
-from koordlet.metrics import Registries
-from koordlet.qosmanager.cpuburst import CPUBurst
-from koordlet.qosmanager.cpurules import CPURules, joined
-from koordlet.qosmanager.cpusuppress import CPUSuppress, unsuppressed
-from koordlet.qosmanager.view import NodeView, PodView, container_quota, normalized_quota, pod_quota
+from koordlet.prometheus import Registries
+from koordlet.qosmanager.engine.view import NodeView, PodView, container_quota, normalized_quota, pod_quota
+from koordlet.qosmanager.rules.cpu import CPURules, joined
+from koordlet.qosmanager.strategies.cpuburst import CPUBurst
+from koordlet.qosmanager.strategies.cpusuppress import CPUSuppress, unsuppressed
 from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.ledger import Ledger
 from koordlet.resourceexecutor.settings import Setting, Value
-from koordlet.runtimehooks.cpunormalization import CPUNormalization
-from koordlet.runtimehooks.cpuset import CPUSetAllocator
-from koordlet.system.cpuset import CPUSet
+from koordlet.runtimehooks.hooks.cpunormalization import CPUNormalization
+from koordlet.runtimehooks.hooks.cpuset import CPUSetAllocator
+from koordlet.system.cpu.cpuset import CPUSet
 from koordlet.system.write import Refused
 from koordlet.wiring.enforcement import RULES
 from tests.koordlet.qosmanager.conftest import flat, make_node, make_pod, make_view

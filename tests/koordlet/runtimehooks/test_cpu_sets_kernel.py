@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from koordlet.metrics import Registries
-from koordlet.qosmanager.cpurules import CPURules
-from koordlet.qosmanager.cpusuppress import CPUSuppress
-from koordlet.qosmanager.view import PodView
+from koordlet.prometheus import Registries
+from koordlet.qosmanager.engine.view import PodView
+from koordlet.qosmanager.rules.cpu import CPURules
+from koordlet.qosmanager.strategies.cpusuppress import CPUSuppress
 from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger
-from koordlet.runtimehooks.cpuset import CPUSetAllocator
+from koordlet.runtimehooks.hooks.cpuset import CPUSetAllocator
 from koordlet.system.cgroup import CgroupFS
-from koordlet.system.cpuset import CPUSet
-from koordlet.system.cputopology import read_topology
+from koordlet.system.cpu.cpuset import CPUSet
+from koordlet.system.cpu.cputopology import read_topology
 from koordlet.system.host import Host
 from koordlet.wiring.enforcement import RULES
 from tests.koordlet.qosmanager.conftest import make_node, make_pod, make_view

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.qosmanager.view import normalized_quota, pod_quota
-from koordlet.runtimehooks.cpunormalization import CPUNormalization
-from koordlet.runtimehooks.hooks import NOTHING, Answer, HookContainer, HookContext, Native, Stage
+from koordlet.qosmanager.engine.view import normalized_quota, pod_quota
+from koordlet.runtimehooks.hooks.cpunormalization import CPUNormalization
+from koordlet.runtimehooks.stages import NOTHING, Answer, HookContainer, HookContext, Native, Stage
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 
 

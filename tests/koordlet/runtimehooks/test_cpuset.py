@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.api import names
-from koordlet.qosmanager.cpurules import CPURules
-from koordlet.qosmanager.view import HostAppView
+from koordlet.qosmanager.engine.view import HostAppView
+from koordlet.qosmanager.rules.cpu import CPURules
 from koordlet.resourceexecutor import Setting
-from koordlet.runtimehooks.cpuset import PATIENCE, CPUSetAllocator, cpus_for, without_quota
-from koordlet.runtimehooks.hooks import NOTHING, Answer, HookContainer, HookContext, HookError, Stage
-from koordlet.system.cpuset import CPUSet
+from koordlet.runtimehooks.hooks.cpuset import PATIENCE, CPUSetAllocator, cpus_for, without_quota
+from koordlet.runtimehooks.stages import NOTHING, Answer, HookContainer, HookContext, HookError, Stage
+from koordlet.system.cpu.cpuset import CPUSet
 from tests.koordlet.qosmanager.conftest import flat, make_pod, make_view
 
 CPUS, QUOTA = "cpuset.cpus", "cpu.cfs_quota_us"

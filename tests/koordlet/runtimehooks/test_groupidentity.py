@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from koordlet.qosmanager.view import HostAppView
+from koordlet.qosmanager.engine.view import HostAppView
 from koordlet.resourceexecutor import Setting
-from koordlet.runtimehooks.groupidentity import GroupIdentity
-from koordlet.runtimehooks.hooks import running
+from koordlet.runtimehooks.hooks.groupidentity import GroupIdentity
+from koordlet.runtimehooks.stages import running
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 
 DIRS = {"Guaranteed": "kubepods", "Burstable": "kubepods/burstable", "BestEffort": "kubepods/besteffort"}

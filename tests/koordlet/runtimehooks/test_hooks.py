@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.metrics import Registries
-from koordlet.runtimehooks.batchresource import BatchResource
+from koordlet.prometheus import Registries
 from koordlet.runtimehooks.contexts import pod_of
-from koordlet.runtimehooks.gpu import GPUEnvInject
-from koordlet.runtimehooks.groupidentity import GroupIdentity
-from koordlet.runtimehooks.hooks import (
+from koordlet.runtimehooks.hooks.batchresource import BatchResource
+from koordlet.runtimehooks.hooks.gpu import GPUEnvInject
+from koordlet.runtimehooks.hooks.groupidentity import GroupIdentity
+from koordlet.runtimehooks.hooks.rdma import RDMADeviceInject
+from koordlet.runtimehooks.stages import (
     NOTHING,
     Answer,
     FailurePolicy,
@@ -26,8 +27,7 @@ from koordlet.runtimehooks.hooks import (
     Stage,
     followed,
 )
-from koordlet.runtimehooks.rdma import RDMADeviceInject
-from koordlet.system.rdma import DeviceNode
+from koordlet.system.devices.rdma import DeviceNode
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 
 SANDBOX, CREATE, UPDATE = (

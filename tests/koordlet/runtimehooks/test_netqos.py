@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from koordlet.qosmanager.bandwidth import size
-from koordlet.runtimehooks.netqos import FIRST_OWN, LEAST, NetQoS
+from koordlet.qosmanager.rules.bandwidth import size
+from koordlet.runtimehooks.hooks.netqos import FIRST_OWN, LEAST, NetQoS
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 
 GBIT = 1_000_000_000

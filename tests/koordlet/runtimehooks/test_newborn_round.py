@@ -12,24 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordlet.audit import NullAuditor
-from koordlet.metrics import Registries
-from koordlet.qosmanager.cpurules import CPURules
-from koordlet.qosmanager.manager import QoSManager
-from koordlet.qosmanager.strategy import Decision, Strategy
-from koordlet.qosmanager.view import NodeView, PodView
+from koordlet.prometheus import Registries
+from koordlet.qosmanager.engine.manager import QoSManager
+from koordlet.qosmanager.engine.strategy import Decision, Strategy
+from koordlet.qosmanager.engine.view import NodeView, PodView
+from koordlet.qosmanager.rules.cpu import CPURules
 from koordlet.resourceexecutor import Executor, Setting, Update
 from koordlet.resourceexecutor.ledger import Ledger
-from koordlet.runtimehooks.batchresource import BatchResource
 from koordlet.runtimehooks.contexts import pod_of
-from koordlet.runtimehooks.coresched import CoreSched
-from koordlet.runtimehooks.cpunormalization import CPUNormalization
-from koordlet.runtimehooks.cpuset import CPUSetAllocator
-from koordlet.runtimehooks.groupidentity import GroupIdentity
-from koordlet.runtimehooks.netqos import NetQoS
-from koordlet.runtimehooks.oomscore import OOMScoreAdj
-from koordlet.runtimehooks.resctrlpods import ResctrlPods
-from koordlet.runtimehooks.terway import TerwayQoS
-from koordlet.system.cpuset import CPUSet
+from koordlet.runtimehooks.hooks.batchresource import BatchResource
+from koordlet.runtimehooks.hooks.coresched import CoreSched
+from koordlet.runtimehooks.hooks.cpunormalization import CPUNormalization
+from koordlet.runtimehooks.hooks.cpuset import CPUSetAllocator
+from koordlet.runtimehooks.hooks.groupidentity import GroupIdentity
+from koordlet.runtimehooks.hooks.netqos import NetQoS
+from koordlet.runtimehooks.hooks.oomscore import OOMScoreAdj
+from koordlet.runtimehooks.hooks.resctrlpods import ResctrlPods
+from koordlet.runtimehooks.hooks.terway import TerwayQoS
+from koordlet.system.cpu.cpuset import CPUSet
 from koordlet.system.kernel import Feature
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 from tests.koordlet.resourceexecutor.conftest import ModelKernel

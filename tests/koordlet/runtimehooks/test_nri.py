@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from koordlet.api.nri import RUNTIME
 from koordlet.api.nri import api_pb2 as pb
-from koordlet.runtimehooks.hooks import Answer, Device, FailurePolicy, HookContext, Mount, ResctrlAnswer, Stage
-from koordlet.runtimehooks.nri import NRIPlugin, NRISettings, configured, event_mask
-from koordlet.runtimehooks.ttrpc import CallError, Trunk
+from koordlet.runtimehooks.protocols.nri import NRIPlugin, NRISettings, configured, event_mask
+from koordlet.runtimehooks.protocols.ttrpc import CallError, Trunk
+from koordlet.runtimehooks.stages import Answer, Device, FailurePolicy, HookContext, Mount, ResctrlAnswer, Stage
 from tests.koordlet.runtimehooks import fake_runtime as fake
 from tests.koordlet.runtimehooks.hooknode import EXTENDED, GIB, PATIENCE, Node, until
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from control.standalone.kubelet.criclient import CriClient, CriError
 from koordlet.api.hooks.api_pb2 import LinuxContainerResources
+
+from control.standalone.kubelet.runtimes.criclient import CriClient, CriError
 from koordlet.api.nri import api_pb2 as pb
-from koordlet.runtimehooks import nri
-from koordlet.runtimehooks.hooks import Answer, Device, FailurePolicy, HookContext, Mount, Stage
-from koordlet.runtimehooks.nri import NRIPlugin, NRISettings
+from koordlet.runtimehooks.protocols import nri
+from koordlet.runtimehooks.protocols.nri import NRIPlugin, NRISettings
+from koordlet.runtimehooks.stages import Answer, Device, FailurePolicy, HookContext, Mount, Stage
 from tests.koordlet.runtimehooks.hooknode import EXTENDED, GIB, PATIENCE, Node, until
 from tests.runtimes.daemons import running
 from tests.runtimes.nri import NRIContainerd

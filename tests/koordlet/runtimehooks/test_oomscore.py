@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from koordlet.resourceexecutor import Setting
-from koordlet.runtimehooks.oomscore import FAMILY, OOMScoreAdj
+from koordlet.runtimehooks.hooks.oomscore import FAMILY, OOMScoreAdj
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 
 BY_CONTAINER, FOR_ALL = "koordinator.sh/oom-score-adj-spec", "koordinator.sh/oom-score-adj"

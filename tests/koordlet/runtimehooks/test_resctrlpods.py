@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from koordlet.qosmanager.view import NodeView
-from koordlet.runtimehooks.hooks import HookContext, ResctrlAnswer, Stage
-from koordlet.runtimehooks.resctrlpods import GRACE_SECONDS, ResctrlPods
+from koordlet.qosmanager.engine.view import NodeView
+from koordlet.runtimehooks.hooks.resctrlpods import GRACE_SECONDS, ResctrlPods
+from koordlet.runtimehooks.stages import HookContext, ResctrlAnswer, Stage
 from koordlet.system.resctrl import AMD, INTEL, ResctrlFacts
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import grpc
 import pytest
-
-from koordlet.api.hooks import SERVICE
 from koordlet.api.hooks.api_pb2 import (
     DESCRIPTOR,
     ContainerResourceHookRequest,
@@ -19,11 +17,13 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookRequest,
     PodSandboxHookResponse,
 )
-from koordlet.metrics import Registries
+
+from koordlet.api.hooks import SERVICE
+from koordlet.prometheus import Registries
+from koordlet.runtimehooks.announcedpods import Newborns
 from koordlet.runtimehooks.calls import BORN, HookCalls
-from koordlet.runtimehooks.hooks import Answer, FailurePolicy, HookContext, HookError, Hooks, Stage
-from koordlet.runtimehooks.newborns import Newborns
-from koordlet.runtimehooks.server import CONTAINER, SANDBOX, HookServer
+from koordlet.runtimehooks.protocols.server import CONTAINER, SANDBOX, HookServer
+from koordlet.runtimehooks.stages import Answer, FailurePolicy, HookContext, HookError, Hooks, Stage
 from tests.koordlet.qosmanager.conftest import make_view
 
 

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from koordlet.metrics import Registries
+from koordlet.prometheus import Registries
 from koordlet.resourceexecutor import Executor, Setting
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger
 from koordlet.resourceexecutor.terwayfiles import TerwayStore
-from koordlet.runtimehooks.terway import TerwayQoS
+from koordlet.runtimehooks.hooks.terway import TerwayQoS
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 from tests.koordlet.resourceexecutor.conftest import Recorder
 

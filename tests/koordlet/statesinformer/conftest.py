@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from control.standalone.apiserver import ApiServer
-from koordlet.api import crdgen
-from koordlet.api.device import Device
-from koordlet.api.topology import NodeResourceTopology
+from koordlet.api.crs.device import Device
+from koordlet.api.crs.topology import NodeResourceTopology
+from koordlet.api.encoding import crdgen
 from koordlet.kube import Client, Config, NotFound
 
 

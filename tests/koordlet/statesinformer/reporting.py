@@ -10,7 +10,7 @@ from typing import Any
 
 from control.standalone.apiserver import ApiServer
 from koordlet.kube import ObjectInformer
-from koordlet.metrics import Registries
+from koordlet.prometheus import Registries
 
 
 async def until(check: Callable[[], Any], seconds: float = 120.0) -> None:

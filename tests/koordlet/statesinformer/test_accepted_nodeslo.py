@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from koordlet.api import slocheck
 from koordlet.api.core import Node
-from koordlet.api.slo import NodeSLOSpec
-from koordlet.api.wire import Time, convert
-from koordlet.statesinformer.nodeslo import Accepted, effective
-from koordlet.statesinformer.slocondition import NOT_TAKEN, TYPE, condition, message
+from koordlet.api.crs.slo import NodeSLOSpec
+from koordlet.api.encoding.wire import Time, convert
+from koordlet.statesinformer.nodeslo.condition import NOT_TAKEN, TYPE, condition, message
+from koordlet.statesinformer.nodeslo.effective import Accepted, effective
 
 
 def spec(**sections):

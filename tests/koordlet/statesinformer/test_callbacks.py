@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from koordlet.api.core import Node
+from koordlet.api.crs.slo import NodeSLO, NodeSLOSpec
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.slo import NodeSLO, NodeSLOSpec
 from koordlet.api.sloconfig import HostApplicationSpec
 from koordlet.kube import Client, Config
 from koordlet.statesinformer.callbacks import CallbackError, Callbacks, StateType, Target

@@ -10,9 +10,9 @@ import pytest
 from koordlet.api.core import DaemonEndpoint, Node, NodeDaemonEndpoints, NodeStatus, Pod
 from koordlet.api.meta import ObjectMeta
 from koordlet.kube import Client, Config
-from koordlet.statesinformer.kubelet import KubeletError
+from koordlet.statesinformer.pods.kubelet import KubeletError
 from koordlet.statesinformer.states import KubeStates
-from koordlet.system.naming import CgroupDriver, NamingError
+from koordlet.system.cgroup.naming import CgroupDriver, NamingError
 
 SYSTEMD, CGROUPFS = CgroupDriver.SYSTEMD, CgroupDriver.CGROUPFS
 DIRS = {SYSTEMD: "kubepods.slice/kubepods-podu1.slice", CGROUPFS: "kubepods/podu1"}

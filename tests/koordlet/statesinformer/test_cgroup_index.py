@@ -1,8 +1,8 @@
 """Cgroup ids to names: nesting, vanished and reused ids, and how often the tree is walked."""
 
-from koordlet.statesinformer.cgroupindex import CgroupIndex
-from koordlet.statesinformer.local import discover
-from koordlet.statesinformer.model import Workloads
+from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
+from koordlet.statesinformer.pods.local import discover
+from koordlet.statesinformer.pods.model import Workloads
 
 ID = "b" * 64
 POD = "kubepods/burstable/pod1f0c9a7e"

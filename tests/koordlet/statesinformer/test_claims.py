@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from koordlet.api.core import PersistentVolumeClaim
-from koordlet.api.wire import convert
+from koordlet.api.encoding.wire import convert
 from koordlet.kube.errors import NotFound
-from koordlet.statesinformer.claims import FORGET_SECONDS, Claims
+from koordlet.statesinformer.pods.claims import FORGET_SECONDS, Claims
 
 
 class Server:

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from koordlet.api import names
 from koordlet.api.core import Node
-from koordlet.api.device import GPU, RDMA, Device, DeviceInfo, DeviceSpec
+from koordlet.api.crs.device import GPU, RDMA, Device, DeviceInfo, DeviceSpec
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import Time, convert, encode
 from koordlet.api.meta import Condition, ObjectMeta
-from koordlet.api.quantity import Quantity
-from koordlet.api.wire import Time, convert, encode
 from koordlet.devices.model import DeviceFault, GpuInfo
 from koordlet.metriccache.facts import PeerLink, RdmaInfo, XpuInfo
-from koordlet.statesinformer.devicepatch import new_object, patch_for
-from koordlet.statesinformer.devicestatus import DeviceStatus, Inventory, describe
-from koordlet.system.pci import PciPlace
+from koordlet.statesinformer.devices.patch import new_object, patch_for
+from koordlet.statesinformer.devices.status import DeviceStatus, Inventory, describe
+from koordlet.system.devices.pci import PciPlace
 
 THEN, NOW = Time.parse("2026-01-02T03:04:05Z"), Time.parse("2026-01-02T04:00:00Z")
 NODE = Node(metadata=ObjectMeta(name="n", uid="node-uid"))

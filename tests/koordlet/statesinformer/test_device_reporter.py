@@ -13,15 +13,15 @@ import yaml
 from control.standalone.apiserver import ApiServer
 from koordlet.api import names
 from koordlet.api.core import Node
-from koordlet.api.device import Device
+from koordlet.api.crs.device import Device
 from koordlet.api.meta import ObjectMeta
 from koordlet.devices.model import DeviceFault, GpuInfo
 from koordlet.kube import Client, ConnectionFailed, NotFound
 from koordlet.metriccache.facts import PeerLink, RdmaInfo, XpuInfo
-from koordlet.metrics import Registries
-from koordlet.statesinformer.device import HOLD_ROUNDS, DeviceReporter
-from koordlet.statesinformer.devicestatus import Inventory
-from koordlet.system.pci import PciPlace
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.devices.reporter import HOLD_ROUNDS, DeviceReporter
+from koordlet.statesinformer.devices.status import Inventory
+from koordlet.system.devices.pci import PciPlace
 from tests.koordlet.statesinformer.reporting import kubectl, outcomes, seen, until
 
 PLACE = PciPlace("0000:c1:00.0", 0, "pci0000:c0")

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from koordlet.api import names
 from koordlet.api.annotations.device import gpu_partitions
-from koordlet.api.device import GPU, RDMA, DeviceInfo
+from koordlet.api.crs.device import GPU, RDMA, DeviceInfo
+from koordlet.api.encoding.wire import Time, decode, encode, to_builtins
 from koordlet.api.meta import Condition
-from koordlet.api.wire import Time, decode, encode, to_builtins
 from koordlet.devices.model import DeviceFault, GpuInfo
 from koordlet.metriccache.facts import PeerLink, RdmaInfo, XpuInfo
-from koordlet.statesinformer.devicestatus import Inventory, describe, healthy_condition, legal_label, legal_reason
-from koordlet.system.pci import PciPlace
+from koordlet.statesinformer.devices.status import Inventory, describe, healthy_condition, legal_label, legal_reason
+from koordlet.system.devices.pci import PciPlace
 
 NOW = Time.parse("2026-01-02T03:04:05Z")
 PLACE = PciPlace("0000:c1:00.0", 0, "pci0000:c0")

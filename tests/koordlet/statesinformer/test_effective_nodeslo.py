@@ -1,8 +1,8 @@
 """NodeSLO over the defaults: the worked example of spec 02 §3.6."""
 
-from koordlet.api.slo import NodeSLO, NodeSLOSpec
-from koordlet.api.wire import decode
-from koordlet.statesinformer.nodeslo import effective
+from koordlet.api.crs.slo import NodeSLO, NodeSLOSpec
+from koordlet.api.encoding.wire import decode
+from koordlet.statesinformer.nodeslo.effective import effective
 
 EXAMPLE = b"""{"spec": {
   "resourceUsedThresholdWithBE": {"enable": true, "cpuSuppressThresholdPercent": 80},

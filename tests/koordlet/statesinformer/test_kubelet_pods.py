@@ -14,14 +14,14 @@ from koordlet.api.core import DaemonEndpoint, Node, NodeAddress, NodeDaemonEndpo
 from koordlet.api.meta import ObjectMeta
 from koordlet.api.sloconfig import CgroupPath, HostApplicationSpec
 from koordlet.app.periodic import Periodic
-from koordlet.statesinformer import kubelet as kubelet_module
-from koordlet.statesinformer.kubelet import Endpoint, KubeletClient, KubeletError, endpoint_of
-from koordlet.statesinformer.model import SubjectKind
-from koordlet.statesinformer.pleg import Pleg
-from koordlet.statesinformer.pods import PodsInformer
-from koordlet.statesinformer.prompt import Prompt
+from koordlet.statesinformer.pods import kubelet as kubelet_module
+from koordlet.statesinformer.pods.informer import PodsInformer
+from koordlet.statesinformer.pods.kubelet import Endpoint, KubeletClient, KubeletError, endpoint_of
+from koordlet.statesinformer.pods.model import SubjectKind
+from koordlet.statesinformer.pods.pleg import Pleg
+from koordlet.statesinformer.pods.prompt import Prompt
 from koordlet.statesinformer.states import kube_subjects
-from koordlet.system.naming import CgroupDriver, KubeQOS, pod_dir
+from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, pod_dir
 
 TOKEN = "s3cret"
 HASH = "f" * 64

@@ -2,8 +2,8 @@
 
 import pytest
 
-from koordlet.statesinformer.local import MAX_GROUPS, discover
-from koordlet.statesinformer.model import SubjectKind
+from koordlet.statesinformer.pods.local import MAX_GROUPS, discover
+from koordlet.statesinformer.pods.model import SubjectKind
 from koordlet.statesinformer.states import SPARED, LocalStates
 
 ID = "a" * 64

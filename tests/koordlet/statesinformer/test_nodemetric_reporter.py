@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from koordlet.api.nodemetric import NodeMetric
+from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.kube import KubeError, NotFound
 from koordlet.metriccache import Batch, MetricCache
-from koordlet.metrics import Registries
-from koordlet.statesinformer.forecast import Amount, Forecast
-from koordlet.statesinformer.model import Workloads
-from koordlet.statesinformer.nodemetric import Policy
-from koordlet.statesinformer.reporter import MAX_AGE_SECONDS, NodeMetricReporter
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.nodemetric.forecast import Amount, Forecast
+from koordlet.statesinformer.nodemetric.reporter import MAX_AGE_SECONDS, NodeMetricReporter
+from koordlet.statesinformer.nodemetric.status import Policy
+from koordlet.statesinformer.pods.model import Workloads
 
 
 class World:

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from koordlet.api.nodemetric import CollectPolicy, NodeAggregatePolicy, PredictPolicy
-from koordlet.api.wire import Duration, Time, to_builtins
+from koordlet.api.crs.nodemetric import CollectPolicy, NodeAggregatePolicy, PredictPolicy
+from koordlet.api.encoding.wire import Duration, Time, to_builtins
 from koordlet.metriccache import Batch, MetricCache
 from koordlet.metriccache.facts import FACT_COLD_MEMORY, FACT_GPU, GpuInfo
-from koordlet.statesinformer.forecast import Amount, Forecast
-from koordlet.statesinformer.model import ContainerMeta, PodMeta, Subject, SubjectKind, Workloads
-from koordlet.statesinformer.nodemetric import Extensions, Policy, build_status, retain, status_patch
-from koordlet.statesinformer.usage import amounts
+from koordlet.statesinformer.nodemetric.forecast import Amount, Forecast
+from koordlet.statesinformer.nodemetric.status import Extensions, Policy, build_status, retain, status_patch
+from koordlet.statesinformer.nodemetric.usage import amounts
+from koordlet.statesinformer.pods.model import ContainerMeta, PodMeta, Subject, SubjectKind, Workloads
 
 NOW = 10_000.0
 UPDATED = Time.parse("2026-07-01T00:00:00Z")

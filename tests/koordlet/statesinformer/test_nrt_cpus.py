@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from koordlet.api.annotations.topology import CPUInfo
 from koordlet.api.cpus import format_cpus, parse_cpus
-from koordlet.statesinformer.nrtcpus import NotEnoughCPUs, cpu_infos, take_by_topology
-from koordlet.system.cputopology import Cpu, CpuTopology
+from koordlet.statesinformer.nrt.cpus import NotEnoughCPUs, cpu_infos, take_by_topology
+from koordlet.system.cpu.cputopology import Cpu, CpuTopology
 
 TWO_SOCKETS = [  # 12 CPUs: even cores on socket 0, odd ones on socket 1
     CPUInfo(id=cpu, core=cpu % 6, socket=cpu % 2, node=cpu % 2) for cpu in range(12)

@@ -7,12 +7,12 @@ import pytest
 
 from koordlet.api import names
 from koordlet.api.core import Node
+from koordlet.api.crs.topology import CostInfo, NodeResourceTopology, ResourceInfo, Zone
+from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.quantity import Quantity
-from koordlet.api.topology import CostInfo, NodeResourceTopology, ResourceInfo, Zone
-from koordlet.statesinformer.nrtpatch import new_object, patch_for
-from koordlet.statesinformer.nrtpools import SharePools
-from koordlet.statesinformer.nrtstatus import TopologyStatus
+from koordlet.statesinformer.nrt.patch import new_object, patch_for
+from koordlet.statesinformer.nrt.pools import SharePools
+from koordlet.statesinformer.nrt.status import TopologyStatus
 
 GPU = "koordinator.sh/gpu"
 KEYS = (names.ANNOTATION_CPU_TOPOLOGY, names.ANNOTATION_CPU_SHARED_POOLS)

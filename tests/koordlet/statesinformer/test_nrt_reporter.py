@@ -15,17 +15,17 @@ from control.standalone.apiserver import ApiServer
 from koordlet.api import names
 from koordlet.api.annotations.topology import CPUBasicInfo
 from koordlet.api.core import Node, Pod
+from koordlet.api.crs.topology import NodeResourceTopology
+from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.quantity import Quantity
-from koordlet.api.topology import NodeResourceTopology
 from koordlet.kube import Client, ConnectionFailed, NotFound
-from koordlet.metrics import Registries
-from koordlet.statesinformer.kubelet import KubeletError
-from koordlet.statesinformer.model import PodMeta
-from koordlet.statesinformer.nrt import TopologyReporter
-from koordlet.statesinformer.nrtstatus import Machine
-from koordlet.system.cputopology import Cpu, CpuTopology
-from koordlet.system.procfs import NumaMemInfo
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.nrt.reporter import TopologyReporter
+from koordlet.statesinformer.nrt.status import Machine
+from koordlet.statesinformer.pods.kubelet import KubeletError
+from koordlet.statesinformer.pods.model import PodMeta
+from koordlet.system.cpu.cputopology import Cpu, CpuTopology
+from koordlet.system.proc.procfs import NumaMemInfo
 from tests.koordlet.statesinformer.reporting import kubectl, outcomes, seen, until
 
 CPUS = CpuTopology(

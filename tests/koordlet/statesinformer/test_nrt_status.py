@@ -11,20 +11,20 @@ from koordlet.api import names
 from koordlet.api.annotations.topology import CPUBasicInfo, CPUInfo
 from koordlet.api.core import Node, NodeStatus, Pod
 from koordlet.api.cpus import format_cpus, parse_cpus
+from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.quantity import Quantity
-from koordlet.statesinformer.model import PodMeta
-from koordlet.statesinformer.nrtkubelet import (
+from koordlet.statesinformer.nrt.kubelet import (
     KubeletConfig,
     KubeletStateError,
     kubelet_config,
     read_cpu_manager_state,
     topology_policy,
 )
-from koordlet.statesinformer.nrtpools import PinnedPod, pool_cpus, split
-from koordlet.statesinformer.nrtstatus import Machine, TopologyError, compute
-from koordlet.system.cputopology import Cpu, CpuTopology
-from koordlet.system.procfs import NumaMemInfo
+from koordlet.statesinformer.nrt.pools import PinnedPod, pool_cpus, split
+from koordlet.statesinformer.nrt.status import Machine, TopologyError, compute
+from koordlet.statesinformer.pods.model import PodMeta
+from koordlet.system.cpu.cputopology import Cpu, CpuTopology
+from koordlet.system.proc.procfs import NumaMemInfo
 
 MEMORY = 263432804 * 1024
 BASIC = CPUBasicInfo(cpu_model="XYZ CPU @ 2GHz", turbo_enabled=True, cat_l3_cbm_mask="fffff", vendor_id="GenuineIntel")

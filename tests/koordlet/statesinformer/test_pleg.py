@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.statesinformer import pleg as pleg_module
-from koordlet.statesinformer.pleg import Pleg, PodEvent, PodEventKind
+from koordlet.statesinformer.pods import pleg as pleg_module
+from koordlet.statesinformer.pods.pleg import Pleg, PodEvent, PodEventKind
+from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, container_name, kubepods_dir, pod_dir, qos_dir
 from koordlet.system.inotify import DirEvent, Inotify
-from koordlet.system.naming import CgroupDriver, KubeQOS, container_name, kubepods_dir, pod_dir, qos_dir
 
 ADDED, DELETED = PodEventKind.POD_ADDED, PodEventKind.POD_DELETED
 CONTAINER, CONTAINER_GONE = PodEventKind.CONTAINER_ADDED, PodEventKind.CONTAINER_DELETED

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.api.core import Pod
+from koordlet.api.encoding.wire import WireError
 from koordlet.api.meta import ObjectMeta
 from koordlet.api.podresources import api_pb2
-from koordlet.api.wire import WireError
 from koordlet.metriccache.facts import GpuInfo, XpuInfo
-from koordlet.statesinformer.podresources import Accelerators, add, devices_of, vendor_resource
+from koordlet.statesinformer.podresources.merge import Accelerators, add, devices_of, vendor_resource
 
 NONE = Accelerators()
 GPUS = Accelerators(gpus=(GpuInfo(0, "GPU-a", 1), GpuInfo(3, "GPU-d", 1)))

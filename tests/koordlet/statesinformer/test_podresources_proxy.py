@@ -12,17 +12,17 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from koordlet.api.podresources.api_pb2 import GetPodResourcesResponse, ListPodResourcesResponse
 
 from koordlet.api.core import Pod
+from koordlet.api.encoding.wire import Time
 from koordlet.api.meta import ObjectMeta
 from koordlet.api.podresources import SERVICE
-from koordlet.api.podresources.api_pb2 import GetPodResourcesResponse, ListPodResourcesResponse
-from koordlet.api.wire import Time
 from koordlet.metriccache.facts import GpuInfo
-from koordlet.statesinformer.kubelet import KubeletError
-from koordlet.statesinformer.model import PodMeta
-from koordlet.statesinformer.podresources import Accelerators
-from koordlet.statesinformer.podresourcesproxy import PodResourcesProxy, Rounds, Upstream
+from koordlet.statesinformer.podresources.merge import Accelerators
+from koordlet.statesinformer.podresources.proxy import PodResourcesProxy, Rounds, Upstream
+from koordlet.statesinformer.pods.kubelet import KubeletError
+from koordlet.statesinformer.pods.model import PodMeta
 
 PATIENCE = 60.0
 MIB = 1 << 20

@@ -8,10 +8,10 @@ import pytest
 
 from koordlet.app.clock import FakeClock
 from koordlet.app.periodic import Periodic
-from koordlet.statesinformer.cgroupindex import CgroupIndex
-from koordlet.statesinformer.model import Workloads
-from koordlet.statesinformer.pleg import Pleg, PodEvent, PodEventKind
-from koordlet.statesinformer.prompt import Prompt
+from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
+from koordlet.statesinformer.pods.model import Workloads
+from koordlet.statesinformer.pods.pleg import Pleg, PodEvent, PodEventKind
+from koordlet.statesinformer.pods.prompt import Prompt
 
 POD, CONTAINER = PodEvent(PodEventKind.POD_ADDED, "uid"), PodEvent(PodEventKind.CONTAINER_ADDED, "uid", "abc")
 GONE = PodEvent(PodEventKind.POD_DELETED, "uid")

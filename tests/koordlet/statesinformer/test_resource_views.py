@@ -15,13 +15,13 @@ from koordlet.api.core import (
     PodStatus,
     ResourceRequirements,
 )
+from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.quantity import Quantity
-from koordlet.metrics import Registries
-from koordlet.statesinformer.model import Workloads
-from koordlet.statesinformer.pods import describe
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.pods.informer import describe
+from koordlet.statesinformer.pods.model import Workloads
 from koordlet.statesinformer.resourceviews import ResourceViews
-from koordlet.system.naming import CgroupDriver
+from koordlet.system.cgroup.naming import CgroupDriver
 
 BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
 MID_CPU, MID_MEMORY = "kubernetes.io/mid-cpu", "kubernetes.io/mid-memory"

@@ -3,11 +3,11 @@
 import pytest
 
 from koordlet.api.core import Pod
-from koordlet.api.wire import decode
-from koordlet.statesinformer.pods import PodsInformer, describe
-from koordlet.statesinformer.taskids import task_ids
+from koordlet.api.encoding.wire import decode
+from koordlet.statesinformer.pods.informer import PodsInformer, describe
+from koordlet.statesinformer.pods.taskids import task_ids
+from koordlet.system.cgroup.naming import CgroupDriver
 from koordlet.system.errors import CgroupGone
-from koordlet.system.naming import CgroupDriver
 
 POD = b"""{"metadata": {"name": "p", "uid": "u1"},
   "spec": {"containers": [{"name": "main"}, {"name": "side"}, {"name": "waiting"}],

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from koordlet.api.nodemetric import USAGE_WITH_PAGE_CACHE, USAGE_WITHOUT_PAGE_CACHE
-from koordlet.api.quantity import Quantity
-from koordlet.api.wire import Time, to_builtins
+from koordlet.api.crs.nodemetric import USAGE_WITH_PAGE_CACHE, USAGE_WITHOUT_PAGE_CACHE
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import Time, to_builtins
 from koordlet.metriccache import MetricCache
-from koordlet.metrics import Registries
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
-from koordlet.metricsadvisor.hostapps import HostAppMemory
-from koordlet.metricsadvisor.reader import TickReader
+from koordlet.metricsadvisor.usage.hostapps import HostAppMemory
+from koordlet.metricsadvisor.usage.reader import TickReader
 from koordlet.probes.openprobes import ProbeSet
-from koordlet.statesinformer.cgroupindex import CgroupIndex
-from koordlet.statesinformer.model import ContainerMeta, PodMeta, Subject, SubjectKind, Workloads, subjects_of
-from koordlet.statesinformer.nodemetric import Policy, build_status
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.nodemetric.status import Policy, build_status
+from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
+from koordlet.statesinformer.pods.model import ContainerMeta, PodMeta, Subject, SubjectKind, Workloads, subjects_of
 from koordlet.system.host import Host
 from tests.koordlet.system.conftest import Tree
 

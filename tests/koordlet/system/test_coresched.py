@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from koordlet.system import coresched
-from koordlet.system.coresched import CoreSchedError, Scope
+from koordlet.system.cpu import coresched
+from koordlet.system.cpu.coresched import CoreSchedError, Scope
 from tests.koordlet.corekernel import CoreKernel
 
 

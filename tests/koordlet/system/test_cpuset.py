@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.system.cpuset import CPUListError, CPUSet, same_cpus
+from koordlet.system.cpu.cpuset import CPUListError, CPUSet, same_cpus
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from koordlet.system.cpuset import CPUSet
-from koordlet.system.cputopology import parse_cpuinfo, read_topology
+from koordlet.system.cpu.cpuset import CPUSet
+from koordlet.system.cpu.cputopology import parse_cpuinfo, read_topology
 from koordlet.system.errors import MalformedFile
 from koordlet.system.roots import Roots
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.system.kallsyms import function_ranges
+from koordlet.system.proc.kallsyms import function_ranges
 
 SHOWN = """\
 ffffffff81000000 T _text

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from koordlet.system import procfs, write
+from koordlet.system import write
 from koordlet.system.cgroup import RESOURCES, BatchReader, CgroupGone, Want, cgroup_id, codecs, lookup
+from koordlet.system.cgroup.owners import OwnerKind, classify
 from koordlet.system.cgroup.registry import Kind
-from koordlet.system.cpuset import CPUSet
-from koordlet.system.owners import OwnerKind, classify
+from koordlet.system.cpu.cpuset import CPUSet
+from koordlet.system.proc import procfs
 
 pytestmark = pytest.mark.kernel
 MIB = 1 << 20

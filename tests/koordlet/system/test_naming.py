@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.system import naming
-from koordlet.system.naming import CgroupDriver, ContainerId, KubeQOS, NamingError
+from koordlet.system.cgroup import naming
+from koordlet.system.cgroup.naming import CgroupDriver, ContainerId, KubeQOS, NamingError
 from koordlet.system.roots import Roots
 
 SYSTEMD, CGROUPFS = CgroupDriver.SYSTEMD, CgroupDriver.CGROUPFS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koordlet.system.errors import MalformedFile
-from koordlet.system.netroute import default_interface
+from koordlet.system.network.netroute import default_interface
 from koordlet.system.roots import Roots
 
 HEAD = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.system import procfs
 from koordlet.system.cgroup import ReadCache
 from koordlet.system.errors import MalformedFile
-from koordlet.system.nodefiles import LOOK_AGAIN, NodeFiles
+from koordlet.system.proc import procfs
+from koordlet.system.proc.nodefiles import LOOK_AGAIN, NodeFiles
 from koordlet.system.roots import Roots
 
 

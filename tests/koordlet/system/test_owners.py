@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.system.naming import CgroupDriver, KubeQOS, container_dir, pod_dir
-from koordlet.system.owners import OwnerKind, classify
+from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, container_dir, pod_dir
+from koordlet.system.cgroup.owners import OwnerKind, classify
 
 ID = "0123456789abcdef" * 4
 SHORT = ID[:12]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from koordlet.system.devices.pci import PciAddressError, PciFunction, PciPlace, bound_to, canonical, functions, place
 from koordlet.system.errors import UnreadableFile
-from koordlet.system.pci import PciAddressError, PciFunction, PciPlace, bound_to, canonical, functions, place
 from koordlet.system.roots import Roots
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.system import perf
-from koordlet.system.perf import CgroupCounters, Event, PerfError, PerfUnavailable, parse_group
+from koordlet.system.cpu import perf
+from koordlet.system.cpu.perf import CgroupCounters, Event, PerfError, PerfUnavailable, parse_group
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.system import clock, procfs
 from koordlet.system.errors import MalformedFile
+from koordlet.system.proc import clockticks as clock
+from koordlet.system.proc import procfs
 from koordlet.system.roots import Roots
 
 HOST = Roots.host()

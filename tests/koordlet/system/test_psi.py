@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.system.errors import MalformedFile
-from koordlet.system.psi import Pressure, PressureLine, parse_pressure
+from koordlet.system.proc.psi import Pressure, PressureLine, parse_pressure
 
 LINE = "avg10=0.12 avg60=1.00 avg300=99.99 total=18446744073709"
 PARSED = PressureLine(0.12, 1.0, 99.99, 18446744073709)

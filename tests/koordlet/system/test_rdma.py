@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.system.rdma import CONNECTION_MANAGER, RDMAError, verbs_device
+from koordlet.system.devices.rdma import CONNECTION_MANAGER, RDMAError, verbs_device
 from koordlet.system.roots import Roots
 
 ADDRESS = "0000:01:00.0"

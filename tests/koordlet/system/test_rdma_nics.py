@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.system.rdmanics import device_names, enabled_vfs, is_active, nics, number_of, virtual_functions
+from koordlet.system.devices.rdmanics import device_names, enabled_vfs, is_active, nics, number_of, virtual_functions
 from koordlet.system.roots import Roots
 from tests.koordlet.system.rdmatree import RdmaTree
 

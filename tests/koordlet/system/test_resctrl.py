@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.system import resctrl
-from koordlet.system.cputopology import CpuInfo
+from koordlet.system.cpu.cputopology import CpuInfo
 from koordlet.system.errors import InvalidValue, MalformedFile
 from koordlet.system.resctrl import AMD, INTEL, MonitoringData, Schemata
 

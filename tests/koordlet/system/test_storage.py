@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from koordlet.system.devices.storage import LocalStorage, StorageWatch, read_local_storage
 from koordlet.system.errors import MalformedFile, UnreadableFile
 from koordlet.system.roots import Roots
-from koordlet.system.storage import LocalStorage, StorageWatch, read_local_storage
 
 VG, OTHER = "A" * 32, "B" * 32
 

@@ -1,7 +1,7 @@
 import pytest
 
-from koordlet.system import kidled, sysctl
 from koordlet.system.errors import MalformedFile
+from koordlet.system.proc import kidled, sysctl
 
 
 def test_sysctl(tree):

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from koordlet.system import timeslice
+from koordlet.system.cpu import timeslice
 
 MAIN = """
 import sys

@@ -3,8 +3,8 @@
 import pytest
 
 from koordlet.system.errors import MalformedFile
-from koordlet.system.procfs import MemInfo
-from koordlet.system.workingset import WorkingSet, node_working_set, parse_working_set
+from koordlet.system.proc.procfs import MemInfo
+from koordlet.system.proc.workingset import WorkingSet, node_working_set, parse_working_set
 
 LRU = {"inactive_anon": 1, "active_anon": 2, "unevictable": 4, "active_file": 8, "inactive_file": 16}
 

@@ -11,16 +11,16 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from runtimeproxy.dispatch import Outcome
 from runtimeproxy.docker import names
 from runtimeproxy.docker.api import DockerError, Info, Inspected, Listed, NoSuchContainer
 from runtimeproxy.docker.calls import DockerCalls
 from runtimeproxy.docker.context import Context
 from runtimeproxy.docker.held import Exchange
 from runtimeproxy.docker.http1 import parse_request
-from runtimeproxy.hooks import Hook, HookRequest, HookResponse
+from runtimeproxy.hooks.dispatch import Outcome
+from runtimeproxy.hooks.pods import SkipRule
+from runtimeproxy.hooks.stages import Hook, HookRequest, HookResponse
 from runtimeproxy.metrics import ProxyMetrics
-from runtimeproxy.podhooks import SkipRule
 from runtimeproxy.store import Store
 
 UID = "5f0d9a4e-0000-4000-8000-000000000001"

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from koordlet.metrics import Registries
-from koordlet.runtimehooks.batchresource import BatchResource
+from koordlet.prometheus import Registries
+from koordlet.runtimehooks.announcedpods import Newborns
 from koordlet.runtimehooks.calls import HookCalls
-from koordlet.runtimehooks.cpuset import CPUSetAllocator
-from koordlet.runtimehooks.hooks import NOTHING, Answer, FailurePolicy, HookContext, Hooks, Stage
-from koordlet.runtimehooks.newborns import Newborns
-from koordlet.runtimehooks.server import HookServer
+from koordlet.runtimehooks.hooks.batchresource import BatchResource
+from koordlet.runtimehooks.hooks.cpuset import CPUSetAllocator
+from koordlet.runtimehooks.protocols.server import HookServer
+from koordlet.runtimehooks.stages import NOTHING, Answer, FailurePolicy, HookContext, Hooks, Stage
 from tests.koordlet.qosmanager.conftest import make_view
 from tests.runtimeproxy.docker.conftest import UID
 from tests.runtimeproxy.proxyprocess import ProxyProcess

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.runtimehooks.hooks import Stage
+from koordlet.runtimehooks.stages import Stage
 from tests.runtimeproxy.docker.conftest import UID
 from tests.runtimeproxy.docker.livedocker import (
     CPUS,

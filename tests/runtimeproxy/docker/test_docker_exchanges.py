@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from koordlet.api.hooks.api_pb2 import (
     ContainerResourceHookRequest,
     ContainerResourceHookResponse,
@@ -18,11 +17,12 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookRequest,
     PodSandboxHookResponse,
 )
-from koordlet.runtimehooks.hooks import Stage
-from runtimeproxy.dispatch import Dispatcher, Outcome, Policy
+
+from koordlet.runtimehooks.stages import Stage
 from runtimeproxy.docker.held import Refused
-from runtimeproxy.hooks import Hook, HookRequest, HookResponse
-from runtimeproxy.registry import Registry
+from runtimeproxy.hooks.dispatch import Dispatcher, Outcome, Policy
+from runtimeproxy.hooks.registry import Registry
+from runtimeproxy.hooks.stages import Hook, HookRequest, HookResponse
 from tests.runtimeproxy.docker.conftest import (
     CONTAINER_ID,
     SANDBOX_ID,

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import pytest
 
-from koordlet.runtimehooks.hooks import Stage
+from koordlet.runtimehooks.stages import Stage
 from tests.runtimeproxy.docker.conftest import UID
 from tests.runtimeproxy.docker.livedocker import PATIENCE, SHARES, Cli, Proxy, Recorder, Shim, koordlet, name_of
 from tests.runtimes.daemons import Dockerd, until

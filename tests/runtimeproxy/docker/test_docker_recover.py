@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-
 from koordlet.api.hooks.api_pb2 import ContainerResourceHookRequest, LinuxContainerResources, PodSandboxHookResponse
+
 from runtimeproxy.docker.api import DockerError, Inspected
-from runtimeproxy.hooks import Hook
+from runtimeproxy.hooks.stages import Hook
 from tests.runtimeproxy.docker.conftest import (
     CONTAINER_ID,
     SANDBOX_ID,

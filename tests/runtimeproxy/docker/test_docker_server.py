@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 import uvloop
-
 from koordlet.api.hooks.api_pb2 import PodSandboxHookResponse
-from runtimeproxy.dispatch import Outcome, Policy
+
 from runtimeproxy.docker.api import DockerApi, DockerError, NoSuchContainer
 from runtimeproxy.docker.server import DockerServer, serve_docker
-from runtimeproxy.hooks import Hook, HookRequest
+from runtimeproxy.hooks.dispatch import Outcome, Policy
+from runtimeproxy.hooks.pods import SkipRule
+from runtimeproxy.hooks.stages import Hook, HookRequest
 from runtimeproxy.metrics import ProxyMetrics
-from runtimeproxy.podhooks import SkipRule
 from runtimeproxy.store import Store
 from tests.runtimeproxy.docker.conftest import UID, Hooks, sandbox_body
 

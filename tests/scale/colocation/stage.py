@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, kubepods_dir
 from koordlet.system.host import Host
-from koordlet.system.naming import CgroupDriver, KubeQOS, kubepods_dir
 from koordlet.system.roots import Roots
 from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.fleet import Fleet, Need, PodSpec

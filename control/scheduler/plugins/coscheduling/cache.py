@@ -13,7 +13,7 @@ from control.scheduler.plugins.coscheduling.gang import Gang, GangGroup
 from control.scheduler.plugins.coscheduling.params import Parameters
 from koordlet.api.core import Pod
 from koordlet.api.core.podresources import is_terminated
-from koordlet.api.podgroup import PodGroup
+from koordlet.api.crs.podgroup import PodGroup
 
 
 class GangCache:

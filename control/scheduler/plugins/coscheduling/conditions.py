@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from control.scheduler.handle import Handle
+from control.scheduler.framework.handle import Handle
 from koordlet.api.core import Pod
-from koordlet.api.wire import Time
+from koordlet.api.encoding.wire import Time
 from koordlet.app.logging import get_logger
 from koordlet.kube import KubeError, NotFound, PatchKind
 

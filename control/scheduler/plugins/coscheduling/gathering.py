@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from control.scheduler.columns import IntArray, RowArray
-from control.scheduler.handle import Handle
-from control.scheduler.plugin import CycleState
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import CycleState
 from control.scheduler.plugins.coscheduling.planning import NoPlan, Planner, Wishes, neighbours_first
 from control.scheduler.plugins.coscheduling.topology import Domain, build
-from control.scheduler.pods import PodInfo, Shape
+from control.scheduler.state.columns import IntArray, RowArray
+from control.scheduler.state.pods import PodInfo, Shape
 from koordlet.api import names
 from koordlet.api.annotations.gang import NetworkTopologySpec, network_order
-from koordlet.api.networktopology import DEFAULT_NAME, ClusterNetworkTopology
+from koordlet.api.crs.networktopology import DEFAULT_NAME, ClusterNetworkTopology
 from koordlet.kube import Informer
 
 

@@ -21,14 +21,14 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from control.scheduler.columns import RowArray
-from control.scheduler.failures import PASS, PASS_CODE
-from control.scheduler.handle import Handle
-from control.scheduler.plugin import CycleState
-from control.scheduler.pods import PodInfo
-from control.scheduler.remembered import ask
-from control.scheduler.status import Code, Status
-from control.scheduler.table import Trial
+from control.scheduler.cycle.equivalence import ask
+from control.scheduler.cycle.failures import PASS, PASS_CODE
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import CycleState
+from control.scheduler.framework.status import Code, Status
+from control.scheduler.state.columns import RowArray
+from control.scheduler.state.pods import PodInfo
+from control.scheduler.state.table import Trial
 from koordlet.api import names
 from koordlet.api.annotations.scheduling import is_preemptible, quota_preemptible
 

@@ -10,8 +10,8 @@ from koordlet.api import names
 from koordlet.api.annotations import gang as said
 from koordlet.api.annotations.gang import MODE_NON_STRICT, NetworkTopologySpec
 from koordlet.api.core import Pod
-from koordlet.api.podgroup import PodGroup
-from koordlet.api.wire import Duration, WireError
+from koordlet.api.crs.podgroup import PodGroup
+from koordlet.api.encoding.wire import Duration, WireError
 from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)

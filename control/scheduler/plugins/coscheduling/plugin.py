@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from control.scheduler.columns import IntArray, RowArray, Rows
 from control.scheduler.config.args import CoschedulingArgs
-from control.scheduler.handle import Handle
-from control.scheduler.plugin import (
+from control.scheduler.cycle.nominationloss import JOB_REJECT
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import (
     CycleState,
     Plugin,
     PostFilterResult,
@@ -26,6 +26,7 @@ from control.scheduler.plugin import (
     Reads,
     default_normalize,
 )
+from control.scheduler.framework.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable, wait
 from control.scheduler.plugins.coscheduling import decisions, params, summary
 from control.scheduler.plugins.coscheduling.cache import GangCache
 from control.scheduler.plugins.coscheduling.conditions import Conditions
@@ -37,14 +38,13 @@ from control.scheduler.plugins.coscheduling.planning import NoPlan
 from control.scheduler.plugins.coscheduling.podgroups import PodGroupController
 from control.scheduler.plugins.coscheduling.preempting import GangPreemption
 from control.scheduler.plugins.coscheduling.turn import Turn
-from control.scheduler.pods import PodInfo, Shape
-from control.scheduler.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable, wait
-from control.scheduler.table import selected
-from control.scheduler.takeover import JOB_REJECT
+from control.scheduler.state.columns import IntArray, RowArray, Rows
+from control.scheduler.state.pods import PodInfo, Shape
+from control.scheduler.state.table import selected
 from koordlet.api import names
 from koordlet.api.annotations.gang import NetworkTopologySpec
 from koordlet.api.core import Pod
-from koordlet.api.podgroup import PodGroup
+from koordlet.api.crs.podgroup import PodGroup
 from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)

@@ -8,10 +8,11 @@ from typing import Final
 
 import msgspec
 
-from koordlet.api import names, wire
+from koordlet.api import names
 from koordlet.api.core import Pod
-from koordlet.api.podgroup import PodGroup, PodGroupStatus
-from koordlet.api.wire import Time
+from koordlet.api.crs.podgroup import PodGroup, PodGroupStatus
+from koordlet.api.encoding import wire
+from koordlet.api.encoding.wire import Time
 from koordlet.app.clock import Clock
 from koordlet.kube import Client, Informer, NotFound, WorkQueue, merge_diff
 

@@ -14,9 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from control.scheduler.failures import FitError
-from control.scheduler.handle import Handle
-from control.scheduler.plugin import CycleState, PostFilterResult
+from control.scheduler.cycle.failures import FitError
+from control.scheduler.cycle.nominationloss import JOB_FAILURE, JOB_REJECT, JOB_SUCCESS
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import CycleState, PostFilterResult
+from control.scheduler.framework.status import SUCCESS, Code, Status, error, unschedulable
 from control.scheduler.plugins.coscheduling.jobpreemption import (
     Choose,
     Job,
@@ -28,9 +30,7 @@ from control.scheduler.plugins.coscheduling.jobpreemption import (
 )
 from control.scheduler.plugins.coscheduling.metrics import PreemptionMetrics
 from control.scheduler.plugins.coscheduling.turn import Turn
-from control.scheduler.pods import PodInfo
-from control.scheduler.status import SUCCESS, Code, Status, error, unschedulable
-from control.scheduler.takeover import JOB_FAILURE, JOB_REJECT, JOB_SUCCESS
+from control.scheduler.state.pods import PodInfo
 from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)

@@ -8,7 +8,7 @@ from control.scheduler.config.args import CoschedulingArgs
 from control.scheduler.plugins.coscheduling.gang import Gang, GangGroup
 from control.scheduler.plugins.coscheduling.params import FROM_POD, FROM_POD_GROUP
 from koordlet.api.annotations.gang import MODE_STRICT
-from koordlet.api.wire import Time
+from koordlet.api.encoding.wire import Time
 
 
 def of(gang: Gang, args: CoschedulingArgs) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from koordlet.api.core import Node
-from koordlet.api.networktopology import (
+from koordlet.api.crs.networktopology import (
     CLUSTER_LAYER,
     NODE_LAYER,
     ClusterNetworkTopology,

@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
-from control.scheduler.dryrun import DryRun
-from control.scheduler.failures import FitError
-from control.scheduler.handle import Handle
-from control.scheduler.plugin import CycleState, Plugin, PostFilterResult
+from control.scheduler.cycle.dryrun import DryRun
+from control.scheduler.cycle.failures import FitError
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import CycleState, Plugin, PostFilterResult
+from control.scheduler.framework.status import SUCCESS, Code, Status, unresolvable, unschedulable
 from control.scheduler.plugins.defaultpreemption.victims import Victims, best, spare
-from control.scheduler.pods import PodInfo
-from control.scheduler.status import SUCCESS, Code, Status, unresolvable, unschedulable
+from control.scheduler.state.pods import PodInfo
 from koordlet.api.core.workloads import PodDisruptionBudget
 
 NO_VICTIMS: Final = unresolvable("No preemption victims found for incoming pod")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from control.scheduler.pods import PodInfo
+from control.scheduler.state.pods import PodInfo
 from koordlet.api.core.workloads import PodDisruptionBudget
 
 _NEVER_STARTED = float("inf")

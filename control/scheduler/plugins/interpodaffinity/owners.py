@@ -11,10 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from control.scheduler.columns import Column, IntArray, LabelColumn
 from control.scheduler.plugins.interpodaffinity.terms import NamespaceLabels, Term, terms_of
-from control.scheduler.pods import PodInfo, Shape
-from control.scheduler.table import NodeTable
+from control.scheduler.state.columns import Column, IntArray, LabelColumn
+from control.scheduler.state.pods import PodInfo, Shape
+from control.scheduler.state.table import NodeTable
 
 
 class Topology:

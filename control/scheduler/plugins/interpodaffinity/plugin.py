@@ -14,17 +14,17 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from control.scheduler.columns import IntArray, Reasons16, RowArray, Rows, count
 from control.scheduler.config.args import InterPodAffinityArgs
-from control.scheduler.handle import Handle
-from control.scheduler.plugin import MAX_SCORE, CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import MAX_SCORE, CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.status import SKIP, SUCCESS, Code, Status, error
 from control.scheduler.plugins import answers
 from control.scheduler.plugins.domains import Domains, DomainSums, by_row
 from control.scheduler.plugins.interpodaffinity.owners import OwnedTerm, Owners
 from control.scheduler.plugins.interpodaffinity.terms import Role, Term, Terms, terms_of
 from control.scheduler.plugins.recent import RecentShapes
-from control.scheduler.pods import PodInfo, Shape
-from control.scheduler.status import SKIP, SUCCESS, Code, Status, error
+from control.scheduler.state.columns import IntArray, Reasons16, RowArray, Rows, count
+from control.scheduler.state.pods import PodInfo, Shape
 from koordlet.api.core import Namespace, Pod
 
 T = TypeVar("T", bound=np.generic)

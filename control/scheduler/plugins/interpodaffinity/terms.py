@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, TypeAlias
 
-from control.scheduler.pods import Shape
-from koordlet.api import wire
+from control.scheduler.state.pods import Shape
 from koordlet.api.core.selectors import PodAffinity, PodAffinityTerm
+from koordlet.api.encoding import wire
 from koordlet.api.meta import LabelSelector, LabelSelectorRequirement, SelectorError
 
 NamespaceLabels: TypeAlias = Callable[[str], Mapping[str, str]]

@@ -14,12 +14,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from control.scheduler.columns import IntArray, Mask, Reasons16
 from control.scheduler.config.args import LoadAwareSchedulingArgs
 from control.scheduler.plugins.loadaware.assigned import NodeLoad
 from control.scheduler.plugins.loadaware.report import Report
 from control.scheduler.plugins.loadaware.thresholds import NO_BOUND, NodeFacts
 from control.scheduler.plugins.loadaware.vectors import Vector
+from control.scheduler.state.columns import IntArray, Mask, Reasons16
 
 NOTHING_LEFT: Final = -NO_BOUND
 """In `left`: scores 0 whatever the pod."""

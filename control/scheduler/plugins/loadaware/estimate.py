@@ -12,9 +12,9 @@ from koordlet.api.annotations import node as node_annotations
 from koordlet.api.annotations import scheduling
 from koordlet.api.core import Node, Pod
 from koordlet.api.core.podresources import pod_limits, pod_requests
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import WireError
 from koordlet.api.priority import BATCH, FREE, MID, PROD, priority_class
-from koordlet.api.quantity import Quantity
-from koordlet.api.wire import WireError
 
 DEFAULT_MILLI_CPU: Final = 250
 DEFAULT_MEMORY: Final = 200 << 20

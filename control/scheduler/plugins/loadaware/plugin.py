@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from control.scheduler.columns import IntArray, Reasons16, Rows, count
 from control.scheduler.config.args import LoadAwareSchedulingArgs
-from control.scheduler.handle import Handle
-from control.scheduler.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.status import SKIP, SUCCESS, Code, Status
 from control.scheduler.plugins.loadaware import report as reports
 from control.scheduler.plugins.loadaware import summary
 from control.scheduler.plugins.loadaware.assigned import Assigned, NodeLoad
@@ -25,12 +25,12 @@ from control.scheduler.plugins.loadaware.columns import Columns
 from control.scheduler.plugins.loadaware.estimate import PodLoad, pod_load, scheduled_at
 from control.scheduler.plugins.loadaware.thresholds import NodeFacts, from_args, node_facts
 from control.scheduler.plugins.loadaware.vectors import Tracked
-from control.scheduler.pods import PodInfo, Shape
-from control.scheduler.status import SKIP, SUCCESS, Code, Status
+from control.scheduler.state.columns import IntArray, Reasons16, Rows, count
+from control.scheduler.state.pods import PodInfo, Shape
 from koordlet.api import names
 from koordlet.api.core import Pod
 from koordlet.api.core.podresources import is_terminated
-from koordlet.api.nodemetric import NodeMetric
+from koordlet.api.crs.nodemetric import NodeMetric
 
 PASS: Final = PreFilterResult()
 EXEMPT: Final = PreFilterResult(SKIP)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from control.scheduler.plugins.loadaware.vectors import Tracked, Vector
-from koordlet.api.nodemetric import NodeMetric
+from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.priority import PROD
 
 DEFAULT_INTERVAL: Final = 60

@@ -7,9 +7,9 @@ from typing import Any
 
 from control.scheduler.plugins.loadaware.assigned import NodeLoad
 from control.scheduler.plugins.loadaware.vectors import Tracked
-from koordlet.api import wire
-from koordlet.api.quantity import BINARY_SI, DECIMAL_SI, Quantity
-from koordlet.api.wire import Time
+from koordlet.api.encoding import wire
+from koordlet.api.encoding.quantity import BINARY_SI, DECIMAL_SI, Quantity
+from koordlet.api.encoding.wire import Time
 
 
 def of(load: NodeLoad | None, tracked: Tracked) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from control.scheduler.plugins.loadaware.estimate import capacity
 from control.scheduler.plugins.loadaware.vectors import Tracked, Vector
 from koordlet.api.annotations import node as node_annotations
 from koordlet.api.core import Node
-from koordlet.api.wire import WireError
+from koordlet.api.encoding.wire import WireError
 
 NO_BOUND: Final = 1 << 62
 

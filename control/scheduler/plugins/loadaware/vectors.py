@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
 from control.scheduler.config.args import LoadAwareSchedulingArgs
-from koordlet.api.quantity import Quantity
+from koordlet.api.encoding.quantity import Quantity
 
 Vector: TypeAlias = tuple[int, ...]
 LIMIT: Final = 1 << 54

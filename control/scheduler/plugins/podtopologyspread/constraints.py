@@ -8,15 +8,15 @@ from typing import Final
 
 import numpy as np
 
-from control.scheduler.columns import Mask
 from control.scheduler.plugins.domains import Domains, DomainSums
 from control.scheduler.plugins.nodeselection import Wanted
 from control.scheduler.plugins.tainttoleration import tolerated
-from control.scheduler.pods import Shape
-from control.scheduler.selectors import Counter, PodCounters
-from control.scheduler.table import NodeTable
-from koordlet.api import wire
+from control.scheduler.state.columns import Mask
+from control.scheduler.state.pods import Shape
+from control.scheduler.state.selectors import Counter, PodCounters
+from control.scheduler.state.table import NodeTable
 from koordlet.api.core.selectors import TopologySpreadConstraint
+from koordlet.api.encoding import wire
 from koordlet.api.meta import LabelSelector, LabelSelectorRequirement
 
 HOSTNAME: Final = "kubernetes.io/hostname"

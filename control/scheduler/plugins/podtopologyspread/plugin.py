@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from control.scheduler.columns import IntArray, Mask, Reasons16, RowArray, Rows, count
 from control.scheduler.config.args import PodTopologySpreadArgs
-from control.scheduler.handle import Handle
-from control.scheduler.plugin import MAX_SCORE, CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import MAX_SCORE, CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.status import SKIP, SUCCESS, Code, Status, error
 from control.scheduler.plugins import answers
 from control.scheduler.plugins.domains import Domains, by_row
 from control.scheduler.plugins.podtopologyspread.constraints import (
@@ -31,8 +31,8 @@ from control.scheduler.plugins.podtopologyspread.constraints import (
 )
 from control.scheduler.plugins.podtopologyspread.workloads import Workloads
 from control.scheduler.plugins.recent import RecentShapes
-from control.scheduler.pods import PodInfo, Shape
-from control.scheduler.status import SKIP, SUCCESS, Code, Status, error
+from control.scheduler.state.columns import IntArray, Mask, Reasons16, RowArray, Rows, count
+from control.scheduler.state.pods import PodInfo, Shape
 from koordlet.api.core import Node, Pod
 from koordlet.api.core.selectors import TopologySpreadConstraint
 from koordlet.api.meta import SelectorError

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from control.scheduler.handle import Objects
-from control.scheduler.pods import Shape
+from control.scheduler.framework.handle import Objects
+from control.scheduler.state.pods import Shape
 from koordlet.api.core import ReplicaSet, ReplicationController, Service, StatefulSet
 from koordlet.api.meta import LabelSelector
 

@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from control.scheduler.columns import Reasons16, RowArray, Rows
-from control.scheduler.handle import Handle
-from control.scheduler.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.status import SUCCESS, Code, Status, error, unresolvable
 from control.scheduler.plugins.answers import PASS_ALL, SKIP_FILTER
 from control.scheduler.plugins.nodeselection import Wanted
 from control.scheduler.plugins.volumes import matching
@@ -29,9 +29,9 @@ from control.scheduler.plugins.volumes.claims import (
     reference_of,
 )
 from control.scheduler.plugins.volumes.matching import Claims, Plan
-from control.scheduler.pods import PodInfo
-from control.scheduler.status import SUCCESS, Code, Status, error, unresolvable
-from control.scheduler.table import selected
+from control.scheduler.state.columns import Reasons16, RowArray, Rows
+from control.scheduler.state.pods import PodInfo
+from control.scheduler.state.table import selected
 from koordlet.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from koordlet.kube import KubeError
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from control.scheduler.handle import Handle
-from control.scheduler.pods import PodInfo
+from control.scheduler.framework.handle import Handle
+from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
 from koordlet.api.core.storage import CSIDriver, CSINode, CSIStorageCapacity
 

@@ -12,14 +12,14 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from control.scheduler.columns import IntArray, Reasons16, Rows
-from control.scheduler.handle import Handle
-from control.scheduler.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.status import Code
 from control.scheduler.plugins.answers import PASS_ALL, SKIP_FILTER
 from control.scheduler.plugins.volumes.claims import Storage, claim_names, claims_of
-from control.scheduler.pods import PodInfo
-from control.scheduler.status import Code
-from control.scheduler.table import selected
+from control.scheduler.state.columns import IntArray, Reasons16, Rows
+from control.scheduler.state.pods import PodInfo
+from control.scheduler.state.table import selected
 from koordlet.api.core.storage import CSINode
 
 _KEY = "NodeVolumeLimits"

@@ -14,14 +14,14 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from control.scheduler.columns import Reasons16, Rows
-from control.scheduler.handle import Handle
-from control.scheduler.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.status import Code, unresolvable
 from control.scheduler.plugins.answers import PASS_ALL, SKIP_FILTER
 from control.scheduler.plugins.volumes.claims import Storage, named_claims, not_found
-from control.scheduler.pods import PodInfo
-from control.scheduler.status import Code, unresolvable
-from control.scheduler.table import selected
+from control.scheduler.state.columns import Reasons16, Rows
+from control.scheduler.state.pods import PodInfo
+from control.scheduler.state.table import selected
 from koordlet.api.core.pod import Volume
 
 IN_USE = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"

@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from control.scheduler.columns import Mask, Reasons16, Rows, count
-from control.scheduler.handle import Handle
-from control.scheduler.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.status import Code, unresolvable
 from control.scheduler.plugins.answers import PASS_ALL, SKIP_FILTER
 from control.scheduler.plugins.volumes.claims import Storage, class_name, named_claims, not_found
-from control.scheduler.pods import PodInfo
-from control.scheduler.status import Code, unresolvable
+from control.scheduler.state.columns import Mask, Reasons16, Rows, count
+from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import PersistentVolumeClaim
 
 MODERN: Final = {

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from control.manager.colocationprofile.controller import Applied
 from control.manager.colocationprofile.decide import change, managed, wanted
 from control.standalone.patch import merge_patch
-from koordlet.api.config import ClusterColocationProfile
 from koordlet.api.core import Pod
-from koordlet.api.wire import convert
+from koordlet.api.crs.config import ClusterColocationProfile
+from koordlet.api.encoding.wire import convert
 from koordlet.app.clock import FakeClock
 
 PODS = "/api/v1/namespaces/default/pods"

@@ -11,8 +11,8 @@ from control.manager.noderesource.report import read_report
 from control.manager.noderesource.reserved import own_facts
 from control.manager.noderesource.units import LIMIT, ZERO
 from koordlet.api import names
-from koordlet.api.nodemetric import NodeMetric, NodeMetricStatus
-from koordlet.api.wire import Time
+from koordlet.api.crs.nodemetric import NodeMetric, NodeMetricStatus
+from koordlet.api.encoding.wire import Time
 from tests.control.manager.noderesource.world import (
     NOW,
     batch_of,

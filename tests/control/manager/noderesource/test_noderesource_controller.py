@@ -15,21 +15,21 @@ from prometheus_client import CollectorRegistry
 
 from koordlet.api import names
 from koordlet.api.core import Node
-from koordlet.api.device import Device, DeviceInfo, DeviceSpec
-from koordlet.api.lending import LENDING
+from koordlet.api.crs.device import Device, DeviceInfo, DeviceSpec
+from koordlet.api.crs.nodemetric import NodeMetric
+from koordlet.api.crs.topology import NodeResourceTopology, ResourceInfo, Zone
+from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.nodemetric import NodeMetric
-from koordlet.api.quantity import Quantity
-from koordlet.api.topology import NodeResourceTopology, ResourceInfo, Zone
+from koordlet.api.pages.overcommit import LENDING
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.kube import PatchKind
 from koordlet.metriccache import MetricCache
 from koordlet.metriccache.facts import FACT_XPU
-from koordlet.metrics import Registries
 from koordlet.metricsadvisor.conditions import Conditions
-from koordlet.metricsadvisor.xpu import XpuCollector
-from koordlet.statesinformer.device import DeviceReporter
-from koordlet.statesinformer.devicestatus import Inventory
+from koordlet.metricsadvisor.facts.xpu import XpuCollector
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.devices.reporter import DeviceReporter
+from koordlet.statesinformer.devices.status import Inventory
 from tests.control.manager.noderesource.world import make_metric, pod_metric
 
 BATCH_CPU, BATCH_MEMORY = names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY

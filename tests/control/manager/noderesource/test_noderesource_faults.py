@@ -18,12 +18,12 @@ from control.manager.options import Options
 from koordlet.api import gates as api_gates
 from koordlet.api import names
 from koordlet.api.core import ConfigMap, Node, NodeCondition
-from koordlet.api.lending import LENDING
+from koordlet.api.crs.nodemetric import NodeMetric
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import convert
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.nodemetric import NodeMetric
-from koordlet.api.quantity import Quantity
+from koordlet.api.pages.overcommit import LENDING
 from koordlet.api.sloconfig import configmap
-from koordlet.api.wire import convert
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.app.flags import read
 from koordlet.app.gates import FeatureGates

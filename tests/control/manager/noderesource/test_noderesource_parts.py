@@ -15,10 +15,12 @@ from control.manager.noderesource.prepare import Plan, Prepared, meta_patch, mus
 from control.manager.noderesource.report import read_report
 from control.manager.noderesource.zones import is_diff, must_rewrite, rewritten, zone_capacities, zone_values
 from koordlet.api import names
-from koordlet.api.device import Device, DeviceInfo, DeviceSpec
-from koordlet.api.lending import AS_MEASURED, LENDING, Hold, Lending
+from koordlet.api.crs.device import Device, DeviceInfo, DeviceSpec
+from koordlet.api.crs.topology import NodeResourceTopology, ResourceInfo, Zone
+from koordlet.api.encoding.quantity import BINARY_SI, Quantity
+from koordlet.api.encoding.wire import to_builtins
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.quantity import BINARY_SI, Quantity
+from koordlet.api.pages.overcommit import AS_MEASURED, LENDING, Hold, Lending
 from koordlet.api.sloconfig.lending import ANY, LENT, InterferencePolicy, InterferencePolicyError, policy_of
 from koordlet.api.sloconfig.normalization import (
     CPUNormalizationStrategy,
@@ -26,8 +28,6 @@ from koordlet.api.sloconfig.normalization import (
     RatioError,
     ResourceAmplificationStrategy,
 )
-from koordlet.api.topology import NodeResourceTopology, ResourceInfo, Zone
-from koordlet.api.wire import to_builtins
 from tests.control.manager.noderesource.world import NOW, make_metric, make_node, pod_metric, strategy
 
 CPU, MEMORY = names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY

@@ -12,14 +12,14 @@ from control.manager.noderesource.decide import Synced, decide
 from control.manager.noderesource.table import Table
 from koordlet.api import names
 from koordlet.api.core import Node, Pod
-from koordlet.api.device import Device, DeviceInfo, DeviceSpec
-from koordlet.api.lending import AS_MEASURED, DISABLED, MISSING, STALE
+from koordlet.api.crs.device import Device, DeviceInfo, DeviceSpec
+from koordlet.api.crs.nodemetric import NodeMetric
+from koordlet.api.crs.topology import NodeResourceTopology, ResourceInfo, Zone
+from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.nodemetric import NodeMetric
-from koordlet.api.quantity import Quantity
+from koordlet.api.pages.overcommit import AS_MEASURED, DISABLED, MISSING, STALE
 from koordlet.api.sloconfig import colocation, configmap
 from koordlet.api.sloconfig.configmap import SLOConfig
-from koordlet.api.topology import NodeResourceTopology, ResourceInfo, Zone
 from tests.control.manager.noderesource.world import NOW, make_metric, make_node, make_pod, pod_metric
 
 G = 10**9

@@ -17,8 +17,7 @@ from control.manager.noderesource.reserved import own_facts
 from control.manager.noderesource.units import ceil_units
 from koordlet.api import names
 from koordlet.api.core import Container, Node, NodeStatus, Pod, PodSpec, PodStatus, ResourceRequirements
-from koordlet.api.meta import ObjectMeta
-from koordlet.api.nodemetric import (
+from koordlet.api.crs.nodemetric import (
     HostApplicationMetricInfo,
     NodeMetric,
     NodeMetricInfo,
@@ -27,9 +26,10 @@ from koordlet.api.nodemetric import (
     ReclaimableMetric,
     ResourceMap,
 )
-from koordlet.api.quantity import Quantity
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import Time
+from koordlet.api.meta import ObjectMeta
 from koordlet.api.sloconfig.colocation import DEFAULT, ColocationStrategy
-from koordlet.api.wire import Time
 
 NOW = 1_800_000_000.0
 PRIORITY = {"prod": 9500, "mid": 7500, "batch": 5500, "free": 3500, "none": 100}

@@ -15,9 +15,9 @@ from control.manager.quota import evaluation
 from control.manager.quota.evaluation import Evaluator, OwnWrites
 from control.manager.quota.usage import Account, budget, pod_usage, transformed
 from koordlet.api.core import Pod
-from koordlet.api.quantity import Quantity
-from koordlet.api.quota import ElasticQuota
-from koordlet.api.wire import WireError, convert
+from koordlet.api.crs.quota import ElasticQuota
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import WireError, convert
 from koordlet.app.clock import FakeClock
 from koordlet.kube import Conflict, ServerError
 

@@ -9,7 +9,7 @@ import aiohttp
 
 from control.manager.quota import shared
 from koordlet.api.core import Pod
-from koordlet.api.quota import ElasticQuota, ElasticQuotaProfile
+from koordlet.api.crs.quota import ElasticQuota, ElasticQuotaProfile
 from koordlet.kube import ApiError
 
 QUOTAS = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/elasticquotas"

@@ -8,9 +8,9 @@ import pytest
 
 from control.manager.quota.profiledecide import resource_keys, tree_id, wanted
 from koordlet.api.core import Node
-from koordlet.api.quantity import Quantity
-from koordlet.api.quota import ElasticQuota, ElasticQuotaProfile
-from koordlet.api.wire import convert
+from koordlet.api.crs.quota import ElasticQuota, ElasticQuotaProfile
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import convert
 from koordlet.kube import NotFound
 
 KEY = "quota.scheduling.koordinator.sh/"

@@ -13,9 +13,9 @@ from control.manager.quota.selfchecks import self_error
 from control.manager.quota.topology import EXPECT_SECONDS, QuotaInfo, QuotaTopology, Tree, page
 from control.manager.quota.treechecks import Rules, tree_error
 from koordlet.api.core import Pod
-from koordlet.api.quantity import Quantity
-from koordlet.api.quota import ElasticQuota
-from koordlet.api.wire import convert
+from koordlet.api.crs.quota import ElasticQuota
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import convert
 from koordlet.app.clock import FakeClock
 
 KEY = "quota.scheduling.koordinator.sh/"

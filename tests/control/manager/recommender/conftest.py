@@ -12,8 +12,8 @@ import pytest
 from control.manager.recommender.model import ContainerModel
 from control.manager.recommender.settings import ANNOTATION_MODE, Settings
 from koordlet.api.core import Pod
-from koordlet.api.nodemetric import NodeMetric
-from koordlet.api.wire import Time, to_builtins
+from koordlet.api.crs.nodemetric import NodeMetric
+from koordlet.api.encoding.wire import Time, to_builtins
 
 DAY = 86_400.0
 MERGE = "application/merge-patch+json"

@@ -8,9 +8,9 @@ from typing import Any
 
 from control.manager.recommender.settings import ANNOTATION_APPLIED
 from control.manager.recommender.status import confident
-from koordlet.api.analysis import Recommendation
-from koordlet.api.config import ClusterColocationProfile
 from koordlet.api.core import Pod
+from koordlet.api.crs.analysis import Recommendation
+from koordlet.api.crs.config import ClusterColocationProfile
 
 FLAGS = (
     "--feature-gates=Recommender=true",

@@ -15,10 +15,10 @@ from control.manager.recommender.eviction import choose, distance
 from control.manager.recommender.groups import Members, Owner, UnsupportedTarget, measured_container, owners, target_of
 from control.manager.recommender.requests import Amounts, give, memory_limit, requested
 from control.manager.recommender.settings import ANNOTATION_APPLIED, ANNOTATION_MODE, MIB, Mode, Settings, mode_of
-from koordlet.api.analysis import Recommendation
 from koordlet.api.core import Container, Pod
+from koordlet.api.crs.analysis import Recommendation
+from koordlet.api.encoding.wire import Time, convert
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.wire import Time, convert
 
 NOW = 1_782_864_000.0
 HOUR = 3600.0

@@ -11,11 +11,11 @@ from control.manager.recommender.group import Group
 from control.manager.recommender.settings import MIB, Settings
 from control.manager.recommender.status import Finding, compose, confident, due
 from control.manager.recommender.usage import Report, read_report
-from koordlet.api.analysis import RecommendationStatus
 from koordlet.api.core import Pod
-from koordlet.api.nodemetric import NodeMetric
-from koordlet.api.quantity import Quantity
-from koordlet.api.wire import Time, convert, encode
+from koordlet.api.crs.analysis import RecommendationStatus
+from koordlet.api.crs.nodemetric import NodeMetric
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import Time, convert, encode
 
 NOW = 1_782_864_000.0
 HOUR = 3600.0

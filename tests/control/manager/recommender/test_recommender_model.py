@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from control.manager.recommender.estimate import estimate
 from control.manager.recommender.model import ContainerModel
 from control.manager.recommender.settings import MIB, Settings
-from koordlet.api.analysis import ContainerCheckpoint
-from koordlet.api.wire import decode, encode
+from koordlet.api.crs.analysis import ContainerCheckpoint
+from koordlet.api.encoding.wire import decode, encode
 from koordlet.app.histogram import CPU_BUCKETS, CheckpointError
 
 NOW = 1_782_864_000.0  # 2026-07-01T00:00:00Z

@@ -6,7 +6,7 @@ import pytest
 
 from control.manager.webhooks.binding import Scope, before_pod, with_pod
 from koordlet.api.core import Pod
-from koordlet.api.wire import convert
+from koordlet.api.encoding.wire import convert
 
 FLAGS = {
     "user_names": "koord-scheduler, ,system:kube",

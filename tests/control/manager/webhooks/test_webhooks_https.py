@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from koordlet.api.config import ClusterColocationProfile
 from koordlet.api.core import Namespace, Node, Pod
+from koordlet.api.crs.config import ClusterColocationProfile
 
 PODS = "/api/v1/namespaces/default/pods"
 NODES = "/api/v1/nodes"

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.manager.webhook import jsonpatch
 from control.manager.webhooks.devices import normalise_gpus
 from control.manager.webhooks.errors import MutationError
 from control.manager.webhooks.podmutating import Knowledge, mutate_pod
@@ -17,13 +16,14 @@ from control.manager.webhooks.profiles import Matched, match
 from control.manager.webhooks.quotatree import require_nodes, tree_selector
 from control.manager.webhooks.reservations import mutate_reservation
 from control.manager.webhooks.translation import keep_extended_resources, translate_pod
+from control.manager.webhookserver import jsonpatch
 from control.standalone.patch import json_patch
-from koordlet.api.config import ClusterColocationProfile
 from koordlet.api.core import PriorityClass
+from koordlet.api.crs.config import ClusterColocationProfile
+from koordlet.api.crs.quota import ElasticQuotaProfile
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import convert
 from koordlet.api.meta import LabelSelector
-from koordlet.api.quantity import Quantity
-from koordlet.api.quota import ElasticQuotaProfile
-from koordlet.api.wire import convert
 
 SPEC_KEY = "node.koordinator.sh/extended-resource-spec"
 CPU, MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"

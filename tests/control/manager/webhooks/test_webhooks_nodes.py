@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control.manager.webhooks.nodes import amplified, label_conflict
-from koordlet.api.wire import WireError
+from koordlet.api.encoding.wire import WireError
 
 RATIO = "node.koordinator.sh/resource-amplification-ratio"
 RAW = "node.koordinator.sh/raw-allocatable"

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from control.manager.webhooks.errors import MutationError
 from control.manager.webhooks.profiles import apply_profile, match, percent, skipped
-from koordlet.api.config import ClusterColocationProfile
 from koordlet.api.core import PriorityClass
-from koordlet.api.wire import convert
+from koordlet.api.crs.config import ClusterColocationProfile
+from koordlet.api.encoding.wire import convert
 
 
 def profile(name="p", **spec):

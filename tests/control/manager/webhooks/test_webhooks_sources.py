@@ -9,7 +9,7 @@ import pytest
 from control.manager.webhooks.lookup import Lookup
 from control.manager.webhooks.validatehooks import EnhancedSource
 from koordlet.api.core import ConfigMap, Namespace
-from koordlet.api.wire import convert
+from koordlet.api.encoding.wire import convert
 from koordlet.app.clock import FakeClock
 from koordlet.kube import ConnectionFailed, NotFound, ServerError
 

@@ -11,7 +11,7 @@ from control.manager.webhooks.devices import device_errors
 from control.manager.webhooks.errors import aggregate, forbidden, invalid, required
 from control.manager.webhooks.podvalidating import class_errors, forbidden_annotations
 from koordlet.api.core import Pod
-from koordlet.api.wire import WireError, convert
+from koordlet.api.encoding.wire import WireError, convert
 
 QOS, SUB, CLASS = "koordinator.sh/qosClass", "koordinator.sh/priority", "koordinator.sh/priority-class"
 PRIORITY = {"none": None, "prod": 9500, "mid": 7500, "batch": 5500, "free": 3500}

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from control.scheduler.cycle import Cycle
-from control.scheduler.explaining import explain
-from control.scheduler.failures import FitError
+from control.scheduler.cycle.cycle import Cycle
+from control.scheduler.cycle.failures import FitError
+from control.scheduler.explain.podreport import explain
 from control.scheduler.plugins.registry import PLUGINS
-from koordlet.api import wire
 from koordlet.api.core import Namespace, Node, Pod
+from koordlet.api.encoding import wire
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.plugins.informers import ToldObjects
 from tests.control.scheduler.toys import cycle_of

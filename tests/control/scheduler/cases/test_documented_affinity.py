@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from control.scheduler.config.args import NodeAffinityArgs
-from koordlet.api import wire
 from koordlet.api.core import Pod
 from koordlet.api.core.selectors import NodeAffinity
+from koordlet.api.encoding import wire
 from tests.control.scheduler.build import node
 from tests.control.scheduler.cases.decisions import HOST, Board, Decision, light, zoned
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from control.scheduler.config.args import PodTopologySpreadArgs
-from koordlet.api import wire
 from koordlet.api.core import Node, Pod, Service
 from koordlet.api.core.selectors import TopologySpreadConstraint
+from koordlet.api.encoding import wire
 from tests.control.scheduler.build import node
 from tests.control.scheduler.cases.decisions import HOST, Board, light, zoned
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from control.scheduler.batch import BatchMetrics, InlineBatch
-from control.scheduler.plugin import CycleState, Plugin, PreFilterResult
-from control.scheduler.pods import PodInfo
-from control.scheduler.status import SUCCESS, Status, error, unschedulable, wait
+from control.scheduler.cycle.batch import BatchMetrics, InlineBatch
+from control.scheduler.framework.plugin import CycleState, Plugin, PreFilterResult
+from control.scheduler.framework.status import SUCCESS, Status, error, unschedulable, wait
+from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
 from tests.control.scheduler.build import node, pod
 from tests.control.scheduler.coscheduling.test_gang_gathering import BLOCKS, NODES, SPINES, P

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from control.scheduler.config.args import CoschedulingArgs
-from control.scheduler.plugin import CycleState
+from control.scheduler.framework.plugin import CycleState
+from control.scheduler.framework.status import Code
 from control.scheduler.plugins.coscheduling import Coscheduling, params
-from control.scheduler.pods import PodInfo
-from control.scheduler.status import Code
-from koordlet.api import wire
+from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
-from koordlet.api.podgroup import PodGroup
-from koordlet.api.wire import Duration
+from koordlet.api.crs.podgroup import PodGroup
+from koordlet.api.encoding import wire
+from koordlet.api.encoding.wire import Duration
 from tests.control.scheduler.build import Cluster, node, pod
 
 P = "gang.scheduling.koordinator.sh/"

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control.scheduler.config.args import CoschedulingArgs
-from control.scheduler.plugin import CycleState
+from control.scheduler.framework.plugin import CycleState
+from control.scheduler.framework.status import Code
 from control.scheduler.plugins.coscheduling import Coscheduling
-from control.scheduler.pods import PodInfo
-from control.scheduler.status import Code
+from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.plain.gangs import PlainGang, PlainGangs

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from control.scheduler.plugin import CycleState
-from koordlet.api import wire
+from control.scheduler.framework.plugin import CycleState
 from koordlet.api.core import Pod
-from koordlet.api.networktopology import ClusterNetworkTopology
+from koordlet.api.crs.networktopology import ClusterNetworkTopology
+from koordlet.api.encoding import wire
 from tests.control.scheduler.build import node, pod
 from tests.control.scheduler.gangworld import GangWorld
 

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from control.scheduler.cycle.nominationloss import JOB_FAILURE, JOB_REJECT, JOB_SUCCESS, takeover
+from control.scheduler.framework.status import Status, error, unresolvable, unschedulable
 from control.scheduler.plugins.coscheduling.jobpreemption import JobPlanner, Plan, SimulationFailed
 from control.scheduler.plugins.coscheduling.metrics import PreemptionMetrics
 from control.scheduler.plugins.defaultpreemption import DefaultPreemption
-from control.scheduler.pods import PodInfo
-from control.scheduler.status import Status, error, unresolvable, unschedulable
-from control.scheduler.takeover import JOB_FAILURE, JOB_REJECT, JOB_SUCCESS, takeover
-from koordlet.api import wire
+from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod, PodStatus
+from koordlet.api.encoding import wire
 from tests.control.scheduler.build import node, pod
 from tests.control.scheduler.coscheduling.test_gang_gathering import SPINES
 from tests.control.scheduler.gangworld import GangWorld

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from control.scheduler.plugins.coscheduling.planning import NoPlan, Planner, Wishes, neighbours_first
 from control.scheduler.plugins.coscheduling.topology import Domain, build, details
-from koordlet.api import wire
 from koordlet.api.annotations.gang import NetworkTopologySpec
 from koordlet.api.core import Node
-from koordlet.api.networktopology import ClusterNetworkTopology
+from koordlet.api.crs.networktopology import ClusterNetworkTopology
+from koordlet.api.encoding import wire
 from tests.control.scheduler.build import node
 
 BLOCKS = {"b1": "s1", "b2": "s1", "b3": "s2", "b4": "s2"}

@@ -12,10 +12,10 @@ from prometheus_client import CollectorRegistry
 from control.scheduler.plugins.coscheduling.conditions import Conditions
 from control.scheduler.plugins.coscheduling.metrics import GangMetrics, job_size
 from control.scheduler.plugins.coscheduling.podgroups import PodGroupController
-from koordlet.api import wire
 from koordlet.api.core import Pod
+from koordlet.api.crs.podgroup import PodGroup
+from koordlet.api.encoding import wire
 from koordlet.api.gates import Gate
-from koordlet.api.podgroup import PodGroup
 from koordlet.app.clock import FakeClock
 from koordlet.app.gates import FeatureGates
 from koordlet.kube import ConnectionFailed, NotFound

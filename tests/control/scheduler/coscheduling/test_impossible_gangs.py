@@ -11,9 +11,9 @@ import pytest
 
 from control.scheduler.config.args import CoschedulingArgs
 from control.scheduler.plugins.coscheduling import params
-from koordlet.api import wire
 from koordlet.api.core import Pod
-from koordlet.api.podgroup import PodGroup
+from koordlet.api.crs.podgroup import PodGroup
+from koordlet.api.encoding import wire
 from tests.control.scheduler.build import node, pod
 from tests.control.scheduler.gangworld import GangWorld
 

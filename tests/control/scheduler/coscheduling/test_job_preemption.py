@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control.scheduler.columns import Reasons16, Rows
-from control.scheduler.plugin import CycleState, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.plugin import CycleState, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.status import Code, error, unschedulable
 from control.scheduler.plugins.coscheduling import jobpreemption
 from control.scheduler.plugins.coscheduling.jobpreemption import (
     Job,
@@ -23,9 +23,9 @@ from control.scheduler.plugins.coscheduling.jobpreemption import (
     costs,
     may_leave,
 )
-from control.scheduler.pods import PodInfo
-from control.scheduler.status import Code, error, unschedulable
-from control.scheduler.table import CPU, selected
+from control.scheduler.state.columns import Reasons16, Rows
+from control.scheduler.state.pods import PodInfo
+from control.scheduler.state.table import CPU, selected
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import TOYS, cycle_of
 

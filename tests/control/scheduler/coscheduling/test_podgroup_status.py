@@ -8,10 +8,10 @@ import pytest
 
 from control.scheduler.plugins.coscheduling.conditions import message, needed, patch
 from control.scheduler.plugins.coscheduling.podgroups import is_over, next_status
-from koordlet.api import wire
 from koordlet.api.core import Pod
-from koordlet.api.podgroup import PodGroup
-from koordlet.api.wire import Time
+from koordlet.api.crs.podgroup import PodGroup
+from koordlet.api.encoding import wire
+from koordlet.api.encoding.wire import Time
 from tests.control.scheduler.build import pod
 
 NOW = 1_700_000_000.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from koordlet.api.core import Node, Pod
-from koordlet.api.nodemetric import NodeMetric
+from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.qos import qos_class
 from tests.control.scheduler.plain.world import S, Verdict, World, requests
 

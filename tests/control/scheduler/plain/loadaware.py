@@ -8,9 +8,9 @@ from typing import Any
 
 from koordlet.api.core import Node, Pod
 from koordlet.api.core.podresources import pod_limits, pod_requests
-from koordlet.api.nodemetric import NodeMetric
+from koordlet.api.crs.nodemetric import NodeMetric
+from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.priority import priority_class
-from koordlet.api.quantity import Quantity
 
 Amounts = dict[str, int]
 NAMES = ("cpu", "memory")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from koordlet.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
 from koordlet.api.core.podresources import pod_requests
 from koordlet.api.core.storage import CSIDriver, CSINode, CSIStorageCapacity
+from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.meta import LabelSelector
-from koordlet.api.nodemetric import NodeMetric
 
 Verdict = tuple[str, tuple[str, ...]] | None
 """None: accepted; else (code as upstream prints it, reasons)."""

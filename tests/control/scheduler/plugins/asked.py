@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from control.scheduler.plugin import CycleState, Plugin
+from control.scheduler.framework.plugin import CycleState, Plugin
+from control.scheduler.framework.status import Status
 from control.scheduler.plugins.answers import FEW
-from control.scheduler.pods import PodInfo
-from control.scheduler.status import Status
+from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
 from tests.control.scheduler.build import Cluster
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from koordlet.api import wire
 from koordlet.api.core import PersistentVolume, PersistentVolumeClaim, StorageClass
 from koordlet.api.core.storage import CSIDriver, CSINode, CSIStorageCapacity
+from koordlet.api.encoding import wire
 from tests.control.scheduler.plain.world import Storage
 
 ZONE, OLD_ZONE = "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"

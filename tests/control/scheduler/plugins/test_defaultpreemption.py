@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control.scheduler.cycle import Cycle
-from control.scheduler.failures import FitError
+from control.scheduler.cycle.cycle import Cycle
+from control.scheduler.cycle.failures import FitError
 from control.scheduler.plugins.defaultpreemption import DefaultPreemption
 from control.scheduler.plugins.defaultpreemption.victims import Victims, best, split_by_budget
-from control.scheduler.pods import PodInfo
-from koordlet.api import wire
+from control.scheduler.state.pods import PodInfo
 from koordlet.api.core.workloads import PodDisruptionBudget
+from koordlet.api.encoding import wire
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import TOYS, cycle_of
 

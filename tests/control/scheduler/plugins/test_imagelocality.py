@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.scheduler.nodeimages import ImageNode, ImagePool, images_of
 from control.scheduler.plugins.imagelocality import ImageLocality
-from control.scheduler.transform import transform_node
+from control.scheduler.state.nodeimages import ImageNode, ImagePool, images_of
+from control.scheduler.state.transform import transform_node
 from control.slim import slimmed
-from koordlet.api import wire
 from koordlet.api.core import Pod
+from koordlet.api.encoding import wire
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.plain.images import image_score
 from tests.control.scheduler.plain.world import World

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control.scheduler.config.args import InterferenceAwareArgs
-from control.scheduler.plugin import CycleState
+from control.scheduler.framework.plugin import CycleState
 from control.scheduler.plugins.interferenceaware import KINDS, InterferenceAware, points
 from koordlet.api.core import Pod
 from koordlet.app.clock import FakeClock

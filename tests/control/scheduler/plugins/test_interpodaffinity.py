@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control.scheduler.config.args import InterPodAffinityArgs
-from control.scheduler.plugin import CycleState
+from control.scheduler.framework.plugin import CycleState
 from control.scheduler.plugins.interpodaffinity import InterPodAffinity
 from control.scheduler.plugins.interpodaffinity.owners import Owners
-from koordlet.api import wire
 from koordlet.api.core import Namespace, Node, Pod
+from koordlet.api.encoding import wire
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.plain.podaffinity import inter_pod_affinity, inter_pod_scores
 from tests.control.scheduler.plain.world import World

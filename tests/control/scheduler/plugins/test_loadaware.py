@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from control.scheduler.config.args import LoadAwareSchedulingArgs
-from control.scheduler.plugin import CycleState
+from control.scheduler.framework.plugin import CycleState
 from control.scheduler.plugins.loadaware import LoadAwareScheduling
 from control.scheduler.plugins.loadaware.estimate import capacity, pod_load
 from control.scheduler.plugins.loadaware.vectors import Tracked
-from control.scheduler.pods import PodInfo
-from koordlet.api import wire
+from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
-from koordlet.api.wire import Time
+from koordlet.api.encoding import wire
+from koordlet.api.encoding.wire import Time
 from koordlet.app.clock import FakeClock
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.loadreports import NOW, metric, pod_usage, usage

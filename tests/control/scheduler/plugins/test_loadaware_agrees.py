@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control.scheduler.config.args import LoadAwareSchedulingAggregatedArgs, LoadAwareSchedulingArgs
-from control.scheduler.plugin import CycleState
+from control.scheduler.framework.plugin import CycleState
 from control.scheduler.plugins.loadaware import LoadAwareScheduling
-from control.scheduler.pods import PodInfo
-from koordlet.api.wire import Duration
+from control.scheduler.state.pods import PodInfo
+from koordlet.api.encoding.wire import Duration
 from koordlet.app.clock import FakeClock
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.loadreports import NOW, metric, pod_usage, usage

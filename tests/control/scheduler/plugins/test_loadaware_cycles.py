@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from control.scheduler.failures import FitError
+from control.scheduler.cycle.failures import FitError
 from control.scheduler.plugins.loadaware import LoadAwareScheduling
 from koordlet.app.clock import FakeClock
 from tests.control.scheduler.build import Cluster, node, pod

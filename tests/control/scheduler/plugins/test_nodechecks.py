@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control.scheduler.config.args import NodeAffinityArgs
-from control.scheduler.plugin import CycleState, Plugin
+from control.scheduler.framework.plugin import CycleState, Plugin
 from control.scheduler.plugins.nodeaffinity import NodeAffinity
 from control.scheduler.plugins.nodename import NodeName
 from control.scheduler.plugins.nodeunschedulable import NodeUnschedulable
 from control.scheduler.plugins.tainttoleration import TaintToleration
-from koordlet.api import wire
 from koordlet.api.core import Node, Pod
 from koordlet.api.core.selectors import NodeAffinity as Affinity
+from koordlet.api.encoding import wire
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.plain import nodechecks as plain
 from tests.control.scheduler.plain.world import World, scaled

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control.scheduler.config.args import PodTopologySpreadArgs
-from control.scheduler.plugin import CycleState
+from control.scheduler.framework.plugin import CycleState
 from control.scheduler.plugins.podtopologyspread import PodTopologySpread
 from control.scheduler.plugins.podtopologyspread.constraints import SYSTEM_DEFAULTS
-from koordlet.api import wire
 from koordlet.api.core import Node, Pod, ReplicaSet, Service
 from koordlet.api.core.selectors import TopologySpreadConstraint
+from koordlet.api.encoding import wire
 from koordlet.api.meta import LabelSelector
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.plain.spread import spread, spread_scores

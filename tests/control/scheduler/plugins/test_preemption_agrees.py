@@ -10,12 +10,12 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from control.scheduler.failures import FitError
+from control.scheduler.cycle.failures import FitError
 from control.scheduler.plugins.registry import PLUGINS
-from control.scheduler.pods import PodInfo
+from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
 from koordlet.api.core.workloads import PodDisruptionBudget
-from koordlet.api.wire import convert
+from koordlet.api.encoding.wire import convert
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.clusters import specs
 from tests.control.scheduler.plain import preemption as plain

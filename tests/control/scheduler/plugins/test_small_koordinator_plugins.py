@@ -13,11 +13,11 @@ from control.scheduler.config.args import (
     ScarceResourceAvoidanceArgs,
     SchedulingHintArgs,
 )
-from control.scheduler.plugin import CycleState
+from control.scheduler.framework.plugin import CycleState
+from control.scheduler.framework.status import Code
 from control.scheduler.plugins.noderesourcesfitplus import NodeResourcesFitPlus
 from control.scheduler.plugins.scarceresourceavoidance import ScarceResourceAvoidance
 from control.scheduler.plugins.schedulinghint import SchedulingHint
-from control.scheduler.status import Code
 from koordlet.api.core import Pod
 from tests.control.scheduler.build import Cluster, node, pod
 

@@ -15,7 +15,7 @@ from control.scheduler.config.args import (
     ScarceResourceAvoidanceArgs,
     SchedulingHintArgs,
 )
-from control.scheduler.plugin import CycleState
+from control.scheduler.framework.plugin import CycleState
 from control.scheduler.plugins.interferenceaware import KINDS, InterferenceAware
 from control.scheduler.plugins.noderesourcesfitplus import NodeResourcesFitPlus
 from control.scheduler.plugins.prioritysort import PrioritySort

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from control.scheduler.plugin import CycleState
+from control.scheduler.framework.plugin import CycleState
 from control.scheduler.plugins.defaultbinder import DefaultBinder
 from control.scheduler.plugins.defaultprebind import DefaultPreBind, pod_patch
 from control.scheduler.plugins.prioritysort import PrioritySort
 from control.scheduler.plugins.schedulinggates import SchedulingGates
 from koordlet.api.core import Pod
-from koordlet.api.quantity import Quantity
-from koordlet.api.wire import Time
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import Time
 from koordlet.app.clock import FakeClock
 from koordlet.kube import ApiError, Conflict, ConnectionFailed, NotFound, TooManyRequests
 from tests.control.scheduler.build import Cluster, pod

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.scheduler.cycle import Cycle
-from control.scheduler.failures import FitError
-from control.scheduler.plugin import CycleState
+from control.scheduler.cycle.cycle import Cycle
+from control.scheduler.cycle.failures import FitError
+from control.scheduler.framework.plugin import CycleState
 from control.scheduler.plugins.defaultpreemption import DefaultPreemption
 from control.scheduler.plugins.volumes import (
     NodeVolumeLimits,
@@ -25,9 +25,9 @@ from control.scheduler.plugins.volumes import (
     matching,
     restrictions,
 )
-from koordlet.api import wire
 from koordlet.api.core import PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
 from koordlet.api.core.storage import CSIDriver, CSINode, CSIStorageCapacity
+from koordlet.api.encoding import wire
 from koordlet.api.meta import ObjectReference
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import TOYS, cycle_of

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from control.scheduler.plugin import CycleState, Plugin
+from control.scheduler.framework.plugin import CycleState, Plugin
 from control.scheduler.plugins.volumes import NodeVolumeLimits, VolumeBinding, VolumeRestrictions, VolumeZone
 from koordlet.api.core import Pod
 from tests.control.scheduler.build import Cluster, node, pod

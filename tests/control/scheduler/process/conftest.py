@@ -15,14 +15,14 @@ import pytest
 import yaml
 
 from control.manager import manifests as manager_manifests
-from control.scheduler import manifests
 from control.scheduler.config.shipped import configuration
-from control.scheduler.options import Options
-from control.scheduler.process import Scheduler
+from control.scheduler.process import manifests
+from control.scheduler.process.options import Options
+from control.scheduler.process.process import Scheduler
 from control.slim import EMPTY_LIST, EMPTY_MAP
 from control.standalone.apiserver import ApiServer
-from koordlet.api import crdgen
 from koordlet.api.core import Event, Node, Pod
+from koordlet.api.encoding import crdgen
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.app.flags import read
 from koordlet.kube import Client, Config, PatchKind

@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from control.scheduler.config.shipped import configuration
-from koordlet.api.nodemetric import NodeMetric
-from koordlet.api.wire import Time
+from koordlet.api.crs.nodemetric import NodeMetric
+from koordlet.api.encoding.wire import Time
 from koordlet.kube import Invalid
 
 ROOT = Path(__file__).parents[4]

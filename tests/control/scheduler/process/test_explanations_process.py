@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from control.scheduler import explanations
-from koordlet.api.explanation import ScheduleExplanation
+from control.scheduler.explain import controller as explanations
+from koordlet.api.crs.explanation import ScheduleExplanation
 from koordlet.kube import NotFound
 
 PATH = "/apis/scheduling.koordinator.sh/v1alpha1/namespaces/default/scheduleexplanations"

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from control.scheduler import manifests
+from control.scheduler.process import manifests
 from koordlet.api.core import Lease, Node, Pod
 
 ROOT = Path(__file__).parents[4]
@@ -224,7 +224,7 @@ async def test_the_effective_configuration_can_be_written(tmp_path: Path) -> Non
 def test_deploy_is_what_the_generator_says() -> None:
     for name, text in manifests.texts().items():
         written = (ROOT / "deploy/scheduler" / name).read_text()
-        assert written == text, "run python -m control.scheduler.manifests --out deploy/scheduler"
+        assert written == text, "run python -m control.scheduler.process.manifests --out deploy/scheduler"
 
 
 async def test_cycles_talk_when_they_are_told_to(world: Any, scheduler: Any, until: Any, caplog: Any) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import aiohttp
 import yaml
 
-from control.scheduler import explanations, manifests
 from control.scheduler.config.shipped import configuration
+from control.scheduler.explain import controller as explanations
+from control.scheduler.process import manifests
 from koordlet.api.core import Node, PersistentVolume, PersistentVolumeClaim
 from tests.ports import free_port
 from tests.rights import Right, asked, granted

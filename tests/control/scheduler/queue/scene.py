@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from control.scheduler.plugin import Interest
-from control.scheduler.pods import PodInfo, Shapes
+from control.scheduler.framework.plugin import Interest
+from control.scheduler.framework.status import Status
 from control.scheduler.queue import QueueProfile, SchedulingQueue
-from control.scheduler.status import Status
+from control.scheduler.state.pods import PodInfo, Shapes
 from tests.control.scheduler.build import pod
 
 

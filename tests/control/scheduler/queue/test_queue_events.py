@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from control.scheduler.plugin import Event, Interest
-from control.scheduler.pods import PodInfo
+from control.scheduler.framework.plugin import Event, Interest
 from control.scheduler.queue import Place
 from control.scheduler.queue.changes import node_changes
 from control.scheduler.queue.inflight import InFlight
 from control.scheduler.queue.interests import concerns
+from control.scheduler.state.pods import PodInfo
 from tests.control.scheduler.build import node
 from tests.control.scheduler.queue.scene import Scene
 

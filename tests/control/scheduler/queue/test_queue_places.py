@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from control.scheduler.plugin import Event, Interest
-from control.scheduler.pods import PodInfo
+from control.scheduler.framework.plugin import Event, Interest
+from control.scheduler.framework.status import SUCCESS, Status, unresolvable
 from control.scheduler.queue import Place
-from control.scheduler.status import SUCCESS, Status, unresolvable
+from control.scheduler.state.pods import PodInfo
 from tests.control.scheduler.queue.scene import Scene
 
 

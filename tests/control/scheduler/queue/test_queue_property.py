@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from control.scheduler.plugin import Event, Interest
-from control.scheduler.pods import PodInfo
-from control.scheduler.status import SUCCESS, Status, unschedulable
+from control.scheduler.framework.plugin import Event, Interest
+from control.scheduler.framework.status import SUCCESS, Status, unschedulable
+from control.scheduler.state.pods import PodInfo
 from tests.control.scheduler.queue.scene import Scene
 
 PLUGINS = ("A", "B", "Silent")

@@ -15,16 +15,17 @@ from typing import Any
 import pytest
 
 from control.standalone.kubelet.agent import Kubelet, NodeConfig
-from control.standalone.kubelet.api import NodeApi
-from control.standalone.kubelet.cgroups import CgroupTree
-from control.standalone.kubelet.cgvalues import CgroupValues, files_v2
-from control.standalone.kubelet.machine import Machine
-from control.standalone.kubelet.naming import CgroupNames, Driver
-from control.standalone.kubelet.nodestatus import resources
-from control.standalone.kubelet.podcgroups import PodCgroups
-from control.standalone.kubelet.podstate import PodStore
-from control.standalone.kubelet.process_runtime import ProcessRuntime
-from control.standalone.kubelet.runtime import (
+from control.standalone.kubelet.cgroups.directories import CgroupTree
+from control.standalone.kubelet.cgroups.naming import CgroupNames, Driver
+from control.standalone.kubelet.cgroups.pods import PodCgroups
+from control.standalone.kubelet.cgroups.values import CgroupValues, files_v2
+from control.standalone.kubelet.node.apirequests import NodeApi
+from control.standalone.kubelet.node.machine import Machine
+from control.standalone.kubelet.node.status import resources
+from control.standalone.kubelet.pods.state import PodStore
+from control.standalone.kubelet.pods.status import rfc3339
+from control.standalone.kubelet.runtimes.process import ProcessRuntime
+from control.standalone.kubelet.runtimes.runtime import (
     SANDBOX_NAME,
     ContainerConfig,
     ContainerInfo,
@@ -32,8 +33,7 @@ from control.standalone.kubelet.runtime import (
     RuntimeFailure,
     SandboxConfig,
 )
-from control.standalone.kubelet.status import rfc3339
-from koordlet.api.quantity import Quantity
+from koordlet.api.encoding.quantity import Quantity
 from koordlet.app.clock import SYSTEM_CLOCK, Clock, FakeClock
 from koordlet.kube.errors import ApiError, Conflict, ConnectionFailed, NotFound
 

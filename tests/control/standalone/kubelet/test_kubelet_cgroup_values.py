@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.standalone.kubelet.cgvalues import (
+from control.standalone.kubelet.cgroups.naming import QosClass
+from control.standalone.kubelet.cgroups.values import (
     container_values,
     files_v1,
     files_v2,
@@ -20,8 +21,7 @@ from control.standalone.kubelet.cgvalues import (
     shares_of,
     weight_of,
 )
-from control.standalone.kubelet.naming import QosClass
-from control.standalone.kubelet.podspec import parse_pod, qos_class
+from control.standalone.kubelet.pods.spec import parse_pod, qos_class
 
 MI, GI = 1 << 20, 1 << 30
 

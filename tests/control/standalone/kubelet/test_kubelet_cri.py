@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from control.standalone.kubelet.cgroups import CgroupTree
-from control.standalone.kubelet.cgvalues import CgroupValues
-from control.standalone.kubelet.cri_runtime import CriRuntime
-from control.standalone.kubelet.criclient import CriClient
-from control.standalone.kubelet.naming import CgroupNames, Driver
-from control.standalone.kubelet.runtime import ContainerConfig, SandboxConfig
+from control.standalone.kubelet.cgroups.directories import CgroupTree
+from control.standalone.kubelet.cgroups.naming import CgroupNames, Driver
+from control.standalone.kubelet.cgroups.values import CgroupValues
+from control.standalone.kubelet.runtimes.cri import CriRuntime
+from control.standalone.kubelet.runtimes.criclient import CriClient
+from control.standalone.kubelet.runtimes.runtime import ContainerConfig, SandboxConfig
 from koordlet.app.clock import SYSTEM_CLOCK
 from tests.control.standalone.kubelet.conftest import FakeApi, World
 from tests.runtimes.daemons import Containerd
@@ -179,7 +179,7 @@ async def test_commands_in_a_container_and_its_log(
     containerd: Containerd, real_tree: CgroupTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What probes rely on: output, exit codes, an end to those that take too long. A log that grows is rotated."""
-    monkeypatch.setattr("control.standalone.kubelet.cri_runtime.ROTATE_SECONDS", 0.2)
+    monkeypatch.setattr("control.standalone.kubelet.runtimes.cri.ROTATE_SECONDS", 0.2)
     runtime, parent = runtime_of(containerd, real_tree, log_max_bytes=1000), containerd.cgroup_parent("pod")
     await runtime.load()
     try:

@@ -14,13 +14,13 @@ import pytest
 from control.standalone.containerd import hostimage
 from control.standalone.containerd.hostimage import HOST_IMAGE, HostMount
 from control.standalone.containerd.slices import expand
-from control.standalone.kubelet import crirequests
-from control.standalone.kubelet.cgroups import CgroupTree
-from control.standalone.kubelet.cgvalues import CgroupValues
-from control.standalone.kubelet.cri_runtime import CriRuntime
-from control.standalone.kubelet.criclient import CriClient
-from control.standalone.kubelet.crirequests import Swap
-from control.standalone.kubelet.runtime import ContainerConfig, ContainerInfo, RuntimeFailure, SandboxConfig
+from control.standalone.kubelet.cgroups.directories import CgroupTree
+from control.standalone.kubelet.cgroups.values import CgroupValues
+from control.standalone.kubelet.runtimes import crirequests
+from control.standalone.kubelet.runtimes.cri import CriRuntime
+from control.standalone.kubelet.runtimes.criclient import CriClient
+from control.standalone.kubelet.runtimes.crirequests import Swap
+from control.standalone.kubelet.runtimes.runtime import ContainerConfig, ContainerInfo, RuntimeFailure, SandboxConfig
 from koordlet.api.cri import api_pb2 as cri
 
 POD = SandboxConfig("s" * 64, "u1", f"kubepods/besteffort/podu1/{'s' * 64}", "web", "shop", {"app": "web"}, {"a": "b"})

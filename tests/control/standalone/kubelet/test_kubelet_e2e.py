@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 
 from control.standalone.apiserver import ApiServer
-from control.standalone.kubelet.cgroups import CgroupTree
+from control.standalone.kubelet.cgroups.directories import CgroupTree
 from koordlet.kube import Client, Config, NotFound
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kernel]

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from control.standalone.kubelet.cgroups import CgroupTree
-from control.standalone.kubelet.cgvalues import CgroupValues
-from control.standalone.kubelet.cleanup import sweep
-from control.standalone.kubelet.launcher import starttime
-from control.standalone.kubelet.podstate import PodStore
-from control.standalone.kubelet.process_runtime import ProcessRuntime
-from control.standalone.kubelet.runtime import ContainerConfig
+from control.standalone.kubelet.cgroups.cleanup import sweep
+from control.standalone.kubelet.cgroups.directories import CgroupTree
+from control.standalone.kubelet.cgroups.values import CgroupValues
+from control.standalone.kubelet.pods.state import PodStore
+from control.standalone.kubelet.runtimes.launcher import starttime
+from control.standalone.kubelet.runtimes.process import ProcessRuntime
+from control.standalone.kubelet.runtimes.runtime import ContainerConfig
 
 pytestmark = pytest.mark.kernel
 
@@ -252,10 +252,10 @@ async def test_containers_survive_kill_nine_of_whoever_started_them(tmp_path: Pa
         f"""
         import asyncio, os, signal
         from pathlib import Path
-        from control.standalone.kubelet.cgroups import CgroupTree
-        from control.standalone.kubelet.cgvalues import CgroupValues
-        from control.standalone.kubelet.process_runtime import ProcessRuntime
-        from control.standalone.kubelet.runtime import ContainerConfig
+        from control.standalone.kubelet.cgroups.directories import CgroupTree
+        from control.standalone.kubelet.cgroups.values import CgroupValues
+        from control.standalone.kubelet.runtimes.process import ProcessRuntime
+        from control.standalone.kubelet.runtimes.runtime import ContainerConfig
         async def main():
             tree = CgroupTree.discover(Path("/sys/fs/cgroup"))
             runtime = ProcessRuntime(Path({str(tmp_path / "c")!r}), tree, 1 << 20, 2)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from control.standalone.kubelet.naming import CgroupNames, Driver, QosClass
-from koordlet.system import naming as reader
+from control.standalone.kubelet.cgroups.naming import CgroupNames, Driver, QosClass
+from koordlet.system.cgroup import naming as reader
 
 UID = "7712555c-ce62-454a-9e18-9ff0217b8941"
 ID = "ab" * 32

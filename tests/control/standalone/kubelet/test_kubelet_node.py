@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from control.standalone.kubelet.machine import Machine, MachineError, read_machine
-from control.standalone.kubelet.nodestatus import ReservationError, resources
-from koordlet.api.quantity import Quantity
+from control.standalone.kubelet.node.machine import Machine, MachineError, read_machine
+from control.standalone.kubelet.node.status import ReservationError, resources
+from koordlet.api.encoding.quantity import Quantity
 
 NODE = "/api/v1/nodes/n1"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1"

@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from control.standalone.kubelet import ownermark
-from control.standalone.kubelet.cgroups import CgroupTree
-from control.standalone.kubelet.launcher import starttime
-from control.standalone.kubelet.naming import CgroupNames, Driver
-from control.standalone.kubelet.ownermark import Owner
-from control.standalone.kubelet.podcgroups import PodCgroups
-from control.standalone.kubelet.podspec import parse_pod
+from control.standalone.kubelet.cgroups import ownermark
+from control.standalone.kubelet.cgroups.directories import CgroupTree
+from control.standalone.kubelet.cgroups.naming import CgroupNames, Driver
+from control.standalone.kubelet.cgroups.ownermark import Owner
+from control.standalone.kubelet.cgroups.pods import PodCgroups
+from control.standalone.kubelet.pods.spec import parse_pod
+from control.standalone.kubelet.runtimes.launcher import starttime
 
 _serial = itertools.count()
 UID = "11111111-2222-3333-4444-555555555555"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from control.standalone.kubelet.launcher import Log
-from control.standalone.kubelet.podlogs import LogQuery, parse_line, stamp_seconds, stream
+from control.standalone.kubelet.pods.logs import LogQuery, parse_line, stamp_seconds, stream
+from control.standalone.kubelet.runtimes.launcher import Log
 
 
 def line(i: int, tag: str = "F", text: str = "") -> str:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.standalone.kubelet.podspec import MalformedPod, parse_pod, pod_limits, pod_requests, qos_class
-from koordlet.api import core, wire
+from control.standalone.kubelet.pods.spec import MalformedPod, parse_pod, pod_limits, pod_requests, qos_class
+from koordlet.api import core
+from koordlet.api.encoding import wire
 
 META = {"name": "p", "uid": "u", "namespace": "default"}
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.standalone.kubelet.admission import admit
-from control.standalone.kubelet.backoff import Backoff
-from control.standalone.kubelet.podspec import parse_pod
-from koordlet.api.quantity import Quantity
+from control.standalone.kubelet.pods.admission import admit
+from control.standalone.kubelet.pods.backoff import Backoff
+from control.standalone.kubelet.pods.spec import parse_pod
+from koordlet.api.encoding.quantity import Quantity
 
 ALLOCATABLE = {
     k: Quantity(v) for k, v in {"cpu": "2", "memory": "4Gi", "pods": "3", "kubernetes.io/batch-cpu": "1000"}.items()

@@ -13,12 +13,12 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
-from control.standalone.kubelet.api import NodeApi
-from control.standalone.kubelet.auth import Gatekeeper, User, read_token_file
-from control.standalone.kubelet.certs import serving_certificate
+from control.standalone.kubelet.node.apirequests import NodeApi
 from control.standalone.kubelet.options import Options, kubelet_configuration
-from control.standalone.kubelet.server import Endpoints, main_server, read_only_server, subresources
-from control.standalone.kubelet.stats import KubeletCollector
+from control.standalone.kubelet.server.auth import Gatekeeper, User, read_token_file
+from control.standalone.kubelet.server.certs import serving_certificate
+from control.standalone.kubelet.server.server import Endpoints, main_server, read_only_server, subresources
+from control.standalone.kubelet.server.stats import KubeletCollector
 from koordlet.app.flags import read
 from koordlet.app.health import Health
 from koordlet.app.http import server_tls

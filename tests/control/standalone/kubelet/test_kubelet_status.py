@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from control.standalone.kubelet.podspec import parse_pod
-from control.standalone.kubelet.runtime import ContainerInfo
-from control.standalone.kubelet.status import ContainerRecord, Verdict, conditions, phase, pod_status
+from control.standalone.kubelet.pods.spec import parse_pod
+from control.standalone.kubelet.pods.status import ContainerRecord, Verdict, conditions, phase, pod_status
+from control.standalone.kubelet.runtimes.runtime import ContainerInfo
 
 T0 = 1_700_000_000
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from control.standalone.kubelet.runtime import SandboxConfig
+from control.standalone.kubelet.runtimes.runtime import SandboxConfig
 
 MAIN = {"name": "main", "image": "busybox", "command": ["sleep", "1d"]}
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from koordlet.api.annotations import device, node, topology
-from koordlet.api.quantity import Quantity
-from koordlet.api.wire import Duration, Time, WireError
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import Duration, Time, WireError
 
 N = "node.koordinator.sh/"
 S = "scheduling.koordinator.sh/"

@@ -6,9 +6,9 @@ import pytest
 
 from koordlet.api.annotations import pod
 from koordlet.api.core import Container, Pod, PodSpec, ResourceRequirements
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import WireError
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.quantity import Quantity
-from koordlet.api.wire import WireError
 
 K = "koordinator.sh/"
 

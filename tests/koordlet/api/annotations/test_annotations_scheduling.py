@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from koordlet.api.annotations import gang, quota, reservation, scheduling
-from koordlet.api.quantity import Quantity
-from koordlet.api.wire import Duration, WireError
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import Duration, WireError
 
 S = "scheduling.koordinator.sh/"
 G = "gang.scheduling.koordinator.sh/"

@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from koordlet.api import registry, wire
+from koordlet.api import registry
 from koordlet.api.core import Node, Pod, Secret, is_ready
+from koordlet.api.encoding import wire
+from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.meta import ObjectList
-from koordlet.api.quantity import Quantity
 
 POD = {
     "kind": "Pod",

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.api import wire
 from koordlet.api.core import Pod, computed_qos_class, is_terminated, pod_limits, pod_qos_class, pod_requests
-from koordlet.api.quantity import Quantity
+from koordlet.api.encoding import wire
+from koordlet.api.encoding.quantity import Quantity
 
 
 def container(requests=None, limits=None, **more):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from koordlet.api import wire
 from koordlet.api.core import NodeSelectorTerm, Taint, Toleration
+from koordlet.api.encoding import wire
 from koordlet.api.meta import LabelSelector, SelectorError
 
 LABELS = {"app": "web", "tier": "front", "cores": "8", "empty": ""}

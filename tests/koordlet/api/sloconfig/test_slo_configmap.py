@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import encode
 from koordlet.api.meta import LabelSelector, LabelSelectorRequirement
-from koordlet.api.quantity import Quantity
 from koordlet.api.sloconfig import colocation, defaults
 from koordlet.api.sloconfig.colocation import ColocationStrategy, for_node, metric_settings, percent_of_ratio
 from koordlet.api.sloconfig.configmap import DEFAULTS, UNREAD, SLOConfig, load, system_for_node
 from koordlet.api.sloconfig.merge import Merged, NodeStrategy
-from koordlet.api.wire import encode
 
 THRESHOLD = (
     '{"clusterStrategy":{"enable":true,"cpuSuppressThresholdPercent":60},"nodeStrategies":['

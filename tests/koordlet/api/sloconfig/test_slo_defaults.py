@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from koordlet.api.encoding.wire import decode, encode
 from koordlet.api.sloconfig import (
     CPUBurstStrategy,
     ResctrlQOS,
@@ -13,7 +14,6 @@ from koordlet.api.sloconfig import (
     SystemStrategy,
     defaults,
 )
-from koordlet.api.wire import decode, encode
 
 NEUTRAL_CPU = '{"enable":false,"groupIdentity":0,"schedIdle":0,"coreExpeller":false}'
 NEUTRAL_RESCTRL = '{"enable":false,"catRangeStartPercent":0,"catRangeEndPercent":100,"mbaPercent":100}'

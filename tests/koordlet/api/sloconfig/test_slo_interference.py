@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from koordlet.api.slo import NodeSLO, extension_values
+from koordlet.api.crs.slo import NodeSLO, extension_values
+from koordlet.api.encoding.wire import decode, encode
 from koordlet.api.sloconfig.extensions import ExtensionError, extensions_for_node, merge_extensions
 from koordlet.api.sloconfig.interference import (
     CONFIG_KEY,
@@ -20,7 +21,6 @@ from koordlet.api.sloconfig.interference import (
 )
 from koordlet.api.sloconfig.interferenceactions import enabled
 from koordlet.api.sloconfig.webhook import PARAM_INVALID, PARSE_FAILED, validate
-from koordlet.api.wire import decode, encode
 
 
 def config(cluster=None, *nodes):

@@ -12,7 +12,7 @@ from koordlet.system.cgroup import BatchReader, Want
 from koordlet.system.cgroup.batch import MAX_ERRORS, _NumaPicker, _Picker, _pressure
 from koordlet.system.cgroup.files import parse_numa_stat
 from koordlet.system.errors import MalformedFile
-from koordlet.system.psi import parse_pressure
+from koordlet.system.proc.psi import parse_pressure
 
 PODS = [f"kubepods/pod{number}" for number in range(4)]
 ALL = Want.CPU_USAGE | Want.CPU_STAT | Want.MEMORY_STAT | Want.MEMORY_USAGE | Want.PRESSURE | Want.NUMA

@@ -1,8 +1,8 @@
 import pytest
 
 from koordlet.system.cgroup import container_dirs, discover, pod_dirs
-from koordlet.system.naming import CgroupDriver, KubeQOS, container_dir, pod_dir, same_uid
-from koordlet.system.owners import OwnerKind
+from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, container_dir, pod_dir, same_uid
+from koordlet.system.cgroup.owners import OwnerKind
 
 UIDS = {
     KubeQOS.GUARANTEED: "00000000-0000-4000-8000-00000000000a",

@@ -6,7 +6,7 @@ import pytest
 
 from koordlet.system.cgroup import CgroupGone, MalformedFile, ResourceUnsupported
 from koordlet.system.cgroup.files import MemoryStat, NumaMemory
-from koordlet.system.cpuset import CPUSet
+from koordlet.system.cpu.cpuset import CPUSet
 
 POD = "kubepods/burstable/pod1"
 READERS = {

@@ -1,0 +1,1 @@
+"""Manifests that koordctl applies and that deploy/ contains."""

@@ -1,0 +1,104 @@
+"""The objects a bare cluster needs before koordlet and the stand-in kubelet can work in it. Data only.
+
+Custom resource definitions come from `koordlet.api.encoding.crdgen`, what the manager needs from
+`control.manager.manifests`,
+what koordlet needs from `control.ctl.manifests.koordlet`: the sources of deploy/, because an installed package has no
+deploy folder. Rights are what the agents ask for and no more; each has a ServiceAccount of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import yaml
+
+from control.ctl.manifests import koordlet as agent
+from control.manager import manifests as manager
+from control.manifestfiles import Object, rbac, rule
+from control.scheduler.config import shipped
+from control.scheduler.process import manifests as scheduler
+from koordlet.api.crs.nodemetric import CollectPolicy, NodeAggregatePolicy
+from koordlet.api.encoding import crdgen
+from koordlet.api.encoding.wire import Duration, to_builtins
+
+KUBELET, KOORDLET, MANAGER, SCHEDULER = "koord-kubelet", agent.ACCOUNT, manager.ACCOUNT, scheduler.ACCOUNT
+"""ServiceAccounts in the namespace koordinator-system; also the names of roles and bindings."""
+
+
+def _kubelet_rules(node: str) -> list[Object]:
+    return [
+        rule("", ["nodes"], ["get", "list", "watch", "create"]),
+        rule("", ["nodes", "nodes/status"], ["patch"], [node]),
+        rule("", ["pods"], ["get", "list", "watch", "delete"]),
+        rule("", ["pods/status"], ["patch"]),
+        rule("", ["configmaps", "secrets"], ["get"]),
+        rule("", ["events"], ["create", "patch"]),
+        rule("events.k8s.io", ["events"], ["create", "patch"]),
+        rule("coordination.k8s.io", ["leases"], ["create"]),
+        rule("coordination.k8s.io", ["leases"], ["get", "patch"], [node]),
+        rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
+        rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
+    ]
+
+
+def crds() -> list[Object]:
+    """The definitions of all thirteen kinds."""
+    return list(crdgen.documents().values())
+
+
+def base(node: str) -> Iterator[Object]:
+    """Namespace, priority classes, accounts and rights; in an order that can be created."""
+    yield from manager.namespace()
+    yield from manager.priority_classes()
+    yield from manager.rbac()
+    yield from scheduler.rbac()
+    yield from agent.rbac(node)
+    yield from rbac(KUBELET, _kubelet_rules(node))
+
+
+def configuration(*, report_seconds: int, aggregate_seconds: int) -> Object:
+    """slo-controller-config of a fresh node: co-location on, no strategy switched on until somebody says so."""
+    strategy = {
+        "enable": True,
+        "metricReportIntervalSeconds": report_seconds,
+        "metricAggregateDurationSeconds": aggregate_seconds,
+    }
+    return manager.config({"colocation-config": json.dumps(strategy)})[0]
+
+
+def scheduler_configuration() -> str:
+    """The scheduler's configuration file: what deploy/scheduler installs, for a replica that need not be elected."""
+    document = shipped.configuration()
+    document["leaderElection"]["leaderElect"] = False  # it is the only one: a new one need not wait for a lease
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def webhooks() -> list[Object]:
+    """The two webhook configurations; the manager fills them in."""
+    return manager.webhooks()
+
+
+def node_metric(node: str, *, report_seconds: int, aggregate_seconds: int) -> Object:
+    """The object that koordlet fills in, where no manager makes it."""
+    policy = CollectPolicy(
+        aggregate_duration_seconds=aggregate_seconds,
+        report_interval_seconds=report_seconds,
+        node_aggregate_policy=NodeAggregatePolicy(durations=[Duration("5m"), Duration("10m"), Duration("30m")]),
+    )
+    return {
+        "apiVersion": "slo.koordinator.sh/v1alpha1",
+        "kind": "NodeMetric",
+        "metadata": {"name": node},
+        "spec": {"metricCollectPolicy": to_builtins(policy)},
+    }
+
+
+def node_slo(node: str) -> Object:
+    """The node's QoS policy where no manager makes it: nothing is switched on."""
+    return {
+        "apiVersion": "slo.koordinator.sh/v1alpha1",
+        "kind": "NodeSLO",
+        "metadata": {"name": node},
+        "spec": {},
+    }

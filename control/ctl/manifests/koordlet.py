@@ -1,0 +1,124 @@
+"""The objects that koordlet is installed with: account, rights, DaemonSet (spec 02 §1.1, 03 §1.1). Data; no I/O but
+for writing deploy/.
+
+    python -m control.ctl.manifests.koordlet --out deploy/koordlet           write them
+    python -m control.ctl.manifests.koordlet --out deploy/koordlet --check   exit 1 if they differ
+
+`rules` grants what koordlet asks for and nothing else; a test runs the process under them and fails on a refusal as
+well as on a verb that nobody uses. `koordctl up` narrows them to its one node. The namespace is deploy/manager's.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from control import manifestfiles
+from control.manifestfiles import HostPath, Object, rule
+
+ACCOUNT = "koordlet"
+IMAGE = "koordinator-py:latest"
+PORT = 9316
+KUBELET_PATHS = ("nodes/pods", "nodes/configz", "nodes/proxy")
+"""What a kubelet asks the API server for when koordlet asks it for /pods and /configz: an older one for the last."""
+
+_MODULE = "control.ctl.manifests.koordlet"
+
+
+def rules(node: str = "") -> list[Object]:
+    """The ClusterRole; with `node` its writes are bound to the objects of that name, as no role of a DaemonSet can."""
+    own = [node] if node else None
+    return [
+        # this node's objects: informers of one name each
+        rule("", ["nodes"], ["list", "watch"]),
+        rule("slo.koordinator.sh", ["nodeslos", "nodemetrics"], ["list", "watch"]),
+        # reports; and on the Node the condition that says what of NodeSLO is not in force
+        rule("slo.koordinator.sh", ["nodemetrics/status"], ["patch"], own),
+        rule("", ["nodes/status"], ["patch"], own),
+        rule("topology.node.k8s.io", ["noderesourcetopologies"], ["list", "watch", "create"]),
+        rule("topology.node.k8s.io", ["noderesourcetopologies"], ["get", "patch"], own),
+        rule("scheduling.koordinator.sh", ["devices"], ["list", "watch", "create"]),
+        rule("scheduling.koordinator.sh", ["devices"], ["get", "patch"], own),
+        # pods come from the kubelet, which asks the API server whether it may tell
+        rule("", list(KUBELET_PATHS), ["get"], own),
+        # gate BlkIOReconcile: the volume behind a claim that a pod's disk limits name
+        rule("", ["persistentvolumeclaims"], ["get"]),
+        # what was done to pods, and pods that must go, within their disruption budgets
+        rule("", ["events"], ["create", "patch"]),
+        rule("", ["pods/eviction"], ["create"]),
+    ]
+
+
+def rbac(node: str = "") -> list[Object]:
+    """Account, role and binding."""
+    return manifestfiles.rbac(ACCOUNT, rules(node))
+
+
+_HOST_PATHS = (
+    HostPath("cgroup", "/sys/fs/cgroup", "/host-cgroup"),
+    HostPath("sys", "/sys", "/host-sys"),
+    # mounts that others make appear here, and there a bpf or resctrl file system that koordlet mounts
+    HostPath("sys-fs", "/sys/fs", "/host-sys-fs", propagation="Bidirectional"),
+    HostPath("var-run", "/var/run", "/host-var-run"),
+    HostPath("run", "/run", "/host-run"),
+    HostPath("kubelet", "/var/lib/kubelet", "/var/lib/kubelet", propagation="Bidirectional"),
+    HostPath("hookserver", "/etc/runtime/hookserver.d", "/host-etc-hookserver", "DirectoryOrCreate"),
+    HostPath("var-run-koordlet", "/var/run/koordlet", "/host-var-run-koordlet", "DirectoryOrCreate"),
+    HostPath("terway-qos", "/var/lib/terway/qos", "/host-var-lib/terway/qos", "DirectoryOrCreate"),
+    HostPath("state", "/var/lib/koordlet", "/var/lib/koordlet", "DirectoryOrCreate"),
+    HostPath("log", "/var/log/koordlet", "/var/log/koordlet", "DirectoryOrCreate"),
+)
+
+
+def daemonset() -> list[Object]:
+    """One on every Linux node.
+
+    `privileged`: /proc/sys, mounts that the node shall see, BPF, HTB classes on the node's interface and other
+    processes' /proc entries take all of it between them; a list of capabilities would leave /proc/sys read-only.
+    """
+    probe = {"port": PORT, "host": "127.0.0.1"}
+    container: Object = {
+        "name": ACCOUNT,
+        "image": IMAGE,
+        "command": ["koordlet"],
+        "args": [
+            f"--addr=:{PORT}",
+            "--bpf-pin-dir=/host-sys-fs/bpf/koordlet",
+            "--state-dir=/host-var-run-koordlet",
+            "--pod-resources-proxy-path=/host-var-run-koordlet/pod-resources",
+            "--xpu-device-infos-dir=/host-var-run-koordlet/xpu-device-infos",
+            "--prediction-checkpoint-filepath=/var/lib/koordlet/prediction-checkpoints",
+            "--v=4",
+        ],
+        "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+        "ports": [{"name": "metrics", "containerPort": PORT, "hostPort": PORT, "protocol": "TCP"}],
+        "readinessProbe": {"httpGet": {"path": "/readyz", **probe}, "periodSeconds": 10},
+        "livenessProbe": {"httpGet": {"path": "/healthz", **probe}, "initialDelaySeconds": 30, "periodSeconds": 10},
+        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"cpu": "500m", "memory": "256Mi"}},
+        "securityContext": {"privileged": True, "runAsUser": 0},
+    }
+    return manifestfiles.daemonset(
+        container,
+        _HOST_PATHS,
+        spec={
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "20%"}},
+            "minReadySeconds": 10,
+        },
+        # settings are given back at the end, parents after children
+        pod={"serviceAccountName": ACCOUNT, "terminationGracePeriodSeconds": 30},
+    )
+
+
+FILES = {"rbac.yaml": rbac, "daemonset.yaml": daemonset}
+
+
+def texts() -> dict[str, str]:
+    """File name -> content."""
+    return manifestfiles.texts(FILES, _MODULE)
+
+
+def main(argv: list[str]) -> int:
+    return manifestfiles.main(argv, texts(), _MODULE)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""`koordctl up`, `down`, `status`: the processes of a one-machine cluster."""

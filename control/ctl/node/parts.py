@@ -1,0 +1,277 @@
+"""The parts of a node: command line, port, and how to tell that each is ready. Start order is the order here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from control.ctl.manifests.cluster import KOORDLET, KUBELET, MANAGER, SCHEDULER, scheduler_configuration
+from control.ctl.node import cluster, containers
+from control.ctl.node.state import Settings
+from control.ctl.views.koordletclient import KoordletUnreachable, fetch_ready, fetch_top
+from koordlet.api.core import Node
+from koordlet.kube import Client, Config, KubeError
+
+ASK_SECONDS = 3.0
+PODS = "pods"
+"""koordlet's check that fails as long as the node has no pod at all, as every fresh one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything of one state directory is."""
+
+    root: Path
+
+    @property
+    def admin_kubeconfig(self) -> Path:
+        return self.root / "apiserver" / "admin.kubeconfig"
+
+    @property
+    def kubelet_root(self) -> Path:
+        return self.root / "kubelet"
+
+    def kubeconfig(self, account: str) -> Path:
+        return self.root / "kubeconfig" / f"{account}.kubeconfig"
+
+    @property
+    def scheduler_config(self) -> Path:
+        return self.root / "scheduler" / "config.yaml"
+
+    @property
+    def agents(self) -> list[cluster.Agent]:
+        return [cluster.Agent(account, self.kubeconfig(account)) for account in (MANAGER, SCHEDULER, KUBELET, KOORDLET)]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`problem` asks the part whether it is ready: None, or why not (yet)."""
+
+    name: str
+    argv: Callable[[Layout, Settings], list[str]]
+    port: Callable[[Settings], int] | None
+    """Where it serves; None: on a socket file only."""
+    problem: Callable[[Layout, Settings], Awaitable[str | None]]
+    ready_seconds: float
+    stop_seconds: float
+    environ: Callable[[Layout, Settings], Mapping[str, str]] = lambda _, __: {}
+    files: Callable[[Layout], Mapping[Path, str]] = lambda _: {}
+    """Written before it is started."""
+    before: Callable[[Layout, Settings], None] = lambda _, __: None
+    """Done before it is started."""
+    after: Callable[[Layout, Settings], Awaitable[None]] | None = None
+    """Done once when it is ready after a start."""
+    runtime: str = ""
+    """Only there when pods run as this; "": always."""
+
+
+def _module(name: str, *flags: str) -> list[str]:
+    return [sys.executable, "-m", name, *flags]
+
+
+def _apiserver(layout: Layout, settings: Settings) -> list[str]:
+    return _module(
+        "control.standalone.apiserver",
+        f"--data-dir={layout.root / 'apiserver'}",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={settings.apiserver_port}",
+    )
+
+
+def _manager(layout: Layout, settings: Settings) -> list[str]:
+    address = f"127.0.0.1:{settings.manager_port}"
+    return _module(
+        "control.manager",
+        f"--kubeconfig={layout.kubeconfig(MANAGER)}",
+        f"--metrics-addr={address}",
+        f"--health-probe-addr={address}",
+        "--enable-pprof=false",
+        "--webhook-bind-address=127.0.0.1",
+        "--enable-leader-election=false",  # it is the only one: a new one need not wait for a lease
+    )
+
+
+def _manager_environ(layout: Layout, settings: Settings) -> dict[str, str]:
+    return {
+        "WEBHOOK_HOST": "127.0.0.1",
+        "WEBHOOK_PORT": str(settings.webhook_port),
+        "WEBHOOK_CERT_DIR": str(layout.root / "manager" / "certificates"),
+    }
+
+
+def _scheduler(layout: Layout, settings: Settings) -> list[str]:
+    return _module(
+        "control.scheduler",
+        f"--kubeconfig={layout.kubeconfig(SCHEDULER)}",
+        f"--config={layout.scheduler_config}",
+        "--address=127.0.0.1",
+        f"--port={settings.scheduler_port}",
+        "--secure-port=0",
+    )
+
+
+def _kubelet(layout: Layout, settings: Settings) -> list[str]:
+    return _module(
+        "control.standalone.kubelet",
+        f"--kubeconfig={layout.kubeconfig(KUBELET)}",
+        f"--node-name={settings.node_name}",
+        f"--root-dir={layout.kubelet_root}",
+        f"--owner-dir={layout.root}",
+        f"--owner-pin-dir={settings.bpf_pin_dir}",
+        f"--cgroup-driver={settings.cgroup_driver}",
+        f"--port={settings.kubelet_port}",
+        f"--container-runtime-endpoint={containers.endpoint(layout.root, settings)}",
+        "--cleanup-on-exit",
+    )
+
+
+def _runtimeproxy(layout: Layout, settings: Settings) -> list[str]:
+    return _module("runtimeproxy", *containers.proxy_flags(layout.root, settings))
+
+
+def _koordlet(layout: Layout, settings: Settings) -> list[str]:
+    return _module(
+        "koordlet",
+        f"--kubeconfig={layout.kubeconfig(KOORDLET)}",
+        f"--node-name={settings.node_name}",
+        f"--addr=127.0.0.1:{settings.koordlet_port}",
+        f"--state-dir={layout.root / 'koordlet'}",
+        f"--prediction-checkpoint-filepath={layout.root / 'koordlet/predictions'}",
+        f"--runtime-hooks-addr={layout.root / 'koordlet/hooks.sock'}",
+        f"--runtime-hooks-host-endpoint={layout.root / 'koordlet/hooks.sock'}",
+        f"--runtime-hooks-config-path={containers.hook_servers(layout.root)}",
+        f"--bpf-pin-dir={settings.bpf_pin_dir}",
+        f"--probes={settings.probes}",
+        "--feature-gates=CPICollector=true,ColdPageCollector=true",
+    )
+
+
+async def _apiserver_problem(layout: Layout, settings: Settings) -> str | None:
+    if not layout.admin_kubeconfig.exists():
+        return "has not written admin.kubeconfig yet"
+    try:
+        async with Client(Config.load(layout.admin_kubeconfig, timeout=ASK_SECONDS)) as client:
+            if not client.config.server.endswith(f":{settings.apiserver_port}"):
+                return "admin.kubeconfig still names another port"
+            await client.raw("GET", "/readyz", accept="*/*")
+    except KubeError as error:
+        return str(error)
+    return None
+
+
+async def _containerd_problem(layout: Layout, _: Settings) -> str | None:
+    return await containers.problem(layout.root)
+
+
+async def _containerd_after(layout: Layout, _: Settings) -> None:
+    await containers.after(layout.root)
+
+
+async def _runtimeproxy_problem(_: Layout, settings: Settings) -> str | None:
+    return await _not_ok(f"http://127.0.0.1:{settings.runtimeproxy_port}/healthz")
+
+
+async def _manager_problem(_: Layout, settings: Settings) -> str | None:
+    return await _not_ok(f"{settings.manager_url}/readyz")
+
+
+async def _scheduler_problem(_: Layout, settings: Settings) -> str | None:
+    return await _not_ok(f"{settings.scheduler_url}/apis/v1/__services__")  # answers once it schedules
+
+
+async def _not_ok(url: str) -> str | None:
+    """None when a page answers 200, else what it says."""
+    try:
+        timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
+            text = (await response.text())[:300].strip()
+            return None if response.status == 200 else text
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        return str(error) or type(error).__name__
+
+
+async def _kubelet_problem(layout: Layout, settings: Settings) -> str | None:
+    url = f"https://127.0.0.1:{settings.kubelet_port}/healthz"
+    headers = {"Authorization": f"Bearer {cluster.admin_token(layout.admin_kubeconfig)}"}
+    try:
+        timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
+        # The kubelet's certificate is its own; what proves it ours is that it accepts our token.
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(url, headers=headers, ssl=False) as response,
+        ):
+            if response.status != 200:
+                return f"HTTP {response.status}: {(await response.text())[:200].strip()}"
+        async with Client(Config.load(layout.admin_kubeconfig, timeout=ASK_SECONDS)) as client:
+            node = await client.get(Node, settings.node_name)
+    except (aiohttp.ClientError, TimeoutError, OSError, KubeError) as error:
+        return str(error) or type(error).__name__
+    ready = next((c for c in node.status.conditions if c.type == "Ready"), None)
+    return None if ready is not None and ready.status == "True" else "Node is not Ready"
+
+
+async def _koordlet_problem(_: Layout, settings: Settings) -> str | None:
+    try:
+        readiness = await fetch_ready(settings.koordlet_url)
+        failed = [f"{name}: {reason}" for name, reason in readiness.items() if reason is not None and name != PODS]
+        if failed:
+            return "; ".join(failed)
+        top = await fetch_top(settings.koordlet_url)
+    except KoordletUnreachable as error:
+        return error.message
+    return None if top.cpu is not None else "no first sample yet"
+
+
+PARTS = (
+    Part("apiserver", _apiserver, lambda s: s.apiserver_port, _apiserver_problem, 60.0, 15.0),
+    Part("manager", _manager, lambda s: s.manager_port, _manager_problem, 60.0, 15.0, _manager_environ),
+    Part(
+        "scheduler",
+        _scheduler,
+        lambda s: s.scheduler_port,
+        _scheduler_problem,
+        60.0,
+        15.0,
+        files=lambda layout: {layout.scheduler_config: scheduler_configuration()},
+    ),
+    Part(
+        "containerd",
+        lambda layout, _: containers.argv(layout.root),
+        None,
+        _containerd_problem,
+        60.0,
+        15.0,
+        before=lambda layout, settings: containers.before(layout.root, settings),
+        after=_containerd_after,
+        runtime=containers.CONTAINERD,
+    ),
+    Part(
+        "runtimeproxy",
+        _runtimeproxy,
+        lambda s: s.runtimeproxy_port,
+        _runtimeproxy_problem,
+        60.0,
+        15.0,
+        runtime=containers.CONTAINERD,
+    ),
+    Part("kubelet", _kubelet, lambda s: s.kubelet_port, _kubelet_problem, 60.0, 40.0),
+    Part(
+        "koordlet",
+        _koordlet,
+        lambda s: s.koordlet_port,
+        _koordlet_problem,
+        60.0,
+        15.0,
+        lambda _, __: {"agent_mode": "hostMode"},
+    ),
+)
+NAMES = tuple(part.name for part in PARTS)
+
+
+def of(settings: Settings) -> list[Part]:
+    """The parts of a node with these settings, in start order."""
+    return [part for part in PARTS if part.runtime in ("", settings.runtime)]

@@ -1,0 +1,156 @@
+"""May a node be brought up here? Asks the machine once; the rules over the answers are pure.
+
+Refusals say what is missing and what works without it.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import random
+import socket
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from control.ctl.errors import CtlError
+from control.standalone.kubelet.cgroups import ownermark
+from control.standalone.kubelet.cgroups.directories import CgroupError, CgroupTree
+from control.standalone.kubelet.cgroups.naming import CgroupNames, Driver
+from control.standalone.kubelet.cgroups.ownermark import Owner
+
+CGROUP_MOUNT = Path("/sys/fs/cgroup")
+OFFERED = range(20_000, 32_000)
+"""Ports below net.ipv4.ip_local_port_range, above what daemons have by convention."""
+WITHOUT_ROOT = (
+    "Without root there still are: `koordlet --standalone --probes=off` (the same metrics without eBPF, for cgroups "
+    "you may read) and `koordctl top`/`koordctl status` against any koordlet."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the rules look at."""
+
+    uid: int
+    cgroups_problem: str = ""
+    cgroups_writable: bool = True
+    kubepods: tuple[str, ...] = ()
+    """Kubepods roots that exist, with every driver's name."""
+    made: frozenset[str] = frozenset()
+    """Cgroups that the stand-in kubelet of this state directory has made."""
+    others: Mapping[str, Owner] = field(default_factory=dict)
+    """Kubepods root -> the other node whose it is by its mark."""
+    busy_ports: Mapping[str, int] = field(default_factory=dict)
+    """Part -> port it wants and somebody else has."""
+
+
+def gather(kubelet_root: Path, ports: Mapping[str, int], mount: Path = CGROUP_MOUNT) -> Facts:
+    """Look at the machine. `ports` are those of parts that do not run yet."""
+    tree, problem = None, ""
+    try:
+        tree = CgroupTree.discover(mount)
+    except CgroupError as error:
+        problem = str(error.strerror or error)
+    return Facts(
+        uid=os.geteuid(),
+        cgroups_problem=problem,
+        cgroups_writable=tree is not None and all(os.access(root, os.W_OK) for root in tree.roots.values()),
+        kubepods=tuple(name for name in kubepods_roots() if tree is not None and tree.exists(name)),
+        made=frozenset(made_by_kubelet(kubelet_root)),
+        others=other_nodes(tree, kubelet_root.parent) if tree is not None else {},
+        busy_ports={part: port for part, port in ports.items() if port_busy(port)},
+    )
+
+
+def refuse(facts: Facts, wanted: Collection[str]) -> None:
+    """Raise CtlError unless the parts `wanted` can be started."""
+    needs_root = set(wanted) & {"kubelet", "koordlet"}
+    if needs_root and facts.uid != 0:
+        parts = " and ".join(sorted(needs_root))
+        raise CtlError(
+            f"not root: {parts} must make cgroups, signal other users' processes and load BPF programs", WITHOUT_ROOT
+        )
+    if "kubelet" in wanted and facts.cgroups_problem:
+        raise CtlError(
+            f"no usable cgroups: {facts.cgroups_problem}",
+            "Mount cgroup v2, or the v1 hierarchies cpu, cpuset and memory, at /sys/fs/cgroup; "
+            "`koordctl up --without kubelet,koordlet` gives API server and manager alone.",
+        )
+    if "kubelet" in wanted and not facts.cgroups_writable:
+        raise CtlError(
+            "cgroups are read-only here (a container without --privileged?)",
+            "Run on the host, or `koordctl up --without kubelet` for an API server and koordlet.",
+        )
+    for name, owner in facts.others.items():
+        if "kubelet" in wanted:
+            raise CtlError(
+                f"cgroup /{name} exists already: the node of {owner.state_dir} (kubelet pid {owner.pid}) has it",
+                f"Take that one down first: koordctl down --state-dir {owner.state_dir}",
+            )
+    foreign = [name for name in facts.kubepods if name not in facts.made]
+    if "kubelet" in wanted and foreign:
+        raise CtlError(
+            f"cgroup /{foreign[0]} exists already: a kubelet runs on this machine, or ran and left it",
+            "On a node of a cluster, run koordlet against that kubelet (deploy/) and use `koordctl top`. For a node of "
+            "another `koordctl up`, take it down first: koordctl down --state-dir <its directory>. A leftover without "
+            f"processes goes with: find {CGROUP_MOUNT} -depth -type d -path '*/{foreign[0]}*' -exec rmdir {{}} +",
+        )
+    for part, port in facts.busy_ports.items():
+        option = "--port" if part == "apiserver" else f"--{part}-port"
+        raise CtlError(f"port {port} for {part} is in use", f"Choose another with {option} (0 takes a free one).")
+
+
+def other_nodes(tree: CgroupTree, own: Path) -> dict[str, Owner]:
+    """Kubepods root -> whose it is, of those that nodes of other state directories than `own` have for themselves."""
+    found: dict[str, Owner] = {}
+    for names in map(CgroupNames, Driver):
+        owner = ownermark.read(tree, names.root())
+        if owner is None or owner.state_dir == str(own):
+            continue
+        if not ownermark.strangers(tree, names, owner.state_dir):  # else a real kubelet has taken it over since
+            found[names.root()] = owner
+    return found
+
+
+def kubepods_roots() -> list[str]:
+    return [CgroupNames(driver).root() for driver in Driver]
+
+
+def made_by_kubelet(kubelet_root: Path) -> list[str]:
+    """The cgroups that the stand-in kubelet wrote down before it made them; parents first."""
+    try:
+        made = json.loads((kubelet_root / "cgroups.json").read_bytes()).get("made", [])
+    except FileNotFoundError:
+        return []
+    return [str(path) for path in made]
+
+
+def port_busy(port: int, host: str = "127.0.0.1") -> bool:
+    """Does somebody listen there? 0 is never busy."""
+    if port == 0:
+        return False
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return True
+            raise CtlError(f"port {port}: {error.strerror}") from error
+    return False
+
+
+def free_ports(count: int) -> list[int]:
+    """So many different free ports, of those that the kernel gives to nobody unasked: a client may have been given one
+    of the others before its server begins."""
+    return list(itertools.islice((port for port in random.sample(OFFERED, len(OFFERED)) if not port_busy(port)), count))
+
+
+def unknown_parts(given: Iterable[str], known: Collection[str]) -> None:
+    """Raise CtlError for a part that there is not."""
+    for name in given:
+        if name not in known:
+            raise CtlError(f"there is no part named {name!r}", f"Parts are: {', '.join(known)}.")

@@ -1,0 +1,143 @@
+"""What `up` remembers: settings and processes, in <state-dir>/state.json, whole or not at all.
+
+One koordctl at a time works on a state directory: `Lock`. The file is written anew (fsync, rename) after every single
+start and stop. Process records of an earlier boot name nobody and are dropped.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from control.ctl.errors import CtlError
+from control.ctl.node.processes import ProcessId
+
+STATE_FILE = "state.json"
+LOCK_FILE = "lock"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """How a node is brought up; kept so that the next `up` does the same."""
+
+    node_name: str
+    cgroup_driver: str = "cgroupfs"
+    apiserver_port: int = 6443
+    kubelet_port: int = 10250
+    koordlet_port: int = 9316
+    manager_port: int = 9317
+    webhook_port: int = 9876
+    scheduler_port: int = 10251
+    runtimeproxy_port: int = 9318
+    bpf_pin_dir: str = "/sys/fs/bpf/koordlet"
+    probes: str = "auto"
+    report_interval: int = 60
+    aggregate_duration: int = 300
+    runtime: str = "auto"
+    """What pods run as: "containerd" or "process"; "auto" is not decided yet."""
+    runtime_reason: str = ""
+    """Why it is not containerd, where that was to be decided."""
+
+    @property
+    def koordlet_url(self) -> str:
+        return f"http://127.0.0.1:{self.koordlet_port}"
+
+    @property
+    def scheduler_url(self) -> str:
+        return f"http://127.0.0.1:{self.scheduler_port}"
+
+    @property
+    def manager_url(self) -> str:
+        return f"http://127.0.0.1:{self.manager_port}"
+
+
+class PartRecord(msgspec.Struct, frozen=True):
+    """One part as it was started last."""
+
+    process: ProcessId
+    argv: tuple[str, ...]
+    log: str
+    started_at: float
+
+
+class State(msgspec.Struct):
+    """The content of state.json."""
+
+    settings: Settings | None = None
+    parts: dict[str, PartRecord] = msgspec.field(default_factory=dict)
+    starting: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    """Command lines of parts that were about to be started."""
+    boot_id: str = ""
+
+
+def boot_id() -> str:
+    return BOOT_ID.read_text().strip()
+
+
+def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Write beside, fsync, rename: a reader and a crash see the old or the new content, nothing else."""
+    beside = path.with_name(path.name + ".new")
+    beside.unlink(missing_ok=True)
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def load(state_dir: Path) -> State:
+    """The state, empty when there is none; raises CtlError for a damaged file."""
+    path = state_dir / STATE_FILE
+    try:
+        state = msgspec.json.decode(path.read_bytes(), type=State)
+    except FileNotFoundError:
+        return State(boot_id=boot_id())
+    except PermissionError as error:
+        raise CtlError(f"{path}: {error.strerror}", "Run koordctl as the user who ran `koordctl up` (root).") from error
+    except msgspec.DecodeError as error:
+        raise CtlError(
+            f"{path} is damaged: {error}",
+            "Stop the processes by hand (they carry KOORDCTL_STATE_DIR in their environment) and remove the file.",
+        ) from error
+    if state.boot_id != boot_id():
+        state.parts, state.starting, state.boot_id = {}, {}, boot_id()
+    return state
+
+
+def save(state_dir: Path, state: State) -> None:
+    write_whole(state_dir / STATE_FILE, msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
+
+
+class Lock:
+    """`with Lock(state_dir):` holds the state directory, or raises CtlError naming who does."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._path = state_dir / LOCK_FILE
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise CtlError(f"{self._path}: {error.strerror}", "Choose another --state-dir.") from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(self._fd, 20, 0).decode(errors="replace").strip()
+            os.close(self._fd)
+            raise CtlError(
+                f"{self._path.parent}: another koordctl{f' (pid {holder})' if holder else ''} is working on it",
+                "Wait until it has finished, or choose another --state-dir.",
+            ) from error
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)

@@ -1,0 +1,134 @@
+"""Starts and stops parts as detached processes and writes down which ones they are.
+
+A part is a command line. It runs in a session of its own, its output goes to <state-dir>/logs/<part>.log, and its
+pid and start time are on disk before anybody waits for it. Before the start its command line is written down as an
+intent: if koordctl is killed in between, the next one finds the process by environment and command line.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import control
+from control.ctl.errors import CtlError
+from control.ctl.node import processes, state
+from control.ctl.node.processes import ProcessId
+from control.ctl.node.state import PartRecord, Settings, State
+
+CODE_ROOT = Path(control.__file__).resolve().parent.parent
+"""Where `python -m` finds the packages when they are not installed."""
+LOG_LIMIT = 32 << 20
+"""A log larger than this is moved to <part>.log.1 before the next start."""
+TAIL_LINES = 12
+
+
+class Supervisor:
+    """The processes of one state directory; the caller holds its `Lock`."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.state_dir = state_dir
+        self.state: State = state.load(state_dir)
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+
+    def settle(self, settings: Settings) -> None:
+        """Remember the settings."""
+        self.state.settings = settings
+        self._save()
+
+    def running(self, part: str) -> ProcessId | None:
+        """The live process of a part, also one that was started but never written down."""
+        self._reap()
+        record = self.state.parts.get(part)
+        if record is not None and processes.alive(record.process):
+            return record.process
+        return self._adopt(part)
+
+    def start(self, part: str, argv: Sequence[str], environ: Mapping[str, str] | None = None) -> ProcessId:
+        """Start `argv`, with `environ` added to our environment, unless the part runs already."""
+        found = self.running(part)
+        if found is not None:
+            return found
+        path = self.log_path(part)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if path.exists() and path.stat().st_size > LOG_LIMIT:
+            path.replace(path.with_name(path.name + ".1"))
+        self.state.starting[part] = tuple(argv)
+        self._save()
+        environ = {**os.environ, **(environ or {}), processes.MARK: str(self.state_dir), processes.PART: part}
+        with path.open("ab") as log:
+            log.write(f"--- {time.strftime('%F %T')} {' '.join(argv)}\n".encode())
+            log.flush()
+            try:
+                child = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=CODE_ROOT,
+                    env=environ,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                del self.state.starting[part]
+                self._save()
+                raise CtlError(f"cannot start {part}: {argv[0]}: {error.strerror}") from error
+        process = processes.identify(child.pid)
+        self._children[child.pid] = child
+        if process is None:
+            raise CtlError(f"{part} ended at once", self.tail(part))
+        self._record(part, process, tuple(argv))
+        return process
+
+    def stop(self, part: str, seconds: float) -> bool | None:
+        """Stop a part: None when it did not run, False when it had to be killed."""
+        process = self.running(part)
+        orderly = None if process is None else processes.stop(process, seconds)
+        self._reap()
+        if self.state.parts.pop(part, None) or self.state.starting.pop(part, None):
+            self._save()
+        return orderly
+
+    def ended(self, part: str) -> bool:
+        return self.running(part) is None
+
+    def log_path(self, part: str) -> Path:
+        return self.state_dir / "logs" / f"{part}.log"
+
+    def tail(self, part: str) -> str:
+        """The last lines of a part's log since its latest start, for an error message."""
+        path = self.log_path(part)
+        try:
+            lines = path.read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            return f"There is no log {path}."
+        last = max((i for i, line in enumerate(lines) if line.startswith("--- ")), default=-1)
+        shown = lines[last + 1 :][-TAIL_LINES:]
+        return "\n  ".join([f"The last lines of {path}:", *shown] if shown else [f"{path} is empty."])
+
+    def _adopt(self, part: str) -> ProcessId | None:
+        """A process that was started and not recorded; children of it have another command line."""
+        intent = self.state.starting.get(part)
+        if intent is None:
+            return None
+        for one in processes.marked(self.state_dir):
+            if one.part == part and one.argv == intent:
+                self._record(part, one.id, intent)
+                return one.id
+        return None
+
+    def _record(self, part: str, process: ProcessId, argv: tuple[str, ...]) -> None:
+        self.state.parts[part] = PartRecord(process, argv, str(self.log_path(part)), time.time())
+        self.state.starting.pop(part, None)
+        self._save()
+
+    def _save(self) -> None:
+        state.save(self.state_dir, self.state)
+
+    def _reap(self) -> None:
+        """Collect children that ended while we (the demo) stay."""
+        for pid in [pid for pid, child in self._children.items() if child.poll() is not None]:
+            del self._children[pid]

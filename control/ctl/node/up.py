@@ -1,0 +1,162 @@
+"""`koordctl up`: start what does not run, wait until each part is ready.
+
+Repeatable: a part that runs is left alone, one that was killed is started again over the state it left. A part that
+does not become ready stops the whole with its log's last lines; what runs by then keeps running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import msgspec
+
+from control.ctl.errors import CtlError
+from control.ctl.node import cluster, containers, preflight, reclaim
+from control.ctl.node.parts import NAMES, PARTS, Layout, Part, of
+from control.ctl.node.state import Lock, Settings
+from control.ctl.node.supervisor import Supervisor
+from control.ctl.progress import Progress, Step
+
+POLL_SECONDS = 0.15
+PORTS = (
+    "apiserver_port",
+    "kubelet_port",
+    "koordlet_port",
+    "manager_port",
+    "webhook_port",
+    "scheduler_port",
+    "runtimeproxy_port",
+)
+
+
+def settle(known: Settings | None, given: Mapping[str, object], running: Collection[str], hostname: str) -> Settings:
+    """The settings to use: given ones over those of the last `up` over defaults.
+
+    A running part can't change its settings: CtlError names the first that would. Port 0 becomes a free port, unless
+    one was taken for it before.
+    """
+    base = known or Settings(node_name=hostname)
+    changes = {name: value for name, value in given.items() if value is not None}
+    for name in PORTS:
+        if changes.get(name) == 0 and known is not None:
+            del changes[name]
+    if changes.get("runtime") == containers.AUTO and running:
+        del changes["runtime"]  # decided already
+    wanted = msgspec.structs.replace(base, **changes)
+    if running and known is not None:
+        for name in msgspec.structs.asdict(wanted):
+            old, new = getattr(known, name), getattr(wanted, name)
+            if old != new:
+                option = name.replace("_", "-").replace("apiserver-port", "port")
+                raise CtlError(
+                    f"--{option} {new} differs from {old}, with which {', '.join(sorted(running))} run",
+                    "Run `koordctl down` first, or leave the option out.",
+                )
+    free = [name for name in PORTS if getattr(wanted, name) == 0]
+    return msgspec.structs.replace(wanted, **dict(zip(free, preflight.free_ports(len(free)), strict=True)))
+
+
+async def up(
+    state_dir: Path, given: Mapping[str, object], *, without: Collection[str] = (), progress: Progress
+) -> Settings:
+    """Bring the node up; the settings it runs with. Raises CtlError."""
+    preflight.unknown_parts(without, [part.name for part in PARTS if not part.runtime])
+    wanted = [part for part in PARTS if part.name not in without]
+    preflight.refuse(preflight.Facts(os.geteuid()), {part.name for part in wanted})
+    layout = Layout(state_dir)
+    with Lock(state_dir):
+        supervisor = Supervisor(state_dir)
+        running = {name for name in NAMES if supervisor.running(name) is not None}
+        if "apiserver" in without and not {"apiserver"} & running and wanted:
+            raise CtlError(
+                "manager, scheduler, kubelet and koordlet need the API server",
+                "For koordlet alone run `koordlet --standalone`: it needs neither API server nor kubelet.",
+            )
+        settings = settle(supervisor.state.settings, given, running, os.uname().nodename.lower())
+        missing = [part for part in wanted if part.name not in running]
+        if any(part.name == "kubelet" for part in missing):
+            for line in reclaim.reclaim(state_dir):
+                progress.good(line)
+        undecided = settings.runtime == containers.AUTO
+        if "kubelet" not in without:
+            settings = decide(settings, "kubelet" in running, containers.unusable(state_dir))
+        ports = {part.name: part.port(settings) for part in missing if part in of(settings) and part.port is not None}
+        facts = preflight.gather(layout.kubelet_root, ports)
+        preflight.refuse(facts, {part.name for part in missing})
+        supervisor.settle(settings)
+        for part in wanted:
+            if part not in of(settings) or (part.runtime and "kubelet" in without):
+                continue
+            if part.name == containers.CONTAINERD and undecided:
+                settings = await try_containerd(supervisor, part, layout, settings, progress)
+                continue
+            with progress.step(part.name) as step:
+                await _bring_up(supervisor, part, layout, settings, step)
+            if part.name == "apiserver":
+                with progress.step("base objects") as step:
+                    managed = "manager" in running or "manager" not in without
+                    await cluster.prepare(layout.admin_kubeconfig, settings, layout.agents, manager=managed)
+                    own = "configuration, webhooks" if managed else "NodeMetric, NodeSLO"
+                    step.done(f"CRDs, priority classes, service accounts and rights, {own}")
+        if "kubelet" not in without:
+            progress.good(containers.words(settings))
+    return settings
+
+
+def decide(settings: Settings, kubelet_runs: bool, unusable: str | None) -> Settings:
+    """What pods run as, where that is open. Raises CtlError when what was asked for can't be had."""
+    if settings.runtime == containers.CONTAINERD and unusable is not None:
+        raise CtlError(f"--runtime containerd: {unusable}", "`--runtime process` gives plain processes.")
+    if settings.runtime != containers.AUTO:
+        return settings
+    if kubelet_runs:  # of a koordctl that knew no containers
+        return msgspec.structs.replace(settings, runtime=containers.PROCESS, runtime_reason="")
+    chosen = containers.PROCESS if unusable is not None else containers.CONTAINERD
+    return msgspec.structs.replace(settings, runtime=chosen, runtime_reason=unusable or "")
+
+
+async def try_containerd(
+    supervisor: Supervisor, part: Part, layout: Layout, settings: Settings, progress: Progress
+) -> Settings:
+    """Start it; where it does not work nobody insisted on it, and pods are plain processes."""
+    with progress.step(part.name) as step:
+        try:
+            await _bring_up(supervisor, part, layout, settings, step)
+        except CtlError as error:
+            supervisor.stop(part.name, part.stop_seconds)
+            step.done(f"not used, see {supervisor.log_path(part.name)}")
+            settings = msgspec.structs.replace(settings, runtime=containers.PROCESS, runtime_reason=error.message)
+            supervisor.settle(settings)
+    return settings
+
+
+async def _bring_up(supervisor: Supervisor, part: Part, layout: Layout, settings: Settings, step: Step) -> None:
+    known = supervisor.running(part.name)
+    if not known:
+        for path, text in part.files(layout).items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        part.before(layout, settings)
+    process = known or supervisor.start(part.name, part.argv(layout, settings), part.environ(layout, settings))
+    deadline = time.monotonic() + part.ready_seconds
+    while True:
+        if supervisor.ended(part.name):
+            raise CtlError(f"{part.name} ended while it was starting", supervisor.tail(part.name))
+        problem = await part.problem(layout, settings)
+        if problem is None:
+            break
+        step.note(problem)
+        if time.monotonic() > deadline:
+            raise CtlError(
+                f"{part.name} (pid {process.pid}) is not ready after {part.ready_seconds:g} s: {problem}",
+                supervisor.tail(part.name) + "\n  Run `koordctl up` again to wait on, or `koordctl down` to stop.",
+            )
+        await asyncio.sleep(POLL_SECONDS)
+    if not known and part.after is not None:
+        await part.after(layout, settings)
+    port = f", port {part.port(settings)}" if part.port is not None else ""
+    step.done(f"{'runs already' if known else 'ready'}, pid {process.pid}{port}")

@@ -1,0 +1,98 @@
+"""Asks a koordlet for its picture and its readiness over HTTP."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote
+
+import aiohttp
+
+from control.ctl.errors import CtlError
+from koordlet.api.encoding.wire import WireError, decode
+from koordlet.api.pages.enforcement import Enforcement
+from koordlet.api.pages.interference import PodExplained
+from koordlet.api.pages.top import Top
+
+DEFAULT_URL = "http://127.0.0.1:9316"
+TIMEOUT = aiohttp.ClientTimeout(total=4.0)
+HINT = (
+    "Start one with `koordctl up`, or without Kubernetes with `koordlet --standalone` (as root); "
+    "if it listens elsewhere, give --koordlet-url."
+)
+
+
+class KoordletUnreachable(CtlError):
+    """No koordlet there, or one that gave no usable answer."""
+
+
+async def _get(url: str, path: str, session: aiohttp.ClientSession | None) -> tuple[int, bytes]:
+    address = url.rstrip("/") + path
+    headers = {"Accept": "application/json"}
+    try:
+        if session is not None:
+            async with session.get(address, headers=headers, timeout=TIMEOUT) as response:
+                return response.status, await response.read()
+        async with (
+            aiohttp.ClientSession(timeout=TIMEOUT) as own,
+            own.get(address, headers=headers) as response,
+        ):
+            return response.status, await response.read()
+    except aiohttp.InvalidURL as error:
+        raise KoordletUnreachable(f"{url!r} is not a URL", "Give --koordlet-url as http://HOST:PORT.") from error
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        reason = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+        raise KoordletUnreachable(f"no koordlet answers at {url}: {reason}", HINT) from error
+
+
+async def fetch_top(url: str, session: aiohttp.ClientSession | None = None) -> Top:
+    """`/top`; raises KoordletUnreachable."""
+    status, body = await _get(url, "/top", session)
+    if status != 200:
+        raise KoordletUnreachable(f"{url}/top answers HTTP {status}: is it a koordlet?", HINT)
+    try:
+        return decode(body, Top, where=f"{url}/top")
+    except WireError as error:
+        raise KoordletUnreachable(f"{error}: is it a koordlet?", HINT) from error
+
+
+async def fetch_enforcement(url: str, session: aiohttp.ClientSession | None = None) -> Enforcement | None:
+    """`/enforcement`; None where koordlet only watches. Raises KoordletUnreachable."""
+    status, body = await _get(url, "/enforcement", session)
+    if status == 404:
+        return None
+    if status != 200:
+        raise KoordletUnreachable(f"{url}/enforcement answers HTTP {status}: is it a koordlet?", HINT)
+    try:
+        return decode(body, Enforcement, where=f"{url}/enforcement")
+    except WireError as error:
+        raise KoordletUnreachable(f"{error}: is it a koordlet?", HINT) from error
+
+
+async def fetch_explanation(
+    url: str, namespace: str, pod: str, session: aiohttp.ClientSession | None = None
+) -> PodExplained:
+    """`/interference` of one pod; raises KoordletUnreachable, or CtlError when the pod is not on that node."""
+    path = f"/interference?pod={quote(f'{namespace}/{pod}', safe='')}"
+    status, body = await _get(url, path, session)
+    if status == 404 and b"on this node" in body:
+        raise CtlError(
+            f"no pod {namespace}/{pod} is known to the koordlet at {url}",
+            "Is it on another node? Give that node's koordlet with --koordlet-url, the namespace with -n.",
+        )
+    if status != 200:
+        raise KoordletUnreachable(f"{url}/interference answers HTTP {status}: is it a koordlet of this release?", HINT)
+    try:
+        return decode(body, PodExplained, where=f"{url}/interference")
+    except WireError as error:
+        raise KoordletUnreachable(f"{error}: is it a koordlet?", HINT) from error
+
+
+async def fetch_ready(url: str, session: aiohttp.ClientSession | None = None) -> dict[str, str | None]:
+    """`/readyz`: check -> None, or why it fails; raises KoordletUnreachable."""
+    status, body = await _get(url, "/readyz", session)
+    try:
+        checks = json.loads(body)["checks"]
+        return {str(name): None if one["ok"] else str(one["reason"]) for name, one in checks.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        message = f"{url}/readyz answers HTTP {status} without checks: is it a koordlet?"
+        raise KoordletUnreachable(message, HINT) from error

@@ -1,0 +1,170 @@
+"""Keeps the webhook server trusted: certificates made and renewed, files written, caBundle injected (spec 04 §1.7).
+
+Runs on every replica. One pass: read (or make) the certificates, write them where the server reads them, make both
+webhook configurations as they should be. A pass comes with every change of the Secret or of a configuration, and a
+minute after each success; failures are tried again with back-off. A new CA is trusted by the API server before the
+first certificate of it is served: the bundle with both CAs goes first, the files follow `SETTLE_SECONDS` later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from control.manager.options import WebhookEnv
+from control.manager.webhookserver.certificates import Certificates, make, problem
+from control.manager.webhookserver.certstore import FileStore, SecretStore
+from control.manager.webhookserver.configurations import MUTATING, VALIDATING, Target, WebhookConfiguration, patch
+from control.manager.webhookserver.server import WebhookServer
+from koordlet.api.core import Secret
+from koordlet.api.registry import Resource
+from koordlet.app.logging import get_logger
+from koordlet.app.metrics import MetricSet
+from koordlet.kube import Client, ObjectInformer, WorkQueue
+from koordlet.kube.decode import Object
+
+log = get_logger(__name__)
+
+AGAIN_SECONDS = 60.0
+SETTLE_SECONDS = 2.0
+"""How long API servers may take to see a changed webhook configuration."""
+_ATTEMPTS = 5
+_KEY = "webhook"
+
+
+class RotationMetrics(MetricSet):
+    """On the framework registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.rotations = Counter(
+            "koord_manager_webhook_certificates_made_total", "Certificates made.", registry=registry
+        )
+        self.checked = Gauge(
+            "koord_manager_webhook_certificate_checked_timestamp_seconds",
+            "Unix time of the last pass that found certificate and configurations right.",
+            registry=registry,
+        )
+
+
+class NotOurs(Exception):
+    """Somebody else keeps changing the Secret; tried again later."""
+
+
+class Rotation:
+    """A service: `start`, then wait for `initialised`. Starts the server when its files are there first."""
+
+    def __init__(
+        self,
+        client: Client,
+        env: WebhookEnv,
+        server: WebhookServer,
+        *,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        self.name = "webhook-certificates"
+        self.files = FileStore(env.cert_dir)
+        self.initialised = asyncio.Event()
+        self._client, self._env, self._server = client, env, server
+        self._clock = client.clock
+        self._serving = False
+        self._store: FileStore | SecretStore = (
+            self.files if env.to_files else SecretStore(client, env.namespace, env.secret_name)
+        )
+        self._queue: WorkQueue[str] = WorkQueue(
+            "webhook-controller", max_delay=AGAIN_SECONDS, clock=client.clock, registry=registry
+        )
+        self._metrics = RotationMetrics.of(registry)
+        self._configurations = [
+            self._follow(WebhookConfiguration, env.mutating_name, resource=MUTATING),
+            self._follow(WebhookConfiguration, env.validating_name, resource=VALIDATING),
+        ]
+        self._informers = list(self._configurations)
+        if not env.to_files:
+            self._informers.append(self._follow(Secret, env.secret_name, env.namespace))
+        self._task: asyncio.Task[None] | None = None
+
+    def _follow(
+        self, kind: type, name: str, namespace: str | None = None, *, resource: Resource | None = None
+    ) -> ObjectInformer[Any]:
+        informer: ObjectInformer[Any] = ObjectInformer(
+            self._client, kind, name, namespace, resource=resource, name=f"webhook:{name}"
+        )
+        informer.add_handler(on_add=self._changed, on_update=lambda _, new: self._changed(new), on_delete=self._changed)
+        return informer
+
+    def _changed(self, _: Object) -> None:
+        self._queue.add(_KEY)
+
+    async def start(self) -> None:
+        for informer in self._informers:
+            await informer.start()
+        self._queue.add(_KEY)
+        self._task = asyncio.create_task(self._queue.work(self._pass), name=self.name)
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await self._queue.shutdown()
+        await asyncio.gather(*(informer.stop() for informer in self._informers))
+        if self._serving:
+            await self._server.stop()
+
+    async def _pass(self, _: str) -> float:
+        for informer in self._configurations:
+            await informer.synced.wait()
+        certs = await self._certificates()
+        served = self.files.current()
+        if served is None or served.data() != certs.data():
+            if self._serving and served is not None and served.ca_cert != certs.ca_cert:
+                await self._configure(certs.after(served.ca_cert, self._clock.now()).bundle)
+                await self._clock.sleep(SETTLE_SECONDS)
+            self.files.replace(certs)
+            log.info("Webhook certificates written", directory=str(self.files.directory))
+        if not self._serving:
+            await self._server.start()
+            self._serving = True
+        self._server.reload()
+        await self._configure(certs.bundle)
+        if not self.initialised.is_set():
+            self.initialised.set()
+        self._metrics.checked.set(self._clock.now())
+        return AGAIN_SECONDS
+
+    async def _certificates(self) -> Certificates:
+        """Those that are stored, or new ones when they are not good enough."""
+        name = self._env.dns_name
+        for _ in range(_ATTEMPTS):
+            stored = await self._store.read()
+            now = datetime.fromtimestamp(self._clock.now(), UTC)
+            wrong = problem(stored.certificates, name, now) if stored.certificates is not None else "there are none"
+            if stored.certificates is not None and wrong is None:
+                wanted = stored.certificates.settled(now.timestamp())
+                if wanted == stored.certificates:
+                    return wanted
+            else:
+                log.info("Making webhook certificates", name=name, reason=wrong)
+                # A thread, because two RSA keys take up to a second in which webhooks must be answered.
+                wanted = await asyncio.to_thread(make, name, now, stored.certificates)
+                self._metrics.rotations.inc()
+                served = self.files.current()
+                if stored.certificates is None and served is not None and self._serving:
+                    wanted = wanted.after(served.ca_cert, now.timestamp())  # the Secret was deleted to have new ones
+            if await self._store.write(wanted, stored.version):
+                return wanted
+        raise NotOurs("the Secret of the webhook certificates is changed by others all the time")
+
+    async def _configure(self, bundle: bytes) -> None:
+        """Both configurations as they should be. Raises KubeError, BadTemplate, LookupError when one is missing."""
+        target = Target(self._env, self._server.port, self._server.handlers.keys(), bundle)
+        for informer, resource in zip(self._configurations, (MUTATING, VALIDATING), strict=True):
+            configuration = await self._client.get(WebhookConfiguration, informer.object_name, resource=resource)
+            body = patch(configuration, target)
+            if body is None:
+                continue
+            await self._client.patch(WebhookConfiguration, informer.object_name, body=body, resource=resource)
+            log.info("Webhook configuration written", kind=resource.kind, webhooks=len(body["webhooks"]))

@@ -1,0 +1,1 @@
+"""The workload auditor (spec 05 §7.4)."""

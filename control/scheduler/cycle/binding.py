@@ -1,0 +1,170 @@
+"""What follows a placement: wait for permission, prepare, patch once, bind (spec 05 §3.5-9, §5.7). One task a pod.
+
+Whatever fails, the pod is unreserved everywhere and forgotten, and goes back to the queue; nothing is left claimed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import perf_counter
+from typing import Protocol
+
+import msgspec
+
+from control.scheduler.cycle.cycle import Cycle, Placement
+from control.scheduler.cycle.extenders import Extenders
+from control.scheduler.framework.status import SUCCESS, Code, Status, error
+from control.scheduler.state.pods import PodInfo
+from koordlet.api.core import Pod
+from koordlet.app.logging import get_logger
+
+log = get_logger(__name__)
+
+Current = Callable[[str], "Pod | None"]
+"""`namespace/name` -> the pod as last seen, or None."""
+
+
+class Outcomes(Protocol):
+    """Told how bindings end."""
+
+    def binding(self, placement: Placement) -> None:
+        """Permission is given: events no longer matter to the pod (spec 05 §3.3-3)."""
+
+    def bound(self, placement: Placement) -> None: ...
+
+    def not_bound(self, placement: Placement, status: Status) -> None:
+        """Everything is taken back; the pod is to be queued again."""
+
+
+class BindTimings(Protocol):
+    """Told how long things take while pods are bound."""
+
+    def permit_waited(self, status: Status, seconds: float) -> None: ...
+
+    def took(self, plugin: str, point: str, status: Status, seconds: float) -> None:
+        """A plugin at PreBind, Bind or PostBind, of a pod whose cycle was measured."""
+
+
+class Binder:
+    """Binding tasks of one profile. `current`: None leaves the last-minute check out."""
+
+    def __init__(self, cycle: Cycle, outcomes: Outcomes, current: Current | None = None) -> None:
+        self._cycle, self._outcomes, self._current = cycle, outcomes, current
+        self.timings: BindTimings | None = None
+        self.extenders: Extenders | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        """Bindings under way."""
+        return len(self._tasks)
+
+    def start(self, placement: Placement) -> None:
+        """Bind in the background."""
+        task = asyncio.create_task(self.run(placement), name=f"bind:{placement.pod.key}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def idle(self) -> None:
+        """Until no binding is under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def stop(self) -> None:
+        """Cancel what is under way. What the API server has taken in counts; the next start sees it."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def run(self, placement: Placement) -> None:
+        try:
+            status = await self._bind(placement)
+        except Exception as failure:
+            log.exception("Binding failed", pod=placement.pod.key, node=placement.node, err=failure)
+            status = error(f"{type(failure).__name__}: {failure}")
+        if not status.ok:
+            self._cycle.take_back(placement)
+            self._outcomes.not_bound(placement, status)
+            return
+        self._outcomes.bound(placement)
+        for plugin in self._cycle.framework.post_bind:
+            begun = perf_counter()
+            try:
+                await plugin.post_bind(placement.state, placement.pod, placement.row)
+                self._took(placement, plugin.name, "PostBind", SUCCESS, begun)
+            except Exception as failure:  # the pod is bound whatever a plugin makes of it
+                log.exception("PostBind failed", pod=placement.pod.key, plugin=plugin.name, err=failure)
+
+    async def _bind(self, placement: Placement) -> Status:
+        pod, state, framework = placement.pod, placement.state, self._cycle.framework
+        if placement.parked:
+            begun = perf_counter()
+            status = await self._cycle.waiting.wait(pod.uid)
+            if self.timings is not None:
+                self.timings.permit_waited(status, perf_counter() - begun)
+            if not status.ok and placement.bindings is None:  # a job was let go as a whole
+                return status
+        self._outcomes.binding(placement)
+        original, status = self._checked(pod)
+        if original is None:
+            return status
+        placement.phase = "PreBind"
+        status = await self._prepare(placement, original)
+        if not status.ok:
+            return status
+        placement.phase = "Bind"
+        extender = self.extenders.binder(pod) if self.extenders is not None else None
+        if extender is not None:
+            return await extender.bind(pod, placement.node)
+        for plugin in framework.bind:
+            begun = perf_counter()
+            status = await plugin.bind(state, pod, placement.node)
+            self._took(placement, plugin.name, "Bind", status, begun)
+            if status.code is not Code.SKIP:
+                return status.by(plugin.name)
+        return error("no bind plugin took the pod")
+
+    def _checked(self, pod: PodInfo) -> tuple[Pod | None, Status]:
+        """The pod as it is now, unless it is no longer ours to bind (gate DynamicSchedulerCheck)."""
+        if self._current is None:
+            return pod.pod, SUCCESS
+        now = self._current(pod.key)
+        if now is None or now.metadata.uid != pod.uid:
+            return None, error(f"pod {pod.key} is gone")
+        if now.spec.scheduler_name != pod.shape.scheduler:
+            return None, error("schedulerName unmatched")
+        if now.metadata.deletion_timestamp is not None:
+            return None, error("pod is being deleted")
+        return now, SUCCESS
+
+    async def _prepare(self, placement: Placement, original: Pod) -> Status:
+        """PreBind on a copy, then one patch with what changed."""
+        framework = self._cycle.framework
+        if not framework.pre_bind:
+            return SUCCESS
+        changed = _copy(original)
+        for plugin in framework.pre_bind:
+            begun = perf_counter()
+            status = await plugin.pre_bind(placement.state, placement.pod, placement.row, changed)
+            self._took(placement, plugin.name, "PreBind", status, begun)
+            if not status.ok and not status.skipped:
+                return status.by(plugin.name)
+        if changed == original:
+            return SUCCESS
+        for patcher in framework.patchers:
+            status = await patcher.apply_patch(placement.state, original, changed)
+            if not status.skipped:
+                return status.by(patcher.name)
+        return error("plugins changed the pod, but none that sends the change (DefaultPreBind) is enabled at preBind")
+
+    def _took(self, placement: Placement, plugin: str, point: str, status: Status, begun: float) -> None:
+        if placement.state.measured and self.timings is not None:
+            self.timings.took(plugin, point, status, perf_counter() - begun)
+
+
+def _copy(pod: Pod) -> Pod:
+    """A pod whose labels and annotations, and the members of its spec, may be replaced."""
+    meta = msgspec.structs.replace(
+        pod.metadata, labels=dict(pod.metadata.labels), annotations=dict(pod.metadata.annotations)
+    )
+    return msgspec.structs.replace(pod, metadata=meta, spec=msgspec.structs.replace(pod.spec))

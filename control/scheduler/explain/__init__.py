@@ -1,0 +1,1 @@
+"""Explanations of scheduling decisions for users (spec 05 §7)."""

@@ -1,0 +1,1 @@
+"""The koord-scheduler process: options, composition, HTTP endpoints, metrics, manifests."""

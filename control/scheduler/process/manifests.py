@@ -1,0 +1,141 @@
+"""The objects that koord-scheduler is installed with (spec 05 §2.2). Data; no I/O but for writing deploy/.
+
+python -m control.scheduler.process.manifests --out deploy/scheduler           write them
+python -m control.scheduler.process.manifests --out deploy/scheduler --check   exit 1 if they differ
+"""
+
+from __future__ import annotations
+
+import sys
+
+import yaml
+
+from control import manifestfiles
+from control.manifestfiles import Object, rule
+from control.scheduler.config.shipped import SCHEDULER, configuration
+from koordlet.api.names import KOORDINATOR_NAMESPACE
+
+ACCOUNT = "koord-scheduler"
+CONFIG = "koord-scheduler-config"
+IMAGE = "koordinator-py:latest"
+PORT, SECURE_PORT = 10251, 10259
+
+_MODULE = "control.scheduler.process.manifests"
+_READ = ["list", "watch"]
+
+RULES: list[Object] = [
+    # what a scheduler decides by
+    rule("", ["nodes", "namespaces", "services", "replicationcontrollers"], _READ),
+    rule("apps", ["replicasets", "statefulsets"], _READ),
+    rule("policy", ["poddisruptionbudgets"], _READ),
+    rule("storage.k8s.io", ["storageclasses", "csinodes", "csidrivers", "csistoragecapacities"], _READ),
+    rule("slo.koordinator.sh", ["nodemetrics"], _READ),
+    rule("scheduling.koordinator.sh", ["clusternetworktopologies"], _READ),
+    # what it decides: bindings, annotations, conditions, victims of preemption, volumes, the state of gangs
+    rule("", ["pods"], [*_READ, "patch", "delete"]),
+    rule("", ["pods/binding"], ["create"]),
+    rule("", ["pods/status"], ["patch"]),
+    rule("", ["persistentvolumes", "persistentvolumeclaims"], [*_READ, "patch"]),
+    rule("scheduling.sigs.k8s.io", ["podgroups"], [*_READ, "patch"]),
+    # who may call its secure port
+    rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
+    rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
+    # what it tells
+    rule("", ["events"], ["create", "patch"]),
+    rule("scheduling.koordinator.sh", ["scheduleexplanations"], [*_READ, "delete"]),
+    rule("scheduling.koordinator.sh", ["scheduleexplanations/status"], ["patch"]),
+]
+"""The ClusterRole: a test holds it to what a scheduler does that is brought to do everything."""
+
+NAMESPACE_RULES: list[Object] = [
+    rule("coordination.k8s.io", ["leases"], ["create"]),
+    rule("coordination.k8s.io", ["leases"], ["get", "patch"], [SCHEDULER]),
+]
+"""The Role in the scheduler's own namespace."""
+
+
+def _meta(name: str, *, namespaced: bool = True, labels: dict[str, str] | None = None) -> Object:
+    meta: Object = {"name": name}
+    if namespaced:
+        meta["namespace"] = KOORDINATOR_NAMESPACE
+    return {**meta, "labels": labels} if labels else meta
+
+
+def rbac() -> list[Object]:
+    """Account, roles and their bindings."""
+    return manifestfiles.rbac(ACCOUNT, RULES, NAMESPACE_RULES)
+
+
+def config() -> list[Object]:
+    """The configuration file, as the ConfigMap that is mounted."""
+    text = yaml.safe_dump(configuration(), sort_keys=False, width=120)
+    return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(CONFIG), "data": {CONFIG: text}}]
+
+
+def deployment() -> list[Object]:
+    """Two replicas, one of which leads."""
+    labels = {"koord-app": ACCOUNT}
+    container: Object = {
+        "name": "scheduler",
+        "image": IMAGE,
+        "command": ["koord-scheduler"],
+        "args": [
+            f"--port={PORT}",
+            f"--secure-port={SECURE_PORT}",
+            "--authentication-skip-lookup=true",
+            "--v=4",
+            "--feature-gates=",
+            f"--config=/config/{CONFIG}",
+        ],
+        "env": [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+        "ports": [
+            {"name": "pages", "containerPort": PORT, "protocol": "TCP"},
+            {"name": "secure", "containerPort": SECURE_PORT, "protocol": "TCP"},
+        ],
+        "readinessProbe": {"httpGet": {"path": "/healthz", "port": PORT}},
+        "livenessProbe": {"httpGet": {"path": "/healthz", "port": PORT}, "initialDelaySeconds": 30},
+        "resources": {"requests": {"cpu": "500m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "2Gi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "config", "mountPath": "/config", "readOnly": True}],
+    }
+    apart = {
+        "weight": 100,
+        "podAffinityTerm": {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"},
+    }
+    spec = {
+        "replicas": 2,
+        "selector": {"matchLabels": labels},
+        "template": {
+            "metadata": {"labels": labels},
+            "spec": {
+                "serviceAccountName": ACCOUNT,
+                "priorityClassName": "system-cluster-critical",
+                "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [apart]}},
+                "containers": [container],
+                "volumes": [{"name": "config", "configMap": {"name": CONFIG}}],
+            },
+        },
+    }
+    return [{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": _meta(ACCOUNT, labels=labels), "spec": spec}]
+
+
+FILES = {"rbac.yaml": rbac, "koord-scheduler-config.yaml": config, "deployment.yaml": deployment}
+
+
+def texts() -> dict[str, str]:
+    """File name -> content."""
+    return manifestfiles.texts(FILES, _MODULE)
+
+
+def main(argv: list[str]) -> int:
+    return manifestfiles.main(argv, texts(), _MODULE)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

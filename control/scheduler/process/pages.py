@@ -1,0 +1,64 @@
+"""/configz, and switches under /debug/flags (spec 05 §1.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from koordlet.api.encoding.gosyntax import parse_bool
+
+Setter = Callable[[str], str]
+"""Takes the new value as text, answers with what was done; ValueError when it can't be used."""
+
+
+def configz(document: Mapping[str, Any]) -> list[web.RouteDef]:
+    """The effective configuration."""
+
+    async def page(request: web.Request) -> web.Response:
+        return web.json_response({"componentconfig": document})
+
+    return [web.get("/configz", page)]
+
+
+def debug_flags(setters: Mapping[str, Setter]) -> list[web.RouteDef]:
+    """A page that lists the switches, and one for each that is PUT to."""
+
+    async def index(request: web.Request) -> web.Response:
+        items = "".join(f'<li><a href="/debug/flags/{name}">{name}</a></li>' for name in setters)
+        return web.Response(text=f"<html><body><ul>{items}</ul></body></html>", content_type="text/html")
+
+    def page(name: str, setter: Setter) -> web.RouteDef:
+        async def put(request: web.Request) -> web.Response:
+            if request.method != "PUT":
+                return web.Response(status=406, text="unsupported http method")
+            text = (await request.text()).strip()
+            try:
+                return web.Response(text=setter(text))
+            except ValueError as error:
+                return web.Response(status=400, text=f"error set {name}: {error}")
+
+        return web.route("*", f"/debug/flags/{name}", put)
+
+    return [web.get("/debug/flags", index), *(page(name, setter) for name, setter in setters.items())]
+
+
+def whole(name: str, put: Callable[[int], object]) -> Setter:
+    """A switch that is a number."""
+
+    def setter(text: str) -> str:
+        put(int(text))
+        return f"successfully set {name} to {text}"
+
+    return setter
+
+
+def boolean(name: str, put: Callable[[bool], object]) -> Setter:
+    """A switch that is on or off."""
+
+    def setter(text: str) -> str:
+        put(parse_bool(text))
+        return f"successfully set {name} to {text}"
+
+    return setter

@@ -1,0 +1,325 @@
+"""The process: pages first, then caches, then the lease, then scheduling (spec 05 §1.3).
+
+No decision is taken before every store is complete: a node whose pods are not all known looks emptier than it is. A
+lost lease ends the process with status 1; what was being bound is either at the API server or decided anew by the
+next leader.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import ssl
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import yaml
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+
+from control.delegated import Gate, context
+from control.scheduler.config.errors import ConfigurationError
+from control.scheduler.config.load import Settings, load, shown
+from control.scheduler.plugins.registry import PLUGINS
+from control.scheduler.process import podresources
+from control.scheduler.process.assembly import PROMISED, Assembly, implements
+from control.scheduler.process.options import Options
+from control.scheduler.process.pages import boolean, configz, debug_flags, whole
+from control.scheduler.process.services import Services
+from control.scheduler.process.slis import HealthSlis
+from control.scheduler.process.syncbarrier import SyncBarrier
+from koordlet.api.core import Pod
+from koordlet.api.encoding.times import Duration
+from koordlet.api.gates import SCHEDULER
+from koordlet.app.clock import SYSTEM_CLOCK, Clock
+from koordlet.app.gates import FeatureGates
+from koordlet.app.health import Health
+from koordlet.app.heap import settle_heap
+from koordlet.app.http import Server
+from koordlet.app.logging import DEBUG_VERBOSITY, get_logger
+from koordlet.app.periodic import Periodic
+from koordlet.app.runner import Runner
+from koordlet.app.version import user_agent
+from koordlet.kube import Client, Config, EventRecorder, LeaderElector
+
+log = get_logger(__name__)
+
+COMPONENT = "koord-scheduler"
+LATE_SECONDS = 10.0
+"""How often it is told which stores are waited for."""
+EVENTS, EVENT_SENDERS = 10_000, 8
+"""Events that may wait to be sent (a kilobyte each), and tasks that send them: every placement has one."""
+OVERDUE_SECONDS = 20.0
+"""What a lease may be overdue before /healthz fails."""
+
+_ACTING = frozenset(
+    (
+        "DynamicSchedulerCheck",
+        "PriorityTransformer",
+        "PreemptionPolicyTransformer",
+        "ReplaceResourcesTransformer",
+        "GangPendingPodsConditionPatch",
+        "EnableInlineBatchSchedule",
+        "SyncBarrier",
+    )
+)
+"""Gates that something in this build asks."""
+_WITHOUT_EFFECT = ("enable_network_topology_manager",)
+"""Flags that are taken and that nothing in this build asks."""
+
+
+def read_settings(options: Options) -> Settings:
+    """The configuration file with the flags on top. Raises ConfigurationError."""
+    text = ""
+    if options.config:
+        try:
+            text = Path(options.config).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError([f"cannot read {options.config}: {error}"]) from error
+    settings = load(text, PLUGINS, implements, PROMISED)
+    lease = settings.configuration.leader_election
+    if options.leader_elect:
+        lease.leader_elect = options.leader_elect == "true"
+    for name in ("lease_duration", "renew_deadline", "retry_period"):
+        given = getattr(options, f"leader_elect_{name}")
+        if given:
+            try:
+                setattr(lease, name, Duration(given))
+            except ValueError as error:
+                raise ConfigurationError([f"--leader-elect-{name.replace('_', '-')}: {error}"]) from error
+    for name in ("resource_name", "resource_namespace"):
+        setattr(lease, name, getattr(options, f"leader_elect_{name}") or getattr(lease, name))
+    connection = settings.configuration.client_connection
+    connection.kubeconfig = options.kubeconfig or connection.kubeconfig
+    connection.qps = options.kube_api_qps or connection.qps
+    connection.burst = options.kube_api_burst or connection.burst
+    return settings
+
+
+class Scheduler:
+    """`run()` serves until a signal and returns the exit status."""
+
+    def __init__(self, options: Options, *, config: Config | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Raises ConfigurationError, GateError, ConfigError for what can't be used."""
+        self.options, self.settings = options, read_settings(options)
+        self.gates = gates = FeatureGates(SCHEDULER)
+        gates.set(options.feature_gates)
+        self.registry = CollectorRegistry()
+        self.runner, self.health = Runner(clock=clock), Health()
+        connection = self.settings.configuration.client_connection
+        config = config or Config.load(connection.kubeconfig or None)
+        config = replace(
+            config, user_agent=user_agent(COMPONENT), qps=connection.qps, burst=connection.burst,
+            server=options.master or config.server,
+        )  # fmt: skip
+        self.client = Client(config, clock=clock, registry=self.registry)
+        # Bindings by the thousand must not keep the lease waiting, nor Events bindings.
+        self.lease_client = Client(replace(config, qps=0), clock=clock, registry=self.registry)
+        self.event_client = Client(config, clock=clock, registry=self.registry)
+        self.gate, self._tls = self._gate(replace(config, qps=0)), self._context()
+        self.slis = HealthSlis()
+        self.events = EventRecorder(self.event_client, COMPONENT, queue=EVENTS, senders=EVENT_SENDERS)
+        self.assembly = Assembly(self.settings, options, gates, self.client, self.events, self.registry)
+        self.elector = self._elector()
+        self.leading = False
+        self.server: Server | None = None
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self.registry)
+
+    async def run(self) -> int:
+        """Start everything, schedule until a signal or a failure, stop everything."""
+        runner, objects = self.runner, self.assembly.objects
+        for client in (self.client, self.lease_client, self.event_client, self.gate_client):
+            runner.add_stop("api-client", client.close)
+        if self.options.port:
+            self.server = self._pages(self.options.address, self.options.port)
+            runner.add(self.server)
+        if self.options.secure_port:
+            runner.add(self._secure_pages())
+        runner.add(self.events)
+        if not self.settings.configuration.delay_cache_until_active:
+            runner.add(objects)
+            runner.add(_Step("caches-synced", self._synced))
+        runner.spawn("scheduling", self._lead)
+        log.info("koord-scheduler starts", profiles=",".join(self.assembly.frameworks))
+        for gate in sorted(self.options.feature_gates.keys() - _ACTING):
+            log.warning("Feature gate has no effect in this build", gate=gate)
+        for field in _WITHOUT_EFFECT:
+            if getattr(self.options, field):
+                log.warning("Flag has no effect in this build", flag=f"--{field.replace('_', '-')}")
+        return await runner.run()
+
+    async def _lead(self) -> None:
+        if self.elector is None:
+            await self._schedule()
+        else:
+            await self.elector.run(self._schedule)
+
+    async def _schedule(self) -> None:
+        if self.settings.configuration.delay_cache_until_active:
+            self.runner.add_stop("informers", self.assembly.objects.stop)
+            await self.assembly.objects.start()
+            await self._synced()
+        elif self.elector is not None and self.gates.enabled("SyncBarrier"):
+            await self._barrier().passed()
+        self.leading = True
+        try:
+            await self.assembly.schedule()
+        finally:
+            self.leading = False
+
+    async def _synced(self) -> None:
+        """Until every store is complete; says now and then what is missing."""
+        objects = self.assembly.objects
+        late = Periodic(
+            "caches-late", LATE_SECONDS, lambda: log.warning("Waiting for caches", late="; ".join(objects.late())),
+            immediate=False, clock=self.client.clock, registry=self.registry,
+        )  # fmt: skip
+        await late.start()
+        try:
+            await objects.synced()
+        finally:
+            await late.stop()
+        settle_heap()
+
+    def _barrier(self) -> SyncBarrier:
+        options, pods, counted = self.options, self.assembly.objects.informer(Pod), self.assembly.cache.pods
+
+        def version(uid: str) -> str | None:
+            info = counted.get(uid)
+            return info.version if info is not None and not info.assumed else None
+
+        return SyncBarrier(
+            self.lease_client,
+            options.sync_barrier_pod_namespace,
+            options.sync_barrier_pod_name,
+            self.settings.configuration.leader_election.resource_name,
+            get=pods.get,
+            pods=pods.list,
+            counted=version,
+            timeout=options.sync_hard_timeout,
+        )
+
+    def _elector(self) -> LeaderElector | None:
+        lease = self.settings.configuration.leader_election
+        if not lease.leader_elect:
+            return None
+        identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}"
+        try:
+            elector = LeaderElector(
+                self.lease_client,
+                lease.resource_namespace,
+                lease.resource_name,
+                identity,
+                lease_duration=lease.lease_duration.seconds,
+                renew_deadline=lease.renew_deadline.seconds,
+                retry_period=lease.retry_period.seconds,
+                registry=self.registry,
+            )
+        except ValueError as error:
+            raise ConfigurationError([f"leaderElection: {error}"]) from error
+        limit = lease.lease_duration.seconds + OVERDUE_SECONDS
+
+        def overdue() -> str | None:
+            seconds = elector.unrenewed
+            return f"failed election to renew leadership on lease {lease.resource_name}" if seconds > limit else None
+
+        self.health.check("leaderElection", overdue, live=True)
+        return elector
+
+    def _pages(
+        self, host: str, port: int, tls: ssl.SSLContext | None = None, middlewares: Sequence[Middleware] = ()
+    ) -> Server:
+        address = f"[{host}]" if ":" in host else host
+        return Server(
+            f"{address}:{port}",
+            registries={"/metrics": self.registry, "/metrics/slis": self.slis.registry},
+            health=self.health,
+            routes=self._routes(),
+            tls=tls,
+            middlewares=middlewares,
+            observed=self.slis.observe,
+        )
+
+    def _secure_pages(self) -> Server:
+        """The same pages, for those who may ask them."""
+        return self._pages(self.options.bind_address, self.options.secure_port, self._tls, (self.gate.middleware,))
+
+    def _gate(self, config: Config) -> Gate:
+        """Who may call the secure port. Raises ConfigError."""
+        options = self.options
+        given = options.authentication_kubeconfig or options.authorization_kubeconfig
+        if given:
+            config = replace(Config.load(given), user_agent=user_agent(COMPONENT))
+        self.gate_client = Client(config, clock=self.client.clock, registry=self.registry)
+        return Gate(
+            self.gate_client,
+            public=options.authorization_always_allow_paths,
+            token_seconds=options.authentication_token_webhook_cache_ttl,
+            allowed_seconds=options.authorization_webhook_cache_authorized_ttl,
+            denied_seconds=options.authorization_webhook_cache_unauthorized_ttl,
+        )
+
+    def _context(self) -> ssl.SSLContext | None:
+        """TLS of the secure port. Raises ConfigurationError for files that can't be used."""
+        options = self.options
+        if not options.secure_port:
+            return None
+        files = (options.tls_cert_file, options.tls_private_key_file, options.client_ca_file)
+        cert, key, client_ca = (Path(name) if name else None for name in files)
+        try:
+            return context(cert, key, client_ca, options.tls_min_version)
+        except OSError as error:  # SSLError is one
+            names = ", ".join(filter(None, files))
+            raise ConfigurationError([f"TLS of the secure port ({names}): {error}"]) from error
+
+    def _routes(self) -> list[web.RouteDef]:
+        assembly, given = self.assembly, self.settings.configuration
+        services = Services(assembly.table, assembly.plugins.values(), lambda: self.leading, assembly.explain)
+        pods = assembly.objects.informer(Pod)
+        routes = [
+            *configz(shown(self.settings)),
+            *services.routes(),
+            *podresources.routes(pods.list, lambda: self.leading),
+        ]
+        if given.enable_profiling and self.options.profiling:
+            debug = assembly.debug
+            routes += debug_flags(
+                {
+                    "v": whole("klog verbosity", _set_verbosity),
+                    "s": whole("debugTopNScores", debug.set_scores),
+                    "f": boolean("debugFilterFailure", self._log_failures),
+                    "d": boolean("debugDiagnosis", debug.set_diagnoses),
+                    "db": boolean("debugDiagnosisBlocking", debug.set_blocking),
+                }
+            )
+        return routes
+
+    def _log_failures(self, on: bool) -> None:
+        self.assembly.reporter.log_failures = on
+
+
+class _Step:
+    """A step of the start that has nothing to stop."""
+
+    def __init__(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
+        self.name, self._step = name, step
+
+    async def start(self) -> None:
+        await self._step()
+
+    async def stop(self) -> None:
+        return None
+
+
+def _set_verbosity(verbosity: int) -> None:
+    logging.getLogger().setLevel(logging.DEBUG if verbosity >= DEBUG_VERBOSITY else logging.INFO)
+
+
+def write_configuration(settings: Settings, path: str) -> None:
+    """The effective configuration as YAML (`--write-config-to`)."""
+    Path(path).write_text(yaml.safe_dump(shown(settings), sort_keys=False), encoding="utf-8")

@@ -1,0 +1,1 @@
+"""The cgroup tree that the stand-in kubelet makes, in the layout of the real kubelet."""

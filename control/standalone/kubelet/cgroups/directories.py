@@ -1,0 +1,228 @@
+"""A small cgroup writer: make, fill, list, kill and remove directories of our own, on v1 and v2.
+
+Layering keeps a kubelet from koordlet's registry, and a kubelet needs far less: it creates directories and
+writes a handful of files once. Directories are given relative to a hierarchy's root (see `naming`). On v1
+each mounted controller is its own hierarchy and a container's directory is made in all of them; on v2 there
+is one tree, and controllers have to be switched on in every parent. Calls block for microseconds each;
+`remove` and `kill` do not sleep, their callers retry.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from control.standalone.kubelet.cgroups.values import OPTIONAL_FILES, CgroupValues, files_v1, files_v2
+
+CONTROLLERS = {"cpu", "cpuset", "io", "memory", "hugetlb", "pids"}
+"""What is switched on for children on v2; others (rdma, misc) stay as the machine has them."""
+
+
+class CgroupError(OSError):
+    """The kernel refused a cgroup operation; the message names file and value."""
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        fd = os.open(path, os.O_WRONLY)
+        try:
+            os.write(fd, text.encode())
+        finally:
+            os.close(fd)
+    except OSError as exc:
+        raise CgroupError(exc.errno, f"write {text!r} to {path}: {exc.strerror}") from exc
+
+
+def _read(path: Path) -> str:
+    return path.read_text().strip()
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupTree:
+    """The mounted hierarchies. `roots` maps controller -> mount; on v2 it has the one key ``""``."""
+
+    version: int
+    roots: Mapping[str, Path]
+
+    @classmethod
+    def discover(cls, mount: Path) -> CgroupTree:
+        """Look at `mount` (usually /sys/fs/cgroup); raises `CgroupError` when nothing is mounted there."""
+        if (mount / "cgroup.controllers").exists():
+            return cls(2, {"": mount})
+        roots: dict[str, Path] = {}
+        seen: set[tuple[int, int]] = set()
+        for entry in sorted(mount.iterdir()) if mount.is_dir() else []:
+            if not (entry / "cgroup.procs").exists():
+                continue  # not a hierarchy
+            # The cgroup2 tree of a hybrid host is one more hierarchy: systemd mirrors its groups there too, and it is
+            # where such a host keeps pressure (PSI).
+            stat = entry.stat()
+            if (stat.st_dev, stat.st_ino) not in seen or entry.name in ("cpu", "cpuacct", "memory"):
+                seen.add((stat.st_dev, stat.st_ino))
+                roots[entry.name] = entry
+        for needed in ("cpu", "cpuset", "memory"):
+            if needed not in roots:
+                raise CgroupError(errno.ENOENT, f"no {needed} cgroup hierarchy below {mount}")
+        return cls(1, roots)
+
+    def dirs(self, path: str) -> list[Path]:
+        """`path` in every hierarchy (co-mounted controllers once)."""
+        unique: dict[Path, None] = {}
+        for root in self.roots.values():
+            unique[root.resolve() / path] = None
+        return list(unique)
+
+    def dir(self, controller: str, path: str) -> Path:
+        return (self.roots[""] if self.version == 2 else self.roots[controller]) / path
+
+    def create(self, path: str) -> None:
+        """Make `path` and its parents everywhere, ready to take processes. Existing ones are kept."""
+        if self.version == 2:
+            self._create_v2(self.roots[""], path)
+            return
+        for root in {r.resolve() for r in self.roots.values()}:
+            (root / path).mkdir(parents=True, exist_ok=True)
+        self._fill_cpuset(self.roots["cpuset"], path)
+
+    @staticmethod
+    def _create_v2(root: Path, path: str) -> None:
+        here = root
+        for part in path.split("/"):
+            available = set(_read(here / "cgroup.controllers").split())
+            enabled = set(_read(here / "cgroup.subtree_control").split())
+            for controller in sorted((available & CONTROLLERS) - enabled):
+                _write(here / "cgroup.subtree_control", f"+{controller}")
+            here /= part
+            here.mkdir(exist_ok=True)
+
+    @staticmethod
+    def _fill_cpuset(root: Path, path: str) -> None:
+        """A new v1 cpuset is empty and takes no task before it has cpus and memory nodes."""
+        here = root
+        for part in path.split("/"):
+            parent, here = here, here / part
+            for name in ("cpuset.cpus", "cpuset.mems"):
+                if not _read(here / name):
+                    _write(here / name, _read(parent / name))
+
+    def apply(self, path: str, values: CgroupValues) -> None:
+        """Write the files that `values` sets; the ones whose text is there already are left alone."""
+        if self.version == 2:
+            for name, text in files_v2(values).items():
+                self._set(self.roots[""] / path / name, text)
+            return
+        for controller, files in files_v1(values).items():
+            for name, text in files.items():
+                self._set(self.roots[controller] / path / name, text)
+
+    @staticmethod
+    def _set(path: Path, text: str) -> None:
+        if path.name in OPTIONAL_FILES and not path.exists():
+            return
+        if path.exists() and _read(path) != text:
+            _write(path, text)
+        elif not path.exists():
+            raise CgroupError(errno.ENOENT, f"{path}: no such file, cannot write {text!r}")
+
+    def procs_files(self, path: str) -> list[str]:
+        """The files that a process writes its pid to in order to join `path` everywhere."""
+        return [str(d / "cgroup.procs") for d in self.dirs(path)]
+
+    def _subdirs(self, base: Path) -> list[Path]:
+        """`base` and all below it, deepest first; empty when it is gone."""
+        out = [Path(where) for where, _, _ in os.walk(base)]
+        return out[::-1]
+
+    def children(self, path: str) -> list[str]:
+        """Names of the directories directly below `path`, in any hierarchy."""
+        names: set[str] = set()
+        for base in self.dirs(path):
+            try:
+                names.update(e.name for e in os.scandir(base) if e.is_dir())
+            except FileNotFoundError:
+                continue
+        return sorted(names)
+
+    def exists(self, path: str) -> bool:
+        return any(d.is_dir() for d in self.dirs(path))
+
+    def pids(self, path: str) -> set[int]:
+        """Processes in `path` and below, in any hierarchy."""
+        out: set[int] = set()
+        for base in self.dirs(path):
+            for sub in self._subdirs(base):
+                try:
+                    out.update(int(p) for p in (sub / "cgroup.procs").read_text().split())
+                except (FileNotFoundError, OSError) as exc:
+                    if getattr(exc, "errno", None) not in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
+                        raise
+        return out
+
+    def kill(self, path: str) -> bool:
+        """SIGKILL everything in `path` and below once; True when nobody was left to kill."""
+        killer = self.roots[""] / path / "cgroup.kill" if self.version == 2 else None
+        pids = self.pids(path) - {os.getpid()}
+        if killer is not None and killer.exists():
+            _write(killer, "1")
+        else:
+            for pid in pids - {0}:  # somebody of another PID namespace; to kill 0 would be to kill ourselves
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+        return not pids
+
+    def remove(self, path: str) -> bool:
+        """Remove `path` and everything below it; False when something in it still lives."""
+        clean = True
+        for base in self.dirs(path):
+            for sub in self._subdirs(base):
+                try:
+                    sub.rmdir()
+                except FileNotFoundError:
+                    continue
+                except OSError as exc:
+                    if exc.errno not in (errno.EBUSY, errno.ENOTEMPTY):
+                        raise CgroupError(exc.errno, f"rmdir {sub}: {exc.strerror}") from exc
+                    clean = False
+        return clean
+
+    def _key(self, controller: str, path: str, name: str, key: str) -> int | None:
+        try:
+            for line in (self.dir(controller, path) / name).read_text().splitlines():
+                word, _, value = line.partition(" ")
+                if word == key:
+                    return int(value)
+        except (FileNotFoundError, OSError):
+            return None
+        return None
+
+    def oom_kills(self, path: str) -> int:
+        """How many processes of `path` the kernel killed for want of memory; 0 when it is gone."""
+        name = "memory.events" if self.version == 2 else "memory.oom_control"
+        return self._key("memory", path, name, "oom_kill") or 0
+
+    def cpu_usage_ns(self, path: str) -> int | None:
+        if self.version == 2:
+            usec = self._key("", path, "cpu.stat", "usage_usec")
+            return None if usec is None else usec * 1000
+        return self._number("cpuacct", path, "cpuacct.usage")
+
+    def memory_usage(self, path: str) -> int | None:
+        name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
+        return self._number("memory", path, name)
+
+    def memory_inactive_file(self, path: str) -> int | None:
+        return self._key("memory", path, "memory.stat", "inactive_file" if self.version == 2 else "total_inactive_file")
+
+    def _number(self, controller: str, path: str, name: str) -> int | None:
+        if self.version == 1 and controller not in self.roots:
+            return None
+        try:
+            return int((self.dir(controller, path) / name).read_text())
+        except (FileNotFoundError, OSError, ValueError):
+            return None

@@ -1,0 +1,104 @@
+"""Whose cgroups these are: a mark on the directories themselves, in an extended attribute.
+
+A cgroup outlives everybody who knew of it: whoever made it may have been killed, and its state directory removed.
+kernfs keeps `trusted.*` attributes on v1 and v2 alike, until the directory goes; only root sees and writes them. A mark
+is written right after mkdir. A kubelet that was not told an owner marks nothing, a real one neither.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from control.standalone.kubelet.cgroups.directories import CgroupTree
+from control.standalone.kubelet.cgroups.naming import CgroupNames, QosClass
+from control.standalone.kubelet.runtimes.launcher import starttime
+
+ATTRIBUTE = "trusted.koordctl"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+PID_NAMESPACE = Path("/proc/self/ns/pid")
+_ABSENT = (errno.ENODATA, errno.ENOENT, errno.EOPNOTSUPP, errno.EPERM)
+
+
+class Owner(msgspec.Struct, frozen=True, rename="camel"):
+    """A kubelet and the node it belongs to."""
+
+    pid: int
+    starttime: int
+    """Field 22 of /proc/<pid>/stat"""
+    pid_namespace: int
+    boot_id: str
+    state_dir: str
+    pin_dir: str = ""
+    """Where the node's koordlet pins its BPF maps"""
+
+    @classmethod
+    def this_process(cls, state_dir: str, pin_dir: str) -> Owner:
+        pid = os.getpid()
+        return cls(
+            pid, starttime(pid) or 0, PID_NAMESPACE.stat().st_ino, BOOT_ID.read_text().strip(), state_dir, pin_dir
+        )
+
+    def may_live(self) -> bool:
+        """Does the kubelet run? One of another PID namespace can't be seen from here, so it may."""
+        if self.boot_id != BOOT_ID.read_text().strip():
+            return False
+        return self.pid_namespace != PID_NAMESPACE.stat().st_ino or _runs(self.pid, self.starttime)
+
+
+def _runs(pid: int, started: int) -> bool:
+    """Is it still this process, and no zombie that nobody has fetched yet?"""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return fields[0] not in "ZX" and int(fields[19]) == started
+
+
+def write(tree: CgroupTree, path: str, owner: Owner) -> str | None:
+    """Mark `path` in every hierarchy; why it can't be done where the kernel keeps no such attribute."""
+    value = msgspec.json.encode(owner)
+    for directory in tree.dirs(path):
+        try:
+            os.setxattr(directory, ATTRIBUTE, value)
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                raise
+            return f"{directory}: {error.strerror}"
+    return None
+
+
+def read(tree: CgroupTree, path: str) -> Owner | None:
+    """The owner of `path`; None when no hierarchy's directory has a mark that we understand."""
+    for directory in tree.dirs(path):
+        try:
+            return msgspec.json.decode(os.getxattr(directory, ATTRIBUTE), type=Owner)
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                raise
+        except msgspec.DecodeError:
+            return None
+    return None
+
+
+def strangers(tree: CgroupTree, names: CgroupNames, state_dir: str) -> list[str]:
+    """Groups in use below the kubepods root that no kubelet of `state_dir` made: a real kubelet's pods, say.
+
+    What is empty and unmarked was made by one that was killed before it could mark it.
+    """
+    return [
+        path
+        for path in _pods(tree, names)
+        if ((owner := read(tree, path)) is None or owner.state_dir != state_dir)
+        and (tree.pids(path) or tree.children(path))
+    ]
+
+
+def _pods(tree: CgroupTree, names: CgroupNames) -> Iterator[str]:
+    classes = [names.qos(qos) for qos in (QosClass.BURSTABLE, QosClass.BESTEFFORT)]
+    for parent in (names.root(), *classes):
+        yield from (path for name in tree.children(parent) if (path := f"{parent}/{name}") not in classes)

@@ -1,0 +1,1 @@
+"""The Node object, and the API requests of a kubelet."""

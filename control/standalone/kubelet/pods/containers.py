@@ -1,0 +1,354 @@
+"""The containers of one pod: adopt, start, probe, restart with back-off, stop, take away.
+
+`PodWorker` decides when; this does it and keeps the `ContainerRecord`s that statuses are made of. What it
+cannot do now it writes into the record as the reason for waiting, and returns the time for another try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from control.standalone.kubelet.cgroups.directories import CgroupError
+from control.standalone.kubelet.cgroups.values import container_values, oom_score_adj
+from control.standalone.kubelet.pods.context import ApiUnavailable, Surroundings
+from control.standalone.kubelet.pods.environ import EnvError, command_line, environment, sources
+from control.standalone.kubelet.pods.probes import ContainerProber, ProbeResult, ask
+from control.standalone.kubelet.pods.spec import ContainerSpec, PodSpec, qos_class
+from control.standalone.kubelet.pods.status import CONTAINER_ID_SCHEME, ContainerRecord
+from control.standalone.kubelet.pods.wakeup import Wakeup
+from control.standalone.kubelet.runtimes.runtime import (
+    SANDBOX_NAME,
+    ContainerConfig,
+    ContainerInfo,
+    RuntimeFailure,
+    SandboxConfig,
+)
+from koordlet.api.encoding.times import Duration
+
+RETRY_SECONDS = 10.0
+"""After a step that failed for a reason which may pass (a missing Secret, a full disk)."""
+SIDECAR_MIN_GRACE = 2.0
+HOOK_SECONDS = 60.0
+
+
+class PodContainers:
+    """`say(type, reason, message)` makes an event on the pod; `grace(spec)` is its grace period now."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        uid: str,
+        wakeup: Wakeup,
+        say: Callable[[str, str, str], None],
+        grace: Callable[[PodSpec], float],
+    ) -> None:
+        self._a, self._uid, self._wakeup = around, uid, wakeup
+        self._say, self._grace = say, grace
+        self.records: dict[str, ContainerRecord] = {}
+        self.sandbox: ContainerInfo | None = None
+        self._gated: set[str] = set()
+        """Containers that a readiness probe decides about."""
+        self._probers: dict[str, tuple[str, ContainerProber]] = {}
+        self._deadline: float | None = None
+        """While the whole pod is being ended: when SIGKILL comes."""
+
+    @property
+    def sandbox_runs(self) -> bool:
+        return self.sandbox is not None and self.sandbox.running
+
+    def any_started(self) -> bool:
+        return any(r.current is not None for r in self.records.values())
+
+    def ended(self, info: ContainerInfo) -> None:
+        """The runtime tells of an end."""
+        if info.name == SANDBOX_NAME:
+            if self.sandbox is not None and self.sandbox.id == info.id:
+                self.sandbox = info
+            return
+        record = self.records.get(info.name)
+        if record is not None and record.current is not None and record.current.id == info.id:
+            self._ended(record, info)
+
+    def stop_probing(self) -> None:
+        for name in list(self._probers):
+            self._stop_probes(name)
+
+    def adopt(self, spec: PodSpec, old: Mapping[str, Any]) -> None:
+        """Take over what the runtime has of this pod (all of it, after a restart of the kubelet)."""
+        now, monotonic = self._a.clock.now(), self._a.clock.monotonic()
+        found: dict[str, list[ContainerInfo]] = {}
+        for info in self._a.runtime.containers(self._uid):
+            found.setdefault(info.name, []).append(info)
+        sandboxes = found.pop(SANDBOX_NAME, [])
+        self.sandbox = next((s for s in sandboxes if s.running), sandboxes[0] if sandboxes else None)
+        statuses = [*(old.get("initContainerStatuses") or []), *(old.get("containerStatuses") or [])]
+        known = {s.get("name"): s for s in statuses}
+        self._gated = {c.name for c in spec.all_containers() if c.readiness is not None}
+        for container in spec.all_containers():
+            record = self.records[container.name] = ContainerRecord()
+            status = known.get(container.name, {})
+            attempts = sorted(found.get(container.name, []), key=lambda i: i.attempt)
+            if not attempts:
+                if status.get("containerID"):  # it ran here, and its state was lost: this is a restart
+                    record.restarts = int(status.get("restartCount", 0)) + 1
+                continue
+            record.current = attempts[-1]
+            record.previous = attempts[-2] if len(attempts) > 1 else None
+            record.restarts = record.current.attempt
+            same = status.get("containerID") == CONTAINER_ID_SCHEME + record.current.id
+            if record.running:
+                record.started = container.startup is None or (same and bool(status.get("started")))
+                record.ready = record.started and (container.readiness is None or (same and bool(status.get("ready"))))
+                self._probe(container, record, adopted=True)
+            else:
+                record.ended_at = monotonic - max(0.0, now - (record.current.finished_at or 0) / 1e9)
+
+    async def ensure_sandbox(self, spec: PodSpec) -> None:
+        path = self._a.cgroups.ensure_pod(spec)
+        if self.sandbox_runs:
+            return
+        if self.sandbox is not None:
+            text = "Pod sandbox changed, it will be killed and re-created."
+            self._say("Normal", "SandboxChanged", text)
+            await self._a.runtime.remove(self.sandbox.id)
+            self.sandbox = None
+        container_id = self._a.new_id()
+        names = self._a.cgroups.names
+        cgroup = names.container(qos_class(spec), spec.uid, container_id)
+        if not cgroup.startswith(path):
+            raise CgroupError(f"{cgroup} is not below {path}")
+        self.sandbox = await self._a.runtime.run_sandbox(
+            SandboxConfig(
+                id=container_id,
+                pod_uid=spec.uid,
+                cgroup=cgroup,
+                name=spec.name,
+                namespace=spec.namespace,
+                labels=spec.labels,
+                annotations=spec.annotations,
+                log_dir=self._a.store.folder(self._uid) / "logs",
+            )
+        )
+
+    async def start(self, spec: PodSpec, container: ContainerSpec, record: ContainerRecord) -> float | None:
+        """Start one container unless it has to wait; the time until which it waits, if it does."""
+        a, key = self._a, (spec.uid, container.name)
+        now = a.clock.monotonic()
+        if record.current is not None:
+            left = a.backoff.remaining(key, record.ended_at, now)
+            if left > 0:
+                self._back_off(spec, container, record)
+                return now + left
+        try:
+            await a.runtime.pull(container.image, bool(container.command or container.args))
+            lookup = await a.host.lookup(spec.namespace, sources(container))
+            env = environment(spec, container, a.node, lookup)
+        except RuntimeFailure as exc:
+            return self._wait_for(container, record, exc.reason, str(exc))
+        except (EnvError, ApiUnavailable) as exc:
+            return self._wait_for(container, record, "CreateContainerConfigError", str(exc))
+        attempt = record.restarts + 1 if record.current is not None else record.restarts
+        if record.current is not None:
+            a.backoff.restarted(key, record.ended_at, now)
+            if record.previous is not None:
+                await a.runtime.remove(record.previous.id)
+        container_id = a.new_id()
+        qos = qos_class(spec)
+        config = ContainerConfig(
+            id=container_id,
+            pod_uid=spec.uid,
+            name=container.name,
+            attempt=attempt,
+            image=container.image,
+            argv=command_line(container, env),
+            env={"HOSTNAME": spec.name, **env},
+            cwd=container.working_dir,
+            cgroup=a.cgroups.names.container(qos, spec.uid, container_id),
+            values=container_values(container),
+            oom_score_adj=oom_score_adj(spec, container, a.memory_capacity),
+            log_path=self.log_path(container.name, attempt),
+            user=container.user,
+            group=container.group,
+            has_program=bool(container.command),
+        )
+        try:
+            info = await a.runtime.start(config)
+        except RuntimeFailure as exc:
+            return self._wait_for(container, record, exc.reason, str(exc))
+        record.previous, record.current, record.restarts = record.current, info, attempt
+        record.waiting = record.kill = None
+        self._prune_logs(container.name, attempt)
+        if not info.running:
+            self._say("Warning", "Failed", f"Error: {info.message or info.reason}")
+            self._ended(record, info)
+            return a.clock.monotonic()
+        self._say("Normal", "Started", f"Started container {container.name}")
+        record.started = container.startup is None
+        record.ready = record.started and container.readiness is None
+        if container.post_start is not None and not await self._post_start(spec, container, record):
+            return a.clock.monotonic()
+        self._probe(container, record, adopted=False)
+        if container.sidecar:
+            self._wakeup.ring()  # the next init container may go on
+        return None
+
+    def log_path(self, container: str, attempt: int) -> Path:
+        return self._a.store.folder(self._uid) / "logs" / container / f"{attempt}.log"
+
+    def _prune_logs(self, container: str, attempt: int) -> None:
+        """Keep the logs of the newest two attempts, as `kubectl logs --previous` needs."""
+        if attempt >= 2:
+            old = self.log_path(container, attempt - 2)
+            for path in old.parent.glob(f"{old.name}*"):
+                path.unlink(missing_ok=True)
+
+    def _wait_for(self, container: ContainerSpec, record: ContainerRecord, reason: str, message: str) -> float:
+        if record.waiting != (reason, message):
+            text = f"Error: {message}" if reason != "ErrImagePull" else f"Failed to pull image: {message}"
+            self._say("Warning", "Failed", text)
+        record.waiting = (reason, message)
+        return self._a.clock.monotonic() + RETRY_SECONDS
+
+    def _back_off(self, spec: PodSpec, container: ContainerSpec, record: ContainerRecord) -> None:
+        delay = self._a.backoff.delay((spec.uid, container.name))
+        message = (
+            f"back-off {Duration.of(nanoseconds=round(delay * 1e9))} restarting failed container={container.name} "
+            f"pod={spec.name}_{spec.namespace}({spec.uid})"
+        )
+        if record.waiting != ("CrashLoopBackOff", message):
+            text = f"Back-off restarting failed container {container.name} in pod {spec.full_name}"
+            self._say("Warning", "BackOff", text)
+        record.waiting = ("CrashLoopBackOff", message)
+
+    def _ended(self, record: ContainerRecord, info: ContainerInfo) -> None:
+        record.current = info
+        record.ready = record.started = False
+        record.ended_at = self._a.clock.monotonic()
+        record.kill = None
+        self._stop_probes(info.name)
+
+    async def _post_start(self, spec: PodSpec, container: ContainerSpec, record: ContainerRecord) -> bool:
+        assert record.current is not None
+        assert container.post_start is not None
+        answer = await ask(
+            self._a.runtime, record.current.id, container, container.post_start, self._a.node.ip, HOOK_SECONDS
+        )
+        if answer.ok or not record.running:
+            return answer.ok
+        self._say("Warning", "FailedPostStartHook", f"PostStartHook failed: {answer.text}")
+        await self._stop(container, record, self._grace(spec), "FailedPostStartHook")
+        return False
+
+    # --- probes
+
+    def _probe(self, container: ContainerSpec, record: ContainerRecord, adopted: bool) -> None:
+        if record.current is None or not (container.liveness or container.readiness or container.startup):
+            return
+        self._stop_probes(container.name)
+        age = max(0.0, self._a.clock.now() - record.current.started_at / 1e9)
+        prober = ContainerProber(
+            self._a.runtime, self._a.clock, container, record.current.id, self._a.node.ip, age, self._probed
+        )
+        if adopted and record.started:
+            prober.assume_started()
+        self._probers[container.name] = (record.current.id, prober)
+
+    def _stop_probes(self, name: str) -> None:
+        entry = self._probers.pop(name, None)
+        if entry is not None:
+            entry[1].stop()
+
+    def _probed(self, result: ProbeResult) -> None:
+        record = self.records.get(result.container)
+        if record is None or record.current is None or record.current.id != result.container_id:
+            return
+        if not result.ok:
+            text = f"{result.kind.capitalize()} probe failed: {result.text}"
+            self._say("Warning", "Unhealthy", text)
+        if not result.settled or not record.running:
+            return
+        before = (record.started, record.ready, record.kill)
+        if result.kind == "startup" and result.ok:
+            record.started = True
+            record.ready = result.container not in self._gated
+        elif result.kind == "readiness":
+            record.ready = result.ok and record.started
+        elif not result.ok and record.kill is None:
+            record.kill, record.kill_grace = f"failed {result.kind} probe", result.grace
+        if before != (record.started, record.ready, record.kill):
+            self._wakeup.ring()
+
+    async def stop_unhealthy(self, spec: PodSpec, container: ContainerSpec, record: ContainerRecord) -> None:
+        if not record.running:
+            record.kill = None
+            return
+        text = f"Container {container.name} {record.kill}, will be restarted"
+        self._say("Normal", "Killing", text)
+        grace = record.kill_grace if record.kill_grace is not None else self._grace(spec)
+        await self._stop(container, record, grace, None)
+
+    def shorten(self, grace: float) -> None:
+        """A second delete may ask for less grace while containers are being ended."""
+        at = self._a.clock.monotonic() + grace
+        if self._deadline is not None and at < self._deadline:
+            self._deadline = at
+            self._wakeup.nudge()
+
+    async def stop_all(self, spec: PodSpec, grace: float) -> None:
+        """End the containers together, then the sidecars in reverse order with what grace is left."""
+        running = [c for c in spec.all_containers() if self.records[c.name].running]
+        if not running:
+            return
+        self._deadline = self._a.clock.monotonic() + grace
+        try:
+            mains = [c for c in running if not c.sidecar]
+            await asyncio.gather(*(self._stop(c, self.records[c.name], grace, "") for c in mains))
+            for container in reversed([c for c in running if c.sidecar]):
+                left = max(SIDECAR_MIN_GRACE, self._deadline - self._a.clock.monotonic())
+                await self._stop(container, self.records[container.name], min(left, grace), "")
+        finally:
+            self._deadline = None
+
+    async def _stop(self, container: ContainerSpec, record: ContainerRecord, grace: float, say: str | None) -> None:
+        """preStop hook, SIGTERM, and after the grace SIGKILL to the whole cgroup."""
+        info = record.current
+        if info is None or not record.running:
+            return
+        a = self._a
+        deadline = a.clock.monotonic() + grace
+        if say is not None:
+            because = f" ({say})" if say else ""
+            self._say("Normal", "Killing", f"Stopping container {container.name}{because}")
+        self._stop_probes(container.name)
+        if container.pre_stop is not None:
+            hook = asyncio.create_task(
+                ask(a.runtime, info.id, container, container.pre_stop, a.node.ip, grace), name="prestop"
+            )
+            hook.add_done_callback(lambda _: self._wakeup.nudge())
+            await self._wakeup.until(lambda: hook.done() or not record.running, lambda: self._sooner_deadline(deadline))
+            if not hook.done():
+                hook.cancel()
+            elif not (answer := hook.result()).ok:
+                self._say("Warning", "FailedPreStopHook", f"PreStopHook failed: {answer.text}")
+        a.runtime.signal(info.id, signal.SIGTERM)
+        if not await self._wakeup.until(lambda: not record.running, lambda: self._sooner_deadline(deadline)):
+            await a.runtime.kill(info.id)
+            ended = a.runtime.get(info.id)
+            if ended is not None and record.running:
+                self._ended(record, ended)
+
+    def _sooner_deadline(self, deadline: float) -> float:
+        return deadline if self._deadline is None else min(deadline, self._deadline)
+
+    async def release(self, spec: PodSpec) -> None:
+        """Take away sandbox and pod directory; what containers left (exit codes, logs) stays."""
+        if self.sandbox is not None:
+            await self._a.runtime.remove(self.sandbox.id)
+            self.sandbox = None
+        path = self._a.cgroups.pod_dir(spec)
+        if self._a.cgroups.tree.exists(path):
+            await self._a.cgroups.remove_pod(path)

@@ -1,0 +1,59 @@
+"""What a pod's worker has around it: the parts that all workers share, and the kubelet as its host."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from control.standalone.kubelet.cgroups.pods import PodCgroups
+from control.standalone.kubelet.pods.backoff import Backoff
+from control.standalone.kubelet.pods.environ import Lookup, NodeFacts
+from control.standalone.kubelet.pods.state import PodStore
+from control.standalone.kubelet.pods.status import Verdict
+from control.standalone.kubelet.runtimes.runtime import Runtime
+from koordlet.app.clock import Clock
+
+if TYPE_CHECKING:
+    from control.standalone.kubelet.pods.worker import PodWorker
+
+
+class ApiUnavailable(Exception):
+    """What was asked of the API server could not be had now."""
+
+
+class Host(Protocol):
+    """What a worker asks of the kubelet around it."""
+
+    def event(self, raw: Mapping[str, Any], kind: str, reason: str, message: str) -> None: ...
+
+    def publish(self, worker: PodWorker) -> None:
+        """The pod's `status` may have changed."""
+
+    async def lookup(self, namespace: str, wanted: set[tuple[str, str]]) -> Lookup:
+        """Fetch ConfigMaps and Secrets; raises `ApiUnavailable`."""
+        ...
+
+    async def finalize(self, worker: PodWorker) -> None:
+        """Post the last status and delete the API object (uid as precondition); returns when it is gone."""
+
+    async def admit(self, worker: PodWorker) -> Verdict | None:
+        """None: may run (and `worker.admitted` is set in the same breath, before the next is judged)."""
+
+    def forget(self, worker: PodWorker) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all workers of a kubelet share."""
+
+    runtime: Runtime
+    cgroups: PodCgroups
+    store: PodStore
+    clock: Clock
+    backoff: Backoff
+    node: NodeFacts
+    memory_capacity: int
+    host: Host
+    new_id: Callable[[], str] = lambda: secrets.token_hex(32)

@@ -1,0 +1,159 @@
+"""A container's environment and its command line: `$(VAR)` expansion and the downward API.
+
+Pure: values of ConfigMaps and Secrets come in through `lookup`. Rules are Kubernetes': envFrom first, then
+env in order, each may refer to what was defined before it; an unknown `$(VAR)` stays as it is written;
+`$$` is a literal `$`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from control.standalone.kubelet.pods.spec import ContainerSpec, PodSpec
+from koordlet.api.encoding.quantity import Quantity, QuantityError
+
+Lookup = Callable[[str, str], Mapping[str, str] | None]
+"""(kind, name) -> data of that ConfigMap or Secret in the pod's namespace, None when it does not exist."""
+
+_VAR = re.compile(r"\$(\$|\(([^()$]*)\))")
+_SUBSCRIPT = re.compile(r"^metadata\.(labels|annotations)\['([^']+)'\]$")
+
+
+class EnvError(ValueError):
+    """The environment cannot be made; shown as CreateContainerConfigError."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What the downward API says about the node: address, allocatable cpu (milli) and memory (bytes)."""
+
+    name: str
+    ip: str
+    allocatable_milli: int
+    allocatable_memory: int
+
+
+def expand(text: str, values: Mapping[str, str]) -> str:
+    def replace(match: re.Match[str]) -> str:
+        if match[1] == "$":
+            return "$"
+        return values.get(match[2], match[0])
+
+    return _VAR.sub(replace, text)
+
+
+def _field(pod: PodSpec, node: NodeFacts, path: str) -> str:
+    plain = {
+        "metadata.name": pod.name,
+        "metadata.namespace": pod.namespace,
+        "metadata.uid": pod.uid,
+        "spec.nodeName": node.name,
+        "spec.serviceAccountName": pod.service_account,
+        "status.hostIP": node.ip,
+        "status.hostIPs": node.ip,
+        "status.podIP": node.ip,
+        "status.podIPs": node.ip,
+    }
+    if path in plain:
+        return plain[path]
+    if match := _SUBSCRIPT.match(path):
+        source = pod.labels if match[1] == "labels" else pod.annotations
+        return source.get(match[2], "")
+    raise EnvError(f"fieldRef.fieldPath: unsupported value {path!r}")
+
+
+def _resource(pod: PodSpec, container: ContainerSpec, node: NodeFacts, ref: Mapping[str, Any]) -> str:
+    target = pod.find(ref["containerName"]) if ref.get("containerName") else container
+    if target is None:
+        raise EnvError(f"resourceFieldRef: no container {ref['containerName']!r}")
+    side, _, resource = str(ref.get("resource", "")).partition(".")
+    if side not in ("limits", "requests") or not resource:
+        raise EnvError(f"resourceFieldRef.resource: unsupported value {ref.get('resource')!r}")
+    amount = (target.limits if side == "limits" else target.requests).get(resource)
+    if not amount:
+        # An absent limit reads as what the node could give; an absent request as zero.
+        fallback = {
+            "cpu": Quantity.milli(node.allocatable_milli),
+            "memory": Quantity.of(node.allocatable_memory),
+        }
+        amount = fallback.get(resource, Quantity("0")) if side == "limits" else Quantity("0")
+    try:
+        divisor = Quantity(str(ref.get("divisor") or "1"))
+    except QuantityError as exc:
+        raise EnvError(f"resourceFieldRef.divisor: {exc}") from exc
+    if divisor.is_zero():
+        divisor = Quantity("1")
+    if resource == "cpu":
+        top, bottom = amount.milli_value(), divisor.milli_value()
+    else:
+        top, bottom = amount.value(), divisor.value()
+    return str(-(-top // bottom))
+
+
+def _keyed(kind: str, ref: Mapping[str, Any], lookup: Lookup) -> str | None:
+    name, key = str(ref.get("name", "")), str(ref.get("key", ""))
+    data = lookup(kind, name)
+    if data is not None and key in data:
+        return data[key]
+    if ref.get("optional"):
+        return None
+    lower = kind.lower()
+    raise EnvError(f'{lower} "{name}" not found' if data is None else f"couldn't find key {key} in {kind} {name}")
+
+
+def sources(container: ContainerSpec) -> set[tuple[str, str]]:
+    """(kind, name) of each ConfigMap and Secret that the environment may read."""
+    out: set[tuple[str, str]] = set()
+    for entry in container.env_from:
+        for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
+            if entry.get(field):
+                out.add((kind, str(entry[field].get("name", ""))))
+    for entry in container.env:
+        value_from = entry.get("valueFrom") or {}
+        for field, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
+            if value_from.get(field):
+                out.add((kind, str(value_from[field].get("name", ""))))
+    return out
+
+
+def environment(pod: PodSpec, container: ContainerSpec, node: NodeFacts, lookup: Lookup) -> dict[str, str]:
+    """The variables the container asked for, in order of definition; raises `EnvError`."""
+    out: dict[str, str] = {}
+    for entry in container.env_from:
+        prefix = str(entry.get("prefix") or "")
+        for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
+            ref = entry.get(field)
+            if not ref:
+                continue
+            data = lookup(kind, str(ref.get("name", "")))
+            if data is None and not ref.get("optional"):
+                raise EnvError(f'{kind.lower()} "{ref.get("name")}" not found')
+            out.update({prefix + key: value for key, value in (data or {}).items()})
+    for entry in container.env:
+        name = entry.get("name")
+        if not isinstance(name, str) or not name or "=" in name:
+            raise EnvError(f"env name {name!r} is not valid")
+        value_from = entry.get("valueFrom") or {}
+        value: str | None
+        if value_from.get("fieldRef"):
+            value = _field(pod, node, str(value_from["fieldRef"].get("fieldPath", "")))
+        elif value_from.get("resourceFieldRef"):
+            value = _resource(pod, container, node, value_from["resourceFieldRef"])
+        elif value_from.get("configMapKeyRef"):
+            value = _keyed("ConfigMap", value_from["configMapKeyRef"], lookup)
+        elif value_from.get("secretKeyRef"):
+            value = _keyed("Secret", value_from["secretKeyRef"], lookup)
+        elif value_from:
+            raise EnvError(f"env {name}: unsupported valueFrom {sorted(value_from)}")
+        else:
+            value = expand(str(entry.get("value") or ""), out)
+        if value is not None:
+            out[name] = value
+    return out
+
+
+def command_line(container: ContainerSpec, env: Mapping[str, str]) -> list[str]:
+    return [expand(part, env) for part in container.command + container.args]

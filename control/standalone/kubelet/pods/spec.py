@@ -1,0 +1,369 @@
+"""What the kubelet needs of a pod, parsed once from the API's JSON into frozen dataclasses.
+
+The API object itself stays a dict (it is served again on /pods and must keep every field); this view is
+what decisions are made on. A pod that cannot be understood raises `MalformedPod` naming the field, and the
+caller fails the pod with that message instead of running half of it. Absent optional fields take the API's
+defaults, so that a pod written by a client without server-side defaulting behaves the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from control.standalone.kubelet.cgroups.naming import QosClass
+from koordlet.api.encoding.quantity import Quantity, QuantityError
+
+RESTART_POLICIES = ("Always", "OnFailure", "Never")
+DEFAULT_GRACE_SECONDS = 30
+
+
+class MalformedPod(ValueError):
+    """A pod that this kubelet cannot run as written; `field` is the JSON path within the pod."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """One way to act on or look at a container: exactly one of the fields is set."""
+
+    exec: tuple[str, ...] | None = None
+    http: Mapping[str, Any] | None = None
+    tcp: Mapping[str, Any] | None = None
+    sleep: int | None = None
+    unsupported: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    handler: Handler
+    initial_delay: int
+    period: int
+    timeout: int
+    success_threshold: int
+    failure_threshold: int
+    grace: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    name: str
+    image: str
+    command: tuple[str, ...]
+    args: tuple[str, ...]
+    env: tuple[Mapping[str, Any], ...]
+    env_from: tuple[Mapping[str, Any], ...]
+    working_dir: str | None
+    requests: Mapping[str, Quantity]
+    limits: Mapping[str, Quantity]
+    ports: Mapping[str, int]
+    liveness: Probe | None
+    readiness: Probe | None
+    startup: Probe | None
+    post_start: Handler | None
+    pre_stop: Handler | None
+    sidecar: bool
+    user: int | None
+    group: int | None
+
+    def request(self, resource: str) -> Quantity | None:
+        return self.requests.get(resource)
+
+    def limit(self, resource: str) -> Quantity | None:
+        return self.limits.get(resource)
+
+
+@dataclass(frozen=True, slots=True)
+class PodSpec:
+    namespace: str
+    name: str
+    uid: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    containers: tuple[ContainerSpec, ...]
+    init_containers: tuple[ContainerSpec, ...]
+    restart_policy: str
+    grace_seconds: int
+    active_deadline: int | None
+    overhead: Mapping[str, Quantity]
+    host_network: bool
+    node_name: str
+    service_account: str
+    priority: int
+    priority_class: str
+    readiness_gates: tuple[str, ...]
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def critical(self) -> bool:
+        """Pods that the cluster itself depends on (priority of system-cluster-critical and above)."""
+        return self.priority >= 2_000_000_000
+
+    @property
+    def node_critical(self) -> bool:
+        return self.critical and self.priority_class == "system-node-critical"
+
+    def all_containers(self) -> tuple[ContainerSpec, ...]:
+        return self.init_containers + self.containers
+
+    def find(self, name: str) -> ContainerSpec | None:
+        return next((c for c in self.all_containers() if c.name == name), None)
+
+
+def _map(value: object, field: str) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise MalformedPod(field, f"expected an object, got {type(value).__name__}")
+    return value
+
+
+def _list(value: object, field: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise MalformedPod(field, f"expected a list, got {type(value).__name__}")
+    return value
+
+
+def _int(value: object, field: str, default: int, minimum: int = 0) -> int:
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise MalformedPod(field, f"expected an integer, got {value!r}")
+    if value < minimum:
+        raise MalformedPod(field, f"must be greater than or equal to {minimum}, got {value}")
+    return value
+
+
+def _opt_int(value: object, field: str, minimum: int = 0) -> int | None:
+    return None if value is None else _int(value, field, 0, minimum)
+
+
+def _strings(value: object, field: str) -> tuple[str, ...]:
+    items = _list(value, field)
+    for i, item in enumerate(items):
+        if not isinstance(item, str):
+            raise MalformedPod(f"{field}[{i}]", f"expected a string, got {item!r}")
+    return tuple(items)
+
+
+def _quantities(value: object, field: str) -> dict[str, Quantity]:
+    out: dict[str, Quantity] = {}
+    for name, text in _map(value, field).items():
+        where = f"{field}[{name}]"
+        if not isinstance(text, str | int | float) or isinstance(text, bool):
+            raise MalformedPod(where, f"expected a quantity, got {text!r}")
+        try:
+            quantity = Quantity(str(text))
+        except QuantityError as exc:
+            raise MalformedPod(where, f"invalid quantity {text!r}: {exc}") from exc
+        if quantity < Quantity("0"):
+            raise MalformedPod(where, f"must not be negative, got {text!r}")
+        out[str(name)] = quantity
+    return out
+
+
+def _handler(raw: Mapping[str, Any], field: str) -> Handler:
+    if "exec" in raw:
+        command = _strings(_map(raw["exec"], f"{field}.exec").get("command"), f"{field}.exec.command")
+        if not command:
+            raise MalformedPod(f"{field}.exec.command", "must not be empty")
+        return Handler(exec=command)
+    if "httpGet" in raw:
+        return Handler(http=_map(raw["httpGet"], f"{field}.httpGet"))
+    if "tcpSocket" in raw:
+        return Handler(tcp=_map(raw["tcpSocket"], f"{field}.tcpSocket"))
+    if "sleep" in raw:
+        sleep = _map(raw["sleep"], f"{field}.sleep").get("seconds")
+        return Handler(sleep=_int(sleep, f"{field}.sleep.seconds", 0))
+    if "grpc" in raw:
+        return Handler(unsupported="grpc")
+    raise MalformedPod(field, "must name one of exec, httpGet, tcpSocket")
+
+
+def _probe(raw: object, field: str) -> Probe | None:
+    if raw is None:
+        return None
+    spec = _map(raw, field)
+    return Probe(
+        handler=_handler(spec, field),
+        initial_delay=_int(spec.get("initialDelaySeconds"), f"{field}.initialDelaySeconds", 0),
+        period=_int(spec.get("periodSeconds"), f"{field}.periodSeconds", 10, 1),
+        timeout=_int(spec.get("timeoutSeconds"), f"{field}.timeoutSeconds", 1, 1),
+        success_threshold=_int(spec.get("successThreshold"), f"{field}.successThreshold", 1, 1),
+        failure_threshold=_int(spec.get("failureThreshold"), f"{field}.failureThreshold", 3, 1),
+        grace=_opt_int(spec.get("terminationGracePeriodSeconds"), f"{field}.terminationGracePeriodSeconds"),
+    )
+
+
+def _ports(raw: object, field: str) -> dict[str, int]:
+    out: dict[str, int] = {}
+    for i, entry in enumerate(_list(raw, field)):
+        port = _map(entry, f"{field}[{i}]")
+        number = _int(port.get("containerPort"), f"{field}[{i}].containerPort", 0, 1)
+        if port.get("name"):
+            out[str(port["name"])] = number
+    return out
+
+
+def _container(raw: object, field: str, pod_security: Mapping[str, Any]) -> ContainerSpec:
+    spec = _map(raw, field)
+    name = spec.get("name")
+    if not isinstance(name, str) or not name:
+        raise MalformedPod(f"{field}.name", "Required value")
+    resources = _map(spec.get("resources"), f"{field}.resources")
+    limits = _quantities(resources.get("limits"), f"{field}.resources.limits")
+    requests = _quantities(resources.get("requests"), f"{field}.resources.requests")
+    for resource, limit in limits.items():
+        request = requests.setdefault(resource, limit)  # the API server's own defaulting
+        if request > limit:
+            where = f"{field}.resources.requests[{resource}]"
+            raise MalformedPod(where, f"{request} must be less than or equal to the limit {limit}")
+    lifecycle = _map(spec.get("lifecycle"), f"{field}.lifecycle")
+    hooks = {
+        key: _handler(_map(lifecycle[key], f"{field}.lifecycle.{key}"), f"{field}.lifecycle.{key}")
+        for key in ("postStart", "preStop")
+        if lifecycle.get(key) is not None
+    }
+    security = {**pod_security, **_map(spec.get("securityContext"), f"{field}.securityContext")}
+    restart = spec.get("restartPolicy")
+    return ContainerSpec(
+        name=name,
+        image=str(spec.get("image") or ""),
+        command=_strings(spec.get("command"), f"{field}.command"),
+        args=_strings(spec.get("args"), f"{field}.args"),
+        env=tuple(_map(e, f"{field}.env[{i}]") for i, e in enumerate(_list(spec.get("env"), f"{field}.env"))),
+        env_from=tuple(
+            _map(e, f"{field}.envFrom[{i}]") for i, e in enumerate(_list(spec.get("envFrom"), f"{field}.envFrom"))
+        ),
+        working_dir=spec.get("workingDir") or None,
+        requests=requests,
+        limits=limits,
+        ports=_ports(spec.get("ports"), f"{field}.ports"),
+        liveness=_probe(spec.get("livenessProbe"), f"{field}.livenessProbe"),
+        readiness=_probe(spec.get("readinessProbe"), f"{field}.readinessProbe"),
+        startup=_probe(spec.get("startupProbe"), f"{field}.startupProbe"),
+        post_start=hooks.get("postStart"),
+        pre_stop=hooks.get("preStop"),
+        sidecar=restart == "Always",
+        user=_opt_int(security.get("runAsUser"), f"{field}.securityContext.runAsUser"),
+        group=_opt_int(security.get("runAsGroup"), f"{field}.securityContext.runAsGroup"),
+    )
+
+
+def parse_pod(raw: Mapping[str, Any]) -> PodSpec:
+    """The view of one API pod; raises `MalformedPod` with the path of the first field that is wrong."""
+    meta = _map(raw.get("metadata"), "metadata")
+    spec = _map(raw.get("spec"), "spec")
+    for key in ("name", "uid"):
+        if not isinstance(meta.get(key), str) or not meta[key]:
+            raise MalformedPod(f"metadata.{key}", "Required value")
+    security = _map(spec.get("securityContext"), "spec.securityContext")
+    containers = tuple(
+        _container(c, f"spec.containers[{i}]", security)
+        for i, c in enumerate(_list(spec.get("containers"), "spec.containers"))
+    )
+    if not containers:
+        raise MalformedPod("spec.containers", "Required value")
+    inits = tuple(
+        _container(c, f"spec.initContainers[{i}]", security)
+        for i, c in enumerate(_list(spec.get("initContainers"), "spec.initContainers"))
+    )
+    seen: set[str] = set()
+    for container in inits + containers:
+        if container.name in seen:
+            raise MalformedPod("spec.containers", f"Duplicate value: {container.name!r}")
+        seen.add(container.name)
+    policy = spec.get("restartPolicy") or "Always"
+    if policy not in RESTART_POLICIES:
+        raise MalformedPod("spec.restartPolicy", f"Unsupported value: {policy!r}")
+    gates = _list(spec.get("readinessGates"), "spec.readinessGates")
+    return PodSpec(
+        namespace=str(meta.get("namespace") or "default"),
+        name=meta["name"],
+        uid=meta["uid"],
+        labels=_map(meta.get("labels"), "metadata.labels"),
+        annotations=_map(meta.get("annotations"), "metadata.annotations"),
+        containers=containers,
+        init_containers=inits,
+        restart_policy=policy,
+        grace_seconds=_int(
+            spec.get("terminationGracePeriodSeconds"),
+            "spec.terminationGracePeriodSeconds",
+            DEFAULT_GRACE_SECONDS,
+        ),
+        active_deadline=_opt_int(spec.get("activeDeadlineSeconds"), "spec.activeDeadlineSeconds", 1),
+        overhead=_quantities(spec.get("overhead"), "spec.overhead"),
+        host_network=bool(spec.get("hostNetwork")),
+        node_name=str(spec.get("nodeName") or ""),
+        service_account=str(spec.get("serviceAccountName") or "default"),
+        priority=_int(spec.get("priority"), "spec.priority", 0, -(2**31)),
+        priority_class=str(spec.get("priorityClassName") or ""),
+        readiness_gates=tuple(str(_map(g, "spec.readinessGates").get("conditionType")) for g in gates),
+    )
+
+
+def qos_class(pod: PodSpec) -> QosClass:
+    """Kubernetes' class from cpu and memory of all containers, init containers included.
+
+    Zero amounts do not count as set. Guaranteed needs both limits on every container and equal requests.
+    """
+    any_set, guaranteed = False, True
+    for container in pod.all_containers():
+        for resource in ("cpu", "memory"):
+            request, limit = container.request(resource), container.limit(resource)
+            any_set |= bool(request) or bool(limit)
+            guaranteed &= bool(limit) and request == limit
+    if not any_set:
+        return QosClass.BESTEFFORT
+    return QosClass.GUARANTEED if guaranteed else QosClass.BURSTABLE
+
+
+def _sum(pod: PodSpec, side: str) -> dict[str, Quantity]:
+    """Containers plus sidecars, or the highest point while init containers run, plus overhead."""
+
+    def add(into: dict[str, Quantity], more: Mapping[str, Quantity]) -> None:
+        for name, amount in more.items():
+            into[name] = into[name] + amount if name in into else amount
+
+    def raise_to(into: dict[str, Quantity], other: Mapping[str, Quantity]) -> None:
+        for name, amount in other.items():
+            if name not in into or into[name] < amount:
+                into[name] = amount
+
+    total: dict[str, Quantity] = {}
+    for container in pod.containers:
+        add(total, getattr(container, side))
+    sidecars: dict[str, Quantity] = {}
+    peak: dict[str, Quantity] = {}
+    for container in pod.init_containers:
+        amounts = getattr(container, side)
+        if container.sidecar:
+            add(total, amounts)
+            add(sidecars, amounts)
+            raise_to(peak, sidecars)
+        else:
+            at_start = dict(amounts)
+            add(at_start, sidecars)
+            raise_to(peak, at_start)
+    raise_to(total, peak)
+    for name, amount in pod.overhead.items():
+        if side == "requests" or name in total:  # overhead raises a limit, it never makes one
+            total[name] = total[name] + amount if name in total else amount
+    return total
+
+
+def pod_requests(pod: PodSpec) -> dict[str, Quantity]:
+    return _sum(pod, "requests")
+
+
+def pod_limits(pod: PodSpec) -> dict[str, Quantity]:
+    return _sum(pod, "limits")

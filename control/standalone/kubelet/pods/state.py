@@ -1,0 +1,64 @@
+"""What the kubelet itself must remember of a pod over its own restart: one small file a pod.
+
+`<root>/pods/<uid>/state.json`, replaced whole. Containers are not in it: the runtime finds those again, and
+restart counts are the number of a container's newest attempt.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from control.standalone.kubelet.pods.status import Verdict
+from control.standalone.kubelet.runtimes.launcher import write_json
+from koordlet.app.logging import get_logger
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PodState:
+    raw: Mapping[str, Any]
+    start_time: float
+    admitted: bool
+    verdict: Verdict | None
+
+
+class PodStore:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def folder(self, uid: str) -> Path:
+        return self._root / uid
+
+    def save(self, uid: str, state: PodState) -> None:
+        folder = self.folder(uid)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        verdict = state.verdict
+        write_json(
+            str(folder / "state.json"),
+            {
+                "pod": state.raw,
+                "startTime": state.start_time,
+                "admitted": state.admitted,
+                "verdict": None if verdict is None else [verdict.reason, verdict.message, verdict.phase],
+            },
+        )
+
+    def load(self) -> Iterator[tuple[str, PodState]]:
+        """Every pod remembered; a folder without a readable file is said and left alone."""
+        self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in sorted(self._root.iterdir()):
+            try:
+                data = json.loads((folder / "state.json").read_bytes())
+                verdict = Verdict(*data["verdict"]) if data["verdict"] else None
+                yield folder.name, PodState(data["pod"], data["startTime"], data["admitted"], verdict)
+            except (OSError, ValueError, KeyError, TypeError) as exc:
+                log.warning("unreadable pod state is ignored", folder=str(folder), err=exc)
+
+    def forget(self, uid: str) -> None:
+        shutil.rmtree(self.folder(uid), ignore_errors=True)

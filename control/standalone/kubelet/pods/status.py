@@ -1,0 +1,268 @@
+"""A pod's status as the API shows it, from what is known of its containers; pure.
+
+`ContainerRecord` is the kubelet's memory of one container across its restarts; the pod worker changes it,
+this module only reads. Rules are kubelet's: phase from container states and restart policy, conditions with
+transition times that move only when the status does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from control.standalone.kubelet.pods.spec import ContainerSpec, PodSpec, qos_class
+from control.standalone.kubelet.runtimes.runtime import ContainerInfo
+
+CONTAINER_ID_SCHEME = "containerd://"
+"""Which of the four schemes that readers of pod statuses know (spec 03 §1.2) fits our directory names."""
+
+
+@dataclass(slots=True)
+class ContainerRecord:
+    """One container of a pod. `current` is the newest attempt, `previous` the one before it."""
+
+    current: ContainerInfo | None = None
+    previous: ContainerInfo | None = None
+    restarts: int = 0
+    waiting: tuple[str, str] | None = None
+    """(reason, message) of why nothing runs although something should."""
+    ready: bool = False
+    started: bool = False
+    ended_at: float = 0.0
+    """Monotonic time at which `current` was seen to end."""
+    kill: str | None = None
+    """Why the running attempt has to be stopped (a failed liveness or startup probe)."""
+    kill_grace: int | None = None
+
+    @property
+    def running(self) -> bool:
+        return self.current is not None and self.current.running
+
+    @property
+    def exit_code(self) -> int | None:
+        return None if self.current is None else self.current.exit_code
+
+
+OWNED_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+
+Records = Mapping[str, ContainerRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A phase decided by the kubelet whatever the containers say: rejected, over its deadline, unreadable."""
+
+    reason: str
+    message: str
+    phase: str = "Failed"
+
+
+def rfc3339(seconds: float) -> str:
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _ns(ns: int) -> str:
+    return rfc3339(ns // 10**9)
+
+
+def _terminated(info: ContainerInfo) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "exitCode": info.exit_code,
+        "reason": info.reason,
+        "startedAt": _ns(info.started_at),
+        "finishedAt": _ns(info.finished_at or info.started_at),
+        "containerID": CONTAINER_ID_SCHEME + info.id,
+    }
+    if info.message:
+        out["message"] = info.message
+    if info.signal:
+        out["signal"] = info.signal
+    return {"terminated": out}
+
+
+def container_status(spec: ContainerSpec, record: ContainerRecord, default_wait: str) -> dict[str, Any]:
+    current, previous = record.current, record.previous
+    state: dict[str, Any]
+    last: dict[str, Any] = {}
+    if current is not None and current.running:
+        state = {"running": {"startedAt": _ns(current.started_at)}}
+        last = _terminated(previous) if previous is not None else {}
+    elif record.waiting is not None or current is None:
+        reason, message = record.waiting or (default_wait, "")
+        state = {"waiting": {"reason": reason, **({"message": message} if message else {})}}
+        ended = current or previous
+        last = _terminated(ended) if ended is not None else {}
+    else:
+        state = _terminated(current)
+        last = _terminated(previous) if previous is not None else {}
+    shown = current or previous
+    return {
+        "name": spec.name,
+        "image": spec.image,
+        "imageID": "",
+        **({"containerID": CONTAINER_ID_SCHEME + shown.id} if shown is not None else {}),
+        "ready": record.ready,
+        "started": record.running and record.started,
+        "restartCount": record.restarts,
+        "state": state,
+        "lastState": last,
+    }
+
+
+def initialized(pod: PodSpec, records: Records) -> bool:
+    """Every init container has completed, every sidecar has started."""
+    return all(records[c.name].started if c.sidecar else records[c.name].exit_code == 0 for c in pod.init_containers)
+
+
+def phase(pod: PodSpec, records: Records, final: bool = False) -> str:
+    """`final`: nothing will be started again, whatever the restart policy says."""
+    for spec in pod.init_containers:
+        record = records[spec.name]
+        if not spec.sidecar and record.exit_code not in (None, 0) and (final or pod.restart_policy == "Never"):
+            return "Failed"
+    mains = [records[c.name] for c in pod.containers]
+    if not final and not initialized(pod, records) and all(r.current is None for r in mains):
+        return "Pending"
+    if any(r.current is None and r.previous is None for r in mains):
+        return "Failed" if final else "Pending"
+    if any(r.running for r in mains):
+        return "Running"
+    if not final and pod.restart_policy == "Always":
+        return "Running"
+    codes = [r.exit_code for r in mains]
+    if all(code == 0 for code in codes):
+        return "Succeeded"
+    return "Failed" if final or pod.restart_policy == "Never" else "Running"
+
+
+def over(pod: PodSpec, records: Records) -> bool:
+    """The pod has come to its end by itself: no container will run again."""
+    return phase(pod, records) in ("Succeeded", "Failed")
+
+
+def _condition(kind: str, ok: bool, reason: str = "", message: str = "") -> dict[str, Any]:
+    out = {"type": kind, "status": "True" if ok else "False"}
+    if reason:
+        out["reason"] = reason
+    if message:
+        out["message"] = message
+    return out
+
+
+def _unready(kind: str, names: Iterable[str], what: str) -> tuple[str, str]:
+    return kind, f"containers with {what} status: [{' '.join(names)}]"
+
+
+def conditions(
+    pod: PodSpec,
+    records: Records,
+    now_phase: str,
+    sandbox: bool,
+    old: Sequence[Mapping[str, Any]],
+    now: float,
+) -> list[dict[str, Any]]:
+    """The kubelet's conditions; `old` is what the API has, for transition times and readiness gates."""
+    before = {str(c.get("type")): c for c in old}
+    ended = now_phase in ("Succeeded", "Failed")
+    done = initialized(pod, records) or any(records[c.name].current is not None for c in pod.containers)
+    waiting_inits = [
+        c.name
+        for c in pod.init_containers
+        if not (records[c.name].started if c.sidecar else records[c.name].exit_code == 0)
+    ]
+    unready = [c.name for c in pod.containers if not records[c.name].ready]
+    unready += [c.name for c in pod.init_containers if c.sidecar and not records[c.name].ready]
+    if now_phase == "Succeeded":
+        why = ("PodCompleted", "")
+    elif now_phase == "Failed":
+        why = ("PodFailed", "")
+    else:
+        why = _unready("ContainersNotReady", unready, "unready")
+    containers_ready = not ended and not unready
+    gates = [g for g in pod.readiness_gates if before.get(g, {}).get("status") != "True"]
+    if containers_ready and gates:
+        ready = _condition(
+            "Ready",
+            False,
+            "ReadinessGatesNotReady",
+            "".join(f'corresponding condition of pod readiness gate "{g}" does not exist. ' for g in gates).strip(),
+        )
+    else:
+        ready = _condition("Ready", containers_ready, *(() if containers_ready else why))
+    new = [
+        _condition("PodReadyToStartContainers", sandbox and not ended),
+        _condition(
+            "Initialized",
+            done,
+            *(
+                ()
+                if done and now_phase != "Succeeded"
+                else ("PodCompleted", "")
+                if done
+                else _unready("ContainersNotInitialized", waiting_inits, "incomplete")
+            ),
+        ),
+        ready,
+        _condition("ContainersReady", containers_ready, *(() if containers_ready else why)),
+        {**before.get("PodScheduled", {}), **_condition("PodScheduled", True)},
+    ]
+    for condition in new:
+        was = before.get(condition["type"], {})
+        same = was.get("status") == condition["status"] and was.get("lastTransitionTime")
+        condition["lastTransitionTime"] = was["lastTransitionTime"] if same else rfc3339(now)
+        condition.setdefault("lastProbeTime", None)
+    return new
+
+
+def pod_status(
+    pod: PodSpec,
+    records: Records,
+    *,
+    host_ip: str,
+    start_time: float,
+    sandbox: bool,
+    now: float,
+    old: Sequence[Mapping[str, Any]],
+    final: bool = False,
+    verdict: Verdict | None = None,
+) -> dict[str, Any]:
+    """The whole `status` as this kubelet sees it; keys and conditions of others are absent."""
+    now_phase = verdict.phase if verdict is not None else phase(pod, records, final)
+    init_done = initialized(pod, records)
+    out: dict[str, Any] = {
+        "phase": now_phase,
+        "qosClass": qos_class(pod).value,
+        "hostIP": host_ip,
+        "hostIPs": [{"ip": host_ip}],
+        "startTime": rfc3339(start_time),
+        "conditions": conditions(pod, records, now_phase, sandbox, old, now),
+        "containerStatuses": [
+            container_status(c, records[c.name], "ContainerCreating" if init_done else "PodInitializing")
+            for c in pod.containers
+        ],
+    }
+    if sandbox or any(r.current is not None for r in records.values()):
+        out |= {"podIP": host_ip, "podIPs": [{"ip": host_ip}]}
+    if pod.init_containers:
+        out["initContainerStatuses"] = [
+            container_status(c, records[c.name], "PodInitializing") for c in pod.init_containers
+        ]
+        for status, spec in zip(out["initContainerStatuses"], pod.init_containers, strict=True):
+            if not spec.sidecar:
+                status["ready"] = records[spec.name].exit_code == 0
+    if verdict is not None:
+        out |= {"reason": verdict.reason, "message": verdict.message}
+    return out
+
+
+def failed_status(verdict: Verdict, host_ip: str, start_time: float) -> dict[str, Any]:
+    """Status of a pod of which not one container was made: rejected or not understood."""
+    return {
+        "phase": verdict.phase,
+        "reason": verdict.reason,
+        "message": verdict.message,
+        "hostIP": host_ip,
+        "startTime": rfc3339(start_time),
+    }

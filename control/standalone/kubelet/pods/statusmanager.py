@@ -1,0 +1,118 @@
+"""Bring pod statuses to the API server: newest only, unchanged ones not at all, failed ones again later.
+
+One task sends for all pods, in the order in which they first changed, so a hundred pods changing at once
+make a hundred requests and not a stampede. The API server being away stops only this: statuses collect (one
+a pod) and go out when it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from control.standalone.kubelet.node.apirequests import NodeApi
+from koordlet.app.clock import Clock
+from koordlet.app.logging import get_logger
+from koordlet.kube.errors import ApiError, Conflict, KubeError, NotFound
+
+log = get_logger(__name__)
+
+RETRY_FIRST, RETRY_MAX = 0.5, 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    namespace: str
+    name: str
+    status: Mapping[str, Any]
+
+
+class StatusManager:
+    def __init__(self, api: NodeApi, clock: Clock) -> None:
+        self._api, self._clock = api, clock
+        self._pending: dict[str, _Pending] = {}
+        self._sent: dict[str, Mapping[str, Any]] = {}
+        self._wake = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.failures = 0
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="status-manager")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def set(self, uid: str, namespace: str, name: str, status: Mapping[str, Any]) -> None:
+        if uid not in self._pending and self._sent.get(uid) == status:
+            return
+        self._pending[uid] = _Pending(namespace, name, status)
+        self._wake.set()
+
+    def lost(self, uid: str, seen: Mapping[str, Any] | None) -> bool:
+        """Does the API hold another phase than the one last sent? Then it has to be sent again."""
+        sent = self._sent.get(uid)
+        if sent is None or uid in self._pending or (seen or {}).get("phase") == sent.get("phase"):
+            return False
+        del self._sent[uid]
+        return True
+
+    def forget(self, uid: str) -> None:
+        self._pending.pop(uid, None)
+        self._sent.pop(uid, None)
+
+    async def _run(self) -> None:
+        delay = RETRY_FIRST
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            for uid in list(self._pending):
+                entry = self._pending.get(uid)
+                if entry is None or await self._send(uid, entry):
+                    delay = RETRY_FIRST
+                    continue
+                self.failures += 1
+                await self._clock.sleep(delay)
+                delay = min(delay * 2, RETRY_MAX)
+                self._wake.set()
+                break
+
+    async def _send(self, uid: str, entry: _Pending) -> bool:
+        """False when it is worth trying again."""
+        try:
+            await self._api.patch_pod_status(entry.namespace, entry.name, uid, entry.status)
+        except (NotFound, Conflict):
+            pass  # the pod is gone, or its name is another's: nobody is left to tell
+        except ApiError as exc:
+            if exc.status < 500 and exc.status not in (401, 403, 429):
+                log.error("pod status refused", pod=f"{entry.namespace}/{entry.name}", err=exc)
+            else:
+                log.warning("pod status not sent", pod=f"{entry.namespace}/{entry.name}", err=exc)
+                return False
+        except KubeError as exc:
+            log.warning("pod status not sent", pod=f"{entry.namespace}/{entry.name}", err=exc)
+            return False
+        if self._pending.get(uid) is entry:
+            del self._pending[uid]
+            self._sent[uid] = entry.status
+        return True
+
+    async def finalize(self, uid: str, namespace: str, name: str) -> None:
+        """Delete the API object once its last status is out; tries until the server says it is gone."""
+        delay = RETRY_FIRST
+        while True:
+            entry = self._pending.get(uid)
+            if entry is None or await self._send(uid, entry):
+                try:
+                    await self._api.delete_pod(namespace, name, uid)
+                    return
+                except (NotFound, Conflict):
+                    return
+                except KubeError as exc:
+                    log.warning("pod not deleted yet", pod=f"{namespace}/{name}", err=exc)
+            await self._clock.sleep(delay)
+            delay = min(delay * 2, RETRY_MAX)

@@ -1,0 +1,1 @@
+"""Container runtimes of the stand-in kubelet: CRI and plain processes."""

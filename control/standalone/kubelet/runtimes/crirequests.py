@@ -1,0 +1,136 @@
+"""The requests that a kubelet writes for a pod and its containers, and what containerd's answers say; pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from koordlet.api.hooks.api_pb2 import LinuxContainerResources
+
+from control.standalone.containerd.hostimage import HOST_IMAGE, HostMount
+from control.standalone.containerd.slices import expand
+from control.standalone.kubelet.cgroups.values import PERIOD_US, CgroupValues
+from control.standalone.kubelet.runtimes.runtime import ContainerConfig, SandboxConfig
+from koordlet.api.cri import api_pb2 as cri
+
+POD_NAME, POD_NAMESPACE, POD_UID = (f"io.kubernetes.pod.{word}" for word in ("name", "namespace", "uid"))
+CONTAINER_NAME = "io.kubernetes.container.name"
+RESTARTS = "io.kubernetes.container.restartCount"
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """What of swap accounting the kernel has: v1's memory.memsw files, or v2."""
+
+    version: int
+    accounted: bool
+
+
+def namespaces() -> Any:
+    """There is no CNI: every pod uses the host's network, as under the process runtime. Each container has its PIDs."""
+    return cri.NamespaceOption(network=cri.NODE, pid=cri.CONTAINER, ipc=cri.POD)
+
+
+def sandbox(config: SandboxConfig, attempt: int) -> Any:
+    """PodSandboxConfig. Hostname stays the host's, whose network it is."""
+    return cri.PodSandboxConfig(
+        metadata=cri.PodSandboxMetadata(
+            name=config.name, uid=config.pod_uid, namespace=config.namespace, attempt=attempt
+        ),
+        log_directory=str(config.log_dir),
+        labels={
+            **config.labels,
+            POD_NAME: config.name,
+            POD_NAMESPACE: config.namespace,
+            POD_UID: config.pod_uid,
+        },
+        annotations=config.annotations,
+        linux=cri.LinuxPodSandboxConfig(
+            cgroup_parent=parent(config.cgroup),
+            security_context=cri.LinuxSandboxSecurityContext(namespace_options=namespaces()),
+        ),
+    )
+
+
+def known_sandbox(item: Any, cgroup: str, log_dir: Path) -> Any:
+    """PodSandboxConfig of a sandbox that the runtime lists, for containers that are still to be made in it."""
+    return cri.PodSandboxConfig(
+        metadata=item.metadata,
+        log_directory=str(log_dir),
+        labels=item.labels,
+        annotations=item.annotations,
+        linux=cri.LinuxPodSandboxConfig(
+            cgroup_parent=parent(cgroup),
+            security_context=cri.LinuxSandboxSecurityContext(namespace_options=namespaces()),
+        ),
+    )
+
+
+def container(config: ContainerConfig, pod: Any, swap: Swap, mounts: Sequence[HostMount]) -> Any:
+    """ContainerConfig in the sandbox whose PodSandboxConfig is `pod`. The host's image gets `mounts`."""
+    user = config.user if config.user is not None or config.group is None else 0
+    return cri.ContainerConfig(
+        metadata=cri.ContainerMetadata(name=config.name, attempt=config.attempt),
+        image=cri.ImageSpec(image=config.image),
+        command=config.argv if config.has_program else (),
+        args=() if config.has_program else config.argv,
+        working_dir=config.cwd or "",
+        envs=[cri.KeyValue(key=key, value=value) for key, value in config.env.items()],
+        mounts=[
+            cri.Mount(container_path=one.path, host_path=one.path, readonly=True)
+            for one in (mounts if config.image == HOST_IMAGE else ())
+        ],
+        labels={
+            CONTAINER_NAME: config.name,
+            POD_NAME: pod.metadata.name,
+            POD_NAMESPACE: pod.metadata.namespace,
+            POD_UID: config.pod_uid,
+        },
+        annotations={RESTARTS: str(config.attempt)},
+        log_path=str(config.log_path.relative_to(pod.log_directory)),
+        linux=cri.LinuxContainerConfig(
+            resources=resources(config.values, config.oom_score_adj, swap),
+            security_context=cri.LinuxContainerSecurityContext(
+                namespace_options=namespaces(),
+                run_as_user=cri.Int64Value(value=user) if user is not None else None,
+                run_as_group=cri.Int64Value(value=config.group) if config.group is not None else None,
+            ),
+        ),
+    )
+
+
+def resources(values: CgroupValues, oom_score_adj: int, swap: Swap) -> Any:
+    """LinuxContainerResources; 0 leaves the kernel's default."""
+    unified: dict[str, str] = {}
+    if swap.version == 2 and values.oom_group:
+        unified["memory.oom.group"] = "1"
+    if swap.version == 2 and values.no_swap and swap.accounted:
+        unified["memory.swap.max"] = "0"
+    no_swap = values.no_swap and swap.accounted and swap.version == 1
+    return LinuxContainerResources(
+        cpu_period=PERIOD_US,
+        cpu_quota=values.quota or 0,
+        cpu_shares=values.shares or 0,
+        memory_limit_in_bytes=values.memory or 0,
+        memory_swap_limit_in_bytes=(values.memory or 0) if no_swap else 0,
+        oom_score_adj=oom_score_adj,
+        unified=unified,
+    )
+
+
+def parent(cgroup: str) -> str:
+    """CRI's cgroup parent of a container's directory: absolute."""
+    return "/" + cgroup.strip("/").rpartition("/")[0]
+
+
+def cgroup_of(info: Mapping[str, str]) -> str:
+    """The cgroup that a verbose status names, relative to the hierarchies' roots; "" when it does not."""
+    try:
+        said = json.loads(info.get("info", "{}"))
+        path = said["runtimeSpec"]["linux"]["cgroupsPath"]
+    except (ValueError, KeyError, TypeError):
+        return ""
+    return expand(str(path)).strip("/")

@@ -1,0 +1,376 @@
+"""Containers as plain processes of this host: own cgroup, own session, log, shim; no image, no namespaces.
+
+Every container has a folder `<root>/<id>/` with config.json (what was asked), started.json and exit.json
+(both written by the shim, see `launcher`), which is all the state there is: `load` reads it back after a
+kill -9 of the kubelet. An end is noticed through a pidfd of the shim, so nothing polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import functools
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from control.standalone.kubelet.cgroups.directories import CgroupError, CgroupTree
+from control.standalone.kubelet.cgroups.values import SANDBOX_OOM_SCORE_ADJ, sandbox_values
+from control.standalone.kubelet.runtimes import launcher
+from control.standalone.kubelet.runtimes.runtime import (
+    SANDBOX_NAME,
+    ContainerConfig,
+    ContainerInfo,
+    ExecResult,
+    RuntimeFailure,
+    SandboxConfig,
+)
+from koordlet.app.logging import get_logger
+from koordlet.version import VERSION
+
+log = get_logger(__name__)
+
+PAUSE_COMMAND = ("sleep", "infinity")
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+EXEC_OUTPUT_LIMIT = 16 * 1024
+PARALLEL_STARTS = 4
+"""Each start runs a short Python process; more at once only make each other slower."""
+KILL_TIMEOUT = 10.0
+
+
+class ProcessRuntime:
+    """Implements `runtime.Runtime`. `root` is a folder of its own; `tree` the machine's cgroups."""
+
+    name = "process"
+    version = VERSION
+
+    def __init__(self, root: Path, tree: CgroupTree, log_max_bytes: int, log_files: int) -> None:
+        self._root, self._tree = root, tree
+        self._log_max_bytes, self._log_files = log_max_bytes, log_files
+        self._infos: dict[str, ContainerInfo] = {}
+        self._pidfds: dict[str, int] = {}
+        self._ended: dict[str, asyncio.Event] = {}
+        self._callback: Callable[[ContainerInfo], None] = lambda info: None
+        self._starting = asyncio.Semaphore(PARALLEL_STARTS)
+
+    def on_exit(self, callback: Callable[[ContainerInfo], None]) -> None:
+        self._callback = callback
+
+    async def close(self) -> None:
+        """Stop watching; containers keep running."""
+        for container_id in list(self._pidfds):
+            self._unwatch(container_id)
+
+    async def load(self) -> None:
+        self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in sorted(self._root.iterdir()):
+            config = _read_json(folder / "config.json")
+            if config is None or not any((folder / f).exists() for f in ("started.json", "exit.json")):
+                # Killed between asking and starting: nobody was told of this container, so it never was.
+                if config is not None:
+                    await self._clear_cgroup(config["cgroup"])
+                shutil.rmtree(folder)
+                continue
+            self._infos[folder.name] = info = self._info(config, _read_json(folder / "started.json") or {})
+            self._ended[folder.name] = asyncio.Event()
+            if (folder / "exit.json").exists() or not self._watch(info):
+                await self._finish(folder.name)
+
+    async def pull(self, image: str, has_command: bool) -> None:
+        if not has_command:
+            raise RuntimeFailure(
+                "ErrImagePull",
+                f"image {image!r}: container has no command; the process runtime runs commands of this host",
+            )
+
+    async def run_sandbox(self, config: SandboxConfig) -> ContainerInfo:
+        pause = ContainerConfig(
+            id=config.id,
+            pod_uid=config.pod_uid,
+            name=SANDBOX_NAME,
+            attempt=0,
+            image="",
+            argv=PAUSE_COMMAND,
+            env={},
+            cwd="/",
+            cgroup=config.cgroup,
+            values=sandbox_values(),
+            oom_score_adj=SANDBOX_OOM_SCORE_ADJ,
+            log_path=Path(os.devnull),
+        )
+        info = await self._launch(pause, supervise=False)
+        if not info.running:
+            raise RuntimeFailure("FailedCreatePodSandBox", info.message)
+        return info
+
+    async def start(self, config: ContainerConfig) -> ContainerInfo:
+        config.log_path.parent.mkdir(parents=True, exist_ok=True)
+        return await self._launch(config, supervise=True)
+
+    async def _launch(self, config: ContainerConfig, supervise: bool) -> ContainerInfo:
+        folder = self._root / config.id
+        folder.mkdir(mode=0o700)
+        asked = {
+            "dir": str(folder),
+            "supervise": supervise,
+            "id": config.id,
+            "pod_uid": config.pod_uid,
+            "name": config.name,
+            "attempt": config.attempt,
+            "image": config.image,
+            "argv": list(config.argv),
+            "env": {"PATH": DEFAULT_PATH, "HOME": "/root", **config.env},
+            "cwd": config.cwd,
+            "cgroup": config.cgroup,
+            "procs": self._tree.procs_files(config.cgroup),
+            "oom_score_adj": config.oom_score_adj,
+            "user": config.user,
+            "group": config.group,
+            "log": str(config.log_path),
+            "log_max_bytes": self._log_max_bytes,
+            "log_files": self._log_files,
+        }
+        launcher.write_json(str(folder / "config.json"), asked)
+        try:
+            self._tree.create(config.cgroup)
+            self._tree.apply(config.cgroup, config.values)
+        except OSError as exc:
+            await self._discard(folder, config.cgroup)
+            raise RuntimeFailure("CreateContainerError", f"cgroup {config.cgroup}: {exc}") from exc
+        async with self._starting:
+            process = await asyncio.create_subprocess_exec(
+                *_launcher("run", folder),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+            out, err = await process.communicate()
+        try:
+            said = json.loads(out)
+        except ValueError as exc:
+            await self._discard(folder, config.cgroup)
+            tail = err.decode(errors="replace").strip()[-400:]
+            raise RuntimeFailure("CreateContainerError", f"the launcher failed: {tail or process.returncode}") from exc
+        info = self._info(asked, said)
+        if "error" in said:
+            if not supervise:
+                await self._discard(folder, config.cgroup)
+            else:
+                self._tree.remove(config.cgroup)
+            info = replace(
+                info,
+                finished_at=info.started_at,
+                exit_code=int(said["code"]),
+                reason="ContainerCannotRun",
+                message=str(said["error"]),
+            )
+            if supervise:
+                self._infos[config.id] = info
+                self._ended[config.id] = asyncio.Event()
+                self._ended[config.id].set()
+            return info
+        self._infos[config.id] = info
+        self._ended[config.id] = asyncio.Event()
+        if not self._watch(info):
+            await self._finish(config.id)
+        return self._infos[config.id]
+
+    async def _discard(self, folder: Path, cgroup: str) -> None:
+        await self._clear_cgroup(cgroup)
+        shutil.rmtree(folder)
+
+    @staticmethod
+    def _info(config: Mapping[str, Any], started: Mapping[str, Any]) -> ContainerInfo:
+        return ContainerInfo(
+            id=config["id"],
+            pod_uid=config["pod_uid"],
+            name=config["name"],
+            attempt=config["attempt"],
+            cgroup=config["cgroup"],
+            log_path=Path(config["log"]),
+            pid=int(started.get("pid", 0)),
+            started_at=int(started.get("started_at", time.time_ns())),
+        )
+
+    def _watch(self, info: ContainerInfo) -> bool:
+        """Have the loop tell when the shim (or the pause process) ends; False when it has, or is not known."""
+        started = _read_json(self._root / info.id / "started.json") or {}
+        which = "shim" if "shim_pid" in started else "pid"
+        pid = int(started.get("shim_pid" if which == "shim" else "pid", 0))
+        if not pid:
+            return False
+        try:
+            fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return False
+        if launcher.starttime(pid) != started[f"{which}_starttime"]:
+            os.close(fd)  # the pid belongs to somebody else by now
+            return False
+        self._pidfds[info.id] = fd
+        asyncio.get_running_loop().add_reader(fd, self._shim_ended, info.id)
+        return True
+
+    def _unwatch(self, container_id: str) -> None:
+        fd = self._pidfds.pop(container_id, None)
+        if fd is not None:
+            asyncio.get_running_loop().remove_reader(fd)
+            os.close(fd)
+
+    def _shim_ended(self, container_id: str) -> None:
+        self._unwatch(container_id)
+        task = asyncio.get_running_loop().create_task(self._finish(container_id))
+        task.add_done_callback(functools.partial(_log_failure, container_id))
+
+    async def _finish(self, container_id: str) -> None:
+        """Take note of an end: exit.json if the shim lived to write it, else kill what it left behind."""
+        info = self._infos[container_id]
+        said = _read_json(self._root / container_id / "exit.json")
+        oom_kills = self._tree.oom_kills(info.cgroup)
+        try:
+            await self._clear_cgroup(info.cgroup)
+        except CgroupError as exc:  # reported all the same: the main process is gone
+            log.error("a container's cgroup stays behind", container=container_id, err=exc)
+        if said is None:
+            info = replace(
+                info,
+                finished_at=time.time_ns(),
+                exit_code=137,
+                signal=int(signal.SIGKILL),
+                reason="ContainerStatusUnknown",
+                message="The container's supervisor ended before the container; its exit status is lost",
+            )
+        elif "error" in said:
+            info = replace(
+                info,
+                started_at=said["finished_at"],
+                finished_at=said["finished_at"],
+                exit_code=said["code"],
+                reason="ContainerCannotRun",
+                message=said["error"],
+            )
+        else:
+            code = int(said["code"])
+            killed = code == 137 and (oom_kills > 0 or bool(said.get("oom")))
+            reason = "OOMKilled" if killed else "Completed" if code == 0 else "Error"
+            info = replace(info, finished_at=said["finished_at"], exit_code=code, reason=reason)
+            if killed and not said.get("oom"):  # the cgroup that knew is gone; a later life asks again
+                try:
+                    launcher.write_json(str(self._root / container_id / "exit.json"), {**said, "oom": True})
+                except OSError as exc:  # a full disk: this life knows all the same
+                    log.warning("not kept that a container was out of memory", container=container_id, err=exc)
+        self._infos[container_id] = info
+        self._ended[container_id].set()
+        self._callback(info)
+
+    async def _clear_cgroup(self, cgroup: str) -> None:
+        """Kill and remove; gives up after a while on a process that the kernel does not let go."""
+        deadline = time.monotonic() + KILL_TIMEOUT
+        while self._tree.exists(cgroup):
+            if self._tree.kill(cgroup) and self._tree.remove(cgroup):
+                return
+            if time.monotonic() > deadline:
+                raise CgroupError(errno.EBUSY, f"processes in {cgroup} do not end: {self._tree.pids(cgroup)}")
+            await asyncio.sleep(0.01)
+
+    def get(self, container_id: str) -> ContainerInfo | None:
+        return self._infos.get(container_id)
+
+    def containers(self, pod_uid: str | None = None) -> list[ContainerInfo]:
+        return [i for i in self._infos.values() if pod_uid is None or i.pod_uid == pod_uid]
+
+    def signal(self, container_id: str, number: int) -> None:
+        """Signal the main process; nothing happens to a container that has ended."""
+        info = self._infos.get(container_id)
+        if info is None or not info.running or container_id not in self._pidfds:
+            return
+        started = _read_json(self._root / container_id / "started.json") or {}
+        if launcher.starttime(info.pid) != started.get("pid_starttime"):
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(info.pid, number)
+
+    async def kill(self, container_id: str) -> None:
+        info = self._infos.get(container_id)
+        if info is None or not info.running:
+            return
+        deadline = time.monotonic() + KILL_TIMEOUT
+        while not self._ended[container_id].is_set():
+            self._tree.kill(info.cgroup)
+            try:
+                async with asyncio.timeout(0.1):
+                    await self._ended[container_id].wait()
+            except TimeoutError:
+                if time.monotonic() > deadline:
+                    raise RuntimeFailure("KillContainerError", f"container {container_id} does not end") from None
+
+    async def remove(self, container_id: str) -> None:
+        info = self._infos.get(container_id)
+        if info is None:
+            return
+        await self.kill(container_id)
+        await self._clear_cgroup(info.cgroup)
+        self._unwatch(container_id)
+        shutil.rmtree(self._root / container_id, ignore_errors=True)
+        del self._infos[container_id], self._ended[container_id]
+
+    async def exec(self, container_id: str, argv: Sequence[str], seconds: float) -> ExecResult:
+        info = self._infos.get(container_id)
+        if info is None or not info.running:
+            raise RuntimeFailure("ContainerNotRunning", f"container {container_id} is not running")
+        process = await asyncio.create_subprocess_exec(
+            *_launcher("exec", self._root / container_id, *argv),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        output = bytearray()
+
+        async def collect() -> int:
+            assert process.stdout is not None
+            while chunk := await process.stdout.read(4096):
+                output.extend(chunk[: EXEC_OUTPUT_LIMIT - len(output)])
+            return await process.wait()
+
+        try:
+            async with asyncio.timeout(seconds):
+                code = await collect()
+        except TimeoutError:
+            return ExecResult(124, bytes(output), timed_out=True)
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        return ExecResult(128 - code if code < 0 else code, bytes(output))
+
+
+def _launcher(verb: str, folder: Path, *argv: str) -> list[str]:
+    return [sys.executable, "-I", "-S", launcher.__file__, verb, str(folder / "config.json"), *argv]
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    """The file's object; None when it is missing or (only possible for a foreign file) damaged."""
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as exc:
+        log.warning("damaged state file is ignored", file=str(path), err=exc)
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _log_failure(container_id: str, task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (exc := task.exception()) is not None:
+        log.error("noting the end of a container failed", container=container_id, err=exc)

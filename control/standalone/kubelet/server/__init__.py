@@ -1,0 +1,1 @@
+"""The HTTPS server of the stand-in kubelet."""

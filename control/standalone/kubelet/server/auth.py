@@ -1,0 +1,156 @@
+"""Who calls the kubelet, and may they: bearer tokens against the API server, or against a static file.
+
+As with a real kubelet a token is verified by TokenReview and the call by SubjectAccessReview on
+nodes/<subresource>; answers are kept for a while. When the API server is away, a caller it had accepted before
+keeps being accepted for `STALE_SECONDS`, so that koordlet goes on reading /pods; unknown tokens get 503.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from control.standalone.kubelet.node.apirequests import NodeApi
+from koordlet.app.clock import Clock
+from koordlet.app.logging import get_logger
+from koordlet.kube.errors import KubeError
+
+log = get_logger(__name__)
+
+ACCEPTED_SECONDS = 120.0
+REFUSED_SECONDS = 10.0
+STALE_SECONDS = 600.0
+CACHE_SIZE = 1024
+
+
+class AuthError(Exception):
+    """Refused: `status` is 401, 403 or 503."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    static: bool = False
+
+    def as_api(self) -> dict[str, Any]:
+        return {"username": self.name, "uid": self.uid, "groups": list(self.groups)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Cached:
+    value: Any
+    good: bool
+    at: float
+
+
+class _Cache:
+    """Answers by key; the oldest goes when it is full."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._entries: dict[Any, _Cached] = {}
+
+    def get(self, key: Any, stale: bool = False) -> _Cached | None:
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        limit = (STALE_SECONDS if stale else ACCEPTED_SECONDS) if entry.good else REFUSED_SECONDS
+        return entry if self._clock.monotonic() - entry.at <= limit else None
+
+    def put(self, key: Any, value: Any, good: bool) -> None:
+        self._entries.pop(key, None)
+        if len(self._entries) >= CACHE_SIZE:
+            del self._entries[next(iter(self._entries))]
+        self._entries[key] = _Cached(value, good, self._clock.monotonic())
+
+
+def read_token_file(path: Path) -> dict[str, User]:
+    """Lines of `token,user,uid[,"group1,group2"]`. Raises ValueError naming file and line."""
+    out: dict[str, User] = {}
+    with path.open(newline="") as f:
+        for number, row in enumerate(csv.reader(f), 1):
+            if not row:
+                continue
+            if len(row) < 3 or not row[0]:
+                raise ValueError(f"{path}:{number}: want token,user,uid[,groups]")
+            groups = tuple(g.strip() for g in row[3].split(",")) if len(row) > 3 and row[3] else ()
+            out[row[0]] = User(row[1], row[2], groups, static=True)
+    return out
+
+
+class Gatekeeper:
+    def __init__(self, api: NodeApi, clock: Clock, static: Mapping[str, User], ask_authorizer: bool = True) -> None:
+        self._api = api
+        self._static = dict(static)
+        self._ask_authorizer = ask_authorizer
+        self._tokens, self._rights = _Cache(clock), _Cache(clock)
+
+    async def check(self, authorization: str | None, verb: str, subresources: tuple[str, ...]) -> User:
+        """The caller, when it may do `verb` on one of `subresources`; else `AuthError`."""
+        scheme, _, token = (authorization or "").partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token:
+            raise AuthError(401, "Unauthorized")
+        user = self._static.get(token) or await self._review(token)
+        if user.static or not self._ask_authorizer:
+            return user
+        unknown: KubeError | None = None
+        for subresource in subresources:
+            try:
+                if await self._may(user, verb, subresource):
+                    return user
+            except KubeError as exc:
+                unknown = exc
+        if unknown is not None:
+            message = "the API server cannot be asked about this user's rights now"
+            raise AuthError(503, message) from unknown
+        wanted = " ".join(subresources)
+        raise AuthError(403, f"Forbidden (user={user.name}, verb={verb}, resource=nodes, subresource(s)=[{wanted}])")
+
+    async def _review(self, token: str) -> User:
+        key = hashlib.sha256(token.encode()).digest()  # tokens themselves are not kept
+        entry = self._tokens.get(key)
+        if entry is None:
+            try:
+                status = await self._api.token_review(token)
+            except KubeError as exc:
+                entry = self._tokens.get(key, stale=True)
+                if entry is None or not entry.good:
+                    log.warning("cannot verify a token", err=exc)
+                    raise AuthError(503, "the API server cannot be asked about this token now") from exc
+            else:
+                found = status.get("user") or {}
+                user = User(str(found.get("username", "")), str(found.get("uid", "")), tuple(found.get("groups") or ()))
+                good = bool(status.get("authenticated"))
+                self._tokens.put(key, user, good)
+                entry = _Cached(user, good, 0.0)
+        if not entry.good:
+            raise AuthError(401, "Unauthorized")
+        found_user: User = entry.value
+        return found_user
+
+    async def _may(self, user: User, verb: str, subresource: str) -> bool:
+        """Raises `KubeError` when nobody can say."""
+        key = (user, verb, subresource)
+        entry = self._rights.get(key)
+        if entry is not None:
+            return entry.good
+        try:
+            allowed = await self._api.may(user.as_api(), verb, subresource)
+        except KubeError:
+            entry = self._rights.get(key, stale=True)
+            if entry is None:
+                raise
+            return entry.good
+        self._rights.put(key, None, allowed)
+        return allowed

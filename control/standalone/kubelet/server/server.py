@@ -1,0 +1,168 @@
+"""The kubelet's HTTP endpoints: /pods, /configz, /containerLogs, /stats/summary, /metrics, /healthz.
+
+On the main port everything is behind TLS and a bearer token, /healthz too, as with a real kubelet that does not
+allow anonymous callers. The read-only port (off by default) gives the same without logs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from control.standalone.kubelet.agent import Kubelet
+from control.standalone.kubelet.pods.logs import LogQuery, stamp_seconds, stream
+from control.standalone.kubelet.pods.status import container_status
+from control.standalone.kubelet.server.auth import AuthError, Gatekeeper
+from control.standalone.kubelet.server.stats import summary
+from koordlet.app.clock import Clock
+from koordlet.app.health import Health
+from koordlet.app.http import Server
+
+_SUBRESOURCES = {
+    "/pods": ("pods", "proxy"),
+    "/runningpods": ("pods", "proxy"),
+    "/configz": ("configz", "proxy"),
+    "/healthz": ("healthz", "proxy"),
+    "/livez": ("healthz", "proxy"),
+    "/readyz": ("healthz", "proxy"),
+    "/stats": ("stats",),
+    "/metrics": ("metrics",),
+    "/containerLogs": ("proxy",),
+}
+
+
+def subresources(path: str) -> tuple[str, ...]:
+    """Which rights on nodes/… open this path; one of them is enough."""
+    return _SUBRESOURCES.get("/" + path.strip("/").split("/")[0], ("proxy",))
+
+
+def verb(method: str) -> str:
+    return {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}.get(method, "get")
+
+
+def guard(gatekeeper: Gatekeeper) -> Any:
+    @web.middleware
+    async def middleware(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        try:
+            await gatekeeper.check(
+                request.headers.get("Authorization"), verb(request.method), subresources(request.path)
+            )
+        except AuthError as exc:
+            return web.Response(status=exc.status, text=f"{exc}\n")
+        return await handler(request)
+
+    return middleware
+
+
+class Endpoints:
+    """Handlers over one `Kubelet`. `configuration` is called for each /configz."""
+
+    def __init__(self, kubelet: Kubelet, configuration: Callable[[], dict[str, object]], clock: Clock) -> None:
+        self._kubelet, self._configuration, self._clock = kubelet, configuration, clock
+
+    def open_routes(self) -> list[web.RouteDef]:
+        """What the read-only port serves, too."""
+        routes = []
+        for path, handler in (("/pods", self.pods), ("/stats/summary", self.stats)):
+            routes += [web.get(path, handler), web.get(path + "/", handler)]
+        return routes
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            *self.open_routes(),
+            web.get("/configz", self.configz),
+            web.get("/containerLogs/{namespace}/{pod}/{container}", self.logs),
+        ]
+
+    async def pods(self, request: web.Request) -> web.Response:
+        items = [worker.api_object() for worker in self._kubelet.workers.values()]
+        return _json({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})
+
+    async def configz(self, request: web.Request) -> web.Response:
+        return _json({"kubeletconfig": self._configuration()})
+
+    async def stats(self, request: web.Request) -> web.Response:
+        return _json(summary(self._kubelet, self._clock.now()))
+
+    async def logs(self, request: web.Request) -> web.StreamResponse:
+        namespace, pod, container = (request.match_info[k] for k in ("namespace", "pod", "container"))
+        worker = next(
+            (w for w in self._kubelet.workers.values() if (w.namespace, w.pod_name) == (namespace, pod)), None
+        )
+        if worker is None:
+            raise web.HTTPNotFound(text=f'pod "{pod}" does not exist\n')
+        spec = worker.spec.find(container) if worker.spec is not None else None
+        if spec is None:
+            raise web.HTTPNotFound(text=f'container "{container}" not found in pod "{pod}"\n')
+        query = _query(request, self._clock.now())
+        record = worker.records[container]
+        info = record.previous if _flag(request, "previous") else record.current
+        if info is None:
+            if _flag(request, "previous"):
+                text = f'previous terminated container "{container}" in pod "{pod}" not found\n'
+            else:
+                state = container_status(spec, record, "ContainerCreating")["state"]
+                text = f'container "{container}" in pod "{pod}" is waiting to start: {state["waiting"]["reason"]}\n'
+            raise web.HTTPBadRequest(text=text)
+        response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
+        await response.prepare(request)
+        container_id = info.id
+
+        def running() -> bool:
+            now = self._kubelet.runtime.get(container_id)
+            return now is not None and now.running
+
+        async for data in stream(info.log_path, query, running):
+            await response.write(data)
+        return response
+
+
+def _json(value: object) -> web.Response:
+    return web.Response(text=json.dumps(value), content_type="application/json")
+
+
+def _flag(request: web.Request, name: str) -> bool:
+    return request.query.get(name, "").lower() in ("true", "1")
+
+
+def _number(request: web.Request, name: str) -> int | None:
+    text = request.query.get(name)
+    if text is None or text == "":
+        return None
+    if not text.isdecimal():
+        raise web.HTTPBadRequest(text=f"{name}: invalid value {text!r}\n")
+    return int(text)
+
+
+def _query(request: web.Request, now: float) -> LogQuery:
+    since_seconds = _number(request, "sinceSeconds")
+    since: float | None = None if since_seconds is None else now - since_seconds
+    if request.query.get("sinceTime"):
+        since = stamp_seconds(request.query["sinceTime"])
+        if since is None:
+            raise web.HTTPBadRequest(text=f"sinceTime: invalid value {request.query['sinceTime']!r}\n")
+    return LogQuery(
+        tail=_number(request, "tailLines"),
+        since=since,
+        timestamps=_flag(request, "timestamps"),
+        limit_bytes=_number(request, "limitBytes"),
+        follow=_flag(request, "follow"),
+    )
+
+
+def main_server(
+    addr: str, endpoints: Endpoints, gatekeeper: Gatekeeper, registry: CollectorRegistry, health: Health, tls: Any
+) -> Server:
+    server = Server(addr, registries={"/metrics": registry}, health=health, routes=endpoints.routes(), tls=tls)
+    server.app.middlewares.append(guard(gatekeeper))
+    return server
+
+
+def read_only_server(addr: str, endpoints: Endpoints, registry: CollectorRegistry, health: Health) -> Server:
+    return Server(addr, registries={"/metrics": registry}, health=health, routes=endpoints.open_routes())

@@ -1,0 +1,58 @@
+"""ClusterColocationProfile (config.koordinator.sh/v1alpha1): what admission writes onto pods.
+
+Cluster scoped. Its two selectors match everything when *absent*, unlike all others of this system.
+Source: spec 01 §3.8.
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+
+from koordlet.api.encoding.base import Struct
+from koordlet.api.encoding.fields import Int32, doc, written
+from koordlet.api.encoding.wire import IntOrString
+from koordlet.api.meta import LabelSelector, ObjectMeta
+
+
+class ClusterColocationProfileSpec(Struct):
+    """`spec` of a ClusterColocationProfile; members are applied in this order from `labels` on."""
+
+    namespace_selector: Annotated[LabelSelector | None, doc("Namespaces; absent matches everything.")] = None
+    selector: Annotated[LabelSelector | None, doc("Pods; absent matches everything.")] = None
+    probability: Annotated[
+        IntOrString | None, doc("Share of matching pods in percent: a number or N%; absent is 100.")
+    ] = None
+    labels: Annotated[dict[str, str], doc("Labels to set.")] = msgspec.field(default_factory=dict)
+    annotations: Annotated[dict[str, str], doc("Annotations to set.")] = msgspec.field(default_factory=dict)
+    label_keys_mapping: Annotated[
+        dict[str, str], doc("Labels to copy: the value of the key goes to the key named by the value.")
+    ] = msgspec.field(default_factory=dict)
+    annotation_keys_mapping: Annotated[
+        dict[str, str], doc("Annotations to copy: the value of the key goes to the key named by the value.")
+    ] = msgspec.field(default_factory=dict)
+    label_suffixes: Annotated[dict[str, str], doc("Suffixes for labels that exist.")] = msgspec.field(
+        default_factory=dict
+    )
+    scheduler_name: Annotated[str, doc("Scheduler to set.")] = ""
+    qos_class: Annotated[str, doc("QoS class to set.", enum=("LSE", "LSR", "LS", "BE", "SYSTEM"))] = ""
+    priority_class_name: Annotated[str, doc("PriorityClass to set, with its value and preemption policy.")] = ""
+    koordinator_priority: Annotated[Int32 | None, doc("Sub-priority label to set.")] = None
+    patch: Annotated[dict[str, Any] | None, doc("Strategic merge patch onto the pod.", preserve=True)] = None
+
+
+class ClusterColocationProfileStatus(Struct):
+    """Empty."""
+
+
+class ClusterColocationProfile(Struct):
+    """What admission writes onto matching pods."""
+
+    kind: str = written(lambda: "ClusterColocationProfile")
+    api_version: str = written(lambda: "config.koordinator.sh/v1alpha1")
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: Annotated[ClusterColocationProfileSpec, doc("Which pods, and what to write.")] = msgspec.field(
+        default_factory=ClusterColocationProfileSpec
+    )
+    status: Annotated[ClusterColocationProfileStatus, doc("Empty.")] = msgspec.field(
+        default_factory=ClusterColocationProfileStatus
+    )

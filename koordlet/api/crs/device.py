@@ -1,0 +1,107 @@
+"""Device (scheduling.koordinator.sh/v1alpha1): GPUs, NICs and other accelerators of one node.
+
+Cluster scoped, named like the node, no status subresource. koordlet writes it, manager and scheduler
+read it. `DeviceInfo` is shared with NodeMetric, where `resources` is usage and not capacity.
+Source: spec 01 §3.2, §3.6.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from koordlet.api.core.pod import ResourceList
+from koordlet.api.encoding.base import Struct
+from koordlet.api.encoding.fields import Int32, doc, written
+from koordlet.api.meta import Condition, ObjectMeta
+
+GPU = "gpu"
+RDMA = "rdma"
+FPGA = "fpga"
+
+CONDITION_HEALTHY = "Healthy"
+
+
+class DeviceTopology(Struct):
+    """Where a device sits."""
+
+    socket_id: Annotated[Int32, doc("CPU socket; -1 when koordlet does not know it.")] = msgspec.field(name="socketID")
+    node_id: Annotated[Int32, doc("NUMA node.")] = msgspec.field(name="nodeID")
+    pcie_id: Annotated[str, doc("PCIe switch or root port.")] = msgspec.field(name="pcieID")
+    bus_id: Annotated[str, doc("PCI address, domain:bus:device.function.")] = msgspec.field(default="", name="busID")
+
+
+class VirtualFunction(Struct):
+    """One virtual function of a device."""
+
+    minor: Annotated[Int32, doc("Index of the function; -1 for one that was discovered.")]
+    bus_id: Annotated[str, doc("PCI address, domain:bus:device.function.")] = msgspec.field(default="", name="busID")
+
+
+class VirtualFunctionGroup(Struct):
+    """Virtual functions with the same properties."""
+
+    labels: Annotated[dict[str, str], doc("Properties, matched by device hints.")] = msgspec.field(default_factory=dict)
+    vfs: Annotated[list[VirtualFunction], doc("The functions, sorted by busID.")] = msgspec.field(default_factory=list)
+
+
+class DeviceInfo(Struct):
+    """One device: what it is, where it is, how much it has (Device) or uses (NodeMetric)."""
+
+    type: Annotated[str, doc("Type of the device: gpu, rdma, fpga; an open set.")] = ""
+    labels: Annotated[dict[str, str], doc("Properties, matched by device hints.")] = msgspec.field(default_factory=dict)
+    id: Annotated[str, doc("UUID (GPU) or PCI address (RDMA).")] = ""
+    minor: Annotated[Int32 | None, doc("Index of the device, from 0.")] = None
+    module_id: Annotated[Int32 | None, doc("Physical slot.")] = msgspec.field(default=None, name="moduleID")
+    health: Annotated[bool, doc("Whether the device works.", default=False, required=True)] = written(bool)
+    resources: Annotated[ResourceList, doc("Capacity of the device, or its usage in a NodeMetric.")] = msgspec.field(
+        default_factory=dict
+    )
+    topology: Annotated[DeviceTopology | None, doc("Where the device sits.")] = None
+    vf_groups: Annotated[list[VirtualFunctionGroup], doc("Virtual functions of the device.")] = msgspec.field(
+        default_factory=list
+    )
+    conditions: Annotated[list[Condition], doc("Conditions of the device; Healthy is the known type.")] = msgspec.field(
+        default_factory=list
+    )
+
+
+class DeviceAllocationItem(Struct):
+    """Devices held by one pod."""
+
+    name: Annotated[str, doc("Name of the pod.")] = ""
+    namespace: Annotated[str, doc("Namespace of the pod.")] = ""
+    uuid: Annotated[str, doc("UID of the pod.")] = ""
+    minors: Annotated[list[Int32], doc("Indexes of the devices.")] = msgspec.field(default_factory=list)
+
+
+class DeviceAllocation(Struct):
+    """Devices of one type that are allocated."""
+
+    type: Annotated[str, doc("Type of the devices.")] = ""
+    entries: Annotated[list[DeviceAllocationItem], doc("Holders.")] = msgspec.field(default_factory=list)
+
+
+class DeviceSpec(Struct):
+    """`spec` of a Device."""
+
+    devices: Annotated[list[DeviceInfo], doc("Devices of the node, sorted by type and then minor.")] = msgspec.field(
+        default_factory=list
+    )
+
+
+class DeviceStatus(Struct):
+    """`status` of a Device; declared, written by nobody in this system."""
+
+    allocations: Annotated[list[DeviceAllocation], doc("Devices that are allocated.")] = msgspec.field(
+        default_factory=list
+    )
+
+
+class Device(Struct):
+    """The devices of one node; the object is named like the node."""
+
+    kind: str = written(lambda: "Device")
+    api_version: str = written(lambda: "scheduling.koordinator.sh/v1alpha1")
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: Annotated[DeviceSpec, doc("Devices of the node.")] = msgspec.field(default_factory=DeviceSpec)
+    status: Annotated[DeviceStatus, doc("Allocations.")] = msgspec.field(default_factory=DeviceStatus)

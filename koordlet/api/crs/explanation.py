@@ -1,0 +1,121 @@
+"""ScheduleExplanation (scheduling.koordinator.sh/v1alpha1): why a pod, job or gang can't be placed.
+
+Namespaced. Whoever wants to know makes one; koord-scheduler writes its status.
+Source: spec 01 §3.13.
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+
+from koordlet.api.encoding.base import Struct
+from koordlet.api.encoding.fields import doc, written
+from koordlet.api.encoding.wire import Duration, Time
+from koordlet.api.meta import ObjectMeta
+
+
+class ScheduleExplanationSpec(Struct):
+    """`spec` of a ScheduleExplanation."""
+
+    question_object_key: Annotated[
+        str, doc("What the question is about: namespace/name, a job key or a gang group id.")
+    ] = ""
+    question_object_template: Annotated[
+        dict[str, Any] | None, doc("Template of an object that does not exist yet; not used.", preserve=True)
+    ] = None
+    ttl: Annotated[Duration | None, doc("Time to keep the explanation; 0 is for ever.", default="24h")] = None
+
+
+class SchedulingResult(Struct):
+    """A pod and the node that it could go to."""
+
+    namespace: Annotated[str, doc("Namespace of the pod.")] = ""
+    name: Annotated[str, doc("Name of the pod.")] = ""
+    uid: Annotated[str, doc("UID of the pod.")] = ""
+    node_name: Annotated[str, doc("Node that fits.")] = ""
+
+
+class NodeFailedDetail(Struct):
+    """Nodes that one plugin refused for one reason."""
+
+    failed_plugin: Annotated[str, doc("Plugin that refused.")] = ""
+    reason: Annotated[str, doc("Why it refused.")] = ""
+    preempt_might_help: Annotated[bool, doc("Whether preemption may help.")] = False
+    failed_nodes: Annotated[list[str], doc("Nodes, ascending.")] = msgspec.field(default_factory=list)
+
+
+def sorted_details(details: list[NodeFailedDetail]) -> list[NodeFailedDetail]:
+    """By plugin, reason, then those that preemption might help first; nodes ascending (spec 01 §3.13)."""
+    by_name = [msgspec.structs.replace(detail, failed_nodes=sorted(detail.failed_nodes)) for detail in details]
+    return sorted(by_name, key=lambda d: (d.failed_plugin, d.reason, not d.preempt_might_help))
+
+
+class Explanation(Struct):
+    """Whether it works, and if not, why."""
+
+    schedulable: Annotated[bool, doc("Whether everything fits.")] = False
+    failed_message: Annotated[str, doc("Summary of the failure.")] = ""
+    feasible_scheduling_result: Annotated[list[SchedulingResult], doc("Pods that fit.")] = msgspec.field(
+        default_factory=list
+    )
+    node_failed_details: Annotated[list[NodeFailedDetail], doc("Refusals by plugin and reason.")] = msgspec.field(
+        default_factory=list
+    )
+
+
+class PossibleVictim(Struct):
+    """A pod that preemption would evict."""
+
+    namespace: Annotated[str, doc("Namespace of the pod.")] = ""
+    name: Annotated[str, doc("Name of the pod.")] = ""
+    uid: Annotated[str, doc("UID of the pod.")] = ""
+    is_nominated_pod: Annotated[bool, doc("Whether the pod is only nominated to the node.")] = False
+
+
+class NodePossibleVictim(Struct):
+    """Victims on one node."""
+
+    node_name: Annotated[str, doc("The node.")] = ""
+    possible_victims: Annotated[list[PossibleVictim], doc("Pods that would be evicted.")] = msgspec.field(
+        default_factory=list
+    )
+
+
+class DetailedExplanation(Struct):
+    """The explanation for one part of the topology."""
+
+    topology_domain: Annotated[str, doc("Part of the topology that was tried.")] = ""
+    schedulable: Annotated[bool, doc("Whether everything fits.")] = False
+    schedulable_after_preemption: Annotated[bool, doc("Whether everything fits after preemption.")] = False
+    failed_message: Annotated[str, doc("Summary of the failure.")] = ""
+    schedule_explanation: Annotated[Explanation | None, doc("Without preemption.")] = None
+    node_possible_victims: Annotated[list[NodePossibleVictim], doc("Pods that preemption would evict.")] = (
+        msgspec.field(default_factory=list)
+    )
+    preempt_explanation: Annotated[Explanation | None, doc("With preemption.")] = None
+
+
+class ScheduleExplanationStatus(Struct):
+    """`status` of a ScheduleExplanation."""
+
+    schedulable: Annotated[bool, doc("Whether everything fits.")] = False
+    schedulable_after_preemption: Annotated[bool, doc("Whether everything fits after preemption.")] = False
+    failed_message: Annotated[str, doc("Summary of the failure.")] = ""
+    last_update_time: Annotated[Time | None, doc("When this was written.")] = None
+    detailed_explanation: Annotated[list[DetailedExplanation], doc("By part of the topology.")] = msgspec.field(
+        default_factory=list
+    )
+
+
+class ScheduleExplanation(Struct):
+    """Why something can't be placed."""
+
+    kind: str = written(lambda: "ScheduleExplanation")
+    api_version: str = written(lambda: "scheduling.koordinator.sh/v1alpha1")
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: Annotated[ScheduleExplanationSpec, doc("The question.")] = msgspec.field(
+        default_factory=ScheduleExplanationSpec
+    )
+    status: Annotated[ScheduleExplanationStatus, doc("The answer.")] = msgspec.field(
+        default_factory=ScheduleExplanationStatus
+    )

@@ -1,0 +1,49 @@
+"""PodGroup (scheduling.sigs.k8s.io/v1alpha1): pods that are placed together or not at all.
+
+Namespaced, no status subresource. Pods join by label; the finer gang parameters are annotations.
+Source: spec 01 §3.10, §5.6.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from koordlet.api.core.pod import ResourceList
+from koordlet.api.encoding.base import Struct
+from koordlet.api.encoding.fields import Int32, doc, written
+from koordlet.api.encoding.wire import Time
+from koordlet.api.meta import ObjectMeta
+
+
+class PodGroupSpec(Struct):
+    """`spec` of a PodGroup."""
+
+    min_member: Annotated[Int32, doc("Pods that must be placed together.")] = 0
+    min_resources: Annotated[ResourceList, doc("Resources that the group needs at least.")] = msgspec.field(
+        default_factory=dict
+    )
+    schedule_timeout_seconds: Annotated[Int32 | None, doc("How long placed members wait for the others.")] = None
+
+
+class PodGroupStatus(Struct):
+    """`status` of a PodGroup."""
+
+    phase: Annotated[
+        str, doc("Pending, Running, PreScheduling, Scheduling, Scheduled, Unknown, Finished or Failed.")
+    ] = ""
+    occupied_by: Annotated[str, doc("Owner of the pods.")] = ""
+    scheduled: Annotated[Int32, doc("Pods placed.")] = 0
+    running: Annotated[Int32, doc("Pods running.")] = 0
+    succeeded: Annotated[Int32, doc("Pods that succeeded.")] = 0
+    failed: Annotated[Int32, doc("Pods that failed.")] = 0
+    schedule_start_time: Annotated[Time | None, doc("When scheduling began.")] = None
+
+
+class PodGroup(Struct):
+    """A gang of pods."""
+
+    kind: str = written(lambda: "PodGroup")
+    api_version: str = written(lambda: "scheduling.sigs.k8s.io/v1alpha1")
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: Annotated[PodGroupSpec, doc("What the group needs.")] = msgspec.field(default_factory=PodGroupSpec)
+    status: Annotated[PodGroupStatus, doc("Where the group stands.")] = msgspec.field(default_factory=PodGroupStatus)

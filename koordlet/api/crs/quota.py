@@ -1,0 +1,64 @@
+"""ElasticQuota (scheduling.sigs.k8s.io/v1alpha1) and ElasticQuotaProfile (quota.koordinator.sh/v1alpha1).
+
+Both namespaced, both without status subresource. Everything else about a quota lives in labels and
+annotations. Source: spec 01 §3.9, §5.7.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from koordlet.api.core.pod import ResourceList
+from koordlet.api.encoding.base import Struct
+from koordlet.api.encoding.fields import doc, written
+from koordlet.api.meta import LabelSelector, ObjectMeta
+
+
+class ElasticQuotaSpec(Struct):
+    """`spec` of an ElasticQuota."""
+
+    min: Annotated[ResourceList, doc("Guaranteed resources.")] = msgspec.field(default_factory=dict)
+    max: Annotated[ResourceList, doc("Upper bound, borrowed resources included.")] = msgspec.field(default_factory=dict)
+
+
+class ElasticQuotaStatus(Struct):
+    """`status` of an ElasticQuota."""
+
+    used: Annotated[ResourceList, doc("Resources in use.")] = msgspec.field(default_factory=dict)
+
+
+class ElasticQuota(Struct):
+    """Resources that a tenant is guaranteed and may borrow."""
+
+    kind: str = written(lambda: "ElasticQuota")
+    api_version: str = written(lambda: "scheduling.sigs.k8s.io/v1alpha1")
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: Annotated[ElasticQuotaSpec, doc("Guarantee and upper bound.")] = msgspec.field(
+        default_factory=ElasticQuotaSpec
+    )
+    status: Annotated[ElasticQuotaStatus, doc("Use.")] = msgspec.field(default_factory=ElasticQuotaStatus)
+
+
+class ElasticQuotaProfileSpec(Struct):
+    """`spec` of an ElasticQuotaProfile."""
+
+    quota_name: Annotated[str, doc("ElasticQuota of the same namespace to keep in step.")]
+    quota_labels: Annotated[dict[str, str], doc("Labels copied onto the quota.")] = msgspec.field(default_factory=dict)
+    resource_ratio: Annotated[str | None, doc("Factor on the totals, above 0 and up to 1; anything else is 1.")] = None
+    node_selector: Annotated[LabelSelector, doc("Nodes whose allocatable resources are summed.")]
+
+
+class ElasticQuotaProfileStatus(Struct):
+    """Empty."""
+
+
+class ElasticQuotaProfile(Struct):
+    """A quota kept equal to the resources of some nodes."""
+
+    kind: str = written(lambda: "ElasticQuotaProfile")
+    api_version: str = written(lambda: "quota.koordinator.sh/v1alpha1")
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: Annotated[ElasticQuotaProfileSpec, doc("Which nodes, and which quota.")]
+    status: Annotated[ElasticQuotaProfileStatus, doc("Empty.")] = msgspec.field(
+        default_factory=ElasticQuotaProfileStatus
+    )

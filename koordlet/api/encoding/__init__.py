@@ -1,0 +1,1 @@
+"""JSON, schemas and CRDs from struct types; quantities, times, merges."""

@@ -1,0 +1,1 @@
+"""What koordlet, manager and scheduler answer on their HTTP pages to koordctl."""

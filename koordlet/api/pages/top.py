@@ -1,0 +1,99 @@
+"""What koordlet's `/top` answers: the node as it is now, a row for each container. Ours, not Koordinator's.
+
+`koordctl top` prints it; anything else may read it too. Absent means not known (yet): a first reading has no rate, a
+kernel without PSI has no pressure, a probe that is not loaded gives no latency.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from koordlet.api.encoding.base import Struct
+from koordlet.api.encoding.fields import doc, written
+from koordlet.api.pages.interference import Brief
+
+
+class Culprit(Struct):
+    """Who held the CPU while the subject waited for it."""
+
+    kind: Annotated[str, doc("container, pod, qos, host-application, system, root, kernel, idle, gone or unknown.")] = (
+        ""
+    )
+    namespace: str = ""
+    pod: str = ""
+    name: Annotated[str, doc("Container, unit or thread name.")] = ""
+    qos: str = ""
+    share: Annotated[float, doc("Part of the subject's waiting that it caused, 0 to 1.")] = written(float)
+    wait: Annotated[float, doc("Seconds waited because of it, a second of wall time.")] = written(float)
+
+    @property
+    def label(self) -> str:
+        """`namespace/pod/name`, as far as known."""
+        return "/".join(part for part in (self.namespace, self.pod, self.name) if part)
+
+
+class Pressure(Struct):
+    """Share of wall time, 0 to 1, in which some (or all) tasks were stalled."""
+
+    cpu: float | None = None
+    memory: float | None = None
+    io: float | None = None
+
+
+class SchedLatency(Struct):
+    """Run-queue latency over the last window."""
+
+    p50: Annotated[float | None, doc("Seconds from runnable to running, median.")] = None
+    p99: Annotated[float | None, doc("Seconds from runnable to running, 99th percentile.")] = None
+    wait: Annotated[float, doc("Task-seconds waited for a CPU that others had, a second.")] = written(float)
+    throttled: Annotated[float, doc("Task-seconds waited for quota, a second.")] = written(float)
+    count: Annotated[int, doc("Waits that ended in the window.")] = written(int)
+    culprits: Annotated[list[Culprit], doc("Largest first.")] = msgspec.field(default_factory=list)
+
+
+class TopRow(Struct):
+    """One container, service or other group."""
+
+    kind: str = ""
+    namespace: str = ""
+    pod: str = ""
+    name: str = ""
+    id: Annotated[str, doc("Container id or cgroup path.")] = ""
+    qos: str = ""
+    priority: str = ""
+    cpu: Annotated[float | None, doc("Cores used.")] = None
+    memory: Annotated[float | None, doc("Bytes used, page cache excluded.")] = None
+    throttled: Annotated[float | None, doc("Share of CFS periods in which quota ran out, 0 to 1.")] = None
+    pressure: Pressure | None = None
+    sched: SchedLatency | None = None
+    verdicts: Annotated[list[Brief], doc("What is wrong with it now, the worst first.")] = msgspec.field(
+        default_factory=list
+    )
+
+
+class FeatureState(Struct):
+    """A probe or kernel feature and why it is absent, if it is."""
+
+    name: str
+    up: bool = written(bool)
+    source: Annotated[str, doc("Where the figures come from: core, bcc, schedstat, …")] = ""
+    reason: str = ""
+
+
+class Top(Struct):
+    """The whole picture."""
+
+    node: str = ""
+    at: Annotated[float, doc("Unix time of the picture.")] = written(float)
+    cpus: Annotated[int, doc("Online CPUs.")] = written(int)
+    cpu: Annotated[float | None, doc("Cores used on the node.")] = None
+    memory: Annotated[float | None, doc("Bytes used on the node, page cache excluded.")] = None
+    memory_total: Annotated[float | None, doc("Bytes of memory.")] = None
+    system_cpu: Annotated[float | None, doc("Cores used outside pods and host applications.")] = None
+    system_memory: Annotated[float | None, doc("Bytes used outside pods and host applications.")] = None
+    window: Annotated[float, doc("Seconds that latency figures cover.")] = written(float)
+    probes: list[FeatureState] = msgspec.field(default_factory=list)
+    conditions: Annotated[list[FeatureState], doc("What is degraded, with reasons.")] = msgspec.field(
+        default_factory=list
+    )
+    rows: list[TopRow] = msgspec.field(default_factory=list)

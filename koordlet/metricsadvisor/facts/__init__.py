@@ -1,0 +1,1 @@
+"""Node facts that change rarely: capacity, CPU, disks, devices."""

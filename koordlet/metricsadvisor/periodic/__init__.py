@@ -1,0 +1,1 @@
+"""Collectors with their own period: CPI, cold pages, GPUs, resctrl."""

@@ -1,0 +1,1 @@
+"""Collectors over the BPF probes: latency, stalls and their culprits."""

@@ -1,0 +1,57 @@
+"""The node as the last tick saw it: everything derived, ready for batches and views."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from koordlet.metricsadvisor.usage.besteffort import BestEffortUse, best_effort_use
+from koordlet.metricsadvisor.usage.node import NodeUse, Use, node_use, system_numa_use, system_use
+from koordlet.metricsadvisor.usage.readings import Pairing, Readings
+from koordlet.metricsadvisor.usage.workloads import WorkloadUse, by_qos, kind_mask, total, workload_use
+from koordlet.statesinformer.pods.model import SubjectKind, Workloads
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Figures between two readings. Members are None where a reading was missing."""
+
+    at: float
+    workloads: Workloads
+    use: WorkloadUse
+    pods: Use
+    host_apps: Use
+    qos: Mapping[str, Use]
+    node: NodeUse | None = None
+    system: Use | None = None
+    system_numa: Mapping[int, Use] = field(default_factory=dict)
+    best_effort: BestEffortUse | None = None
+
+
+def derive(old: Readings, new: Readings, node_of_cpu: Mapping[int, int]) -> Picture:
+    """The picture between two ticks."""
+    use = workload_use(new, Pairing(old, new))
+    pods = total(use, kind_mask(new, SubjectKind.POD))
+    host_apps = total(use, kind_mask(new, SubjectKind.HOST_APP))
+    node = node_use(old, new, node_of_cpu)
+    system = None if node is None else system_use(node, pods, host_apps)
+    return Picture(
+        at=new.at,
+        workloads=new.workloads,
+        use=use,
+        pods=pods,
+        host_apps=host_apps,
+        qos=by_qos(use, new),
+        node=node,
+        system=system,
+        system_numa={} if node is None or system is None else system_numa_use(node, system, new.pods_numa),
+        best_effort=_best_effort(new, use),
+    )
+
+
+def _best_effort(new: Readings, use: WorkloadUse) -> BestEffortUse | None:
+    for row in new.workloads.rows[SubjectKind.QOS]:
+        if new.workloads.subjects[row].key == "BestEffort":
+            cores = float(use.cores[row])
+            return best_effort_use(None if cores != cores else cores, new.workloads.pods.values(), new.best_effort)
+    return None

@@ -1,0 +1,170 @@
+"""All reading of a tick, in one pass (design: kernel files are opened once and read with pread).
+
+With `AllGroups` the cgroups' figures come out of the kernel in one walk, held to the files by a cgroup a tick; without
+it, or when it fails, each cgroup's files are read. A file that cannot be read costs its own figures and is said in
+`errors`; the tick goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from koordlet.metricsadvisor.usage.allgroups import AllGroups, SpotCheck
+from koordlet.metricsadvisor.usage.readings import BestEffortLimits, Readings
+from koordlet.probes.loading.frame import ProbeError
+from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
+from koordlet.system.cgroup.batch import BatchReader, CgroupTable, Want
+from koordlet.system.cgroup.readers import CgroupFS
+from koordlet.system.errors import CgroupGone, KernelFileError
+from koordlet.system.host import Host
+from koordlet.system.proc.nodefiles import NodeFiles
+from koordlet.system.proc.procfs import CpuTicks, MemInfo, NumaMemInfo
+
+USE = Want.CPU_USAGE | Want.CPU_STAT | Want.MEMORY_STAT
+
+
+class TickReader:
+    """Reads one tick after another; owns no decision."""
+
+    def __init__(
+        self,
+        host: Host,
+        fs: CgroupFS,
+        groups: AllGroups | None = None,
+        distrust: Callable[[str], object] = lambda cause: None,
+    ) -> None:
+        """*distrust* hears once why *groups* is not asked any more."""
+        self._host, self._fs, self._groups = host, fs, groups
+        self._batch, self._pressure = BatchReader(fs), BatchReader(fs)
+        self._spot, self._spot_files = SpotCheck(), BatchReader(fs)
+        self._node = NodeFiles(host.roots, fs.cache)
+        self._distrust = distrust
+        self._subjects: tuple[Subject, ...] = ()
+        self.errors: dict[str, str] = {}
+        """Why a source gave nothing in the last tick, by source."""
+
+    def read(self, workloads: Workloads, at: float) -> Readings:
+        """Everything but pressure."""
+        self.errors = {}
+        self._fs.cache.begin_tick()
+        self._forget_what_left(workloads.subjects)
+        table = self._use([subject.cgroup_dir for subject in workloads.subjects])
+        for error in table.errors:
+            self.errors.setdefault("cgroup", str(error))
+        numa = self._numa()
+        readings = Readings(
+            at=at,
+            workloads=workloads,
+            table=table,
+            ticks=self._ticks(),
+            jiffy_ns=self._host.facts.jiffy_ns,
+            memory=self._memory(),
+            numa=numa,
+            pods_numa=self._pods_numa(workloads, table, numa),
+            best_effort=self._best_effort(workloads),
+        )
+        self._fs.cache.end_tick()
+        return readings
+
+    def _forget_what_left(self, subjects: tuple[Subject, ...]) -> None:
+        """Descriptors of a removed cgroup hold its memory in the kernel, so they don't wait until they are idle."""
+        if subjects is not self._subjects:
+            left = {s.cgroup_dir for s in self._subjects}.difference(s.cgroup_dir for s in subjects)
+            if left:
+                self._fs.forget(left)
+            self._subjects = subjects
+
+    def read_pressure(self, workloads: Workloads) -> CgroupTable:
+        """Pressure of every subject."""
+        return self._pressure.read([subject.cgroup_dir for subject in workloads.subjects], Want.PRESSURE)
+
+    def _use(self, dirs: Sequence[str]) -> CgroupTable:
+        if self._groups is None:
+            return self._batch.read(dirs, USE)
+        try:
+            table = self._groups.read(dirs)
+        except ProbeError as error:
+            self.errors["cgroup_stats"] = str(error)
+            return self._batch.read(dirs, USE)
+        if self._spot.wrong(table):
+            self.errors["cgroup_stats"] = cause = f"not believed: {self._spot.cause}"
+            self._groups = None
+            self._distrust(cause)
+            return self._batch.read(dirs, USE)
+        spot = self._spot.next_dir(table)
+        if spot is not None:
+            self._spot.note(table, self._spot_files.read([spot], USE))
+        return table
+
+    def _ticks(self) -> CpuTicks | None:
+        try:
+            return self._node.cpu_ticks()
+        except KernelFileError as error:
+            self.errors["stat"] = str(error)
+            return None
+
+    def _memory(self) -> MemInfo | None:
+        try:
+            return self._node.memory()
+        except KernelFileError as error:
+            self.errors["meminfo"] = str(error)
+            return None
+
+    def _numa(self) -> Mapping[int, NumaMemInfo]:
+        try:
+            return self._node.numa_memory()
+        except KernelFileError as error:
+            self.errors["numa"] = str(error)
+            return {}
+
+    def _pods_numa(
+        self, workloads: Workloads, table: CgroupTable, numa: Mapping[int, NumaMemInfo]
+    ) -> Mapping[int, float]:
+        """Bytes of all pods by NUMA node. With one node, the common case, that is their sum and needs no file."""
+        pods = workloads.places[SubjectKind.POD]
+        pods = pods[~table.gone[pods]]
+        sums = dict.fromkeys(numa, 0.0)
+        if len(numa) == 1:
+            columns = ("memory_inactive_anon", "memory_active_anon", "memory_unevictable")
+            used = sum(table.columns[column][pods] for column in columns)
+            return {node: float(np.nansum(used)) for node in numa}  # NaN: left during the pass
+        for row in pods.tolist():
+            try:
+                found = self._fs.memory_numa(workloads.subjects[row].cgroup_dir) or {}
+            except CgroupGone:
+                continue
+            except KernelFileError as error:
+                self.errors["numa_stat"] = str(error)
+                return {}
+            for node, amount in found.items():
+                sums[node] = sums.get(node, 0.0) + amount.usage
+        return sums
+
+    def _best_effort(self, workloads: Workloads) -> BestEffortLimits | None:
+        """None where there is no BestEffort directory, or the kernel does not tell."""
+        subjects, rows = workloads.subjects, workloads.rows
+        top = next((subjects[row] for row in rows[SubjectKind.QOS] if subjects[row].key == "BestEffort"), None)
+        if top is None:
+            return None
+        prefix = f"{top.cgroup_dir}/"
+        below = [path for row in rows[SubjectKind.CONTAINER] if (path := subjects[row].cgroup_dir).startswith(prefix)]
+        try:
+            own = self._fs.cpuset(top.cgroup_dir)
+            quota, period = self._fs.cpu_quota(top.cgroup_dir), self._fs.cpu_period(top.cgroup_dir)
+        except CgroupGone:
+            return None
+        except KernelFileError as error:
+            self.errors["best_effort"] = str(error)
+            return None
+        if not own:
+            return None
+        cpus = min([len(own), *(size for path in below if (size := self._cpuset_size(path)))])
+        return BestEffortLimits(cpus, -1 if quota is None else quota, period or 0)
+
+    def _cpuset_size(self, path: str) -> int:
+        try:
+            return len(self._fs.cpuset(path) or ())
+        except KernelFileError:  # gone, or no cpuset of its own: it bounds nothing
+            return 0

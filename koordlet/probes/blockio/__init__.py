@@ -1,0 +1,1 @@
+"""The block_io probe: I/O latency per cgroup and disk."""

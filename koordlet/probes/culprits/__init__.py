@@ -1,0 +1,1 @@
+"""The victim x culprit matrix that several probes share."""

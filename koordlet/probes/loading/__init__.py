@@ -1,0 +1,1 @@
+"""Loading BPF objects: libbpf, bcc, pinning, mapped arrays."""

@@ -1,0 +1,1 @@
+"""The net_stall probe: retransmits, softirq time, unread data per cgroup."""

@@ -1,0 +1,1 @@
+"""The sched_latency probe: run-queue latency per cgroup."""

@@ -1,0 +1,93 @@
+"""Loads sched_latency through the common frame: which of its programs this kernel needs, and its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from koordlet.probes.culprits.charges import Charges, Waits
+from koordlet.probes.loading import libbpf
+from koordlet.probes.loading.frame import OBJECTS, Attached, Build, ProbeError, as_probe_error
+from koordlet.probes.loading.frame import load as load_build
+from koordlet.probes.loading.libbpf import ProgramStats
+from koordlet.probes.schedlatency.layout import LAYOUT_VERSION, Sizes
+from koordlet.probes.schedlatency.snapshot import SchedLatencySnapshot
+from koordlet.probes.schedlatency.tables import Occupancy, Tables
+
+PROBE = "sched_latency"
+OBJECT = OBJECTS / f"{PROBE}.bpf.o"
+SWITCH = "sched_switch"
+WAKEUPS = ("sched_wakeup", "sched_wakeup_new")
+TASK_THROTTLE = "throttle_cfs_rq_work"
+"""Kernels that have this function throttle tasks one by one (v6.18); the others need the wakeup programs."""
+
+
+class LoadedProbe:
+    """A probe that counts, and its tables. Close it; ``keep=True`` leaves pinned programs counting."""
+
+    def __init__(self, attached: Attached, sizes: Sizes, source: str) -> None:
+        try:
+            self._tables: Tables | None = Tables(attached.maps, sizes, source)
+        except BaseException:
+            attached.close(keep=True)
+            raise
+        attached.release_maps()
+        self._attached = attached
+        self.pins, self.reused = attached.pins, attached.reused
+
+    @property
+    def tables(self) -> Tables:
+        if self._tables is None:
+            raise ProbeError(f"{PROBE}: closed")
+        return self._tables
+
+    @property
+    def source(self) -> str:
+        return self.tables.source
+
+    def read(self, matrix: bool = True) -> SchedLatencySnapshot:
+        return self.tables.read(matrix)
+
+    def charges(self) -> Charges:
+        return self.tables.charges()
+
+    def waits(self) -> Waits:
+        """See `Tables.waits`."""
+        return self.tables.waits()
+
+    def reclaim(self, live: frozenset[int]) -> int:
+        """See `Tables.reclaim`."""
+        return self.tables.reclaim(live)
+
+    def occupancy(self) -> Occupancy:
+        return self.tables.occupancy()
+
+    def programs(self) -> list[ProgramStats]:
+        """Run counts and times of the attached programs (zero unless kernel.bpf_stats_enabled)."""
+        return self._attached.programs()
+
+    def close(self, keep: bool) -> None:
+        self._tables = None
+        self._attached.close(keep)
+
+
+def load_core(sizes: Sizes, cgroup_v2: bool, pin_dir: Path | None, path: Path = OBJECT) -> LoadedProbe:
+    """The probe from its CO-RE object; pinned below *pin_dir*, or not at all when that is None. Raises `ProbeError`."""
+
+    def forget_runners(maps: Mapping[str, int]) -> None:
+        Tables(maps, sizes, "bpf").forget_runners()
+
+    with as_probe_error():
+        return LoadedProbe(load_build(build(sizes, cgroup_v2), pin_dir, path, forget_runners), sizes, "bpf")
+
+
+def build(sizes: Sizes, cgroup_v2: bool) -> Build:
+    skip = WAKEUPS if libbpf.kernel_has_function(TASK_THROTTLE) else ()
+    return Build(
+        probe=PROBE,
+        programs=tuple(name for name in (SWITCH, *WAKEUPS) if name not in skip),
+        entries=sizes.entries(),
+        settings=sizes.settings(cgroup_v2),
+        skip=skip,
+        shape=LAYOUT_VERSION,
+    )

@@ -1,0 +1,1 @@
+"""What runs strategies: the node view, rounds, evictions, reports."""

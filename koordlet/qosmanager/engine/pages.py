@@ -1,0 +1,75 @@
+"""`/enforcement`: what is set, by whom, over whom, what holds it up. Only formats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from koordlet.api.pages.enforcement import Enforcement, RuleState, SettingState
+from koordlet.api.pages.interference import HeldBack
+from koordlet.prometheus import Registries
+from koordlet.qosmanager.engine.manager import QoSManager
+from koordlet.qosmanager.throttling.strategy import Said
+from koordlet.resourceexecutor import Executor, OwnerRule
+
+
+def state_page(manager: QoSManager, executor: Executor, rules: Sequence[OwnerRule]) -> Enforcement:
+    """For people and `koordctl`."""
+    problems, originals = executor.problems, executor.originals
+    wishes = sorted(executor.wishes.items(), key=lambda item: item[0].label)
+    return Enforcement(
+        strategies=manager.notes,
+        rules=[RuleState(resources=list(rule.resources), owners=list(rule.owners), why=rule.why) for rule in rules],
+        settings=[
+            SettingState(
+                setting=setting.label,
+                value=wish.update.value,
+                owner=wish.owner,
+                overruled=list(wish.overruled),
+                was=originals.get(setting),
+                problem=problems.get(setting, ""),
+            )
+            for setting, wish in wishes
+        ],
+        stuck={setting.label: cause for setting, cause in problems.items() if setting not in executor.wishes},
+    )
+
+
+def held_back(said: Iterable[Said], unix: float) -> list[HeldBack]:
+    """`unix` is what to add to the strategy's times to have Unix seconds."""
+    return [
+        HeldBack(
+            namespace=one.pod.namespace,
+            pod=one.pod.name,
+            uid=one.pod.uid,
+            resource=one.resource,
+            percent=one.held.level,
+            had=one.held.base,
+            left=one.left,
+            since=round(one.held.began + unix, 3),
+            floor=one.held.at_floor is not None,
+            why=one.why,
+            problem=one.problem,
+        )
+        for one in said
+    ]
+
+
+def held_back_about(said: Iterable[Said], uid: str, unix: float) -> tuple[list[HeldBack], list[HeldBack]]:
+    """How that pod is held back, and who is held back for it."""
+    known = tuple(said)
+    own = [one for one in known if one.pod.uid == uid]
+    for_it = [one for one in known if uid in (victim for victim, _ in one.victims)]
+    return held_back(own, unix), held_back(for_it, unix)
+
+
+def attach_enforcement(registries: Registries, executor: Executor) -> None:
+    """Figures of the executor."""
+    registries.view("settings", lambda: _by_owner(executor))
+    registries.view("setting_problems", lambda: [((), len(executor.problems))])
+
+
+def _by_owner(executor: Executor) -> list[tuple[tuple[str, ...], float]]:
+    counts: dict[str, int] = {}
+    for wish in executor.wishes.values():
+        counts[wish.owner] = counts.get(wish.owner, 0) + 1
+    return [((owner,), count) for owner, count in counts.items()]

@@ -1,0 +1,1 @@
+"""Calculations that strategies and runtime hooks share. Pure."""

@@ -1,0 +1,241 @@
+"""CPU burst: let a service exceed its limit for a moment instead of throttling it (spec 03 §3.4). Pure but for tokens.
+
+Two ways, by policy: the kernel's own burst (unused quota saved for later), and a quota that grows while the container
+is throttled and the node has room, and shrinks when either ends. Only what differs from what the kubelet set is asked
+for, so that policy `none` gives everything back and CPU normalization keeps its say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+
+from koordlet.api.annotations.pod import CPU_BURST
+from koordlet.api.core import Container
+from koordlet.api.encoding.wire import WireError, overlay
+from koordlet.api.sloconfig.node import BURST_AUTO, BURST_CPU_ONLY, BURST_QUOTA_ONLY, CPUBurstConfig, CPUBurstStrategy
+from koordlet.app.logging import get_logger
+from koordlet.audit import pod as about_pod
+from koordlet.qosmanager.engine.eviction import sum_requests
+from koordlet.qosmanager.engine.strategy import Decision, Rows, Strategy
+from koordlet.qosmanager.engine.view import (
+    ContainerView,
+    NodeView,
+    PodView,
+    container_quota,
+    normalized_quota,
+    pod_quota,
+)
+from koordlet.resourceexecutor import Setting, Update
+from koordlet.system.cgroup.codecs import CFS_PERIOD_US, UNLIMITED
+
+log = get_logger(__name__)
+
+QUOTA, BURST = "cpu.cfs_quota_us", "cpu.cfs_burst_us"
+EXEMPT = ("LSR", "LSE", "BE")
+COOLING = 0.9
+WINDOW_INTERVALS, WINDOW_MAX = 5, 10.0
+KEPT_PERIODS = 2
+SAVING_BELOW = 60
+"""Percent of its limit below which a container earns tokens."""
+
+
+class NodeState(Enum):
+    """How much room the shared CPUs have."""
+
+    IDLE = "idle"
+    COOLING = "cooling"
+    OVERLOAD = "overload"
+    UNKNOWN = "unknown"
+
+
+def node_state(view: NodeView, threshold_percent: int, window: float) -> NodeState:
+    """Use of the CPUs that no LSE or LSR pod has for itself, against the threshold; UNKNOWN without figures."""
+    node = view.average("node_cpu_usage", (), window)
+    if node is None or view.topology is None:
+        return NodeState.UNKNOWN
+    total, used = len(view.topology.online) * 1000.0, node.mean * 1000
+    for pod in view.pods:
+        if pod.raw_qos in ("LSR", "LSE") and pod.meta.pod is not None:
+            total -= sum_requests(pod.meta.pod, "cpu")
+        if pod.raw_qos in EXEMPT:
+            own = view.average("pod_cpu_usage", (pod.meta.uid,), window)
+            used -= 0.0 if own is None else own.mean * 1000
+    ratio = used / total if total > 0 else 1.0
+    if ratio >= threshold_percent / 100:
+        return NodeState.OVERLOAD
+    return NodeState.COOLING if ratio >= COOLING * threshold_percent / 100 else NodeState.IDLE
+
+
+@dataclass
+class Tokens:
+    """How long a container may go on above its limit: one token is one percent of it for a second."""
+
+    capacity: float
+    amount: float
+    at: float
+
+    def spend(self, now: float, percent: int) -> bool:
+        """`percent` of the limit were used since the last call (whole seconds); whether any is left."""
+        seconds = int(now - self.at)
+        if seconds > 0:
+            self.at += seconds
+            if percent >= 100:
+                self.amount -= (percent - 100) * seconds
+            elif percent < SAVING_BELOW:
+                self.amount += (100 - percent) * seconds
+            self.amount = min(max(self.amount, -self.capacity), self.capacity)
+        return self.amount > 0
+
+
+@dataclass
+class Limiter:
+    """Tokens by container; one that is not asked about for two periods is forgotten."""
+
+    random: Random = field(default_factory=Random)
+    _tokens: dict[str, Tokens] = field(default_factory=dict)
+    _kept_until: dict[str, float] = field(default_factory=dict)
+
+    def allows(self, container: str, config: CPUBurstConfig, now: float, percent: int) -> bool:
+        """Whether its quota may be above its limit now."""
+        period, most = config.cfs_quota_burst_period_seconds, config.cfs_quota_burst_percent
+        if period is None or period < 0:
+            return True
+        if most is None or most < 100:
+            return False
+        capacity = float(period * (most - 100))
+        tokens = self._tokens.get(container)
+        if tokens is None or tokens.capacity != capacity:
+            tokens = self._tokens[container] = Tokens(capacity, capacity * self.random.random() / 2, now)
+        self._kept_until[container] = now + KEPT_PERIODS * period
+        return tokens.spend(now, percent)
+
+    def forget(self, now: float) -> None:
+        """Drop what nobody asked about."""
+        for container in [name for name, until in self._kept_until.items() if until < now]:
+            del self._tokens[container], self._kept_until[container]
+
+
+def next_quota(
+    current: int, base: int, config: CPUBurstConfig, state: NodeState, throttled: float | None, allowed: bool
+) -> int:
+    """The container's quota of the next round, between its limit and its ceiling."""
+    if config.policy not in (BURST_AUTO, BURST_QUOTA_ONLY):
+        return base
+    percent = config.cfs_quota_burst_percent or 0
+    ceiling = int(base * percent / 100) if percent > 100 else base
+    factor = 0.8 if not allowed else 1.2 if throttled else 1.0
+    if state is NodeState.OVERLOAD:
+        factor = 0.8
+    elif state is not NodeState.IDLE:
+        factor = min(factor, 1.0)
+    return min(max(int(current * factor), base), ceiling)
+
+
+def static_burst(container: Container, config: CPUBurstConfig) -> int:
+    """Microseconds of burst that the policy grants; 0 without a limit."""
+    limit = container.resources.limits.get("cpu")
+    if limit is None or config.policy not in (BURST_AUTO, BURST_CPU_ONLY):
+        return 0
+    return int(limit.milli_value() / 1000 * (config.cpu_burst_percent or 0) / 100 * CFS_PERIOD_US)
+
+
+class CPUBurst(Strategy):
+    """`beyond_quota`: whether the kernel takes a burst above the quota (Anolis does, mainline refuses)."""
+
+    name = "cpuburst"
+    gate = "CPUBurst"
+
+    def __init__(self, *, interval: float, beyond_quota: bool = False, random: Random | None = None) -> None:
+        self._interval, self._beyond = interval, beyond_quota
+        self._limiter = Limiter(random or Random())
+        self._grown: frozenset[str] = frozenset()
+        """Directories whose quota the last decision let grow."""
+
+    def decide(self, view: NodeView) -> Decision | None:
+        """See the module."""
+        strategy = view.slo.cpu_burst_strategy
+        if strategy is None:
+            return None
+        window = min(WINDOW_INTERVALS * self._interval, WINDOW_MAX)
+        state = node_state(view, strategy.share_pool_threshold_percent or 0, window)
+        updates: list[Update] = []
+        bursts: dict[tuple[str, ...], float] = {}
+        quotas: dict[tuple[str, ...], float] = {}
+        for pod in view.pods:
+            if pod.raw_qos in EXEMPT or not pod.active or pod.meta.pod is None:
+                continue
+            config = pod_config(pod, strategy)
+            for update, container in self._of_pod(view, pod, config, state):
+                updates.append(update)
+                if container is not None:
+                    labels = (pod.meta.namespace, pod.meta.name, container.meta.id, container.meta.name)
+                    (bursts if update.setting.resource == BURST else quotas)[labels] = float(update.value)
+        self._limiter.forget(view.now)
+        self._grown = frozenset(str(one.setting.cgroup_dir) for one in updates if one.setting.resource == QUOTA)
+        rows: dict[str, Rows] = {"container_scaled_cfs_burst_us": bursts, "container_scaled_cfs_quota_us": quotas}
+        return Decision(tuple(updates), figures=rows, note=f"shared CPUs are {state.value}")
+
+    def _of_pod(
+        self, view: NodeView, pod: PodView, config: CPUBurstConfig, state: NodeState
+    ) -> Iterator[tuple[Update, ContainerView | None]]:
+        specs = {container.name: container for container in pod.meta.pod.spec.containers} if pod.meta.pod else {}
+        about = about_pod(pod.meta.namespace, pod.meta.name)
+        burst = growth = 0
+        for container in pod.containers:
+            spec = specs.get(container.meta.name)
+            if spec is None:
+                continue
+            kubelets = container_quota(spec)
+            base = own_quota = normalized_quota(kubelets, view.ratio_of(pod))
+            if container.meta.running and base > 0 and not pod.cpuset:
+                own_quota = self._quota(view, container, config, state, base, kubelets)
+                if own_quota != base:
+                    growth += own_quota - base
+                    setting = Setting(QUOTA, container.meta.cgroup_dir)
+                    yield Update(setting, own_quota, "CFSQuotaBurst", kubelets, about), container
+            own_burst = static_burst(spec, config)
+            if not self._beyond:
+                own_burst = min(own_burst, max(base, 0))
+            if own_burst > 0:
+                burst += own_burst
+                yield Update(Setting(BURST, container.meta.cgroup_dir), own_burst, "CPUBurst", 0, about), container
+        kubelets = UNLIMITED if pod.meta.pod is None else pod_quota(pod.meta.pod)
+        pod_base = normalized_quota(kubelets, view.ratio_of(pod))
+        if growth and pod_base > 0:
+            yield Update(Setting(QUOTA, pod.meta.cgroup_dir), pod_base + growth, "CFSQuotaBurst", kubelets, about), None
+        if burst and (self._beyond or pod_base > 0):
+            allowed = burst if self._beyond else min(burst, pod_base)
+            yield Update(Setting(BURST, pod.meta.cgroup_dir), allowed, "CPUBurst", 0, about), None
+
+    def _quota(
+        self, view: NodeView, container: ContainerView, config: CPUBurstConfig, state: NodeState, base: int,
+        kubelets: int,
+    ) -> int:  # fmt: skip
+        """The next one; what the kubelet has just set is where a burst begins, not one that is under way."""
+        percent = 100 if container.cpu is None else int(container.cpu * CFS_PERIOD_US / 10 / base)
+        allowed = self._limiter.allows(container.meta.id, config, view.now, percent)
+        held = view.current(Setting(QUOTA, container.meta.cgroup_dir))
+        fresh = held == kubelets and container.meta.cgroup_dir not in self._grown
+        current = base if held is None or int(held) <= 0 or fresh else int(held)
+        return next_quota(current, base, config, state, container.throttled, allowed)
+
+
+def pod_config(pod: PodView, strategy: CPUBurstStrategy) -> CPUBurstConfig:
+    """The node's configuration with the pod's annotation over it; a malformed one counts as absent."""
+    annotations = {} if pod.meta.pod is None else pod.meta.pod.metadata.annotations
+    try:
+        own = CPU_BURST.get(annotations)
+    except WireError as error:
+        log.once(f"{pod.meta.uid}:{error}", "annotation ignored", pod=f"{pod.meta.namespace}/{pod.meta.name}",
+                 error=str(error))  # fmt: skip
+        own = None
+    node = CPUBurstConfig(
+        policy=strategy.policy,
+        cpu_burst_percent=strategy.cpu_burst_percent,
+        cfs_quota_burst_percent=strategy.cfs_quota_burst_percent,
+        cfs_quota_burst_period_seconds=strategy.cfs_quota_burst_period_seconds,
+    )
+    return node if own is None else overlay(node, own)

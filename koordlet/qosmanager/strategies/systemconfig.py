@@ -1,0 +1,50 @@
+"""Kernel parameters of the node (spec 03 §3.8). Pure. What NodeSLO leaves unset is left alone, or given back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from koordlet.api.sloconfig.node import SystemStrategy
+from koordlet.qosmanager.engine.strategy import Decision, Strategy
+from koordlet.qosmanager.engine.view import NodeView
+from koordlet.resourceexecutor import Setting, Update
+
+REASON = "systemConfig reconcile"
+PLAIN = {
+    "watermark_scale_factor": "watermark_scale_factor",
+    "reap_background": "memcg_reap_back_ground",
+    "sched_group_identity_enabled": "sched_group_identity_enabled",
+    "sched_idle_saver_wmark": "sched_idle_saver_wmark",
+    "enabled": "page_cache_limit_enabled",
+}
+"""File of the node -> field that it takes as it is."""
+
+
+def min_free_kbytes(capacity: int, factor: int) -> int:
+    """KiB of `factor` ten-thousandths of `capacity` bytes."""
+    return capacity // 1024 * factor // 10_000
+
+
+class SystemConfig(Strategy):
+    """The strategy. A value outside of what the file takes is refused by the executor and shown there."""
+
+    name = "systemconfig"
+    gate = "SystemConfig"
+
+    def decide(self, view: NodeView) -> Decision | None:
+        """See the module."""
+        strategy, capacity = view.slo.system_strategy, view.capacity("memory")
+        if strategy is None or capacity <= 0:
+            return None
+        return Decision(tuple(self._updates(strategy, capacity)))
+
+    def _updates(self, strategy: SystemStrategy, capacity: int) -> Iterator[Update]:
+        factor = strategy.min_free_kbytes_factor
+        if factor is not None:
+            yield Update(Setting("min_free_kbytes"), min_free_kbytes(capacity, factor), REASON)
+        for file, name in PLAIN.items():
+            value = getattr(strategy, name)
+            if value is not None:
+                yield Update(Setting(file), value, REASON)
+        for feature, on in strategy.sched_features.items():
+            yield Update(Setting("sched_features", device=feature), int(on), REASON)

@@ -1,0 +1,1 @@
+"""Throttling best-effort pods that interfere with services."""

@@ -1,0 +1,1 @@
+"""The runtime hooks (spec 03 §4), one per file."""

@@ -1,0 +1,141 @@
+"""Core scheduling: threads of different groups never share a physical core at a time (spec 03 §4.9). Pure.
+
+With `policies.cpuPolicy: coreSched` the containers and sandboxes of an enabled class's pods get the cookie of their
+group; pods choose another group, one of their own, or none, by label. A class that expels forms groups of its own, so
+that on vendor kernels idle threads leave the core to it. `schedIdle` makes the class's directory `cpu.idle`. Cookies
+themselves are the executor's business (`resourceexecutor.cookies`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from koordlet.api.annotations.pod import CORE_SCHED_EXCLUSIVE, CORE_SCHED_NONE, core_sched_group, core_sched_policy
+from koordlet.api.qos import SYSTEM
+from koordlet.api.sloconfig.resourceqos import CPU_POLICY_CORE_SCHED, ResourceQOSStrategy
+from koordlet.audit import pod as about_pod
+from koordlet.prometheus import Registries
+from koordlet.qosmanager.engine.strategy import Decision, PodByPod
+from koordlet.qosmanager.engine.view import NodeView, PodView
+from koordlet.resourceexecutor import Setting, Update
+from koordlet.resourceexecutor.cookies import COOKIE, Cookies, group_value
+from koordlet.runtimehooks.stages import followed, running
+from koordlet.statesinformer.pods.model import PodMeta
+from koordlet.system.kernel import Feature
+
+IDLE = "cpu.idle"
+SYSCTLS = (("sched_group_identity_enabled", 0), ("sched_core", 1))
+"""What the vendor's kernel needs first, in this order; group identity excludes it."""
+REASON = "CoreSched"
+EXPELLER = "-expeller"
+BY_QOS = {"LSE": "lsr", "LSR": "lsr", "LS": "ls", "BE": "be"}
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRule:
+    """What a class wants; nothing while the policy is another one."""
+
+    enabled: bool = False
+    expeller: bool = False
+    idle: bool = False
+
+
+Rules = Mapping[str, ClassRule]
+"""lsr, ls and be."""
+
+
+def class_rules(strategy: ResourceQOSStrategy) -> Rules:
+    """NodeSLO's word."""
+    wanted = strategy.policies is not None and strategy.policies.cpu_policy == CPU_POLICY_CORE_SCHED
+    found = {}
+    for name in ("lsr", "ls", "be"):
+        given = getattr(strategy, f"{name}_class")
+        qos = given.cpu_qos if given is not None else None
+        on = wanted and qos is not None and bool(qos.enable)
+        found[name] = ClassRule(on, bool(qos.core_expeller), qos.sched_idle == 1) if on and qos else ClassRule()
+    return found
+
+
+def kube_rule(kube_qos: str, rules: Rules) -> ClassRule:
+    """Of a directory or an unlabelled pod."""
+    if kube_qos == "Guaranteed":
+        return rules["lsr"] if rules["lsr"].enabled else rules["ls"]
+    return rules["be"] if kube_qos == "BestEffort" else rules["ls"]
+
+
+def group_of(pod: PodView, rules: Rules) -> str | None:
+    """The pod's group, which may be the one without a name; None for a pod without a cookie."""
+    if pod.raw_qos == SYSTEM or pod.meta.pod is None:
+        return None
+    rule = rules[BY_QOS[pod.raw_qos]] if pod.raw_qos in BY_QOS else kube_rule(pod.meta.kube_qos, rules)
+    labels = pod.meta.pod.metadata.labels
+    policy = core_sched_policy(labels)
+    if not rule.enabled or policy == CORE_SCHED_NONE:
+        return None
+    group = pod.meta.uid if policy == CORE_SCHED_EXCLUSIVE else core_sched_group(labels)
+    return group + EXPELLER if rule.expeller else group
+
+
+class CoreSched(PodByPod):
+    """The strategy. `available` is the host's feature `core_sched`."""
+
+    name = "coresched"
+    gate = "CoreSched"
+
+    def __init__(self, available: Feature) -> None:
+        self._available = available
+
+    def decide(self, view: NodeView) -> Decision | None:
+        """See the module."""
+        strategy = view.slo.resource_qos_strategy
+        if strategy is None or not view.qos_dirs:
+            return None
+        rules = class_rules(strategy)
+        if not any(rule.enabled for rule in rules.values()):
+            return Decision(note="no class has core scheduling")
+        idle = tuple(_idle_directories(view, rules))
+        if not self._available:
+            return Decision(idle, note=f"no cookies: {self._available.reason}")
+        cookies = [update for pod in followed(view) for update in _cookies(pod, rules)]
+        groups = len({update.value for update in cookies})
+        return Decision((*_sysctls(view), *idle, *cookies), note=f"{groups} groups")
+
+
+def _idle_directories(view: NodeView, rules: Rules) -> Iterator[Update]:
+    for kube_qos, directory in view.qos_dirs.items():
+        if directory and kube_rule(kube_qos, rules).idle:
+            yield Update(Setting(IDLE, directory), 1, REASON, 0)
+
+
+def _sysctls(view: NodeView) -> Iterator[Update]:
+    for name, value in SYSCTLS:
+        if view.current(Setting(name)) is not None:
+            yield Update(Setting(name), value, REASON)
+
+
+def _cookies(pod: PodView, rules: Rules) -> Iterator[Update]:
+    group = group_of(pod, rules)
+    if group is None:
+        return
+    about = about_pod(pod.meta.namespace, pod.meta.name)
+    directories = [directory for _, directory in running(pod)]
+    if pod.meta.sandbox_dir:
+        directories.append(pod.meta.sandbox_dir)
+    for directory in directories:
+        yield Update(Setting(COOKIE, directory), group_value(group), REASON, "", about)
+
+
+def attach_cookies(registries: Registries, cookies: Cookies, pods: Callable[[], Iterable[PodMeta]]) -> None:
+    """Which container has which cookie, and how giving it went, for Prometheus."""
+
+    def rows() -> Iterator[tuple[tuple[str, ...], float]]:
+        held = {directory: (group, str(cookie)) for directory, group, cookie in cookies.groups()}
+        for pod in pods():
+            for container in pod.containers:
+                if container.cgroup_dir in held:
+                    who = (pod.name, pod.namespace, pod.uid, container.name, container.id)
+                    yield (*who, *held[container.cgroup_dir]), 1.0
+
+    registries.view("container_core_sched_cookie", rows)
+    registries.view("core_sched_cookie_manage_status", cookies.outcomes)

@@ -1,0 +1,151 @@
+"""Group identity: who preempts whom on a CPU (spec 03 §4.5), by class, pod, container and host application. Pure.
+
+Anolis kernels have it as `cpu.bvt_warp_ns` (-1 steps back, 2 goes first). Stock kernels have `cpu.idle`: a group that
+runs only when nobody else wants the CPU and is preempted at once by whoever wakes. There a class below 0 gets
+`cpu.idle`, or the least weight where even that is missing; a class above 0 keeps the weight that the kubelet gave it,
+which nothing idle can outweigh. Strategy and hook in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from koordlet.api.annotations.pod import cpu_qos
+from koordlet.api.encoding.wire import WireError
+from koordlet.api.sloconfig.resourceqos import CPU_POLICY_GROUP_IDENTITY, ResourceQOSStrategy
+from koordlet.app.logging import get_logger
+from koordlet.audit import About
+from koordlet.audit import pod as about_pod
+from koordlet.qosmanager.engine.strategy import Decision, PodByPod, Supports
+from koordlet.qosmanager.engine.view import NodeView, PodView
+from koordlet.resourceexecutor import Setting, Update
+from koordlet.runtimehooks.stages import NOTHING, Answer, HookContext, Stage, answer_of, followed, running
+from koordlet.system.cgroup.codecs import SHARES_MIN
+
+log = get_logger(__name__)
+
+BVT, IDLE, SHARES = "cpu.bvt_warp_ns", "cpu.idle", "cpu.shares"
+SYSCTLS = (("sched_core", 0), ("sched_group_identity_enabled", 1))
+"""What the vendor's kernel needs first, in this order; core scheduling excludes it."""
+REASON = "GroupIdentity"
+BY_QOS = {"LSE": "lsr", "LSR": "lsr", "LS": "ls", "BE": "be"}
+
+
+def class_values(strategy: ResourceQOSStrategy) -> dict[str, int | None]:
+    """Identity of the classes lsr, ls and be; None for one that is switched off."""
+    policies = strategy.policies
+    wanted = policies is None or policies.cpu_policy in ("", None, CPU_POLICY_GROUP_IDENTITY)
+    found: dict[str, int | None] = {}
+    for name in ("lsr", "ls", "be"):
+        given = getattr(strategy, f"{name}_class")
+        qos = given.cpu_qos if given is not None else None
+        on = wanted and qos is not None and qos.enable
+        found[name] = qos.group_identity if on and qos is not None else None
+    return found
+
+
+def pod_value(pod: PodView, values: Mapping[str, int | None]) -> int:
+    """The pod's identity; its annotation may change that of an LS pod. Raises WireError for a malformed one."""
+    name = BY_QOS.get(pod.raw_qos) or _by_kube(pod.meta.kube_qos, values)
+    found = values[name] or 0
+    own = None if pod.meta.pod is None else cpu_qos(pod.meta.pod.metadata.annotations)
+    if own is None or pod.raw_qos != "LS":
+        return found
+    if not own.enable:
+        return 0
+    return found if own.group_identity is None else own.group_identity
+
+
+def _by_kube(kube_qos: str, values: Mapping[str, int | None]) -> str:
+    if kube_qos == "Guaranteed":
+        return "lsr" if values["lsr"] is not None else "ls"
+    return "be" if kube_qos == "BestEffort" else "ls"
+
+
+class GroupIdentity(PodByPod):
+    """Strategy and hook. `supports` is asked at each round: files appear with the kubelet's directories."""
+
+    name = "groupidentity"
+    gate = "GroupIdentity"
+    hook = "GroupIdentity"
+    stages = (Stage.PRE_RUN_POD_SANDBOX,)
+
+    def __init__(self, supports: Supports) -> None:
+        self._supports = supports
+
+    def decide(self, view: NodeView) -> Decision | None:
+        """See the module."""
+        strategy = view.slo.resource_qos_strategy
+        if strategy is None or not view.qos_dirs:
+            return None
+        values = class_values(strategy)
+        if all(value is None for value in values.values()):
+            return Decision(note="no class has an identity")
+        updates = [*self._sysctls(view), *self._directories(view, values), *self._pods(view, values)]
+        for app in view.host_apps:
+            updates += self._identity(app.cgroup_dir, values.get(BY_QOS.get(app.qos, "")) or 0, None)
+        means = (
+            "bvt" if self._has_bvt(view) else "cpu.idle" if self._supports(IDLE, view.best_effort_dir) else "weights"
+        )
+        return Decision(tuple(updates), note=f"by {means}")
+
+    def _has_bvt(self, view: NodeView) -> bool:
+        return self._supports(BVT, view.best_effort_dir)
+
+    def _sysctls(self, view: NodeView) -> Iterator[Update]:
+        if self._has_bvt(view) and view.current(Setting(SYSCTLS[-1][0])) is not None:
+            for name, value in SYSCTLS:
+                if view.current(Setting(name)) is not None:
+                    yield Update(Setting(name), value, REASON)
+
+    def _directories(self, view: NodeView, values: Mapping[str, int | None]) -> Iterator[Update]:
+        for kube_qos, name in (("Burstable", "ls"), ("BestEffort", "be")):
+            directory = view.qos_dirs.get(kube_qos)
+            if directory:
+                yield from self._identity(directory, values[name] or 0, None)
+
+    def answer(self, stage: Stage, context: HookContext, view: NodeView) -> Answer:
+        """The pod's identity."""
+        strategy = view.slo.resource_qos_strategy
+        values = {} if strategy is None else class_values(strategy)
+        if all(value is None for value in values.values()):
+            return NOTHING
+        value = pod_value(context.pod, values)
+        return answer_of(self._of_pod(view, context.pod, value, values, self._has_bvt(view)))
+
+    def _pods(self, view: NodeView, values: Mapping[str, int | None]) -> Iterator[Update]:
+        bvt = self._has_bvt(view)
+        for pod in followed(view):
+            try:
+                value = pod_value(pod, values)
+            except WireError as error:
+                who = f"{pod.meta.namespace}/{pod.meta.name}"
+                log.once(f"{pod.meta.uid}:{error}", "annotation ignored", pod=who, error=str(error))
+                value = pod_value(replace(pod, meta=replace(pod.meta, pod=None)), values)
+            yield from self._of_pod(view, pod, value, values, bvt)
+            if bvt:  # inside a pod `cpu.idle` would take from a container the weight that it was given
+                about = about_pod(pod.meta.namespace, pod.meta.name)
+                for _, directory in running(pod):
+                    yield from self._identity(directory, value, about, like=view.best_effort_dir)
+
+    def _of_pod(
+        self, view: NodeView, pod: PodView, value: int, values: Mapping[str, int | None], bvt: bool
+    ) -> Iterator[Update]:
+        below = f"{view.best_effort_dir}/"
+        if not bvt and pod.meta.cgroup_dir.startswith(below) and (values["be"] or 0) < 0:
+            return  # the directory is idle as a whole; inside it weights go on to count
+        about = about_pod(pod.meta.namespace, pod.meta.name)
+        yield from self._identity(pod.meta.cgroup_dir, value, about, like=view.best_effort_dir)
+
+    def _identity(self, directory: str, value: int, about: About | None, like: str | None = None) -> Iterator[Update]:
+        """`like`: where to look what this kernel has, for a directory that may not be there yet."""
+        if not value or not directory:
+            return
+        where = directory if like is None else like
+        if self._supports(BVT, where):
+            yield Update(Setting(BVT, directory), value, REASON, 0, about)
+        elif value < 0 and self._supports(IDLE, where):
+            yield Update(Setting(IDLE, directory), 1, REASON, 0, about)
+        elif value < 0:
+            yield Update(Setting(SHARES, directory), SHARES_MIN, REASON, None, about)

@@ -1,0 +1,1 @@
+"""The Device reporter (spec 02 §3.9)."""

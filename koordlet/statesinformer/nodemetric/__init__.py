@@ -1,0 +1,1 @@
+"""The NodeMetric reporter (spec 02 §7)."""

@@ -1,0 +1,1 @@
+"""The NodeSLO in force (spec 02 §3.6)."""

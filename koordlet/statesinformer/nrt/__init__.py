@@ -1,0 +1,1 @@
+"""The NodeResourceTopology reporter (spec 02 §3.8)."""

@@ -1,0 +1,196 @@
+"""What NodeResourceTopology says about this node, computed from facts alone (spec 02 §3.8). Pure.
+
+`compute` is called by the reporter in each round; its result is compared, published within koordlet and, when it
+differs from what the API server holds, written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from koordlet.api import names
+from koordlet.api.annotations import Annotation
+from koordlet.api.annotations import topology as wire
+from koordlet.api.annotations.node import RESERVATION, NodeReservation, SystemQOSResource, system_qos_resource
+from koordlet.api.core import Node
+from koordlet.api.cpus import CPUListError, format_cpus, parse_cpus
+from koordlet.api.crs.topology import ResourceInfo, Zone
+from koordlet.api.encoding.quantity import BINARY_SI, ZERO, Quantity
+from koordlet.api.encoding.wire import WireError
+from koordlet.statesinformer.nrt.cpus import CPUs, NotEnoughCPUs, cpu_infos, take_by_topology
+from koordlet.statesinformer.nrt.kubelet import (
+    STATIC,
+    KubeletConfig,
+    ReservedCPUError,
+    cpu_manager_policy,
+    pinned_by_kubelet,
+    reserved_cpus,
+    topology_policy,
+)
+from koordlet.statesinformer.nrt.pools import SharePools, pinned_pods, split
+from koordlet.statesinformer.pods.model import PodMeta
+from koordlet.system.cpu.cputopology import CpuTopology
+from koordlet.system.proc.procfs import NumaMemInfo
+
+ZONE_TYPE: Final = "Node"
+HUGE_PAGES: Final = {"hugepages-1Gi": 1 << 20, "hugepages-2Mi": 2 << 10}
+"""Resource -> page size in KiB."""
+OWNED_RESOURCES: Final = frozenset({"cpu", "memory", *HUGE_PAGES})
+_SYSTEM_QOS: Final[Annotation[SystemQOSResource]] = Annotation(names.ANNOTATION_SYSTEM_QOS_RESOURCE, SystemQOSResource)
+
+
+class TopologyError(RuntimeError):
+    """The topology cannot be told in this round; the message says what is missing or wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The CPUs and the memory of this machine, as the metrics advisor found them."""
+
+    cpus: CpuTopology
+    basic: wire.CPUBasicInfo
+    numa: Mapping[int, NumaMemInfo]
+    """Huge pages only where they are to be told apart from memory (gate HugePageReport)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyStatus:
+    """Everything of the object that is ours."""
+
+    annotations: Mapping[str, str]
+    numa_reservation: str
+    """Value of the label `enable-numa-reservation`; empty: no label."""
+    policy: str
+    """The one element of `topologyPolicies`."""
+    zones: tuple[Zone, ...]
+    """By NUMA node number."""
+    pools: SharePools
+    problems: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """What was passed over, by the uid of its pod or the key of its annotation: for the log."""
+
+
+def compute(
+    machine: Machine,
+    node: Node,
+    pods: Sequence[PodMeta],
+    *,
+    kubelet: KubeletConfig | None,
+    kubelet_state: Mapping[str, Mapping[str, str]],
+) -> TopologyStatus:
+    """The status. `kubelet` is None when it is not asked; `kubelet_state` counts under the static policy only.
+    Raises TopologyError."""
+    cpus = cpu_infos(machine.cpus)
+    if not cpus:
+        raise TopologyError("no CPU is known")
+    everything = frozenset(cpu.id for cpu in cpus)
+    pinned, problems = pinned_pods(pods)
+
+    reserved: CPUs = frozenset()
+    allocs: list[wire.PodCPUAlloc] = []
+    if kubelet is not None and kubelet.cpu_manager_policy == STATIC:
+        try:
+            reserved = reserved_cpus(kubelet, cpus)
+        except ReservedCPUError as error:
+            problems["kubelet"] = f"kubelet /configz: {error}"
+        allocs = pinned_by_kubelet(kubelet_state, pods)
+    kubelets = frozenset().union(*(parse_cpus(alloc.cpuset) for alloc in allocs))
+
+    reservation = _reservation(node, cpus, problems)
+    system = _system_qos(node)
+    withheld = parse_cpus(reservation.reserved_cpus) | _exclusive(system)
+    pools = split(cpus, everything - kubelets, pinned, withheld)
+    return TopologyStatus(
+        annotations={
+            wire.CPU_BASIC_INFO.key: wire.CPU_BASIC_INFO.text(machine.basic),
+            wire.CPU_TOPOLOGY.key: wire.cpu_topology_text(cpus),
+            wire.CPU_SHARED_POOLS.key: wire.shared_pools_text(pools.ls),
+            wire.BE_CPU_SHARED_POOLS.key: wire.shared_pools_text(pools.be),
+            wire.KUBELET_CPU_MANAGER.key: wire.KUBELET_CPU_MANAGER.text(cpu_manager_policy(kubelet, reserved)),
+            wire.POD_CPU_ALLOCS.key: wire.pod_cpu_allocs_text(allocs),
+            RESERVATION.key: RESERVATION.text(reservation),
+            _SYSTEM_QOS.key: "null" if system is None else _SYSTEM_QOS.text(system),
+        },
+        numa_reservation=node.metadata.labels.get(names.LABEL_ENABLE_NUMA_RESERVATION, ""),
+        policy=topology_policy(kubelet),
+        zones=tuple(_zones(machine, node)),
+        pools=pools,
+        problems=problems,
+    )
+
+
+# --- what the node keeps
+
+
+def _reservation(node: Node, cpus: Sequence[wire.CPUInfo], problems: dict[str, str]) -> NodeReservation:
+    """The node's reservation as concrete CPUs; empty when there is none or it makes no sense."""
+    try:
+        given = RESERVATION.get(node.metadata.annotations)
+        if given is None:
+            return NodeReservation()
+        if given.reserved_cpus:
+            return NodeReservation(reserved_cpus=format_cpus(parse_cpus(given.reserved_cpus)))
+        count = given.resources.get("cpu", ZERO)
+        taken = take_by_topology(cpus, frozenset(cpu.id for cpu in cpus), count.value() if count > ZERO else 0)
+    except (WireError, CPUListError, NotEnoughCPUs) as error:
+        problems[RESERVATION.key] = f"node {node.metadata.name}: {RESERVATION.key}: {error}"
+        return NodeReservation()
+    return NodeReservation(reserved_cpus=format_cpus(taken))
+
+
+def _system_qos(node: Node) -> SystemQOSResource | None:
+    """None without any annotation, an empty value without this one."""
+    try:
+        return system_qos_resource(node.metadata.annotations or None)
+    except WireError as error:
+        raise TopologyError(f"node {node.metadata.name}: {error}") from error
+
+
+def _exclusive(system: SystemQOSResource | None) -> CPUs:
+    if system is None or not system.exclusive:
+        return frozenset()
+    try:
+        return parse_cpus(system.cpuset)
+    except CPUListError as error:
+        raise TopologyError(f"annotation {_SYSTEM_QOS.key}: cpuset: {error}") from error
+
+
+# --- zones
+
+
+def _zones(machine: Machine, node: Node) -> list[Zone]:
+    of_node = machine.cpus.by_node
+    if set(of_node) != set(machine.numa):
+        raise TopologyError(f"NUMA nodes with CPUs are {sorted(of_node)}, those with memory {sorted(machine.numa)}")
+    withheld = _withheld(node, len(of_node))
+    zones = []
+    for number, memory in sorted(machine.numa.items()):
+        huge = {
+            name: Quantity.of(memory.huge_pages.get(size, 0) * size * 1024, BINARY_SI)
+            for name, size in HUGE_PAGES.items()
+        }
+        amounts = {
+            "cpu": Quantity.of(len(of_node[number])),
+            "memory": sum((-amount for amount in huge.values()), Quantity.of(memory.total, BINARY_SI)),
+            **huge,
+        }
+        resources = []
+        for name, capacity in sorted(amounts.items()):
+            left = max(capacity - withheld.get(name, ZERO), ZERO.with_fmt(capacity.fmt))
+            resources.append(ResourceInfo(name=name, capacity=capacity, allocatable=left, available=left))
+        zones.append(Zone(name=f"node-{number}", type=ZONE_TYPE, resources=resources))
+    return zones
+
+
+def _withheld(node: Node, zones: int) -> dict[str, Quantity]:
+    """What each zone gives up: an equal share of capacity - allocatable, rounded up to milli-units."""
+    if node.metadata.labels.get(names.LABEL_ENABLE_NUMA_RESERVATION) != names.TRUE:
+        return {}
+    capacity, allocatable = node.status.capacity, node.status.allocatable
+    reserved = {name: capacity.get(name, ZERO) - allocatable.get(name, ZERO) for name in ("cpu", "memory")}
+    return {
+        name: Quantity.milli(-(-amount.milli_value() // zones), amount.fmt)
+        for name, amount in reserved.items()
+        if amount > ZERO
+    }

@@ -1,0 +1,1 @@
+"""CPU topology, CPU sets, core scheduling, performance counters."""

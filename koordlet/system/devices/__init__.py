@@ -1,0 +1,1 @@
+"""PCI functions, RDMA NICs and local storage from sysfs."""

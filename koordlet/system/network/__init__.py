@@ -1,0 +1,1 @@
+"""Netlink: traffic control, address sets, routes."""

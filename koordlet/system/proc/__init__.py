@@ -1,0 +1,1 @@
+"""Files of /proc: CPU and memory figures, PSI, sysctls."""

@@ -1,0 +1,1 @@
+"""Hook servers: registration, dispatch, requests and responses (spec 08 §8-§10)."""
