@@ -15,7 +15,7 @@ from koordlet.system.cpu import timeslice
 MAIN = """
 import sys
 import koordlet.command as binary
-from koordlet.system import timeslice
+from koordlet.system.cpu import timeslice
 def run(start):
     start.close()
     print(timeslice.current())
