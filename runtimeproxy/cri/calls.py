@@ -14,6 +14,8 @@ from enum import StrEnum
 from typing import Any
 
 from google.protobuf.message import DecodeError
+
+from koordlet.api.cri import SERVICES
 from koordlet.api.cri.api_pb2 import (
     ContainerRequest,
     CreateContainerRequest,
@@ -23,8 +25,6 @@ from koordlet.api.cri.api_pb2 import (
     RunPodSandboxResponse,
     UpdateContainerResourcesRequest,
 )
-
-from koordlet.api.cri import SERVICES
 from koordlet.app.logging import get_logger
 from runtimeproxy.cri import rewrite
 from runtimeproxy.cri.recover import Recovery

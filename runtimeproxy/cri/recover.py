@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
+
 from koordlet.api.cri.api_pb2 import (
     ContainerStatusRequest,
     ContainerStatusResponse,
@@ -25,7 +26,6 @@ from koordlet.api.cri.api_pb2 import (
     PodSandboxStatusRequest,
     PodSandboxStatusResponse,
 )
-
 from koordlet.app.logging import get_logger
 from runtimeproxy.cri.rewrite import plain
 from runtimeproxy.cri.verbose import container_details, sandbox_parent

@@ -12,7 +12,6 @@ from collections.abc import Mapping, MutableMapping
 
 from koordlet.api.cri.api_pb2 import CreateContainerRequest, RunPodSandboxRequest, UpdateContainerResourcesRequest
 from koordlet.api.hooks.api_pb2 import ContainerResourceHookResponse, LinuxContainerResources, PodSandboxHookResponse
-
 from runtimeproxy.hooks.merge import merged, merged_envs, variables
 from runtimeproxy.hooks.stages import HookResponse
 from runtimeproxy.store import ContainerInfo, PodInfo

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
-from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 
+from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 from runtimeproxy.hooks.merge import OOM_RANGE
 
 _T = TypeVar("_T")

@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import ClassVar
 
 import msgspec
+
 from koordlet.api.hooks.api_pb2 import (
     ContainerResourceHookResponse,
     LinuxContainerResources,
     PodSandboxHookResponse,
 )
-
 from koordlet.app.logging import get_logger
 from runtimeproxy.docker import bodies, names
 from runtimeproxy.docker.api import DockerError

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from koordlet.api.hooks.api_pb2 import LinuxContainerResources
-
 from runtimeproxy.docker import bodies, names
 from runtimeproxy.docker.bodies import Members
 from runtimeproxy.docker.names import KubernetesName

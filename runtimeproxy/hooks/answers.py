@@ -18,7 +18,6 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookRequest,
     PodSandboxHookResponse,
 )
-
 from runtimeproxy.hooks.stages import HookRequest, HookResponse
 
 UNLIMITED = -1

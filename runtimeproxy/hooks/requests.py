@@ -8,7 +8,6 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookRequest,
     PodSandboxMetadata,
 )
-
 from runtimeproxy.store import ContainerInfo, PodInfo
 
 

@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from koordlet.api.hooks.api_pb2 import LinuxContainerResources
-
 from control.standalone.kubelet.cgroups.directories import CgroupTree
 from control.standalone.kubelet.runtimes.criclient import CriClient
+from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, pod_dir, qos_dir
 from tests.koordlet.process import conftest as lab
 from tests.koordlet.process.cluster import NODE

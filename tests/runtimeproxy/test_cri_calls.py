@@ -10,6 +10,8 @@ import pytest
 from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
 from koordlet.api.cri.api_pb2 import (
     ContainerRequest,
     CreateContainerRequest,
@@ -27,8 +29,6 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookRequest,
     PodSandboxHookResponse,
 )
-from prometheus_client import CollectorRegistry
-
 from runtimeproxy.cri.calls import Call, HookRefused, Interceptor, Pending, intercepted
 from runtimeproxy.hooks.dispatch import NOBODY, Outcome
 from runtimeproxy.hooks.pods import SkipRule

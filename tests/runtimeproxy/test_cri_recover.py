@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 from google.protobuf.message import Message
+from prometheus_client import CollectorRegistry
+
+from control.standalone.kubelet.runtimes.criclient import CriClient
 from koordlet.api.cri.api_pb2 import (
     ContainerRequest,
     ContainerStatusRequest,
@@ -24,9 +27,6 @@ from koordlet.api.cri.api_pb2 import (
     UpdateContainerResourcesRequest,
 )
 from koordlet.api.hooks.api_pb2 import HugepageLimit, LinuxContainerResources
-from prometheus_client import CollectorRegistry
-
-from control.standalone.kubelet.runtimes.criclient import CriClient
 from runtimeproxy.cri.calls import Call, Interceptor
 from runtimeproxy.cri.mode import Backend
 from runtimeproxy.cri.recover import BackendError, Recovery

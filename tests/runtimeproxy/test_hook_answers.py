@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from koordlet.api.hooks.api_pb2 import (
     ContainerResourceHookRequest,
     ContainerResourceHookResponse,
@@ -14,7 +15,6 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookRequest,
     PodSandboxHookResponse,
 )
-
 from runtimeproxy.hooks.answers import BadAnswer, check, is_list
 
 

@@ -15,15 +15,15 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from prometheus_client import CollectorRegistry
+
+from koordlet.api.hooks import SERVICE
 from koordlet.api.hooks.api_pb2 import (
     ContainerResourceHookRequest,
     ContainerResourceHookResponse,
     PodSandboxHookRequest,
     PodSandboxHookResponse,
 )
-from prometheus_client import CollectorRegistry
-
-from koordlet.api.hooks import SERVICE
 from koordlet.runtimehooks.stages import Stage
 from runtimeproxy.hooks.client import ClientError, HookCallError, HookClient, Lost
 from runtimeproxy.hooks.dispatch import MAX_CLIENTS, Dispatcher, HookRefused, Outcome

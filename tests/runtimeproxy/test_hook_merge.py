@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from koordlet.api.cri.api_pb2 import KeyValue
 from koordlet.api.hooks.api_pb2 import HugepageLimit, LinuxContainerResources
-
 from runtimeproxy.hooks.merge import merged, merged_envs, updated, variables
 
 GIB = 1 << 30

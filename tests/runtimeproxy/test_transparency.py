@@ -19,9 +19,9 @@ import grpc
 import grpc.aio
 import pytest
 from google.protobuf.message import Message
-from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 
 from koordlet.api.cri import api_pb2 as cri
+from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 from tests.runtimeproxy.proxyprocess import ProxyProcess
 from tests.runtimeproxy.tap import Passed, frames, requests, tap
 from tests.runtimes.daemons import BUSYBOX, Containerd, until

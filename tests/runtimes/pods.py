@@ -6,9 +6,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from koordlet.api.hooks.api_pb2 import LinuxContainerResources
-
 from koordlet.api.cri import api_pb2 as cri
+from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 from tests.runtimes.daemons import BUSYBOX
 
 FOREVER = ("/bin/sleep", "1000000")

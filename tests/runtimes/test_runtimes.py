@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 
 from control.standalone.containerd import archive
 from control.standalone.containerd.images import write_images
 from control.standalone.containerd.wipe import mounts, shims, wipe
 from control.standalone.kubelet.runtimes.criclient import CriClient, CriError
+from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 from tests.runtimes.daemons import Containerd, Dockerd
 from tests.runtimes.pods import container_config, sandbox_config
 

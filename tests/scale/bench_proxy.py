@@ -42,12 +42,11 @@ import grpc.aio
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from koordlet.api.hooks.api_pb2 import LinuxContainerResources
-
 from koordlet.api.cri import SERVICES
 from koordlet.api.cri import api_pb2 as cri
 from koordlet.api.hooks import SERVICE as HOOKS_SERVICE
 from koordlet.api.hooks import api_pb2 as hooks
+from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 from koordlet.app.heap import settle_heap
 from koordlet.app.http2.client import Client
 from koordlet.app.http2.server import Server

@@ -14,9 +14,8 @@ import time
 import uuid
 from pathlib import Path
 
-from koordlet.api.hooks.api_pb2 import PodSandboxHookRequest
-
 from koordlet.api.hooks import SERVICE
+from koordlet.api.hooks.api_pb2 import PodSandboxHookRequest
 from koordlet.app.http2.client import Client
 from koordlet.app.runner import run
 from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, pod_dir

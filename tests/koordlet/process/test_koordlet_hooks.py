@@ -20,9 +20,9 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import json_format
-from koordlet.api.hooks.api_pb2_grpc import RuntimeHookServiceStub
 
 from koordlet.api.hooks import api_pb2
+from koordlet.api.hooks.api_pb2_grpc import RuntimeHookServiceStub
 from koordlet.api.nri import api_pb2 as nri
 from koordlet.system.cgroup.naming import KubeQOS
 from tests.koordlet.process.cluster import NODE

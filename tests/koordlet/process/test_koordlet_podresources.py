@@ -14,9 +14,9 @@ from typing import Any
 
 import grpc
 import pytest
-from koordlet.api.podresources.api_pb2 import ListPodResourcesResponse
 
 from koordlet.api.podresources import SERVICE
+from koordlet.api.podresources.api_pb2 import ListPodResourcesResponse
 from koordlet.system.cgroup.naming import KubeQOS
 from tests.koordlet.process.fleet import Fleet, Need, PodSpec
 from tests.koordlet.process.scene import Scene

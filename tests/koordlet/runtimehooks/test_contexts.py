@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+
 from koordlet.api.hooks.api_pb2 import (
     ContainerResourceHookRequest,
     LinuxContainerResources,
     PodSandboxHookRequest,
 )
-
 from koordlet.runtimehooks.contexts import cgroup_dir, container_id, pod_of
 from koordlet.runtimehooks.protocols.wire import (
     container_context,

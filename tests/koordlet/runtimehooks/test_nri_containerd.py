@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 
 from control.standalone.kubelet.runtimes.criclient import CriClient, CriError
+from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 from koordlet.api.nri import api_pb2 as pb
 from koordlet.runtimehooks.protocols import nri
 from koordlet.runtimehooks.protocols.nri import NRIPlugin, NRISettings

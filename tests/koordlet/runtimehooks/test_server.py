@@ -10,6 +10,8 @@ from typing import Any
 
 import grpc
 import pytest
+
+from koordlet.api.hooks import SERVICE
 from koordlet.api.hooks.api_pb2 import (
     DESCRIPTOR,
     ContainerResourceHookRequest,
@@ -17,8 +19,6 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookRequest,
     PodSandboxHookResponse,
 )
-
-from koordlet.api.hooks import SERVICE
 from koordlet.prometheus import Registries
 from koordlet.runtimehooks.announcedpods import Newborns
 from koordlet.runtimehooks.calls import BORN, HookCalls

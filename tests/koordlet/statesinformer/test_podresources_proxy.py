@@ -12,12 +12,12 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from koordlet.api.podresources.api_pb2 import GetPodResourcesResponse, ListPodResourcesResponse
 
 from koordlet.api.core import Pod
 from koordlet.api.encoding.wire import Time
 from koordlet.api.meta import ObjectMeta
 from koordlet.api.podresources import SERVICE
+from koordlet.api.podresources.api_pb2 import GetPodResourcesResponse, ListPodResourcesResponse
 from koordlet.metriccache.facts import GpuInfo
 from koordlet.statesinformer.podresources.merge import Accelerators
 from koordlet.statesinformer.podresources.proxy import PodResourcesProxy, Rounds, Upstream

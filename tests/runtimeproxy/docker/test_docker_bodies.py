@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 
+from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 from runtimeproxy.docker import bodies
 from runtimeproxy.docker.bodies import Members, Undecodable
 

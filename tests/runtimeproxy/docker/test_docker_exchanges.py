@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from koordlet.api.hooks.api_pb2 import (
     ContainerResourceHookRequest,
     ContainerResourceHookResponse,
@@ -17,7 +18,6 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookRequest,
     PodSandboxHookResponse,
 )
-
 from koordlet.runtimehooks.stages import Stage
 from runtimeproxy.docker.held import Refused
 from runtimeproxy.hooks.dispatch import Dispatcher, Outcome, Policy

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from koordlet.api.hooks.api_pb2 import ContainerResourceHookRequest, LinuxContainerResources, PodSandboxHookResponse
 
+from koordlet.api.hooks.api_pb2 import ContainerResourceHookRequest, LinuxContainerResources, PodSandboxHookResponse
 from runtimeproxy.docker.api import DockerError, Inspected
 from runtimeproxy.hooks.stages import Hook
 from tests.runtimeproxy.docker.conftest import (

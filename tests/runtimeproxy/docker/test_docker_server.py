@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import uvloop
-from koordlet.api.hooks.api_pb2 import PodSandboxHookResponse
 
+from koordlet.api.hooks.api_pb2 import PodSandboxHookResponse
 from runtimeproxy.docker.api import DockerApi, DockerError, NoSuchContainer
 from runtimeproxy.docker.server import DockerServer, serve_docker
 from runtimeproxy.hooks.dispatch import Outcome, Policy

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from koordlet.api.hooks.api_pb2 import LinuxContainerResources
-
 from control.standalone.containerd.hostimage import HOST_IMAGE, HostMount
 from control.standalone.containerd.slices import expand
 from control.standalone.kubelet.cgroups.values import PERIOD_US, CgroupValues
 from control.standalone.kubelet.runtimes.runtime import ContainerConfig, SandboxConfig
 from koordlet.api.cri import api_pb2 as cri
+from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 
 POD_NAME, POD_NAMESPACE, POD_UID = (f"io.kubernetes.pod.{word}" for word in ("name", "namespace", "uid"))
 CONTAINER_NAME = "io.kubernetes.container.name"

@@ -12,9 +12,9 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
-from koordlet.api.hooks.api_pb2 import DESCRIPTOR
 
 from koordlet.api.hooks import SERVICE
+from koordlet.api.hooks.api_pb2 import DESCRIPTOR
 from koordlet.app.http2.reflection import PATHS, Reflection
 from koordlet.app.http2.server import CallRefused, Server, Stream
 
