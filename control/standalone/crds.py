@@ -105,8 +105,8 @@ class CrdController:
                     await self._reconcile(change.type, change.object)
                     if self._changed is not None and self._registry.kinds.generation != before:
                         await self._changed()
-            except errors.StatusError as e:
-                if e.reason != "Expired":
+            except errors.StatusError as error:
+                if error.reason != "Expired":
                     raise
                 log.warning("Fell behind the history of CRDs, looking at all of them again")
                 since = await self.load()
@@ -169,8 +169,8 @@ class CrdController:
 
         try:
             await self._registry.modify(CRD, None, crd["metadata"]["name"], status, SYSTEM, _STATUS)
-        except errors.StatusError as e:
-            if e.reason != "NotFound":  # deleted meanwhile: its DELETED event is on the way
+        except errors.StatusError as error:
+            if error.reason != "NotFound":  # deleted meanwhile: its DELETED event is on the way
                 raise
 
     async def _clean_up(self, name: str) -> None:
@@ -194,15 +194,15 @@ class CrdController:
 
         try:
             await self._registry.modify(CRD, None, name, release)
-        except errors.StatusError as e:
-            if e.reason != "NotFound":
+        except errors.StatusError as error:
+            if error.reason != "NotFound":
                 raise
 
     async def _delete(self, key: str, ns: str, name: str) -> None:
         try:
             await self._registry.delete(key, ns or None, name)
-        except errors.StatusError as e:
-            if e.reason != "NotFound":
+        except errors.StatusError as error:
+            if error.reason != "NotFound":
                 raise
 
     def _cleaned_up(self, name: str, task: asyncio.Task[None]) -> None:

@@ -78,13 +78,12 @@ class Registry:
         patcher: Patcher | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self.store, self.kinds = store, kinds
+        self.store = store
+        self.kinds = kinds
         self.schemas: Schemas = schemas or OpenSchemas()
         self.admission: Admission = admission or OpenAdmission()
         self.patcher = patcher
         self.now = now
-
-    # ---- reading -------------------------------------------------------------------------------------------
 
     def kind(self, key: str) -> Kind:
         """Raises StatusError 404 for a kind that isn't served (any more)."""
@@ -147,10 +146,8 @@ class Registry:
         """`Store.since` with the API's error for a version that is gone."""
         try:
             return self.store.since(stored_as, rv)
-        except Compacted as e:
-            raise errors.too_old(rv, e.oldest) from e
-
-    # ---- create --------------------------------------------------------------------------------------------
+        except Compacted as error:
+            raise errors.too_old(rv, error.oldest) from error
 
     async def create(
         self, key: str, ns: str | None, obj: Json, user: UserInfo = SYSTEM, options: WriteOptions | None = None
@@ -202,8 +199,6 @@ class Registry:
                 break
             obj["metadata"]["name"] = objectmeta.generate_name(prefix)
         raise errors.already_exists(kind.group, kind.plural, name)
-
-    # ---- update and patch ----------------------------------------------------------------------------------
 
     async def update(
         self,
@@ -369,8 +364,6 @@ class Registry:
             return await self.create(kind.key, ns, obj, user, options)
         return await self.modify(kind.key, ns, name, merged, user, options)
 
-    # ---- delete --------------------------------------------------------------------------------------------
-
     async def delete(
         self,
         key: str,
@@ -427,20 +420,18 @@ class Registry:
                 continue
             try:
                 obj, _ = await self.delete(key, entry.address[0] or None, entry.address[1], user, options)
-            except errors.StatusError as e:
-                if e.reason != "NotFound":
+            except errors.StatusError as error:
+                if error.reason != "NotFound":
                     raise
                 continue
             gone.append(obj)
         return gone
 
-    # ---- steps of a write ----------------------------------------------------------------------------------
-
     def _put(self, kind: Kind, address: Address, obj: Json, expect: int | None) -> Entry:
         try:
             return self.store.put(kind.stored_as, *address, obj, expect)
-        except TooLarge as e:
-            raise errors.too_large_object(kind.group, kind.plural, address[1], str(e)) from e
+        except TooLarge as error:
+            raise errors.too_large_object(kind.group, kind.plural, address[1], str(error)) from error
 
     def _accept(self, kind: Kind, ns: str | None, obj: Json, options: WriteOptions, name: str = "") -> Json:
         """Check that `obj` is one of `kind` for this place, and turn it into the stored version."""

@@ -62,7 +62,8 @@ class Compacted(Exception):
 
     def __init__(self, wanted: int, oldest: int) -> None:
         super().__init__(f"version {wanted} is compacted, oldest kept is {oldest}")
-        self.wanted, self.oldest = wanted, oldest
+        self.wanted = wanted
+        self.oldest = oldest
 
 
 class VersionMismatch(Exception):
@@ -95,9 +96,12 @@ class Store:
         retention_bytes: int = 256 << 20,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._path, self._now = path, now
-        self._retention_seconds, self._retention_events = retention_seconds, retention_events
-        self._retention_bytes, self._history_bytes = retention_bytes, 0
+        self._path = path
+        self._now = now
+        self._retention_seconds = retention_seconds
+        self._retention_events = retention_events
+        self._retention_bytes = retention_bytes
+        self._history_bytes = 0
         self._tables: dict[str, Table] = {}
         self._revision = 0
         self._visible = 0
@@ -116,10 +120,8 @@ class Store:
             self._db.execute("PRAGMA wal_autocheckpoint=0")  # `maintain` does it beside the loop
             self._db.executescript(_SCHEMA)
             self._load()
-        except (sqlite3.Error, OSError) as e:
-            raise StoreError(f"{path}: cannot open the database: {e}") from e
-
-    # ---- reading -------------------------------------------------------------------------------------------
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(f"{path}: cannot open the database: {error}") from error
 
     @property
     def revision(self) -> int:
@@ -182,8 +184,6 @@ class Store:
             return [objects[a] for a in order]
         lo, hi = bisect_right(order, (ns, "")), bisect_right(order, (ns, "\U0010ffff"))
         return [objects[a] for a in order[lo:hi]]
-
-    # ---- writing -------------------------------------------------------------------------------------------
 
     def put(self, key: str, ns: str | None, name: str, obj: Json, expect: int | None) -> Entry:
         """Create (`expect` None: must not exist) or replace (`expect`: the version it must be in).
@@ -268,10 +268,10 @@ class Store:
                 # came now would be committed on its own, and stay when the others are undone.
                 raise sqlite3.OperationalError("an earlier write of the same commit failed")
             self._db.execute("INSERT INTO versions VALUES (?,?,?,?,?,?,?)", (rv, key, *address, type, at, raw))
-        except sqlite3.Error as e:
+        except sqlite3.Error as error:
             if not self._pending and self._db.in_transaction:
                 self._db.execute("ROLLBACK")
-            raise StoreError(f"{self._path}: cannot write: {e}") from e
+            raise StoreError(f"{self._path}: cannot write: {error}") from error
         self._revision = rv
         entry = Entry(obj, raw, rv, address)
         event = Event(rv, type, entry, prev, at)
@@ -294,8 +294,6 @@ class Store:
             self._db.execute("ROLLBACK")
         for key, event in reversed(pending):
             self._tables[key].undo(event)
-
-    # ---- watching ------------------------------------------------------------------------------------------
 
     def since(self, key: str, rv: int) -> Events:
         """Committed events of `key` after version `rv`, oldest first. Raises Compacted if some are gone.
@@ -335,8 +333,6 @@ class Store:
         """Let the watchers of `key` look around (its CRD went away, the server stops)."""
         _wake(self._table(key))
 
-    # ---- upkeep --------------------------------------------------------------------------------------------
-
     def compact(self, upto: int | None = None) -> int:
         """Forget history up to and including version `upto`; default: what retention allows. Returns events dropped."""
         self.commit()
@@ -361,10 +357,10 @@ class Store:
                 [("compacted", upto), ("revision", self._visible)],
             )
             self._db.execute("COMMIT")
-        except sqlite3.Error as e:
+        except sqlite3.Error as error:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
-            raise StoreError(f"{self._path}: cannot compact: {e}") from e
+            raise StoreError(f"{self._path}: cannot compact: {error}") from error
         self._compacted = upto
         for table, cut in cuts:  # only now: a history with a hole that nobody is told of would be worse than a long one
             self._history_bytes -= sum(len(event.entry.raw) for event in table.log[:cut])
@@ -407,8 +403,8 @@ class Store:
                     # the thread, so what is left to do here, with the writers held up, is short.
                     self.commit()
                     self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        except sqlite3.Error as e:
-            raise StoreError(f"{self._path}: cannot checkpoint: {e}") from e
+        except sqlite3.Error as error:
+            raise StoreError(f"{self._path}: cannot checkpoint: {error}") from error
         for table in self._tables.values():
             table.cool(self._now() - HOT_SECONDS)
         return self.compact()
@@ -432,8 +428,8 @@ class Store:
         for rv, key, ns, name, type, at, raw in rows:
             try:
                 entry = Entry(_decoder.decode(raw), raw, rv, (ns, name))
-            except msgspec.DecodeError as e:
-                raise StoreError(f"{self._path}: version {rv} of {key} {ns}/{name} is damaged: {e}") from e
+            except msgspec.DecodeError as error:
+                raise StoreError(f"{self._path}: version {rv} of {key} {ns}/{name} is damaged: {error}") from error
             table = self._table(key)
             event = Event(rv, type, entry, table.objects.get(entry.address), at)
             table.apply(event)

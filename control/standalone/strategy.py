@@ -202,9 +202,6 @@ def refuse_delete(kind: Kind, obj: Json) -> None:
         raise errors.conflict("", "namespaces", name, why)
 
 
-# ---- kinds that differ -------------------------------------------------------------------------------------
-
-
 def _nothing(obj: Json) -> None:
     return None
 

@@ -25,7 +25,9 @@ class Entry:
 
     def __init__(self, obj: Json, raw: bytes, rv: int, address: Address) -> None:
         self._obj: Json | None = obj
-        self.raw, self.rv, self.address = raw, rv, address
+        self.raw = raw
+        self.rv = rv
+        self.address = address
         self.cache: dict[Any, bytes] | None = None  # other encodings of the same version, made on demand
 
     @property
@@ -49,7 +51,11 @@ class Event:
     __slots__ = ("at", "entry", "prev", "rv", "type")
 
     def __init__(self, rv: int, type: EventType, entry: Entry, prev: Entry | None, at: float) -> None:
-        self.rv, self.type, self.entry, self.prev, self.at = rv, type, entry, prev, at
+        self.rv = rv
+        self.type = type
+        self.entry = entry
+        self.prev = prev
+        self.at = at
 
     def cool(self) -> None:
         if self.prev is not None:

@@ -32,7 +32,8 @@ class AdmissionChain:
     """The `Admission` seam. Without `rbac` roles are not held to their author's rights."""
 
     def __init__(self, store: Store, rbac: RBAC | None = None, webhook_hosts: Mapping[str, str] | None = None) -> None:
-        self._store, self._rbac = store, rbac
+        self._store = store
+        self._rbac = rbac
         self._client = WebhookClient(Endpoints(store, webhook_hosts))
         self._webhooks = Webhooks(store, self._client)
 

@@ -38,7 +38,8 @@ class Endpoints:
     """Resolves clientConfigs. `hosts` wins over what the store says."""
 
     def __init__(self, store: Store, hosts: Mapping[str, str] | None = None) -> None:
-        self._store, self._hosts = store, dict(hosts or {})
+        self._store = store
+        self._hosts = dict(hosts or {})
 
     def resolve(self, config: Json) -> Target:
         """Raises UnresolvedWebhook."""

@@ -46,7 +46,8 @@ class Webhooks:
     """Calls what the store configures."""
 
     def __init__(self, store: Store, client: WebhookClient) -> None:
-        self._store, self._client = store, client
+        self._store = store
+        self._client = client
 
     async def mutate(self, request: AdmissionRequest) -> None:
         """Run the mutating webhooks over `request.obj`. Raises StatusError."""

@@ -59,8 +59,8 @@ async def _serve(server: ApiServer) -> int:
     runner.add(server)
     try:
         return await runner.run()
-    except (AlreadyRunning, StoreError, PkiError, OSError) as e:
-        log.error("Cannot serve", err=e)
+    except (AlreadyRunning, StoreError, PkiError, OSError) as error:
+        log.error("Cannot serve", err=error)
         return 1
     finally:
         await asyncio.shield(server.stop())

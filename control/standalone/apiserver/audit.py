@@ -31,9 +31,9 @@ class AuditLog:
             return
         try:
             os.write(self._file, _encode(event) + b"\n")
-        except OSError as e:
+        except OSError as error:
             if not self.lost:
-                log.error("Cannot write the audit log; counting what is lost", err=e)
+                log.error("Cannot write the audit log; counting what is lost", err=error)
             self.lost += 1
 
     def close(self) -> None:

@@ -48,8 +48,8 @@ async def _ensure(registry: Registry, key: str, ns: str | None, body: Json) -> N
         return
     try:
         await registry.create(key, ns, body, options=_OPTIONS)
-    except errors.StatusError as e:
-        if e.reason != "AlreadyExists":
+    except errors.StatusError as error:
+        if error.reason != "AlreadyExists":
             raise
 
 

@@ -53,7 +53,8 @@ def build_policy(config: Config, registry: Registry, pki: Pki, admin_token: str)
     accounts = ServiceAccountTokens(Signer.from_pem(pki.sa_key_file.read_bytes()), registry.store.get)
     rbac = RBAC(registry.store)
     admission = AdmissionChain(registry.store, rbac, config.webhook_hosts)
-    registry.schemas, registry.admission = schemas, admission
+    registry.schemas = schemas
+    registry.admission = admission
     return Policy(
         Authentication(static, accounts, config.anonymous),
         rbac,

@@ -95,8 +95,6 @@ class ApiServer:
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()
 
-    # ---- what others need to know --------------------------------------------------------------------------
-
     @property
     def url(self) -> str:
         host = self.config.advertise or self.config.host
@@ -110,8 +108,6 @@ class ApiServer:
     @property
     def ca_file(self) -> Path:
         return self.pki.ca_file
-
-    # ---- life ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         config = self.config
@@ -145,7 +141,8 @@ class ApiServer:
     async def stop(self) -> None:
         if self._stopped:
             return
-        self._stopped, self._ready = True, False
+        self._stopped = True
+        self._ready = False
         if self._runner is not None:
             for site in list(self._runner.sites):
                 await site.stop()
@@ -172,8 +169,6 @@ class ApiServer:
             self.store.close()
         if self._lock is not None:
             os.close(self._lock)
-
-    # ---- parts ---------------------------------------------------------------------------------------------
 
     async def _listen(self) -> None:
         config, policy = self.config, self.policy
@@ -219,8 +214,8 @@ class ApiServer:
             await asyncio.sleep(MAINTAIN_SECONDS)
             try:
                 await self.store.maintain()
-            except StoreError as e:
-                log.error("Upkeep of the store failed, trying again", seconds=MAINTAIN_SECONDS, err=e)
+            except StoreError as error:
+                log.error("Upkeep of the store failed, trying again", seconds=MAINTAIN_SECONDS, err=error)
 
     def _service_address(self) -> str:
         host = self.config.advertise or self.config.host
@@ -247,9 +242,9 @@ def _lock(path: Path) -> int:
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as e:
+    except OSError as error:
         os.close(handle)
-        raise AlreadyRunning(f"{path.parent}: another API server uses this data directory") from e
+        raise AlreadyRunning(f"{path.parent}: another API server uses this data directory") from error
     return handle
 
 

@@ -146,12 +146,12 @@ def _still_good(pki: Pki, ca: x509.Certificate, names: list[x509.GeneralName], n
 def _load(cert_file: Path, key_file: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     try:
         cert = x509.load_pem_x509_certificate(cert_file.read_bytes())
-    except (OSError, ValueError) as e:
-        raise PkiError(f"{cert_file}: {e}") from e
+    except (OSError, ValueError) as error:
+        raise PkiError(f"{cert_file}: {error}") from error
     try:
         key = serialization.load_pem_private_key(key_file.read_bytes(), password=None)
-    except (OSError, ValueError) as e:
-        raise PkiError(f"{key_file}: {e}") from e
+    except (OSError, ValueError) as error:
+        raise PkiError(f"{key_file}: {error}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise PkiError(f"{key_file}: not an elliptic-curve key")
     if key.public_key() != cert.public_key():

@@ -23,7 +23,9 @@ class Authentication:
     """The `Authenticator` seam. `peer_cert` is what `ssl.SSLSocket.getpeercert()` gives, or None."""
 
     def __init__(self, static: StaticTokens, accounts: ServiceAccountTokens, anonymous: bool = True) -> None:
-        self._static, self._accounts, self._anonymous = static, accounts, anonymous
+        self._static = static
+        self._accounts = accounts
+        self._anonymous = anonymous
 
     async def authenticate(self, headers: Mapping[str, str], peer_cert: Any) -> UserInfo | None:
         if peer_cert and (user := certificate_user(peer_cert)) is not None:

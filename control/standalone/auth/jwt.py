@@ -29,7 +29,8 @@ class Signer:
     """Signs and verifies with one P-256 key."""
 
     def __init__(self, key: ec.EllipticCurvePrivateKey) -> None:
-        self._key, self._public = key, key.public_key()
+        self._key = key
+        self._public = key.public_key()
         der = self._public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
         self.key_id = _b64(hashlib.sha256(der).digest())
 

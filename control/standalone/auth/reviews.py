@@ -22,7 +22,9 @@ class AccessReviews:
     """The `Reviews` seam: `await reviews.review(kind, namespace, body, user)` -> the body with its status."""
 
     def __init__(self, rbac: RBAC, static: StaticTokens, accounts: ServiceAccountTokens) -> None:
-        self._rbac, self._static, self._accounts = rbac, static, accounts
+        self._rbac = rbac
+        self._static = static
+        self._accounts = accounts
         self._answers: dict[str, Callable[[str, Json, UserInfo], Json]] = {
             "SelfSubjectAccessReview": self._self_access,
             "SubjectAccessReview": self._subject_access,

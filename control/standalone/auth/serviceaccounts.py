@@ -49,7 +49,9 @@ class ServiceAccountTokens:
         issuer: str = "https://kubernetes.default.svc",
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._signer, self._lookup, self._now = signer, lookup, now
+        self._signer = signer
+        self._lookup = lookup
+        self._now = now
         self.issuer = issuer
 
     def request(self, account: Mapping[str, Any], body: Mapping[str, Any]) -> Json:

@@ -120,7 +120,9 @@ def tree_layer(directories: Sequence[str], files: Mapping[str, bytes], links: Ma
 
 def _entry(name: str, mode: int, *, size: int = 0, kind: bytes = tarfile.REGTYPE) -> tarfile.TarInfo:
     entry = tarfile.TarInfo(name)
-    entry.mode, entry.size, entry.type = mode, size, kind
+    entry.mode = mode
+    entry.size = size
+    entry.type = kind
     return entry
 
 

@@ -95,7 +95,9 @@ class GarbageCollector(Controller):
         return {}
 
     def prepare(self) -> None:
-        self.graph, self._known, self._following = Graph(), {}, {}
+        self.graph = Graph()
+        self._known = {}
+        self._following = {}
         self.registry.store.commit()
         self._since = self.registry.store.revision
         for kind in self._kinds():  # the whole graph first, or an owner might seem to have no dependents

@@ -41,7 +41,8 @@ class NodeLifecycle(Controller):
 
     def __init__(self, registry: Registry, monotonic: Callable[[], float], grace: float = GRACE_SECONDS) -> None:
         super().__init__(registry)
-        self._monotonic, self._grace = monotonic, grace
+        self._monotonic = monotonic
+        self._grace = grace
         self._seen: dict[str, tuple[tuple[Any, Any], float]] = {}  # node -> (renewal and heartbeat, when they changed)
 
     def watches(self) -> dict[str, Mapper]:

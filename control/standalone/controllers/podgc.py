@@ -28,7 +28,8 @@ class PodGarbage(Controller):
         self, registry: Registry, monotonic: Callable[[], float], quarantine: float = QUARANTINE_SECONDS
     ) -> None:
         super().__init__(registry)
-        self._monotonic, self._quarantine = monotonic, quarantine
+        self._monotonic = monotonic
+        self._quarantine = quarantine
         self._missing: dict[str, float] = {}  # node -> since when it is missing
 
     def watches(self) -> dict[str, Mapper]:

@@ -40,9 +40,6 @@ def _none(value: Any) -> Any:
     return value if value not in ("", None, []) else "<none>"
 
 
-# ---- pods and nodes ----------------------------------------------------------------------------------------
-
-
 def pod_status(pod: Json) -> str:
     """The word in the STATUS column: the first thing a reader should know about the pod."""
     status, meta = pod.get("status") or {}, pod["metadata"]
@@ -151,9 +148,6 @@ def _node_address(wanted: str) -> Any:
     return find
 
 
-# ---- workloads ---------------------------------------------------------------------------------------------
-
-
 def _pod_spec(obj: Json) -> Any:
     return _dig(obj, "spec.template.spec") or _dig(obj, "spec.jobTemplate.spec.template.spec", {})
 
@@ -208,9 +202,6 @@ def _job_duration(job: Json, now: float) -> str:
     if not start:
         return ""
     return human_duration((parse_timestamp(end) if end else now) - parse_timestamp(start))
-
-
-# ---- the rest ----------------------------------------------------------------------------------------------
 
 
 def _event_last(event: Json, now: float) -> str:

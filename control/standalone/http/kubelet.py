@@ -33,7 +33,8 @@ class KubeletProxy:
     """`token` gives the bearer token to show to kubelets, "" for none."""
 
     def __init__(self, registry: Registry, token: Callable[[], str]) -> None:
-        self._registry, self._token = registry, token
+        self._registry = registry
+        self._token = token
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -73,10 +74,10 @@ class KubeletProxy:
                     text = (await answer.text(errors="replace")).strip()
                     raise _relayed(answer.status, text, node)
                 return await _relay(request, answer)
-        except (aiohttp.ClientConnectionError, TimeoutError) as e:
+        except (aiohttp.ClientConnectionError, TimeoutError) as error:
             raise errors.StatusError(
-                503, "ServiceUnavailable", f'error trying to reach the kubelet of node "{node}" at {base}: {e}'
-            ) from e
+                503, "ServiceUnavailable", f'error trying to reach the kubelet of node "{node}" at {base}: {error}'
+            ) from error
 
     def _address(self, name: str) -> str:
         name, _, port = name.partition(":")

@@ -122,8 +122,8 @@ def _integer(query: Mapping[str, str], name: str) -> int:
     text = query.get(name, "")
     try:
         return int(text) if text else 0
-    except ValueError as e:
-        raise errors.bad_request(f'unable to decode query parameter {name}: invalid value "{text}"') from e
+    except ValueError as error:
+        raise errors.bad_request(f'unable to decode query parameter {name}: invalid value "{text}"') from error
 
 
 def select(registry: Registry, kind: Kind, ns: str | None, options: ListOptions) -> tuple[list[Entry], Json]:
@@ -204,5 +204,5 @@ def _parse_token(token: str) -> tuple[int, tuple[str, str]]:
         if data["v"] != "meta.k8s.io/v1" or not isinstance(rv, int):
             raise ValueError(f"version {data['v']!r}")
         return rv, (str(ns), str(name))
-    except (binascii.Error, msgspec.DecodeError, ValueError, KeyError, TypeError, UnicodeDecodeError) as e:
-        raise errors.bad_request(f"continue key is not valid: {e}") from e
+    except (binascii.Error, msgspec.DecodeError, ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
+        raise errors.bad_request(f"continue key is not valid: {error}") from error

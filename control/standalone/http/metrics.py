@@ -51,7 +51,8 @@ class _StoreCollector(Collector):
     """Reads the store when scraped, so that writes pay nothing."""
 
     def __init__(self, store: Store, kinds: Kinds) -> None:
-        self._store, self._kinds = store, kinds
+        self._store = store
+        self._kinds = kinds
 
     def collect(self) -> list[GaugeMetricFamily]:
         objects = GaugeMetricFamily("apiserver_storage_objects", "Objects by resource.", labels=["resource"])

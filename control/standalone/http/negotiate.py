@@ -106,8 +106,8 @@ def decode_body(body: bytes, content_type: str) -> Any:
             return decode_json(body)
         try:
             return yaml.safe_load(body)
-        except yaml.YAMLError as e:
-            raise errors.bad_request(f"error decoding YAML: {e}") from e
+        except yaml.YAMLError as error:
+            raise errors.bad_request(f"error decoding YAML: {error}") from error
     if kind == protobuf.CONTENT_TYPE:
         return protobuf.decode(body)
     raise errors.unsupported_media_type(f"application/json, application/yaml, {protobuf.CONTENT_TYPE}")
@@ -116,5 +116,5 @@ def decode_body(body: bytes, content_type: str) -> Any:
 def decode_json(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as e:
-        raise errors.bad_request(f"the object provided is not valid JSON: {e}") from e
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise errors.bad_request(f"the object provided is not valid JSON: {error}") from error

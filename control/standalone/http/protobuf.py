@@ -85,8 +85,8 @@ def decode(body: bytes) -> Json:
         if root is None:
             raise errors.unsupported_media_type("application/json (this kind has no known protobuf form)")
         return {"apiVersion": api_version, "kind": kind, **_message(root, envelope.get(2, b""), 0)}
-    except (Malformed, UnicodeDecodeError, AttributeError, struct.error) as e:
-        raise errors.bad_request(f"error decoding protobuf: {e}") from e
+    except (Malformed, UnicodeDecodeError, AttributeError, struct.error) as error:
+        raise errors.bad_request(f"error decoding protobuf: {error}") from error
 
 
 def _message(name: str, data: bytes, depth: int) -> Json:
@@ -165,8 +165,8 @@ def _raw_json(raw: bytes) -> Any:
     inner = _numbers(raw).get(1, b"")
     try:
         return msgspec.json.decode(inner) if inner else None
-    except msgspec.DecodeError as e:
-        raise Malformed(f"embedded JSON: {e}") from e
+    except msgspec.DecodeError as error:
+        raise Malformed(f"embedded JSON: {error}") from error
 
 
 _SCALARS: dict[str, Callable[[Any], Any]] = {

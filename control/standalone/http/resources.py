@@ -41,7 +41,8 @@ class Resources:
     """The handlers, over one registry. `open_watches` is for the metrics."""
 
     def __init__(self, registry: Registry, watches: WatchConfig) -> None:
-        self.registry, self.watches = registry, watches
+        self.registry = registry
+        self.watches = watches
         self.open_watches = 0
 
     async def handle(
@@ -64,8 +65,6 @@ class Resources:
         if info.verb == "deletecollection":
             return await self.delete_collection(request, info, kind, user)
         raise errors.method_not_allowed()
-
-    # ---- reads ---------------------------------------------------------------------------------------------
 
     def get(self, request: web.BaseRequest, info: RequestInfo, kind: Kind) -> web.Response:
         renderer = self._renderer(request, info, kind)
@@ -99,8 +98,6 @@ class Resources:
         finally:
             self.open_watches -= 1
         return response
-
-    # ---- writes --------------------------------------------------------------------------------------------
 
     async def create(self, request: web.BaseRequest, info: RequestInfo, kind: Kind, user: UserInfo) -> web.Response:
         options = write_options(request, info)
@@ -187,9 +184,6 @@ class Resources:
         return json_response(request, encode(obj), status, warnings=options.warnings)
 
 
-# ---- query parameters and bodies -------------------------------------------------------------------------------
-
-
 def manager_name(request: web.BaseRequest) -> str:
     """fieldManager, or what comes before the slash of the User-Agent, as Kubernetes does."""
     return request.query.get("fieldManager") or request.headers.get("User-Agent", "unknown").partition("/")[0][:128]
@@ -234,8 +228,8 @@ async def delete_options(request: web.BaseRequest) -> DeleteOptions:
         grace = query["gracePeriodSeconds"]
     try:
         grace = int(grace) if grace is not None else None
-    except (TypeError, ValueError) as e:
-        raise errors.bad_request(f"gracePeriodSeconds must be an integer, is {grace!r}") from e
+    except (TypeError, ValueError) as error:
+        raise errors.bad_request(f"gracePeriodSeconds must be an integer, is {grace!r}") from error
     policy = body.get("propagationPolicy") or query.get("propagationPolicy") or None
     orphan = body.get("orphanDependents")
     if orphan is not None and policy is None:
@@ -267,8 +261,8 @@ async def body_object(request: web.BaseRequest) -> Json:
 async def read_body(request: web.BaseRequest) -> bytes:
     try:
         return await request.read()
-    except web.HTTPRequestEntityTooLarge as e:
-        raise errors.of_reason("RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BODY}") from e
+    except web.HTTPRequestEntityTooLarge as error:
+        raise errors.of_reason("RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BODY}") from error
 
 
 async def _write(request: web.BaseRequest, response: web.StreamResponse, chunk: bytes) -> None:

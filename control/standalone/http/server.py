@@ -91,21 +91,21 @@ class Dispatcher:
             self._authorize(info, user)
             response = await self._answer(request, info, kind, user)
             code = response.status
-        except errors.StatusError as e:
-            response = error_response(request, e)
-            code = e.code
-        except StoreError as e:
-            log.error("The store refused a request", path=request.path, err=e)
-            response = error_response(request, errors.internal(str(e)))
+        except errors.StatusError as error:
+            response = error_response(request, error)
+            code = error.code
+        except StoreError as error:
+            log.error("The store refused a request", path=request.path, err=error)
+            response = error_response(request, errors.internal(str(error)))
         except asyncio.CancelledError:
             code = 499  # the client left
             raise
-        except web.HTTPException as e:
-            code = e.status
+        except web.HTTPException as error:
+            code = error.status
             raise
-        except Exception as e:
+        except Exception as error:
             log.exception("Answering a request failed", method=request.method, path=request.path)
-            response = error_response(request, errors.internal(f"{type(e).__name__}: {e}"))
+            response = error_response(request, errors.internal(f"{type(error).__name__}: {error}"))
         finally:
             seconds = time.monotonic() - start
             metrics.inflight.dec()
@@ -121,8 +121,6 @@ class Dispatcher:
             if self._h.audit is not None:
                 self._audit(request, info, user, code, seconds)
         return response
-
-    # ---- steps ---------------------------------------------------------------------------------------------
 
     async def _authenticate(self, request: web.BaseRequest) -> UserInfo:
         transport = request.transport
@@ -221,8 +219,6 @@ class Dispatcher:
         body = await body_object(request)
         answer = await self._h.reviews.review(kind, info.namespace, body, user)
         return json_response(request, answer, 201)
-
-    # ---- paths that are no resources -----------------------------------------------------------------------
 
     def _path(self, request: web.BaseRequest, info: RequestInfo) -> web.Response:
         if info.verb != "get":

@@ -48,8 +48,11 @@ class Subresources:
         gate: EvictionGate = no_budgets,
         issue: TokenIssuer | None = None,
     ) -> None:
-        self._registry, self._resources, self._kubelet = registry, resources, kubelet
-        self._gate, self._issue = gate, issue
+        self._registry = registry
+        self._resources = resources
+        self._kubelet = kubelet
+        self._gate = gate
+        self._issue = issue
 
     async def handle(
         self, request: web.BaseRequest, info: RequestInfo, kind: Kind, user: UserInfo
@@ -71,8 +74,6 @@ class Subresources:
             message = f"{kind.plural}/{info.subresource} is not served by this API server"
             raise errors.StatusError(501, "NotImplemented", message)
         raise errors.method_not_allowed()
-
-    # ---- pods ----------------------------------------------------------------------------------------------
 
     async def bind(self, request: web.BaseRequest, info: RequestInfo, user: UserInfo) -> web.Response:
         """POST pods/NAME/binding, or bindings: give a pod its node, once."""
@@ -145,16 +146,12 @@ class Subresources:
         await self._registry.delete(POD, info.namespace, info.name, user, options)
         return json_response(request, success({}), 201)
 
-    # ---- service account tokens ----------------------------------------------------------------------------
-
     async def _token(self, request: web.BaseRequest, info: RequestInfo, user: UserInfo) -> web.Response:
         body = await body_object(request)
         account = self._registry.get("/serviceaccounts", info.namespace, info.name)
         if self._issue is None:
             raise errors.internal("no token issuer is configured")
         return json_response(request, self._issue(account, body), 201)
-
-    # ---- scale ---------------------------------------------------------------------------------------------
 
     async def _scale(self, request: web.BaseRequest, info: RequestInfo, kind: Kind, user: UserInfo) -> web.Response:
         assert kind.scale is not None

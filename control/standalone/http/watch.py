@@ -91,8 +91,8 @@ async def stream(
     while not config.stopping:
         try:
             events = store.since(key, rv)
-        except Compacted as e:
-            yield status_event(errors.too_old(rv, e.oldest).to_status())
+        except Compacted as error:
+            yield status_event(errors.too_old(rv, error.oldest).to_status())
             return
         if events:
             for chunk in _chunks(_changes(registry, renderer, ns, options.matcher, events, header)):

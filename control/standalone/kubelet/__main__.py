@@ -78,9 +78,9 @@ def lock(root: Path) -> TextIO:
     handle = (root / "kubelet.lock").open("w")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as exc:
+    except BlockingIOError as error:
         handle.close()
-        raise StartError(f"{root}: another kubelet is running on this --root-dir") from exc
+        raise StartError(f"{root}: another kubelet is running on this --root-dir") from error
     return handle
 
 
@@ -90,7 +90,10 @@ class _KubeletService:
     name = "kubelet"
 
     def __init__(self, kubelet: Kubelet, runtime: Runtime, server: Server, cleanup: bool) -> None:
-        self._kubelet, self._runtime, self._server, self._cleanup = kubelet, runtime, server, cleanup
+        self._kubelet = kubelet
+        self._runtime = runtime
+        self._server = server
+        self._cleanup = cleanup
 
     async def start(self) -> None:
         self._kubelet.port = self._server.port
@@ -228,12 +231,12 @@ def main(argv: list[str] | None = None) -> int:
     begin(options)
     try:
         return run(serve(options))
-    except (StartError, FlagError, ConfigError, ReservationError, MachineError, RuntimeFailure, ValueError) as exc:
-        sys.stderr.write(f"{PROG}: {exc}\n")
+    except (StartError, FlagError, ConfigError, ReservationError, MachineError, RuntimeFailure, ValueError) as error:
+        sys.stderr.write(f"{PROG}: {error}\n")
         return 1
-    except OSError as exc:
+    except OSError as error:
         hint = " (cgroups and other users' processes need root)" if os.geteuid() != 0 else ""
-        sys.stderr.write(f"{PROG}: {exc}{hint}\n")
+        sys.stderr.write(f"{PROG}: {error}{hint}\n")
         return 1
 
 

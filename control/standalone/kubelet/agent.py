@@ -75,9 +75,14 @@ class Kubelet:
         recorder: Recorder,
         clock: Clock,
     ) -> None:
-        self.config, self.runtime, self.cgroups = config, runtime, cgroups
-        self._api, self._source, self._store = api, source, store
-        self._recorder, self._clock = recorder, clock
+        self.config = config
+        self.runtime = runtime
+        self.cgroups = cgroups
+        self._api = api
+        self._source = source
+        self._store = store
+        self._recorder = recorder
+        self._clock = clock
         self.port = 0
         self.node: dict[str, Any] = {}
         self.registered = asyncio.Event()
@@ -152,8 +157,8 @@ class Kubelet:
                 log.info("Removing a container of no pod", container=info.id, pod_uid=info.pod_uid)
                 try:
                     await self.runtime.remove(info.id)
-                except (RuntimeFailure, OSError) as exc:
-                    log.error("A container of no pod stays", container=info.id, err=exc)
+                except (RuntimeFailure, OSError) as error:
+                    log.error("A container of no pod stays", container=info.id, err=error)
 
     # --- sources.Listener
 
@@ -196,8 +201,8 @@ class Kubelet:
         for kind, name in wanted:
             try:
                 found[kind, name] = await self._api.config_data(kind, namespace, name)
-            except KubeError as exc:
-                raise ApiUnavailable(f"failed to get {kind} {namespace}/{name}: {exc}") from exc
+            except KubeError as error:
+                raise ApiUnavailable(f"failed to get {kind} {namespace}/{name}: {error}") from error
         return lambda kind, name: found[kind, name]
 
     async def finalize(self, worker: PodWorker) -> None:
@@ -211,8 +216,8 @@ class Kubelet:
         if verdict is not None:
             try:
                 fresh = await self._api.get_node()
-            except KubeError as exc:
-                log.warning("admission without a fresh Node", pod=worker.pod_name, err=exc)
+            except KubeError as error:
+                log.warning("admission without a fresh Node", pod=worker.pod_name, err=error)
             else:
                 self.node = fresh or self.node
                 verdict = self._admit(worker)
@@ -233,8 +238,8 @@ class Kubelet:
         for name, text in ((self.node.get("status") or {}).get("allocatable") or {}).items():
             try:
                 out[name] = Quantity(str(text))
-            except QuantityError as exc:
-                log.once(f"allocatable:{name}:{text}", "bad allocatable is ignored", resource=name, err=exc)
+            except QuantityError as error:
+                log.once(f"allocatable:{name}:{text}", "bad allocatable is ignored", resource=name, err=error)
         return out | self.config.resources.allocatable
 
     def forget(self, worker: PodWorker) -> None:
@@ -254,8 +259,8 @@ class Kubelet:
         self._active = active
         try:
             self.cgroups.update_qos(specs)
-        except OSError as exc:
-            log.error("QoS parents not updated", err=exc)
+        except OSError as error:
+            log.error("QoS parents not updated", err=error)
             self._active = None
 
     def _container_ended(self, info: ContainerInfo) -> None:

@@ -76,8 +76,8 @@ def amounts(flag_name: str, texts: dict[str, str]) -> dict[str, Quantity]:
 def amount(where: str, text: str) -> Quantity:
     try:
         return Quantity(text)
-    except QuantityError as exc:
-        raise FlagError(f"invalid value for --{where}: {exc}") from exc
+    except QuantityError as error:
+        raise FlagError(f"invalid value for --{where}: {error}") from error
 
 
 def kubelet_configuration(options: Options, node: str, port: int) -> dict[str, object]:

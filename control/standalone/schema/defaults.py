@@ -33,9 +33,6 @@ def _defaults(obj: Json, **values: Any) -> None:
         obj.setdefault(name, value)
 
 
-# ---- pods --------------------------------------------------------------------------------------------------
-
-
 def _pod(obj: Json) -> None:
     spec = _sub(obj, "spec")
     spec.setdefault("enableServiceLinks", True)
@@ -121,9 +118,6 @@ def _template(spec: Json) -> None:
         pod_spec(_sub(template, "spec"))
 
 
-# ---- workloads ---------------------------------------------------------------------------------------------
-
-
 def _deployment(obj: Json) -> None:
     spec = _sub(obj, "spec")
     _defaults(spec, replicas=1, revisionHistoryLimit=10, progressDeadlineSeconds=600)
@@ -184,9 +178,6 @@ def _cron_job(obj: Json) -> None:
     _defaults(spec, concurrencyPolicy="Allow", suspend=False, successfulJobsHistoryLimit=3, failedJobsHistoryLimit=1)
     if isinstance(template := spec.get("jobTemplate"), dict):
         _job_spec(_sub(template, "spec"))
-
-
-# ---- everything else ---------------------------------------------------------------------------------------
 
 
 def _service(obj: Json) -> None:

@@ -61,7 +61,9 @@ class OpenAPI:
     """Documents over `kinds`; every method is cheap after the first call for a set of kinds."""
 
     def __init__(self, kinds: Kinds, builtins: Builtins, version: str = "v1.37.0") -> None:
-        self._kinds, self._builtins, self._version = kinds, builtins, version
+        self._kinds = kinds
+        self._builtins = builtins
+        self._version = version
         self._generation = -1
         self._cache: dict[str, bytes] = {}
 
@@ -128,8 +130,8 @@ class OpenAPI:
         for name in definitions.keys() - self._builtins.definitions().keys():
             try:
                 openapi_proto.encode({"definitions": {name: definitions[name]}})
-            except openapi_proto.EncodeError as e:
-                log.warning("schema of a custom kind has no protobuf form", definition=name, error=str(e))
+            except openapi_proto.EncodeError as error:
+                log.warning("schema of a custom kind has no protobuf form", definition=name, error=str(error))
                 definitions[name] = {_GVK: definitions[name][_GVK]}
         return openapi_proto.encode(document)
 

@@ -83,8 +83,8 @@ def _message(name: str, data: Any) -> bytes:
         elif value is not None or (field.type == "any" and not field.shape):
             try:
                 out += _keyword(field, value)
-            except (TypeError, AttributeError, UnicodeEncodeError, OverflowError, struct.error) as e:
-                raise EncodeError(f"{keyword}: {type(value).__name__} is not a value it can have") from e
+            except (TypeError, AttributeError, UnicodeEncodeError, OverflowError, struct.error) as error:
+                raise EncodeError(f"{keyword}: {type(value).__name__} is not a value it can have") from error
     return bytes(out)
 
 

@@ -29,9 +29,6 @@ _TYPE_NAMES = {
 _IDENTITY = ("apiVersion", "kind", "metadata")
 
 
-# ---- pruning -----------------------------------------------------------------------------------------------
-
-
 def prune(obj: Any, schema: Schema) -> list[str]:
     """Remove fields that the schema doesn't know; returns their paths (`spec.x[0].y`), for strict clients."""
     gone: list[str] = []
@@ -58,9 +55,6 @@ def _prune(value: Any, schema: Schema, where: str, gone: list[str], root: bool =
             _prune(item, element, f"{where}[{at}]", gone)
 
 
-# ---- defaulting --------------------------------------------------------------------------------------------
-
-
 def fill_defaults(obj: Any, schema: Schema) -> None:
     """Defaults for absent fields, in place; a null where null is not allowed counts as absent."""
     if isinstance(obj, dict):
@@ -77,9 +71,6 @@ def fill_defaults(obj: Any, schema: Schema) -> None:
         if element is not UNKNOWN:
             for item in obj:
                 fill_defaults(item, element)
-
-
-# ---- validation --------------------------------------------------------------------------------------------
 
 
 def validate(obj: Any, schema: Schema, path: str = "") -> list[FieldError]:

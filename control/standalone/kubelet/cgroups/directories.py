@@ -33,8 +33,8 @@ def _write(path: Path, text: str) -> None:
             os.write(fd, text.encode())
         finally:
             os.close(fd)
-    except OSError as exc:
-        raise CgroupError(exc.errno, f"write {text!r} to {path}: {exc.strerror}") from exc
+    except OSError as error:
+        raise CgroupError(error.errno, f"write {text!r} to {path}: {error.strerror}") from error
 
 
 def _read(path: Path) -> str:
@@ -157,8 +157,8 @@ class CgroupTree:
             for sub in self._subdirs(base):
                 try:
                     out.update(int(p) for p in (sub / "cgroup.procs").read_text().split())
-                except (FileNotFoundError, OSError) as exc:
-                    if getattr(exc, "errno", None) not in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
+                except (FileNotFoundError, OSError) as error:
+                    if getattr(error, "errno", None) not in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
                         raise
         return out
 
@@ -185,9 +185,9 @@ class CgroupTree:
                     sub.rmdir()
                 except FileNotFoundError:
                     continue
-                except OSError as exc:
-                    if exc.errno not in (errno.EBUSY, errno.ENOTEMPTY):
-                        raise CgroupError(exc.errno, f"rmdir {sub}: {exc.strerror}") from exc
+                except OSError as error:
+                    if error.errno not in (errno.EBUSY, errno.ENOTEMPTY):
+                        raise CgroupError(error.errno, f"rmdir {sub}: {error.strerror}") from error
                     clean = False
         return clean
 

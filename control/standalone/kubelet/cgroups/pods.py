@@ -40,7 +40,9 @@ class PodCgroups:
         enforce_root: bool = True,
         owner: Owner | None = None,
     ) -> None:
-        self.tree, self.names, self._owner = tree, names, owner
+        self.tree = tree
+        self.names = names
+        self._owner = owner
         self._state_file = state_file
         self._root_values = root_values(allocatable_milli, allocatable_memory)
         self._enforce_root = enforce_root

@@ -89,8 +89,8 @@ class NodeApi:
             return {str(k): str(v) for k, v in data.items()}
         try:
             return {str(k): base64.b64decode(v, validate=True).decode() for k, v in data.items()}
-        except (binascii.Error, UnicodeDecodeError) as exc:
-            raise KubeError(f"secret {namespace}/{name}: data is not base64 of text") from exc
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise KubeError(f"secret {namespace}/{name}: data is not base64 of text") from error
 
     async def token_review(self, token: str) -> dict[str, Any]:
         """`status` of a TokenReview: {"authenticated": …, "user": {…}}."""

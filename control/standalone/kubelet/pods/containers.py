@@ -46,8 +46,11 @@ class PodContainers:
         say: Callable[[str, str, str], None],
         grace: Callable[[PodSpec], float],
     ) -> None:
-        self._a, self._uid, self._wakeup = around, uid, wakeup
-        self._say, self._grace = say, grace
+        self._a = around
+        self._uid = uid
+        self._wakeup = wakeup
+        self._say = say
+        self._grace = grace
         self.records: dict[str, ContainerRecord] = {}
         self.sandbox: ContainerInfo | None = None
         self._gated: set[str] = set()
@@ -147,10 +150,10 @@ class PodContainers:
             await a.runtime.pull(container.image, bool(container.command or container.args))
             lookup = await a.host.lookup(spec.namespace, sources(container))
             env = environment(spec, container, a.node, lookup)
-        except RuntimeFailure as exc:
-            return self._wait_for(container, record, exc.reason, str(exc))
-        except (EnvError, ApiUnavailable) as exc:
-            return self._wait_for(container, record, "CreateContainerConfigError", str(exc))
+        except RuntimeFailure as error:
+            return self._wait_for(container, record, error.reason, str(error))
+        except (EnvError, ApiUnavailable) as error:
+            return self._wait_for(container, record, "CreateContainerConfigError", str(error))
         attempt = record.restarts + 1 if record.current is not None else record.restarts
         if record.current is not None:
             a.backoff.restarted(key, record.ended_at, now)
@@ -177,8 +180,8 @@ class PodContainers:
         )
         try:
             info = await a.runtime.start(config)
-        except RuntimeFailure as exc:
-            return self._wait_for(container, record, exc.reason, str(exc))
+        except RuntimeFailure as error:
+            return self._wait_for(container, record, error.reason, str(error))
         record.previous, record.current, record.restarts = record.current, info, attempt
         record.waiting = record.kill = None
         self._prune_logs(container.name, attempt)
@@ -278,7 +281,8 @@ class PodContainers:
         elif result.kind == "readiness":
             record.ready = result.ok and record.started
         elif not result.ok and record.kill is None:
-            record.kill, record.kill_grace = f"failed {result.kind} probe", result.grace
+            record.kill = f"failed {result.kind} probe"
+            record.kill_grace = result.grace
         if before != (record.started, record.ready, record.kill):
             self._wakeup.ring()
 

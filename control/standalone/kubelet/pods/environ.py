@@ -82,8 +82,8 @@ def _resource(pod: PodSpec, container: ContainerSpec, node: NodeFacts, ref: Mapp
         amount = fallback.get(resource, Quantity("0")) if side == "limits" else Quantity("0")
     try:
         divisor = Quantity(str(ref.get("divisor") or "1"))
-    except QuantityError as exc:
-        raise EnvError(f"resourceFieldRef.divisor: {exc}") from exc
+    except QuantityError as error:
+        raise EnvError(f"resourceFieldRef.divisor: {error}") from error
     if divisor.is_zero():
         divisor = Quantity("1")
     if resource == "cpu":

@@ -65,8 +65,8 @@ async def http_get(spec: Mapping[str, Any], container: ContainerSpec, pod_ip: st
             if 200 <= response.status < 400:
                 return Answer(True, body)
             return Answer(False, f"HTTP probe failed with statuscode: {response.status}")
-    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as exc:
-        return Answer(False, f"Get {url!r}: {exc or type(exc).__name__}")
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        return Answer(False, f"Get {url!r}: {error or type(error).__name__}")
 
 
 async def tcp_connect(spec: Mapping[str, Any], container: ContainerSpec, pod_ip: str, seconds: float) -> Answer:
@@ -77,8 +77,8 @@ async def tcp_connect(spec: Mapping[str, Any], container: ContainerSpec, pod_ip:
         async with asyncio.timeout(seconds):
             _, writer = await asyncio.open_connection(spec.get("host") or pod_ip, port)
         writer.close()
-    except (OSError, TimeoutError) as exc:
-        return Answer(False, f"dial tcp {spec.get('host') or pod_ip}:{port}: {exc or 'timeout'}")
+    except (OSError, TimeoutError) as error:
+        return Answer(False, f"dial tcp {spec.get('host') or pod_ip}:{port}: {error or 'timeout'}")
     return Answer(True)
 
 
@@ -94,8 +94,8 @@ async def ask(
     if handler.exec is not None:
         try:
             result = await runtime.exec(container_id, handler.exec, seconds)
-        except RuntimeFailure as exc:
-            return Answer(False, str(exc))
+        except RuntimeFailure as error:
+            return Answer(False, str(error))
         if result.timed_out:
             return Answer(False, f"command timed out: {' '.join(handler.exec)!r} after {seconds:g}s")
         return Answer(result.code == 0, result.output.decode(errors="replace"))
@@ -122,8 +122,11 @@ class ContainerProber:
         age: float,
         report: Callable[[ProbeResult], None],
     ) -> None:
-        self._runtime, self._clock = runtime, clock
-        self._container, self._id, self._pod_ip = container, container_id, pod_ip
+        self._runtime = runtime
+        self._clock = clock
+        self._container = container
+        self._id = container_id
+        self._pod_ip = pod_ip
         self._report = report
         self._begin = clock.monotonic() - age
         self._startup_done = asyncio.Event()

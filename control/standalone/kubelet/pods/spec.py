@@ -163,8 +163,8 @@ def _quantities(value: object, field: str) -> dict[str, Quantity]:
             raise MalformedPod(where, f"expected a quantity, got {text!r}")
         try:
             quantity = Quantity(str(text))
-        except QuantityError as exc:
-            raise MalformedPod(where, f"invalid quantity {text!r}: {exc}") from exc
+        except QuantityError as error:
+            raise MalformedPod(where, f"invalid quantity {text!r}: {error}") from error
         if quantity < Quantity("0"):
             raise MalformedPod(where, f"must not be negative, got {text!r}")
         out[str(name)] = quantity

@@ -57,8 +57,8 @@ class PodStore:
                 data = json.loads((folder / "state.json").read_bytes())
                 verdict = Verdict(*data["verdict"]) if data["verdict"] else None
                 yield folder.name, PodState(data["pod"], data["startTime"], data["admitted"], verdict)
-            except (OSError, ValueError, KeyError, TypeError) as exc:
-                log.warning("unreadable pod state is ignored", folder=str(folder), err=exc)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                log.warning("unreadable pod state is ignored", folder=str(folder), err=error)
 
     def forget(self, uid: str) -> None:
         shutil.rmtree(self.folder(uid), ignore_errors=True)

@@ -31,7 +31,8 @@ class _Pending:
 
 class StatusManager:
     def __init__(self, api: NodeApi, clock: Clock) -> None:
-        self._api, self._clock = api, clock
+        self._api = api
+        self._clock = clock
         self._pending: dict[str, _Pending] = {}
         self._sent: dict[str, Mapping[str, Any]] = {}
         self._wake = asyncio.Event()
@@ -87,14 +88,14 @@ class StatusManager:
             await self._api.patch_pod_status(entry.namespace, entry.name, uid, entry.status)
         except (NotFound, Conflict):
             pass  # the pod is gone, or its name is another's: nobody is left to tell
-        except ApiError as exc:
-            if exc.status < 500 and exc.status not in (401, 403, 429):
-                log.error("pod status refused", pod=f"{entry.namespace}/{entry.name}", err=exc)
+        except ApiError as error:
+            if error.status < 500 and error.status not in (401, 403, 429):
+                log.error("pod status refused", pod=f"{entry.namespace}/{entry.name}", err=error)
             else:
-                log.warning("pod status not sent", pod=f"{entry.namespace}/{entry.name}", err=exc)
+                log.warning("pod status not sent", pod=f"{entry.namespace}/{entry.name}", err=error)
                 return False
-        except KubeError as exc:
-            log.warning("pod status not sent", pod=f"{entry.namespace}/{entry.name}", err=exc)
+        except KubeError as error:
+            log.warning("pod status not sent", pod=f"{entry.namespace}/{entry.name}", err=error)
             return False
         if self._pending.get(uid) is entry:
             del self._pending[uid]
@@ -112,7 +113,7 @@ class StatusManager:
                     return
                 except (NotFound, Conflict):
                     return
-                except KubeError as exc:
-                    log.warning("pod not deleted yet", pod=f"{namespace}/{name}", err=exc)
+                except KubeError as error:
+                    log.warning("pod not deleted yet", pod=f"{namespace}/{name}", err=error)
             await self._clock.sleep(delay)
             delay = min(delay * 2, RETRY_MAX)

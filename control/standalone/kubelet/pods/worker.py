@@ -64,8 +64,8 @@ class PodWorker:
         self._task: asyncio.Task[None] | None = None
         try:
             self.spec = parse_pod(raw)
-        except MalformedPod as exc:
-            self._refuse(Verdict("InvalidPod", f"{self._name()}: {exc}"))
+        except MalformedPod as error:
+            self._refuse(Verdict("InvalidPod", f"{self._name()}: {error}"))
         if self.spec is not None:
             self._containers.adopt(self.spec, self.raw.get("status") or {})
 
@@ -116,8 +116,8 @@ class PodWorker:
         if (old.get("spec"), _lasting(old)) != (self.raw.get("spec"), _lasting(self.raw)):
             try:
                 self.spec = parse_pod(self.raw) if self.spec is not None else None
-            except MalformedPod as exc:  # keep running what was understood
-                self._say("Warning", "InvalidPod", str(exc))
+            except MalformedPod as error:  # keep running what was understood
+                self._say("Warning", "InvalidPod", str(error))
             self._unsaved = True
             self.wake()
         if _foreign_conditions(old) != _foreign_conditions(self.raw):
@@ -146,12 +146,12 @@ class PodWorker:
             self._wakeup.dirty = False
             try:
                 again = await self._sync()
-            except (RuntimeFailure, OSError, ApiUnavailable) as exc:
-                log.warning("pod sync failed", pod=f"{self.namespace}/{self.pod_name}", err=exc)
-                again = self._retry(exc)
-            except Exception as exc:  # a fault of ours in one pod must not leave it without a worker
-                log.exception("pod sync failed", pod=f"{self.namespace}/{self.pod_name}", err=exc)
-                again = self._retry(exc)
+            except (RuntimeFailure, OSError, ApiUnavailable) as error:
+                log.warning("pod sync failed", pod=f"{self.namespace}/{self.pod_name}", err=error)
+                again = self._retry(error)
+            except Exception as error:  # a fault of ours in one pod must not leave it without a worker
+                log.exception("pod sync failed", pod=f"{self.namespace}/{self.pod_name}", err=error)
+                again = self._retry(error)
             if again is not None and again < 0:
                 return
             await self._wakeup.until(lambda: self._wakeup.dirty, _constant(again))

@@ -68,8 +68,11 @@ class CriRuntime:
     def __init__(
         self, client: CriClient, tree: CgroupTree, log_max_bytes: int, log_files: int, poll: float = POLL_SECONDS
     ) -> None:
-        self._client, self._tree, self._poll_seconds = client, tree, poll
-        self._log_max_bytes, self._log_files = log_max_bytes, log_files
+        self._client = client
+        self._tree = tree
+        self._poll_seconds = poll
+        self._log_max_bytes = log_max_bytes
+        self._log_files = log_files
         file = "memory.memsw.limit_in_bytes" if tree.version == 1 else "cgroup.controllers"
         root = tree.roots["memory" if tree.version == 1 else ""]
         self._swap = requests.Swap(tree.version, (root / file).exists())
@@ -121,7 +124,8 @@ class CriRuntime:
                     raise RuntimeFailure("RuntimeUnreachable", f"{self._client.path}: {error}") from error
                 await asyncio.sleep(0.2)
             else:
-                self.name, self.version = said.runtime_name, said.runtime_version
+                self.name = said.runtime_name
+                self.version = said.runtime_version
                 return
 
     async def _load_sandbox(self, item: Any) -> None:

@@ -25,7 +25,9 @@ class CriError(Exception):
 
     def __init__(self, method: str, code: grpc.StatusCode, details: str) -> None:
         super().__init__(f"{method}: {details or code.name}")
-        self.method, self.code, self.details = method, code, details
+        self.method = method
+        self.code = code
+        self.details = details
 
     @property
     def absent(self) -> bool:
@@ -72,7 +74,8 @@ class CriClient:
 
     def __init__(self, endpoint: str, api: str = "v1", seconds: float = DEADLINE) -> None:
         self.path = endpoint.removeprefix("unix://")
-        self._api, self._seconds = api, seconds
+        self._api = api
+        self._seconds = seconds
         self._channel = grpc.aio.insecure_channel(
             f"unix:{self.path}",
             options=[

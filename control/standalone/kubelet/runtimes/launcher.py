@@ -68,9 +68,12 @@ class Log:
     """Append CRI log lines; at `limit` bytes shift 0.log -> 0.log.1 -> … and start a new file."""
 
     def __init__(self, path: str, limit: int, files: int) -> None:
-        self.path, self.limit, self.files = path, limit, files
+        self.path = path
+        self.limit = limit
+        self.files = files
         self.partial = {"stdout": b"", "stderr": b""}
-        self.fd, self.size = -1, 0
+        self.fd = -1
+        self.size = 0
         self.open()
 
     def open(self) -> None:
@@ -155,13 +158,13 @@ def become(config: Config) -> NoReturn:
                 signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         os.execvpe(argv[0], argv, config["env"])
-    except OSError as exc:
+    except OSError as error:
         if step == "exec":
-            if exc.errno in (errno.ENOENT, errno.ENOTDIR):
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
                 where = "no such file or directory" if "/" in argv[0] else "executable file not found in $PATH"
-                raise StartFailed(f'exec: "{argv[0]}": {where}', 127) from exc
-            raise StartFailed(f'exec: "{argv[0]}": {os.strerror(exc.errno or errno.EIO).lower()}', 126) from exc
-        raise StartFailed(f"{step}: {exc}", 128) from exc
+                raise StartFailed(f'exec: "{argv[0]}": {where}', 127) from error
+            raise StartFailed(f'exec: "{argv[0]}": {os.strerror(error.errno or errno.EIO).lower()}', 126) from error
+        raise StartFailed(f"{step}: {error}", 128) from error
 
 
 def failing(write_fd: int, config: Config) -> NoReturn:
@@ -169,9 +172,9 @@ def failing(write_fd: int, config: Config) -> NoReturn:
     code = 128
     try:
         become(config)
-    except StartFailed as exc:
-        code = exc.code
-        os.write(write_fd, json.dumps({"error": str(exc), "code": code}).encode())
+    except StartFailed as error:
+        code = error.code
+        os.write(write_fd, json.dumps({"error": str(error), "code": code}).encode())
     finally:
         os._exit(code)
 
@@ -333,9 +336,9 @@ def main(argv: list[str]) -> int:
         return run(config)
     try:
         become({**config, "argv": argv[3:]})
-    except StartFailed as exc:
-        sys.stderr.write(f"{exc}\n")
-        return exc.code
+    except StartFailed as error:
+        sys.stderr.write(f"{error}\n")
+        return error.code
 
 
 if __name__ == "__main__":

@@ -53,8 +53,10 @@ class ProcessRuntime:
     version = VERSION
 
     def __init__(self, root: Path, tree: CgroupTree, log_max_bytes: int, log_files: int) -> None:
-        self._root, self._tree = root, tree
-        self._log_max_bytes, self._log_files = log_max_bytes, log_files
+        self._root = root
+        self._tree = tree
+        self._log_max_bytes = log_max_bytes
+        self._log_files = log_files
         self._infos: dict[str, ContainerInfo] = {}
         self._pidfds: dict[str, int] = {}
         self._ended: dict[str, asyncio.Event] = {}
@@ -142,9 +144,9 @@ class ProcessRuntime:
         try:
             self._tree.create(config.cgroup)
             self._tree.apply(config.cgroup, config.values)
-        except OSError as exc:
+        except OSError as error:
             await self._discard(folder, config.cgroup)
-            raise RuntimeFailure("CreateContainerError", f"cgroup {config.cgroup}: {exc}") from exc
+            raise RuntimeFailure("CreateContainerError", f"cgroup {config.cgroup}: {error}") from error
         async with self._starting:
             process = await asyncio.create_subprocess_exec(
                 *_launcher("run", folder),
@@ -156,10 +158,12 @@ class ProcessRuntime:
             out, err = await process.communicate()
         try:
             said = json.loads(out)
-        except ValueError as exc:
+        except ValueError as error:
             await self._discard(folder, config.cgroup)
             tail = err.decode(errors="replace").strip()[-400:]
-            raise RuntimeFailure("CreateContainerError", f"the launcher failed: {tail or process.returncode}") from exc
+            raise RuntimeFailure(
+                "CreateContainerError", f"the launcher failed: {tail or process.returncode}"
+            ) from error
         info = self._info(asked, said)
         if "error" in said:
             if not supervise:
@@ -237,8 +241,8 @@ class ProcessRuntime:
         oom_kills = self._tree.oom_kills(info.cgroup)
         try:
             await self._clear_cgroup(info.cgroup)
-        except CgroupError as exc:  # reported all the same: the main process is gone
-            log.error("a container's cgroup stays behind", container=container_id, err=exc)
+        except CgroupError as error:  # reported all the same: the main process is gone
+            log.error("a container's cgroup stays behind", container=container_id, err=error)
         if said is None:
             info = replace(
                 info,
@@ -265,8 +269,8 @@ class ProcessRuntime:
             if killed and not said.get("oom"):  # the cgroup that knew is gone; a later life asks again
                 try:
                     launcher.write_json(str(self._root / container_id / "exit.json"), {**said, "oom": True})
-                except OSError as exc:  # a full disk: this life knows all the same
-                    log.warning("not kept that a container was out of memory", container=container_id, err=exc)
+                except OSError as error:  # a full disk: this life knows all the same
+                    log.warning("not kept that a container was out of memory", container=container_id, err=error)
         self._infos[container_id] = info
         self._ended[container_id].set()
         self._callback(info)
@@ -365,8 +369,8 @@ def _read_json(path: Path) -> dict[str, Any] | None:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    except ValueError as exc:
-        log.warning("damaged state file is ignored", file=str(path), err=exc)
+    except ValueError as error:
+        log.warning("damaged state file is ignored", file=str(path), err=error)
         return None
     return value if isinstance(value, dict) else None
 

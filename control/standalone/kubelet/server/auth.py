@@ -93,7 +93,8 @@ class Gatekeeper:
         self._api = api
         self._static = dict(static)
         self._ask_authorizer = ask_authorizer
-        self._tokens, self._rights = _Cache(clock), _Cache(clock)
+        self._tokens = _Cache(clock)
+        self._rights = _Cache(clock)
 
     async def check(self, authorization: str | None, verb: str, subresources: tuple[str, ...]) -> User:
         """The caller, when it may do `verb` on one of `subresources`; else `AuthError`."""
@@ -109,8 +110,8 @@ class Gatekeeper:
             try:
                 if await self._may(user, verb, subresource):
                     return user
-            except KubeError as exc:
-                unknown = exc
+            except KubeError as error:
+                unknown = error
         if unknown is not None:
             message = "the API server cannot be asked about this user's rights now"
             raise AuthError(503, message) from unknown
@@ -123,11 +124,11 @@ class Gatekeeper:
         if entry is None:
             try:
                 status = await self._api.token_review(token)
-            except KubeError as exc:
+            except KubeError as error:
                 entry = self._tokens.get(key, stale=True)
                 if entry is None or not entry.good:
-                    log.warning("cannot verify a token", err=exc)
-                    raise AuthError(503, "the API server cannot be asked about this token now") from exc
+                    log.warning("cannot verify a token", err=error)
+                    raise AuthError(503, "the API server cannot be asked about this token now") from error
             else:
                 found = status.get("user") or {}
                 user = User(str(found.get("username", "")), str(found.get("uid", "")), tuple(found.get("groups") or ()))

@@ -53,8 +53,8 @@ def guard(gatekeeper: Gatekeeper) -> Any:
             await gatekeeper.check(
                 request.headers.get("Authorization"), verb(request.method), subresources(request.path)
             )
-        except AuthError as exc:
-            return web.Response(status=exc.status, text=f"{exc}\n")
+        except AuthError as error:
+            return web.Response(status=error.status, text=f"{error}\n")
         return await handler(request)
 
     return middleware
@@ -64,7 +64,9 @@ class Endpoints:
     """Handlers over one `Kubelet`. `configuration` is called for each /configz."""
 
     def __init__(self, kubelet: Kubelet, configuration: Callable[[], dict[str, object]], clock: Clock) -> None:
-        self._kubelet, self._configuration, self._clock = kubelet, configuration, clock
+        self._kubelet = kubelet
+        self._configuration = configuration
+        self._clock = clock
 
     def open_routes(self) -> list[web.RouteDef]:
         """What the read-only port serves, too."""
