@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from control.standalone import errors, objectmeta
-from control.standalone.kinds import CRD, Kind, Kinds, ScaleSpec, version_priority
-from control.standalone.registry import Registry, WriteOptions
-from control.standalone.seams import SYSTEM
+from control.standalone.kinds import CRD, Kinds, ResourceKind, ScaleSpec, version_priority
+from control.standalone.policyinterfaces import SYSTEM
+from control.standalone.registry import ObjectRegistry, WriteOptions
 from control.standalone.strategy import CRD_CLEANUP
 from koordlet.app.logging import get_logger
 
@@ -26,7 +26,7 @@ _STATUS = WriteOptions(subresource="status", field_manager="kube-apiserver")
 _RETRY_SECONDS = 0.2
 
 
-def kind_of(crd: Mapping[str, Any]) -> Kind:
+def kind_of(crd: Mapping[str, Any]) -> ResourceKind:
     """The Kind that a (valid) CRD describes."""
     spec, names = crd["spec"], crd["spec"]["names"]
     served = [v for v in spec["versions"] if v.get("served")]
@@ -34,7 +34,7 @@ def kind_of(crd: Mapping[str, Any]) -> Kind:
     storage = next(v["name"] for v in spec["versions"] if v.get("storage"))
     subresources = [v.get("subresources") or {} for v in spec["versions"]]
     scale = next((s["scale"] for s in subresources if s.get("scale")), None)
-    return Kind(
+    return ResourceKind(
         group=spec["group"],
         versions=tuple(v["name"] for v in served) or (storage,),
         kind=names["kind"],
@@ -57,7 +57,7 @@ def kind_of(crd: Mapping[str, Any]) -> Kind:
     )
 
 
-def name_conflict(kinds: Kinds, kind: Kind) -> tuple[str, str] | None:
+def name_conflict(kinds: Kinds, kind: ResourceKind) -> tuple[str, str] | None:
     """(reason, message) when another kind of the group has one of the names already."""
     taken: dict[str, str] = {}
     for other in kinds:
@@ -80,7 +80,7 @@ def name_conflict(kinds: Kinds, kind: Kind) -> tuple[str, str] | None:
 class CrdController:
     """Start with `await load()`, which serves what is stored already, then run `run()` as a task."""
 
-    def __init__(self, registry: Registry, changed: Callable[[], Awaitable[None]] | None = None) -> None:
+    def __init__(self, registry: ObjectRegistry, changed: Callable[[], Awaitable[None]] | None = None) -> None:
         """`changed` is awaited after the set of kinds has changed."""
         self._registry = registry
         self._changed = changed

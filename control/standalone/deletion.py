@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from control.standalone.kinds import NAMESPACE, POD, Kind
+from control.standalone.kinds import NAMESPACE, POD, ResourceKind
 from control.standalone.objectmeta import parse_timestamp, timestamp
 
 Json = dict[str, Any]
@@ -18,7 +18,7 @@ ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteOptions:
+class DeletionOptions:
     """metav1.DeleteOptions, parsed."""
 
     grace_period_seconds: int | None = None
@@ -29,7 +29,7 @@ class DeleteOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DeletionDecision:
     """`remove`: take it out of the store now. Otherwise store `obj` if `changed`."""
 
     obj: Json
@@ -37,7 +37,7 @@ class Verdict:
     changed: bool
 
 
-def judge(kind: Kind, obj: Json, options: DeleteOptions, now: float) -> Verdict:
+def judge(kind: ResourceKind, obj: Json, options: DeletionOptions, now: float) -> DeletionDecision:
     """Decide about `obj`, a private copy, which is changed in place."""
     before = dict(obj["metadata"])
     meta = obj["metadata"]
@@ -58,10 +58,10 @@ def judge(kind: Kind, obj: Json, options: DeleteOptions, now: float) -> Verdict:
     changed = meta != before
     if changed and kind.generation:
         meta["generation"] = (meta.get("generation") or 0) + 1
-    return Verdict(obj, remove, changed)
+    return DeletionDecision(obj, remove, changed)
 
 
-def may_vanish(kind: Kind, obj: Json) -> bool:
+def may_vanish(kind: ResourceKind, obj: Json) -> bool:
     """True for an object marked for deletion that nobody holds any more."""
     meta = obj["metadata"]
     if meta.get("deletionTimestamp") is None or meta.get("finalizers"):

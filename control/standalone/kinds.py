@@ -26,7 +26,7 @@ class ScaleSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ResourceKind:
     """One resource of the API. `key` ("group/plural") is its name everywhere inside the server."""
 
     group: str
@@ -86,8 +86,8 @@ _SCALE = ScaleSpec()
 _RC_SCALE = ScaleSpec(selector="")
 
 
-def _kind(group: str, version: str, kind: str, plural: str, short: str = "", **more: Any) -> Kind:
-    return Kind(
+def _kind(group: str, version: str, kind: str, plural: str, short: str = "", **more: Any) -> ResourceKind:
+    return ResourceKind(
         group=group,
         versions=tuple(version.split(",")),
         kind=kind,
@@ -107,7 +107,7 @@ _STORAGE = "storage.k8s.io"
 _AUTHZ = "authorization.k8s.io"
 _CLUSTER: dict[str, Any] = {"namespaced": False}
 
-BUILTIN: tuple[Kind, ...] = (
+BUILTIN: tuple[ResourceKind, ...] = (
     _kind("", "v1", "Binding", "bindings", verbs=_CREATE),
     _kind("", "v1", "ComponentStatus", "componentstatuses", "cs", verbs=("get", "list"), **_CLUSTER),
     _kind("", "v1", "ConfigMap", "configmaps", "cm"),
@@ -196,37 +196,37 @@ CRD = "apiextensions.k8s.io/customresourcedefinitions"
 class Kinds:
     """All kinds served right now, by key and by group; `generation` changes with every change of the set."""
 
-    def __init__(self, builtin: tuple[Kind, ...] = BUILTIN) -> None:
+    def __init__(self, builtin: tuple[ResourceKind, ...] = BUILTIN) -> None:
         self._by_key = {k.key: k for k in builtin}
         self.generation = 0
 
-    def __iter__(self) -> Iterator[Kind]:
+    def __iter__(self) -> Iterator[ResourceKind]:
         return iter(list(self._by_key.values()))
 
-    def get(self, key: str) -> Kind | None:
+    def get(self, key: str) -> ResourceKind | None:
         return self._by_key.get(key)
 
-    def find(self, group: str, version: str, plural: str) -> Kind | None:
+    def find(self, group: str, version: str, plural: str) -> ResourceKind | None:
         kind = self._by_key.get(f"{group}/{plural}")
         return kind if kind is not None and version in kind.versions else None
 
-    def by_kind(self, group: str, kind: str) -> Kind | None:
+    def by_kind(self, group: str, kind: str) -> ResourceKind | None:
         return next((k for k in self._by_key.values() if k.kind == kind and k.group == group), None)
 
-    def by_gvk(self, api_version: str, kind: str) -> Kind | None:
+    def by_gvk(self, api_version: str, kind: str) -> ResourceKind | None:
         """The kind an object's own apiVersion and kind name, e.g. of an ownerReference."""
         group, _, version = api_version.rpartition("/")
         found = self.by_kind(group, kind)
         return found if found is not None and version in found.versions else None
 
-    def groups(self) -> dict[str, list[Kind]]:
+    def groups(self) -> dict[str, list[ResourceKind]]:
         """Kinds by group, groups in discovery order, custom ones behind by name."""
-        present: dict[str, list[Kind]] = {}
+        present: dict[str, list[ResourceKind]] = {}
         for kind in sorted(self._by_key.values(), key=lambda k: (_group_rank(k.group), k.plural)):
             present.setdefault(kind.group, []).append(kind)
         return present
 
-    def add(self, kind: Kind) -> None:
+    def add(self, kind: ResourceKind) -> None:
         if self._by_key.get(kind.key) != kind or kind.custom:
             self._by_key[kind.key] = kind
             self.generation += 1

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from control.standalone.errors import FieldError
-from control.standalone.kinds import Kind
+from control.standalone.kinds import ResourceKind
 
 Json = dict[str, Any]
 
@@ -49,7 +49,7 @@ def generate_name(prefix: str) -> str:
     return prefix[:MAX_GENERATED_PREFIX] + suffix
 
 
-def name_error(kind: Kind, name: str, field: str = "metadata.name") -> FieldError | None:
+def name_error(kind: ResourceKind, name: str, field: str = "metadata.name") -> FieldError | None:
     def invalid(why: str) -> FieldError:
         return FieldError("FieldValueInvalid", field, f'Invalid value: "{name}": {why}')
 
@@ -78,7 +78,7 @@ def name_error(kind: Kind, name: str, field: str = "metadata.name") -> FieldErro
     return None
 
 
-def metadata_errors(kind: Kind, meta: Json) -> list[FieldError]:
+def metadata_errors(kind: ResourceKind, meta: Json) -> list[FieldError]:
     """Problems of a complete metadata block (name present, labels and annotations well formed)."""
     found: list[FieldError] = []
     name = meta.get("name")

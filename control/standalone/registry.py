@@ -17,26 +17,26 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from control.standalone import deletion, errors, objectmeta, strategy
-from control.standalone.deletion import DeleteOptions
-from control.standalone.kinds import Kind, Kinds
+from control.standalone.deletion import DeletionOptions
+from control.standalone.kinds import Kinds, ResourceKind
 from control.standalone.patch import conflict_error
-from control.standalone.seams import (
+from control.standalone.policyinterfaces import (
     SYSTEM,
     Admission,
-    AdmissionRequest,
+    AdmissionAttributes,
     OpenAdmission,
     OpenSchemas,
     Patcher,
+    RequestUser,
     Schemas,
-    UserInfo,
 )
 from control.standalone.selectors import Matcher, compile_matcher
-from control.standalone.store import Compacted, Store, TooLarge, VersionMismatch
-from control.standalone.versions import Address, Entry, Event, EventType
+from control.standalone.store import Compacted, ObjectStore, TooLarge, VersionMismatch
+from control.standalone.versions import Address, Entry, EventType, StoreEvent
 
 Json = dict[str, Any]
-Objects = list[Json]  # `Registry.list` hides the builtin inside the class
-Events = list[Event]
+Objects = list[Json]  # `ObjectRegistry.list` hides the builtin inside the class
+Events = list[StoreEvent]
 PatchKind = Literal["json", "merge", "strategic", "apply"]
 RETRIES = 8
 
@@ -57,7 +57,7 @@ class WriteOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ObjectChange:
     """One watch event: the object (shared, read only) and its version."""
 
     type: EventType
@@ -65,12 +65,12 @@ class Change:
     rv: int
 
 
-class Registry:
+class ObjectRegistry:
     """See the module text. `kinds` may change while running (CRDs)."""
 
     def __init__(
         self,
-        store: Store,
+        store: ObjectStore,
         kinds: Kinds,
         *,
         schemas: Schemas | None = None,
@@ -85,14 +85,14 @@ class Registry:
         self.patcher = patcher
         self.now = now
 
-    def kind(self, key: str) -> Kind:
+    def kind(self, key: str) -> ResourceKind:
         """Raises StatusError 404 for a kind that isn't served (any more)."""
         kind = self.kinds.get(key)
         if kind is None:
             raise errors.no_such_resource()
         return kind
 
-    def entry(self, kind: Kind, ns: str | None, name: str) -> Entry:
+    def entry(self, kind: ResourceKind, ns: str | None, name: str) -> Entry:
         """The live object as the store's entry; raises StatusError 404."""
         entry = self.store.entry(kind.stored_as, ns if kind.namespaced else None, name)
         if entry is None:
@@ -120,7 +120,7 @@ class Registry:
             if matcher is None or matcher(e.obj)
         ]
 
-    async def watch(self, key: str, ns: str | None = None, rv: int | None = None) -> AsyncIterator[Change]:
+    async def watch(self, key: str, ns: str | None = None, rv: int | None = None) -> AsyncIterator[ObjectChange]:
         """Changes after version `rv` (None: first the present objects as ADDED), for ever.
 
         Raises errors.StatusError 410 when `rv`, or a reader too slow, is older than the history.
@@ -131,7 +131,7 @@ class Registry:
             present = self.store.entries(kind.stored_as, ns)
             rv = self.store.revision
             for entry in present:
-                yield Change("ADDED", entry.obj, entry.rv)
+                yield ObjectChange("ADDED", entry.obj, entry.rv)
         while True:
             events = self.events_since(kind.stored_as, rv)
             if not events:
@@ -140,17 +140,17 @@ class Registry:
             for event in events:
                 rv = event.rv
                 if ns is None or event.entry.address[0] == ns:
-                    yield Change(event.type, event.entry.obj, event.rv)
+                    yield ObjectChange(event.type, event.entry.obj, event.rv)
 
     def events_since(self, stored_as: str, rv: int) -> Events:
-        """`Store.since` with the API's error for a version that is gone."""
+        """`ObjectStore.since` with the API's error for a version that is gone."""
         try:
             return self.store.since(stored_as, rv)
         except Compacted as error:
             raise errors.too_old(rv, error.oldest) from error
 
     async def create(
-        self, key: str, ns: str | None, obj: Json, user: UserInfo = SYSTEM, options: WriteOptions | None = None
+        self, key: str, ns: str | None, obj: Json, user: RequestUser = SYSTEM, options: WriteOptions | None = None
     ) -> Json:
         """Store a new object; takes ownership of `obj`. Returns it as stored, in the client's version."""
         kind = self.kind(key)
@@ -185,7 +185,7 @@ class Registry:
             self._track(kind, None, obj, options)
         return await self._insert(kind, obj, prefix, options)
 
-    async def _insert(self, kind: Kind, obj: Json, prefix: str, options: WriteOptions) -> Json:
+    async def _insert(self, kind: ResourceKind, obj: Json, prefix: str, options: WriteOptions) -> Json:
         ns = obj["metadata"].get("namespace")
         for attempt in range(RETRIES):
             name = obj["metadata"]["name"]
@@ -206,7 +206,7 @@ class Registry:
         ns: str | None,
         name: str,
         obj: Json,
-        user: UserInfo = SYSTEM,
+        user: RequestUser = SYSTEM,
         options: WriteOptions | None = None,
     ) -> Json:
         """Replace (PUT). With `options.subresource == "status"` only the status is taken."""
@@ -234,7 +234,7 @@ class Registry:
         name: str,
         patch_kind: PatchKind,
         body: Any,
-        user: UserInfo = SYSTEM,
+        user: RequestUser = SYSTEM,
         options: WriteOptions | None = None,
     ) -> Json:
         """Apply a patch document; `apply` creates a missing object (server-side apply)."""
@@ -264,7 +264,7 @@ class Registry:
         ns: str | None,
         name: str,
         change: Callable[[Json], Json | None],
-        user: UserInfo = SYSTEM,
+        user: RequestUser = SYSTEM,
         options: WriteOptions | None = None,
     ) -> Json:
         """Read, change, write, again from the start if somebody else wrote meanwhile.
@@ -288,7 +288,7 @@ class Registry:
                 continue
         raise errors.conflict(kind.group, kind.plural, name)
 
-    async def admit(self, key: str, obj: Json, user: UserInfo, options: WriteOptions) -> Json:
+    async def admit(self, key: str, obj: Json, user: RequestUser, options: WriteOptions) -> Json:
         """Admission alone, for what is created below an object and not stored (a pod's Binding); what it made of it."""
         request = self._request("CREATE", self.kind(key), obj, None, user, options)
         await self.admission.mutate(request)
@@ -297,7 +297,7 @@ class Registry:
         return request.obj
 
     async def _replace(
-        self, kind: Kind, entry: Entry, old: Json, new: Json, user: UserInfo, options: WriteOptions
+        self, kind: ResourceKind, entry: Entry, old: Json, new: Json, user: RequestUser, options: WriteOptions
     ) -> Json:
         strategy.keep_system_fields(old, new)
         if options.subresource:
@@ -329,7 +329,7 @@ class Registry:
         return strategy.to_version(kind, written.copy(), options.version)
 
     async def _apply(
-        self, kind: Kind, ns: str | None, name: str, body: Json, user: UserInfo, options: WriteOptions
+        self, kind: ResourceKind, ns: str | None, name: str, body: Json, user: RequestUser, options: WriteOptions
     ) -> Json:
         patcher = self._patcher()
         version = options.version or kind.versions[0]
@@ -369,13 +369,13 @@ class Registry:
         key: str,
         ns: str | None,
         name: str,
-        user: UserInfo = SYSTEM,
-        options: DeleteOptions | None = None,
+        user: RequestUser = SYSTEM,
+        options: DeletionOptions | None = None,
     ) -> tuple[Json, bool]:
         """Delete or begin to. Returns the object and whether it is gone already."""
         kind = self.kind(key)
-        options = options or DeleteOptions()
-        request: AdmissionRequest | None = None
+        options = options or DeletionOptions()
+        request: AdmissionAttributes | None = None
         for _ in range(RETRIES):
             entry = self.entry(kind, ns, name)
             meta = entry.obj["metadata"]
@@ -387,7 +387,7 @@ class Registry:
                     why = f"Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {have}"
                     raise errors.conflict(kind.group, kind.plural, name, why)
             if request is None:
-                request = AdmissionRequest(
+                request = AdmissionAttributes(
                     "DELETE", kind, kind.versions[0], meta.get("namespace") or "", name, None, entry.copy(), user
                 )
                 request.dry_run = options.dry_run
@@ -410,7 +410,7 @@ class Registry:
         raise errors.conflict(kind.group, kind.plural, name)
 
     async def delete_collection(
-        self, key: str, ns: str | None, matcher: Matcher | None, user: UserInfo, options: DeleteOptions
+        self, key: str, ns: str | None, matcher: Matcher | None, user: RequestUser, options: DeletionOptions
     ) -> Objects:
         """Delete everything that matches; one that vanishes meanwhile is no error."""
         kind = self.kind(key)
@@ -427,13 +427,13 @@ class Registry:
             gone.append(obj)
         return gone
 
-    def _put(self, kind: Kind, address: Address, obj: Json, expect: int | None) -> Entry:
+    def _put(self, kind: ResourceKind, address: Address, obj: Json, expect: int | None) -> Entry:
         try:
             return self.store.put(kind.stored_as, *address, obj, expect)
         except TooLarge as error:
             raise errors.too_large_object(kind.group, kind.plural, address[1], str(error)) from error
 
-    def _accept(self, kind: Kind, ns: str | None, obj: Json, options: WriteOptions, name: str = "") -> Json:
+    def _accept(self, kind: ResourceKind, ns: str | None, obj: Json, options: WriteOptions, name: str = "") -> Json:
         """Check that `obj` is one of `kind` for this place, and turn it into the stored version."""
         if problem := objectmeta.shape_error(obj):
             raise errors.bad_request(problem)
@@ -462,7 +462,7 @@ class Registry:
             )
         return strategy.to_storage(kind, obj)
 
-    def _preconditions(self, kind: Kind, entry: Entry, new: Json) -> None:
+    def _preconditions(self, kind: ResourceKind, entry: Entry, new: Json) -> None:
         meta, live = new["metadata"], entry.obj["metadata"]
         if meta.get("uid") and meta["uid"] != live.get("uid"):
             why = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {live.get('uid')}"
@@ -471,7 +471,7 @@ class Registry:
         if given and given != live["resourceVersion"]:
             raise errors.conflict(kind.group, kind.plural, entry.address[1])
 
-    def _structure(self, kind: Kind, obj: Json, options: WriteOptions, old: Json | None = None) -> None:
+    def _structure(self, kind: ResourceKind, obj: Json, options: WriteOptions, old: Json | None = None) -> None:
         """Prune or complain about unknown fields, then fill defaults."""
         version = options.version or kind.versions[0]
         unknown = self.schemas.unknown_fields(kind, version, obj, old)
@@ -484,10 +484,10 @@ class Registry:
         self.schemas.default(kind, version, obj)
 
     def _request(
-        self, op: Any, kind: Kind, obj: Json, old: Json | None, user: UserInfo, options: WriteOptions
-    ) -> AdmissionRequest:
+        self, op: Any, kind: ResourceKind, obj: Json, old: Json | None, user: RequestUser, options: WriteOptions
+    ) -> AdmissionAttributes:
         meta = obj["metadata"]
-        return AdmissionRequest(
+        return AdmissionAttributes(
             op,
             kind,
             options.version or kind.versions[0],
@@ -502,12 +502,14 @@ class Registry:
             options.warnings,
         )
 
-    def _admitted(self, kind: Kind, request: AdmissionRequest, options: WriteOptions) -> Json:
+    def _admitted(self, kind: ResourceKind, request: AdmissionAttributes, options: WriteOptions) -> Json:
         assert request.obj is not None, "admission of a write keeps the object"
         self.schemas.default(kind, options.version or kind.versions[0], request.obj)
         return request.obj
 
-    def _validate(self, kind: Kind, obj: Json, old: Json | None, options: WriteOptions, subresource: str) -> None:
+    def _validate(
+        self, kind: ResourceKind, obj: Json, old: Json | None, options: WriteOptions, subresource: str
+    ) -> None:
         version = options.version or kind.versions[0]
         found = objectmeta.metadata_errors(kind, obj["metadata"])
         found += self.schemas.validate(kind, version, obj, old, subresource)
@@ -516,7 +518,7 @@ class Registry:
         if found:
             raise errors.invalid(kind.group, kind.kind, obj["metadata"].get("name") or "", found)
 
-    def _track(self, kind: Kind, live: Json | None, new: Json, options: WriteOptions) -> None:
+    def _track(self, kind: ResourceKind, live: Json | None, new: Json, options: WriteOptions) -> None:
         if self.patcher is None:
             return
         version = options.version or kind.versions[0]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from control.standalone import errors
-from control.standalone.kinds import Kind
+from control.standalone.kinds import ResourceKind
 
 Json = dict[str, Any]
 Matcher = Callable[[Json], bool]
@@ -85,7 +85,7 @@ def label_selector(selector: Mapping[str, Any] | None) -> Matcher:
     return lambda labels: all(r.matches(labels) for r in wanted)
 
 
-def compile_matcher(kind: Kind, labels: str | None, fields: str | None) -> Matcher | None:
+def compile_matcher(kind: ResourceKind, labels: str | None, fields: str | None) -> Matcher | None:
     """One predicate for both selectors; None when everything matches."""
     wanted = parse_labels(labels) if labels else []
     checks = parse_fields(kind, fields) if fields else []
@@ -104,7 +104,7 @@ def compile_matcher(kind: Kind, labels: str | None, fields: str | None) -> Match
     return matches
 
 
-def parse_fields(kind: Kind, text: str) -> list[tuple[tuple[str, ...], bool, str]]:
+def parse_fields(kind: ResourceKind, text: str) -> list[tuple[tuple[str, ...], bool, str]]:
     """`a.b=c,d!=e` as (path, must be equal, value); raises StatusError 400 for fields the kind doesn't support."""
     found = []
     for part in _split(text):
@@ -121,7 +121,7 @@ def parse_fields(kind: Kind, text: str) -> list[tuple[tuple[str, ...], bool, str
     return found
 
 
-def supported_fields(kind: Kind) -> tuple[str, ...]:
+def supported_fields(kind: ResourceKind) -> tuple[str, ...]:
     extra = FIELDS.get(kind.key, ())
     if kind.crd:
         extra = tuple(

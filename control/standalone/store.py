@@ -32,7 +32,7 @@ from typing import Literal
 
 import msgspec
 
-from control.standalone.versions import Address, Entry, Event, EventType, Json, Table
+from control.standalone.versions import Address, Entry, EventType, Json, ResourceState, StoreEvent
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
@@ -77,13 +77,13 @@ class TooLarge(Exception):
         super().__init__(f"{size} bytes, at most {MAX_OBJECT} can be stored")
 
 
-Objects = list[Json]  # `Store.list` hides the builtin inside the class
+Objects = list[Json]  # `ObjectStore.list` hides the builtin inside the class
 Entries = list[Entry]
-Events = list[Event]
-Pending = list[tuple[str, Event]]
+Events = list[StoreEvent]
+Pending = list[tuple[str, StoreEvent]]
 
 
-class Store:
+class ObjectStore:
     """See the module text. `path=None` keeps everything in memory (unit tests)."""
 
     def __init__(
@@ -102,7 +102,7 @@ class Store:
         self._retention_events = retention_events
         self._retention_bytes = retention_bytes
         self._history_bytes = 0
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, ResourceState] = {}
         self._revision = 0
         self._visible = 0
         self._compacted = 0
@@ -231,7 +231,7 @@ class Store:
             return
         self._failure = None
         self._visible = self._revision
-        touched: dict[str, Table] = {}
+        touched: dict[str, ResourceState] = {}
         for key, event in pending:
             table = touched.setdefault(key, self._tables[key])
             self._log(table, event)
@@ -240,18 +240,20 @@ class Store:
         for table in touched.values():
             _wake(table)
 
-    def _log(self, table: Table, event: Event) -> None:
+    def _log(self, table: ResourceState, event: StoreEvent) -> None:
         table.log.append(event)
         table.log_rvs.append(event.rv)
         self._history_bytes += len(event.entry.raw)
 
-    def _table(self, key: str) -> Table:
+    def _table(self, key: str) -> ResourceState:
         table = self._tables.get(key)
         if table is None:
-            table = self._tables[key] = Table(self._floor)
+            table = self._tables[key] = ResourceState(self._floor)
         return table
 
-    def _write(self, key: str, table: Table, type: EventType, address: Address, obj: Json, prev: Entry | None) -> Entry:
+    def _write(
+        self, key: str, table: ResourceState, type: EventType, address: Address, obj: Json, prev: Entry | None
+    ) -> Entry:
         if self._closed:
             raise StoreError(f"{self._path}: the store is closed")
         rv = self._revision + 1
@@ -274,7 +276,7 @@ class Store:
             raise StoreError(f"{self._path}: cannot write: {error}") from error
         self._revision = rv
         entry = Entry(obj, raw, rv, address)
-        event = Event(rv, type, entry, prev, at)
+        event = StoreEvent(rv, type, entry, prev, at)
         table.apply(event)
         if not self._pending:
             self._schedule_commit()
@@ -431,7 +433,7 @@ class Store:
             except msgspec.DecodeError as error:
                 raise StoreError(f"{self._path}: version {rv} of {key} {ns}/{name} is damaged: {error}") from error
             table = self._table(key)
-            event = Event(rv, type, entry, table.objects.get(entry.address), at)
+            event = StoreEvent(rv, type, entry, table.objects.get(entry.address), at)
             table.apply(event)
             if rv > self._compacted:
                 self._log(table, event)
@@ -453,7 +455,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _wake(table: Table) -> None:
+def _wake(table: ResourceState) -> None:
     waiters, table.waiters = table.waiters, []
     for future in waiters:
         _settle(future, True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from control.standalone import errors
 from control.standalone.errors import FieldError
-from control.standalone.kinds import CRD, NAMESPACE, Kind
+from control.standalone.kinds import CRD, NAMESPACE, ResourceKind
 from koordlet.api.encoding.quantity import Quantity, QuantityError
 
 Json = dict[str, Any]
@@ -40,7 +40,7 @@ _EVENT_FIELDS = {
 _EVENT_FIELDS_BACK = {new: old for old, new in _EVENT_FIELDS.items()}
 
 
-def to_storage(kind: Kind, obj: Json) -> Json:
+def to_storage(kind: ResourceKind, obj: Json) -> Json:
     """From a served version to the stored one (None conversion; events are renamed field by field)."""
     if kind.storage_key:
         obj = {_EVENT_FIELDS_BACK.get(k, k): v for k, v in obj.items()}
@@ -50,7 +50,7 @@ def to_storage(kind: Kind, obj: Json) -> Json:
     return head | obj | head  # both first, as everybody reads them
 
 
-def to_version(kind: Kind, obj: Json, version: str | None) -> Json:
+def to_version(kind: ResourceKind, obj: Json, version: str | None) -> Json:
     """From the stored version to a served one; changes the private copy `obj`."""
     if kind.storage_key:
         obj = {_EVENT_FIELDS.get(k, k): v for k, v in obj.items()}
@@ -58,7 +58,7 @@ def to_version(kind: Kind, obj: Json, version: str | None) -> Json:
     return obj
 
 
-def same_bytes(kind: Kind, version: str | None) -> bool:
+def same_bytes(kind: ResourceKind, version: str | None) -> bool:
     """True when the stored bytes are what the client of `version` should see."""
     return not kind.storage_key and kind.served_as(version) == kind.storage_api_version
 
@@ -79,7 +79,7 @@ def keep_system_fields(old: Json, new: Json) -> None:
         meta["managedFields"] = have["managedFields"]
 
 
-def isolate(kind: Kind, subresource: str, old: Json, new: Json) -> None:
+def isolate(kind: ResourceKind, subresource: str, old: Json, new: Json) -> None:
     """Let a write touch its part only: /status the status, the main resource everything else."""
     if subresource == "status":
         managed = new["metadata"].get("managedFields")
@@ -123,7 +123,7 @@ def _copy_field(source: Json, target: Json, name: str) -> None:
         target.pop(name, None)
 
 
-def prepare_create(kind: Kind, obj: Json) -> None:
+def prepare_create(kind: ResourceKind, obj: Json) -> None:
     if kind.status and not kind.keeps_status_on_create:
         obj.pop("status", None)
     fill = _ON_CREATE.get(kind.key)
@@ -132,7 +132,7 @@ def prepare_create(kind: Kind, obj: Json) -> None:
     _ON_WRITE.get(kind.key, _nothing)(obj)
 
 
-def prepare_update(kind: Kind, subresource: str, old: Json, new: Json) -> None:
+def prepare_update(kind: ResourceKind, subresource: str, old: Json, new: Json) -> None:
     _ON_WRITE.get(kind.key, _nothing)(new)
     if kind.key == NAMESPACE and subresource != "finalize":
         # Only /finalize writes these; a PUT without them must not free the namespace.
@@ -140,7 +140,7 @@ def prepare_update(kind: Kind, subresource: str, old: Json, new: Json) -> None:
         _copy_field(old.get("spec") or {}, spec, "finalizers")
 
 
-def bump_generation(kind: Kind, old: Json, new: Json) -> None:
+def bump_generation(kind: ResourceKind, old: Json, new: Json) -> None:
     if not (kind.generation or kind.custom):
         return
     skipped = {"metadata", "status", "apiVersion", "kind"} if kind.status else {"metadata", "apiVersion", "kind"}
@@ -166,7 +166,7 @@ def _managers(obj: Json) -> list[Json]:
     return [{k: v for k, v in m.items() if k != "time"} for m in obj["metadata"].get("managedFields") or []]
 
 
-def immutable_errors(kind: Kind, old: Json, new: Json) -> list[FieldError]:
+def immutable_errors(kind: ResourceKind, old: Json, new: Json) -> list[FieldError]:
     found = []
     for name in kind.immutable_fields:
         if old.get(name) != new.get(name):
@@ -188,7 +188,7 @@ def immutable_errors(kind: Kind, old: Json, new: Json) -> list[FieldError]:
     return found
 
 
-def refuse_delete(kind: Kind, obj: Json) -> None:
+def refuse_delete(kind: ResourceKind, obj: Json) -> None:
     if kind.key != NAMESPACE:
         return
     name = obj["metadata"]["name"]

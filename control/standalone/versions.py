@@ -45,7 +45,7 @@ class Entry:
         return copied
 
 
-class Event:
+class StoreEvent:
     """What one write did. `entry` is the state after it; for DELETED the last state under the new version."""
 
     __slots__ = ("at", "entry", "prev", "rv", "type")
@@ -64,7 +64,7 @@ class Event:
             self.entry.cool()
 
 
-class Table:
+class ResourceState:
     """The live objects of one resource, their names in order, and the events since compaction."""
 
     __slots__ = ("cold", "dropped", "log", "log_rvs", "objects", "order", "waiters")
@@ -72,13 +72,13 @@ class Table:
     def __init__(self, dropped: int) -> None:
         self.objects: dict[Address, Entry] = {}
         self.order: list[Address] = []  # the keys of `objects`, sorted: lists and pages need an order
-        self.log: list[Event] = []
+        self.log: list[StoreEvent] = []
         self.log_rvs: list[int] = []  # the versions of `log`, for bisection
         self.dropped = dropped  # the newest event that was compacted away; who is behind it has missed something
         self.cold = 0  # versions up to this one were cooled
         self.waiters: list[asyncio.Future[bool]] = []
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: StoreEvent) -> None:
         address = event.entry.address
         if event.type == "DELETED":
             del self.objects[address]
@@ -97,7 +97,7 @@ class Table:
             event.cool()
             self.cold = event.rv
 
-    def undo(self, event: Event) -> None:
+    def undo(self, event: StoreEvent) -> None:
         address = event.entry.address
         if event.prev is None:
             del self.objects[address]

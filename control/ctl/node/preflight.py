@@ -19,7 +19,7 @@ from control.ctl.errors import CtlError
 from control.standalone.kubelet.cgroups import ownermark
 from control.standalone.kubelet.cgroups.directories import CgroupError, CgroupTree
 from control.standalone.kubelet.cgroups.naming import CgroupNames, Driver
-from control.standalone.kubelet.cgroups.ownermark import Owner
+from control.standalone.kubelet.cgroups.ownermark import CgroupOwner
 
 CGROUP_MOUNT = Path("/sys/fs/cgroup")
 OFFERED = range(20_000, 32_000)
@@ -41,7 +41,7 @@ class Facts:
     """Kubepods roots that exist, with every driver's name."""
     made: frozenset[str] = frozenset()
     """Cgroups that the stand-in kubelet of this state directory has made."""
-    others: Mapping[str, Owner] = field(default_factory=dict)
+    others: Mapping[str, CgroupOwner] = field(default_factory=dict)
     """Kubepods root -> the other node whose it is by its mark."""
     busy_ports: Mapping[str, int] = field(default_factory=dict)
     """Part -> port it wants and somebody else has."""
@@ -103,14 +103,14 @@ def refuse(facts: Facts, wanted: Collection[str]) -> None:
         raise CtlError(f"port {port} for {part} is in use", f"Choose another with {option} (0 takes a free one).")
 
 
-def other_nodes(tree: CgroupTree, own: Path) -> dict[str, Owner]:
+def other_nodes(tree: CgroupTree, own: Path) -> dict[str, CgroupOwner]:
     """Kubepods root -> whose it is, of those that nodes of other state directories than `own` have for themselves."""
-    found: dict[str, Owner] = {}
+    found: dict[str, CgroupOwner] = {}
     for names in map(CgroupNames, Driver):
         owner = ownermark.read(tree, names.root())
         if owner is None or owner.state_dir == str(own):
             continue
-        if not ownermark.strangers(tree, names, owner.state_dir):  # else a real kubelet has taken it over since
+        if not ownermark.foreign_groups(tree, names, owner.state_dir):  # else a real kubelet has taken it over since
             found[names.root()] = owner
     return found
 

@@ -15,10 +15,10 @@ from control.ctl.node.containers import is_part
 from control.ctl.node.down import clean
 from control.ctl.node.state import Lock
 from control.standalone.kubelet.cgroups.directories import CgroupError, CgroupTree
-from control.standalone.kubelet.cgroups.ownermark import Owner
+from control.standalone.kubelet.cgroups.ownermark import CgroupOwner
 
 
-def lives(owner: Owner) -> bool:
+def lives(owner: CgroupOwner) -> bool:
     """Does anything of its node run, containers not counted? They outlive it."""
     return owner.may_live() or any(
         one.argv[1:2] == ("-m",) or is_part(one.argv)  # a part; a container's shim is neither

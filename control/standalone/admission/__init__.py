@@ -18,12 +18,12 @@ from collections.abc import Mapping
 
 from control.standalone.admission import namespaces, pods
 from control.standalone.admission.client import WebhookClient
-from control.standalone.admission.endpoints import Endpoints
+from control.standalone.admission.endpoints import WebhookEndpoints
 from control.standalone.admission.webhooks import Webhooks
 from control.standalone.auth import escalation
 from control.standalone.auth.rbac import RBAC
-from control.standalone.seams import SYSTEM, AdmissionRequest
-from control.standalone.store import Store
+from control.standalone.policyinterfaces import SYSTEM, AdmissionAttributes
+from control.standalone.store import ObjectStore
 
 __all__ = ["AdmissionChain"]
 
@@ -31,13 +31,15 @@ __all__ = ["AdmissionChain"]
 class AdmissionChain:
     """The `Admission` seam. Without `rbac` roles are not held to their author's rights."""
 
-    def __init__(self, store: Store, rbac: RBAC | None = None, webhook_hosts: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, store: ObjectStore, rbac: RBAC | None = None, webhook_hosts: Mapping[str, str] | None = None
+    ) -> None:
         self._store = store
         self._rbac = rbac
-        self._client = WebhookClient(Endpoints(store, webhook_hosts))
+        self._client = WebhookClient(WebhookEndpoints(store, webhook_hosts))
         self._webhooks = Webhooks(store, self._client)
 
-    async def mutate(self, request: AdmissionRequest) -> None:
+    async def mutate(self, request: AdmissionAttributes) -> None:
         namespaces.check(self._store, request)
         if pods.applies(request):
             await pods.service_account(self._store, request)
@@ -45,7 +47,7 @@ class AdmissionChain:
             pods.tolerations(request)
         await self._webhooks.mutate(request)
 
-    async def validate(self, request: AdmissionRequest) -> None:
+    async def validate(self, request: AdmissionAttributes) -> None:
         namespaces.check(self._store, request)
         if self._rbac is not None and request.user is not SYSTEM:
             escalation.check(self._rbac, request)

@@ -18,7 +18,7 @@ from typing import Any
 
 import aiohttp
 
-from control.standalone.admission.endpoints import Endpoints, Target, UnresolvedWebhook
+from control.standalone.admission.endpoints import UnresolvedWebhook, WebhookEndpoints, WebhookTarget
 
 Json = dict[str, Any]
 
@@ -31,7 +31,7 @@ class WebhookFailure(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WebhookResponse:
     """AdmissionResponse, checked."""
 
     allowed: bool
@@ -43,12 +43,12 @@ class Answer:
 class WebhookClient:
     """`await client.call(webhook, request)`; `await client.close()` at the end."""
 
-    def __init__(self, endpoints: Endpoints) -> None:
+    def __init__(self, endpoints: WebhookEndpoints) -> None:
         self._endpoints = endpoints
         self._session: aiohttp.ClientSession | None = None
         self._contexts: dict[str, ssl.SSLContext] = {}
 
-    async def call(self, webhook: Mapping[str, Any], request: Json) -> Answer:
+    async def call(self, webhook: Mapping[str, Any], request: Json) -> WebhookResponse:
         """Raises WebhookFailure."""
         review = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
         seconds = float(webhook.get("timeoutSeconds") or DEFAULT_TIMEOUT)
@@ -72,7 +72,7 @@ class WebhookClient:
             await self._session.close()
             self._session = None
 
-    async def _post(self, target: Target, review: Json, seconds: float) -> bytes:
+    async def _post(self, target: WebhookTarget, review: Json, seconds: float) -> bytes:
         if self._session is None:
             self._session = aiohttp.ClientSession()
         async with self._session.post(
@@ -104,7 +104,7 @@ class WebhookClient:
         return context
 
 
-def _answer(body: bytes, uid: str) -> Answer:
+def _answer(body: bytes, uid: str) -> WebhookResponse:
     try:
         review = json.loads(body)
     except ValueError as error:
@@ -117,7 +117,7 @@ def _answer(body: bytes, uid: str) -> Answer:
         raise WebhookFailure(f"expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {got}")
     if response.get("uid") != uid:
         raise WebhookFailure(f'expected response.uid="{uid}", got "{response.get("uid", "")}"')
-    return Answer(
+    return WebhookResponse(
         allowed=response.get("allowed") is True,
         patch=_patch(response),
         status=dict(response.get("status") or {}),

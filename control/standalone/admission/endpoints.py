@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from control.standalone.store import Store
+from control.standalone.store import ObjectStore
 
 Json = Mapping[str, Any]
 
@@ -24,7 +24,7 @@ class UnresolvedWebhook(LookupError):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class WebhookTarget:
     """Where to send a review, the name to check the certificate for, and the bundle (PEM) to trust."""
 
     url: str
@@ -34,18 +34,18 @@ class Target:
     """The URL as error messages show it."""
 
 
-class Endpoints:
+class WebhookEndpoints:
     """Resolves clientConfigs. `hosts` wins over what the store says."""
 
-    def __init__(self, store: Store, hosts: Mapping[str, str] | None = None) -> None:
+    def __init__(self, store: ObjectStore, hosts: Mapping[str, str] | None = None) -> None:
         self._store = store
         self._hosts = dict(hosts or {})
 
-    def resolve(self, config: Json) -> Target:
+    def resolve(self, config: Json) -> WebhookTarget:
         """Raises UnresolvedWebhook."""
         bundle = _bundle(config.get("caBundle"))
         if url := config.get("url"):
-            return Target(str(url), urlsplit(str(url)).hostname or "", bundle, str(url))
+            return WebhookTarget(str(url), urlsplit(str(url)).hostname or "", bundle, str(url))
         service = config.get("service")
         if not service:
             raise UnresolvedWebhook("the webhook has neither url nor service")
@@ -53,7 +53,7 @@ class Endpoints:
         path = "/" + str(service.get("path") or "").lstrip("/")
         server_name = f"{name}.{namespace}.svc"
         address = self._hosts.get(f"{namespace}/{name}") or self._address(namespace, name, port)
-        return Target(f"https://{address}{path}", server_name, bundle, f"https://{server_name}:{port}{path}")
+        return WebhookTarget(f"https://{address}{path}", server_name, bundle, f"https://{server_name}:{port}{path}")
 
     def _address(self, namespace: str, name: str, port: int) -> str:
         service = self._store.get("/services", namespace, name)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from control.standalone.kinds import NAMESPACE, Kind
-from control.standalone.seams import AdmissionRequest
+from control.standalone.kinds import NAMESPACE, ResourceKind
+from control.standalone.policyinterfaces import AdmissionAttributes
 from control.standalone.selectors import label_selector
 
 Json = Mapping[str, Any]
@@ -20,7 +20,7 @@ class Match:
     version: str
 
 
-def match(webhook: Json, request: AdmissionRequest, namespace: Json | None) -> Match | None:
+def match(webhook: Json, request: AdmissionAttributes, namespace: Json | None) -> Match | None:
     """None: not this webhook's. `namespace` is the object of the request's namespace, if it has one."""
     found = _match_rules(webhook, request)
     if found is None or not _namespace_selected(webhook, request, namespace) or not _object_selected(webhook, request):
@@ -28,7 +28,7 @@ def match(webhook: Json, request: AdmissionRequest, namespace: Json | None) -> M
     return found
 
 
-def _match_rules(webhook: Json, request: AdmissionRequest) -> Match | None:
+def _match_rules(webhook: Json, request: AdmissionAttributes) -> Match | None:
     rules = webhook.get("rules") or ()
     if any(_rule_matches(rule, request, request.version) for rule in rules):
         return Match(request.version)
@@ -39,7 +39,7 @@ def _match_rules(webhook: Json, request: AdmissionRequest) -> Match | None:
     return None
 
 
-def _rule_matches(rule: Json, request: AdmissionRequest, version: str) -> bool:
+def _rule_matches(rule: Json, request: AdmissionAttributes, version: str) -> bool:
     kind = request.kind
     return (
         _has(rule.get("operations"), request.operation)
@@ -54,7 +54,7 @@ def _has(values: Any, wanted: str) -> bool:
     return any(value in ("*", wanted) for value in values or ())
 
 
-def _scope_matches(scope: str, kind: Kind) -> bool:
+def _scope_matches(scope: str, kind: ResourceKind) -> bool:
     return scope == "*" or (scope == "Namespaced") == kind.namespaced
 
 
@@ -68,7 +68,7 @@ def _resource_matches(wanted: str, plural: str, subresource: str) -> bool:
     return sub in ("*", subresource)
 
 
-def _namespace_selected(webhook: Json, request: AdmissionRequest, namespace: Json | None) -> bool:
+def _namespace_selected(webhook: Json, request: AdmissionAttributes, namespace: Json | None) -> bool:
     selector = webhook.get("namespaceSelector")
     if not selector:
         return True
@@ -81,7 +81,7 @@ def _namespace_selected(webhook: Json, request: AdmissionRequest, namespace: Jso
     return label_selector(selector)(_labels(holder))
 
 
-def _object_selected(webhook: Json, request: AdmissionRequest) -> bool:
+def _object_selected(webhook: Json, request: AdmissionAttributes) -> bool:
     selector = webhook.get("objectSelector")
     if not selector:
         return True

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from control.standalone import errors
 from control.standalone.kinds import NAMESPACE
-from control.standalone.seams import AdmissionRequest
-from control.standalone.store import Store
+from control.standalone.policyinterfaces import AdmissionAttributes
+from control.standalone.store import ObjectStore
 
 
-def check(store: Store, request: AdmissionRequest) -> None:
+def check(store: ObjectStore, request: AdmissionAttributes) -> None:
     """Raises StatusError 404 or 403."""
     if request.operation != "CREATE" or not request.kind.namespaced or request.subresource:
         return

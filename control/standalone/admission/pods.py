@@ -11,9 +11,9 @@ import asyncio
 from typing import Any
 
 from control.standalone import errors
+from control.standalone.policyinterfaces import AdmissionAttributes
 from control.standalone.schema.validation import SYSTEM_PRIORITIES
-from control.standalone.seams import AdmissionRequest
-from control.standalone.store import Store
+from control.standalone.store import ObjectStore
 
 Json = dict[str, Any]
 
@@ -27,7 +27,7 @@ TOLERATION_SECONDS = 300
 FAILING = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
-def applies(request: AdmissionRequest) -> bool:
+def applies(request: AdmissionAttributes) -> bool:
     return (
         request.kind.key == "/pods"
         and request.operation == "CREATE"
@@ -37,12 +37,12 @@ def applies(request: AdmissionRequest) -> bool:
     )
 
 
-def _forbidden(request: AdmissionRequest, why: str) -> errors.StatusError:
+def _forbidden(request: AdmissionAttributes, why: str) -> errors.StatusError:
     name = request.name or str(((request.obj or {}).get("metadata") or {}).get("generateName", ""))
     return errors.forbidden("", "pods", name, why)
 
 
-async def service_account(store: Store, request: AdmissionRequest) -> None:
+async def service_account(store: ObjectStore, request: AdmissionAttributes) -> None:
     """Default to the namespace's `default` account; the account must exist."""
     spec = _spec(request)
     name = spec.get("serviceAccountName") or spec.get("serviceAccount") or DEFAULT_ACCOUNT
@@ -60,7 +60,7 @@ async def service_account(store: Store, request: AdmissionRequest) -> None:
         spec["imagePullSecrets"] = [dict(each) for each in account["imagePullSecrets"]]
 
 
-def priority(store: Store, request: AdmissionRequest) -> None:
+def priority(store: ObjectStore, request: AdmissionAttributes) -> None:
     """spec.priority and preemptionPolicy from the pod's PriorityClass, or the global default."""
     spec = _spec(request)
     name = spec.get("priorityClassName") or ""
@@ -96,12 +96,12 @@ def priority(store: Store, request: AdmissionRequest) -> None:
     spec["priority"], spec["preemptionPolicy"] = value, policy
 
 
-def _global_default(store: Store) -> Json | None:
+def _global_default(store: ObjectStore) -> Json | None:
     classes = [each for each in store.list(PRIORITY_CLASSES) if each.get("globalDefault")]
     return min(classes, key=lambda each: int(each.get("value", 0)), default=None)
 
 
-def tolerations(request: AdmissionRequest) -> None:
+def tolerations(request: AdmissionAttributes) -> None:
     """Stay on a node that is not ready or unreachable for five minutes, unless the pod says otherwise."""
     spec = _spec(request)
     present = list(spec.get("tolerations") or ())
@@ -117,7 +117,7 @@ def _tolerates(toleration: Json, key: str) -> bool:
     return toleration.get("effect") in (None, "", "NoExecute") and toleration.get("key") in (None, "", key)
 
 
-def _spec(request: AdmissionRequest) -> Json:
+def _spec(request: AdmissionAttributes) -> Json:
     assert request.obj is not None
     spec = request.obj.get("spec")
     if not isinstance(spec, dict):

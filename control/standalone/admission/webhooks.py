@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from control.standalone import errors
-from control.standalone.admission.client import Answer, WebhookClient, WebhookFailure
+from control.standalone.admission.client import WebhookClient, WebhookFailure, WebhookResponse
 from control.standalone.admission.matching import Match, match
 from control.standalone.auth.reviews import user_info
 from control.standalone.kinds import NAMESPACE
 from control.standalone.patch import json_patch
-from control.standalone.seams import AdmissionRequest
-from control.standalone.store import Store
+from control.standalone.policyinterfaces import AdmissionAttributes
+from control.standalone.store import ObjectStore
 
 Json = dict[str, Any]
 
@@ -45,11 +45,11 @@ _CREATED_BELOW = {"binding": "Binding"}
 class Webhooks:
     """Calls what the store configures."""
 
-    def __init__(self, store: Store, client: WebhookClient) -> None:
+    def __init__(self, store: ObjectStore, client: WebhookClient) -> None:
         self._store = store
         self._client = client
 
-    async def mutate(self, request: AdmissionRequest) -> None:
+    async def mutate(self, request: AdmissionAttributes) -> None:
         """Run the mutating webhooks over `request.obj`. Raises StatusError."""
         seen: dict[int, Json | None] = {}  # position -> the object as the webhook left it
         webhooks = list(self._webhooks(MUTATING, request))
@@ -60,20 +60,20 @@ class Webhooks:
             if webhook.get("reinvocationPolicy") == "IfNeeded" and at in seen and seen[at] != request.obj:
                 await self._mutate_by(webhook, request)
 
-    async def validate(self, request: AdmissionRequest) -> None:
+    async def validate(self, request: AdmissionAttributes) -> None:
         """Ask all validating webhooks at once; raises the first refusal in their order."""
         asked = [self._ask(webhook, request) for webhook in self._webhooks(VALIDATING, request)]
         for result in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
 
-    def _webhooks(self, key: str, request: AdmissionRequest) -> Iterator[Mapping[str, Any]]:
+    def _webhooks(self, key: str, request: AdmissionAttributes) -> Iterator[Mapping[str, Any]]:
         if request.kind.group == GROUP:
             return
         for configuration in self._store.list(key):
             yield from configuration.get("webhooks") or ()
 
-    async def _mutate_by(self, webhook: Mapping[str, Any], request: AdmissionRequest) -> bool:
+    async def _mutate_by(self, webhook: Mapping[str, Any], request: AdmissionAttributes) -> bool:
         """True if the webhook was asked."""
         found = await self._ask(webhook, request)
         if found is None:
@@ -90,7 +90,9 @@ class Webhooks:
             request.obj = patched
         return True
 
-    async def _ask(self, webhook: Mapping[str, Any], request: AdmissionRequest) -> tuple[Answer, Match] | None:
+    async def _ask(
+        self, webhook: Mapping[str, Any], request: AdmissionAttributes
+    ) -> tuple[WebhookResponse, Match] | None:
         """None: not concerned, or failed and to be ignored. Raises StatusError for a refusal."""
         namespace = self._store.get(NAMESPACE, None, request.namespace) if request.namespace else None
         version = match(webhook, request, namespace)
@@ -122,7 +124,7 @@ def denied(name: str, status: Mapping[str, Any]) -> errors.StatusError:
     return errors.StatusError(code, str(status.get("reason") or ""), message, dict(status.get("details") or {}))
 
 
-def review_request(request: AdmissionRequest, found: Match) -> Json:
+def review_request(request: AdmissionAttributes, found: Match) -> Json:
     """The `request` of an AdmissionReview."""
     kind = request.kind
     name = _CREATED_BELOW.get(request.subresource, kind.kind)
@@ -149,6 +151,6 @@ def review_request(request: AdmissionRequest, found: Match) -> Json:
     return out
 
 
-def _as_version(request: AdmissionRequest, obj: Json | None, found: Match) -> Json | None:
+def _as_version(request: AdmissionAttributes, obj: Json | None, found: Match) -> Json | None:
     """The object in the version that the webhook asked for; versions differ in name only here."""
     return None if obj is None else {**obj, "apiVersion": request.kind.served_as(found.version)}

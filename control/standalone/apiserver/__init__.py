@@ -1,5 +1,5 @@
 """The embedded API server as a process and as an object: see `server`."""
 
-from control.standalone.apiserver.server import AlreadyRunning, ApiServer, Config
+from control.standalone.apiserver.server import AlreadyRunning, ApiServer, ApiServerConfig
 
-__all__ = ["AlreadyRunning", "ApiServer", "Config"]
+__all__ = ["AlreadyRunning", "ApiServer", "ApiServerConfig"]

@@ -18,7 +18,7 @@ log = get_logger(__name__)
 
 
 @dataclass
-class Options(LoggingOptions):
+class ApiServerOptions(LoggingOptions):
     data_dir: str = flag("data-dir", "", "where state, keys and admin.kubeconfig live")
     secure_port: int = flag("secure-port", 6443, "TLS port; 0 takes a free one", minimum=0)
     bind_address: str = flag("bind-address", "127.0.0.1", "address to listen on")
@@ -34,7 +34,9 @@ class Options(LoggingOptions):
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = parse(Options, sys.argv[1:] if argv is None else argv, prog="apiserver", description=__doc__ or "")
+    options = parse(
+        ApiServerOptions, sys.argv[1:] if argv is None else argv, prog="apiserver", description=__doc__ or ""
+    )
     begin(options)
     if not options.data_dir:
         log.error("--data-dir is required")

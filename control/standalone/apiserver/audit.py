@@ -14,7 +14,7 @@ log = get_logger(__name__)
 _encode = msgspec.json.Encoder().encode
 
 
-class AuditLog:
+class RequestAuditLog:
     """`path` None writes nothing. Lines are flushed as written, so that a crash keeps what was answered.
 
     A line that can't be written (a full disk) is counted in `lost`, and doesn't fail the request: reads have to go on.

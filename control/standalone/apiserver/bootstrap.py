@@ -12,7 +12,7 @@ from typing import Any
 from control.standalone import errors
 from control.standalone.auth import bootstrap as default_roles
 from control.standalone.kinds import Kinds, version_priority
-from control.standalone.registry import Registry, WriteOptions
+from control.standalone.registry import ObjectRegistry, WriteOptions
 
 Json = dict[str, Any]
 
@@ -30,7 +30,7 @@ _PRIORITIES = {
 }
 
 
-async def bootstrap(registry: Registry, host: str, port: int, service_ip: str) -> None:
+async def bootstrap(registry: ObjectRegistry, host: str, port: int, service_ip: str) -> None:
     """Create what is missing. Runs before the server says it is ready."""
     for name in NAMESPACES:
         await _ensure(registry, "/namespaces", None, {"metadata": {"name": name}})
@@ -43,7 +43,7 @@ async def bootstrap(registry: Registry, host: str, port: int, service_ip: str) -
     await sync_api_services(registry)
 
 
-async def _ensure(registry: Registry, key: str, ns: str | None, body: Json) -> None:
+async def _ensure(registry: ObjectRegistry, key: str, ns: str | None, body: Json) -> None:
     if registry.find(key, ns, body["metadata"]["name"]) is not None:
         return
     try:
@@ -53,7 +53,7 @@ async def _ensure(registry: Registry, key: str, ns: str | None, body: Json) -> N
             raise
 
 
-async def _kubernetes_service(registry: Registry, host: str, port: int, service_ip: str) -> None:
+async def _kubernetes_service(registry: ObjectRegistry, host: str, port: int, service_ip: str) -> None:
     labels = {"component": "apiserver", "provider": "kubernetes"}
     service: Json = {
         "metadata": {"name": "kubernetes", "namespace": "default", "labels": labels},
@@ -82,7 +82,7 @@ async def _kubernetes_service(registry: Registry, host: str, port: int, service_
     await _put(registry, "discovery.k8s.io/endpointslices", endpoint_slice)
 
 
-async def _put(registry: Registry, key: str, body: Json) -> None:
+async def _put(registry: ObjectRegistry, key: str, body: Json) -> None:
     """Create or replace: where the server listens may have changed since the last start."""
     meta = body["metadata"]
     if registry.find(key, meta["namespace"], meta["name"]) is None:
@@ -91,7 +91,7 @@ async def _put(registry: Registry, key: str, body: Json) -> None:
         await registry.update(key, meta["namespace"], meta["name"], body, options=_OPTIONS)
 
 
-async def sync_api_services(registry: Registry) -> None:
+async def sync_api_services(registry: ObjectRegistry) -> None:
     """One APIService for each served group version; those of vanished groups go."""
     key = "apiregistration.k8s.io/apiservices"
     wanted = api_services(registry.kinds)

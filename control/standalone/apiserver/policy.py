@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING
 from control.standalone.admission import AdmissionChain
 from control.standalone.apiserver.tls import Pki
 from control.standalone.auth import RBAC, AccessReviews, Authentication, ServiceAccountTokens, Signer, StaticTokens
-from control.standalone.controllers import Controller, eviction_gate
+from control.standalone.controllers import EmbeddedController, eviction_gate
 from control.standalone.controllers import build as build_controllers
 from control.standalone.http.server import OpenAPIDocs, Reviews
 from control.standalone.http.subresources import EvictionGate, TokenIssuer
 from control.standalone.patch import Patches
-from control.standalone.registry import Registry
+from control.standalone.policyinterfaces import Authenticator, Authorizer, RequestUser
+from control.standalone.registry import ObjectRegistry
 from control.standalone.schema import KindSchemas
 from control.standalone.schema.builtin import Builtins
-from control.standalone.seams import Authenticator, Authorizer, UserInfo
 
 if TYPE_CHECKING:
-    from control.standalone.apiserver.server import Config
+    from control.standalone.apiserver.server import ApiServerConfig
 
 
 @dataclass(slots=True)
-class Policy:
+class ServerPolicies:
     authenticator: Authenticator
     authorizer: Authorizer
     reviews: Reviews | None
@@ -32,7 +32,7 @@ class Policy:
     eviction_gate: EvictionGate
     issue_token: TokenIssuer | None
     admission: AdmissionChain
-    controllers: list[Controller]
+    controllers: list[EmbeddedController]
 
     async def start(self) -> None:
         for controller in self.controllers:
@@ -44,18 +44,18 @@ class Policy:
         await self.admission.close()
 
 
-def build_policy(config: Config, registry: Registry, pki: Pki, admin_token: str) -> Policy:
+def build_policy(config: ApiServerConfig, registry: ObjectRegistry, pki: Pki, admin_token: str) -> ServerPolicies:
     """Make the policy objects and hang schemas, admission and patches onto `registry`."""
     registry.patcher = Patches()
     schemas = KindSchemas(_builtins())
     static = StaticTokens.read(config.token_auth_file) if config.token_auth_file else StaticTokens()
-    static.add(admin_token, UserInfo("admin", ("system:masters",)))
+    static.add(admin_token, RequestUser("admin", ("system:masters",)))
     accounts = ServiceAccountTokens(Signer.from_pem(pki.sa_key_file.read_bytes()), registry.store.get)
     rbac = RBAC(registry.store)
     admission = AdmissionChain(registry.store, rbac, config.webhook_hosts)
     registry.schemas = schemas
     registry.admission = admission
-    return Policy(
+    return ServerPolicies(
         Authentication(static, accounts, config.anonymous),
         rbac,
         AccessReviews(rbac, static, accounts),

@@ -21,23 +21,23 @@ from typing import Any, Literal
 
 from aiohttp import web
 
-from control.standalone.apiserver.audit import AuditLog
+from control.standalone.apiserver.audit import RequestAuditLog
 from control.standalone.apiserver.bootstrap import bootstrap, sync_api_services
 from control.standalone.apiserver.kubeconfig import write_kubeconfig
-from control.standalone.apiserver.policy import Policy, build_policy
+from control.standalone.apiserver.policy import ServerPolicies, build_policy
 from control.standalone.apiserver.tls import SERVICE_IP, Pki, ensure_pki
 from control.standalone.crds import CrdController
 from control.standalone.http.discovery import Discovery
-from control.standalone.http.health import Health
+from control.standalone.http.health import HealthChecks
 from control.standalone.http.kubelet import KubeletProxy
 from control.standalone.http.metrics import Metrics
-from control.standalone.http.resources import MAX_BODY, Resources
-from control.standalone.http.server import Dispatcher, Handlers
-from control.standalone.http.subresources import Subresources
+from control.standalone.http.resources import MAX_BODY, ResourceHandlers
+from control.standalone.http.server import RequestDispatcher, RequestHandlers
+from control.standalone.http.subresources import SubresourceHandlers
 from control.standalone.http.watch import WatchConfig, stop_all
 from control.standalone.kinds import Kinds
-from control.standalone.registry import Registry
-from control.standalone.store import Store, StoreError
+from control.standalone.registry import ObjectRegistry
+from control.standalone.store import ObjectStore, StoreError
 from koordlet.app.logging import get_logger
 from koordlet.version import VERSION
 
@@ -53,7 +53,7 @@ class AlreadyRunning(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class ApiServerConfig:
     """Where and how to serve."""
 
     data_dir: Path
@@ -75,7 +75,7 @@ class ApiServer:
     """One server; start it once."""
 
     def __init__(self, data_dir: Path | str, **config: Any) -> None:
-        self.config = Config(Path(data_dir), **config)
+        self.config = ApiServerConfig(Path(data_dir), **config)
         self.name = "apiserver"
         self.port = 0
         self._tasks: list[asyncio.Task[Any]] = []
@@ -116,15 +116,15 @@ class ApiServer:
         advertised = config.advertise or config.host
         self.pki: Pki = ensure_pki(config.data_dir / "pki", (advertised, config.host))
         self.admin_token = _secret(config.data_dir / "admin.token")
-        self.store = Store(
+        self.store = ObjectStore(
             config.data_dir / "state.db",
             synchronous=config.synchronous,
             retention_seconds=config.history_seconds,
             retention_events=config.history_events,
         )
         self.kinds = Kinds()
-        self.registry = Registry(self.store, self.kinds)
-        self.policy: Policy = build_policy(config, self.registry, self.pki, self.admin_token)
+        self.registry = ObjectRegistry(self.store, self.kinds)
+        self.policy: ServerPolicies = build_policy(config, self.registry, self.pki, self.admin_token)
         self._crds = CrdController(self.registry, lambda: sync_api_services(self.registry))
         since = await self._crds.load()
         await self._listen()
@@ -173,19 +173,21 @@ class ApiServer:
     async def _listen(self) -> None:
         config, policy = self.config, self.policy
         self._watches = WatchConfig(config.bookmark_seconds)
-        self._audit = AuditLog(config.audit_log)
-        resources = Resources(self.registry, self._watches)
+        self._audit = RequestAuditLog(config.audit_log)
+        resources = ResourceHandlers(self.registry, self._watches)
         self._kubelet = KubeletProxy(self.registry, lambda: self.admin_token)
-        health = Health()
+        health = HealthChecks()
         health.add("store", lambda: self.store.healthy)
         health.add("poststarthook/bootstrap", lambda: None if self._ready else "not finished", ready_only=True)
         health.add("shutdown", lambda: "stopping" if self._stopped else None, ready_only=True)
         metrics = Metrics(self.store, self.kinds, lambda: resources.open_watches)
         self.metrics = metrics
-        handlers = Handlers(
+        handlers = RequestHandlers(
             self.registry,
             resources,
-            Subresources(self.registry, resources, self._kubelet, gate=policy.eviction_gate, issue=policy.issue_token),
+            SubresourceHandlers(
+                self.registry, resources, self._kubelet, gate=policy.eviction_gate, issue=policy.issue_token
+            ),
             Discovery(self.kinds),
             health,
             metrics,
@@ -197,7 +199,7 @@ class ApiServer:
             VERSION,
         )
         server = web.Server(
-            Dispatcher(handlers).handle,
+            RequestDispatcher(handlers).handle,
             request_factory=_request,
             handler_cancellation=True,
             access_log=None,

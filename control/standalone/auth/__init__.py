@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from control.standalone.auth import bootstrap
 from control.standalone.auth.authenticate import Authentication
-from control.standalone.auth.jwt import Signer, TokenError
+from control.standalone.auth.jwt import JwtError, Signer
 from control.standalone.auth.rbac import RBAC
 from control.standalone.auth.reviews import AccessReviews
 from control.standalone.auth.serviceaccounts import ServiceAccountTokens, service_account_user
@@ -27,10 +27,10 @@ __all__ = [
     "RBAC",
     "AccessReviews",
     "Authentication",
+    "JwtError",
     "ServiceAccountTokens",
     "Signer",
     "StaticTokens",
-    "TokenError",
     "TokenFileError",
     "bootstrap",
     "service_account_user",

@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from control.standalone import errors
-from control.standalone.auth.jwt import TokenError
+from control.standalone.auth.jwt import JwtError
 from control.standalone.auth.serviceaccounts import ServiceAccountTokens
 from control.standalone.auth.tokenfile import StaticTokens
-from control.standalone.seams import UserInfo
+from control.standalone.policyinterfaces import RequestUser
 
 AUTHENTICATED = "system:authenticated"
 
@@ -27,7 +27,7 @@ class Authentication:
         self._accounts = accounts
         self._anonymous = anonymous
 
-    async def authenticate(self, headers: Mapping[str, str], peer_cert: Any) -> UserInfo | None:
+    async def authenticate(self, headers: Mapping[str, str], peer_cert: Any) -> RequestUser | None:
         if peer_cert and (user := certificate_user(peer_cert)) is not None:
             return user
         kind, _, token = headers.get("Authorization", "").partition(" ")
@@ -41,26 +41,26 @@ class Authentication:
             raise errors.unauthorized()
         return None
 
-    def by_token(self, token: str) -> UserInfo | None:
+    def by_token(self, token: str) -> RequestUser | None:
         """The user of a bearer token for this server, None for a bad one."""
         user = self._static.find(token)
         if user is None:
             try:
                 user = self._accounts.verify(token).user
-            except TokenError:
+            except JwtError:
                 return None
         return authenticated(user)
 
 
-def authenticated(user: UserInfo) -> UserInfo:
+def authenticated(user: RequestUser) -> RequestUser:
     return user if AUTHENTICATED in user.groups else replace(user, groups=(*user.groups, AUTHENTICATED))
 
 
-def certificate_user(peer_cert: Mapping[str, Any]) -> UserInfo | None:
+def certificate_user(peer_cert: Mapping[str, Any]) -> RequestUser | None:
     """CN is the user, every O a group; None for a certificate without CN."""
     names: dict[str, list[str]] = {}
     for part in peer_cert.get("subject") or ():
         for key, value in part:
             names.setdefault(key, []).append(value)
     common = names.get("commonName")
-    return authenticated(UserInfo(common[-1], tuple(names.get("organizationName", ())))) if common else None
+    return authenticated(RequestUser(common[-1], tuple(names.get("organizationName", ())))) if common else None

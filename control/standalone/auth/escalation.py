@@ -12,12 +12,12 @@ from typing import Any
 from control.standalone import errors
 from control.standalone.auth.rbac import BINDINGS, CLUSTER_BINDINGS, CLUSTER_ROLES, GROUP, RBAC, ROLES, SUPERUSERS
 from control.standalone.auth.rules import show, uncovered
-from control.standalone.seams import AdmissionRequest, AuthzAttributes
+from control.standalone.policyinterfaces import AdmissionAttributes, AuthzAttributes
 
 Json = Mapping[str, Any]
 
 
-def check(rbac: RBAC, request: AdmissionRequest) -> None:
+def check(rbac: RBAC, request: AdmissionAttributes) -> None:
     """Raises StatusError 403 for a write that grants more than its author holds."""
     kind, obj, old = request.kind, request.obj, request.old or {}
     if obj is None or SUPERUSERS in request.user.groups:

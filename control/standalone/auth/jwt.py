@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 _COORDINATE = 32  # bytes of r and of s on P-256
 
 
-class TokenError(ValueError):
+class JwtError(ValueError):
     """The token can't be trusted; the message says why, without the token."""
 
 
@@ -40,9 +40,9 @@ class Signer:
         try:
             key = serialization.load_pem_private_key(pem, password=None)
         except (ValueError, TypeError) as error:
-            raise TokenError("the service account key is not a PEM private key") from error
+            raise JwtError("the service account key is not a PEM private key") from error
         if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
-            raise TokenError("the service account key is not an EC P-256 key")
+            raise JwtError("the service account key is not an EC P-256 key")
         return cls(key)
 
     def sign(self, claims: Mapping[str, Any]) -> str:
@@ -55,21 +55,21 @@ class Signer:
         """The claims of a token signed by this key; raises TokenError. Times are the caller's to check."""
         parts = token.split(".")
         if len(parts) != 3:
-            raise TokenError("not a compact JSON web token")
+            raise JwtError("not a compact JSON web token")
         try:
             header, claims, signature = json.loads(_unb64(parts[0])), json.loads(_unb64(parts[1])), _unb64(parts[2])
         except (ValueError, binascii.Error) as error:
-            raise TokenError("malformed token") from error
+            raise JwtError("malformed token") from error
         if not isinstance(header, dict) or header.get("alg") != "ES256" or not isinstance(claims, dict):
-            raise TokenError("unsupported token algorithm")
+            raise JwtError("unsupported token algorithm")
         if len(signature) != 2 * _COORDINATE:
-            raise TokenError("invalid signature")
+            raise JwtError("invalid signature")
         r, s = int.from_bytes(signature[:_COORDINATE]), int.from_bytes(signature[_COORDINATE:])
         try:
             signed = f"{parts[0]}.{parts[1]}".encode()
             self._public.verify(encode_dss_signature(r, s), signed, ec.ECDSA(hashes.SHA256()))
         except (InvalidSignature, ValueError) as error:
-            raise TokenError("invalid signature") from error
+            raise JwtError("invalid signature") from error
         return claims
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from control.standalone.auth.rules import Rule, allows
-from control.standalone.seams import AuthzAttributes, UserInfo
+from control.standalone.policyinterfaces import AuthzAttributes, RequestUser
 from control.standalone.selectors import label_selector
-from control.standalone.store import Store
+from control.standalone.store import ObjectStore
 
 Json = Mapping[str, Any]
 
@@ -47,7 +47,7 @@ class _Index:
 class RBAC:
     """The `Authorizer` seam over the RBAC objects of a store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._index: _Index | None = None
 
@@ -62,7 +62,7 @@ class RBAC:
                 return True, f'RBAC: allowed by {grant.binding} of {grant.role} to user "{attributes.user.name}"'
         return False, ""
 
-    def grants(self, user: UserInfo, namespace: str) -> Iterator[Grant]:
+    def grants(self, user: RequestUser, namespace: str) -> Iterator[Grant]:
         """Everything the user is granted in a namespace ("": cluster-wide only)."""
         index = self._current()
         for subject in (("User", user.name), *(("Group", group) for group in user.groups)):
@@ -70,7 +70,7 @@ class RBAC:
                 if grant.namespace in ("", namespace):
                     yield grant
 
-    def rules_for(self, user: UserInfo, namespace: str) -> list[Rule]:
+    def rules_for(self, user: RequestUser, namespace: str) -> list[Rule]:
         """All rules that hold for the user in a namespace."""
         if SUPERUSERS in user.groups:
             everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}

@@ -7,13 +7,13 @@ from typing import Any
 
 from control.standalone import errors
 from control.standalone.auth.authenticate import authenticated
-from control.standalone.auth.jwt import TokenError
+from control.standalone.auth.jwt import JwtError
 from control.standalone.auth.rbac import RBAC
 from control.standalone.auth.serviceaccounts import ServiceAccountTokens
 from control.standalone.auth.tokenfile import StaticTokens
-from control.standalone.kinds import Kind
+from control.standalone.kinds import ResourceKind
+from control.standalone.policyinterfaces import AuthzAttributes, RequestUser
 from control.standalone.schema import fielderrors as fe
-from control.standalone.seams import AuthzAttributes, UserInfo
 
 Json = dict[str, Any]
 
@@ -25,7 +25,7 @@ class AccessReviews:
         self._rbac = rbac
         self._static = static
         self._accounts = accounts
-        self._answers: dict[str, Callable[[str, Json, UserInfo], Json]] = {
+        self._answers: dict[str, Callable[[str, Json, RequestUser], Json]] = {
             "SelfSubjectAccessReview": self._self_access,
             "SubjectAccessReview": self._subject_access,
             "LocalSubjectAccessReview": self._local_access,
@@ -34,7 +34,7 @@ class AccessReviews:
             "TokenReview": self._token,
         }
 
-    async def review(self, kind: Kind, namespace: str, body: Json, user: UserInfo) -> Json:
+    async def review(self, kind: ResourceKind, namespace: str, body: Json, user: RequestUser) -> Json:
         answer = self._answers.get(kind.kind)
         if answer is None:
             raise errors.method_not_allowed()
@@ -42,20 +42,20 @@ class AccessReviews:
         head = {"kind": kind.kind, "apiVersion": kind.served_as()}
         return {**head, "metadata": body.get("metadata") or {}, **_spec(kind, body), "status": status}
 
-    def _self_access(self, namespace: str, spec: Json, user: UserInfo) -> Json:
+    def _self_access(self, namespace: str, spec: Json, user: RequestUser) -> Json:
         return self._decide(spec, user, "SelfSubjectAccessReview")
 
-    def _subject_access(self, namespace: str, spec: Json, user: UserInfo) -> Json:
+    def _subject_access(self, namespace: str, spec: Json, user: RequestUser) -> Json:
         if not spec.get("user") and not spec.get("groups"):
             fault = fe.required("spec.user", "at least one of user or group must be specified")
             raise errors.invalid("authorization.k8s.io", "SubjectAccessReview", "", [fault])
         extra = {key: tuple(values) for key, values in (spec.get("extra") or {}).items()}
-        asked = UserInfo(
+        asked = RequestUser(
             str(spec.get("user") or ""), tuple(spec.get("groups") or ()), str(spec.get("uid") or ""), extra
         )
         return self._decide(spec, asked, "SubjectAccessReview")
 
-    def _local_access(self, namespace: str, spec: Json, user: UserInfo) -> Json:
+    def _local_access(self, namespace: str, spec: Json, user: RequestUser) -> Json:
         attributes = spec.get("resourceAttributes")
         if not attributes or attributes.get("namespace", namespace) != namespace:
             fault = fe.invalid("spec.resourceAttributes.namespace", (attributes or {}).get("namespace", ""),
@@ -63,7 +63,7 @@ class AccessReviews:
             raise errors.invalid("authorization.k8s.io", "LocalSubjectAccessReview", "", [fault])
         return self._subject_access(namespace, spec, user)
 
-    def _decide(self, spec: Json, user: UserInfo, kind: str) -> Json:
+    def _decide(self, spec: Json, user: RequestUser, kind: str) -> Json:
         resource, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
         if (resource is None) == (path is None):
             message = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
@@ -75,7 +75,7 @@ class AccessReviews:
             status["reason"] = reason
         return status
 
-    def _self_rules(self, namespace: str, spec: Json, user: UserInfo) -> Json:
+    def _self_rules(self, namespace: str, spec: Json, user: RequestUser) -> Json:
         rules = self._rbac.rules_for(user, str(spec.get("namespace") or "default"))
         fields = ("verbs", "apiGroups", "resources", "resourceNames")
         return {
@@ -92,10 +92,10 @@ class AccessReviews:
             "incomplete": False,
         }
 
-    def _who_am_i(self, namespace: str, spec: Json, user: UserInfo) -> Json:
+    def _who_am_i(self, namespace: str, spec: Json, user: RequestUser) -> Json:
         return {"userInfo": user_info(user)}
 
-    def _token(self, namespace: str, spec: Json, user: UserInfo) -> Json:
+    def _token(self, namespace: str, spec: Json, user: RequestUser) -> Json:
         token, audiences = str(spec.get("token") or ""), list(spec.get("audiences") or ())
         found = self._static.find(token) if not audiences or self._accounts.issuer in audiences else None
         if found is not None:
@@ -103,13 +103,13 @@ class AccessReviews:
         else:
             try:
                 verified = self._accounts.verify(token, audiences)
-            except TokenError as error:
+            except JwtError as error:
                 return {"user": {}, "error": f"invalid bearer token: {error}"}
             found, shared = verified.user, list(verified.audiences)
         return {"authenticated": True, "user": user_info(authenticated(found)), "audiences": shared}
 
 
-def user_info(user: UserInfo) -> Json:
+def user_info(user: RequestUser) -> Json:
     """authentication.k8s.io UserInfo."""
     out: Json = {"username": user.name, "uid": user.uid, "groups": list(user.groups)}
     if user.extra:
@@ -117,11 +117,13 @@ def user_info(user: UserInfo) -> Json:
     return {key: value for key, value in out.items() if value}
 
 
-def _spec(kind: Kind, body: Json) -> Json:
+def _spec(kind: ResourceKind, body: Json) -> Json:
     return {} if kind.kind == "SelfSubjectReview" else {"spec": body.get("spec") or {}}
 
 
-def _attributes(resource: Mapping[str, Any] | None, path: Mapping[str, Any] | None, user: UserInfo) -> AuthzAttributes:
+def _attributes(
+    resource: Mapping[str, Any] | None, path: Mapping[str, Any] | None, user: RequestUser
+) -> AuthzAttributes:
     if resource is None:
         asked = path or {}
         return AuthzAttributes(user, str(asked.get("verb", "")), path=str(asked.get("path", "")))

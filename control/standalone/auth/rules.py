@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from control.standalone.seams import AuthzAttributes
+from control.standalone.policyinterfaces import AuthzAttributes
 
 Rule = Mapping[str, Any]
 

@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from control.standalone import errors
-from control.standalone.auth.jwt import Signer, TokenError
+from control.standalone.auth.jwt import JwtError, Signer
+from control.standalone.policyinterfaces import RequestUser
 from control.standalone.schema import fielderrors as fe
-from control.standalone.seams import UserInfo
 
 Json = dict[str, Any]
 Lookup = Callable[[str, str | None, str], Json | None]
@@ -35,7 +35,7 @@ _CREDENTIAL = "authentication.kubernetes.io/credential-id"
 class Verified:
     """A good token: whose it is, and the audiences it is for."""
 
-    user: UserInfo
+    user: RequestUser
     audiences: tuple[str, ...]
 
 
@@ -115,17 +115,17 @@ class ServiceAccountTokens:
         now = self._now()
         try:
             if claims["iss"] != self.issuer:
-                raise TokenError("token of another issuer")
+                raise JwtError("token of another issuer")
             if now >= float(claims["exp"]) or now < float(claims["nbf"]):
-                raise TokenError("service account token has expired")
+                raise JwtError("service account token has expired")
             shared = [each for each in claims["aud"] if each in (audiences or (self.issuer,))]
             if not shared:
-                raise TokenError("token audiences don't match")
+                raise JwtError("token audiences don't match")
             return Verified(self._user(claims["kubernetes.io"], str(claims.get("jti", ""))), tuple(shared))
         except (KeyError, TypeError) as error:
-            raise TokenError(f"token lacks a claim: {error}") from error
+            raise JwtError(f"token lacks a claim: {error}") from error
 
-    def _user(self, identity: Mapping[str, Any], credential: str) -> UserInfo:
+    def _user(self, identity: Mapping[str, Any], credential: str) -> RequestUser:
         namespace, account = identity["namespace"], identity["serviceaccount"]
         self._alive("/serviceaccounts", namespace, account)
         extra: dict[str, tuple[str, ...]] = {_CREDENTIAL: (f"JTI={credential}",)} if credential else {}
@@ -144,12 +144,12 @@ class ServiceAccountTokens:
         found = self._lookup(key, namespace, ref["name"])
         if found is None or found["metadata"]["uid"] != ref["uid"]:
             what = key.removeprefix("/").removesuffix("s")
-            raise TokenError(f"the {what} this token is bound to is gone")
+            raise JwtError(f"the {what} this token is bound to is gone")
 
 
 def service_account_user(
     namespace: str, name: str, uid: str = "", extra: Mapping[str, tuple[str, ...]] | None = None
-) -> UserInfo:
+) -> RequestUser:
     """The user that a service account is."""
     groups = (f"{_PREFIX}s", f"{_PREFIX}s:{namespace}", "system:authenticated")
-    return UserInfo(f"{_PREFIX}:{namespace}:{name}", groups, uid, extra or {})
+    return RequestUser(f"{_PREFIX}:{namespace}:{name}", groups, uid, extra or {})

@@ -8,7 +8,7 @@ import io
 from collections.abc import Iterable
 from pathlib import Path
 
-from control.standalone.seams import UserInfo
+from control.standalone.policyinterfaces import RequestUser
 
 
 class TokenFileError(ValueError):
@@ -18,7 +18,7 @@ class TokenFileError(ValueError):
 class StaticTokens:
     """Tokens known in advance. Compared in constant time, so that answering tells nothing about them."""
 
-    def __init__(self, users: Iterable[tuple[str, UserInfo]] = ()) -> None:
+    def __init__(self, users: Iterable[tuple[str, RequestUser]] = ()) -> None:
         self._users = [(token.encode(), user) for token, user in users]
 
     @classmethod
@@ -30,10 +30,10 @@ class StaticTokens:
             raise TokenFileError(f"{path}: {error}") from error
         return cls(parse(text, str(path)))
 
-    def add(self, token: str, user: UserInfo) -> None:
+    def add(self, token: str, user: RequestUser) -> None:
         self._users.append((token.encode(), user))
 
-    def find(self, token: str) -> UserInfo | None:
+    def find(self, token: str) -> RequestUser | None:
         found = None
         for known, user in self._users:
             if hmac.compare_digest(known, token.encode()):
@@ -41,7 +41,7 @@ class StaticTokens:
         return found
 
 
-def parse(text: str, where: str = "tokens") -> list[tuple[str, UserInfo]]:
+def parse(text: str, where: str = "tokens") -> list[tuple[str, RequestUser]]:
     """The users of a token file; raises TokenFileError naming the line."""
     out = []
     for number, row in enumerate(csv.reader(io.StringIO(text)), start=1):
@@ -50,5 +50,5 @@ def parse(text: str, where: str = "tokens") -> list[tuple[str, UserInfo]]:
         if len(row) < 3 or not row[0] or not row[1]:
             raise TokenFileError(f'{where}:{number}: expected token,user,uid[,"group1,group2"]')
         groups = tuple(group.strip() for group in row[3].split(",") if group.strip()) if len(row) > 3 else ()
-        out.append((row[0].strip(), UserInfo(row[1].strip(), groups, row[2].strip())))
+        out.append((row[0].strip(), RequestUser(row[1].strip(), groups, row[2].strip())))
     return out

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from control.standalone.controllers.base import Controller
+from control.standalone.controllers.base import EmbeddedController
 from control.standalone.controllers.daemonset import DaemonSetController
 from control.standalone.controllers.deployment import DeploymentController
 from control.standalone.controllers.disruption import DisruptionController, eviction_gate
@@ -22,12 +22,14 @@ from control.standalone.controllers.nodes import NodeLifecycle, TaintEviction
 from control.standalone.controllers.podgc import PodGarbage
 from control.standalone.controllers.replicaset import ReplicaSetController
 from control.standalone.controllers.statefulset import StatefulSetController
-from control.standalone.registry import Registry
+from control.standalone.registry import ObjectRegistry
 
-__all__ = ["Controller", "build", "eviction_gate"]
+__all__ = ["EmbeddedController", "build", "eviction_gate"]
 
 
-def build(registry: Registry, ca_pem: str, monotonic: Callable[[], float] = time.monotonic) -> list[Controller]:
+def build(
+    registry: ObjectRegistry, ca_pem: str, monotonic: Callable[[], float] = time.monotonic
+) -> list[EmbeddedController]:
     """All controllers in the order to start them."""
     return [
         NamespaceFurnishing(registry, ca_pem),

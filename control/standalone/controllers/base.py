@@ -16,14 +16,14 @@ from typing import Any
 
 from control.standalone.errors import StatusError
 from control.standalone.kinds import POD
-from control.standalone.registry import Change, Registry
+from control.standalone.registry import ObjectChange, ObjectRegistry
 from koordlet.app.logging import get_logger
 from koordlet.kube.workqueue import WorkQueue
 
 Json = dict[str, Any]
 Key = tuple[str, str]
 """(namespace, name); namespace "" for cluster-wide kinds."""
-Mapper = Callable[[Change], Iterable[Key]]
+Mapper = Callable[[ObjectChange], Iterable[Key]]
 
 log = get_logger(__name__)
 
@@ -32,7 +32,7 @@ RELIST_PAUSE_SECONDS = 0.2
 CONFLICT_PAUSE_SECONDS = 0.05
 
 
-def itself(change: Change) -> list[Key]:
+def itself(change: ObjectChange) -> list[Key]:
     """The mapper of a controller's own kind: the changed object is the key."""
     return [key_of(change.object)]
 
@@ -42,17 +42,17 @@ def key_of(obj: Json) -> Key:
     return metadata.get("namespace") or "", metadata["name"]
 
 
-def pods_on(registry: Registry, node: str) -> list[Key]:
+def pods_on(registry: ObjectRegistry, node: str) -> list[Key]:
     """The pods bound to a node."""
     return [key_of(pod) for pod in registry.store.list(POD) if (pod.get("spec") or {}).get("nodeName") == node]
 
 
-class Controller(ABC):
+class EmbeddedController(ABC):
     """`await start()` … `await stop()`; may be started again after it stopped."""
 
     name: str
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: ObjectRegistry) -> None:
         self.registry = registry
         self.queue: WorkQueue[Key] = self._new_queue()
         self._tasks: list[asyncio.Task[None]] = []

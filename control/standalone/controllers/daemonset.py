@@ -12,7 +12,7 @@ from control.standalone.controllers import ownership
 from control.standalone.controllers.base import Key, Mapper
 from control.standalone.controllers.workload import WorkloadController, available, soonest
 from control.standalone.kinds import NODE
-from control.standalone.registry import Change
+from control.standalone.registry import ObjectChange
 
 Json = dict[str, Any]
 
@@ -35,7 +35,7 @@ class DaemonSetController(WorkloadController):
     def watches(self) -> dict[str, Mapper]:
         return {**super().watches(), NODE: self._all}
 
-    def _all(self, change: Change) -> list[Key]:
+    def _all(self, change: ObjectChange) -> list[Key]:
         found = self.registry.store.list(self.kind)
         return [(each["metadata"]["namespace"], each["metadata"]["name"]) for each in found]
 

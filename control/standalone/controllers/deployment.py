@@ -14,7 +14,7 @@ from control.standalone.controllers import conditions, ownership
 from control.standalone.controllers.base import Key, ignore_missing
 from control.standalone.controllers.workload import WRITE, WorkloadController
 from control.standalone.objectmeta import parse_timestamp, timestamp
-from control.standalone.seams import SYSTEM
+from control.standalone.policyinterfaces import SYSTEM
 
 Json = dict[str, Any]
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from control.standalone import errors
 from control.standalone.controllers import conditions, ownership
-from control.standalone.controllers.base import Controller, Key, Mapper, ignore_missing, itself
+from control.standalone.controllers.base import EmbeddedController, Key, Mapper, ignore_missing, itself
 from control.standalone.objectmeta import parse_timestamp, timestamp
-from control.standalone.registry import Change, Registry, WriteOptions
-from control.standalone.seams import SYSTEM
+from control.standalone.policyinterfaces import SYSTEM
+from control.standalone.registry import ObjectChange, ObjectRegistry, WriteOptions
 from control.standalone.selectors import label_selector
 
 Json = dict[str, Any]
@@ -42,13 +42,13 @@ class Counts:
         return max(0, self.healthy - self.desired) if self.expected > 0 else 0
 
 
-class DisruptionController(Controller):
+class DisruptionController(EmbeddedController):
     name = "disruption"
 
     def watches(self) -> dict[str, Mapper]:
         return {PDB: itself, "/pods": self._budgets_of}
 
-    def _budgets_of(self, change: Change) -> list[Key]:
+    def _budgets_of(self, change: ObjectChange) -> list[Key]:
         metadata = change.object["metadata"]
         namespace = metadata["namespace"]
         budgets = self.registry.store.list(PDB, namespace)
@@ -156,7 +156,7 @@ def covers(budget: Json, pod: Json) -> bool:
     return label_selector(selector)(pod["metadata"].get("labels") or {})
 
 
-async def eviction_gate(registry: Registry, pod: Json, dry_run: bool) -> None:
+async def eviction_gate(registry: ObjectRegistry, pod: Json, dry_run: bool) -> None:
     """Take one disruption from the pod's budget; raises StatusError 429 if it has none to give, 500 for two budgets."""
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
     budgets = [each for each in registry.store.list(PDB, namespace) if covers(each, pod)]

@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from control.standalone.controllers.base import Controller, Key, Mapper, ignore_missing
-from control.standalone.deletion import FOREGROUND, ORPHAN, DeleteOptions
+from control.standalone.controllers.base import EmbeddedController, Key, Mapper, ignore_missing
+from control.standalone.deletion import FOREGROUND, ORPHAN, DeletionOptions
 from control.standalone.errors import StatusError
-from control.standalone.kinds import Kind
-from control.standalone.registry import Change, Registry, WriteOptions
-from control.standalone.seams import SYSTEM
+from control.standalone.kinds import ResourceKind
+from control.standalone.policyinterfaces import SYSTEM
+from control.standalone.registry import ObjectChange, ObjectRegistry, WriteOptions
 from koordlet.app.logging import get_logger
 
 Json = dict[str, Any]
@@ -78,12 +78,12 @@ class Graph:
                 del self.dependents[owner]
 
 
-class GarbageCollector(Controller):
+class GarbageCollector(EmbeddedController):
     """Its queue holds uids as ("", uid); addresses are in `_known`."""
 
     name = "garbage-collector"
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: ObjectRegistry) -> None:
         super().__init__(registry)
         self.graph = Graph()
         self._known: dict[str, Address] = {}  # what is in the queue
@@ -108,7 +108,7 @@ class GarbageCollector(Controller):
         await super().start()
         self._spawn(self._follow_kinds(), f"{self.name}:kinds")
 
-    def _kinds(self) -> list[Kind]:
+    def _kinds(self) -> list[ResourceKind]:
         return [kind for kind in self.registry.kinds if not kind.storage_key and "delete" in kind.verbs]
 
     async def _follow_kinds(self) -> None:
@@ -127,8 +127,8 @@ class GarbageCollector(Controller):
                 since = None
             await asyncio.sleep(KINDS_POLL_SECONDS)
 
-    def _mapper(self, kind: Kind) -> Mapper:
-        def changed(change: Change) -> list[Key]:
+    def _mapper(self, kind: ResourceKind) -> Mapper:
+        def changed(change: ObjectChange) -> list[Key]:
             if change.type == "DELETED":
                 self._gone(change.object)
             else:
@@ -137,7 +137,7 @@ class GarbageCollector(Controller):
 
         return changed
 
-    def _observe(self, kind: Kind, obj: Json) -> None:
+    def _observe(self, kind: ResourceKind, obj: Json) -> None:
         metadata = obj["metadata"]
         address = Address(kind.key, metadata.get("namespace") or "", metadata["name"], metadata["uid"])
         owners = frozenset(str(each.get("uid")) for each in metadata.get("ownerReferences") or ())
@@ -280,7 +280,7 @@ class GarbageCollector(Controller):
         await ignore_missing(write)
 
     async def _delete(self, address: Address, policy: str) -> None:
-        options = DeleteOptions(propagation_policy=policy, uid=address.uid)
+        options = DeletionOptions(propagation_policy=policy, uid=address.uid)
         try:
             await self.registry.delete(address.key, address.namespace or None, address.name, SYSTEM, options)
         except StatusError as error:

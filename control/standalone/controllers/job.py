@@ -11,9 +11,9 @@ from typing import Any
 from control.standalone.controllers import conditions, ownership
 from control.standalone.controllers.base import Key, ignore_missing
 from control.standalone.controllers.workload import BURST, WorkloadController
-from control.standalone.deletion import DeleteOptions
+from control.standalone.deletion import DeletionOptions
 from control.standalone.objectmeta import parse_timestamp, timestamp
-from control.standalone.seams import SYSTEM
+from control.standalone.policyinterfaces import SYSTEM
 
 Json = dict[str, Any]
 
@@ -147,7 +147,7 @@ class JobController(WorkloadController):
         left: float = parse_timestamp(end["lastTransitionTime"]) + ttl - self.now
         if left > 0:
             return left
-        options = DeleteOptions(propagation_policy="Background", uid=job["metadata"]["uid"])
+        options = DeletionOptions(propagation_policy="Background", uid=job["metadata"]["uid"])
         await ignore_missing(self.registry.delete(self.kind, *key, SYSTEM, options))
         return None
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from control.standalone.controllers import conditions
-from control.standalone.controllers.base import Controller, Key, Mapper, ignore_missing, itself
-from control.standalone.deletion import DeleteOptions
+from control.standalone.controllers.base import EmbeddedController, Key, Mapper, ignore_missing, itself
+from control.standalone.deletion import DeletionOptions
 from control.standalone.errors import StatusError
 from control.standalone.kinds import NAMESPACE
 from control.standalone.objectmeta import timestamp
-from control.standalone.registry import Change, Registry, WriteOptions
-from control.standalone.seams import SYSTEM
+from control.standalone.policyinterfaces import SYSTEM
+from control.standalone.registry import ObjectChange, ObjectRegistry, WriteOptions
 
 Json = dict[str, Any]
 
@@ -27,7 +27,7 @@ _STATUS = WriteOptions(subresource="status", field_manager="kube-controller-mana
 _FINALIZE = WriteOptions(subresource="finalize", field_manager="kube-controller-manager")
 
 
-class NamespaceDeletion(Controller):
+class NamespaceDeletion(EmbeddedController):
     name = "namespace"
 
     def watches(self) -> dict[str, Mapper]:
@@ -57,7 +57,7 @@ class NamespaceDeletion(Controller):
         """Delete all content; returns what failed, and the objects that are still there."""
         failures: list[str] = []
         left: list[Json] = []
-        options = DeleteOptions(propagation_policy="Background")
+        options = DeletionOptions(propagation_policy="Background")
         for kind in self.registry.kinds:
             if not kind.namespaced or kind.storage_key or "delete" not in kind.verbs:
                 continue
@@ -106,10 +106,10 @@ class NamespaceDeletion(Controller):
         await ignore_missing(self.registry.modify(NAMESPACE, None, name, change, SYSTEM, _STATUS))
 
 
-class NamespaceFurnishing(Controller):
+class NamespaceFurnishing(EmbeddedController):
     name = "serviceaccount-and-root-ca"
 
-    def __init__(self, registry: Registry, ca_pem: str) -> None:
+    def __init__(self, registry: ObjectRegistry, ca_pem: str) -> None:
         super().__init__(registry)
         self._ca_pem = ca_pem
 
@@ -138,14 +138,14 @@ class NamespaceFurnishing(Controller):
         return None
 
 
-def _of_namespace(change: Change) -> list[Key]:
+def _of_namespace(change: ObjectChange) -> list[Key]:
     """Only the two objects kept here concern their namespace, and only when they changed away."""
     metadata = change.object["metadata"]
     concerned = change.type != "ADDED" and metadata["name"] in (ROOT_CA, DEFAULT_ACCOUNT)
     return [("", metadata["namespace"])] if concerned else []
 
 
-async def _create(registry: Registry, key: str, namespace: str, obj: Json) -> None:
+async def _create(registry: ObjectRegistry, key: str, namespace: str, obj: Json) -> None:
     try:
         await registry.create(key, namespace, obj, SYSTEM, WriteOptions(field_manager="kube-controller-manager"))
     except StatusError as error:

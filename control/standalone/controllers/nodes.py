@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from control.standalone.controllers import conditions
-from control.standalone.controllers.base import Controller, Key, Mapper, ignore_missing, itself, pods_on
-from control.standalone.deletion import DeleteOptions
+from control.standalone.controllers.base import EmbeddedController, Key, Mapper, ignore_missing, itself, pods_on
+from control.standalone.deletion import DeletionOptions
 from control.standalone.kinds import NODE, POD
 from control.standalone.objectmeta import parse_timestamp, timestamp
-from control.standalone.registry import Change, Registry, WriteOptions
-from control.standalone.seams import SYSTEM
+from control.standalone.policyinterfaces import SYSTEM
+from control.standalone.registry import ObjectChange, ObjectRegistry, WriteOptions
 
 Json = dict[str, Any]
 
@@ -36,10 +36,10 @@ _WRITE = WriteOptions(field_manager="kube-controller-manager")
 _STATUS = WriteOptions(subresource="status", field_manager="kube-controller-manager")
 
 
-class NodeLifecycle(Controller):
+class NodeLifecycle(EmbeddedController):
     name = "node-lifecycle"
 
-    def __init__(self, registry: Registry, monotonic: Callable[[], float], grace: float = GRACE_SECONDS) -> None:
+    def __init__(self, registry: ObjectRegistry, monotonic: Callable[[], float], grace: float = GRACE_SECONDS) -> None:
         super().__init__(registry)
         self._monotonic = monotonic
         self._grace = grace
@@ -155,12 +155,12 @@ def _in(taint: Json, taints: list[Json]) -> bool:
     return any(each.get("key") == taint["key"] and each.get("effect") == taint["effect"] for each in taints)
 
 
-def _node_of_lease(change: Change) -> list[Key]:
+def _node_of_lease(change: ObjectChange) -> list[Key]:
     metadata = change.object["metadata"]
     return [("", metadata["name"])] if metadata.get("namespace") == LEASE_NAMESPACE else []
 
 
-class TaintEviction(Controller):
+class TaintEviction(EmbeddedController):
     """Deletes pods that don't tolerate a NoExecute taint of their node, when their toleration has run out."""
 
     name = "taint-eviction"
@@ -168,13 +168,13 @@ class TaintEviction(Controller):
     def watches(self) -> dict[str, Mapper]:
         return {POD: self._bound, NODE: self._pods_of}
 
-    def _bound(self, change: Change) -> list[Key]:
+    def _bound(self, change: ObjectChange) -> list[Key]:
         obj = change.object
         if change.type == "DELETED" or not (obj.get("spec") or {}).get("nodeName"):
             return []
         return itself(change)
 
-    def _pods_of(self, change: Change) -> list[Key]:
+    def _pods_of(self, change: ObjectChange) -> list[Key]:
         name = change.object["metadata"]["name"]
         if not no_execute(change.object):
             return []
@@ -190,7 +190,7 @@ class TaintEviction(Controller):
             return None
         if due > self.now:
             return due - self.now
-        options = DeleteOptions(uid=pod["metadata"]["uid"])
+        options = DeletionOptions(uid=pod["metadata"]["uid"])
         await ignore_missing(self.registry.delete(POD, *key, SYSTEM, options))
         return None
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from control.standalone.controllers.base import Controller, Key, Mapper, ignore_missing, itself, pods_on
+from control.standalone.controllers.base import EmbeddedController, Key, Mapper, ignore_missing, itself, pods_on
 from control.standalone.controllers.ownership import finished
-from control.standalone.deletion import DeleteOptions
+from control.standalone.deletion import DeletionOptions
 from control.standalone.kinds import NODE, POD
-from control.standalone.registry import Change, Registry, WriteOptions
-from control.standalone.seams import SYSTEM
+from control.standalone.policyinterfaces import SYSTEM
+from control.standalone.registry import ObjectChange, ObjectRegistry, WriteOptions
 
 Json = dict[str, Any]
 
@@ -21,11 +21,11 @@ QUARANTINE_SECONDS = 40.0
 _STATUS = WriteOptions(subresource="status", field_manager="kube-controller-manager")
 
 
-class PodGarbage(Controller):
+class PodGarbage(EmbeddedController):
     name = "pod-garbage"
 
     def __init__(
-        self, registry: Registry, monotonic: Callable[[], float], quarantine: float = QUARANTINE_SECONDS
+        self, registry: ObjectRegistry, monotonic: Callable[[], float], quarantine: float = QUARANTINE_SECONDS
     ) -> None:
         super().__init__(registry)
         self._monotonic = monotonic
@@ -35,7 +35,7 @@ class PodGarbage(Controller):
     def watches(self) -> dict[str, Mapper]:
         return {POD: itself, NODE: self._pods_of}
 
-    def _pods_of(self, change: Change) -> list[Key]:
+    def _pods_of(self, change: ObjectChange) -> list[Key]:
         name = change.object["metadata"]["name"]
         if change.type != "DELETED":
             self._missing.pop(name, None)
@@ -69,5 +69,5 @@ class PodGarbage(Controller):
                 return {**obj, "status": status}
 
             await ignore_missing(self.registry.modify(POD, *key, fail, SYSTEM, _STATUS))
-        options = DeleteOptions(grace_period_seconds=0, uid=pod["metadata"]["uid"])
+        options = DeletionOptions(grace_period_seconds=0, uid=pod["metadata"]["uid"])
         await ignore_missing(self.registry.delete(POD, *key, SYSTEM, options))

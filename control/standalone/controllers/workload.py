@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from control.standalone.controllers import conditions, ownership
-from control.standalone.controllers.base import Controller, Key, Mapper, ignore_missing, itself
-from control.standalone.deletion import DeleteOptions
+from control.standalone.controllers.base import EmbeddedController, Key, Mapper, ignore_missing, itself
+from control.standalone.deletion import DeletionOptions
 from control.standalone.kinds import POD
 from control.standalone.objectmeta import parse_timestamp
-from control.standalone.registry import Change, WriteOptions
-from control.standalone.seams import SYSTEM
+from control.standalone.policyinterfaces import SYSTEM
+from control.standalone.registry import ObjectChange, WriteOptions
 
 Json = dict[str, Any]
 
@@ -21,7 +21,7 @@ WRITE = WriteOptions(field_manager="kube-controller-manager")
 STATUS = WriteOptions(subresource="status", field_manager="kube-controller-manager")
 
 
-class WorkloadController(Controller):
+class WorkloadController(EmbeddedController):
     """A controller of one kind whose objects own pods (or ReplicaSets)."""
 
     kind: str  # key, e.g. "apps/replicasets"
@@ -31,7 +31,7 @@ class WorkloadController(Controller):
     def watches(self) -> dict[str, Mapper]:
         return {self.kind: itself, self.children_kind: self._owners_of}
 
-    def _owners_of(self, change: Change) -> list[Key]:
+    def _owners_of(self, change: ObjectChange) -> list[Key]:
         child = change.object
         if ownership.controller_of(child) is not None:
             return ownership.owner_key(child, self.kind_name)
@@ -76,7 +76,7 @@ class WorkloadController(Controller):
 
     async def delete_child(self, child: Mapping[str, Any]) -> None:
         metadata = child["metadata"]
-        options = DeleteOptions(propagation_policy="Background", uid=metadata["uid"])
+        options = DeletionOptions(propagation_policy="Background", uid=metadata["uid"])
         await ignore_missing(
             self.registry.delete(self.children_kind, metadata["namespace"], metadata["name"], SYSTEM, options)
         )

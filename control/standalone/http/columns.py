@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from control.standalone.http.table import AGE, CREATED_AT, NAME, Cell, Column, age, custom_columns, human_duration
-from control.standalone.kinds import Kind
+from control.standalone.http.table import AGE, CREATED_AT, NAME, Cell, TableColumn, age, custom_columns, human_duration
+from control.standalone.kinds import ResourceKind
 from control.standalone.objectmeta import parse_timestamp
 
 Json = dict[str, Any]
 
 
-def columns_for(kind: Kind, version: str) -> tuple[Column, ...]:
+def columns_for(kind: ResourceKind, version: str) -> tuple[TableColumn, ...]:
     if kind.custom:
         return custom_columns(kind, version)
     return _COLUMNS.get(kind.stored_as, (NAME, CREATED_AT))
@@ -27,13 +27,13 @@ def _dig(obj: Any, path: str, default: Any = None) -> Any:
     return default if obj is None else obj
 
 
-def _at(name: str, path: str, default: Any = "", type: str = "string", priority: int = 0) -> Column:
-    return Column(name, lambda o, _: _dig(o, path, default), type=type, priority=priority)
+def _at(name: str, path: str, default: Any = "", type: str = "string", priority: int = 0) -> TableColumn:
+    return TableColumn(name, lambda o, _: _dig(o, path, default), type=type, priority=priority)
 
 
-def _col(name: str, fn: Any, type: str = "string", priority: int = 0) -> Column:
+def _col(name: str, fn: Any, type: str = "string", priority: int = 0) -> TableColumn:
     cell: Cell = lambda o, _: fn(o)  # noqa: E731
-    return Column(name, cell, type=type, priority=priority)
+    return TableColumn(name, cell, type=type, priority=priority)
 
 
 def _none(value: Any) -> Any:
@@ -204,6 +204,11 @@ def _job_duration(job: Json, now: float) -> str:
     return human_duration((parse_timestamp(end) if end else now) - parse_timestamp(start))
 
 
+def _cron_last_schedule(cron_job: Json, now: float) -> str:
+    time = _dig(cron_job, "status.lastScheduleTime")
+    return age(time, now) if time else "<none>"
+
+
 def _event_last(event: Json, now: float) -> str:
     when = _dig(event, "series.lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
     return age(when, now)
@@ -320,9 +325,9 @@ def _available(service: Json) -> str:
 
 
 _INT = "integer"
-_COLUMNS: dict[str, tuple[Column, ...]] = {
+_COLUMNS: dict[str, tuple[TableColumn, ...]] = {
     "/pods": (
-        NAME, _col("Ready", _pod_ready), _col("Status", pod_status), Column("Restarts", _pod_restarts), AGE,
+        NAME, _col("Ready", _pod_ready), _col("Status", pod_status), TableColumn("Restarts", _pod_restarts), AGE,
         _at("IP", "status.podIP", "<none>", priority=1), _at("Node", "spec.nodeName", "<none>", priority=1),
         _at("Nominated Node", "status.nominatedNodeName", "<none>", priority=1),
         _col("Readiness Gates", _pod_gates, priority=1),
@@ -347,11 +352,11 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
     ),
     "/endpoints": (NAME, _col("Endpoints", _endpoints), AGE),
     "/events": (
-        Column("Last Seen", _event_last), _at("Type", "type"), _at("Reason", "reason"),
+        TableColumn("Last Seen", _event_last), _at("Type", "type"), _at("Reason", "reason"),
         _col("Object", _event_object), _at("Subobject", "involvedObject.fieldPath", priority=1),
         _col("Source", _event_source, priority=1), _col("Message", lambda o: (o.get("message") or "").strip()),
-        Column("First Seen", _event_first, priority=1),
-        _at("Count", "count", 1, _INT, priority=1), Column("Name", NAME.cell, priority=1),
+        TableColumn("First Seen", _event_first, priority=1),
+        _at("Count", "count", 1, _INT, priority=1), TableColumn("Name", NAME.cell, priority=1),
     ),
     "/persistentvolumes": (
         NAME, _at("Capacity", "spec.capacity.storage"), _col("Access Modes", _modes("spec.accessModes")),
@@ -396,14 +401,14 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
         _at("Revision", "revision", 0, _INT), AGE,
     ),
     "batch/jobs": (
-        NAME, _col("Status", _job_status), _col("Completions", _job_completions), Column("Duration", _job_duration),
-        AGE, *_WIDE, _SELECTOR,
+        NAME, _col("Status", _job_status), _col("Completions", _job_completions),
+        TableColumn("Duration", _job_duration), AGE, *_WIDE, _SELECTOR,
     ),
     "batch/cronjobs": (
         NAME, _at("Schedule", "spec.schedule"), _at("Timezone", "spec.timeZone", "<none>"),
         _col("Suspend", lambda o: str(_dig(o, "spec.suspend", False))),
         _col("Active", lambda o: len(_dig(o, "status.active", [])), _INT),
-        Column("Last Schedule", lambda o, now: age(t, now) if (t := _dig(o, "status.lastScheduleTime")) else "<none>"),
+        TableColumn("Last Schedule", _cron_last_schedule),
         AGE, *_WIDE,
     ),
     "coordination.k8s.io/leases": (NAME, _at("Holder", "spec.holderIdentity"), AGE),

@@ -10,7 +10,7 @@ import hashlib
 from typing import Any
 
 from control.standalone.http.responses import encode
-from control.standalone.kinds import Kind, Kinds, api_version, version_priority
+from control.standalone.kinds import Kinds, ResourceKind, api_version, version_priority
 
 Json = dict[str, Any]
 
@@ -87,7 +87,7 @@ class Discovery:
             body = self._cache[key] = encode(make())
         return body
 
-    def _group(self, name: str, kinds: list[Kind]) -> Json:
+    def _group(self, name: str, kinds: list[ResourceKind]) -> Json:
         versions = [{"groupVersion": api_version(name, v), "version": v} for v in self.versions(name)]
         return {"name": name, "versions": versions, "preferredVersion": versions[0]}
 
@@ -120,7 +120,7 @@ _API = {
 }
 
 
-def _resources(kind: Kind) -> list[Json]:
+def _resources(kind: ResourceKind) -> list[Json]:
     main: Json = {
         "name": kind.plural,
         "singularName": kind.singular,
@@ -149,14 +149,14 @@ def _resources(kind: Kind) -> list[Json]:
     return found
 
 
-def _subresource(kind: Kind, name: str) -> tuple[str, str, str, tuple[str, ...]]:
+def _subresource(kind: ResourceKind, name: str) -> tuple[str, str, str, tuple[str, ...]]:
     group, version, sub_kind, verbs = _SUB_KINDS.get(name, ("", "", "", ("get", "patch", "update")))
     if not sub_kind:
         return kind.group, kind.versions[0], kind.kind, verbs
     return group, version, sub_kind, verbs
 
 
-def _aggregated_resource(kind: Kind, version: str) -> Json:
+def _aggregated_resource(kind: ResourceKind, version: str) -> Json:
     found: Json = {
         "resource": kind.plural,
         "responseKind": {"group": kind.group, "version": version, "kind": kind.kind},

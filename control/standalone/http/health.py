@@ -17,7 +17,7 @@ Check = Callable[[], str | None]
 VERSION = "v1.37.0"
 
 
-class Health:
+class HealthChecks:
     """Named checks in order; `ready_only` ones count for /readyz alone."""
 
     def __init__(self) -> None:

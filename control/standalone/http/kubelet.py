@@ -18,7 +18,7 @@ from aiohttp import web
 from control.standalone import errors
 from control.standalone.http.requestinfo import RequestInfo
 from control.standalone.kinds import NODE, POD
-from control.standalone.registry import Registry
+from control.standalone.registry import ObjectRegistry
 
 Json = dict[str, Any]
 
@@ -32,7 +32,7 @@ CONNECT_SECONDS = 10.0
 class KubeletProxy:
     """`token` gives the bearer token to show to kubelets, "" for none."""
 
-    def __init__(self, registry: Registry, token: Callable[[], str]) -> None:
+    def __init__(self, registry: ObjectRegistry, token: Callable[[], str]) -> None:
         self._registry = registry
         self._token = token
         self._session: aiohttp.ClientSession | None = None

@@ -17,8 +17,8 @@ import msgspec
 
 from control.standalone import errors
 from control.standalone.errors import FieldError
-from control.standalone.kinds import Kind
-from control.standalone.registry import Registry
+from control.standalone.kinds import ResourceKind
+from control.standalone.registry import ObjectRegistry
 from control.standalone.selectors import Matcher, compile_matcher
 from control.standalone.store import Compacted
 from control.standalone.versions import Entry
@@ -47,7 +47,7 @@ class ListOptions:
     send_initial: bool | None
 
     @staticmethod
-    def parse(kind: Kind, query: Mapping[str, str], *, name: str = "", watching: bool = False) -> ListOptions:
+    def parse(kind: ResourceKind, query: Mapping[str, str], *, name: str = "", watching: bool = False) -> ListOptions:
         fields = query.get("fieldSelector", "")
         matcher = compile_matcher(kind, query.get("labelSelector"), fields)
         rv, match = query.get("resourceVersion", ""), query.get("resourceVersionMatch", "")
@@ -126,7 +126,9 @@ def _integer(query: Mapping[str, str], name: str) -> int:
         raise errors.bad_request(f'unable to decode query parameter {name}: invalid value "{text}"') from error
 
 
-def select(registry: Registry, kind: Kind, ns: str | None, options: ListOptions) -> tuple[list[Entry], Json]:
+def select(
+    registry: ObjectRegistry, kind: ResourceKind, ns: str | None, options: ListOptions
+) -> tuple[list[Entry], Json]:
     """The entries of one page and its list metadata. Raises StatusError 400, 410, 504."""
     store = registry.store
     store.commit()  # what is listed must be durable, and covered by the version the list names

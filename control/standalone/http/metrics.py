@@ -10,14 +10,14 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from control.standalone.kinds import Kinds
-from control.standalone.store import Store
+from control.standalone.store import ObjectStore
 
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _LABELS = ("verb", "group", "version", "resource", "subresource")
 
 
 class Metrics:
-    def __init__(self, store: Store, kinds: Kinds, open_watches: Callable[[], int]) -> None:
+    def __init__(self, store: ObjectStore, kinds: Kinds, open_watches: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "apiserver_request",
@@ -50,7 +50,7 @@ class Metrics:
 class _StoreCollector(Collector):
     """Reads the store when scraped, so that writes pay nothing."""
 
-    def __init__(self, store: Store, kinds: Kinds) -> None:
+    def __init__(self, store: ObjectStore, kinds: Kinds) -> None:
         self._store = store
         self._kinds = kinds
 

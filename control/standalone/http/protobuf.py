@@ -29,12 +29,12 @@ _TABLE = Path(__file__).with_name("protobuf_fields.yaml")
 _MAX_DEPTH = 64
 
 
-class Malformed(ValueError):
+class MalformedMessage(ValueError):
     """The bytes are not the message they are said to be."""
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class MessageField:
     name: str
     type: str
     repeated: bool
@@ -44,23 +44,23 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class MessageTable:
     roots: dict[str, str]
-    messages: dict[str, dict[int, Field]]
+    messages: dict[str, dict[int, MessageField]]
 
 
 @lru_cache(maxsize=1)
-def table() -> Table:
+def table() -> MessageTable:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     data = yaml.load(_TABLE.read_text(), Loader=loader)
     messages = {name: dict(map(_field, text.split())) for name, text in data["messages"].items()}
-    return Table(data["roots"], {"empty": {}, **messages})
+    return MessageTable(data["roots"], {"empty": {}, **messages})
 
 
-def _field(text: str) -> tuple[int, Field]:
+def _field(text: str) -> tuple[int, MessageField]:
     name, _, rest = text.partition("=")
     number, _, kind = rest.partition(":")
-    field = Field(
+    field = MessageField(
         name.rstrip("!"),
         kind.removeprefix("[]").removeprefix("{}"),
         kind.startswith("[]"),
@@ -85,13 +85,13 @@ def decode(body: bytes) -> Json:
         if root is None:
             raise errors.unsupported_media_type("application/json (this kind has no known protobuf form)")
         return {"apiVersion": api_version, "kind": kind, **_message(root, envelope.get(2, b""), 0)}
-    except (Malformed, UnicodeDecodeError, AttributeError, struct.error) as error:
+    except (MalformedMessage, UnicodeDecodeError, AttributeError, struct.error) as error:
         raise errors.bad_request(f"error decoding protobuf: {error}") from error
 
 
 def _message(name: str, data: bytes, depth: int) -> Json:
     if depth > _MAX_DEPTH:
-        raise Malformed("messages are nested too deeply")
+        raise MalformedMessage("messages are nested too deeply")
     known = table().messages[name]
     out: Json = {}
     for number, wire, raw in _fields(data):
@@ -112,13 +112,13 @@ def _message(name: str, data: bytes, depth: int) -> Json:
     return out
 
 
-def _map_entry(field: Field, raw: bytes, depth: int) -> tuple[str, Any]:
+def _map_entry(field: MessageField, raw: bytes, depth: int) -> tuple[str, Any]:
     parts = {number: value for number, _, value in _fields(raw)}
     empty: Any = 0 if field.type in ("int", "bool") else b""
     return parts.get(1, b"").decode(), _value(field.type, parts.get(2, empty), depth)
 
 
-def _repeated(field: Field, wire: int, raw: Any, depth: int) -> Iterator[Any]:
+def _repeated(field: MessageField, wire: int, raw: Any, depth: int) -> Iterator[Any]:
     if field.type in ("int", "bool") and wire == 2:  # packed
         at = 0
         while at < len(raw):
@@ -166,7 +166,7 @@ def _raw_json(raw: bytes) -> Any:
     try:
         return msgspec.json.decode(inner) if inner else None
     except msgspec.DecodeError as error:
-        raise Malformed(f"embedded JSON: {error}") from error
+        raise MalformedMessage(f"embedded JSON: {error}") from error
 
 
 _SCALARS: dict[str, Callable[[Any], Any]] = {
@@ -188,7 +188,7 @@ _SCALARS: dict[str, Callable[[Any], Any]] = {
 def _fields(data: bytes) -> Iterator[tuple[int, int, Any]]:
     """(field number, wire type, value): ints for varints, bytes for everything else."""
     if not isinstance(data, bytes):
-        raise Malformed("a number stands where a message should")
+        raise MalformedMessage("a number stands where a message should")
     at, end = 0, len(data)
     while at < end:
         key, at = _varint(data, at)
@@ -202,9 +202,9 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, Any]]:
         elif wire in (1, 5):
             size = 8 if wire == 1 else 4
         else:
-            raise Malformed(f"unknown wire type {wire}")
+            raise MalformedMessage(f"unknown wire type {wire}")
         if at + size > end:
-            raise Malformed("the message ends in the middle of a field")
+            raise MalformedMessage("the message ends in the middle of a field")
         yield number, wire, data[at : at + size]
         at += size
 
@@ -213,7 +213,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if at >= len(data) or shift > 63:
-            raise Malformed("bad varint")
+            raise MalformedMessage("bad varint")
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift

@@ -15,7 +15,7 @@ from control.standalone.http.columns import columns_for
 from control.standalone.http.negotiate import View
 from control.standalone.http.responses import encode
 from control.standalone.http.table import partial, row, table
-from control.standalone.kinds import Kind
+from control.standalone.kinds import ResourceKind
 from control.standalone.versions import Entry
 
 Json = dict[str, Any]
@@ -25,7 +25,7 @@ Json = dict[str, Any]
 class Renderer:
     """One client's view of one kind. `now` is the clock (seconds) that ages are relative to."""
 
-    kind: Kind
+    kind: ResourceKind
     version: str
     view: View
     include: str = "Metadata"  # tables: what of the object goes with a row

@@ -12,16 +12,16 @@ from typing import Any
 from aiohttp import web
 
 from control.standalone import errors, objectmeta, strategy
-from control.standalone.deletion import DeleteOptions
+from control.standalone.deletion import DeletionOptions
 from control.standalone.http.lists import ListOptions, select
 from control.standalone.http.negotiate import decode_body, decode_json, view
 from control.standalone.http.render import Renderer
 from control.standalone.http.requestinfo import RequestInfo
 from control.standalone.http.responses import JSON, encode, json_response
 from control.standalone.http.watch import WatchConfig, stream
-from control.standalone.kinds import Kind
-from control.standalone.registry import PatchKind, Registry, WriteOptions
-from control.standalone.seams import UserInfo
+from control.standalone.kinds import ResourceKind
+from control.standalone.policyinterfaces import RequestUser
+from control.standalone.registry import ObjectRegistry, PatchKind, WriteOptions
 from control.standalone.selectors import compile_matcher
 
 Json = dict[str, Any]
@@ -37,16 +37,16 @@ MAX_BODY = 3 * 1024 * 1024  # bytes of a request, as in Kubernetes; what can be 
 STALL_SECONDS = 60.0  # a watcher that takes nothing for so long is cut off
 
 
-class Resources:
+class ResourceHandlers:
     """The handlers, over one registry. `open_watches` is for the metrics."""
 
-    def __init__(self, registry: Registry, watches: WatchConfig) -> None:
+    def __init__(self, registry: ObjectRegistry, watches: WatchConfig) -> None:
         self.registry = registry
         self.watches = watches
         self.open_watches = 0
 
     async def handle(
-        self, request: web.BaseRequest, info: RequestInfo, kind: Kind, user: UserInfo
+        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: RequestUser
     ) -> web.StreamResponse:
         if info.verb == "get":
             return self.get(request, info, kind)
@@ -66,7 +66,7 @@ class Resources:
             return await self.delete_collection(request, info, kind, user)
         raise errors.method_not_allowed()
 
-    def get(self, request: web.BaseRequest, info: RequestInfo, kind: Kind) -> web.Response:
+    def get(self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind) -> web.Response:
         renderer = self._renderer(request, info, kind)
         store = self.registry.store
         store.commit()
@@ -76,13 +76,13 @@ class Resources:
         entry = self.registry.entry(kind, info.namespace, info.name)
         return json_response(request, renderer.object(entry, self.registry.now()))
 
-    def list(self, request: web.BaseRequest, info: RequestInfo, kind: Kind) -> web.Response:
+    def list(self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind) -> web.Response:
         renderer = self._renderer(request, info, kind)
         options = ListOptions.parse(kind, request.query)
         entries, meta = select(self.registry, kind, info.namespace or None, options)
         return json_response(request, renderer.list(entries, meta, self.registry.now()))
 
-    async def watch(self, request: web.BaseRequest, info: RequestInfo, kind: Kind) -> web.StreamResponse:
+    async def watch(self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind) -> web.StreamResponse:
         renderer = self._renderer(request, info, kind)
         options = ListOptions.parse(kind, request.query, watching=True)
         response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"})
@@ -99,20 +99,26 @@ class Resources:
             self.open_watches -= 1
         return response
 
-    async def create(self, request: web.BaseRequest, info: RequestInfo, kind: Kind, user: UserInfo) -> web.Response:
+    async def create(
+        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: RequestUser
+    ) -> web.Response:
         options = write_options(request, info)
         obj = await body_object(request)
         made = await self.registry.create(kind.key, info.namespace or None, obj, user, options)
         return self._written(request, info, kind, made, options, 201)
 
-    async def update(self, request: web.BaseRequest, info: RequestInfo, kind: Kind, user: UserInfo) -> web.Response:
+    async def update(
+        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: RequestUser
+    ) -> web.Response:
         options = write_options(request, info, create_missing=True)
         obj = await body_object(request)
         existed = self.registry.store.entry(kind.stored_as, info.namespace, info.name) is not None
         made = await self.registry.update(kind.key, info.namespace or None, info.name, obj, user, options)
         return self._written(request, info, kind, made, options, 200 if existed else 201)
 
-    async def patch(self, request: web.BaseRequest, info: RequestInfo, kind: Kind, user: UserInfo) -> web.Response:
+    async def patch(
+        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: RequestUser
+    ) -> web.Response:
         content_type = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         patch_kind = PATCHES.get(content_type)
         if patch_kind is None:
@@ -139,7 +145,9 @@ class Resources:
         made = await self.registry.patch(kind.key, ns, info.name, patch_kind, body, user, options)
         return self._written(request, info, kind, made, options, 200 if existed else 201)
 
-    async def delete(self, request: web.BaseRequest, info: RequestInfo, kind: Kind, user: UserInfo) -> web.Response:
+    async def delete(
+        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: RequestUser
+    ) -> web.Response:
         options = await delete_options(request)
         obj, gone = await self.registry.delete(kind.key, info.namespace or None, info.name, user, options)
         if gone and not kind.returns_deleted:
@@ -150,7 +158,7 @@ class Resources:
         return json_response(request, strategy.to_version(kind, obj, info.version))
 
     async def delete_collection(
-        self, request: web.BaseRequest, info: RequestInfo, kind: Kind, user: UserInfo
+        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: RequestUser
     ) -> web.Response:
         options = await delete_options(request)
         query = request.query
@@ -165,7 +173,7 @@ class Resources:
     def timestamp(self) -> str:
         return objectmeta.timestamp(self.registry.now())
 
-    def _renderer(self, request: web.BaseRequest, info: RequestInfo, kind: Kind) -> Renderer:
+    def _renderer(self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind) -> Renderer:
         include = request.query.get("includeObject") or "Metadata"
         return Renderer(kind, info.version, view(request.headers.get("Accept", "")), include)
 
@@ -173,7 +181,7 @@ class Resources:
         self,
         request: web.BaseRequest,
         info: RequestInfo,
-        kind: Kind,
+        kind: ResourceKind,
         obj: Json,
         options: WriteOptions,
         status: int,
@@ -216,7 +224,7 @@ def write_options(request: web.BaseRequest, info: RequestInfo, *, create_missing
     )
 
 
-async def delete_options(request: web.BaseRequest) -> DeleteOptions:
+async def delete_options(request: web.BaseRequest) -> DeletionOptions:
     """From the body and, for the fields that can be there, the query."""
     raw = await read_body(request)
     body = decode_body(raw, request.headers.get("Content-Type", "")) if raw else {}
@@ -242,7 +250,7 @@ async def delete_options(request: web.BaseRequest) -> DeleteOptions:
         )
         raise errors.invalid("meta.k8s.io", "DeleteOptions", "", [cause])
     preconditions = body.get("preconditions") or {}
-    return DeleteOptions(
+    return DeletionOptions(
         grace,
         policy,
         preconditions.get("uid"),

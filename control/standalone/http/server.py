@@ -18,16 +18,16 @@ from aiohttp import web
 
 from control.standalone import errors
 from control.standalone.http.discovery import Discovery
-from control.standalone.http.health import Health, version_info
+from control.standalone.http.health import HealthChecks, version_info
 from control.standalone.http.metrics import Metrics
 from control.standalone.http.negotiate import ACCEPTED, discovery_version, openapi_type
 from control.standalone.http.requestinfo import RequestInfo, parse
-from control.standalone.http.resources import Resources, body_object
+from control.standalone.http.resources import ResourceHandlers, body_object
 from control.standalone.http.responses import error_response, json_response, text_response
-from control.standalone.http.subresources import Subresources
-from control.standalone.kinds import Kind
-from control.standalone.registry import Registry
-from control.standalone.seams import ANONYMOUS, Authenticator, Authorizer, AuthzAttributes, UserInfo
+from control.standalone.http.subresources import SubresourceHandlers
+from control.standalone.kinds import ResourceKind
+from control.standalone.policyinterfaces import ANONYMOUS, Authenticator, Authorizer, AuthzAttributes, RequestUser
+from control.standalone.registry import ObjectRegistry
 from control.standalone.store import StoreError
 from koordlet.app.logging import get_logger
 
@@ -50,18 +50,18 @@ class OpenAPIDocs(Protocol):
 class Reviews(Protocol):
     """TokenReview, SubjectAccessReview and their like: kinds that are answered, not stored."""
 
-    async def review(self, kind: Kind, namespace: str, body: Json, user: UserInfo) -> Json: ...
+    async def review(self, kind: ResourceKind, namespace: str, body: Json, user: RequestUser) -> Json: ...
 
 
 @dataclass(slots=True)
-class Handlers:
+class RequestHandlers:
     """Everything a request may end in."""
 
-    registry: Registry
-    resources: Resources
-    subresources: Subresources
+    registry: ObjectRegistry
+    resources: ResourceHandlers
+    subresources: SubresourceHandlers
     discovery: Discovery
-    health: Health
+    health: HealthChecks
     metrics: Metrics
     authenticator: Authenticator
     authorizer: Authorizer
@@ -71,18 +71,18 @@ class Handlers:
     build: str = "dev"
 
 
-class Dispatcher:
+class RequestDispatcher:
     """`handle` is the aiohttp handler."""
 
-    def __init__(self, handlers: Handlers) -> None:
+    def __init__(self, handlers: RequestHandlers) -> None:
         self._h = handlers
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         start = time.monotonic()
         metrics = self._h.metrics
         info = parse(request.method, request.path, request.query)
-        user: UserInfo | None = None
-        kind: Kind | None = None
+        user: RequestUser | None = None
+        kind: ResourceKind | None = None
         code = 500
         metrics.inflight.inc()
         try:
@@ -122,7 +122,7 @@ class Dispatcher:
                 self._audit(request, info, user, code, seconds)
         return response
 
-    async def _authenticate(self, request: web.BaseRequest) -> UserInfo:
+    async def _authenticate(self, request: web.BaseRequest) -> RequestUser:
         transport = request.transport
         peer: Json | None = transport.get_extra_info("peercert") if transport is not None else None
         user = await self._h.authenticator.authenticate(request.headers, peer)
@@ -133,7 +133,7 @@ class Dispatcher:
             user = self._impersonate(request, user, wanted)
         return user
 
-    def _impersonate(self, request: web.BaseRequest, user: UserInfo, wanted: str) -> UserInfo:
+    def _impersonate(self, request: web.BaseRequest, user: RequestUser, wanted: str) -> RequestUser:
         """kubectl --as: needs the verb `impersonate` on the user and on each group."""
         groups = tuple(request.headers.getall("Impersonate-Group", []))
         prefix = "system:serviceaccount:"
@@ -148,14 +148,14 @@ class Dispatcher:
                 self._allow(AuthzAttributes(user, "impersonate", "", "v1", "groups", "", "", group))
         if wanted != ANONYMOUS.name and "system:authenticated" not in groups:
             groups = (*groups, "system:authenticated")
-        return UserInfo(wanted, groups, request.headers.get("Impersonate-Uid", ""))
+        return RequestUser(wanted, groups, request.headers.get("Impersonate-Uid", ""))
 
-    def _kind(self, info: RequestInfo) -> Kind | None:
+    def _kind(self, info: RequestInfo) -> ResourceKind | None:
         if not info.resource:
             return None
         return self._h.registry.kinds.find(info.group, info.version, info.resource)
 
-    def _authorize(self, info: RequestInfo, user: UserInfo) -> None:
+    def _authorize(self, info: RequestInfo, user: RequestUser) -> None:
         if info.resource:
             question = AuthzAttributes(
                 user,
@@ -187,7 +187,7 @@ class Dispatcher:
         raise errors.forbidden(q.group, q.resource, q.name, why)
 
     async def _answer(
-        self, request: web.BaseRequest, info: RequestInfo, kind: Kind | None, user: UserInfo
+        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind | None, user: RequestUser
     ) -> web.StreamResponse:
         if not info.resource:
             return self._path(request, info)
@@ -211,7 +211,9 @@ class Dispatcher:
             raise errors.method_not_allowed()
         return await self._h.resources.handle(request, info, kind, user)
 
-    async def _review(self, request: web.BaseRequest, info: RequestInfo, kind: Kind, user: UserInfo) -> web.Response:
+    async def _review(
+        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: RequestUser
+    ) -> web.Response:
         if kind.key == "/bindings":
             return await self._h.subresources.bind(request, info, user)
         if self._h.reviews is None:
@@ -288,7 +290,7 @@ class Dispatcher:
         return json_response(request, body, headers=caching)
 
     def _audit(
-        self, request: web.BaseRequest, info: RequestInfo, user: UserInfo | None, code: int, seconds: float
+        self, request: web.BaseRequest, info: RequestInfo, user: RequestUser | None, code: int, seconds: float
     ) -> None:
         assert self._h.audit is not None
         self._h.audit(

@@ -13,36 +13,36 @@ from typing import Any
 from aiohttp import web
 
 from control.standalone import errors
-from control.standalone.deletion import DeleteOptions
+from control.standalone.deletion import DeletionOptions
 from control.standalone.http.columns import selector_text
 from control.standalone.http.jsonpath import compile_path
 from control.standalone.http.kubelet import KubeletProxy
 from control.standalone.http.negotiate import decode_json
 from control.standalone.http.requestinfo import RequestInfo
-from control.standalone.http.resources import PATCHES, Resources, body_object, read_body, success, write_options
+from control.standalone.http.resources import PATCHES, ResourceHandlers, body_object, read_body, success, write_options
 from control.standalone.http.responses import json_response
-from control.standalone.kinds import POD, Kind, ScaleSpec
-from control.standalone.registry import Registry
-from control.standalone.seams import UserInfo
+from control.standalone.kinds import POD, ResourceKind, ScaleSpec
+from control.standalone.policyinterfaces import RequestUser
+from control.standalone.registry import ObjectRegistry
 
 Json = dict[str, Any]
-EvictionGate = Callable[[Registry, Json, bool], Awaitable[None]]
+EvictionGate = Callable[[ObjectRegistry, Json, bool], Awaitable[None]]
 TokenIssuer = Callable[[Json, Json], Json]
 
 _PARTS = ("status", "finalize", "resize", "ephemeralcontainers")
 
 
-async def no_budgets(registry: Registry, pod: Json, dry_run: bool) -> None:
+async def no_budgets(registry: ObjectRegistry, pod: Json, dry_run: bool) -> None:
     """The eviction gate of a server without disruption budgets."""
 
 
-class Subresources:
+class SubresourceHandlers:
     """`gate` refuses evictions (429); `issue` answers TokenRequests with the service account and the request."""
 
     def __init__(
         self,
-        registry: Registry,
-        resources: Resources,
+        registry: ObjectRegistry,
+        resources: ResourceHandlers,
         kubelet: KubeletProxy,
         *,
         gate: EvictionGate = no_budgets,
@@ -55,7 +55,7 @@ class Subresources:
         self._issue = issue
 
     async def handle(
-        self, request: web.BaseRequest, info: RequestInfo, kind: Kind, user: UserInfo
+        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: RequestUser
     ) -> web.StreamResponse:
         if info.subresource not in kind.all_subresources:
             raise errors.no_such_resource()
@@ -75,7 +75,7 @@ class Subresources:
             raise errors.StatusError(501, "NotImplemented", message)
         raise errors.method_not_allowed()
 
-    async def bind(self, request: web.BaseRequest, info: RequestInfo, user: UserInfo) -> web.Response:
+    async def bind(self, request: web.BaseRequest, info: RequestInfo, user: RequestUser) -> web.Response:
         """POST pods/NAME/binding, or bindings: give a pod its node, once."""
         options = write_options(request, info)
         body = await body_object(request)
@@ -126,13 +126,13 @@ class Subresources:
         await self._registry.modify(POD, info.namespace, name, assign, user, options)
         return json_response(request, success({}), 201)
 
-    async def _evict(self, request: web.BaseRequest, info: RequestInfo, user: UserInfo) -> web.Response:
+    async def _evict(self, request: web.BaseRequest, info: RequestInfo, user: RequestUser) -> web.Response:
         """POST pods/NAME/eviction: delete, if the disruption budgets allow it."""
         body = await body_object(request)
         wanted = body.get("deleteOptions") or {}
         query_dry = request.query.get("dryRun") == "All"
         preconditions = wanted.get("preconditions") or {}
-        options = DeleteOptions(
+        options = DeletionOptions(
             wanted.get("gracePeriodSeconds"),
             wanted.get("propagationPolicy"),
             preconditions.get("uid"),
@@ -146,14 +146,16 @@ class Subresources:
         await self._registry.delete(POD, info.namespace, info.name, user, options)
         return json_response(request, success({}), 201)
 
-    async def _token(self, request: web.BaseRequest, info: RequestInfo, user: UserInfo) -> web.Response:
+    async def _token(self, request: web.BaseRequest, info: RequestInfo, user: RequestUser) -> web.Response:
         body = await body_object(request)
         account = self._registry.get("/serviceaccounts", info.namespace, info.name)
         if self._issue is None:
             raise errors.internal("no token issuer is configured")
         return json_response(request, self._issue(account, body), 201)
 
-    async def _scale(self, request: web.BaseRequest, info: RequestInfo, kind: Kind, user: UserInfo) -> web.Response:
+    async def _scale(
+        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: RequestUser
+    ) -> web.Response:
         assert kind.scale is not None
         rule = kind.scale
         live = self._registry.get(kind.key, info.namespace or None, info.name, info.version)
@@ -194,7 +196,7 @@ class Subresources:
         return lambda scale: patcher.merge(scale, body)
 
 
-def scale_of(kind: Kind, obj: Mapping[str, Any]) -> Json:
+def scale_of(kind: ResourceKind, obj: Mapping[str, Any]) -> Json:
     """The autoscaling/v1 Scale view of an object."""
     rule = kind.scale or ScaleSpec()
     meta = obj["metadata"]

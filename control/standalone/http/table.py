@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from control.standalone.http.jsonpath import JsonPathError, compile_path
-from control.standalone.kinds import Kind
+from control.standalone.kinds import ResourceKind
 from control.standalone.objectmeta import parse_timestamp
 
 Json = dict[str, Any]
@@ -20,7 +20,7 @@ Cell = Callable[[Json, float], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     name: str
     cell: Cell
     type: str = "string"
@@ -80,17 +80,17 @@ def age_of(obj: Json, now: float) -> str:
     return age(obj["metadata"].get("creationTimestamp"), now)
 
 
-NAME = Column(
+NAME = TableColumn(
     "Name",
     lambda o, _: o["metadata"].get("name", ""),
     format="name",
     description="Name must be unique within a namespace.",
 )
-AGE = Column("Age", age_of, description="CreationTimestamp is the server time when this object was created.")
-CREATED_AT = Column("Created At", lambda o, _: o["metadata"].get("creationTimestamp"), type="date")
+AGE = TableColumn("Age", age_of, description="CreationTimestamp is the server time when this object was created.")
+CREATED_AT = TableColumn("Created At", lambda o, _: o["metadata"].get("creationTimestamp"), type="date")
 
 
-def custom_columns(kind: Kind, version: str) -> tuple[Column, ...]:
+def custom_columns(kind: ResourceKind, version: str) -> tuple[TableColumn, ...]:
     """Name and what the CRD's version lists; Age when it lists nothing."""
     assert kind.crd is not None
     served: Json = next((v for v in kind.crd["spec"]["versions"] if v["name"] == version), {})
@@ -100,7 +100,7 @@ def custom_columns(kind: Kind, version: str) -> tuple[Column, ...]:
     return (NAME, *(_custom_column(c) for c in listed))
 
 
-def _custom_column(spec: Json) -> Column:
+def _custom_column(spec: Json) -> TableColumn:
     kind, path = spec.get("type", "string"), spec["jsonPath"]
     try:
         values = compile_path(path)
@@ -116,7 +116,7 @@ def _custom_column(spec: Json) -> Column:
             return age(found[0], now)
         return _typed(kind, found)
 
-    return Column(
+    return TableColumn(
         spec["name"],
         cell,
         # Cells of dates are ages already, so they are announced as text, as Kubernetes does.
@@ -154,7 +154,7 @@ def _plain(value: Any) -> str:
     return str(value)
 
 
-def row(columns: tuple[Column, ...], obj: Json, now: float, include: str) -> Json:
+def row(columns: tuple[TableColumn, ...], obj: Json, now: float, include: str) -> Json:
     """One row; `include` is None, Metadata or Object, as the query parameter includeObject."""
     cells = []
     for column in columns:
@@ -176,7 +176,7 @@ def partial(obj: Json) -> Json:
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
 
 
-def table(columns: tuple[Column, ...], rows: list[Json], metadata: Json, *, header: bool = True) -> Json:
+def table(columns: tuple[TableColumn, ...], rows: list[Json], metadata: Json, *, header: bool = True) -> Json:
     return {
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",

@@ -17,10 +17,10 @@ from control.standalone import errors
 from control.standalone.http.lists import ListOptions
 from control.standalone.http.render import Renderer, status_event
 from control.standalone.http.responses import encode
-from control.standalone.registry import Registry
+from control.standalone.registry import ObjectRegistry
 from control.standalone.selectors import Matcher
 from control.standalone.store import Compacted
-from control.standalone.versions import Entry, Event
+from control.standalone.versions import Entry, StoreEvent
 
 INITIAL_END = {"k8s.io/initial-events-end": "true"}
 CHUNK = 64 * 1024  # bytes made and written at once: what a watcher that doesn't read costs
@@ -33,7 +33,7 @@ class WatchConfig:
     stopping: bool = False  # the server ends: finish all watches cleanly
 
 
-def visible(event: Event, ns: str | None, matcher: Matcher | None) -> tuple[str, Entry] | None:
+def visible(event: StoreEvent, ns: str | None, matcher: Matcher | None) -> tuple[str, Entry] | None:
     """What a watcher with this selection sees of `event`: (type, entry), or None."""
     entry = event.entry
     if ns is not None and entry.address[0] != ns:
@@ -60,7 +60,7 @@ def _renumbered(prev: Entry, rv: int) -> Entry:
 
 
 async def stream(
-    registry: Registry, renderer: Renderer, ns: str | None, options: ListOptions, config: WatchConfig
+    registry: ObjectRegistry, renderer: Renderer, ns: str | None, options: ListOptions, config: WatchConfig
 ) -> AsyncIterator[bytes]:
     """Bytes of the watch, one or more whole lines at a time; ends at the timeout or when the server stops."""
     store, key = registry.store, renderer.kind.stored_as
@@ -117,7 +117,9 @@ async def stream(
         yield renderer.bookmark(rv, header=header)
 
 
-def _initial(registry: Registry, renderer: Renderer, present: list[Entry], matcher: Matcher | None) -> Iterator[bytes]:
+def _initial(
+    registry: ObjectRegistry, renderer: Renderer, present: list[Entry], matcher: Matcher | None
+) -> Iterator[bytes]:
     """ADDED for every present object."""
     now, header = registry.now(), True
     for entry in present:
@@ -127,7 +129,12 @@ def _initial(registry: Registry, renderer: Renderer, present: list[Entry], match
 
 
 def _changes(
-    registry: Registry, renderer: Renderer, ns: str | None, matcher: Matcher | None, events: list[Event], header: bool
+    registry: ObjectRegistry,
+    renderer: Renderer,
+    ns: str | None,
+    matcher: Matcher | None,
+    events: list[StoreEvent],
+    header: bool,
 ) -> Iterator[bytes]:
     """What the watcher sees of these events."""
     now = registry.now()
@@ -152,7 +159,7 @@ def _chunks(lines: Iterator[bytes]) -> Iterator[bytes]:
         yield held[0] if len(held) == 1 else b"".join(held)
 
 
-async def stop_all(registry: Registry, config: WatchConfig) -> None:
+async def stop_all(registry: ObjectRegistry, config: WatchConfig) -> None:
     """Let every watch end cleanly."""
     config.stopping = True
     for kind in registry.kinds:

@@ -13,10 +13,10 @@ from typing import Any, TextIO
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from control.standalone.kubelet.agent import Kubelet, NodeConfig
-from control.standalone.kubelet.cgroups.cleanup import sweep
+from control.standalone.kubelet.cgroups.cleanup import remove_all
 from control.standalone.kubelet.cgroups.directories import CgroupTree
 from control.standalone.kubelet.cgroups.naming import CgroupNames, Driver
-from control.standalone.kubelet.cgroups.ownermark import Owner
+from control.standalone.kubelet.cgroups.ownermark import CgroupOwner
 from control.standalone.kubelet.cgroups.pods import PodCgroups
 from control.standalone.kubelet.node.apirequests import NodeApi
 from control.standalone.kubelet.node.machine import MachineError, read_machine
@@ -24,7 +24,7 @@ from control.standalone.kubelet.node.sources import ClientCaller, InformerSource
 from control.standalone.kubelet.node.status import ReservationError, resources
 from control.standalone.kubelet.options import (
     KUBELET_VERSION,
-    Options,
+    KubeletOptions,
     amount,
     amounts,
     kubelet_configuration,
@@ -32,9 +32,9 @@ from control.standalone.kubelet.options import (
 from control.standalone.kubelet.pods.state import PodStore
 from control.standalone.kubelet.runtimes.process import ProcessRuntime
 from control.standalone.kubelet.runtimes.runtime import Runtime, RuntimeFailure
-from control.standalone.kubelet.server.auth import Gatekeeper, read_token_file
+from control.standalone.kubelet.server.auth import KubeletAuth, read_token_file
 from control.standalone.kubelet.server.certs import serving_certificate
-from control.standalone.kubelet.server.server import Endpoints, main_server, read_only_server
+from control.standalone.kubelet.server.server import KubeletEndpoints, main_server, read_only_server
 from control.standalone.kubelet.server.stats import KubeletCollector
 from koordlet.api.meta import ObjectReference
 from koordlet.app.clock import SYSTEM_CLOCK
@@ -54,7 +54,7 @@ class StartError(RuntimeError):
     """The kubelet cannot run as asked on this machine."""
 
 
-class Recorder:
+class ApiEventRecorder:
     """Events about plain objects through `koordlet.kube`'s recorder."""
 
     def __init__(self, recorder: EventRecorder) -> None:
@@ -106,7 +106,7 @@ class _KubeletService:
         await self._runtime.close()
 
 
-async def serve(options: Options) -> int:
+async def serve(options: KubeletOptions) -> int:
     """Run until a signal; the exit status. Raises `StartError`, `FlagError`, `ConfigError`, `OSError`."""
     node = (options.node or socket.gethostname()).lower()
     handle = lock(options.root)
@@ -116,24 +116,24 @@ async def serve(options: Options) -> int:
         handle.close()
 
 
-async def _clean(options: Options) -> int:
+async def _clean(options: KubeletOptions) -> int:
     """End what a kubelet that was killed has left; needs no API server. 1 when something stays."""
     tree = CgroupTree.discover(Path(options.cgroup_mount))
     runtime = _runtime(options, tree)
     cgroups = PodCgroups(tree, _names(options), options.root / "cgroups.json", 0, 0)
     store = PodStore(options.root / "pods")
-    left = await sweep(runtime, cgroups, store)
+    left = await remove_all(runtime, cgroups, store)
     await runtime.close()
     if left:
         log.error("Cgroups stay behind", cgroups=left)
     return 1 if left else 0
 
 
-def _names(options: Options) -> CgroupNames:
+def _names(options: KubeletOptions) -> CgroupNames:
     return CgroupNames(Driver(options.cgroup_driver), options.cgroup_root)
 
 
-def _runtime(options: Options, tree: CgroupTree) -> Runtime:
+def _runtime(options: KubeletOptions, tree: CgroupTree) -> Runtime:
     size = amount("container-log-max-size", options.log_max_size).value()
     if not options.runtime_endpoint:
         return ProcessRuntime(options.root / "containers", tree, size, options.log_max_files)
@@ -144,7 +144,7 @@ def _runtime(options: Options, tree: CgroupTree) -> Runtime:
     return CriRuntime(CriClient(options.runtime_endpoint), tree, size, options.log_max_files)
 
 
-async def _serve(options: Options, node: str) -> int:
+async def _serve(options: KubeletOptions, node: str) -> int:
     clock = SYSTEM_CLOCK
     tree = CgroupTree.discover(Path(options.cgroup_mount))
     machine = read_machine(options.root)
@@ -177,7 +177,7 @@ async def _serve(options: Options, node: str) -> int:
         absolute["cpu"].milli_value(),
         absolute["memory"].value(),
         options.enforce_allocatable,
-        Owner.this_process(options.owner_dir, options.owner_pin_dir) if options.owner_dir else None,
+        CgroupOwner.this_process(options.owner_dir, options.owner_pin_dir) if options.owner_dir else None,
     )
     kubelet = Kubelet(
         NodeConfig(
@@ -195,12 +195,12 @@ async def _serve(options: Options, node: str) -> int:
         runtime,
         cgroups,
         PodStore(options.root / "pods"),
-        Recorder(events),
+        ApiEventRecorder(events),
         clock,
     )
     registry.register(KubeletCollector(kubelet))
     static = read_token_file(Path(options.token_auth_file)) if options.token_auth_file else {}
-    gatekeeper = Gatekeeper(api, clock, static, options.authorization_mode == "Webhook")
+    gatekeeper = KubeletAuth(api, clock, static, options.authorization_mode == "Webhook")
     health = Health()
     health.check("pod-informer", lambda: source.problem)
     cert, key = serving_certificate(options.root / "pki", node, options.ip)
@@ -209,7 +209,7 @@ async def _serve(options: Options, node: str) -> int:
     def configuration() -> dict[str, object]:
         return kubelet_configuration(options, node, server.port)
 
-    endpoints = Endpoints(kubelet, configuration, clock)
+    endpoints = KubeletEndpoints(kubelet, configuration, clock)
     server = main_server(
         f"{options.bind_address}:{options.port}", endpoints, gatekeeper, registry, health, server_tls(cert, key)
     )
@@ -227,7 +227,7 @@ async def _serve(options: Options, node: str) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = parse(Options, sys.argv[1:] if argv is None else argv, prog=PROG)
+    options = parse(KubeletOptions, sys.argv[1:] if argv is None else argv, prog=PROG)
     begin(options)
     try:
         return run(serve(options))

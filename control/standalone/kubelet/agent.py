@@ -14,19 +14,19 @@ from typing import Any, Protocol
 
 from control.standalone.kubelet.cgroups.pods import PodCgroups
 from control.standalone.kubelet.node.apirequests import NodeApi
-from control.standalone.kubelet.node.machine import Machine
-from control.standalone.kubelet.node.sources import Source
-from control.standalone.kubelet.node.status import Resources, labels, lease, node_conditions, node_status
+from control.standalone.kubelet.node.machine import MachineInfo
+from control.standalone.kubelet.node.sources import PodSource
+from control.standalone.kubelet.node.status import NodeResources, labels, lease, node_conditions, node_status
 from control.standalone.kubelet.pods.admission import admit
-from control.standalone.kubelet.pods.backoff import Backoff
-from control.standalone.kubelet.pods.context import ApiUnavailable, Surroundings
-from control.standalone.kubelet.pods.environ import Lookup, NodeFacts
-from control.standalone.kubelet.pods.spec import PodSpec
+from control.standalone.kubelet.pods.backoff import CrashLoopBackoff
+from control.standalone.kubelet.pods.environ import DownwardNodeInfo, Lookup
+from control.standalone.kubelet.pods.spec import ParsedPod
 from control.standalone.kubelet.pods.state import PodStore
-from control.standalone.kubelet.pods.status import Verdict
+from control.standalone.kubelet.pods.status import PhaseDecision
 from control.standalone.kubelet.pods.statusmanager import StatusManager
 from control.standalone.kubelet.pods.worker import PodWorker
-from control.standalone.kubelet.runtimes.runtime import ContainerInfo, Runtime, RuntimeFailure
+from control.standalone.kubelet.pods.workercontext import ApiUnavailable, PodWorkerContext
+from control.standalone.kubelet.runtimes.runtime import Runtime, RuntimeContainer, RuntimeFailure
 from koordlet.api.encoding.quantity import Quantity, QuantityError
 from koordlet.app.clock import Clock
 from koordlet.app.logging import get_logger
@@ -39,7 +39,7 @@ REPORT_SECONDS = 300.0
 """A Node status that has not changed is sent again this often."""
 
 
-class Recorder(Protocol):
+class PodEventRecorder(Protocol):
     """Makes Events; must not block and not raise."""
 
     def event(self, raw: Mapping[str, Any], kind: str, reason: str, message: str) -> None: ...
@@ -51,8 +51,8 @@ class NodeConfig:
 
     name: str
     ip: str
-    machine: Machine
-    resources: Resources
+    machine: MachineInfo
+    resources: NodeResources
     kubelet_version: str
     extra_labels: Mapping[str, str]
     status_period: float
@@ -68,11 +68,11 @@ class Kubelet:
         self,
         config: NodeConfig,
         api: NodeApi,
-        source: Source,
+        source: PodSource,
         runtime: Runtime,
         cgroups: PodCgroups,
         store: PodStore,
-        recorder: Recorder,
+        recorder: PodEventRecorder,
         clock: Clock,
     ) -> None:
         self.config = config
@@ -92,13 +92,15 @@ class Kubelet:
         self._reported: tuple[float, dict[str, Any]] | None = None
         self._orphans: asyncio.Task[None] | None = None
         allocatable = config.resources.allocatable
-        self.around = Surroundings(
+        self.around = PodWorkerContext(
             runtime=runtime,
             cgroups=cgroups,
             store=store,
             clock=clock,
-            backoff=Backoff(),
-            node=NodeFacts(config.name, config.ip, allocatable["cpu"].milli_value(), allocatable["memory"].value()),
+            backoff=CrashLoopBackoff(),
+            node=DownwardNodeInfo(
+                config.name, config.ip, allocatable["cpu"].milli_value(), allocatable["memory"].value()
+            ),
             memory_capacity=config.machine.memory,
             host=self,
         )
@@ -210,7 +212,7 @@ class Kubelet:
             return
         await self.statuses.finalize(worker.uid, worker.namespace, worker.pod_name)
 
-    async def admit(self, worker: PodWorker) -> Verdict | None:
+    async def admit(self, worker: PodWorker) -> PhaseDecision | None:
         """Judge by the node as last seen, and before refusing by the node as it is."""
         verdict = self._admit(worker)
         if verdict is not None:
@@ -226,7 +228,7 @@ class Kubelet:
             self._update_qos()
         return verdict
 
-    def _admit(self, worker: PodWorker) -> Verdict | None:
+    def _admit(self, worker: PodWorker) -> PhaseDecision | None:
         assert worker.spec is not None
         others = [w.spec for w in self.workers.values() if w is not worker and w.admitted and w.spec and not w.over]
         node_labels = (self.node.get("metadata") or {}).get("labels") or self._labels()
@@ -248,7 +250,7 @@ class Kubelet:
         self.statuses.forget(worker.uid)
         self._update_qos()
 
-    def active_specs(self) -> list[PodSpec]:
+    def active_specs(self) -> list[ParsedPod]:
         return [w.spec for w in self.workers.values() if w.admitted and w.spec is not None and not w.over]
 
     def _update_qos(self) -> None:
@@ -263,7 +265,7 @@ class Kubelet:
             log.error("QoS parents not updated", err=error)
             self._active = None
 
-    def _container_ended(self, info: ContainerInfo) -> None:
+    def _container_ended(self, info: RuntimeContainer) -> None:
         worker = self.workers.get(info.pod_uid)
         if worker is not None:
             worker.container_ended(info)

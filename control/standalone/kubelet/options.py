@@ -14,7 +14,7 @@ KUBELET_VERSION = "v1.34.0-standin"
 
 
 @dataclass
-class Options(LoggingOptions):
+class KubeletOptions(LoggingOptions):
     kubeconfig: str = flag("kubeconfig", "", "kubeconfig of the API server; empty: KUBECONFIG or in-cluster")
     node_name: str = flag("node-name", "", "name of the Node object; empty: the hostname")
     hostname_override: str = flag("hostname-override", "", "same as node-name, as a kubelet spells it")
@@ -80,7 +80,7 @@ def amount(where: str, text: str) -> Quantity:
         raise FlagError(f"invalid value for --{where}: {error}") from error
 
 
-def kubelet_configuration(options: Options, node: str, port: int) -> dict[str, object]:
+def kubelet_configuration(options: KubeletOptions, node: str, port: int) -> dict[str, object]:
     """What /configz shows: the fields of a real KubeletConfiguration that mean something here."""
     return {
         "kind": "KubeletConfiguration",

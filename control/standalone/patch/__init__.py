@@ -15,15 +15,15 @@ from typing import Any
 from control.standalone import errors
 from control.standalone.patch import apply as ssa
 from control.standalone.patch import json_patch, managed_fields, merge_patch, strategic
-from control.standalone.patch.apply import Conflict, conflict_causes, conflict_message
+from control.standalone.patch.apply import ApplyConflict, conflict_causes, conflict_message
 from control.standalone.schema.walk import Schema
 
 Json = dict[str, Any]
 
-__all__ = ["Conflict", "Patches", "conflict_error"]
+__all__ = ["ApplyConflict", "Patches", "conflict_error"]
 
 
-def conflict_error(conflicts: list[Conflict]) -> errors.StatusError:
+def conflict_error(conflicts: list[ApplyConflict]) -> errors.StatusError:
     """409 naming every manager and field in the way of an apply."""
     return errors.of_reason("Conflict", conflict_message(conflicts), {"causes": conflict_causes(conflicts)})
 
@@ -60,7 +60,7 @@ class Patches:
         subresource: str,
         api_version: str,
         now: str,
-    ) -> tuple[Json, list[Conflict]]:
+    ) -> tuple[Json, list[ApplyConflict]]:
         try:
             return ssa.server_side_apply(live, applied, manager, force, schema, subresource, api_version, now)
         except ssa.ApplyError as error:

@@ -53,7 +53,7 @@ class ApplyError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Conflict:
+class ApplyConflict:
     """One field that `manager` owns and the applier wants otherwise."""
 
     manager: ManagerId
@@ -76,7 +76,7 @@ def _holder(manager: ManagerId) -> str:
     return text
 
 
-def conflict_message(conflicts: list[Conflict]) -> str:
+def conflict_message(conflicts: list[ApplyConflict]) -> str:
     """`Apply failed with 1 conflict: conflict with "a" using v1: .spec.x`, as kubectl prints it."""
     head = f"Apply failed with {len(conflicts)} conflict{'s' if len(conflicts) > 1 else ''}: "
     if len(conflicts) == 1:
@@ -87,7 +87,7 @@ def conflict_message(conflicts: list[Conflict]) -> str:
     return head + "\n".join(holder + ":\n- " + "\n- ".join(fields) for holder, fields in sorted(by_holder.items()))
 
 
-def conflict_causes(conflicts: list[Conflict]) -> list[dict[str, str]]:
+def conflict_causes(conflicts: list[ApplyConflict]) -> list[dict[str, str]]:
     """`details.causes` of the 409 Status."""
     return [{"reason": "FieldManagerConflict", "message": _holder(c.manager), "field": c.field} for c in conflicts]
 
@@ -101,7 +101,7 @@ def server_side_apply(
     subresource: str,
     api_version: str,
     now: str,
-) -> tuple[dict[str, Any], list[Conflict]]:
+) -> tuple[dict[str, Any], list[ApplyConflict]]:
     """Apply `applied` to `live` (None: the object is being created).
 
     Returns the merged object with its managedFields, and the conflicts; with conflicts the object is `live`
@@ -136,7 +136,7 @@ def server_side_apply(
     difference = compare(before, merged, schema)
     taken = (difference.added | difference.modified) - UNOWNED
     conflicts = [
-        Conflict(key, path) for key, owned in managers.items() if key != me for path in sorted(owned.paths & taken)
+        ApplyConflict(key, path) for key, owned in managers.items() if key != me for path in sorted(owned.paths & taken)
     ]
     if conflicts and not force:
         return dict(live or {}), sorted(conflicts, key=lambda c: (c.manager.name, c.path))

@@ -7,7 +7,7 @@
     documents = schemas.openapi(kinds)          # .v2() .v3_index() .v3("apis/apps/v1")
 
 For built-in kinds the structure comes from the model classes of the `kubernetes` package, for custom kinds
-from the CRD's schema (`Kind.crd`).
+from the CRD's schema (`ResourceKind.crd`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 
 from control.standalone import errors
 from control.standalone.errors import FieldError
-from control.standalone.kinds import Kind, Kinds
+from control.standalone.kinds import Kinds, ResourceKind
 from control.standalone.schema import defaults, structural, validation
 from control.standalone.schema.builtin import Builtins
 from control.standalone.schema.custom import complete, version_schema
@@ -44,7 +44,7 @@ class KindSchemas:
         """The OpenAPI documents over the same schemas."""
         return OpenAPI(kinds, self.builtins)
 
-    def merge_schema(self, kind: Kind, version: str) -> Schema:
+    def merge_schema(self, kind: ResourceKind, version: str) -> Schema:
         """The schema of a kind in a version; UNKNOWN (deduced merging) where there is none."""
         if kind.custom:
             return self._custom_schema(kind, version)
@@ -52,7 +52,7 @@ class KindSchemas:
             return self.builtins.schema("", "v1", kind.kind) or UNKNOWN
         return self.builtins.schema(kind.group, version, kind.kind) or UNKNOWN
 
-    def unknown_fields(self, kind: Kind, version: str, obj: Json, old: Json | None = None) -> list[str]:
+    def unknown_fields(self, kind: ResourceKind, version: str, obj: Json, old: Json | None = None) -> list[str]:
         """Read the object as its kind: raises StatusError 400 for a wrong type in a built-in kind; removes
         fields that the schema doesn't know and returns their paths. What is as in `old` was read before."""
         schema = self.merge_schema(kind, version)
@@ -73,13 +73,15 @@ class KindSchemas:
         _drop(obj, names - fresh.keys())
         return gone
 
-    def default(self, kind: Kind, version: str, obj: Json) -> None:
+    def default(self, kind: ResourceKind, version: str, obj: Json) -> None:
         if kind.custom:
             structural.fill_defaults(obj, self._custom_schema(kind, version))
         else:
             defaults.fill(kind.key, obj)
 
-    def validate(self, kind: Kind, version: str, obj: Json, old: Json | None, subresource: str) -> list[FieldError]:
+    def validate(
+        self, kind: ResourceKind, version: str, obj: Json, old: Json | None, subresource: str
+    ) -> list[FieldError]:
         if kind.custom:
             return structural.validate(obj, self._custom_schema(kind, version))
         if subresource and subresource != "status":
@@ -92,7 +94,7 @@ class KindSchemas:
     def _meta(self) -> Schema:
         return self.builtins.object_meta
 
-    def _custom_schema(self, kind: Kind, version: str) -> Schema:
+    def _custom_schema(self, kind: ResourceKind, version: str) -> Schema:
         held = self._custom.get((kind.key, version))
         if held is not None and held[0] is kind.crd:
             return held[1]
@@ -104,7 +106,7 @@ class KindSchemas:
         return schema
 
 
-def _decode(obj: Json, schema: Schema, kind: Kind, version: str) -> None:
+def _decode(obj: Json, schema: Schema, kind: ResourceKind, version: str) -> None:
     try:
         decode(obj, schema, kind.kind)
     except DecodeError as error:

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from control.standalone.kinds import BUILTIN, Kind
+from control.standalone.kinds import BUILTIN, ResourceKind
 from control.standalone.schema.facts import words
-from control.standalone.schema.models import INT_OR_STRING, QUANTITY, Definition, Models
+from control.standalone.schema.models import INT_OR_STRING, QUANTITY, BuiltinModels, Definition
 from control.standalone.schema.walk import Schema
 
 META = "io.k8s.apimachinery.pkg.apis.meta.v1"
@@ -55,8 +55,8 @@ _CLASS_NAME = re.compile(r"^(?:[A-Z][a-z]+)*?(V\d+(?:alpha\d+|beta\d+)?)([A-Z]\w
 class Builtins:
     """Schemas of the kinds in `kinds.BUILTIN`, made on demand and kept."""
 
-    def __init__(self, models: Models | None = None) -> None:
-        self.models = models if models is not None else Models()
+    def __init__(self, models: BuiltinModels | None = None) -> None:
+        self.models = models if models is not None else BuiltinModels()
         self._schemas: dict[str, Schema] = {}
         self._definitions: dict[str, Definition] | None = None
 
@@ -139,7 +139,7 @@ def _public_name(name: str, group: str, version: str) -> str:
     return f"{package}.{match[1].lower() if match else version}.{short}"
 
 
-def _roots(kinds: Iterable[Kind]) -> list[tuple[str, str, str]]:
+def _roots(kinds: Iterable[ResourceKind]) -> list[tuple[str, str, str]]:
     roots = [(kind.group, version, kind.kind) for kind in kinds for version in kind.versions]
     return roots + [kind for kind in _SUBRESOURCE_KINDS if kind not in roots]
 

@@ -53,7 +53,7 @@ class ModelError(RuntimeError):
     """The installed `kubernetes` package lacks a model, or one that can't be read."""
 
 
-class Models:
+class BuiltinModels:
     """All definitions, each read once when first asked for. `models.get("V1Pod")`."""
 
     def __init__(self, folder: Path | None = None) -> None:

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from control.standalone.kinds import Kind, Kinds
+from control.standalone.kinds import Kinds, ResourceKind
 from control.standalone.schema import openapi_proto
 from control.standalone.schema.builtin import META, Builtins, public_name
 from control.standalone.schema.custom import complete, version_schema
@@ -167,7 +167,7 @@ class OpenAPI:
             "components": {"schemas": dict(sorted(schemas.items()))},
         }
 
-    def _custom(self, kind: Kind, version: str, prefix: str) -> Iterator[tuple[str, Json]]:
+    def _custom(self, kind: ResourceKind, version: str, prefix: str) -> Iterator[tuple[str, Json]]:
         name = public_name(kind.group, version, kind.kind)
         raw = version_schema(kind.crd or {"spec": {}}, version) or {"type": "object"}
         schema = complete(raw, f"{prefix}{META}.ObjectMeta")
@@ -196,12 +196,12 @@ def _gvk(group: str, version: str, kind: str) -> dict[str, str]:
     return {"group": group, "version": version, "kind": kind}
 
 
-def _patch_types(kind: Kind) -> list[str]:
+def _patch_types(kind: ResourceKind) -> list[str]:
     """What PATCH takes: clients choose by it, and custom kinds take no strategic merge patch."""
     return [each for each in _PATCH_TYPES if not (kind.custom and "strategic" in each)]
 
 
-def _paths(kind: Kind, version: str, prefix: str, *, v3: bool) -> Json:
+def _paths(kind: ResourceKind, version: str, prefix: str, *, v3: bool) -> Json:
     root = f"/apis/{kind.group}/{version}" if kind.group else f"/api/{version}"
     scope = "/namespaces/{namespace}" if kind.namespaced else ""
     collection = f"{root}{scope}/{kind.plural}"
@@ -225,7 +225,7 @@ def _paths(kind: Kind, version: str, prefix: str, *, v3: bool) -> Json:
     return {path: operations for path, operations in paths.items() if operations}
 
 
-def _operations(kind: Kind, verbs: Iterable[str], gvk: tuple[str, str, str], prefix: str, v3: bool) -> Json:
+def _operations(kind: ResourceKind, verbs: Iterable[str], gvk: tuple[str, str, str], prefix: str, v3: bool) -> Json:
     out: Json = {}
     ref = {"$ref": prefix + public_name(*gvk)}
     for verb in verbs:

@@ -31,7 +31,7 @@ class EncodeError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class EncodingField:
     number: int
     type: str
     shape: str  # "", "[]" or "{}"
@@ -39,23 +39,23 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    messages: dict[str, dict[str, Field]]
+class EncodingTable:
+    messages: dict[str, dict[str, EncodingField]]
     unions: dict[str, dict[str, tuple[tuple[int, ...], str]]]
 
 
 @lru_cache(maxsize=1)
-def table() -> Table:
+def table() -> EncodingTable:
     data = yaml.safe_load(_TABLE.read_text())
     unions = {name: {shape: _case(text) for shape, text in cases.items()} for name, cases in data["unions"].items()}
-    return Table({name: dict(map(_field, text.split())) for name, text in data["messages"].items()}, unions)
+    return EncodingTable({name: dict(map(_field, text.split())) for name, text in data["messages"].items()}, unions)
 
 
-def _field(text: str) -> tuple[str, Field]:
+def _field(text: str) -> tuple[str, EncodingField]:
     found = _FIELD.fullmatch(text)
     assert found is not None, text
     inner = int(found["inner"] or 0)
-    return found["name"], Field(int(found["number"]), found["type"], found["shape"] or "", inner)
+    return found["name"], EncodingField(int(found["number"]), found["type"], found["shape"] or "", inner)
 
 
 def _case(text: str) -> tuple[tuple[int, ...], str]:
@@ -88,7 +88,7 @@ def _message(name: str, data: Any) -> bytes:
     return bytes(out)
 
 
-def _keyword(field: Field, value: Any) -> bytes:
+def _keyword(field: EncodingField, value: Any) -> bytes:
     if field.shape == "{}":
         return _block(field.number, _entries(field.inner, field.type, value.items()))
     if not field.shape:

@@ -19,13 +19,13 @@ Definitions = Callable[[str], Mapping[str, Any]]
 """Maps a definition name (the part of a `$ref` after its last slash) to its schema dict."""
 
 
-class SchemaError(ValueError):
+class SchemaNodeError(ValueError):
     """A schema refers to something that does not exist."""
 
 
 def no_definitions(name: str) -> Mapping[str, Any]:
     """The resolver of schemas that hold no `$ref`s."""
-    raise SchemaError(f"schema refers to unknown definition {name!r}")
+    raise SchemaNodeError(f"schema refers to unknown definition {name!r}")
 
 
 class Schema:

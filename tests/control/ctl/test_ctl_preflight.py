@@ -10,12 +10,12 @@ import pytest
 from control.ctl.errors import CtlError
 from control.ctl.node import preflight
 from control.ctl.node.preflight import Facts
-from control.standalone.kubelet.cgroups.ownermark import Owner
+from control.standalone.kubelet.cgroups.ownermark import CgroupOwner
 from tests.ports import free_port
 
 ALL = {"apiserver", "kubelet", "koordlet"}
 GOOD = Facts(uid=0)
-OTHER = {"kubepods": Owner(7, 1, 1, "boot", "/other/node")}
+OTHER = {"kubepods": CgroupOwner(7, 1, 1, "boot", "/other/node")}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from control.standalone.errors import StatusError
 from control.standalone.http.negotiate import ACCEPTED, OPENAPI_PROTOBUF, openapi_type
-from control.standalone.kinds import Kind, Kinds
+from control.standalone.kinds import Kinds, ResourceKind
 from control.standalone.schema import KindSchemas
 from control.standalone.schema.builtin import Builtins
 from control.standalone.schema.openapi_proto import EncodeError, encode
@@ -312,7 +312,7 @@ CRD: dict[str, Any] = {
                       "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": SPEC}}}}],
     }
 }  # fmt: skip
-THING = Kind("example.org", ("v1",), "Thing", "things", "thing", custom=True, crd=CRD)
+THING = ResourceKind("example.org", ("v1",), "Thing", "things", "thing", custom=True, crd=CRD)
 
 
 def test_custom_kinds_join_and_leave_and_clients_may_send_what_the_server_takes() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from control.standalone.deletion import DeleteOptions
+from control.standalone.deletion import DeletionOptions
 from control.standalone.errors import StatusError
 from control.standalone.kinds import Kinds
-from control.standalone.registry import Registry, WriteOptions
-from control.standalone.seams import AdmissionRequest, OpenAdmission
-from control.standalone.store import Store
+from control.standalone.policyinterfaces import AdmissionAttributes, OpenAdmission
+from control.standalone.registry import ObjectRegistry, WriteOptions
+from control.standalone.store import ObjectStore
 
 CM, POD, NS, DEPLOY, SECRET = "/configmaps", "/pods", "/namespaces", "apps/deployments", "/secrets"
 
@@ -32,8 +32,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def registry(clock: Clock) -> Registry:
-    return Registry(Store(None), Kinds(), now=clock)
+def registry(clock: Clock) -> ObjectRegistry:
+    return ObjectRegistry(ObjectStore(None), Kinds(), now=clock)
 
 
 def cm(name: str = "a", **more: Any) -> dict[str, Any]:
@@ -52,7 +52,7 @@ async def refused(awaitable: Any, reason: str, text: str = "") -> StatusError:
     return caught.value
 
 
-async def test_create_fills_system_metadata(registry: Registry) -> None:
+async def test_create_fills_system_metadata(registry: ObjectRegistry) -> None:
     made = await registry.create(DEPLOY, "default", {"metadata": {"name": "d"}, "spec": {}, "status": {"x": 1}})
     meta = made["metadata"]
     assert re.fullmatch(r"[0-9a-f-]{36}", meta["uid"])
@@ -62,7 +62,7 @@ async def test_create_fills_system_metadata(registry: Registry) -> None:
     assert list(made)[:2] == ["apiVersion", "kind"]
 
 
-async def test_generate_name_and_its_limits(registry: Registry) -> None:
+async def test_generate_name_and_its_limits(registry: ObjectRegistry) -> None:
     made = await registry.create(CM, "default", {"metadata": {"generateName": "x" * 70}})
     assert re.fullmatch(r"x{58}[a-z0-9]{5}", made["metadata"]["name"])
     await refused(registry.create(CM, "default", {}), "Invalid", "name or generateName is required")
@@ -96,18 +96,18 @@ async def test_generate_name_and_its_limits(registry: Registry) -> None:
         pytest.param({"metadata": {"name": "a", "resourceVersion": "1"}}, "", "should not be set", id="rv"),
     ],
 )
-async def test_create_refuses(registry: Registry, body: dict[str, Any], reason: str, text: str) -> None:
+async def test_create_refuses(registry: ObjectRegistry, body: dict[str, Any], reason: str, text: str) -> None:
     await refused(registry.create(CM, "default", body), reason, text)
     assert registry.list(CM) == []
 
 
-async def test_create_twice(registry: Registry) -> None:
+async def test_create_twice(registry: ObjectRegistry) -> None:
     await registry.create(CM, "default", cm())
     error = await refused(registry.create(CM, "default", cm()), "AlreadyExists", 'configmaps "a" already exists')
     assert error.to_status()["details"] == {"name": "a", "kind": "configmaps"}
 
 
-async def test_update_conflict_and_precondition_wording(registry: Registry) -> None:
+async def test_update_conflict_and_precondition_wording(registry: ObjectRegistry) -> None:
     made = await registry.create(DEPLOY, "default", {"metadata": {"name": "d"}, "spec": {"replicas": 1}})
     stale = {**made, "spec": {"replicas": 2}}
     await registry.update(DEPLOY, "default", "d", {**made, "spec": {"replicas": 3}})
@@ -130,7 +130,7 @@ async def test_update_conflict_and_precondition_wording(registry: Registry) -> N
     )
 
 
-async def test_generation_counts_spec_changes_and_status_is_isolated(registry: Registry) -> None:
+async def test_generation_counts_spec_changes_and_status_is_isolated(registry: ObjectRegistry) -> None:
     made = await registry.create(DEPLOY, "default", {"metadata": {"name": "d"}, "spec": {"replicas": 1}})
     status = WriteOptions(subresource="status")
     made = await registry.update(
@@ -143,14 +143,14 @@ async def test_generation_counts_spec_changes_and_status_is_isolated(registry: R
     assert (await registry.update(DEPLOY, "default", "d", labelled))["metadata"]["generation"] == 2
 
 
-async def test_a_write_that_changes_nothing_is_not_written(registry: Registry) -> None:
+async def test_a_write_that_changes_nothing_is_not_written(registry: ObjectRegistry) -> None:
     made = await registry.create(CM, "default", cm())
     again = await registry.update(CM, "default", "a", made)
     assert again["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
     assert registry.store.revision == 1
 
 
-async def test_clients_cannot_write_system_fields(registry: Registry) -> None:
+async def test_clients_cannot_write_system_fields(registry: ObjectRegistry) -> None:
     made = await registry.create(CM, "default", cm())
     forged = cm(creationTimestamp="2000-01-01T00:00:00Z", deletionTimestamp="2000-01-01T00:00:00Z", generation=7)
     forged["data"] = {"new": "x"}
@@ -160,7 +160,7 @@ async def test_clients_cannot_write_system_fields(registry: Registry) -> None:
     assert "generation" not in after["metadata"]
 
 
-async def test_finalizers_hold_an_object(registry: Registry) -> None:
+async def test_finalizers_hold_an_object(registry: ObjectRegistry) -> None:
     made = await registry.create(CM, "default", cm(finalizers=["x.io/y"]))
     obj, gone = await registry.delete(CM, "default", "a")
     assert not gone
@@ -182,10 +182,10 @@ async def test_finalizers_hold_an_object(registry: Registry) -> None:
     ("policy", "finalizers"), [("Orphan", ["orphan"]), ("Foreground", ["foregroundDeletion"]), ("Background", None)]
 )
 async def test_propagation_policies_are_finalizers(
-    registry: Registry, policy: str, finalizers: list[str] | None
+    registry: ObjectRegistry, policy: str, finalizers: list[str] | None
 ) -> None:
     await registry.create(CM, "default", cm())
-    obj, gone = await registry.delete(CM, "default", "a", options=DeleteOptions(propagation_policy=policy))
+    obj, gone = await registry.delete(CM, "default", "a", options=DeletionOptions(propagation_policy=policy))
     assert gone is (finalizers is None)
     assert obj["metadata"].get("finalizers") == finalizers
 
@@ -194,13 +194,13 @@ async def test_propagation_policies_are_finalizers(
     ("precondition", "text"),
     [({"uid": "x"}, "UID in precondition: x"), ({"resource_version": "99"}, "ResourceVersion in precondition: 99")],
 )
-async def test_delete_preconditions(registry: Registry, precondition: dict[str, str], text: str) -> None:
+async def test_delete_preconditions(registry: ObjectRegistry, precondition: dict[str, str], text: str) -> None:
     await registry.create(CM, "default", cm())
-    await refused(registry.delete(CM, "default", "a", options=DeleteOptions(**precondition)), "Conflict", text)
+    await refused(registry.delete(CM, "default", "a", options=DeletionOptions(**precondition)), "Conflict", text)
     assert registry.find(CM, "default", "a") is not None
 
 
-async def test_unbound_and_finished_pods_go_at_once(registry: Registry) -> None:
+async def test_unbound_and_finished_pods_go_at_once(registry: ObjectRegistry) -> None:
     await registry.create(POD, "default", pod())
     _, gone = await registry.delete(POD, "default", "p")
     assert gone
@@ -211,7 +211,7 @@ async def test_unbound_and_finished_pods_go_at_once(registry: Registry) -> None:
     assert gone
 
 
-async def test_a_bound_pod_waits_for_its_kubelet(registry: Registry, clock: Clock) -> None:
+async def test_a_bound_pod_waits_for_its_kubelet(registry: ObjectRegistry, clock: Clock) -> None:
     await registry.create(POD, "default", pod(nodeName="n", terminationGracePeriodSeconds=20))
     obj, gone = await registry.delete(POD, "default", "p")
     assert not gone
@@ -220,16 +220,16 @@ async def test_a_bound_pod_waits_for_its_kubelet(registry: Registry, clock: Cloc
     clock.now += 3
     obj, gone = await registry.delete(POD, "default", "p")  # asking again changes nothing
     assert (gone, obj["metadata"]["deletionTimestamp"]) == (False, "2023-11-14T22:13:40Z")
-    obj, gone = await registry.delete(POD, "default", "p", options=DeleteOptions(grace_period_seconds=60))
+    obj, gone = await registry.delete(POD, "default", "p", options=DeletionOptions(grace_period_seconds=60))
     assert obj["metadata"]["deletionGracePeriodSeconds"] == 20  # a grace period can only be shortened
-    obj, _ = await registry.delete(POD, "default", "p", options=DeleteOptions(grace_period_seconds=5))
+    obj, _ = await registry.delete(POD, "default", "p", options=DeletionOptions(grace_period_seconds=5))
     assert obj["metadata"]["deletionTimestamp"] == "2023-11-14T22:13:25Z"
-    _, gone = await registry.delete(POD, "default", "p", options=DeleteOptions(grace_period_seconds=0))
+    _, gone = await registry.delete(POD, "default", "p", options=DeletionOptions(grace_period_seconds=0))
     assert gone
     assert registry.store.since(POD, 0)[-1].type == "DELETED"
 
 
-async def test_a_namespace_waits_for_its_finalizer(registry: Registry) -> None:
+async def test_a_namespace_waits_for_its_finalizer(registry: ObjectRegistry) -> None:
     made = await registry.create(NS, None, {"metadata": {"name": "x"}})
     assert (made["spec"], made["status"]) == ({"finalizers": ["kubernetes"]}, {"phase": "Active"})
     obj, gone = await registry.delete(NS, None, "x")
@@ -245,7 +245,7 @@ async def test_a_namespace_waits_for_its_finalizer(registry: Registry) -> None:
     await refused(registry.delete(NS, None, "default"), "Forbidden", "this namespace may not be deleted")
 
 
-async def test_dry_run_writes_nothing(registry: Registry) -> None:
+async def test_dry_run_writes_nothing(registry: ObjectRegistry) -> None:
     dry = WriteOptions(dry_run=True)
     made = await registry.create(CM, "default", cm(), options=dry)
     assert made["metadata"]["uid"]
@@ -253,7 +253,7 @@ async def test_dry_run_writes_nothing(registry: Registry) -> None:
     made = await registry.create(CM, "default", cm())
     changed = await registry.update(CM, "default", "a", {**made, "data": {"k": "2"}}, options=dry)
     assert changed["data"] == {"k": "2"}
-    await registry.delete(CM, "default", "a", options=DeleteOptions(dry_run=True))
+    await registry.delete(CM, "default", "a", options=DeletionOptions(dry_run=True))
     assert registry.get(CM, "default", "a")["data"] == {"k": "v"}
     assert registry.store.revision == 1
 
@@ -273,10 +273,10 @@ async def test_dry_run_writes_nothing(registry: Registry) -> None:
     ],
 )
 async def test_qos_class_is_that_of_amounts_after_admission(
-    registry: Registry, resources: dict[str, Any], qos: str
+    registry: ObjectRegistry, resources: dict[str, Any], qos: str
 ) -> None:
     class Webhook(OpenAdmission):
-        async def mutate(self, request: AdmissionRequest) -> None:
+        async def mutate(self, request: AdmissionAttributes) -> None:
             assert request.obj is not None
             request.obj["spec"]["containers"][0]["resources"] = resources
 
@@ -285,18 +285,18 @@ async def test_qos_class_is_that_of_amounts_after_admission(
     assert made["status"] == {"phase": "Pending", "qosClass": qos}
 
 
-async def test_secrets_take_string_data(registry: Registry) -> None:
+async def test_secrets_take_string_data(registry: ObjectRegistry) -> None:
     made = await registry.create(SECRET, "default", {"metadata": {"name": "s"}, "stringData": {"a": "b"}})
     assert (made["data"], made["type"]) == ({"a": "Yg=="}, "Opaque")
     assert "stringData" not in made
 
 
-async def test_immutable_configmaps(registry: Registry) -> None:
+async def test_immutable_configmaps(registry: ObjectRegistry) -> None:
     made = await registry.create(CM, "default", {**cm(), "immutable": True})
     await refused(registry.update(CM, "default", "a", {**made, "data": {}}), "Invalid", "field is immutable when")
 
 
-async def test_two_views_of_events(registry: Registry) -> None:
+async def test_two_views_of_events(registry: ObjectRegistry) -> None:
     core = {
         "metadata": {"name": "e"},
         "involvedObject": {"kind": "Pod", "name": "p"},
@@ -313,14 +313,14 @@ async def test_two_views_of_events(registry: Registry) -> None:
     assert registry.get("/events", "default", "e")["message"] == "bye"
 
 
-async def test_a_write_overtaken_during_admission_starts_again(registry: Registry) -> None:
+async def test_a_write_overtaken_during_admission_starts_again(registry: ObjectRegistry) -> None:
     """Without a resourceVersion the change is made to the newer state; with one it is a conflict."""
     made = await registry.create(CM, "default", cm())
 
     class Slow(OpenAdmission):
         passes = 0
 
-        async def mutate(self, request: AdmissionRequest) -> None:
+        async def mutate(self, request: AdmissionAttributes) -> None:
             self.passes += 1
             if self.passes == 1:
                 registry.admission = OpenAdmission()
@@ -339,9 +339,9 @@ async def test_a_write_overtaken_during_admission_starts_again(registry: Registr
     assert made["data"] == {"k": "v"}
 
 
-async def test_concurrent_counters_lose_no_update(registry: Registry) -> None:
+async def test_concurrent_counters_lose_no_update(registry: ObjectRegistry) -> None:
     class Yield(OpenAdmission):
-        async def mutate(self, request: AdmissionRequest) -> None:
+        async def mutate(self, request: AdmissionAttributes) -> None:
             await asyncio.sleep(0)
 
     await registry.create(CM, "default", {"metadata": {"name": "n"}, "data": {"n": "0"}})
@@ -361,7 +361,7 @@ async def test_concurrent_counters_lose_no_update(registry: Registry) -> None:
     assert registry.get(CM, "default", "n")["data"] == {"n": "20"}
 
 
-async def test_watch_gives_present_objects_then_changes(registry: Registry) -> None:
+async def test_watch_gives_present_objects_then_changes(registry: ObjectRegistry) -> None:
     await registry.create(CM, "default", cm("a"))
     seen: list[tuple[str, str]] = []
 
@@ -384,7 +384,7 @@ async def test_watch_gives_present_objects_then_changes(registry: Registry) -> N
             raise AssertionError("a compacted version must not be watchable")
 
 
-async def test_a_watcher_of_a_quiet_kind_is_not_left_behind_by_compaction(registry: Registry) -> None:
+async def test_a_watcher_of_a_quiet_kind_is_not_left_behind_by_compaction(registry: ObjectRegistry) -> None:
     """Or every controller would list anew whenever one of its rare objects changes."""
     seen: list[str] = []
 

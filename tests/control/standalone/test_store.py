@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control.standalone.store import HOT_SECONDS, Compacted, Store, StoreError, TooLarge, VersionMismatch
+from control.standalone.store import HOT_SECONDS, Compacted, ObjectStore, StoreError, TooLarge, VersionMismatch
 
 KEY = "/configmaps"
 
@@ -25,14 +25,14 @@ def obj(name: str, value: Any = 0, ns: str = "default") -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": ns}, "data": {"v": value}}
 
 
-def put(store: Store, name: str, value: Any = 0, ns: str = "default", key: str = KEY) -> int:
+def put(store: ObjectStore, name: str, value: Any = 0, ns: str = "default", key: str = KEY) -> int:
     live = store.entry(key, ns, name)
     entry = store.put(key, ns, name, obj(name, value, ns), live.rv if live else None)
     store.commit()
     return entry.rv
 
 
-def remove(store: Store, name: str, ns: str = "default", key: str = KEY) -> int:
+def remove(store: ObjectStore, name: str, ns: str = "default", key: str = KEY) -> int:
     live = store.entry(key, ns, name)
     assert live is not None
     entry = store.remove(key, ns, name, live.rv)
@@ -40,12 +40,12 @@ def remove(store: Store, name: str, ns: str = "default", key: str = KEY) -> int:
     return entry.rv
 
 
-def contents(store: Store, rv: int | None = None) -> dict[str, Any]:
+def contents(store: ObjectStore, rv: int | None = None) -> dict[str, Any]:
     return {e.address[1]: e.obj["data"]["v"] for e in store.entries(KEY, None, rv)}
 
 
 def test_versions_are_global_and_monotonic() -> None:
-    store = Store(None)
+    store = ObjectStore(None)
     assert [put(store, "a"), put(store, "b", key="/secrets"), put(store, "a", 1), remove(store, "a")] == [1, 2, 3, 4]
     assert store.revision == 4
     assert store.get(KEY, "default", "a") is None
@@ -53,7 +53,7 @@ def test_versions_are_global_and_monotonic() -> None:
 
 
 def test_lists_are_ordered_and_limited_to_a_namespace() -> None:
-    store = Store(None)
+    store = ObjectStore(None)
     for ns, name in (("b", "x"), ("a", "z"), ("a", "y"), ("ab", "w")):
         put(store, name, ns=ns)
     assert [(o["metadata"]["namespace"], o["metadata"]["name"]) for o in store.list(KEY)] == [
@@ -63,7 +63,7 @@ def test_lists_are_ordered_and_limited_to_a_namespace() -> None:
 
 
 def test_compare_and_swap_refuses_other_versions() -> None:
-    store = Store(None)
+    store = ObjectStore(None)
     rv = put(store, "a")
     with pytest.raises(VersionMismatch):
         store.put(KEY, "default", "a", obj("a"), None)
@@ -74,7 +74,7 @@ def test_compare_and_swap_refuses_other_versions() -> None:
 
 
 async def test_writes_of_one_turn_share_a_commit_and_watchers_see_them_after_it(tmp_path: Path) -> None:
-    store = Store(tmp_path / "s.db")
+    store = ObjectStore(tmp_path / "s.db")
     store.put(KEY, "default", "a", obj("a"), None)
     store.put(KEY, "default", "b", obj("b"), None)
     assert store.revision == 0
@@ -86,7 +86,7 @@ async def test_writes_of_one_turn_share_a_commit_and_watchers_see_them_after_it(
 
 
 async def test_wait_wakes_on_the_key_alone() -> None:
-    store = Store(None)
+    store = ObjectStore(None)
     waiting = asyncio.create_task(store.wait(KEY, 5))
     other = asyncio.create_task(store.wait("/secrets", 0.05))
     await asyncio.sleep(0)
@@ -96,7 +96,7 @@ async def test_wait_wakes_on_the_key_alone() -> None:
 
 
 async def test_a_refused_commit_is_taken_back_and_told(tmp_path: Path) -> None:
-    store = Store(tmp_path / "s.db")
+    store = ObjectStore(tmp_path / "s.db")
     put(store, "a", 1)
     broken = store._db
     store._db = _RefusingCommit(broken)  # type: ignore[assignment]
@@ -112,14 +112,14 @@ async def test_a_refused_commit_is_taken_back_and_told(tmp_path: Path) -> None:
     assert [e.rv for e in store.since(KEY, 1)] == [4]
     assert store.healthy is None
     store.close()
-    again = Store(tmp_path / "s.db")
+    again = ObjectStore(tmp_path / "s.db")
     assert contents(again) == {"a": 1, "b": 0}
     again.close()
 
 
 async def test_writes_behind_one_that_filled_the_disk_are_refused_with_it(tmp_path: Path) -> None:
     """SQLite takes back the whole transaction when the disk is full; what follows must not be committed alone."""
-    store = Store(tmp_path / "s.db")
+    store = ObjectStore(tmp_path / "s.db")
     store.put(KEY, "default", "a", obj("a"), None)
     store._db.execute("ROLLBACK")  # as SQLite does on SQLITE_FULL
     with pytest.raises(StoreError, match="earlier write"):
@@ -129,13 +129,13 @@ async def test_writes_behind_one_that_filled_the_disk_are_refused_with_it(tmp_pa
     assert contents(store) == {}
     put(store, "c")
     store.close()
-    again = Store(tmp_path / "s.db")
+    again = ObjectStore(tmp_path / "s.db")
     assert contents(again) == {"c": 0}
     again.close()
 
 
 async def test_a_refused_compaction_leaves_no_hole_and_is_made_up_for(tmp_path: Path) -> None:
-    store = Store(tmp_path / "s.db", retention_events=2)
+    store = ObjectStore(tmp_path / "s.db", retention_events=2)
     for i in range(6):
         put(store, "a", i)
     broken = store._db
@@ -154,7 +154,7 @@ async def test_load_without_a_pause_does_not_grow_the_wal_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("control.standalone.store.WAL_LIMIT", 100_000)
-    store = Store(tmp_path / "s.db")
+    store = ObjectStore(tmp_path / "s.db")
     for i in range(100):
         put(store, f"a{i}", "x" * 2000)
     store.put(KEY, "default", "pending", obj("pending"), None)
@@ -163,13 +163,13 @@ async def test_load_without_a_pause_does_not_grow_the_wal_for_ever(
     assert store.wal_bytes() == 0
     assert store.healthy is None
     store.close()
-    again = Store(tmp_path / "s.db")
+    again = ObjectStore(tmp_path / "s.db")
     assert len(contents(again)) == 101
     again.close()
 
 
 def test_objects_are_limited_in_size_and_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
-    store = Store(tmp_path / "s.db")
+    store = ObjectStore(tmp_path / "s.db")
     rv = put(store, "a", "x" * 1_500_000)
     with pytest.raises(TooLarge, match="at most 1572864"):
         put(store, "a", "x" * 1_600_000)
@@ -208,7 +208,7 @@ def test_any_kept_version_replays_to_the_present_and_lists_as_it_was(ops: list[t
     state of then gives the present; a snapshot at any kept version is the state of then; so also after a restart."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "s.db"
-        store = Store(path)
+        store = ObjectStore(path)
         states: dict[int, dict[str, Any]] = {0: {}}
         for name, op, value in ops:
             model = dict(states[max(states)])
@@ -221,7 +221,7 @@ def test_any_kept_version_replays_to_the_present_and_lists_as_it_was(ops: list[t
                 store.compact(max(0, store.revision - value))
             elif op == "reopen":
                 store.close()
-                store = Store(path)
+                store = ObjectStore(path)
         present = states[max(states)]
         assert store.revision == max(states)
         for rv, state in states.items():
@@ -246,7 +246,7 @@ def test_any_kept_version_replays_to_the_present_and_lists_as_it_was(ops: list[t
 
 
 def test_compaction_frees_old_versions_on_disk_and_keeps_the_present(tmp_path: Path) -> None:
-    store = Store(tmp_path / "s.db")
+    store = ObjectStore(tmp_path / "s.db")
     for i in range(50):
         put(store, "a", i)
     put(store, "gone")
@@ -254,7 +254,7 @@ def test_compaction_frees_old_versions_on_disk_and_keeps_the_present(tmp_path: P
     store.compact(store.revision)
     assert store._db.execute("SELECT count(*) FROM versions").fetchone() == (1,)
     store.close()
-    again = Store(tmp_path / "s.db")
+    again = ObjectStore(tmp_path / "s.db")
     assert again.revision == 52
     assert put(again, "b") == 53
     assert contents(again) == {"a": 49, "b": 0}
@@ -263,7 +263,7 @@ def test_compaction_frees_old_versions_on_disk_and_keeps_the_present(tmp_path: P
 
 def test_retention_by_count_and_by_age() -> None:
     clock = [1000.0]
-    store = Store(None, retention_seconds=60, retention_events=5, now=lambda: clock[0])
+    store = ObjectStore(None, retention_seconds=60, retention_events=5, now=lambda: clock[0])
     for i in range(8):
         put(store, "a", i)
     assert store.compact() == 3
@@ -275,7 +275,7 @@ def test_retention_by_count_and_by_age() -> None:
 
 
 def test_retention_by_bytes() -> None:
-    store = Store(None, retention_bytes=10_000)
+    store = ObjectStore(None, retention_bytes=10_000)
     for i in range(20):
         put(store, "a", f"{i}" + "x" * 1000)
     store.compact()
@@ -287,7 +287,7 @@ def test_retention_by_bytes() -> None:
 
 async def test_history_is_held_as_bytes_and_reads_as_before(tmp_path: Path) -> None:
     clock = [1000.0]
-    store = Store(tmp_path / "s.db", now=lambda: clock[0])
+    store = ObjectStore(tmp_path / "s.db", now=lambda: clock[0])
     put(store, "a", 1)
     put(store, "a", 2)
     put(store, "b", 1)
@@ -296,13 +296,13 @@ async def test_history_is_held_as_bytes_and_reads_as_before(tmp_path: Path) -> N
     put(store, "a", 3)
     await store.maintain()
 
-    def decoded(of: Store) -> list[tuple[bool | None, bool]]:
+    def decoded(of: ObjectStore) -> list[tuple[bool | None, bool]]:
         return [(e.prev and e.prev._obj is not None, e.entry._obj is not None) for e in of.since(KEY, 0)]
 
     assert decoded(store) == [(None, False), (False, True), (None, False), (False, False), (True, True)]
     assert [contents(store, rv) for rv in range(6)] == [{}, {"a": 1}, {"a": 2}, {"a": 2, "b": 1}, {"a": 2}, {"a": 3}]
     store.close()
-    again = Store(tmp_path / "s.db", now=lambda: clock[0])
+    again = ObjectStore(tmp_path / "s.db", now=lambda: clock[0])
     assert decoded(again) == [(None, False), (False, False), (None, False), (False, False), (False, True)]
     assert contents(again, 3) == {"a": 2, "b": 1}
     again.close()
@@ -310,17 +310,17 @@ async def test_history_is_held_as_bytes_and_reads_as_before(tmp_path: Path) -> N
 
 def test_a_damaged_row_is_named(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    store = Store(path)
+    store = ObjectStore(path)
     put(store, "a")
     store.close()
     with sqlite3.connect(path) as db:
         db.execute("UPDATE versions SET body = x'7b'")
     db.close()
     with pytest.raises(StoreError, match=r"version 1 of /configmaps default/a is damaged"):
-        Store(path)
+        ObjectStore(path)
     path.write_bytes(b"not a database, certainly not one of ours" * 100)
     with pytest.raises(StoreError, match=r"s\.db: cannot open"):
-        Store(path)
+        ObjectStore(path)
 
 
 WRITER = """
@@ -364,7 +364,7 @@ def test_kill_9_loses_no_acknowledged_write(tmp_path: Path, rounds: int) -> None
         child.wait()
         complete = rest.rpartition("\n")[0]
         acknowledged |= {line for line in complete.split("\n") if line}
-        store = Store(path)
+        store = ObjectStore(path)
         stored = {o["metadata"]["name"] for o in store.list(KEY)}
         assert acknowledged <= stored
         versions = [e.rv for e in store.entries(KEY)]

@@ -11,7 +11,7 @@ from koordlet.app.logging import get_logger
 log = get_logger(__name__)
 
 
-async def sweep(runtime: Runtime, cgroups: PodCgroups, store: PodStore) -> list[str]:
+async def remove_all(runtime: Runtime, cgroups: PodCgroups, store: PodStore) -> list[str]:
     """End and remove what state files and runtime know of; the cgroups that stay (in use by others)."""
     await runtime.load()
     for info in runtime.containers():

@@ -24,7 +24,7 @@ PID_NAMESPACE = Path("/proc/self/ns/pid")
 _ABSENT = (errno.ENODATA, errno.ENOENT, errno.EOPNOTSUPP, errno.EPERM)
 
 
-class Owner(msgspec.Struct, frozen=True, rename="camel"):
+class CgroupOwner(msgspec.Struct, frozen=True, rename="camel"):
     """A kubelet and the node it belongs to."""
 
     pid: int
@@ -37,7 +37,7 @@ class Owner(msgspec.Struct, frozen=True, rename="camel"):
     """Where the node's koordlet pins its BPF maps"""
 
     @classmethod
-    def this_process(cls, state_dir: str, pin_dir: str) -> Owner:
+    def this_process(cls, state_dir: str, pin_dir: str) -> CgroupOwner:
         pid = os.getpid()
         return cls(
             pid, starttime(pid) or 0, PID_NAMESPACE.stat().st_ino, BOOT_ID.read_text().strip(), state_dir, pin_dir
@@ -59,7 +59,7 @@ def _runs(pid: int, started: int) -> bool:
     return fields[0] not in "ZX" and int(fields[19]) == started
 
 
-def write(tree: CgroupTree, path: str, owner: Owner) -> str | None:
+def write(tree: CgroupTree, path: str, owner: CgroupOwner) -> str | None:
     """Mark `path` in every hierarchy; why it can't be done where the kernel keeps no such attribute."""
     value = msgspec.json.encode(owner)
     for directory in tree.dirs(path):
@@ -72,11 +72,11 @@ def write(tree: CgroupTree, path: str, owner: Owner) -> str | None:
     return None
 
 
-def read(tree: CgroupTree, path: str) -> Owner | None:
+def read(tree: CgroupTree, path: str) -> CgroupOwner | None:
     """The owner of `path`; None when no hierarchy's directory has a mark that we understand."""
     for directory in tree.dirs(path):
         try:
-            return msgspec.json.decode(os.getxattr(directory, ATTRIBUTE), type=Owner)
+            return msgspec.json.decode(os.getxattr(directory, ATTRIBUTE), type=CgroupOwner)
         except OSError as error:
             if error.errno not in _ABSENT:
                 raise
@@ -85,7 +85,7 @@ def read(tree: CgroupTree, path: str) -> Owner | None:
     return None
 
 
-def strangers(tree: CgroupTree, names: CgroupNames, state_dir: str) -> list[str]:
+def foreign_groups(tree: CgroupTree, names: CgroupNames, state_dir: str) -> list[str]:
     """Groups in use below the kubepods root that no kubelet of `state_dir` made: a real kubelet's pods, say.
 
     What is empty and unmarked was made by one that was killed before it could mark it.

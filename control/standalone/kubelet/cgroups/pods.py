@@ -15,9 +15,9 @@ from pathlib import Path
 from control.standalone.kubelet.cgroups import ownermark
 from control.standalone.kubelet.cgroups.directories import CgroupTree
 from control.standalone.kubelet.cgroups.naming import CgroupNames, QosClass
-from control.standalone.kubelet.cgroups.ownermark import Owner
+from control.standalone.kubelet.cgroups.ownermark import CgroupOwner
 from control.standalone.kubelet.cgroups.values import pod_values, qos_values, root_values
-from control.standalone.kubelet.pods.spec import PodSpec, qos_class
+from control.standalone.kubelet.pods.spec import ParsedPod, qos_class
 from control.standalone.kubelet.runtimes.launcher import write_json
 from koordlet.app.logging import get_logger
 
@@ -38,7 +38,7 @@ class PodCgroups:
         allocatable_milli: int,
         allocatable_memory: int,
         enforce_root: bool = True,
-        owner: Owner | None = None,
+        owner: CgroupOwner | None = None,
     ) -> None:
         self.tree = tree
         self.names = names
@@ -75,16 +75,16 @@ class PodCgroups:
             return []
         return [str(path) for path in made]
 
-    def update_qos(self, pods: Iterable[PodSpec]) -> None:
+    def update_qos(self, pods: Iterable[ParsedPod]) -> None:
         """Set the QoS parents to what `pods` (all that are not over) request together."""
         pods = list(pods)
         for qos in (QosClass.BURSTABLE, QosClass.BESTEFFORT):
             self.tree.apply(self.names.qos(qos), qos_values(qos, pods))
 
-    def pod_dir(self, pod: PodSpec) -> str:
+    def pod_dir(self, pod: ParsedPod) -> str:
         return self.names.pod(qos_class(pod), pod.uid)
 
-    def ensure_pod(self, pod: PodSpec) -> str:
+    def ensure_pod(self, pod: ParsedPod) -> str:
         """Make a pod's directory. Its values are written until the first container is in it and never again:
         from then on koordlet may have set them otherwise."""
         path = self.pod_dir(pod)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from control.standalone.kubelet.cgroups.naming import QosClass
-from control.standalone.kubelet.pods.spec import ContainerSpec, PodSpec, pod_limits, pod_requests, qos_class
+from control.standalone.kubelet.pods.spec import ContainerSpec, ParsedPod, pod_limits, pod_requests, qos_class
 from koordlet.api.encoding.quantity import Quantity
 
 MIN_SHARES, MAX_SHARES = 2, 262144
@@ -56,7 +56,7 @@ def _bytes(quantity: Quantity | None) -> int | None:
     return quantity.value() if quantity else None
 
 
-def pod_values(pod: PodSpec) -> CgroupValues:
+def pod_values(pod: ParsedPod) -> CgroupValues:
     """Pod level: a limit is set on the pod only when every container declares one."""
     qos = qos_class(pod)
     if qos is QosClass.BESTEFFORT:
@@ -86,7 +86,7 @@ def sandbox_values() -> CgroupValues:
     return CgroupValues(shares=MIN_SHARES)
 
 
-def qos_values(qos: QosClass, pods: Iterable[PodSpec]) -> CgroupValues:
+def qos_values(qos: QosClass, pods: Iterable[ParsedPod]) -> CgroupValues:
     """Parent of one class: Burstable weighs as much as its pods request, BestEffort the least."""
     if qos is QosClass.BESTEFFORT:
         return CgroupValues(shares=MIN_SHARES)
@@ -99,7 +99,7 @@ def root_values(allocatable_milli: int, allocatable_memory: int) -> CgroupValues
     return CgroupValues(shares=shares_of(allocatable_milli), memory=allocatable_memory)
 
 
-def oom_score_adj(pod: PodSpec, container: ContainerSpec, memory_capacity: int) -> int:
+def oom_score_adj(pod: ParsedPod, container: ContainerSpec, memory_capacity: int) -> int:
     """Whom the kernel kills first: 1000 for BestEffort, 3..999 by memory request for Burstable."""
     qos = qos_class(pod)
     if pod.node_critical or qos is QosClass.GUARANTEED:

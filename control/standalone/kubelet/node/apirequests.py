@@ -2,7 +2,7 @@
 
 Plain, because a pod is served again on /pods with every field it came with, and because a kubelet needs
 parts of a pod (probes, life-cycle hooks) that koordlet's trimmed structs leave out. Everything goes through
-one `Caller`, which tests replace. Errors are `koordlet.kube`'s.
+one `ApiCaller`, which tests replace. Errors are `koordlet.kube`'s.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MERGE = "application/merge-patch+json"
 LEASE_NAMESPACE = "kube-node-lease"
 
 
-class Caller(Protocol):
+class ApiCaller(Protocol):
     """One HTTP request to the API server; raises `KubeError` and its kinds."""
 
     async def call(
@@ -33,7 +33,7 @@ class Caller(Protocol):
 
 
 class NodeApi:
-    def __init__(self, caller: Caller, node_name: str) -> None:
+    def __init__(self, caller: ApiCaller, node_name: str) -> None:
         self._call = caller.call
         self._node = node_name
 

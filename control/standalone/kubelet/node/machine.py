@@ -17,7 +17,7 @@ class MachineError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineInfo:
     """Bytes everywhere; `hugepages` maps page size -> bytes reserved for pages of that size."""
 
     cpus: int
@@ -35,9 +35,9 @@ class Machine:
 
 def read_machine(
     root_dir: Path, proc: Path = Path("/proc"), sys: Path = Path("/sys"), etc: Path = Path("/etc")
-) -> Machine:
+) -> MachineInfo:
     """`root_dir` is on the file system whose size is the node's ephemeral storage."""
-    return Machine(
+    return MachineInfo(
         cpus=_cpus(sys),
         memory=_memory(proc),
         disk=shutil.disk_usage(root_dir).total,

@@ -16,7 +16,7 @@ from koordlet.kube.client import Client
 from koordlet.kube.informer import Informer
 
 
-class Listener(Protocol):
+class PodSourceListener(Protocol):
     """Called from the event loop; must not block."""
 
     def pod_seen(self, raw: Mapping[str, Any]) -> None: ...
@@ -26,16 +26,16 @@ class Listener(Protocol):
     def node_seen(self, raw: Mapping[str, Any]) -> None: ...
 
 
-class Source(Protocol):
+class PodSource(Protocol):
     synced: asyncio.Event
     """Set once all pods there are have been told."""
 
-    async def start(self, listener: Listener) -> None: ...
+    async def start(self, listener: PodSourceListener) -> None: ...
 
     async def stop(self) -> None: ...
 
 
-class Whole(Struct):
+class RawObject(Struct):
     """An object of which the informer needs the metadata and we all the rest, well-formed or not."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
@@ -48,9 +48,11 @@ class Whole(Struct):
 
 class InformerSource:
     def __init__(self, client: Client, node: str) -> None:
-        self._pods = Informer(client, Whole, resource=Pod, field_selector={"spec.nodeName": node}, name="kubelet-pods")
+        self._pods = Informer(
+            client, RawObject, resource=Pod, field_selector={"spec.nodeName": node}, name="kubelet-pods"
+        )
         self._nodes = Informer(
-            client, Whole, resource=Node, field_selector={"metadata.name": node}, name="kubelet-node"
+            client, RawObject, resource=Node, field_selector={"metadata.name": node}, name="kubelet-node"
         )
         self.synced = self._pods.synced
 
@@ -59,7 +61,7 @@ class InformerSource:
         """Why pods are not being followed just now; None when they are."""
         return self._pods.problem
 
-    async def start(self, listener: Listener) -> None:
+    async def start(self, listener: PodSourceListener) -> None:
         self._pods.add_handler(
             on_add=lambda pod: listener.pod_seen(pod.raw()),
             on_update=lambda old, new: listener.pod_seen(new.raw()),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from control.standalone.kubelet.node.machine import Machine
+from control.standalone.kubelet.node.machine import MachineInfo
 from control.standalone.kubelet.pods.status import rfc3339
 from koordlet.api.encoding.quantity import BINARY_SI, Quantity
 
@@ -24,7 +24,7 @@ NOT_READY = ("Ready", "False", "KubeletNotReady", "kubelet has stopped")
 
 
 @dataclass(frozen=True, slots=True)
-class Resources:
+class NodeResources:
     """`absolute`: capacity less reservations, what the kubepods cgroup is given; `allocatable` is also less
     the hard eviction thresholds, what the scheduler may hand out."""
 
@@ -42,13 +42,13 @@ def _huge_name(size: int) -> str:
 
 
 def resources(
-    machine: Machine,
+    machine: MachineInfo,
     max_pods: int,
     kube_reserved: Mapping[str, Quantity],
     system_reserved: Mapping[str, Quantity],
     eviction_memory: int,
     eviction_disk_percent: int,
-) -> Resources:
+) -> NodeResources:
     """Capacity and allocatable as kubelet computes them. Raises `ReservationError`."""
     capacity = {
         "cpu": Quantity.of(machine.cpus),
@@ -77,14 +77,14 @@ def resources(
     for name, size in held_back.items():
         left = max(0, allocatable[name].value() - size)
         allocatable[name] = Quantity.of(left, BINARY_SI if name == "memory" else allocatable[name].fmt)
-    return Resources(capacity, allocatable, absolute)
+    return NodeResources(capacity, allocatable, absolute)
 
 
 def _texts(amounts: Mapping[str, Quantity]) -> dict[str, str]:
     return {name: str(amount) for name, amount in amounts.items()}
 
 
-def labels(machine: Machine, hostname: str, extra: Mapping[str, str]) -> dict[str, str]:
+def labels(machine: MachineInfo, hostname: str, extra: Mapping[str, str]) -> dict[str, str]:
     return {
         "kubernetes.io/hostname": hostname,
         "kubernetes.io/os": "linux",
@@ -116,8 +116,8 @@ def node_conditions(old: Mapping[str, Mapping[str, Any]], now: float, ready: boo
 
 
 def node_status(
-    machine: Machine,
-    found: Resources,
+    machine: MachineInfo,
+    found: NodeResources,
     *,
     address: str,
     hostname: str,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from control.standalone.kubelet.pods.spec import PodSpec, pod_requests
-from control.standalone.kubelet.pods.status import Verdict
+from control.standalone.kubelet.pods.spec import ParsedPod, pod_requests
+from control.standalone.kubelet.pods.status import PhaseDecision
 from koordlet.api.encoding.quantity import Quantity
 
 
@@ -21,11 +21,11 @@ def _amount(resource: str, quantity: Quantity) -> int:
 
 def admit(
     raw: Mapping[str, Any],
-    pod: PodSpec,
-    others: Iterable[PodSpec],
+    pod: ParsedPod,
+    others: Iterable[ParsedPod],
     allocatable: Mapping[str, Quantity],
     node_labels: Mapping[str, str],
-) -> Verdict | None:
+) -> PhaseDecision | None:
     """None when the pod may run, else why not. `others`: admitted pods that are not over.
 
     A resource that no node offers is ignored when it is an extended one (a device plugin may yet come) and
@@ -33,7 +33,7 @@ def admit(
     """
     selector = (raw.get("spec") or {}).get("nodeSelector") or {}
     if any(node_labels.get(key) != value for key, value in selector.items()):
-        return Verdict("NodeAffinity", "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match")
+        return PhaseDecision("NodeAffinity", "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match")
     used: dict[str, int] = {}
     count = 0
     for other in others:
@@ -53,8 +53,8 @@ def admit(
     return None
 
 
-def _out_of(resource: str, wanted: int, used: int, have: int) -> Verdict:
-    return Verdict(
+def _out_of(resource: str, wanted: int, used: int, have: int) -> PhaseDecision:
+    return PhaseDecision(
         f"OutOf{resource}",
         f"Pod was rejected: Node didn't have enough resource: {resource}, "
         f"requested: {wanted}, used: {used}, capacity: {have}",

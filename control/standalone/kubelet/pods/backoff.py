@@ -21,7 +21,7 @@ class _Entry:
 
 
 @dataclass(slots=True)
-class Backoff:
+class CrashLoopBackoff:
     """Keys are containers (or images) of one kubelet; not persisted, as in the real one."""
 
     initial: float = INITIAL_SECONDS

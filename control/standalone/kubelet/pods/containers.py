@@ -14,16 +14,16 @@ from typing import Any
 
 from control.standalone.kubelet.cgroups.directories import CgroupError
 from control.standalone.kubelet.cgroups.values import container_values, oom_score_adj
-from control.standalone.kubelet.pods.context import ApiUnavailable, Surroundings
+from control.standalone.kubelet.pods.changesignal import ChangeSignal
 from control.standalone.kubelet.pods.environ import EnvError, command_line, environment, sources
-from control.standalone.kubelet.pods.probes import ContainerProber, ProbeResult, ask
-from control.standalone.kubelet.pods.spec import ContainerSpec, PodSpec, qos_class
+from control.standalone.kubelet.pods.probes import ContainerProber, ProbeResult, run_handler
+from control.standalone.kubelet.pods.spec import ContainerSpec, ParsedPod, qos_class
 from control.standalone.kubelet.pods.status import CONTAINER_ID_SCHEME, ContainerRecord
-from control.standalone.kubelet.pods.wakeup import Wakeup
+from control.standalone.kubelet.pods.workercontext import ApiUnavailable, PodWorkerContext
 from control.standalone.kubelet.runtimes.runtime import (
     SANDBOX_NAME,
     ContainerConfig,
-    ContainerInfo,
+    RuntimeContainer,
     RuntimeFailure,
     SandboxConfig,
 )
@@ -40,19 +40,19 @@ class PodContainers:
 
     def __init__(
         self,
-        around: Surroundings,
+        around: PodWorkerContext,
         uid: str,
-        wakeup: Wakeup,
+        change_signal: ChangeSignal,
         say: Callable[[str, str, str], None],
-        grace: Callable[[PodSpec], float],
+        grace: Callable[[ParsedPod], float],
     ) -> None:
         self._a = around
         self._uid = uid
-        self._wakeup = wakeup
+        self._signal = change_signal
         self._say = say
         self._grace = grace
         self.records: dict[str, ContainerRecord] = {}
-        self.sandbox: ContainerInfo | None = None
+        self.sandbox: RuntimeContainer | None = None
         self._gated: set[str] = set()
         """Containers that a readiness probe decides about."""
         self._probers: dict[str, tuple[str, ContainerProber]] = {}
@@ -66,7 +66,7 @@ class PodContainers:
     def any_started(self) -> bool:
         return any(r.current is not None for r in self.records.values())
 
-    def ended(self, info: ContainerInfo) -> None:
+    def ended(self, info: RuntimeContainer) -> None:
         """The runtime tells of an end."""
         if info.name == SANDBOX_NAME:
             if self.sandbox is not None and self.sandbox.id == info.id:
@@ -80,10 +80,10 @@ class PodContainers:
         for name in list(self._probers):
             self._stop_probes(name)
 
-    def adopt(self, spec: PodSpec, old: Mapping[str, Any]) -> None:
+    def adopt(self, spec: ParsedPod, old: Mapping[str, Any]) -> None:
         """Take over what the runtime has of this pod (all of it, after a restart of the kubelet)."""
         now, monotonic = self._a.clock.now(), self._a.clock.monotonic()
-        found: dict[str, list[ContainerInfo]] = {}
+        found: dict[str, list[RuntimeContainer]] = {}
         for info in self._a.runtime.containers(self._uid):
             found.setdefault(info.name, []).append(info)
         sandboxes = found.pop(SANDBOX_NAME, [])
@@ -110,7 +110,7 @@ class PodContainers:
             else:
                 record.ended_at = monotonic - max(0.0, now - (record.current.finished_at or 0) / 1e9)
 
-    async def ensure_sandbox(self, spec: PodSpec) -> None:
+    async def ensure_sandbox(self, spec: ParsedPod) -> None:
         path = self._a.cgroups.ensure_pod(spec)
         if self.sandbox_runs:
             return
@@ -137,7 +137,7 @@ class PodContainers:
             )
         )
 
-    async def start(self, spec: PodSpec, container: ContainerSpec, record: ContainerRecord) -> float | None:
+    async def start(self, spec: ParsedPod, container: ContainerSpec, record: ContainerRecord) -> float | None:
         """Start one container unless it has to wait; the time until which it waits, if it does."""
         a, key = self._a, (spec.uid, container.name)
         now = a.clock.monotonic()
@@ -196,7 +196,7 @@ class PodContainers:
             return a.clock.monotonic()
         self._probe(container, record, adopted=False)
         if container.sidecar:
-            self._wakeup.ring()  # the next init container may go on
+            self._signal.notify_change()  # the next init container may go on
         return None
 
     def log_path(self, container: str, attempt: int) -> Path:
@@ -216,7 +216,7 @@ class PodContainers:
         record.waiting = (reason, message)
         return self._a.clock.monotonic() + RETRY_SECONDS
 
-    def _back_off(self, spec: PodSpec, container: ContainerSpec, record: ContainerRecord) -> None:
+    def _back_off(self, spec: ParsedPod, container: ContainerSpec, record: ContainerRecord) -> None:
         delay = self._a.backoff.delay((spec.uid, container.name))
         message = (
             f"back-off {Duration.of(nanoseconds=round(delay * 1e9))} restarting failed container={container.name} "
@@ -227,17 +227,17 @@ class PodContainers:
             self._say("Warning", "BackOff", text)
         record.waiting = ("CrashLoopBackOff", message)
 
-    def _ended(self, record: ContainerRecord, info: ContainerInfo) -> None:
+    def _ended(self, record: ContainerRecord, info: RuntimeContainer) -> None:
         record.current = info
         record.ready = record.started = False
         record.ended_at = self._a.clock.monotonic()
         record.kill = None
         self._stop_probes(info.name)
 
-    async def _post_start(self, spec: PodSpec, container: ContainerSpec, record: ContainerRecord) -> bool:
+    async def _post_start(self, spec: ParsedPod, container: ContainerSpec, record: ContainerRecord) -> bool:
         assert record.current is not None
         assert container.post_start is not None
-        answer = await ask(
+        answer = await run_handler(
             self._a.runtime, record.current.id, container, container.post_start, self._a.node.ip, HOOK_SECONDS
         )
         if answer.ok or not record.running:
@@ -284,9 +284,9 @@ class PodContainers:
             record.kill = f"failed {result.kind} probe"
             record.kill_grace = result.grace
         if before != (record.started, record.ready, record.kill):
-            self._wakeup.ring()
+            self._signal.notify_change()
 
-    async def stop_unhealthy(self, spec: PodSpec, container: ContainerSpec, record: ContainerRecord) -> None:
+    async def stop_unhealthy(self, spec: ParsedPod, container: ContainerSpec, record: ContainerRecord) -> None:
         if not record.running:
             record.kill = None
             return
@@ -300,9 +300,9 @@ class PodContainers:
         at = self._a.clock.monotonic() + grace
         if self._deadline is not None and at < self._deadline:
             self._deadline = at
-            self._wakeup.nudge()
+            self._signal.recheck()
 
-    async def stop_all(self, spec: PodSpec, grace: float) -> None:
+    async def stop_all(self, spec: ParsedPod, grace: float) -> None:
         """End the containers together, then the sidecars in reverse order with what grace is left."""
         running = [c for c in spec.all_containers() if self.records[c.name].running]
         if not running:
@@ -330,16 +330,18 @@ class PodContainers:
         self._stop_probes(container.name)
         if container.pre_stop is not None:
             hook = asyncio.create_task(
-                ask(a.runtime, info.id, container, container.pre_stop, a.node.ip, grace), name="prestop"
+                run_handler(a.runtime, info.id, container, container.pre_stop, a.node.ip, grace), name="prestop"
             )
-            hook.add_done_callback(lambda _: self._wakeup.nudge())
-            await self._wakeup.until(lambda: hook.done() or not record.running, lambda: self._sooner_deadline(deadline))
+            hook.add_done_callback(lambda _: self._signal.recheck())
+            await self._signal.wait_until(
+                lambda: hook.done() or not record.running, lambda: self._sooner_deadline(deadline)
+            )
             if not hook.done():
                 hook.cancel()
             elif not (answer := hook.result()).ok:
                 self._say("Warning", "FailedPreStopHook", f"PreStopHook failed: {answer.text}")
         a.runtime.signal(info.id, signal.SIGTERM)
-        if not await self._wakeup.until(lambda: not record.running, lambda: self._sooner_deadline(deadline)):
+        if not await self._signal.wait_until(lambda: not record.running, lambda: self._sooner_deadline(deadline)):
             await a.runtime.kill(info.id)
             ended = a.runtime.get(info.id)
             if ended is not None and record.running:
@@ -348,7 +350,7 @@ class PodContainers:
     def _sooner_deadline(self, deadline: float) -> float:
         return deadline if self._deadline is None else min(deadline, self._deadline)
 
-    async def release(self, spec: PodSpec) -> None:
+    async def release(self, spec: ParsedPod) -> None:
         """Take away sandbox and pod directory; what containers left (exit codes, logs) stays."""
         if self.sandbox is not None:
             await self._a.runtime.remove(self.sandbox.id)

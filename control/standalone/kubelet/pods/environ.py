@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from control.standalone.kubelet.pods.spec import ContainerSpec, PodSpec
+from control.standalone.kubelet.pods.spec import ContainerSpec, ParsedPod
 from koordlet.api.encoding.quantity import Quantity, QuantityError
 
 Lookup = Callable[[str, str], Mapping[str, str] | None]
@@ -27,7 +27,7 @@ class EnvError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class DownwardNodeInfo:
     """What the downward API says about the node: address, allocatable cpu (milli) and memory (bytes)."""
 
     name: str
@@ -45,7 +45,7 @@ def expand(text: str, values: Mapping[str, str]) -> str:
     return _VAR.sub(replace, text)
 
 
-def _field(pod: PodSpec, node: NodeFacts, path: str) -> str:
+def _field(pod: ParsedPod, node: DownwardNodeInfo, path: str) -> str:
     plain = {
         "metadata.name": pod.name,
         "metadata.namespace": pod.namespace,
@@ -65,7 +65,7 @@ def _field(pod: PodSpec, node: NodeFacts, path: str) -> str:
     raise EnvError(f"fieldRef.fieldPath: unsupported value {path!r}")
 
 
-def _resource(pod: PodSpec, container: ContainerSpec, node: NodeFacts, ref: Mapping[str, Any]) -> str:
+def _resource(pod: ParsedPod, container: ContainerSpec, node: DownwardNodeInfo, ref: Mapping[str, Any]) -> str:
     target = pod.find(ref["containerName"]) if ref.get("containerName") else container
     if target is None:
         raise EnvError(f"resourceFieldRef: no container {ref['containerName']!r}")
@@ -119,7 +119,7 @@ def sources(container: ContainerSpec) -> set[tuple[str, str]]:
     return out
 
 
-def environment(pod: PodSpec, container: ContainerSpec, node: NodeFacts, lookup: Lookup) -> dict[str, str]:
+def environment(pod: ParsedPod, container: ContainerSpec, node: DownwardNodeInfo, lookup: Lookup) -> dict[str, str]:
     """The variables the container asked for, in order of definition; raises `EnvError`."""
     out: dict[str, str] = {}
     for entry in container.env_from:

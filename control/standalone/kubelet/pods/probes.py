@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from control.standalone.kubelet.pods.spec import ContainerSpec, Handler, Probe
+from control.standalone.kubelet.pods.spec import ContainerSpec, LifecycleHandler, ProbeSpec
 from control.standalone.kubelet.runtimes.runtime import Runtime, RuntimeFailure
 from koordlet.app.clock import Clock
 
@@ -21,7 +21,7 @@ BODY_LIMIT = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HandlerResult:
     ok: bool
     text: str = ""
 
@@ -46,11 +46,11 @@ def port_of(value: Any, container: ContainerSpec) -> int | None:
     return int(text) if text.isdigit() else container.ports.get(text)
 
 
-async def http_get(spec: Mapping[str, Any], container: ContainerSpec, pod_ip: str, seconds: float) -> Answer:
+async def http_get(spec: Mapping[str, Any], container: ContainerSpec, pod_ip: str, seconds: float) -> HandlerResult:
     """GET as kubelet does: 200..399 is success, certificates are not checked."""
     port = port_of(spec.get("port"), container)
     if port is None:
-        return Answer(False, f"unknown port {spec.get('port')!r}")
+        return HandlerResult(False, f"unknown port {spec.get('port')!r}")
     scheme, host = str(spec.get("scheme") or "HTTP").lower(), spec.get("host") or pod_ip
     path = str(spec.get("path") or "/")
     url = f"{scheme}://{host}:{port}/{path.removeprefix('/')}"
@@ -63,50 +63,50 @@ async def http_get(spec: Mapping[str, Any], container: ContainerSpec, pod_ip: st
         ):
             body = (await response.content.read(BODY_LIMIT)).decode(errors="replace")
             if 200 <= response.status < 400:
-                return Answer(True, body)
-            return Answer(False, f"HTTP probe failed with statuscode: {response.status}")
+                return HandlerResult(True, body)
+            return HandlerResult(False, f"HTTP probe failed with statuscode: {response.status}")
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-        return Answer(False, f"Get {url!r}: {error or type(error).__name__}")
+        return HandlerResult(False, f"Get {url!r}: {error or type(error).__name__}")
 
 
-async def tcp_connect(spec: Mapping[str, Any], container: ContainerSpec, pod_ip: str, seconds: float) -> Answer:
+async def tcp_connect(spec: Mapping[str, Any], container: ContainerSpec, pod_ip: str, seconds: float) -> HandlerResult:
     port = port_of(spec.get("port"), container)
     if port is None:
-        return Answer(False, f"unknown port {spec.get('port')!r}")
+        return HandlerResult(False, f"unknown port {spec.get('port')!r}")
     try:
         async with asyncio.timeout(seconds):
             _, writer = await asyncio.open_connection(spec.get("host") or pod_ip, port)
         writer.close()
     except (OSError, TimeoutError) as error:
-        return Answer(False, f"dial tcp {spec.get('host') or pod_ip}:{port}: {error or 'timeout'}")
-    return Answer(True)
+        return HandlerResult(False, f"dial tcp {spec.get('host') or pod_ip}:{port}: {error or 'timeout'}")
+    return HandlerResult(True)
 
 
-async def ask(
+async def run_handler(
     runtime: Runtime,
     container_id: str,
     container: ContainerSpec,
-    handler: Handler,
+    handler: LifecycleHandler,
     pod_ip: str,
     seconds: float,
-) -> Answer:
+) -> HandlerResult:
     """Carry out one handler; also used for life-cycle hooks."""
     if handler.exec is not None:
         try:
             result = await runtime.exec(container_id, handler.exec, seconds)
         except RuntimeFailure as error:
-            return Answer(False, str(error))
+            return HandlerResult(False, str(error))
         if result.timed_out:
-            return Answer(False, f"command timed out: {' '.join(handler.exec)!r} after {seconds:g}s")
-        return Answer(result.code == 0, result.output.decode(errors="replace"))
+            return HandlerResult(False, f"command timed out: {' '.join(handler.exec)!r} after {seconds:g}s")
+        return HandlerResult(result.code == 0, result.output.decode(errors="replace"))
     if handler.http is not None:
         return await http_get(handler.http, container, pod_ip, seconds)
     if handler.tcp is not None:
         return await tcp_connect(handler.tcp, container, pod_ip, seconds)
     if handler.sleep is not None:
         await asyncio.sleep(min(handler.sleep, seconds))
-        return Answer(True)
-    return Answer(False, f"{handler.unsupported} is not supported by the stand-in kubelet")
+        return HandlerResult(True)
+    return HandlerResult(False, f"{handler.unsupported} is not supported by the stand-in kubelet")
 
 
 class ContainerProber:
@@ -147,7 +147,7 @@ class ContainerProber:
         """An adopted container that had passed its startup probe does not have to pass it again."""
         self._startup_done.set()
 
-    async def _run(self, kind: str, probe: Probe) -> None:
+    async def _run(self, kind: str, probe: ProbeSpec) -> None:
         if kind != "startup":
             await self._startup_done.wait()
         delay = probe.initial_delay - (self._clock.monotonic() - self._begin)
@@ -155,7 +155,9 @@ class ContainerProber:
         last: bool | None = None
         streak = 0
         while not (kind == "startup" and self._startup_done.is_set()):
-            answer = await ask(self._runtime, self._id, self._container, probe.handler, self._pod_ip, probe.timeout)
+            answer = await run_handler(
+                self._runtime, self._id, self._container, probe.handler, self._pod_ip, probe.timeout
+            )
             streak = streak + 1 if answer.ok == last else 1
             last = answer.ok
             settled = streak >= (probe.success_threshold if answer.ok else probe.failure_threshold)

@@ -28,7 +28,7 @@ class MalformedPod(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Handler:
+class LifecycleHandler:
     """One way to act on or look at a container: exactly one of the fields is set."""
 
     exec: tuple[str, ...] | None = None
@@ -39,8 +39,8 @@ class Handler:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
-    handler: Handler
+class ProbeSpec:
+    handler: LifecycleHandler
     initial_delay: int
     period: int
     timeout: int
@@ -61,11 +61,11 @@ class ContainerSpec:
     requests: Mapping[str, Quantity]
     limits: Mapping[str, Quantity]
     ports: Mapping[str, int]
-    liveness: Probe | None
-    readiness: Probe | None
-    startup: Probe | None
-    post_start: Handler | None
-    pre_stop: Handler | None
+    liveness: ProbeSpec | None
+    readiness: ProbeSpec | None
+    startup: ProbeSpec | None
+    post_start: LifecycleHandler | None
+    pre_stop: LifecycleHandler | None
     sidecar: bool
     user: int | None
     group: int | None
@@ -78,7 +78,7 @@ class ContainerSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class PodSpec:
+class ParsedPod:
     namespace: str
     name: str
     uid: str
@@ -171,29 +171,29 @@ def _quantities(value: object, field: str) -> dict[str, Quantity]:
     return out
 
 
-def _handler(raw: Mapping[str, Any], field: str) -> Handler:
+def _handler(raw: Mapping[str, Any], field: str) -> LifecycleHandler:
     if "exec" in raw:
         command = _strings(_map(raw["exec"], f"{field}.exec").get("command"), f"{field}.exec.command")
         if not command:
             raise MalformedPod(f"{field}.exec.command", "must not be empty")
-        return Handler(exec=command)
+        return LifecycleHandler(exec=command)
     if "httpGet" in raw:
-        return Handler(http=_map(raw["httpGet"], f"{field}.httpGet"))
+        return LifecycleHandler(http=_map(raw["httpGet"], f"{field}.httpGet"))
     if "tcpSocket" in raw:
-        return Handler(tcp=_map(raw["tcpSocket"], f"{field}.tcpSocket"))
+        return LifecycleHandler(tcp=_map(raw["tcpSocket"], f"{field}.tcpSocket"))
     if "sleep" in raw:
         sleep = _map(raw["sleep"], f"{field}.sleep").get("seconds")
-        return Handler(sleep=_int(sleep, f"{field}.sleep.seconds", 0))
+        return LifecycleHandler(sleep=_int(sleep, f"{field}.sleep.seconds", 0))
     if "grpc" in raw:
-        return Handler(unsupported="grpc")
+        return LifecycleHandler(unsupported="grpc")
     raise MalformedPod(field, "must name one of exec, httpGet, tcpSocket")
 
 
-def _probe(raw: object, field: str) -> Probe | None:
+def _probe(raw: object, field: str) -> ProbeSpec | None:
     if raw is None:
         return None
     spec = _map(raw, field)
-    return Probe(
+    return ProbeSpec(
         handler=_handler(spec, field),
         initial_delay=_int(spec.get("initialDelaySeconds"), f"{field}.initialDelaySeconds", 0),
         period=_int(spec.get("periodSeconds"), f"{field}.periodSeconds", 10, 1),
@@ -259,7 +259,7 @@ def _container(raw: object, field: str, pod_security: Mapping[str, Any]) -> Cont
     )
 
 
-def parse_pod(raw: Mapping[str, Any]) -> PodSpec:
+def parse_pod(raw: Mapping[str, Any]) -> ParsedPod:
     """The view of one API pod; raises `MalformedPod` with the path of the first field that is wrong."""
     meta = _map(raw.get("metadata"), "metadata")
     spec = _map(raw.get("spec"), "spec")
@@ -286,7 +286,7 @@ def parse_pod(raw: Mapping[str, Any]) -> PodSpec:
     if policy not in RESTART_POLICIES:
         raise MalformedPod("spec.restartPolicy", f"Unsupported value: {policy!r}")
     gates = _list(spec.get("readinessGates"), "spec.readinessGates")
-    return PodSpec(
+    return ParsedPod(
         namespace=str(meta.get("namespace") or "default"),
         name=meta["name"],
         uid=meta["uid"],
@@ -311,7 +311,7 @@ def parse_pod(raw: Mapping[str, Any]) -> PodSpec:
     )
 
 
-def qos_class(pod: PodSpec) -> QosClass:
+def qos_class(pod: ParsedPod) -> QosClass:
     """Kubernetes' class from cpu and memory of all containers, init containers included.
 
     Zero amounts do not count as set. Guaranteed needs both limits on every container and equal requests.
@@ -327,7 +327,7 @@ def qos_class(pod: PodSpec) -> QosClass:
     return QosClass.GUARANTEED if guaranteed else QosClass.BURSTABLE
 
 
-def _sum(pod: PodSpec, side: str) -> dict[str, Quantity]:
+def _sum(pod: ParsedPod, side: str) -> dict[str, Quantity]:
     """Containers plus sidecars, or the highest point while init containers run, plus overhead."""
 
     def add(into: dict[str, Quantity], more: Mapping[str, Quantity]) -> None:
@@ -361,9 +361,9 @@ def _sum(pod: PodSpec, side: str) -> dict[str, Quantity]:
     return total
 
 
-def pod_requests(pod: PodSpec) -> dict[str, Quantity]:
+def pod_requests(pod: ParsedPod) -> dict[str, Quantity]:
     return _sum(pod, "requests")
 
 
-def pod_limits(pod: PodSpec) -> dict[str, Quantity]:
+def pod_limits(pod: ParsedPod) -> dict[str, Quantity]:
     return _sum(pod, "limits")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from control.standalone.kubelet.pods.status import Verdict
+from control.standalone.kubelet.pods.status import PhaseDecision
 from control.standalone.kubelet.runtimes.launcher import write_json
 from koordlet.app.logging import get_logger
 
@@ -25,7 +25,7 @@ class PodState:
     raw: Mapping[str, Any]
     start_time: float
     admitted: bool
-    verdict: Verdict | None
+    verdict: PhaseDecision | None
 
 
 class PodStore:
@@ -55,7 +55,7 @@ class PodStore:
         for folder in sorted(self._root.iterdir()):
             try:
                 data = json.loads((folder / "state.json").read_bytes())
-                verdict = Verdict(*data["verdict"]) if data["verdict"] else None
+                verdict = PhaseDecision(*data["verdict"]) if data["verdict"] else None
                 yield folder.name, PodState(data["pod"], data["startTime"], data["admitted"], verdict)
             except (OSError, ValueError, KeyError, TypeError) as error:
                 log.warning("unreadable pod state is ignored", folder=str(folder), err=error)

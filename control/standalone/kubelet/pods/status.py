@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from control.standalone.kubelet.pods.spec import ContainerSpec, PodSpec, qos_class
-from control.standalone.kubelet.runtimes.runtime import ContainerInfo
+from control.standalone.kubelet.pods.spec import ContainerSpec, ParsedPod, qos_class
+from control.standalone.kubelet.runtimes.runtime import RuntimeContainer
 
 CONTAINER_ID_SCHEME = "containerd://"
 """Which of the four schemes that readers of pod statuses know (spec 03 §1.2) fits our directory names."""
@@ -23,8 +23,8 @@ CONTAINER_ID_SCHEME = "containerd://"
 class ContainerRecord:
     """One container of a pod. `current` is the newest attempt, `previous` the one before it."""
 
-    current: ContainerInfo | None = None
-    previous: ContainerInfo | None = None
+    current: RuntimeContainer | None = None
+    previous: RuntimeContainer | None = None
     restarts: int = 0
     waiting: tuple[str, str] | None = None
     """(reason, message) of why nothing runs although something should."""
@@ -51,7 +51,7 @@ Records = Mapping[str, ContainerRecord]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PhaseDecision:
     """A phase decided by the kubelet whatever the containers say: rejected, over its deadline, unreadable."""
 
     reason: str
@@ -67,7 +67,7 @@ def _ns(ns: int) -> str:
     return rfc3339(ns // 10**9)
 
 
-def _terminated(info: ContainerInfo) -> dict[str, Any]:
+def _terminated(info: RuntimeContainer) -> dict[str, Any]:
     out: dict[str, Any] = {
         "exitCode": info.exit_code,
         "reason": info.reason,
@@ -111,12 +111,12 @@ def container_status(spec: ContainerSpec, record: ContainerRecord, default_wait:
     }
 
 
-def initialized(pod: PodSpec, records: Records) -> bool:
+def initialized(pod: ParsedPod, records: Records) -> bool:
     """Every init container has completed, every sidecar has started."""
     return all(records[c.name].started if c.sidecar else records[c.name].exit_code == 0 for c in pod.init_containers)
 
 
-def phase(pod: PodSpec, records: Records, final: bool = False) -> str:
+def phase(pod: ParsedPod, records: Records, final: bool = False) -> str:
     """`final`: nothing will be started again, whatever the restart policy says."""
     for spec in pod.init_containers:
         record = records[spec.name]
@@ -137,7 +137,7 @@ def phase(pod: PodSpec, records: Records, final: bool = False) -> str:
     return "Failed" if final or pod.restart_policy == "Never" else "Running"
 
 
-def over(pod: PodSpec, records: Records) -> bool:
+def over(pod: ParsedPod, records: Records) -> bool:
     """The pod has come to its end by itself: no container will run again."""
     return phase(pod, records) in ("Succeeded", "Failed")
 
@@ -156,7 +156,7 @@ def _unready(kind: str, names: Iterable[str], what: str) -> tuple[str, str]:
 
 
 def conditions(
-    pod: PodSpec,
+    pod: ParsedPod,
     records: Records,
     now_phase: str,
     sandbox: bool,
@@ -217,7 +217,7 @@ def conditions(
 
 
 def pod_status(
-    pod: PodSpec,
+    pod: ParsedPod,
     records: Records,
     *,
     host_ip: str,
@@ -226,7 +226,7 @@ def pod_status(
     now: float,
     old: Sequence[Mapping[str, Any]],
     final: bool = False,
-    verdict: Verdict | None = None,
+    verdict: PhaseDecision | None = None,
 ) -> dict[str, Any]:
     """The whole `status` as this kubelet sees it; keys and conditions of others are absent."""
     now_phase = verdict.phase if verdict is not None else phase(pod, records, final)
@@ -257,7 +257,7 @@ def pod_status(
     return out
 
 
-def failed_status(verdict: Verdict, host_ip: str, start_time: float) -> dict[str, Any]:
+def failed_status(verdict: PhaseDecision, host_ip: str, start_time: float) -> dict[str, Any]:
     """Status of a pod of which not one container was made: rejected or not understood."""
     return {
         "phase": verdict.phase,

@@ -14,21 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from control.standalone.kubelet.cgroups.naming import QosClass
+from control.standalone.kubelet.pods.changesignal import ChangeSignal
 from control.standalone.kubelet.pods.containers import RETRY_SECONDS, PodContainers
-from control.standalone.kubelet.pods.context import ApiUnavailable, Surroundings
-from control.standalone.kubelet.pods.spec import MalformedPod, PodSpec, parse_pod
+from control.standalone.kubelet.pods.spec import MalformedPod, ParsedPod, parse_pod
 from control.standalone.kubelet.pods.state import PodState
 from control.standalone.kubelet.pods.status import (
     OWNED_CONDITIONS,
     ContainerRecord,
-    Verdict,
+    PhaseDecision,
     failed_status,
     initialized,
     over,
     pod_status,
 )
-from control.standalone.kubelet.pods.wakeup import Wakeup
-from control.standalone.kubelet.runtimes.runtime import ContainerInfo, RuntimeFailure
+from control.standalone.kubelet.pods.workercontext import ApiUnavailable, PodWorkerContext
+from control.standalone.kubelet.runtimes.runtime import RuntimeContainer, RuntimeFailure
 from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)
@@ -43,14 +43,14 @@ def strip(raw: Mapping[str, Any]) -> dict[str, Any]:
 class PodWorker:
     """`start` begins the task; `update` and `removed` bring news from the API."""
 
-    def __init__(self, around: Surroundings, raw: Mapping[str, Any], state: PodState | None = None) -> None:
+    def __init__(self, around: PodWorkerContext, raw: Mapping[str, Any], state: PodState | None = None) -> None:
         self._a = around
         self.raw = strip(raw)
         self.uid: str = raw["metadata"]["uid"]
         self.start_time = state.start_time if state else around.clock.now()
         self.admitted = state.admitted if state else False
         self.verdict = state.verdict if state else None
-        self.spec: PodSpec | None = None
+        self.spec: ParsedPod | None = None
         self.status: dict[str, Any] = dict(raw.get("status") or {})
         self.seen = False
         """The API has been seen to have this pod, in this life of the kubelet."""
@@ -58,14 +58,14 @@ class PodWorker:
         """The API object does not exist (any more)."""
         self.final = False
         """Containers have been ended for good."""
-        self._wakeup = Wakeup(around.clock)
-        self._containers = PodContainers(around, self.uid, self._wakeup, self._say, self._grace)
+        self._signal = ChangeSignal(around.clock)
+        self._containers = PodContainers(around, self.uid, self._signal, self._say, self._grace)
         self._unsaved = True
         self._task: asyncio.Task[None] | None = None
         try:
             self.spec = parse_pod(raw)
         except MalformedPod as error:
-            self._refuse(Verdict("InvalidPod", f"{self._name()}: {error}"))
+            self._refuse(PhaseDecision("InvalidPod", f"{self._name()}: {error}"))
         if self.spec is not None:
             self._containers.adopt(self.spec, self.raw.get("status") or {})
 
@@ -130,9 +130,9 @@ class PodWorker:
         self.wake()
 
     def wake(self) -> None:
-        self._wakeup.ring()
+        self._signal.notify_change()
 
-    def container_ended(self, info: ContainerInfo) -> None:
+    def container_ended(self, info: RuntimeContainer) -> None:
         self._containers.ended(info)
         self.wake()
 
@@ -143,7 +143,7 @@ class PodWorker:
 
     async def _run(self) -> None:
         while True:
-            self._wakeup.dirty = False
+            self._signal.dirty = False
             try:
                 again = await self._sync()
             except (RuntimeFailure, OSError, ApiUnavailable) as error:
@@ -154,7 +154,7 @@ class PodWorker:
                 again = self._retry(error)
             if again is not None and again < 0:
                 return
-            await self._wakeup.until(lambda: self._wakeup.dirty, _constant(again))
+            await self._signal.wait_until(lambda: self._signal.dirty, _constant(again))
 
     def _retry(self, exc: Exception) -> float:
         self._say("Warning", "FailedSync", f"error syncing pod: {exc}")
@@ -188,7 +188,7 @@ class PodWorker:
             left = self.start_time + spec.active_deadline - self._a.clock.now()
             if left <= 0:
                 message = "Pod was active on the node longer than the specified deadline"
-                self._refuse(Verdict("DeadlineExceeded", message))
+                self._refuse(PhaseDecision("DeadlineExceeded", message))
                 self._save()
                 return await self._sync()
         if over(spec, self.records):
@@ -204,7 +204,7 @@ class PodWorker:
             again = _sooner(again, self._a.clock.monotonic() + max(0.0, left))
         return again
 
-    async def _progress(self, spec: PodSpec) -> float | None:
+    async def _progress(self, spec: ParsedPod) -> float | None:
         """Start what should run and does not; the soonest time at which something waits for."""
         await self._containers.ensure_sandbox(spec)
         again: float | None = None
@@ -236,14 +236,14 @@ class PodWorker:
         return again
 
     @staticmethod
-    def _should_run(spec: PodSpec, record: ContainerRecord) -> bool:
+    def _should_run(spec: ParsedPod, record: ContainerRecord) -> bool:
         if record.current is None or spec.restart_policy == "Always":
             return True
         return spec.restart_policy == "OnFailure" and record.exit_code != 0
 
     # --- the end
 
-    def _grace(self, spec: PodSpec) -> float:
+    def _grace(self, spec: ParsedPod) -> float:
         """Seconds of grace: what the deletion asks, else what the spec says."""
         asked = self.raw["metadata"].get("deletionGracePeriodSeconds")
         if self.raw["metadata"].get("deletionTimestamp") and isinstance(asked, int):
@@ -277,7 +277,7 @@ class PodWorker:
 
     # --- status
 
-    def _refuse(self, verdict: Verdict) -> None:
+    def _refuse(self, verdict: PhaseDecision) -> None:
         self.verdict = verdict
         self._say("Warning", verdict.reason, verdict.message)
 

@@ -29,8 +29,8 @@ from control.standalone.kubelet.runtimes.crirequests import CONTAINER_NAME, POD_
 from control.standalone.kubelet.runtimes.runtime import (
     SANDBOX_NAME,
     ContainerConfig,
-    ContainerInfo,
     ExecResult,
+    RuntimeContainer,
     RuntimeFailure,
     SandboxConfig,
 )
@@ -75,21 +75,21 @@ class CriRuntime:
         self._log_files = log_files
         file = "memory.memsw.limit_in_bytes" if tree.version == 1 else "cgroup.controllers"
         root = tree.roots["memory" if tree.version == 1 else ""]
-        self._swap = requests.Swap(tree.version, (root / file).exists())
+        self._swap = requests.SwapAccounting(tree.version, (root / file).exists())
         self._mounts = tuple(mounts())
-        self._infos: dict[str, ContainerInfo] = {}
+        self._infos: dict[str, RuntimeContainer] = {}
         """Running and ended containers, and running sandboxes."""
         self._sandboxes: dict[str, _Sandbox] = {}
         self._doubtful: set[tuple[str, str]] = set()
         """(pod uid, container name) of calls whose outcome is not known."""
-        self._callback: Callable[[ContainerInfo], None] = lambda info: None
+        self._callback: Callable[[RuntimeContainer], None] = lambda info: None
         self._tasks: set[asyncio.Task[None]] = set()
         self._away = False
         """The runtime did not answer when it was asked last."""
 
     # --- life
 
-    def on_exit(self, callback: Callable[[ContainerInfo], None]) -> None:
+    def on_exit(self, callback: Callable[[RuntimeContainer], None]) -> None:
         self._callback = callback
 
     async def load(self) -> None:
@@ -154,7 +154,7 @@ class CriRuntime:
         if len(log_path.parents) > 2:
             sandbox.config.log_directory = str(log_path.parents[1])
         sandbox.containers.add(item.id)
-        info = ContainerInfo(
+        info = RuntimeContainer(
             id=item.id,
             pod_uid=sandbox.pod_uid,
             name=item.metadata.name,
@@ -179,7 +179,7 @@ class CriRuntime:
         except CriError as error:
             raise RuntimeFailure("ErrImagePull", str(error)) from error
 
-    async def run_sandbox(self, config: SandboxConfig) -> ContainerInfo:
+    async def run_sandbox(self, config: SandboxConfig) -> RuntimeContainer:
         await self._settle_doubts(config.pod_uid, SANDBOX_NAME)
         before = [s.config.metadata.attempt for s in self._sandboxes.values() if s.pod_uid == config.pod_uid]
         attempt = max(before, default=-1) + 1
@@ -196,7 +196,7 @@ class CriRuntime:
         info = self._infos[sandbox_id] = _sandbox_info(sandbox_id, config.pod_uid, attempt, cgroup, time.time_ns())
         return info
 
-    async def start(self, config: ContainerConfig) -> ContainerInfo:
+    async def start(self, config: ContainerConfig) -> RuntimeContainer:
         sandbox = next((s for s in self._sandboxes.values() if s.pod_uid == config.pod_uid and not s.stopped), None)
         if sandbox is None:
             raise RuntimeFailure("CreateContainerError", "the pod's sandbox does not run")
@@ -221,7 +221,7 @@ class CriRuntime:
         if status.state == cri.CONTAINER_CREATED:
             raise RuntimeFailure("RunContainerError", str(problem or "the container was created, but not started"))
         self._doubtful.discard((config.pod_uid, config.name))
-        info = ContainerInfo(
+        info = RuntimeContainer(
             id=container_id,
             pod_uid=config.pod_uid,
             name=config.name,
@@ -262,10 +262,10 @@ class CriRuntime:
 
     # --- asking
 
-    def get(self, container_id: str) -> ContainerInfo | None:
+    def get(self, container_id: str) -> RuntimeContainer | None:
         return self._infos.get(container_id)
 
-    def containers(self, pod_uid: str | None = None) -> list[ContainerInfo]:
+    def containers(self, pod_uid: str | None = None) -> list[RuntimeContainer]:
         return [i for i in self._infos.values() if pod_uid is None or i.pod_uid == pod_uid]
 
     async def exec(self, container_id: str, argv: Sequence[str], seconds: float) -> ExecResult:
@@ -427,7 +427,7 @@ class CriRuntime:
         self._infos[container_id] = ended
         self._callback(ended)
 
-    async def _sandbox_end(self, info: ContainerInfo) -> ContainerInfo:
+    async def _sandbox_end(self, info: RuntimeContainer) -> RuntimeContainer:
         status = (await self._client.pod_sandbox_status(info.id)).status
         if status.state == cri.SANDBOX_READY:
             return info
@@ -442,7 +442,7 @@ class CriRuntime:
                 if 0 < self._log_max_bytes <= _size(info.log_path):
                     await self._rotate_one(info)
 
-    async def _rotate_one(self, info: ContainerInfo) -> None:
+    async def _rotate_one(self, info: RuntimeContainer) -> None:
         """0.log -> 0.log.1 -> …, as many as are kept; then the runtime opens a new file."""
         path = info.log_path
         old = [path, *(path.with_name(f"{path.name}.{n}") for n in range(1, self._log_files))]
@@ -483,11 +483,11 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _sandbox_info(sandbox_id: str, pod_uid: str, attempt: int, cgroup: str, created_at: int) -> ContainerInfo:
-    return ContainerInfo(sandbox_id, pod_uid, SANDBOX_NAME, attempt, cgroup, Path("/dev/null"), 0, created_at)
+def _sandbox_info(sandbox_id: str, pod_uid: str, attempt: int, cgroup: str, created_at: int) -> RuntimeContainer:
+    return RuntimeContainer(sandbox_id, pod_uid, SANDBOX_NAME, attempt, cgroup, Path("/dev/null"), 0, created_at)
 
 
-def _ended(info: ContainerInfo, status: Any) -> ContainerInfo:
+def _ended(info: RuntimeContainer, status: Any) -> RuntimeContainer:
     """`info` with the end that a ContainerStatus tells; as it is when it tells of none."""
     if status.state != cri.CONTAINER_EXITED:
         return info

@@ -21,7 +21,7 @@ RESTARTS = "io.kubernetes.container.restartCount"
 
 
 @dataclass(frozen=True, slots=True)
-class Swap:
+class SwapAccounting:
     """What of swap accounting the kernel has: v1's memory.memsw files, or v2."""
 
     version: int
@@ -68,7 +68,7 @@ def known_sandbox(item: Any, cgroup: str, log_dir: Path) -> Any:
     )
 
 
-def container(config: ContainerConfig, pod: Any, swap: Swap, mounts: Sequence[HostMount]) -> Any:
+def container(config: ContainerConfig, pod: Any, swap: SwapAccounting, mounts: Sequence[HostMount]) -> Any:
     """ContainerConfig in the sandbox whose PodSandboxConfig is `pod`. The host's image gets `mounts`."""
     user = config.user if config.user is not None or config.group is None else 0
     return cri.ContainerConfig(
@@ -101,7 +101,7 @@ def container(config: ContainerConfig, pod: Any, swap: Swap, mounts: Sequence[Ho
     )
 
 
-def resources(values: CgroupValues, oom_score_adj: int, swap: Swap) -> Any:
+def resources(values: CgroupValues, oom_score_adj: int, swap: SwapAccounting) -> Any:
     """LinuxContainerResources; 0 leaves the kernel's default."""
     unified: dict[str, str] = {}
     if swap.version == 2 and values.oom_group:

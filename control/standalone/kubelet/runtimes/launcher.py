@@ -64,7 +64,7 @@ def rfc3339(ns: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest:09d}Z"
 
 
-class Log:
+class ContainerLog:
     """Append CRI log lines; at `limit` bytes shift 0.log -> 0.log.1 -> … and start a new file."""
 
     def __init__(self, path: str, limit: int, files: int) -> None:
@@ -121,7 +121,7 @@ class Log:
             os.close(self.fd)
 
 
-class StartFailed(Exception):
+class ContainerStartFailed(Exception):
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.code = code
@@ -162,9 +162,11 @@ def become(config: Config) -> NoReturn:
         if step == "exec":
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
                 where = "no such file or directory" if "/" in argv[0] else "executable file not found in $PATH"
-                raise StartFailed(f'exec: "{argv[0]}": {where}', 127) from error
-            raise StartFailed(f'exec: "{argv[0]}": {os.strerror(error.errno or errno.EIO).lower()}', 126) from error
-        raise StartFailed(f"{step}: {error}", 128) from error
+                raise ContainerStartFailed(f'exec: "{argv[0]}": {where}', 127) from error
+            raise ContainerStartFailed(
+                f'exec: "{argv[0]}": {os.strerror(error.errno or errno.EIO).lower()}', 126
+            ) from error
+        raise ContainerStartFailed(f"{step}: {error}", 128) from error
 
 
 def failing(write_fd: int, config: Config) -> NoReturn:
@@ -172,7 +174,7 @@ def failing(write_fd: int, config: Config) -> NoReturn:
     code = 128
     try:
         become(config)
-    except StartFailed as error:
+    except ContainerStartFailed as error:
         code = error.code
         os.write(write_fd, json.dumps({"error": str(error), "code": code}).encode())
     finally:
@@ -259,7 +261,7 @@ def supervise(config: Config, ready: int) -> NoReturn:
     os.write(ready, json.dumps(started).encode())
     os.close(ready)
 
-    log = Log(config["log"], config["log_max_bytes"], config["log_files"])
+    log = ContainerLog(config["log"], config["log_max_bytes"], config["log_files"])
     streams = {out["stdout"][0]: "stdout", out["stderr"][0]: "stderr"}
     poll = select.poll()
     for fd in (*streams, wake_read):
@@ -288,7 +290,7 @@ def supervise(config: Config, ready: int) -> NoReturn:
     os._exit(0)
 
 
-def pump(fd: int, stream: str, log: Log) -> bool:
+def pump(fd: int, stream: str, log: ContainerLog) -> bool:
     """Copy one chunk; False at the end of the stream or when nothing is there."""
     try:
         data = os.read(fd, 65536)
@@ -336,7 +338,7 @@ def main(argv: list[str]) -> int:
         return run(config)
     try:
         become({**config, "argv": argv[3:]})
-    except StartFailed as error:
+    except ContainerStartFailed as error:
         sys.stderr.write(f"{error}\n")
         return error.code
 

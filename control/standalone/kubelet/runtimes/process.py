@@ -28,8 +28,8 @@ from control.standalone.kubelet.runtimes import launcher
 from control.standalone.kubelet.runtimes.runtime import (
     SANDBOX_NAME,
     ContainerConfig,
-    ContainerInfo,
     ExecResult,
+    RuntimeContainer,
     RuntimeFailure,
     SandboxConfig,
 )
@@ -57,13 +57,13 @@ class ProcessRuntime:
         self._tree = tree
         self._log_max_bytes = log_max_bytes
         self._log_files = log_files
-        self._infos: dict[str, ContainerInfo] = {}
+        self._infos: dict[str, RuntimeContainer] = {}
         self._pidfds: dict[str, int] = {}
         self._ended: dict[str, asyncio.Event] = {}
-        self._callback: Callable[[ContainerInfo], None] = lambda info: None
+        self._callback: Callable[[RuntimeContainer], None] = lambda info: None
         self._starting = asyncio.Semaphore(PARALLEL_STARTS)
 
-    def on_exit(self, callback: Callable[[ContainerInfo], None]) -> None:
+    def on_exit(self, callback: Callable[[RuntimeContainer], None]) -> None:
         self._callback = callback
 
     async def close(self) -> None:
@@ -93,7 +93,7 @@ class ProcessRuntime:
                 f"image {image!r}: container has no command; the process runtime runs commands of this host",
             )
 
-    async def run_sandbox(self, config: SandboxConfig) -> ContainerInfo:
+    async def run_sandbox(self, config: SandboxConfig) -> RuntimeContainer:
         pause = ContainerConfig(
             id=config.id,
             pod_uid=config.pod_uid,
@@ -113,11 +113,11 @@ class ProcessRuntime:
             raise RuntimeFailure("FailedCreatePodSandBox", info.message)
         return info
 
-    async def start(self, config: ContainerConfig) -> ContainerInfo:
+    async def start(self, config: ContainerConfig) -> RuntimeContainer:
         config.log_path.parent.mkdir(parents=True, exist_ok=True)
         return await self._launch(config, supervise=True)
 
-    async def _launch(self, config: ContainerConfig, supervise: bool) -> ContainerInfo:
+    async def _launch(self, config: ContainerConfig, supervise: bool) -> RuntimeContainer:
         folder = self._root / config.id
         folder.mkdir(mode=0o700)
         asked = {
@@ -193,8 +193,8 @@ class ProcessRuntime:
         shutil.rmtree(folder)
 
     @staticmethod
-    def _info(config: Mapping[str, Any], started: Mapping[str, Any]) -> ContainerInfo:
-        return ContainerInfo(
+    def _info(config: Mapping[str, Any], started: Mapping[str, Any]) -> RuntimeContainer:
+        return RuntimeContainer(
             id=config["id"],
             pod_uid=config["pod_uid"],
             name=config["name"],
@@ -205,7 +205,7 @@ class ProcessRuntime:
             started_at=int(started.get("started_at", time.time_ns())),
         )
 
-    def _watch(self, info: ContainerInfo) -> bool:
+    def _watch(self, info: RuntimeContainer) -> bool:
         """Have the loop tell when the shim (or the pause process) ends; False when it has, or is not known."""
         started = _read_json(self._root / info.id / "started.json") or {}
         which = "shim" if "shim_pid" in started else "pid"
@@ -285,10 +285,10 @@ class ProcessRuntime:
                 raise CgroupError(errno.EBUSY, f"processes in {cgroup} do not end: {self._tree.pids(cgroup)}")
             await asyncio.sleep(0.01)
 
-    def get(self, container_id: str) -> ContainerInfo | None:
+    def get(self, container_id: str) -> RuntimeContainer | None:
         return self._infos.get(container_id)
 
-    def containers(self, pod_uid: str | None = None) -> list[ContainerInfo]:
+    def containers(self, pod_uid: str | None = None) -> list[RuntimeContainer]:
         return [i for i in self._infos.values() if pod_uid is None or i.pod_uid == pod_uid]
 
     def signal(self, container_id: str, number: int) -> None:

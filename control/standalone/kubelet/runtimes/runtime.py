@@ -61,7 +61,7 @@ class ContainerConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerInfo:
+class RuntimeContainer:
     """One container that was started (or tried to). `exit_code` is None while it runs."""
 
     id: str
@@ -94,7 +94,7 @@ class Runtime(Protocol):
     name: str
     version: str
 
-    def on_exit(self, callback: Callable[[ContainerInfo], None]) -> None: ...
+    def on_exit(self, callback: Callable[[RuntimeContainer], None]) -> None: ...
 
     async def load(self) -> None:
         """Find the containers of an earlier life; to be called once, before anything else."""
@@ -102,14 +102,14 @@ class Runtime(Protocol):
     async def pull(self, image: str, has_command: bool) -> None:
         """Raise `RuntimeFailure` when a container of this image cannot be made here."""
 
-    async def run_sandbox(self, config: SandboxConfig) -> ContainerInfo: ...
+    async def run_sandbox(self, config: SandboxConfig) -> RuntimeContainer: ...
 
-    async def start(self, config: ContainerConfig) -> ContainerInfo:
+    async def start(self, config: ContainerConfig) -> RuntimeContainer:
         """Create and start; a command that cannot be executed gives an exited container, not an error."""
 
-    def get(self, container_id: str) -> ContainerInfo | None: ...
+    def get(self, container_id: str) -> RuntimeContainer | None: ...
 
-    def containers(self, pod_uid: str | None = None) -> list[ContainerInfo]: ...
+    def containers(self, pod_uid: str | None = None) -> list[RuntimeContainer]: ...
 
     def signal(self, container_id: str, number: int) -> None: ...
 

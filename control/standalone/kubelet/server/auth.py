@@ -36,7 +36,7 @@ class AuthError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class TokenUser:
     name: str
     uid: str = ""
     groups: tuple[str, ...] = ()
@@ -74,9 +74,9 @@ class _Cache:
         self._entries[key] = _Cached(value, good, self._clock.monotonic())
 
 
-def read_token_file(path: Path) -> dict[str, User]:
+def read_token_file(path: Path) -> dict[str, TokenUser]:
     """Lines of `token,user,uid[,"group1,group2"]`. Raises ValueError naming file and line."""
-    out: dict[str, User] = {}
+    out: dict[str, TokenUser] = {}
     with path.open(newline="") as f:
         for number, row in enumerate(csv.reader(f), 1):
             if not row:
@@ -84,19 +84,21 @@ def read_token_file(path: Path) -> dict[str, User]:
             if len(row) < 3 or not row[0]:
                 raise ValueError(f"{path}:{number}: want token,user,uid[,groups]")
             groups = tuple(g.strip() for g in row[3].split(",")) if len(row) > 3 and row[3] else ()
-            out[row[0]] = User(row[1], row[2], groups, static=True)
+            out[row[0]] = TokenUser(row[1], row[2], groups, static=True)
     return out
 
 
-class Gatekeeper:
-    def __init__(self, api: NodeApi, clock: Clock, static: Mapping[str, User], ask_authorizer: bool = True) -> None:
+class KubeletAuth:
+    def __init__(
+        self, api: NodeApi, clock: Clock, static: Mapping[str, TokenUser], ask_authorizer: bool = True
+    ) -> None:
         self._api = api
         self._static = dict(static)
         self._ask_authorizer = ask_authorizer
         self._tokens = _Cache(clock)
         self._rights = _Cache(clock)
 
-    async def check(self, authorization: str | None, verb: str, subresources: tuple[str, ...]) -> User:
+    async def check(self, authorization: str | None, verb: str, subresources: tuple[str, ...]) -> TokenUser:
         """The caller, when it may do `verb` on one of `subresources`; else `AuthError`."""
         scheme, _, token = (authorization or "").partition(" ")
         token = token.strip()
@@ -118,7 +120,7 @@ class Gatekeeper:
         wanted = " ".join(subresources)
         raise AuthError(403, f"Forbidden (user={user.name}, verb={verb}, resource=nodes, subresource(s)=[{wanted}])")
 
-    async def _review(self, token: str) -> User:
+    async def _review(self, token: str) -> TokenUser:
         key = hashlib.sha256(token.encode()).digest()  # tokens themselves are not kept
         entry = self._tokens.get(key)
         if entry is None:
@@ -131,16 +133,18 @@ class Gatekeeper:
                     raise AuthError(503, "the API server cannot be asked about this token now") from error
             else:
                 found = status.get("user") or {}
-                user = User(str(found.get("username", "")), str(found.get("uid", "")), tuple(found.get("groups") or ()))
+                user = TokenUser(
+                    str(found.get("username", "")), str(found.get("uid", "")), tuple(found.get("groups") or ())
+                )
                 good = bool(status.get("authenticated"))
                 self._tokens.put(key, user, good)
                 entry = _Cached(user, good, 0.0)
         if not entry.good:
             raise AuthError(401, "Unauthorized")
-        found_user: User = entry.value
+        found_user: TokenUser = entry.value
         return found_user
 
-    async def _may(self, user: User, verb: str, subresource: str) -> bool:
+    async def _may(self, user: TokenUser, verb: str, subresource: str) -> bool:
         """Raises `KubeError` when nobody can say."""
         key = (user, verb, subresource)
         entry = self._rights.get(key)

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from control.standalone.kubelet.agent import Kubelet
 from control.standalone.kubelet.pods.logs import LogQuery, stamp_seconds, stream
 from control.standalone.kubelet.pods.status import container_status
-from control.standalone.kubelet.server.auth import AuthError, Gatekeeper
+from control.standalone.kubelet.server.auth import AuthError, KubeletAuth
 from control.standalone.kubelet.server.stats import summary
 from koordlet.app.clock import Clock
 from koordlet.app.health import Health
@@ -44,7 +44,7 @@ def verb(method: str) -> str:
     return {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}.get(method, "get")
 
 
-def guard(gatekeeper: Gatekeeper) -> Any:
+def guard(gatekeeper: KubeletAuth) -> Any:
     @web.middleware
     async def middleware(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -60,7 +60,7 @@ def guard(gatekeeper: Gatekeeper) -> Any:
     return middleware
 
 
-class Endpoints:
+class KubeletEndpoints:
     """Handlers over one `Kubelet`. `configuration` is called for each /configz."""
 
     def __init__(self, kubelet: Kubelet, configuration: Callable[[], dict[str, object]], clock: Clock) -> None:
@@ -159,12 +159,17 @@ def _query(request: web.Request, now: float) -> LogQuery:
 
 
 def main_server(
-    addr: str, endpoints: Endpoints, gatekeeper: Gatekeeper, registry: CollectorRegistry, health: Health, tls: Any
+    addr: str,
+    endpoints: KubeletEndpoints,
+    gatekeeper: KubeletAuth,
+    registry: CollectorRegistry,
+    health: Health,
+    tls: Any,
 ) -> Server:
     server = Server(addr, registries={"/metrics": registry}, health=health, routes=endpoints.routes(), tls=tls)
     server.app.middlewares.append(guard(gatekeeper))
     return server
 
 
-def read_only_server(addr: str, endpoints: Endpoints, registry: CollectorRegistry, health: Health) -> Server:
+def read_only_server(addr: str, endpoints: KubeletEndpoints, registry: CollectorRegistry, health: Health) -> Server:
     return Server(addr, registries={"/metrics": registry}, health=health, routes=endpoints.open_routes())

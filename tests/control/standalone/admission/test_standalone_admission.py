@@ -5,17 +5,17 @@ import pytest
 from control.standalone.admission import AdmissionChain, pods
 from control.standalone.errors import StatusError
 from control.standalone.kinds import Kinds
-from control.standalone.seams import AdmissionRequest, UserInfo
-from control.standalone.store import Store
+from control.standalone.policyinterfaces import AdmissionAttributes, RequestUser
+from control.standalone.store import ObjectStore
 
 KINDS = Kinds()
-USER = UserInfo("alice", ("system:masters",))
+USER = RequestUser("alice", ("system:masters",))
 CLASSES = "scheduling.k8s.io/priorityclasses"
 
 
 @pytest.fixture
 def store():
-    made = Store(None)
+    made = ObjectStore(None)
     put(made, "/namespaces", "ns")
     put(made, "/serviceaccounts", "default", "ns")
     yield made
@@ -30,7 +30,7 @@ def put(store, key, name, ns=None, **fields):
 
 def request(obj=None, key="/pods", ns="ns", **more):
     obj = obj if obj is not None else {"metadata": {"name": "p"}, "spec": {}}
-    return AdmissionRequest("CREATE", KINDS.get(key), "v1", ns, "p", obj, None, USER, **more)
+    return AdmissionAttributes("CREATE", KINDS.get(key), "v1", ns, "p", obj, None, USER, **more)
 
 
 async def admit(store, **spec):

@@ -17,15 +17,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from control.standalone.admission import AdmissionChain
-from control.standalone.admission.endpoints import Endpoints, UnresolvedWebhook
+from control.standalone.admission.endpoints import UnresolvedWebhook, WebhookEndpoints
 from control.standalone.admission.matching import match
 from control.standalone.errors import StatusError
-from control.standalone.kinds import Kind, Kinds
-from control.standalone.seams import AdmissionRequest, UserInfo
-from control.standalone.store import Store
+from control.standalone.kinds import Kinds, ResourceKind
+from control.standalone.policyinterfaces import AdmissionAttributes, RequestUser
+from control.standalone.store import ObjectStore
 
 KINDS = Kinds()
-USER = UserInfo("alice", ("devs",))
+USER = RequestUser("alice", ("devs",))
 GROUP = "admissionregistration.k8s.io"
 SERVICE = {"namespace": "ns", "name": "hook", "path": "/svc", "port": 443}
 
@@ -99,7 +99,7 @@ async def hook(pki):
 
 @pytest.fixture
 def store():
-    made = Store(None)
+    made = ObjectStore(None)
     put(made, "/namespaces", "ns", metadata={"labels": {"team": "a"}})
     yield made
     made.close()
@@ -124,7 +124,7 @@ def configure(store, *webhooks, kind="mutating", name="conf"):
 def request(key="/configmaps", operation="CREATE", labels=None, **more):
     obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "labels": labels or {}}, "data": {}}
     old = more.pop("old", None)
-    return AdmissionRequest(operation, KINDS.get(key), "v1", "ns", "c", obj, old, USER, **more)
+    return AdmissionAttributes(operation, KINDS.get(key), "v1", "ns", "c", obj, old, USER, **more)
 
 
 async def run(store, made=None, **hosts):
@@ -286,7 +286,7 @@ async def test_webhook_configurations_are_never_sent_to_webhooks(store, hook):
 
 # ---- matching ----------------------------------------------------------------------------------------------
 
-TWO = Kind("example.org", ("v2", "v1"), "Thing", "things", "thing", custom=True)
+TWO = ResourceKind("example.org", ("v2", "v1"), "Thing", "things", "thing", custom=True)
 NAMESPACE = {"metadata": {"name": "ns", "labels": {"team": "a"}}}
 
 
@@ -323,7 +323,7 @@ def test_matching(hook_rules, about, want):
 
 
 def test_equivalent_versions_match_and_are_converted():
-    made = AdmissionRequest("CREATE", TWO, "v2", "ns", "t", {"metadata": {}}, None, USER)
+    made = AdmissionAttributes("CREATE", TWO, "v2", "ns", "t", {"metadata": {}}, None, USER)
     old_rules = rules(apiGroups=["example.org"], apiVersions=["v1"], resources=["things"])
     assert match({**old_rules, "matchPolicy": "Equivalent"}, made, NAMESPACE).version == "v1"
     assert match({**old_rules, "matchPolicy": "Exact"}, made, NAMESPACE) is None
@@ -342,7 +342,7 @@ def test_equivalent_versions_match_and_are_converted():
 def test_what_cannot_be_resolved_is_named(store, config, message):
     put(store, "/services", "idle", "ns", spec={"ports": [{"port": 443}]})
     with pytest.raises(UnresolvedWebhook, match=message):
-        Endpoints(store).resolve(config)
+        WebhookEndpoints(store).resolve(config)
 
 
 def test_endpoint_slices_count_too(store):
@@ -350,6 +350,6 @@ def test_endpoint_slices_count_too(store):
     put(store, "discovery.k8s.io/endpointslices", "hook-x", "ns", metadata={"labels": {"kubernetes.io/service-name": "hook"}},
         ports=[{"name": "https", "port": 9443}],
         endpoints=[{"addresses": ["10.0.0.1"], "conditions": {"ready": False}}, {"addresses": ["10.0.0.2"]}])  # fmt: skip
-    target = Endpoints(store).resolve({"service": SERVICE})
+    target = WebhookEndpoints(store).resolve({"service": SERVICE})
     assert (target.url, target.server_name) == ("https://10.0.0.2:9443/svc", "hook.ns.svc")
     assert target.shown == "https://hook.ns.svc:443/svc"

@@ -13,10 +13,10 @@ from control.standalone.auth import (
     RBAC,
     AccessReviews,
     Authentication,
+    JwtError,
     ServiceAccountTokens,
     Signer,
     StaticTokens,
-    TokenError,
     TokenFileError,
     bootstrap,
     escalation,
@@ -26,11 +26,11 @@ from control.standalone.auth.rules import allows, uncovered
 from control.standalone.auth.tokenfile import parse
 from control.standalone.errors import StatusError
 from control.standalone.kinds import Kinds
-from control.standalone.seams import AdmissionRequest, AuthzAttributes, UserInfo
-from control.standalone.store import Store
+from control.standalone.policyinterfaces import AdmissionAttributes, AuthzAttributes, RequestUser
+from control.standalone.store import ObjectStore
 
 KEY = ec.generate_private_key(ec.SECP256R1())
-ALICE = UserInfo("alice", ("devs", "system:authenticated"))
+ALICE = RequestUser("alice", ("devs", "system:authenticated"))
 KINDS = Kinds()
 RB = "rbac.authorization.k8s.io"
 
@@ -43,7 +43,7 @@ def pem(key):
 
 @pytest.fixture
 def store():
-    made = Store(None)
+    made = ObjectStore(None)
     yield made
     made.close()
 
@@ -83,7 +83,7 @@ def test_a_token_names_its_account_until_it_expires(tokens):
     assert user.groups == ("system:serviceaccounts", "system:serviceaccounts:ns", "system:authenticated")
     assert user.uid == "sa-uid"
     tokens.now += 600
-    with pytest.raises(TokenError, match="expired"):
+    with pytest.raises(JwtError, match="expired"):
         tokens.tokens.verify(token)
 
 
@@ -91,10 +91,10 @@ def test_a_token_dies_with_its_account(tokens, store):
     token = tokens.issue()
     store.remove("/serviceaccounts", "ns", "robot", expect=store.entry("/serviceaccounts", "ns", "robot").rv)
     store.commit()
-    with pytest.raises(TokenError, match="is gone"):
+    with pytest.raises(JwtError, match="is gone"):
         tokens.tokens.verify(token)
     put(store, "/serviceaccounts", "robot", "ns", uid="another")
-    with pytest.raises(TokenError, match="is gone"):
+    with pytest.raises(JwtError, match="is gone"):
         tokens.tokens.verify(token)
 
 
@@ -107,7 +107,7 @@ def test_a_bound_token_dies_with_its_pod_and_names_it(tokens, store):
     assert extra["authentication.kubernetes.io/node-name"] == ("n",)
     store.remove("/pods", "ns", "p", expect=store.entry("/pods", "ns", "p").rv)
     store.commit()
-    with pytest.raises(TokenError, match="pod this token is bound to"):
+    with pytest.raises(JwtError, match="pod this token is bound to"):
         tokens.tokens.verify(token)
 
 
@@ -129,7 +129,7 @@ def test_bad_token_requests(tokens, store, spec, code, message):
 
 def test_audiences(tokens):
     token = tokens.issue(audiences=["vault"])
-    with pytest.raises(TokenError, match="audiences"):
+    with pytest.raises(JwtError, match="audiences"):
         tokens.tokens.verify(token)
     assert tokens.tokens.verify(token, ["vault", "other"]).audiences == ("vault",)
 
@@ -151,14 +151,14 @@ def test_forged_tokens_are_refused(tokens):
         token + "x",
         f"{head}.{claims}.AA",
     ):
-        with pytest.raises(TokenError):
+        with pytest.raises(JwtError):
             tokens.tokens.verify(bad)
 
 
 def test_only_a_p256_key_signs():
     assert Signer.from_pem(pem(KEY)).key_id == Signer(KEY).key_id
     for bad in (b"junk", pem(rsa.generate_private_key(65537, 2048)), pem(ec.generate_private_key(ec.SECP384R1()))):
-        with pytest.raises(TokenError):
+        with pytest.raises(JwtError):
             Signer.from_pem(bad)
 
 
@@ -167,7 +167,10 @@ def test_only_a_p256_key_signs():
 
 def test_the_token_file():
     text = '# comment\ntoken1,ann,u1,"devs, ops"\ntoken2,bob,u2\n\n'
-    assert parse(text) == [("token1", UserInfo("ann", ("devs", "ops"), "u1")), ("token2", UserInfo("bob", (), "u2"))]
+    assert parse(text) == [
+        ("token1", RequestUser("ann", ("devs", "ops"), "u1")),
+        ("token2", RequestUser("bob", (), "u2")),
+    ]
     with pytest.raises(TokenFileError, match=r"f:2: expected token,user,uid"):
         parse("t,u,i\nsecret,only\n", "f")
 
@@ -176,20 +179,20 @@ def test_an_unreadable_token_file_is_named(tmp_path):
     with pytest.raises(TokenFileError, match="missing"):
         StaticTokens.read(tmp_path / "missing")
     (tmp_path / "f").write_text("t,u,i\n")
-    assert StaticTokens.read(tmp_path / "f").find("t") == UserInfo("u", (), "i")
+    assert StaticTokens.read(tmp_path / "f").find("t") == RequestUser("u", (), "i")
 
 
 async def test_authentication(tokens):
-    static = StaticTokens([("good", UserInfo("ann", ("devs",)))])
+    static = StaticTokens([("good", RequestUser("ann", ("devs",)))])
     authenticate = Authentication(static, tokens.tokens).authenticate
-    assert await authenticate({"Authorization": "Bearer good"}, None) == UserInfo(
+    assert await authenticate({"Authorization": "Bearer good"}, None) == RequestUser(
         "ann", ("devs", "system:authenticated")
     )
     robot = await authenticate({"Authorization": f"bearer {tokens.issue()}"}, None)
     assert robot.name == "system:serviceaccount:ns:robot"
     assert await authenticate({}, None) is None
     cert = {"subject": ((("organizationName", "system:nodes"),), (("commonName", "system:node:n"),))}
-    assert await authenticate({}, cert) == UserInfo("system:node:n", ("system:nodes", "system:authenticated"))
+    assert await authenticate({}, cert) == RequestUser("system:node:n", ("system:nodes", "system:authenticated"))
     for header in ("Bearer wrong", "Basic YTpi", "Bearer "):
         with pytest.raises(StatusError) as caught:
             await authenticate({"Authorization": header}, None)
@@ -314,7 +317,7 @@ def test_service_accounts_and_masters(store):
     robot = service_account_user("ns", "robot")
     assert rbac.authorize(AuthzAttributes(robot, "get", "", "v1", "pods", namespace="x"))[0]
     assert not rbac.authorize(AuthzAttributes(service_account_user("other", "robot"), "get", "", "v1", "pods"))[0]
-    root = UserInfo("root", ("system:masters",))
+    root = RequestUser("root", ("system:masters",))
     assert rbac.authorize(AuthzAttributes(root, "delete", path="/anything"))[0]
 
 
@@ -340,16 +343,16 @@ def test_aggregated_roles_take_the_rules_of_others(store):
         metadata={"labels": {"rbac.authorization.k8s.io/aggregate-to-view": "true"}},
     )
     assert rbac.authorize(ask("get", "things", group="example.org"))[0]
-    node = UserInfo("system:node:n", ("system:nodes",))
+    node = RequestUser("system:node:n", ("system:nodes",))
     assert rbac.authorize(AuthzAttributes(node, "patch", "", "v1", "nodes", "status", name="n"))[0]
-    assert rbac.authorize(AuthzAttributes(UserInfo("x", ("system:unauthenticated",)), "get", path="/healthz"))[0]
+    assert rbac.authorize(AuthzAttributes(RequestUser("x", ("system:unauthenticated",)), "get", path="/healthz"))[0]
 
 
 # ---- reviews -----------------------------------------------------------------------------------------------
 
 
 async def review(store, tokens, kind, spec=None, user=ALICE, ns=""):
-    static = StaticTokens([("good", UserInfo("ann", ("devs",)))])
+    static = StaticTokens([("good", RequestUser("ann", ("devs",)))])
     reviews = AccessReviews(RBAC(store), static, tokens.tokens)
     found = next(k for k in KINDS if k.kind == kind)
     answer = await reviews.review(found, ns, {"spec": spec or {}}, user)
@@ -408,7 +411,7 @@ async def test_token_reviews(store, tokens):
 
 def write(store, plural, obj, user=ALICE, old=None, ns="ns"):
     kind = KINDS.get(f"{RB}/{plural}")
-    escalation.check(RBAC(store), AdmissionRequest("CREATE", kind, "v1", ns, "x", obj, old, user))
+    escalation.check(RBAC(store), AdmissionAttributes("CREATE", kind, "v1", ns, "x", obj, old, user))
 
 
 def test_nobody_hands_out_more_than_they_hold(store):
@@ -440,7 +443,7 @@ def test_escalate_bind_and_masters_may(store):
     role(store, "strong", strong["rules"])
     write(store, "roles", strong)
     write(store, "rolebindings", {"roleRef": {"kind": "ClusterRole", "name": "strong"}})
-    write(store, "clusterroles", strong, UserInfo("root", ("system:masters",)), ns="")
+    write(store, "clusterroles", strong, RequestUser("root", ("system:masters",)), ns="")
     with pytest.raises(StatusError):
         write(store, "clusterroles", strong, ns="")
 

@@ -8,9 +8,9 @@ from control.standalone.admission import AdmissionChain
 from control.standalone.kinds import Kinds
 from control.standalone.objectmeta import timestamp
 from control.standalone.patch import Patches
-from control.standalone.registry import Registry, WriteOptions
+from control.standalone.registry import ObjectRegistry, WriteOptions
 from control.standalone.schema import KindSchemas
-from control.standalone.store import Store
+from control.standalone.store import ObjectStore
 
 SCHEMAS = KindSchemas()
 START = 1_800_000_000.0
@@ -78,8 +78,8 @@ class Cluster:
 @pytest.fixture
 async def cluster():
     time = Time()
-    store = Store(None, now=time)
-    registry = Registry(store, Kinds(), schemas=SCHEMAS, patcher=Patches(), now=time)
+    store = ObjectStore(None, now=time)
+    registry = ObjectRegistry(store, Kinds(), schemas=SCHEMAS, patcher=Patches(), now=time)
     registry.admission = AdmissionChain(store)
     made = Cluster(registry, time)
     for namespace in ("default", "kube-node-lease"):

@@ -6,12 +6,12 @@ import pytest
 
 from control.standalone import errors
 from control.standalone.controllers import build
-from control.standalone.controllers.base import Controller, itself
+from control.standalone.controllers.base import EmbeddedController, itself
 
 CM = "/configmaps"
 
 
-class Recorder(Controller):
+class Recorder(EmbeddedController):
     name = "recorder"
 
     def __init__(self, registry, failures=()):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from control.standalone.controllers.garbage import Address, GarbageCollector, Graph
 from control.standalone.controllers.namespaces import ROOT_CA, NamespaceDeletion, NamespaceFurnishing
-from control.standalone.deletion import DeleteOptions
+from control.standalone.deletion import DeletionOptions
 
 CM, RS, SECRET = "/configmaps", "apps/replicasets", "/secrets"
 
@@ -24,7 +24,7 @@ async def child(cluster, name, *owners, block=False, key=CM):
 
 
 async def delete(cluster, key, name, policy="Background"):
-    await cluster.registry.delete(key, "default", name, options=DeleteOptions(propagation_policy=policy))
+    await cluster.registry.delete(key, "default", name, options=DeletionOptions(propagation_policy=policy))
 
 
 async def test_dependents_go_with_their_owner_down_the_chain(cluster, running):

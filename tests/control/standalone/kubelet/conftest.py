@@ -20,7 +20,7 @@ from control.standalone.kubelet.cgroups.naming import CgroupNames, Driver
 from control.standalone.kubelet.cgroups.pods import PodCgroups
 from control.standalone.kubelet.cgroups.values import CgroupValues, files_v2
 from control.standalone.kubelet.node.apirequests import NodeApi
-from control.standalone.kubelet.node.machine import Machine
+from control.standalone.kubelet.node.machine import MachineInfo
 from control.standalone.kubelet.node.status import resources
 from control.standalone.kubelet.pods.state import PodStore
 from control.standalone.kubelet.pods.status import rfc3339
@@ -28,8 +28,8 @@ from control.standalone.kubelet.runtimes.process import ProcessRuntime
 from control.standalone.kubelet.runtimes.runtime import (
     SANDBOX_NAME,
     ContainerConfig,
-    ContainerInfo,
     ExecResult,
+    RuntimeContainer,
     RuntimeFailure,
     SandboxConfig,
 )
@@ -260,7 +260,7 @@ class FakeRuntime:
 
     def __init__(self, clock: FakeClock, tree: MemoryTree) -> None:
         self._clock, self._tree = clock, tree
-        self.infos: dict[str, ContainerInfo] = {}
+        self.infos: dict[str, RuntimeContainer] = {}
         self.configs: list[ContainerConfig] = []
         self.signals: list[tuple[str, int]] = []
         self.killed: list[str] = []
@@ -270,9 +270,9 @@ class FakeRuntime:
         self.execs: list[tuple[str, tuple[str, ...]]] = []
         self.exec_code: dict[str, int] = {}
         """First word of a command -> exit code; default 0."""
-        self._callback: Callable[[ContainerInfo], None] = lambda info: None
+        self._callback: Callable[[RuntimeContainer], None] = lambda info: None
 
-    def on_exit(self, callback: Callable[[ContainerInfo], None]) -> None:
+    def on_exit(self, callback: Callable[[RuntimeContainer], None]) -> None:
         self._callback = callback
 
     async def load(self) -> None:
@@ -282,17 +282,17 @@ class FakeRuntime:
         if not has_command:
             raise RuntimeFailure("ErrImagePull", "container has no command")
 
-    async def run_sandbox(self, config: SandboxConfig) -> ContainerInfo:
+    async def run_sandbox(self, config: SandboxConfig) -> RuntimeContainer:
         self._tree.create(config.cgroup)
         now = int(self._clock.now() * 1e9)
-        info = ContainerInfo(config.id, config.pod_uid, SANDBOX_NAME, 0, config.cgroup, Path(os.devnull), 1, now)
+        info = RuntimeContainer(config.id, config.pod_uid, SANDBOX_NAME, 0, config.cgroup, Path(os.devnull), 1, now)
         self.infos[config.id] = info
         return info
 
-    async def start(self, config: ContainerConfig) -> ContainerInfo:
+    async def start(self, config: ContainerConfig) -> RuntimeContainer:
         self.configs.append(config)
         now = int(self._clock.now() * 1e9)
-        info = ContainerInfo(
+        info = RuntimeContainer(
             config.id, config.pod_uid, config.name, config.attempt, config.cgroup, config.log_path, 100, now
         )
         if config.name in self.cannot_run:
@@ -303,7 +303,7 @@ class FakeRuntime:
         self.infos[config.id] = info
         return info
 
-    def find(self, name: str) -> ContainerInfo:
+    def find(self, name: str) -> RuntimeContainer:
         return max((i for i in self.infos.values() if i.name == name), key=lambda i: i.attempt)
 
     def starts(self, name: str) -> int:
@@ -312,7 +312,7 @@ class FakeRuntime:
     def exit(self, name: str, code: int, reason: str | None = None) -> None:
         self._exit(self.find(name), code, reason)
 
-    def _exit(self, info: ContainerInfo, code: int, reason: str | None = None) -> None:
+    def _exit(self, info: RuntimeContainer, code: int, reason: str | None = None) -> None:
         assert info.running, f"{info.name} has ended already"
         reason = reason or ("Completed" if code == 0 else "Error")
         ended = replace(info, exit_code=code, reason=reason, finished_at=int(self._clock.now() * 1e9))
@@ -320,10 +320,10 @@ class FakeRuntime:
         self._tree.remove(info.cgroup)
         self._callback(ended)
 
-    def get(self, container_id: str) -> ContainerInfo | None:
+    def get(self, container_id: str) -> RuntimeContainer | None:
         return self.infos.get(container_id)
 
-    def containers(self, pod_uid: str | None = None) -> list[ContainerInfo]:
+    def containers(self, pod_uid: str | None = None) -> list[RuntimeContainer]:
         return [i for i in self.infos.values() if pod_uid is None or i.pod_uid == pod_uid]
 
     def signal(self, container_id: str, number: int) -> None:
@@ -359,7 +359,7 @@ class Events:
         return [reason for _, _, reason, _ in self.all]
 
 
-MACHINE = Machine(4, 16 * GIB, 100 * GIB, {2 << 20: 0}, "host", "6.1.0", "Debian", "amd64", "m", "s", "b")
+MACHINE = MachineInfo(4, 16 * GIB, 100 * GIB, {2 << 20: 0}, "host", "6.1.0", "Debian", "amd64", "m", "s", "b")
 
 
 class World:

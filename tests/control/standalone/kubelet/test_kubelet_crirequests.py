@@ -19,8 +19,8 @@ from control.standalone.kubelet.cgroups.values import CgroupValues
 from control.standalone.kubelet.runtimes import crirequests
 from control.standalone.kubelet.runtimes.cri import CriRuntime
 from control.standalone.kubelet.runtimes.criclient import CriClient
-from control.standalone.kubelet.runtimes.crirequests import Swap
-from control.standalone.kubelet.runtimes.runtime import ContainerConfig, ContainerInfo, RuntimeFailure, SandboxConfig
+from control.standalone.kubelet.runtimes.crirequests import SwapAccounting
+from control.standalone.kubelet.runtimes.runtime import ContainerConfig, RuntimeContainer, RuntimeFailure, SandboxConfig
 from koordlet.api.cri import api_pb2 as cri
 
 POD = SandboxConfig("s" * 64, "u1", f"kubepods/besteffort/podu1/{'s' * 64}", "web", "shop", {"app": "web"}, {"a": "b"})
@@ -57,12 +57,12 @@ def test_a_sandbox_is_who_the_pod_is() -> None:
 def test_a_container_is_asked_for_with_its_image_log_and_numbers(tmp_path: Path) -> None:
     pod = crirequests.sandbox(POD, 0)
     pod.log_directory = str(tmp_path / "logs")
-    asked = crirequests.container(container(tmp_path), pod, Swap(1, False), [HostMount("/usr")])
+    asked = crirequests.container(container(tmp_path), pod, SwapAccounting(1, False), [HostMount("/usr")])
     assert (list(asked.command), list(asked.args), asked.log_path) == (["sh", "-c", "x"], [], "main/2.log")
     assert not asked.mounts and not asked.linux.security_context.HasField("run_as_user")
     assert asked.metadata.attempt == 2
     plain = container(tmp_path, has_program=False, image=HOST_IMAGE, group=7, cwd="/usr")
-    other = crirequests.container(plain, pod, Swap(1, False), [HostMount("/usr")])
+    other = crirequests.container(plain, pod, SwapAccounting(1, False), [HostMount("/usr")])
     assert (list(other.command), list(other.args), other.working_dir) == ([], ["sh", "-c", "x"], "/usr")
     assert [(m.host_path, m.container_path, m.readonly) for m in other.mounts] == [("/usr", "/usr", True)]
     security = other.linux.security_context
@@ -75,16 +75,17 @@ GIB = 1 << 30
 @pytest.mark.parametrize(
     ("values", "swap", "expected"),
     [
-        (CgroupValues(shares=512, quota=50_000, memory=GIB, oom_group=True, no_swap=True), Swap(1, True),
+        (CgroupValues(shares=512, quota=50_000, memory=GIB, oom_group=True, no_swap=True), SwapAccounting(1, True),
          (512, 50_000, GIB, GIB, {})),
-        (CgroupValues(shares=512, memory=GIB, oom_group=True, no_swap=True), Swap(1, False), (512, 0, GIB, 0, {})),
-        (CgroupValues(shares=2, memory=GIB, oom_group=True, no_swap=True), Swap(2, True),
+        (CgroupValues(shares=512, memory=GIB, oom_group=True, no_swap=True), SwapAccounting(1, False),
+         (512, 0, GIB, 0, {})),
+        (CgroupValues(shares=2, memory=GIB, oom_group=True, no_swap=True), SwapAccounting(2, True),
          (2, 0, GIB, 0, {"memory.oom.group": "1", "memory.swap.max": "0"})),
-        (CgroupValues(shares=2), Swap(2, True), (2, 0, 0, 0, {})),
+        (CgroupValues(shares=2), SwapAccounting(2, True), (2, 0, 0, 0, {})),
     ],
     ids=["v1", "v1 without swap accounting", "v2", "sandbox"],
 )  # fmt: skip
-def test_resources(values: CgroupValues, swap: Swap, expected: Any) -> None:
+def test_resources(values: CgroupValues, swap: SwapAccounting, expected: Any) -> None:
     made = crirequests.resources(values, -5, swap)
     assert (
         made.cpu_shares, made.cpu_quota, made.memory_limit_in_bytes, made.memory_swap_limit_in_bytes, dict(made.unified)
@@ -273,7 +274,7 @@ async def test_an_end_is_told_once(fake: FakeCri, runtime: Any, tmp_path: Path, 
     await soon(lambda: ended)
     await made.kill(info.id)
     (end,) = ended
-    assert isinstance(end, ContainerInfo)
+    assert isinstance(end, RuntimeContainer)
     assert (end.id, end.exit_code, end.signal, end.reason) == (info.id, 137, 9, "Error")
 
 

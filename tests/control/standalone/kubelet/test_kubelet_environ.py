@@ -8,10 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.standalone.kubelet.pods.environ import EnvError, NodeFacts, command_line, environment, expand, sources
+from control.standalone.kubelet.pods.environ import (
+    DownwardNodeInfo,
+    EnvError,
+    command_line,
+    environment,
+    expand,
+    sources,
+)
 from control.standalone.kubelet.pods.spec import parse_pod
 
-NODE = NodeFacts("n1", "10.0.0.1", 3500, 8 << 30)
+NODE = DownwardNodeInfo("n1", "10.0.0.1", 3500, 8 << 30)
 DATA = {("ConfigMap", "cm"): {"a": "1", "b": "2"}, ("Secret", "s"): {"k": "hush"}}
 
 

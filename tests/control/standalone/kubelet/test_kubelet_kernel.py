@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from control.standalone.kubelet.cgroups.cleanup import sweep
+from control.standalone.kubelet.cgroups.cleanup import remove_all
 from control.standalone.kubelet.cgroups.directories import CgroupTree
 from control.standalone.kubelet.cgroups.values import CgroupValues
 from control.standalone.kubelet.pods.state import PodStore
@@ -379,7 +379,7 @@ async def test_sweeping_up_after_a_killed_kubelet(machine_world: Any, pod: Any, 
     await world.kubelet.stop()
     await world.runtime.close()
     runtime = ProcessRuntime(world.root / "containers", real_tree, 0, 1)
-    assert await sweep(runtime, world.kubelet.cgroups, PodStore(world.root / "pods")) == []
+    assert await remove_all(runtime, world.kubelet.cgroups, PodStore(world.root / "pods")) == []
     await runtime.close()
     assert not real_tree.exists(world.names.prefix)
     assert [p for p in pids if state_of(p) not in ("Z", "gone")] == []

@@ -14,14 +14,14 @@ import pytest
 from control.standalone.kubelet.cgroups import ownermark
 from control.standalone.kubelet.cgroups.directories import CgroupTree
 from control.standalone.kubelet.cgroups.naming import CgroupNames, Driver
-from control.standalone.kubelet.cgroups.ownermark import Owner
+from control.standalone.kubelet.cgroups.ownermark import CgroupOwner
 from control.standalone.kubelet.cgroups.pods import PodCgroups
 from control.standalone.kubelet.pods.spec import parse_pod
 from control.standalone.kubelet.runtimes.launcher import starttime
 
 _serial = itertools.count()
 UID = "11111111-2222-3333-4444-555555555555"
-ME = Owner.this_process("/somewhere/node", "/sys/fs/bpf/x")
+ME = CgroupOwner.this_process("/somewhere/node", "/sys/fs/bpf/x")
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ ME = Owner.this_process("/somewhere/node", "/sys/fs/bpf/x")
     ],
     ids=["ourselves", "its pid has another process", "no such process", "an earlier boot", "unseen from here"],
 )
-def test_who_may_live(owner: Owner, may_live: bool) -> None:
+def test_who_may_live(owner: CgroupOwner, may_live: bool) -> None:
     assert owner.may_live() is may_live
 
 
@@ -61,7 +61,7 @@ def names(tree: CgroupTree) -> Iterator[CgroupNames]:
     assert tree.remove(made.prefix)
 
 
-def pods(tree: CgroupTree, names: CgroupNames, folder: Path, owner: Owner | None) -> PodCgroups:
+def pods(tree: CgroupTree, names: CgroupNames, folder: Path, owner: CgroupOwner | None) -> PodCgroups:
     return PodCgroups(tree, names, folder / "cgroups.json", 1000, 1 << 30, False, owner)
 
 
@@ -106,7 +106,7 @@ def test_strangers_pods_are_told_from_our_own(tree: CgroupTree, names: CgroupNam
     tree.create(f"{cgroups.ensure_pod(POD)}/container")
     half_made = f"{names.root()}/podkilled-before-the-mark"
     tree.create(half_made)
-    assert ownermark.strangers(tree, names, ME.state_dir) == []
-    assert ownermark.strangers(tree, names, "/another") == [cgroups.pod_dir(POD)]
+    assert ownermark.foreign_groups(tree, names, ME.state_dir) == []
+    assert ownermark.foreign_groups(tree, names, "/another") == [cgroups.pod_dir(POD)]
     tree.create(f"{half_made}/container")
-    assert ownermark.strangers(tree, names, ME.state_dir) == [half_made]
+    assert ownermark.foreign_groups(tree, names, ME.state_dir) == [half_made]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from control.standalone.kubelet.pods.logs import LogQuery, parse_line, stamp_seconds, stream
-from control.standalone.kubelet.runtimes.launcher import Log
+from control.standalone.kubelet.runtimes.launcher import ContainerLog
 
 
 def line(i: int, tag: str = "F", text: str = "") -> str:
@@ -73,7 +73,7 @@ def test_a_log_that_cannot_be_rotated_stops_nobody_and_goes_on_later(tmp_path: P
     """As on a full disk: the shim must live, or its container would be killed."""
     folder = tmp_path / "logs"
     folder.mkdir()
-    log = Log(str(folder / "0.log"), limit=100, files=2)
+    log = ContainerLog(str(folder / "0.log"), limit=100, files=2)
     log.feed("stdout", b"first\n")
     folder.rename(tmp_path / "away")
     log.feed("stdout", b"second, which makes the file too long for its limit\nthird\n")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control.standalone.kubelet.pods.admission import admit
-from control.standalone.kubelet.pods.backoff import Backoff
+from control.standalone.kubelet.pods.backoff import CrashLoopBackoff
 from control.standalone.kubelet.pods.spec import parse_pod
 from koordlet.api.encoding.quantity import Quantity
 
@@ -68,7 +68,7 @@ def test_admitted_pods_never_request_more_than_there_is(requests: list[int]) -> 
 
 
 def test_back_off_sequence_and_reset() -> None:
-    backoff = Backoff()
+    backoff = CrashLoopBackoff()
     now = 0.0
     delays = []
     for _ in range(8):
@@ -86,7 +86,7 @@ def test_back_off_sequence_and_reset() -> None:
 
 @given(st.lists(st.floats(0, 2000), min_size=1, max_size=20))
 def test_a_wait_is_never_longer_than_the_maximum(runs: list[float]) -> None:
-    backoff, now = Backoff(), 0.0
+    backoff, now = CrashLoopBackoff(), 0.0
     for run in runs:
         wait = backoff.remaining("k", now, now)
         assert 0 <= wait <= 300

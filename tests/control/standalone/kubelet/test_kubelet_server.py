@@ -14,10 +14,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from control.standalone.kubelet.node.apirequests import NodeApi
-from control.standalone.kubelet.options import Options, kubelet_configuration
-from control.standalone.kubelet.server.auth import Gatekeeper, User, read_token_file
+from control.standalone.kubelet.options import KubeletOptions, kubelet_configuration
+from control.standalone.kubelet.server.auth import KubeletAuth, TokenUser, read_token_file
 from control.standalone.kubelet.server.certs import serving_certificate
-from control.standalone.kubelet.server.server import Endpoints, main_server, read_only_server, subresources
+from control.standalone.kubelet.server.server import KubeletEndpoints, main_server, read_only_server, subresources
 from control.standalone.kubelet.server.stats import KubeletCollector
 from koordlet.app.flags import read
 from koordlet.app.health import Health
@@ -29,12 +29,12 @@ async def served(world: Any, tmp_path: Path) -> AsyncIterator[Any]:
     cert, key = serving_certificate(tmp_path / "pki", "n1", "127.0.0.1")
     registry = CollectorRegistry()
     registry.register(KubeletCollector(world.kubelet))
-    options = read(Options, ["--cgroup-driver=systemd", "--kube-reserved=cpu=500m", "--node-name=n1"])
-    endpoints = Endpoints(world.kubelet, lambda: kubelet_configuration(options, "n1", 10250), world.clock)
+    options = read(KubeletOptions, ["--cgroup-driver=systemd", "--kube-reserved=cpu=500m", "--node-name=n1"])
+    endpoints = KubeletEndpoints(world.kubelet, lambda: kubelet_configuration(options, "n1", 10250), world.clock)
     api = world.api
     api.tokens = {"koordlet": {"username": "koordlet", "groups": ["g"]}, "nobody": {"username": "nobody"}}
     api.rights = {("koordlet", "proxy"), ("koordlet", "metrics"), ("koordlet", "stats")}
-    gate = Gatekeeper(NodeApi(api, "n1"), world.clock, {"fixed": User("admin", static=True)})
+    gate = KubeletAuth(NodeApi(api, "n1"), world.clock, {"fixed": TokenUser("admin", static=True)})
     tls = server_tls(cert, key)
     server = main_server("127.0.0.1:0", endpoints, gate, registry, Health(), tls)
     open_server = read_only_server("127.0.0.1:0", endpoints, registry, Health())
@@ -208,7 +208,7 @@ def test_token_file(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text('t1,alice,u1,"a,b"\nt2,bob,u2\n')
     found = read_token_file(path)
-    assert found["t1"] == User("alice", "u1", ("a", "b"), static=True)
+    assert found["t1"] == TokenUser("alice", "u1", ("a", "b"), static=True)
     assert found["t2"].groups == ()
     path.write_text("t1,alice,u1\nbroken\n")
     with pytest.raises(ValueError, match=r"tokens:2: want token,user,uid"):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from control.standalone.kubelet.pods.spec import parse_pod
-from control.standalone.kubelet.pods.status import ContainerRecord, Verdict, conditions, phase, pod_status
-from control.standalone.kubelet.runtimes.runtime import ContainerInfo
+from control.standalone.kubelet.pods.status import ContainerRecord, PhaseDecision, conditions, phase, pod_status
+from control.standalone.kubelet.runtimes.runtime import RuntimeContainer
 
 T0 = 1_700_000_000
 
@@ -20,7 +20,7 @@ def record(state: str) -> ContainerRecord:
         return ContainerRecord()
     waiting = ("CrashLoopBackOff", "back-off") if state.startswith("w") else None
     code = None if state == "r" else int(state.removeprefix("w"))
-    info = ContainerInfo(
+    info = RuntimeContainer(
         "f" * 64, "u", "c", 0, "cg", Path("log"), 1, T0 * 10**9,
         finished_at=None if code is None else (T0 + 5) * 10**9, exit_code=code, reason="Error" if code else "Completed",
     )  # fmt: skip
@@ -134,7 +134,7 @@ def test_backing_off_container_keeps_its_id_and_shows_its_end() -> None:
 
 def test_a_verdict_overrules_the_containers() -> None:
     pod, records = make("Always", "143")
-    verdict = Verdict("DeadlineExceeded", "too long")
+    verdict = PhaseDecision("DeadlineExceeded", "too long")
     found = pod_status(pod, records, host_ip="1.2.3.4", start_time=T0, sandbox=False, now=T0, old=[], verdict=verdict)
     assert (found["phase"], found["reason"], found["message"]) == ("Failed", "DeadlineExceeded", "too long")
     assert by_type(found["conditions"])["Ready"]["reason"] == "PodFailed"

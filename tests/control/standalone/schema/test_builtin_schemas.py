@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from control.standalone.kinds import BUILTIN, Kind, Kinds
+from control.standalone.kinds import BUILTIN, Kinds, ResourceKind
 from control.standalone.schema import KindSchemas, facts
 from control.standalone.schema.builtin import Builtins, public_name
-from control.standalone.schema.models import INT_OR_STRING, QUANTITY, ModelError, Models
+from control.standalone.schema.models import INT_OR_STRING, QUANTITY, BuiltinModels, ModelError
 
 BUILTINS = Builtins()
 POD = BUILTINS.schema("", "v1", "Pod")
@@ -16,7 +16,7 @@ POD = BUILTINS.schema("", "v1", "Pod")
 
 def test_the_text_reading_agrees_with_the_imported_classes():
     """Same fields, same JSON names, same required ones, for everything a Pod and a Deployment refer to."""
-    models = Models()
+    models = BuiltinModels()
     package = importlib.import_module("kubernetes.client.models")
     names = [n for n in models.closure(["V1Pod", "V1Deployment", "V1CustomResourceDefinition"])
              if n not in (QUANTITY, INT_OR_STRING)]  # fmt: skip
@@ -85,12 +85,12 @@ def test_references_lead_somewhere():
 
 def test_an_unknown_model_and_a_missing_package_are_named(tmp_path):
     with pytest.raises(ModelError, match="no model class V1Nonsense"):
-        Models().get("V1Nonsense")
+        BuiltinModels().get("V1Nonsense")
     with pytest.raises(ModelError, match=str(tmp_path)):
-        Models(tmp_path)
+        BuiltinModels(tmp_path)
     (tmp_path / "v1_pod.py").write_text("class V1Pod:\n    pass\n")
     with pytest.raises(ModelError, match=r"v1_pod\.py: no class V1Pod"):
-        Models(tmp_path).get("V1Pod")
+        BuiltinModels(tmp_path).get("V1Pod")
 
 
 # ---- documents ---------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ CRD = {
                 "type": "object", "properties": {"size": {"type": "integer", "nullable": True}}}}}}}],
     }
 }  # fmt: skip
-THING = Kind("example.org", ("v1",), "Thing", "things", "thing", custom=True, crd=CRD, status=True)
+THING = ResourceKind("example.org", ("v1",), "Thing", "things", "thing", custom=True, crd=CRD, status=True)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from control.standalone.schema import structural
 from control.standalone.schema.crd import check_crd
 from control.standalone.schema.formats import conforms
-from control.standalone.schema.walk import Schema, SchemaError
+from control.standalone.schema.walk import Schema, SchemaNodeError
 
 
 def schema(**properties):
@@ -190,7 +190,7 @@ def test_laws_pruning_and_defaulting_settle_at_once(obj):
 
 
 def test_a_reference_to_nowhere_is_named():
-    with pytest.raises(SchemaError, match="'Nowhere'"):
+    with pytest.raises(SchemaNodeError, match="'Nowhere'"):
         Schema({"properties": {"x": {"$ref": "#/definitions/Nowhere"}}}).field("x")
 
 

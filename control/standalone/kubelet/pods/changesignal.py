@@ -8,7 +8,7 @@ from collections.abc import Callable
 from koordlet.app.clock import Clock
 
 
-class Wakeup:
+class ChangeSignal:
     """`ring` says that something has changed; `dirty` stays set until the pod has been looked at anew."""
 
     def __init__(self, clock: Clock) -> None:
@@ -16,15 +16,15 @@ class Wakeup:
         self._event = asyncio.Event()
         self.dirty = True
 
-    def ring(self) -> None:
+    def notify_change(self) -> None:
         self.dirty = True
         self._event.set()
 
-    def nudge(self) -> None:
+    def recheck(self) -> None:
         """Have waiters look at their conditions again, no more."""
         self._event.set()
 
-    async def until(self, done: Callable[[], bool], limit: Callable[[], float | None]) -> bool:
+    async def wait_until(self, done: Callable[[], bool], limit: Callable[[], float | None]) -> bool:
         """Wait for `done()`, looked at after each event, or until `limit()` (monotonic, may move; None: for ever)."""
         while not done():
             at = limit()

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from control.standalone.kubelet.cgroups.pods import PodCgroups
-from control.standalone.kubelet.pods.backoff import Backoff
-from control.standalone.kubelet.pods.environ import Lookup, NodeFacts
+from control.standalone.kubelet.pods.backoff import CrashLoopBackoff
+from control.standalone.kubelet.pods.environ import DownwardNodeInfo, Lookup
 from control.standalone.kubelet.pods.state import PodStore
-from control.standalone.kubelet.pods.status import Verdict
+from control.standalone.kubelet.pods.status import PhaseDecision
 from control.standalone.kubelet.runtimes.runtime import Runtime
 from koordlet.app.clock import Clock
 
@@ -23,7 +23,7 @@ class ApiUnavailable(Exception):
     """What was asked of the API server could not be had now."""
 
 
-class Host(Protocol):
+class KubeletInterface(Protocol):
     """What a worker asks of the kubelet around it."""
 
     def event(self, raw: Mapping[str, Any], kind: str, reason: str, message: str) -> None: ...
@@ -38,22 +38,22 @@ class Host(Protocol):
     async def finalize(self, worker: PodWorker) -> None:
         """Post the last status and delete the API object (uid as precondition); returns when it is gone."""
 
-    async def admit(self, worker: PodWorker) -> Verdict | None:
+    async def admit(self, worker: PodWorker) -> PhaseDecision | None:
         """None: may run (and `worker.admitted` is set in the same breath, before the next is judged)."""
 
     def forget(self, worker: PodWorker) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class PodWorkerContext:
     """What all workers of a kubelet share."""
 
     runtime: Runtime
     cgroups: PodCgroups
     store: PodStore
     clock: Clock
-    backoff: Backoff
-    node: NodeFacts
+    backoff: CrashLoopBackoff
+    node: DownwardNodeInfo
     memory_capacity: int
-    host: Host
+    host: KubeletInterface
     new_id: Callable[[], str] = lambda: secrets.token_hex(32)

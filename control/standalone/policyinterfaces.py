@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from control.standalone.errors import FieldError
-from control.standalone.kinds import Kind
+from control.standalone.kinds import ResourceKind
 
 Json = dict[str, Any]
 Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
 
 
 @dataclass(frozen=True, slots=True)
-class UserInfo:
+class RequestUser:
     """Who asks. `extra` as in authentication.k8s.io UserInfo."""
 
     name: str
@@ -27,15 +27,15 @@ class UserInfo:
     extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-SYSTEM = UserInfo("system:apiserver", ("system:masters", "system:authenticated"))
-ANONYMOUS = UserInfo("system:anonymous", ("system:unauthenticated",))
+SYSTEM = RequestUser("system:apiserver", ("system:masters", "system:authenticated"))
+ANONYMOUS = RequestUser("system:anonymous", ("system:unauthenticated",))
 
 
 @dataclass(frozen=True, slots=True)
 class AuthzAttributes:
     """One question to the authorizer: a resource request, or a path (`resource` empty)."""
 
-    user: UserInfo
+    user: RequestUser
     verb: str
     group: str = ""
     version: str = ""
@@ -47,17 +47,17 @@ class AuthzAttributes:
 
 
 @dataclass(slots=True)
-class AdmissionRequest:
+class AdmissionAttributes:
     """One write on its way in. Mutating admission changes `obj` in place or replaces it."""
 
     operation: Operation
-    kind: Kind
+    kind: ResourceKind
     version: str  # the served version the request came in
     namespace: str
     name: str
     obj: Json | None  # None for DELETE
     old: Json | None  # None for CREATE
-    user: UserInfo
+    user: RequestUser
     subresource: str = ""
     dry_run: bool = False
     options: Json = field(default_factory=dict)
@@ -67,17 +67,19 @@ class AdmissionRequest:
 class Schemas(Protocol):
     """Structure of kinds: strictness, defaults, validation, merge information, documentation."""
 
-    def unknown_fields(self, kind: Kind, version: str, obj: Json, old: Json | None = None) -> list[str]:
+    def unknown_fields(self, kind: ResourceKind, version: str, obj: Json, old: Json | None = None) -> list[str]:
         """Paths of fields the schema doesn't know; for CRDs without preserve they are pruned from `obj`."""
         ...
 
-    def default(self, kind: Kind, version: str, obj: Json) -> None:
+    def default(self, kind: ResourceKind, version: str, obj: Json) -> None:
         """Fill schema defaults in place."""
         ...
 
-    def validate(self, kind: Kind, version: str, obj: Json, old: Json | None, subresource: str) -> list[FieldError]: ...
+    def validate(
+        self, kind: ResourceKind, version: str, obj: Json, old: Json | None, subresource: str
+    ) -> list[FieldError]: ...
 
-    def merge_schema(self, kind: Kind, version: str) -> Any:
+    def merge_schema(self, kind: ResourceKind, version: str) -> Any:
         """What strategic merge patch and apply take as `schema`; None when there is none."""
         ...
 
@@ -109,15 +111,15 @@ class Patcher(Protocol):
 
 
 class Admission(Protocol):
-    async def mutate(self, request: AdmissionRequest) -> None: ...
+    async def mutate(self, request: AdmissionAttributes) -> None: ...
 
-    async def validate(self, request: AdmissionRequest) -> None:
+    async def validate(self, request: AdmissionAttributes) -> None:
         """Raises StatusError to refuse."""
         ...
 
 
 class Authenticator(Protocol):
-    async def authenticate(self, headers: Mapping[str, str], peer_cert: Json | None) -> UserInfo | None:
+    async def authenticate(self, headers: Mapping[str, str], peer_cert: Json | None) -> RequestUser | None:
         """None: no usable credential was presented; raises StatusError(401) for a bad one."""
         ...
 
@@ -131,24 +133,26 @@ class Authorizer(Protocol):
 class OpenSchemas:
     """Knows nothing and accepts everything."""
 
-    def unknown_fields(self, kind: Kind, version: str, obj: Json, old: Json | None = None) -> list[str]:
+    def unknown_fields(self, kind: ResourceKind, version: str, obj: Json, old: Json | None = None) -> list[str]:
         return []
 
-    def default(self, kind: Kind, version: str, obj: Json) -> None:
+    def default(self, kind: ResourceKind, version: str, obj: Json) -> None:
         return None
 
-    def validate(self, kind: Kind, version: str, obj: Json, old: Json | None, subresource: str) -> list[FieldError]:
+    def validate(
+        self, kind: ResourceKind, version: str, obj: Json, old: Json | None, subresource: str
+    ) -> list[FieldError]:
         return []
 
-    def merge_schema(self, kind: Kind, version: str) -> Any:
+    def merge_schema(self, kind: ResourceKind, version: str) -> Any:
         return None
 
 
 class OpenAdmission:
     """Lets everything in unchanged."""
 
-    async def mutate(self, request: AdmissionRequest) -> None:
+    async def mutate(self, request: AdmissionAttributes) -> None:
         return None
 
-    async def validate(self, request: AdmissionRequest) -> None:
+    async def validate(self, request: AdmissionAttributes) -> None:
         return None
