@@ -59,6 +59,11 @@ class SystemClock:
 SYSTEM_CLOCK: Clock = SystemClock()
 
 
+def boot_clock() -> float:
+    """Seconds since boot, including suspend. Never steps, and continues over a restart of the process."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class FakeClock:
     """Virtual time for tests.
 

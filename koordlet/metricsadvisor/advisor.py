@@ -6,12 +6,12 @@ the same reader and cache, so that a slow or failing one does not delay the othe
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from koordlet.app.clock import boot_clock
 from koordlet.app.logging import get_logger
 from koordlet.metriccache import Batch, MetricCache, SeriesError
 from koordlet.metricsadvisor.facts.node import FACT_BASIC, cpu_basic_info, with_huge_pages
@@ -44,11 +44,6 @@ ATTENTION = 10.0
 """Seconds for which who asked for culprits is taken to ask again: until then the matrix is read four times as often."""
 FRUITLESS = 6
 FACT_CPU, FACT_NUMA = "node_cpu_info", "node_numa_info"
-
-
-def boot_clock() -> float:
-    """Seconds since boot, suspend included: never steps, and goes on over a restart of koordlet."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class MetricsAdvisor:

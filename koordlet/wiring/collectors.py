@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from koordlet.app.clock import boot_clock
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
-from koordlet.metricsadvisor.advisor import MetricsAdvisor, boot_clock
+from koordlet.metricsadvisor.advisor import MetricsAdvisor
 from koordlet.metricsadvisor.optional import Intervals, OptionalCollectors
 from koordlet.metricsadvisor.stalls.blockio import BlockIOCollector
 from koordlet.metricsadvisor.stalls.memstall import MemStallCollector

@@ -10,6 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from koordlet.api.gates import KOORDLET
+from koordlet.app.clock import boot_clock
 from koordlet.app.gates import FeatureGates
 from koordlet.app.health import Health
 from koordlet.app.logging import get_logger
@@ -17,7 +18,6 @@ from koordlet.app.periodic import Periodic
 from koordlet.app.runner import Runner
 from koordlet.audit import Auditor, NullAuditor
 from koordlet.metriccache import MetricCache
-from koordlet.metricsadvisor.advisor import boot_clock
 from koordlet.options import Options
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.pods.pleg import Pleg

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from koordlet.app.clock import SYSTEM_CLOCK
+from koordlet.app.clock import SYSTEM_CLOCK, boot_clock
 from koordlet.interference.assembly import SECONDS, Interference, evidence_from
-from koordlet.metricsadvisor.advisor import boot_clock
 from koordlet.statesinformer.nodemetric.reporter import NodeMetricReporter
 from koordlet.statesinformer.nodemetric.status import Extensions
 from koordlet.wiring.collectors import Collectors

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from koordlet.api.core import PersistentVolumeClaim
+from koordlet.app.clock import boot_clock
 from koordlet.app.logging import get_logger
-from koordlet.metricsadvisor.advisor import boot_clock
 from koordlet.metricsadvisor.facts.storage import FACT_STORAGE
 from koordlet.qosmanager.engine.strategy import Strategy
 from koordlet.qosmanager.engine.view import NodeView

@@ -10,10 +10,10 @@ from pathlib import Path
 from aiohttp import web
 
 from koordlet.api.encoding.wire import encode
-from koordlet.app.clock import SYSTEM_CLOCK
+from koordlet.app.clock import SYSTEM_CLOCK, boot_clock
 from koordlet.app.logging import get_logger
 from koordlet.interference.assembly import Interference
-from koordlet.metricsadvisor.advisor import MetricsAdvisor, boot_clock
+from koordlet.metricsadvisor.advisor import MetricsAdvisor
 from koordlet.metricsadvisor.stalls.blockio import BlockIOCollector
 from koordlet.qosmanager.engine.announce import Teller
 from koordlet.qosmanager.engine.equivalents import equivalents

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import cast
 
+from koordlet.app.clock import boot_clock
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
-from koordlet.metricsadvisor.advisor import boot_clock
 from koordlet.options import Options
 from koordlet.qosmanager.engine.manager import QoSManager
 from koordlet.qosmanager.engine.snapshot import class_dirs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from koordlet.app.clock import SYSTEM_CLOCK
-from koordlet.metricsadvisor.advisor import FACT_CPU, FACT_NUMA, boot_clock
+from koordlet.app.clock import SYSTEM_CLOCK, boot_clock
+from koordlet.metricsadvisor.advisor import FACT_CPU, FACT_NUMA
 from koordlet.metricsadvisor.facts.node import FACT_BASIC
 from koordlet.prediction.checkpoints import CheckpointDirectory
 from koordlet.prediction.models import Models, PeakModel

@@ -7,14 +7,13 @@ from pathlib import Path
 from aiohttp import web
 
 from koordlet.api.encoding.wire import encode_plain
-from koordlet.app.clock import SYSTEM_CLOCK
+from koordlet.app.clock import SYSTEM_CLOCK, boot_clock
 from koordlet.app.http import Server
 from koordlet.app.logging import get_logger
 from koordlet.audit import LogAuditor, node
 from koordlet.audit.api import SWEEP_SECONDS, Readers, events_handler, no_events
 from koordlet.audit.logfile import FLUSH_SECONDS, AuditLog
 from koordlet.metriccache.snapshot import SnapshotError, load, save
-from koordlet.metricsadvisor.advisor import boot_clock
 from koordlet.metricsadvisor.views import Views
 from koordlet.prometheus.registries import Rows
 from koordlet.version import VERSION

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from koordlet.app.clock import boot_clock
 from koordlet.app.logging import get_logger
 from koordlet.metriccache import MetricCache
 from koordlet.metriccache.facts import FACT_RDMA, RdmaInfo
-from koordlet.metricsadvisor.advisor import boot_clock
 from koordlet.metricsadvisor.conditions import Conditions
 from koordlet.system.devices import rdmanics
 from koordlet.system.devices.rdmanics import RdmaNic

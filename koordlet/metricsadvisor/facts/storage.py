@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from koordlet.app.clock import boot_clock
 from koordlet.metriccache import MetricCache
-from koordlet.metricsadvisor.advisor import boot_clock
 from koordlet.metricsadvisor.conditions import Conditions
 from koordlet.prometheus import Registries
 from koordlet.system.devices.storage import LocalStorage, StorageWatch, read_local_storage

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from koordlet.api.deviceinfos import DeviceDescription, DeviceTopology, read_descriptions
 from koordlet.api.encoding.wire import WireError
+from koordlet.app.clock import boot_clock
 from koordlet.app.logging import get_logger
 from koordlet.devices.model import DeviceFault
 from koordlet.metriccache import MetricCache
 from koordlet.metriccache.facts import FACT_XPU, PeerLink, XpuInfo
-from koordlet.metricsadvisor.advisor import boot_clock
 from koordlet.metricsadvisor.conditions import Conditions
 from koordlet.prometheus import Registries
 from koordlet.system.devices.pci import PciAddressError, PciPlace, canonical

@@ -22,10 +22,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from koordlet.app.clock import boot_clock
 from koordlet.app.logging import get_logger
 from koordlet.metriccache import Batch, MetricCache, SeriesError
 from koordlet.metriccache.facts import FACT_COLD_MEMORY
-from koordlet.metricsadvisor.advisor import boot_clock
 from koordlet.metricsadvisor.conditions import Conditions
 from koordlet.metricsadvisor.views import container_labels, pod_labels
 from koordlet.prometheus import Registries

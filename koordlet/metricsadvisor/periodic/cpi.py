@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from koordlet.app.clock import boot_clock
 from koordlet.app.logging import get_logger
 from koordlet.metriccache import Batch, MetricCache, SeriesError
-from koordlet.metricsadvisor.advisor import boot_clock
 from koordlet.metricsadvisor.conditions import Conditions
 from koordlet.metricsadvisor.views import container_labels
 from koordlet.prometheus import Registries

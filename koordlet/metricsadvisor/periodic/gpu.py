@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from koordlet.app.clock import boot_clock
 from koordlet.app.logging import get_logger
 from koordlet.devices.caller import Caller
 from koordlet.devices.gpus import NO_FUNCTION, Gpus, Look, ProcessUse
@@ -25,7 +26,6 @@ from koordlet.devices.health import Health
 from koordlet.devices.model import DeviceFault, GpuInfo
 from koordlet.metriccache import Batch, MetricCache, SeriesError
 from koordlet.metriccache.facts import FACT_GPU, FACT_GPU_DRIVER, FACT_GPU_FAULTS
-from koordlet.metricsadvisor.advisor import boot_clock
 from koordlet.metricsadvisor.conditions import Conditions
 from koordlet.metricsadvisor.views import container_labels
 from koordlet.prometheus import Registries

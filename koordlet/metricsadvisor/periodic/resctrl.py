@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from koordlet.app.clock import boot_clock
 from koordlet.app.logging import get_logger
 from koordlet.metriccache import Batch, MetricCache, SeriesError
-from koordlet.metricsadvisor.advisor import boot_clock
 from koordlet.metricsadvisor.conditions import Conditions
 from koordlet.prometheus import Registries
 from koordlet.system.errors import KernelFileError

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from koordlet.app.clock import boot_clock
 from koordlet.app.logging import get_logger
 from koordlet.metriccache import Batch, MetricCache, SeriesError
-from koordlet.metricsadvisor.advisor import boot_clock
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.pods.model import SubjectKind, Workloads
 from koordlet.system.cgroup.readers import CgroupFS

@@ -17,9 +17,9 @@ from koordlet.probes.schedlatency.loader import PROBE, LoadedProbe
 from koordlet.probes.schedlatency.tables import READ_MAPS
 
 PYTHON = Path("/usr/bin/python3")
-INSTALLED = Path(__file__).parent / "bpf"
-SOURCE_DIR = INSTALLED if INSTALLED.is_dir() else Path(__file__).parents[2] / "bpf"
-"""Beside this module in an installed package, at the top of a checkout."""
+INSTALLED = Path(__file__).parents[1] / "bpf"
+SOURCE_DIR = INSTALLED if INSTALLED.is_dir() else Path(__file__).parents[3] / "bpf"
+"""In `koordlet/probes` of an installed package, at the top of a checkout."""
 SOURCES = ("slots.h", "slots_core.h", "sched_latency.h", "sched_latency_core.h")
 TIMEOUT_S = 900.0
 """Compiling takes 0.6 s on a present machine and minutes on an emulated one; this only ends a child that hangs."""

@@ -25,7 +25,7 @@ from koordlet.probes.loading.mapped import LayoutMismatch
 from koordlet.probes.status import ProbeStatus
 from koordlet.system.host import Host
 
-OBJECTS = Path(__file__).parent / "objects"
+OBJECTS = Path(__file__).parents[1] / "objects"
 SETTINGS = ".rodata.config"
 
 
