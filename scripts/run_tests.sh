@@ -1,90 +1,55 @@
 #!/usr/bin/env bash
-# Every check and every test; then once more, aloud, what failed and is not all our own. Arguments go to pytest.
-# The guest, one emulated machine, is busy for a quarter of an hour. Beside it runs, giving way to it, what measures
-# nothing: lint, pure tests, tests of runtimes and stock tools. What measures this machine runs alone, when all that has
-# ended (tests/stages.py tells which is which).
-# A test that drives the kernel, a runtime or a cluster shares its CPUs with strangers: failing once may be theirs, failing
-# twice in a row is a finding. The guest gets no second chance, it has its own, nor do failures in more than MANY files
-# (what all tests of a file share may fail once, too). A pure test has no such excuse: at most FEW may have failed by
-# accident, each then has to pass TIMES times in a row and is told at the end. Properties do not get away so: hypothesis
-# tries again what failed, from its database, or in CI because it tries the same every time.
-# A test that hangs is ended by pytest (pyproject.toml); all of it ends after LIMIT seconds, whatever hangs.
+# Lint and every test, in four groups selected by pytest markers (pyproject.toml). Arguments go to pytest.
+#   guest    boots a virtual machine; it keeps little more than one CPU busy, so lint, pure and tools run beside it, niced
+#   pure     needs neither root nor a kernel feature
+#   tools    runs containerd, dockerd, Prometheus, kubectl
+#   machine  drives this machine's kernel or a whole cluster; runs last, alone, because many of its tests measure time
+# A test marked `timing` that fails runs once more (tests/conftest.py); every other failure counts at once.
+# Exit status 1: something failed; 5: the arguments select no test at all.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-MANY=5 FEW=3 TIMES=5 LIMIT=${KOORD_TEST_LIMIT:-2400}
-PASSED=0 FAILED=1 NONE=5 # pytest's statuses; NONE: arguments select no test of that stage
+LIMIT_S=${KOORD_TEST_LIMIT_S:-2700} # everything ends after this time, whatever hangs
+NO_TESTS=5                          # pytest's exit status when nothing was selected
+HEAVY="kernel or e2e or guest"
 logs=build/tests
-guest=""
+failed=0 selected=0 niceness=0 guest=""
 
-say() { echo "run_tests: $*, $SECONDS s"; }
-fine() { [ "$1" = $PASSED ] || [ "$1" = $NONE ]; }
+progress() { echo "run_tests: $*, after $SECONDS s"; }
+# timeout sends INT so that fixtures remove what they created; it would take 0 for no limit.
 limited() {
-  local left=$((LIMIT - SECONDS)) # timeout takes 0 for no limit; INT lets fixtures end what they began
-  timeout --foreground -s INT -k 30 $((left > 0 ? left : 1)) ${gently-} "$@"
+  timeout --foreground -s INT -k 30 $((SECONDS < LIMIT_S ? LIMIT_S - SECONDS : 1)) nice -n $niceness "$@"
 }
-stage() {
-  limited build/venv/bin/python -m pytest -p tests.stages ${CI:+-p tests.no_skips} \
-    --stage="$1" -o cache_dir="$logs/cache-$1" "${@:2}"
+tests() { # GROUP EXPRESSION [ARGUMENT ...]
+  limited build/venv/bin/python -m pytest ${CI:+-p tests.no_skips} -o cache_dir="$logs/cache-$1" -m "$2" "${@:3}"
 }
-end_guest() {
-  [ -z "$guest" ] || { kill -TERM -- "-$guest" && wait "$guest"; } 2>/dev/null
+ended() { # GROUP STATUS
+  progress "$1 ended with status $2"
+  [ "$2" = $NO_TESTS ] || selected=1
+  [ "$2" = 0 ] || [ "$2" = $NO_TESTS ] || failed=1
 }
-trap end_guest EXIT
+stop_guest() { [ -z "$guest" ] || { kill -TERM -- "-$guest" && wait "$guest"; } 2>/dev/null; }
+trap stop_guest EXIT
 trap 'exit 130' INT TERM
 
 mkdir -p $logs
-set -m # a process group of its own, which ends as a whole
-stage guest -s "$@" </dev/null >$logs/guest.log 2>&1 &
+set -m # the guest gets a process group, which is ended as a whole
+tests guest guest -s "$@" </dev/null >$logs/guest.log 2>&1 &
 guest=$!
 set +m
-say "the guest boots and writes $logs/guest.log; lint"
-gently="nice -n 10"
-limited make --no-print-directory lint || { say "lint failed"; exit 1; }
-say "pure tests"
-stage pure "$@"
-pure=$?
-say "tests of runtimes and tools"
-stage tools "$@"
-tools=$?
-gently=""
-say "waiting for the guest"
+niceness=10
+progress "the guest boots and writes $logs/guest.log; lint"
+limited make --no-print-directory lint || exit 1
+tests pure "not ($HEAVY or runtime or kubectl)" "$@"
+ended pure $?
+tests tools "(runtime or kubectl) and not ($HEAVY)" "$@"
+ended tools $?
+niceness=0
+progress "waiting for the guest"
 wait "$guest"
-booted=$?
-guest=""
+status=$? guest=""
 cat $logs/guest.log
-say "tests that measure this machine"
-stage measuring "$@"
-measuring=$?
-say "ended with pure $pure, tools $tools, guest $booted, measuring $measuring"
-
-[ "$pure $tools $booted $measuring" != "$NONE $NONE $NONE $NONE" ] || exit $NONE
-[ $SECONDS -lt "$LIMIT" ] || say "the limit of $LIMIT s is over: something hung, or all of it was slow"
-for status in $measuring $tools $booted $pure; do
-  fine $status || [ $status = $FAILED ] || exit $status # interrupted, or pytest itself failed
-done
-again=(--last-failed --last-failed-no-failures=none)
-failed() { stage "$1" "${again[@]}" --collect-only -q "${@:2}" | grep ::; }
-files=0 repeat=() accidents=()
-for one in tools measuring; do
-  fine "${!one}" && continue
-  repeat+=("$one")
-  files=$((files + $(failed "$one" "$@" | sed 's/::.*//' | sort -u | wc -l)))
-done
-fine $pure || mapfile -t accidents < <(failed pure "$@")
-known=${#accidents[@]}
-if [ $known -gt $FEW ] || ! { fine $pure || [ $known -gt 0 ]; } || ! fine $booted || [ $files -gt $MANY ]; then
-  say "$known pure tests failed, tests of $files other files, or tests in the guest: no second chance"
-  exit 1
-fi
-for one in ${accidents[@]+"${accidents[@]}"}; do
-  for ((i = 1; i <= TIMES; i++)); do
-    stage pure "$one" || { say "$one failed twice"; exit 1; }
-  done
-done
-for one in ${repeat[@]+"${repeat[@]}"}; do
-  say "second chance for tests of $files files, those of stage $one now; the first failures are above"
-  stage "$one" "${again[@]}" "$@" || exit $?
-done
-for one in ${accidents[@]+"${accidents[@]}"}; do
-  say "$one failed once, then passed $TIMES times: mend it"
-done
+ended guest $status
+tests machine "($HEAVY) and not guest" "$@"
+ended machine $?
+[ $selected = 1 ] || exit $NO_TESTS
+exit $failed

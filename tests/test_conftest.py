@@ -79,16 +79,3 @@ def conftest(request: pytest.FixtureRequest) -> Any:
     return next(
         plugin for plugin in request.config.pluginmanager.get_plugins() if getattr(plugin, "__file__", "") == path
     )
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [({"CI": "true"}, "True False"), ({}, "False True")],
-    ids=["CI tries the same every time", "elsewhere failures are kept"],
-)
-def test_a_property_that_failed_is_tried_with_the_same_again(given: dict[str, str], said: str) -> None:
-    """Second chances of scripts/run_tests.sh rely on it."""
-    code = "import tests.conftest, hypothesis; a = hypothesis.settings(); print(a.derandomize, a.database is not None)"
-    environment = {"PATH": os.environ["PATH"], **given}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == said

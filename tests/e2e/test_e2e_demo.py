@@ -15,7 +15,7 @@ import pytest
 from control.ctl.demo.scenario import PIN_DIR
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = [pytest.mark.e2e, pytest.mark.kernel, pytest.mark.kubectl, pytest.mark.runtime]
+pytestmark = [pytest.mark.e2e, pytest.mark.kernel, pytest.mark.kubectl, pytest.mark.runtime, pytest.mark.timing]
 
 
 def cgroup_dirs() -> set[str]:

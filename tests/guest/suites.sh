@@ -1,10 +1,9 @@
 #!/bin/sh
-# Inside the guest: what must hold on cgroup v2 and kernel 6.1 as on this machine. Called by tests/guest/test_guest.py
-# through scripts/guest.py, with the names of the suites to run. Each suite leaves NAME.xml (JUnit) and NAME.end (pytest's exit status, 124 when its time was
-# up) in $GUEST_OUT. One pytest a suite: starting Python takes half a minute here, so files are named and nothing else is
-# collected. What fails gets a second chance, said aloud: an emulated CPU that stalls for a moment is no finding, a test
-# that fails twice in a row is. What hangs gets none: its suite is interrupted after LIMIT seconds, with a traceback of
-# where it was, and the next suite begins.
+# Runs inside the guest: the kernel tests that must also pass on cgroup v2 and kernel 6.1. tests/guest/test_guest.py calls
+# it through scripts/guest.py with the names of the suites to run. Each suite writes NAME.xml (JUnit) and NAME.end
+# (pytest's exit status; 124 after a time-out) to $GUEST_OUT. Each suite is one pytest process that names its files,
+# because starting Python takes half a minute here. A suite that hangs is interrupted after LIMIT seconds with a
+# traceback, and the next suite begins.
 T=tests/koordlet
 status=0
 wanted=" $* "
@@ -17,12 +16,7 @@ suite() {
   pytest="$pytest -o cache_dir=$GUEST_OUT/cache-$name --junit-xml=$GUEST_OUT/$name.xml"
   $pytest "$@"
   end=$?
-  if [ $end = 1 ]; then
-    echo "guest: suite $name failed; once more what failed"
-    $pytest --lf --lfnf=none "$@"
-    end=$?
-  fi
-  [ $end != 124 ] || echo "guest: suite $name had $limit s, which are up; the traceback above shows where it was"
+  [ $end != 124 ] || echo "guest: suite $name exceeded its limit of $limit s; the traceback above shows where it was"
   echo $end >"$GUEST_OUT/$name.end"
   [ $end = 0 ] || status=1
 }

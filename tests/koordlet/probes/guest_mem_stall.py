@@ -11,7 +11,7 @@ import pytest
 from koordlet.probes.memstall import KINDS, MemStall, diff
 from koordlet.system.cgroup import cgroup_id
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 MIB = 1 << 20
 HOLD = """

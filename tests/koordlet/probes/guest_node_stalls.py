@@ -23,7 +23,7 @@ from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
 from koordlet.statesinformer.pods.model import Subject, SubjectKind
 from koordlet.system.cgroup import cgroup_id
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 KIB, MIB = 1 << 10, 1 << 20
 LEFT, RESERVE, WHOLE, HUGE = 192 * MIB, 16 * MIB, 40 * MIB, 2 * MIB

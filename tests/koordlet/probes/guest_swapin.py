@@ -19,7 +19,7 @@ import pytest
 from koordlet.probes.memstall import KINDS, MemStall, MemStallSnapshot, diff
 from koordlet.system.cgroup import cgroup_id
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 MIB = 1 << 20
 HELD, LIMIT, SWAP = 24 * MIB, 64 * MIB, 96 * MIB

@@ -36,7 +36,7 @@ from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
 from koordlet.statesinformer.pods.model import Subject, SubjectKind
 from koordlet.system.host import Host
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 MS, MIB = 1_000_000, 1 << 20
 COUNT = 120

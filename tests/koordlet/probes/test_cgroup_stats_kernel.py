@@ -22,7 +22,7 @@ from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
 from koordlet.system.cgroup import BatchReader, CgroupFS, Want, cgroup_id, tree
 from koordlet.system.host import Host
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 PATIENCE = 60.0
 WANT = USE | Want.MEMORY_USAGE
 TOTALS = tuple(name for name in FIGURES if name.endswith("_total"))

@@ -25,7 +25,7 @@ from koordlet.probes.oom import Oom
 from koordlet.probes.oom import load_core as load_oom
 from koordlet.system.cgroup import cgroup_id
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 MIB = 1 << 20
 EMULATED = "GUEST_OUT" in os.environ

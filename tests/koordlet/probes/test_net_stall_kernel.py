@@ -27,7 +27,7 @@ from koordlet.probes.openprobes import possible_cpus
 from koordlet.probes.schedlatency.layout import SPECIAL_KEYS
 from koordlet.system.host import Host
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 KSOFTIRQD = SPECIAL_KEYS["ksoftirqd"]
 

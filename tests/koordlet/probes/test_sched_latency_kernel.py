@@ -19,7 +19,7 @@ import pytest
 
 from koordlet.probes import SPECIAL_KEYS, ProbeSet, SchedLatencySnapshot, diff
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 MS = 1_000_000
 SLEEPER = "while True: time.sleep(0.002)"

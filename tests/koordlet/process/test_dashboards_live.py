@@ -24,7 +24,7 @@ from koordlet.api.encoding import crdgen
 from koordlet.system.cgroup.naming import KubeQOS
 from tests.koordlet.process.cluster import METRIC, NODE, TOKEN, TOPOLOGY, Api, Kubelet
 
-pytestmark = [pytest.mark.kernel, pytest.mark.runtime]
+pytestmark = [pytest.mark.kernel, pytest.mark.runtime, pytest.mark.timing]
 
 ROOT = Path(__file__).resolve().parents[3]
 DASHBOARDS = sorted((ROOT / "deploy/grafana").glob("koordlet-*.json"))

@@ -18,7 +18,7 @@ from tests.koordlet.process.expected import Memory, Policy, documents, expected,
 from tests.koordlet.process.fleet import Fleet, differences, walk
 from tests.koordlet.process.scene import Scene
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 CPUS = len(ALL)
 MEMORY_MIB = 4096

@@ -14,7 +14,7 @@ from tests.koordlet.process.classes import ALL
 from tests.koordlet.process.fleet import Fleet
 from tests.koordlet.process.scene import Scene
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 KILLS, PODS = 5, 20
 

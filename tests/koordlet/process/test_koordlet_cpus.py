@@ -18,7 +18,7 @@ from koordlet.system.cpu.cpuset import CPUSet
 from tests.koordlet.process.fleet import Fleet, Need, Pod, PodSpec, State, differences, walk
 from tests.koordlet.process.scene import Scene
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 ALL = CPUSet(os.sched_getaffinity(0))
 LAST = max(ALL)

@@ -19,7 +19,7 @@ from koordlet.api.encoding import crdgen
 from koordlet.system.cgroup.naming import KubeQOS, pod_dir
 from tests.koordlet.process.cluster import NODE, TOKEN, Api, Kubelet
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 SLO = f"/apis/slo.koordinator.sh/v1alpha1/nodeslos/{NODE}"
 ON = {

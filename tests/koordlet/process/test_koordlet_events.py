@@ -13,7 +13,7 @@ import pytest
 
 from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 AUDITED = "--feature-gates=AuditEvents=true,AuditEventsHTTPHandler=true"
 NEVER = "--discover-interval=10h"

@@ -19,7 +19,7 @@ import pytest
 
 from koordlet.system.cgroup.naming import KubeQOS
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 WAITED = "koordlet_sched_latency_wait_seconds_total"
 

@@ -19,7 +19,7 @@ import pytest
 
 from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 SECONDS = 9.0
 MEBIBYTES = 64

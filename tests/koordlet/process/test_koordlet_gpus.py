@@ -19,7 +19,7 @@ from tests import nvidia
 from tests.koordlet.process.cluster import METRIC, NODE, TOKEN, Api, Kubelet
 from tests.koordlet.process.fleet import Fleet, Need, PodSpec
 
-pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
+pytestmark = [pytest.mark.kernel, pytest.mark.e2e, pytest.mark.timing]
 
 FIRST, SECOND = "0000:1a:00.0", "0000:c1:00.0"
 DEVICE = f"/apis/scheduling.koordinator.sh/v1alpha1/devices/{NODE}"

@@ -30,7 +30,7 @@ from tests.koordlet.process.fleet import Fleet, Need, PodSpec, kernel_text
 from tests.koordlet.process.scene import Scene
 from tests.koordlet.runtimehooks.fake_runtime import Runtime
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 MIB = 1 << 20
 SPEC = {"resourceQOSStrategy": {"beClass": {"cpuQOS": {"enable": True}}}}

@@ -11,7 +11,7 @@ from koordlet.api.encoding.wire import decode
 from koordlet.api.pages.interference import NodeExplained, PodExplained
 from koordlet.system.cgroup.naming import KubeQOS
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 SERVICE = (0.004, 0.008)
 """Seconds of work and of sleep: a service that wants a third of a CPU."""

@@ -26,7 +26,7 @@ from tests.koordlet.process.cluster import NODE
 from tests.koordlet.process.fleet import Fleet, PodSpec
 from tests.koordlet.process.scene import Scene
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 MIB, PAGE = 1 << 20, 4096
 ALL_PODS, PIECE, DISK = 128, 8, 64

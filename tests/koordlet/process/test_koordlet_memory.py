@@ -9,7 +9,7 @@ import pytest
 
 from koordlet.system.cgroup.naming import KubeQOS
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 LIMIT = 24 << 20
 CYCLE = """

@@ -17,7 +17,7 @@ from koordlet.prometheus.catalogue import EXTERNAL, FAMILIES, INTERNAL
 from koordlet.system.cgroup.naming import KubeQOS
 from tests.koordlet.process.documented import undocumented
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 NEEDS_A_CLUSTER = {
     "koordlet_cpuset_share_pool_cpu_cores",

@@ -21,7 +21,7 @@ from koordlet.system.cgroup.naming import KubeQOS
 from tests.koordlet.process.fleet import Fleet, Need, PodSpec
 from tests.koordlet.process.scene import Scene
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 ALLOCATED = json.dumps({"gpu": [{"minor": 0, "id": "GPU-a", "resources": {}}], "fpga": [{"minor": 0, "id": "f"}]})
 TRAIN = PodSpec("train", KubeQOS.BURSTABLE, "LS", (Need(),), {"scheduling.koordinator.sh/device-allocated": ALLOCATED})

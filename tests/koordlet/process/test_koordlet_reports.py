@@ -27,7 +27,7 @@ from koordlet.api.encoding.quantity import Quantity
 from koordlet.system.cgroup.naming import KubeQOS
 from tests.koordlet.process.cluster import METRIC, NODE, TOKEN, TOPOLOGY, Api, Kubelet
 
-pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
+pytestmark = [pytest.mark.kernel, pytest.mark.e2e, pytest.mark.timing]
 
 TICKS_AWAY = 5
 QUICK = (

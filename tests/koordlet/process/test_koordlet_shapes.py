@@ -18,7 +18,7 @@ from tests.koordlet.process.cluster import NODE
 from tests.koordlet.process.fleet import Fleet, PodSpec
 from tests.koordlet.process.scene import Scene
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 CLONE_NEWNET = 0x40000000
 ADDRESS = "10.9.0.5"

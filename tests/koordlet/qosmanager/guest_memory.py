@@ -28,7 +28,7 @@ from koordlet.system.cgroup import CgroupFS
 from koordlet.system.host import Host
 from tests.koordlet.qosmanager.conftest import make_node, make_pod, make_view
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 MIB = 1 << 20
 LIMIT, CACHED = 96, 80

@@ -26,7 +26,7 @@ from koordlet.system.host import Host
 from koordlet.wiring.enforcement import RULES
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 MIB = 1 << 20
 LEVELS = (80, 60, 20, 10, 40, 90)
