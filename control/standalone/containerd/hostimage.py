@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import control
 from control.standalone.containerd.archive import Image, tree_layer
 
 HOST_IMAGE = "localhost/process:none"
@@ -20,7 +19,7 @@ TOP = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr")
 ETC = ("etc/alternatives", "etc/group", "etc/ld.so.cache", "etc/passwd")
 """Of /etc only what programs need to start."""
 EMPTY = ("dev", "etc", "home", "proc", "root", "run", "sys", "tmp", "var")
-CHECKOUT = Path(control.__file__).resolve().parent.parent
+CHECKOUT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True, slots=True)
