@@ -130,13 +130,13 @@ def legal_mask(facts: ResctrlFacts, start_percent: int, end_percent: int) -> int
 
 def check_mask(mask: int, facts: ResctrlFacts) -> None:
     """Raises InvalidValue for a mask that the kernel refuses."""
-    run = mask // (mask & -mask) if mask else 0
+    shifted = mask // (mask & -mask) if mask else 0
     if mask <= 0 or mask & ~facts.cbm:
         raise InvalidValue("L3 mask", f"{mask:x}", f"not within {facts.cbm:x}")
-    if run & (run + 1) and not facts.sparse:
+    if shifted & (shifted + 1) and not facts.sparse:
         raise InvalidValue("L3 mask", f"{mask:x}", "its ones are not consecutive")
-    if mask.bit_count() < facts.min_bits:
-        raise InvalidValue("L3 mask", f"{mask:x}", f"fewer than {facts.min_bits} ones")
+    if (~shifted & (shifted + 1)).bit_length() - 1 < facts.min_bits:
+        raise InvalidValue("L3 mask", f"{mask:x}", f"its first run has fewer than {facts.min_bits} ones")
 
 
 def mba_value(percent: int, vendor: str) -> int:

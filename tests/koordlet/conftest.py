@@ -10,34 +10,54 @@ from pathlib import Path
 
 import pytest
 
+from tests.koordlet.resctrlfs import VENDORS
+
+PROGRAM = Path(__file__).with_name("resctrlfs.py")
+
 
 class MountedResctrl:
-    """A resctrl file system (resctrlfs.py) in a process of its own; `root` is its mount point."""
+    """An emulated resctrl file system (`resctrlfs`) in its own process; `root` is the mount point."""
 
-    def __init__(self, root: Path, **facts: int) -> None:
+    def __init__(self, root: Path, vendor: str, **facts: int) -> None:
         self.root = root
-        program = Path(__file__).with_name("resctrlfs.py")
-        given = [f"{name}={value}" for name, value in facts.items()]
+        self.vendor = vendor
+        self.cbm_mask = VENDORS[vendor].cbm_mask
+        self.max_bandwidth = VENDORS[vendor].max_bandwidth
+        arguments = [str(root), vendor, *(f"{name}={value}" for name, value in facts.items())]
         self._process = subprocess.Popen(
-            [sys.executable, "-S", str(program), str(root), *given],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [sys.executable, "-S", str(PROGRAM), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         self._expect("mounted\n")
 
+    def schemata(self, group: str = "") -> dict[str, dict[int, int]]:
+        """Resource -> domain -> value, without the resources that koordlet does not set."""
+        lines = (line.strip().split(":") for line in (self.root / group / "schemata").read_text().splitlines())
+        values = {
+            name: {
+                int(domain): int(value, 16 if name == "L3" else 10)
+                for domain, value in (pair.split("=") for pair in pairs.split(";"))
+            }
+            for name, pairs in lines
+        }
+        return {name: values[name] for name in ("L3", "MB")}
+
     def set(self, path: str, text: str) -> None:
-        """The file says `text` from now on."""
-        self._tell("set", path, text)
+        """Replaces the content of a file."""
+        self._command("set", path, text)
 
     def fail(self, path: str, code: int) -> None:
-        """Reading the file fails with this errno."""
-        self._tell("fail", path, code)
+        """Makes reading the file fail with this errno."""
+        self._command("fail", path, code)
 
     def drop(self, path: str) -> None:
-        """The directory goes, as a domain does with its last CPU."""
-        self._tell("drop", path)
+        """Removes a directory, as the kernel removes a domain with its last CPU."""
+        self._command("drop", path)
 
     def counters(self, group: str, domain: int, llc: object, local: object, total: object) -> None:
-        """What the three monitoring files of a group say; newlines are added."""
+        """Sets the three monitoring files of a group; newlines are added."""
         base = f"{group}/mon_data/mon_L3_{domain:02d}"
         for name, value in (("llc_occupancy", llc), ("mbm_local_bytes", local), ("mbm_total_bytes", total)):
             self.set(f"{base}/{name}", f"{value}\n")
@@ -45,7 +65,7 @@ class MountedResctrl:
     def close(self) -> None:
         self._process.communicate()
 
-    def _tell(self, *command: object) -> None:
+    def _command(self, *command: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
@@ -54,30 +74,33 @@ class MountedResctrl:
     def _expect(self, line: str) -> None:
         assert self._process.stdout is not None
         answer = self._process.stdout.readline()
-        assert answer == line, f"the resctrl file system says {answer!r} instead of {line!r}"
+        assert answer == line, f"the resctrl file system answered {answer!r} instead of {line!r}"
+
+
+@pytest.fixture(params=sorted(VENDORS))
+def resctrl_vendor(request: pytest.FixtureRequest) -> str:
+    """Every test that mounts resctrl runs with the rules of each CPU vendor."""
+    vendor: str = request.param
+    return vendor
 
 
 @pytest.fixture
-def mounted_resctrl(tmp_path: Path) -> Iterator[MountedResctrl]:
+def mounted_resctrl(mount_resctrl: Callable[..., MountedResctrl]) -> MountedResctrl:
     """Needs root and /dev/fuse."""
-    point = tmp_path / "mounted-resctrl"
-    point.mkdir()
-    made = MountedResctrl(point)
-    yield made
-    made.close()
+    return mount_resctrl()
 
 
 @pytest.fixture
-def mount_resctrl(tmp_path: Path) -> Iterator[Callable[..., MountedResctrl]]:
-    """Mounts one with facts of its own (`resctrlfs`). Needs root and /dev/fuse."""
-    made: list[MountedResctrl] = []
+def mount_resctrl(tmp_path: Path, resctrl_vendor: str) -> Iterator[Callable[..., MountedResctrl]]:
+    """Mounts one with the given facts (see `resctrlfs`). Needs root and /dev/fuse."""
+    mounted: list[MountedResctrl] = []
 
     def mount(**facts: int) -> MountedResctrl:
-        point = tmp_path / f"resctrl-{len(made)}"
+        point = tmp_path / f"resctrl-{len(mounted)}"
         point.mkdir()
-        made.append(MountedResctrl(point, **facts))
-        return made[-1]
+        mounted.append(MountedResctrl(point, resctrl_vendor, **facts))
+        return mounted[-1]
 
     yield mount
-    for one in made:
-        one.close()
+    for resctrl in mounted:
+        resctrl.close()

@@ -1,18 +1,20 @@
-"""A resctrl file system for machines without RDT, mounted through /dev/fuse: python resctrlfs.py MOUNTPOINT [FACT=N …].
+"""An emulation of the resctrl file system for machines without it, mounted through /dev/fuse.
 
-It refuses what the kernel refuses (Documentation/filesystems/resctrl.rst, fs/resctrl): groups are made only in the root
-or in mon_groups, and only as many as there are classes of service, files never; a schemata line needs its newline,
-known ids, masks within cbm_mask that are wide enough and without holes, bandwidth in range; tasks take ids of living
-tasks, one a write for those who want to know which was refused; info is read only; refusals are explained in
-info/last_cmd_status. A task is in one group; a removed group's tasks fall to the root group; tasks that ended are in
-none. Sizes are 0, as in kernfs, and counters end with a newline. Two cache domains, `closids` classes of service (4).
+    python resctrlfs.py MOUNTPOINT VENDOR [FACT=N …]
 
-Facts: `closids`, `min_bits` of a mask, `sparse` 1 where masks may have holes (Arm, newer Intel), `amd` 1 for bandwidth
-in eighths of GB/s up to 2048 instead of percent.
+VENDOR is `intel` or `amd` (`VENDORS`): the files of `info`, the form of masks and the units of memory bandwidth differ.
+Facts replace a field of the vendor: `closids` (classes of service, here 4), `min_cbm_bits`, `sparse_masks`.
 
-Standard input takes a JSON list a line and answers `ok`: ["set", PATH, TEXT] makes a file say TEXT, ["fail", PATH,
-ERRNO] makes reading it fail, ["drop", PATH] removes a directory as an offline CPU does to its domain. It prints
-`mounted` first and ends when standard input does.
+It refuses what the kernel refuses (Documentation/filesystems/resctrl.rst, fs/resctrl, arch/x86/kernel/cpu/resctrl):
+- Groups are made only in the root or in `mon_groups`, and at most one per class of service. Files are never made.
+- A schemata line needs its newline, known resources and domains, masks within `cbm_mask` and bandwidth within range.
+- `tasks` takes ids of living tasks. A task is in one group; the tasks of a removed group return to the root group.
+- `info` is read only. `info/last_cmd_status` explains the last refusal.
+Files have size 0, as in kernfs. There are two cache domains. Numbers are padded as by kernels before 6.16.
+
+Standard input takes one JSON list per line and answers `ok`: ["set", PATH, TEXT] replaces a file's content,
+["fail", PATH, ERRNO] makes reading it fail, ["drop", PATH] removes a directory as an offline CPU removes its domain.
+The program prints `mounted` first and ends at the end of standard input.
 """
 
 from __future__ import annotations
@@ -26,107 +28,164 @@ import stat
 import struct
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-CBM, MIN_BANDWIDTH, STEP, AMD_UNLIMITED = 0x7FF, 10, 10, 2048
-FACTS = {"closids": 4, "min_bits": 1, "sparse": 0, "amd": 0}
 DOMAINS = (0, 1)
-COUNTERS = ("llc_occupancy", "mbm_local_bytes", "mbm_total_bytes")
+COUNTERS = ("llc_occupancy", "mbm_total_bytes", "mbm_local_bytes")
 NOATIME_NODEV_NOSUID = 1024 | 4 | 2
 DETACH = 2
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Refused(OSError):
-    """What the kernel would answer; `why` goes to last_cmd_status."""
+@dataclass(frozen=True)
+class Vendor:
+    """What the kernel accepts and shows on the CPUs of one vendor."""
 
-    def __init__(self, code: int, why: str) -> None:
-        super().__init__(code, why)
-        self.why = why
+    cache_ways: int
+    shareable_bits: int
+    min_cbm_bits: int
+    """Shortest run of ones in a mask; 0 allows an empty mask."""
+    sparse_masks: int
+    """1: masks may have holes."""
+    bandwidth_resources: tuple[str, ...]
+    """Names of the schemata lines, in the order of the file."""
+    min_bandwidth: int
+    max_bandwidth: int
+    bandwidth_gran: int
+    """Values are rounded up to a multiple."""
+    bandwidth_digits: int
+    bandwidth_info: tuple[tuple[str, str], ...]
+    """Files of `info/MB` that only this vendor has, or whose values are fixed per vendor."""
+    mon_info: tuple[tuple[str, str], ...]
+    closids: int = 4
+
+    @property
+    def cbm_mask(self) -> int:
+        return (1 << self.cache_ways) - 1
+
+
+VENDORS = {
+    # Percent of the bandwidth. __get_mem_config_intel: minimum and granularity are both 100 - max_delay.
+    "intel": Vendor(
+        cache_ways=11, shareable_bits=0x600, min_cbm_bits=1, sparse_masks=0, bandwidth_resources=("MB",),
+        min_bandwidth=10, max_bandwidth=100, bandwidth_gran=10, bandwidth_digits=3,
+        bandwidth_info=(("delay_linear", "1"), ("thread_throttle_mode", "max")),
+        mon_info=(("mon_features", "\n".join(COUNTERS)),),
+    ),
+    # Units of 1/8 GB/s, 2048 is unlimited. __rdt_get_mem_config_amd; SMBA and configurable events since Zen 4.
+    "amd": Vendor(
+        cache_ways=16, shareable_bits=0, min_cbm_bits=0, sparse_masks=1, bandwidth_resources=("SMBA", "MB"),
+        min_bandwidth=0, max_bandwidth=2048, bandwidth_gran=1, bandwidth_digits=4,
+        bandwidth_info=(("delay_linear", "0"),),
+        mon_info=(
+            ("mon_features", "llc_occupancy\nmbm_total_bytes\nmbm_total_bytes_config\n"
+                             "mbm_local_bytes\nmbm_local_bytes_config"),
+            ("mbm_total_bytes_config", "0=0x7f;1=0x7f"),
+            ("mbm_local_bytes_config", "0=0x15;1=0x15"),
+        ),
+    ),
+}  # fmt: skip
+
+
+class Refused(OSError):
+    """The kernel's refusal; `reason` goes to last_cmd_status."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(code, reason)
+        self.reason = reason
 
 
 class Node:
-    """A directory (`children`) or a file (`text`, perhaps `store` for writing, `error` for a read that fails)."""
+    """A directory (`children`) or a file (`text`, `store` if it is writable, `error` if reading it fails)."""
 
     _serial = 1
 
     def __init__(
         self, parent: Node | None, text: str | None = None, store: Callable[[str], None] | None = None
     ) -> None:
-        self.id, Node._serial = Node._serial, Node._serial + 1
-        self.parent, self.text, self.store, self.error = parent, text, store, 0
+        self.id = Node._serial
+        Node._serial += 1
+        self.parent = parent
+        self.text = text
+        self.store = store
+        self.error = 0
         self.render: Callable[[], str] | None = None
-        """Makes the text at each reading."""
+        """Produces the text at each read."""
         self.children: dict[str, Node] = {}
         self.is_group = False
 
     def dir(self, name: str) -> Node:
-        self.children[name] = made = Node(self)
-        return made
+        self.children[name] = directory = Node(self)
+        return directory
 
     def file(self, name: str, text: str, store: Callable[[str], None] | None = None) -> Node:
-        self.children[name] = made = Node(self, text, store)
-        return made
+        self.children[name] = file = Node(self, text, store)
+        return file
 
 
 class Tree:
-    """The content; knows no FUSE."""
+    """The content; independent of FUSE."""
 
-    def __init__(self, facts: dict[str, int]) -> None:
-        self.facts = {**FACTS, **facts}
+    def __init__(self, vendor: Vendor) -> None:
+        self.vendor = vendor
         self.root = Node(None)
         self.moved: dict[int, Node] = {}
         """Task -> group, for tasks that are not in the root group."""
-        closids, amd = self.facts["closids"], self.facts["amd"]
         info = self.root.dir("info")
         self.status = info.file("last_cmd_status", "ok\n")
-        for name, facts in {
+        bandwidth = {
+            "bandwidth_gran": vendor.bandwidth_gran,
+            "min_bandwidth": vendor.min_bandwidth,
+            "num_closids": vendor.closids,
+            **dict(vendor.bandwidth_info),
+        }
+        directories: dict[str, dict[str, object]] = {
             "L3": {
-                "cbm_mask": f"{CBM:x}",
-                "min_cbm_bits": self.facts["min_bits"],
-                "num_closids": closids,
-                "shareable_bits": "600",
-                "sparse_masks": self.facts["sparse"],
+                "cbm_mask": f"{vendor.cbm_mask:x}",
+                "min_cbm_bits": vendor.min_cbm_bits,
+                "num_closids": vendor.closids,
+                "shareable_bits": f"{vendor.shareable_bits:x}",
+                "sparse_masks": vendor.sparse_masks,
             },
-            "MB": {
-                "bandwidth_gran": 1 if amd else STEP,
-                "delay_linear": 1,
-                "min_bandwidth": 1 if amd else MIN_BANDWIDTH,
-                "num_closids": closids,
-            },
-            "L3_MON": {"mon_features": "\n".join(COUNTERS), "num_rmids": 8, "max_threshold_occupancy": 65536},
-        }.items():
+            **dict.fromkeys(vendor.bandwidth_resources, bandwidth),
+            "L3_MON": {"num_rmids": 8, "max_threshold_occupancy": 65536, **dict(vendor.mon_info)},
+        }
+        for name, files in directories.items():
             directory = info.dir(name)
-            for file, value in facts.items():
+            for file, value in files.items():
                 directory.file(file, f"{value}\n")
         self._fill(self.root)
 
     def _fill(self, group: Node) -> None:
-        masks, shares = dict.fromkeys(DOMAINS, CBM), dict.fromkeys(DOMAINS, AMD_UNLIMITED if self.facts["amd"] else 100)
+        vendor = self.vendor
+        values = {name: dict.fromkeys(DOMAINS, vendor.max_bandwidth) for name in vendor.bandwidth_resources}
+        values["L3"] = dict.fromkeys(DOMAINS, vendor.cbm_mask)
+        hex_digits = -(-vendor.cache_ways // 4)
 
         def show() -> str:
-            bandwidth = ";".join(f"{domain}={share:3d}" for domain, share in shares.items())
-            return f"    MB:{bandwidth}\n    L3:{';'.join(f'{domain}={mask:x}' for domain, mask in masks.items())}\n"
+            lines = []
+            for name, domains in values.items():
+                form = f"0{hex_digits}x" if name == "L3" else f"{vendor.bandwidth_digits}d"
+                lines.append(f"{name:>6}:" + ";".join(f"{domain}={value:{form}}" for domain, value in domains.items()))
+            return "\n".join(lines) + "\n"
 
         def store(text: str) -> None:
             if not text.endswith("\n"):
                 raise Refused(errno.EINVAL, "")
-            new_masks, new_shares = dict(masks), dict(shares)  # a line is taken whole or not at all
+            changed = {name: dict(domains) for name, domains in values.items()}  # all lines are accepted, or none
             for line in text.splitlines():
                 name, colon, rest = line.strip().partition(":")
                 if not colon:
                     raise Refused(errno.EINVAL, "Missing ':'\n")
-                if name not in ("L3", "MB"):
+                if name not in values:
                     raise Refused(errno.EINVAL, f"Unknown or unsupported resource name '{name}'\n")
                 for pair in filter(None, rest.split(";")):
                     domain, equals, value = pair.partition("=")
                     if not equals or not domain.strip().isdigit() or int(domain) not in DOMAINS:
                         raise Refused(errno.EINVAL, "Missing '=' or non-numeric domain\n")
-                    if name == "L3":
-                        new_masks[int(domain)] = self._mask(value.strip())
-                    else:
-                        new_shares[int(domain)] = self._bandwidth(value.strip())
-            masks.update(new_masks)
-            shares.update(new_shares)
+                    parse = self._mask if name == "L3" else self._bandwidth
+                    changed[name][int(domain)] = parse(value.strip())
+            values.update(changed)
             schemata.text = show()
 
         schemata = group.file("schemata", show(), store)
@@ -154,31 +213,35 @@ class Tree:
             self.moved[int(word)] = group
 
     def _tasks(self, group: Node) -> str:
-        """Of the root group nothing is told: it has everybody else."""
+        """Living tasks that were moved into the group; empty for the root group, which holds all others."""
         for task in [task for task in self.moved if not os.path.exists(f"/proc/{task}")]:  # noqa: PTH110
             del self.moved[task]
         return "".join(f"{task}\n" for task in sorted(self.moved) if self.moved[task] is group)
 
     def _mask(self, text: str) -> int:
+        """cbm_validate of fs/resctrl/ctrlmondata.c."""
         try:
             mask = int(text, 16)
         except ValueError:
             raise Refused(errno.EINVAL, f"Non-hex character in the mask {text}\n") from None
-        if mask == 0 or mask > CBM:
+        least = self.vendor.min_cbm_bits
+        if (least > 0 and mask == 0) or not 0 <= mask <= self.vendor.cbm_mask:
             raise Refused(errno.EINVAL, "Mask out of range\n")
-        low = mask & -mask
-        if (mask // low) & (mask // low + 1) and not self.facts["sparse"]:
+        shifted = mask // (mask & -mask) if mask else 0
+        if shifted & (shifted + 1) and not self.vendor.sparse_masks:
             raise Refused(errno.EINVAL, f"The mask {mask:x} has non-consecutive 1-bits\n")
-        if mask.bit_count() < self.facts["min_bits"]:
-            raise Refused(errno.EINVAL, f"Need at least {self.facts['min_bits']} bits in the mask\n")
+        first_run = (~shifted & (shifted + 1)).bit_length() - 1
+        if first_run < least:
+            raise Refused(errno.EINVAL, f"Need at least {least} bits in the mask\n")
         return mask
 
     def _bandwidth(self, text: str) -> int:
-        least, most, step = (1, AMD_UNLIMITED, 1) if self.facts["amd"] else (MIN_BANDWIDTH, 100, STEP)
+        """bw_validate of fs/resctrl/ctrlmondata.c."""
+        low, high, step = self.vendor.min_bandwidth, self.vendor.max_bandwidth, self.vendor.bandwidth_gran
         if not text.isdigit():
             raise Refused(errno.EINVAL, f"Invalid MB value {text}\n")
-        if not least <= int(text) <= most:
-            raise Refused(errno.EINVAL, f"MB value {text} out of range [{least},{most}]\n")
+        if not low <= int(text) <= high:
+            raise Refused(errno.EINVAL, f"MB value {text} out of range [{low},{high}]\n")
         return -(-int(text) // step) * step
 
     def mkdir(self, parent: Node, name: str) -> Node:
@@ -187,14 +250,14 @@ class Tree:
                 raise Refused(errno.EEXIST, "")
             if "\n" in name:
                 raise Refused(errno.EINVAL, "")
-            if sum(node.is_group for node in parent.children.values()) >= self.facts["closids"] - 1:
+            if sum(node.is_group for node in parent.children.values()) >= self.vendor.closids - 1:
                 raise Refused(errno.ENOSPC, "Out of CLOSIDs\n")
             self._fill(parent.dir(name))
         elif parent.parent is not None and parent.parent.children.get("mon_groups") is parent:
-            made = parent.dir(name)
-            self._monitor(made)
-            made.file("tasks", "")
-            made.is_group = True
+            group = parent.dir(name)
+            self._monitor(group)
+            group.file("tasks", "")
+            group.is_group = True
         else:
             raise Refused(errno.EPERM, "")
         return parent.children[name]
@@ -204,8 +267,8 @@ class Tree:
             raise Refused(errno.ENOENT, "")
         if not parent.children[name].is_group:
             raise Refused(errno.EPERM, "")
-        gone = parent.children.pop(name)
-        self.moved = {task: group for task, group in self.moved.items() if group is not gone}
+        removed = parent.children.pop(name)
+        self.moved = {task: group for task, group in self.moved.items() if group is not removed}
 
     def find(self, path: str) -> Node:
         node = self.root
@@ -216,7 +279,9 @@ class Tree:
     def command(self, verb: str, path: str, value: str | int = "") -> None:
         node = self.find(path)
         if verb == "set":
-            node.text, node.error, node.render = str(value), 0, None
+            node.text = str(value)
+            node.error = 0
+            node.render = None
         elif verb == "fail":
             node.error = int(value)
         else:
@@ -228,7 +293,8 @@ class Server:
     """The FUSE protocol (linux/fuse.h), version 7.31, one request at a time."""
 
     def __init__(self, tree: Tree, point: str) -> None:
-        self.tree, self.point = tree, point
+        self.tree = tree
+        self.point = point
         self.fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         options = f"fd={self.fd},rootmode=40755,user_id=0,group_id=0,allow_other".encode()
         if libc.mount(b"resctrl", point.encode(), b"fuse.resctrl", NOATIME_NODEV_NOSUID, options) != 0:
@@ -242,7 +308,7 @@ class Server:
         }  # fmt: skip
 
     def serve(self) -> None:
-        """One request. Anything without an answer is not permitted, as in kernfs."""
+        """Answers one request. Operations without a handler are not permitted, as in kernfs."""
         request = os.read(self.fd, 1 << 20)
         _, opcode, unique, nodeid = struct.unpack_from("=IIQQ", request)
         if opcode in (2, 42, 36):  # forget, interrupt: no reply
@@ -259,7 +325,7 @@ class Server:
         except Refused as error:
             code = error.errno or errno.EIO
             if opcode in (9, 11, 16):
-                self.tree.status.text = error.why or "ok\n"
+                self.tree.status.text = error.reason or "ok\n"
             body = b""
         os.write(self.fd, struct.pack("=IiQ", 16 + len(body), -code, unique) + body)
 
@@ -275,13 +341,13 @@ class Server:
         return struct.pack("=QQQQII", node.id, 0, 0, 0, 0, 0) + attr(node)
 
     def lookup(self, node: Node, body: bytes) -> bytes:
-        found = node.children.get(os.fsdecode(body.rstrip(b"\0")))
-        if found is None:
+        child = node.children.get(os.fsdecode(body.rstrip(b"\0")))
+        if child is None:
             raise Refused(errno.ENOENT, "")
-        return self._entry(found)
+        return self._entry(child)
 
     def setattr(self, node: Node, _: bytes) -> bytes:
-        return struct.pack("=QII", 0, 0, 0) + attr(node)  # O_TRUNC: nothing happens
+        return struct.pack("=QII", 0, 0, 0) + attr(node)  # O_TRUNC has no effect
 
     def mkdir(self, node: Node, body: bytes) -> bytes:
         return self._entry(self.tree.mkdir(node, os.fsdecode(body[8:].rstrip(b"\0"))))
@@ -294,7 +360,7 @@ class Server:
         (flags,) = struct.unpack_from("=I", body)
         if flags & os.O_ACCMODE != os.O_RDONLY and node.store is None:
             raise Refused(errno.EACCES, "")
-        return struct.pack("=QII", 0, 1, 0)  # direct: no cache, and reading past size 0
+        return struct.pack("=QII", 0, 1, 0)  # FOPEN_DIRECT_IO: no cache, and reads beyond size 0
 
     def read(self, node: Node, body: bytes) -> bytes:
         _, offset, size = struct.unpack_from("=QQI", body)
@@ -333,9 +399,9 @@ def attr(node: Node) -> bytes:
     return struct.pack("=QQQQQQIIIIIIIIII", node.id, 0, 0, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0)
 
 
-def main(point: str, *facts: str) -> None:
-    given = dict(fact.split("=") for fact in facts)
-    server = Server(Tree({name: int(value) for name, value in given.items()}), point)
+def main(point: str, vendor: str, *facts: str) -> None:
+    replaced = {name: int(value) for name, _, value in (fact.partition("=") for fact in facts)}
+    server = Server(Tree(replace(VENDORS[vendor], **replaced)), point)  # type: ignore[arg-type]
     print("mounted", flush=True)
     try:
         while True:

@@ -1,5 +1,5 @@
-"""A koordlet process divides the cache among real threads through a mounted resctrl (a strict emulation: this machine
-has none), and leaves nothing behind when it was killed and NodeSLO then switches it off, nor at a stop.
+"""A koordlet process divides the cache among real threads through an emulated resctrl, with each CPU vendor's rules.
+It leaves nothing behind when it was killed and NodeSLO then switches the feature off, nor when it stops.
 """
 
 from __future__ import annotations
@@ -13,59 +13,80 @@ from typing import Any
 import pytest
 
 from koordlet.system.cgroup.naming import KubeQOS
+from koordlet.system.resctrl import Schemata, read_schemata
+from tests.koordlet import resctrlfs
 from tests.koordlet.process.fleet import Fleet, PodSpec
 from tests.koordlet.process.scene import Scene
 
 pytestmark = pytest.mark.kernel
 
-EMULATION = Path(__file__).parents[1] / "resctrlfs.py"
+Group = tuple[Schemata, set[int]]
+
+CPUINFO = {
+    "intel": "vendor_id\t: GenuineIntel\nmodel name\t: Xeon\nflags\t\t: cat_l3 mba\n",
+    "amd": "vendor_id\t: AuthenticAMD\nmodel name\t: EPYC\nflags\t\t: cat_l3 mba\n",
+}
+"""What koordlet sees as /proc/cpuinfo."""
+EXPECTED = {
+    "intel": {"lower half": 0x3F, "upper half": 0x7C0, "all": 0x7FF, "35 %": 40, "100 %": 100},
+    "amd": {"lower half": 0xFF, "upper half": 0xFF00, "all": 0xFFFF, "35 %": 56, "100 %": 2048},
+}
 ON = {"resourceQOSStrategy": {"beClass": {"resctrlQOS": {"enable": True, "catRangeEndPercent": 50, "mbaPercent": 35}}}}
 OFF = {"resourceQOSStrategy": {"beClass": {"resctrlQOS": {"enable": False}}}}
 OWN = {"node.koordinator.sh/resctrl": '{"llc":{"schemata":{"range":[50,100]}}}'}
 
 
 class Cache:
-    """The mounted resctrl as processes in the view see it."""
+    """The emulated resctrl as processes in the view see it."""
 
-    def __init__(self, view: Any) -> None:
+    def __init__(self, view: Any, vendor: str) -> None:
         self.root = view.seen(view.sys_fs) / "resctrl"
-        command = [sys.executable, "-S", str(EMULATION), str(view.sys_fs / "resctrl"), "closids=8"]
+        command = [sys.executable, "-S", str(resctrlfs.__file__), str(view.sys_fs / "resctrl"), vendor, "closids=8"]
         self.process = subprocess.Popen(view.enter(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "mounted\n"
 
-    def groups(self) -> dict[str, tuple[list[str], set[int]]]:
-        """Name -> schemata lines, tasks."""
-        found = {}
+    def groups(self) -> dict[str, Group]:
+        """Name -> schemata, tasks."""
+        groups = {}
         for path in self.root.iterdir():
             try:
-                lines = [line.strip().replace("= ", "=") for line in (path / "schemata").read_text().splitlines()]
-                found[path.name] = lines, set(map(int, (path / "tasks").read_text().split()))
+                schemata = read_schemata(path)
+                tasks = set(map(int, (path / "tasks").read_text().split()))
             except (FileNotFoundError, NotADirectoryError):
                 continue
-        return found
+            if schemata is not None:
+                groups[path.name] = schemata, tasks
+        return groups
 
 
 @pytest.fixture
-def scene(tools: Any, trees: Any, views: Any, tmp_path: Path) -> Iterator[Scene]:
+def scene(tools: Any, trees: Any, views: Any, tmp_path: Path, resctrl_vendor: str) -> Iterator[Scene]:
     fleet = Fleet(trees())
-    view = views(fleet.tree)
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(CPUINFO[resctrl_vendor])
+    view = views(fleet.tree, also=(f"mount --bind {cpuinfo} /proc/cpuinfo",))
     (view.sys_fs / "resctrl").mkdir()
-    made = Scene(tools, fleet, view, tmp_path, gates="Resctrl=true")
+    scene = Scene(tools, fleet, view, tmp_path, gates="Resctrl=true")
     try:
-        yield made
+        yield scene
     finally:
-        made.close()
+        scene.close()
 
 
 @pytest.fixture
-def cache(scene: Scene) -> Iterator[Cache]:
-    made = Cache(scene.view)
-    yield made
-    made.process.communicate()
+def cache(scene: Scene, resctrl_vendor: str) -> Iterator[Cache]:
+    cache = Cache(scene.view, resctrl_vendor)
+    yield cache
+    cache.process.communicate()
 
 
-def test_the_cache_is_divided_and_whole_again(scene: Scene, cache: Cache) -> None:
+def schemata(mask: int, bandwidth: int) -> Schemata:
+    """The same value for both cache domains."""
+    return Schemata(dict.fromkeys((0, 1), mask), dict.fromkeys((0, 1), bandwidth))
+
+
+def test_the_cache_is_divided_and_whole_again(scene: Scene, cache: Cache, resctrl_vendor: str) -> None:
     fleet, tools = scene.fleet, scene.tools
     batch, service, own = fleet.add(
         PodSpec("batch", KubeQOS.BESTEFFORT, "BE"),
@@ -75,41 +96,38 @@ def test_the_cache_is_divided_and_whole_again(scene: Scene, cache: Cache) -> Non
     root_schemata = (cache.root / "schemata").read_text()
 
     def threads(pod: Any) -> set[int]:
-        found: set[int] = set()
+        ids: set[int] = set()
         for directory in pod.dirs:
             path = fleet.tree.path("cpu", directory) / ("cgroup.threads" if fleet.tree.v2 else "tasks")
-            found |= set(map(int, path.read_text().split()))
-        return found
+            ids |= set(map(int, path.read_text().split()))
+        return ids
 
-    expected = {
-        "BE": (["MB:0=40;1=40", "L3:0=3f;1=3f"], threads(batch)),
-        "LS": (["MB:0=100;1=100", "L3:0=7ff;1=7ff"], set()),
-        "LSR": (["MB:0=100;1=100", "L3:0=7ff;1=7ff"], set()),
-        f"koordlet-{own.uid}": (["MB:0=100;1=100", "L3:0=7c0;1=7c0"], threads(own)),
+    values = EXPECTED[resctrl_vendor]
+    expected: dict[str, Group] = {
+        "BE": (schemata(values["lower half"], values["35 %"]), threads(batch)),
+        "LS": (schemata(values["all"], values["100 %"]), set()),
+        "LSR": (schemata(values["all"], values["100 %"]), set()),
+        f"koordlet-{own.uid}": (schemata(values["upper half"], values["100 %"]), threads(own)),
     }
     assert expected["BE"][1], "the pod has threads"
     scene.open(ON, cpus=2, memory_mib=4096)
 
     def alive() -> bool:
-        """Fails with koordlet's log when it has ended."""
+        """Whether koordlet answers; fails with its log when it has ended."""
         return scene.koordlet.answer("/enforcement") is not None
 
     scene.start()
-    tools.until(lambda: alive() and _lined(cache.groups()) == _lined(expected), "groups, schemata and threads")
-    assert threads(service), "nobody's group: its class is off"
+    tools.until(lambda: alive() and cache.groups() == expected, "groups, schemata and threads")
+    assert threads(service), "in no group: resctrl is off for its class"
     scene.koordlet.kill()
-    assert _lined(cache.groups()) == _lined(expected)
+    assert cache.groups() == expected
     scene.ask(OFF)
     fleet.remove(own.uid)
     scene.publish()
     scene.start()
-    tools.until(lambda: alive() and cache.groups() == {}, "what the killed one left to be removed")
+    tools.until(lambda: alive() and cache.groups() == {}, "removal of the groups that the killed process left")
     assert (cache.root / "schemata").read_text() == root_schemata
     scene.ask(ON)
-    tools.until(lambda: cache.groups().keys() == {"BE", "LS", "LSR"}, "groups once more")
+    tools.until(lambda: cache.groups().keys() == {"BE", "LS", "LSR"}, "groups again")
     assert scene.stop() == 0
     assert cache.groups() == {}
-
-
-def _lined(groups: dict[str, tuple[list[str], set[int]]]) -> dict[str, tuple[list[str], set[int]]]:
-    return {name: (sorted(lines), tasks) for name, (lines, tasks) in groups.items()}
