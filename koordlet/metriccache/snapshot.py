@@ -7,7 +7,6 @@ earlier boot or damaged is refused as a whole, with a reason; the cache then sim
 from __future__ import annotations
 
 import json
-import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from koordlet.app import atomicfile
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import BY_NAME, SeriesError
 
@@ -29,22 +29,14 @@ def save(cache: MetricCache, path: Path, now: float, boot_id: str) -> None:
     """Write all rings to `path`. Raises OSError (for one, a full disk) and leaves the old file in place."""
     index: dict[str, list[list[str]]] = {}
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as out:
-            with zipfile.ZipFile(out, "w") as packed:
-                for name, ring in cache.rings.items():
-                    times, keys, values = ring.dump()
-                    index[name] = [list(key) for key in keys]
-                    _add(packed, f"{name}.times", times)
-                    _add(packed, f"{name}.values", values)
-                header = json.dumps({"format": FORMAT, "at": now, "boot": boot_id, "series": index}).encode()
-                _add(packed, "header", np.frombuffer(header, dtype=np.uint8))
-            out.flush()
-            os.fsync(out.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with atomicfile.replacing(path, mode=0o644) as file, zipfile.ZipFile(file, "w") as packed:
+        for name, ring in cache.rings.items():
+            times, keys, values = ring.dump()
+            index[name] = [list(key) for key in keys]
+            _add(packed, f"{name}.times", times)
+            _add(packed, f"{name}.values", values)
+        header = json.dumps({"format": FORMAT, "at": now, "boot": boot_id, "series": index}).encode()
+        _add(packed, "header", np.frombuffer(header, dtype=np.uint8))
 
 
 def load(cache: MetricCache, path: Path, now: float, boot_id: str, *, max_age: float) -> int:

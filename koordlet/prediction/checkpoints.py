@@ -6,7 +6,6 @@ is koordlet's own: plain files in it that are of no use are removed at the start
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +16,9 @@ from koordlet.api.crs.analysis import HistogramCheckpoint
 from koordlet.api.encoding.base import Struct
 from koordlet.api.encoding.fields import written
 from koordlet.api.encoding.wire import Time, WireError, decode, encode
+from koordlet.app import atomicfile
 from koordlet.app.histogram import CheckpointError, pack, unpack
 from koordlet.prediction.models import Models
-
-PARTIAL = ".tmp"
 
 
 class ModelCheckpoint(Struct):
@@ -56,22 +54,16 @@ class CheckpointDirectory:
             )
         )
         self.path.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f"{key}{PARTIAL}")
-        try:
-            with partial.open("wb") as out:
-                out.write(body)
-                out.flush()
-                os.fsync(out.fileno())
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
+        atomicfile.write(target, body, mode=0o644)
 
     def remove(self, key: str) -> None:
         """Remove a model's file if there is one. Raises OSError."""
         self._file(key).unlink(missing_ok=True)
 
     def _file(self, key: str) -> Path:
-        if "/" in key or key in ("", ".", "..") or key.endswith(PARTIAL):  # a UID comes from outside
+        if (
+            "/" in key or key in ("", ".", "..") or key.endswith(atomicfile.TEMPORARY_SUFFIX)
+        ):  # a UID comes from outside
             raise CheckpointError(f"{key!r} cannot be the name of a file")
         return self.path / key
 
@@ -82,7 +74,7 @@ class CheckpointDirectory:
         for path in sorted(self.path.iterdir()):
             if path.is_symlink() or not path.is_file():
                 continue
-            if path.name.endswith(PARTIAL):
+            if path.name.endswith(atomicfile.TEMPORARY_SUFFIX):
                 yield Found(path, None, "left half written")
                 continue
             try:

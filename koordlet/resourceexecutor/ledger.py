@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from koordlet.app import atomicfile
 from koordlet.resourceexecutor.settings import Setting, Value
 
 FORMAT = 1
@@ -97,18 +98,16 @@ class Ledger:
 
     def _write(self, content: bytes, *, whole: bool) -> None:
         assert self.path is not None
-        path = f"{self.path}.tmp" if whole else str(self.path)
         if whole:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        how = os.O_TRUNC | os.O_CREAT if whole else os.O_APPEND
-        file = os.open(path, os.O_WRONLY | os.O_CLOEXEC | how, 0o600)
+            atomicfile.write(self.path, content, durable=False)  # a ledger is of no use after a restart of the machine
+            return
+        file = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_APPEND)
         try:
             if os.write(file, content) != len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(file)
-        if whole:
-            Path(path).replace(self.path)
 
 
 def _rows(settings: Iterable[tuple[Setting, Value]]) -> list[_Row]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from koordlet.app import atomicfile
 from koordlet.resourceexecutor.settings import Setting, Value
 from koordlet.resourceexecutor.stores import ABSENT, read_now
 from koordlet.system.write import write_error
@@ -43,9 +44,7 @@ class TerwayStore:
                 path.unlink(missing_ok=True)
                 return
             self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-            temporary = path.with_suffix(".tmp")
-            temporary.write_text(text)
-            temporary.replace(path)
+            atomicfile.write(path, text.encode(), mode=0o644, durable=False)
         except OSError as error:
             raise write_error(os.fspath(path), f"{len(text)} characters", error.errno or 5) from error
 

@@ -19,10 +19,11 @@ import yaml
 
 from control.ctl.errors import CtlError
 from control.ctl.manifests import cluster as manifests
-from control.ctl.node.state import Settings, write_whole
+from control.ctl.node.state import Settings
 from control.manifestfiles import Object
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.api.registry import BY_GVK
+from koordlet.app import atomicfile
 from koordlet.kube import Client, Config, Conflict, KubeError, NotFound, PatchKind
 
 MANAGER = "koordctl"
@@ -147,8 +148,8 @@ async def _credentials(client: Client, admin: Path, agent: Agent) -> None:
     answer = json.loads(await client.raw("POST", path, body=request))
     agent.kubeconfig.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     token_file = agent.kubeconfig.with_suffix(".token")
-    write_whole(token_file, answer["status"]["token"].encode())
-    write_whole(agent.kubeconfig, kubeconfig(admin, agent.account, token_file))
+    atomicfile.write(token_file, answer["status"]["token"].encode())
+    atomicfile.write(agent.kubeconfig, kubeconfig(admin, agent.account, token_file))
 
 
 def kubeconfig(admin: Path, user: str, token_file: Path) -> bytes:

@@ -15,6 +15,7 @@ import msgspec
 
 from control.ctl.errors import CtlError
 from control.ctl.node.processes import ProcessId
+from koordlet.app import atomicfile
 
 STATE_FILE = "state.json"
 LOCK_FILE = "lock"
@@ -78,18 +79,6 @@ def boot_id() -> str:
     return BOOT_ID.read_text().strip()
 
 
-def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Write beside, fsync, rename: a reader and a crash see the old or the new content, nothing else."""
-    beside = path.with_name(path.name + ".new")
-    beside.unlink(missing_ok=True)
-    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-
-
 def load(state_dir: Path) -> State:
     """The state, empty when there is none; raises CtlError for a damaged file."""
     path = state_dir / STATE_FILE
@@ -110,7 +99,7 @@ def load(state_dir: Path) -> State:
 
 
 def save(state_dir: Path, state: State) -> None:
-    write_whole(state_dir / STATE_FILE, msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
+    atomicfile.write(state_dir / STATE_FILE, msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
 
 
 class Lock:

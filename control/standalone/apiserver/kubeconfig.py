@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
-import os
 from pathlib import Path
 
 import yaml
+
+from koordlet.app import atomicfile
 
 
 def write_kubeconfig(path: Path, *, url: str, ca_pem: str, user: str, token: str) -> None:
@@ -27,11 +28,4 @@ def write_kubeconfig(path: Path, *, url: str, ca_pem: str, user: str, token: str
         "contexts": [{"name": f"{user}@koord", "context": {"cluster": "koord", "user": user}}],
         "current-context": f"{user}@koord",
     }
-    beside = path.with_name(path.name + ".new")
-    beside.unlink(missing_ok=True)
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w") as f:
-        yaml.safe_dump(config, f, sort_keys=False)
-        f.flush()
-        os.fsync(f.fileno())
-    beside.replace(path)
+    atomicfile.write(path, yaml.safe_dump(config, sort_keys=False).encode())

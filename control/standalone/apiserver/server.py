@@ -38,6 +38,7 @@ from control.standalone.http.watch import WatchConfig, stop_all
 from control.standalone.kinds import Kinds
 from control.standalone.registry import ObjectRegistry
 from control.standalone.store import ObjectStore, StoreError
+from koordlet.app import atomicfile
 from koordlet.app.logging import get_logger
 from koordlet.version import VERSION
 
@@ -255,12 +256,5 @@ def _secret(path: Path) -> str:
     if path.exists() and (text := path.read_text().strip()):
         return text
     token = secrets.token_urlsafe(32)
-    beside = path.with_name(path.name + ".new")
-    beside.unlink(missing_ok=True)
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w") as f:
-        f.write(token + "\n")
-        f.flush()
-        os.fsync(f.fileno())
-    beside.replace(path)
+    atomicfile.write(path, f"{token}\n".encode())
     return token

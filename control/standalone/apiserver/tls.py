@@ -8,7 +8,6 @@ addresses change or it is about to expire, and a key for service-account tokens 
 from __future__ import annotations
 
 import ipaddress
-import os
 import socket
 import ssl
 from dataclasses import dataclass
@@ -19,6 +18,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from koordlet.app import atomicfile
 
 CA_DAYS, SERVING_DAYS, RENEW_DAYS = 3650, 365, 30
 SERVICE_IP = "10.96.0.1"
@@ -70,7 +71,7 @@ def ensure_pki(directory: Path, hosts: tuple[str, ...], now: datetime | None = N
     if not _still_good(pki, ca, names, now):
         _make_serving(pki, ca, ca_key, names, now)
     if not pki.sa_key_file.exists():
-        _write(pki.sa_key_file, _pem(ec.generate_private_key(ec.SECP256R1())), 0o600)
+        atomicfile.write(pki.sa_key_file, _pem(ec.generate_private_key(ec.SECP256R1())), mode=0o600)
     return pki
 
 
@@ -85,8 +86,8 @@ def _make_ca(pki: Pki, now: datetime) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    _write(pki.ca_key_file, _pem(key), 0o600)
-    _write(pki.ca_file, cert.public_bytes(serialization.Encoding.PEM), 0o644)
+    atomicfile.write(pki.ca_key_file, _pem(key), mode=0o600)
+    atomicfile.write(pki.ca_file, cert.public_bytes(serialization.Encoding.PEM), mode=0o644)
 
 
 def _make_serving(
@@ -102,8 +103,8 @@ def _make_serving(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
         .sign(ca_key, hashes.SHA256())
     )
-    _write(pki.key_file, _pem(key), 0o600)
-    _write(pki.cert_file, cert.public_bytes(serialization.Encoding.PEM), 0o644)
+    atomicfile.write(pki.key_file, _pem(key), mode=0o600)
+    atomicfile.write(pki.cert_file, cert.public_bytes(serialization.Encoding.PEM), mode=0o644)
 
 
 def _builder(
@@ -163,14 +164,3 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-
-
-def _write(path: Path, data: bytes, mode: int) -> None:
-    beside = path.with_name(path.name + ".new")
-    beside.unlink(missing_ok=True)
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(handle, "wb") as f:
-        f.write(data)
-        f.flush()
-        os.fsync(f.fileno())
-    beside.replace(path)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from control.standalone.containerd.config import BUSYBOX
+from koordlet.app import atomicfile
 
 _NAMES = """
 awk basename cat chmod cp cut date dd df dirname du echo env false find free grep head hostname id kill ln ls md5sum
@@ -79,11 +80,12 @@ def write_archive(path: Path, images: Sequence[Image]) -> None:
         "manifest.json": _json(docker),
     }
     files |= {f"blobs/sha256/{digest}": data for digest, data in blobs.items()}
-    beside = path.with_name(path.name + ".new")
-    with tarfile.open(beside, "w", format=tarfile.USTAR_FORMAT) as tar:
+    with (
+        atomicfile.replacing(path, mode=0o644, durable=False) as file,
+        tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar,
+    ):
         for name, data in files.items():
             tar.addfile(_entry(name, 0o644, size=len(data)), io.BytesIO(data))
-    beside.replace(path)
 
 
 def busybox_layer(busybox: Path = BUSYBOX, applets: Sequence[str] = APPLETS) -> bytes:

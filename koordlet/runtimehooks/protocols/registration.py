@@ -7,10 +7,10 @@ koordlet needs no new registration.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from koordlet.app import atomicfile
 from koordlet.runtimehooks.stages import FailurePolicy, Stage
 
 FILE = "koordlet.json"
@@ -29,15 +29,10 @@ def register(directory: Path, endpoint: str, policy: FailurePolicy, stages: Iter
         "runtime-hooks": sorted(stage.value for stage in stages),
     }
     text = json.dumps(document, indent="\t")
-    temporary = path.with_name(f".{FILE}.new")  # the proxy reads names that end in json
     try:
         if path.exists() and path.read_text() == text:
             return path
-        with temporary.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        atomicfile.write(path, text.encode(), mode=0o644)  # the proxy reads only names that end in json
     except OSError as error:
         raise RegistrationError(f"{path}: {error.strerror}") from error
     return path

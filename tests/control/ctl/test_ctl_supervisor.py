@@ -164,7 +164,7 @@ def test_a_damaged_state_file_is_an_error_with_a_hint(tmp_path: Path) -> None:
 
 def test_state_survives_a_half_written_successor(tmp_path: Path) -> None:
     state.save(tmp_path, State(settings=Settings("n"), boot_id=state.boot_id()))
-    (tmp_path / "state.json.new").write_text('{"sett')
+    (tmp_path / "state.json.tmp").write_text('{"sett')
     assert state.load(tmp_path).settings == Settings("n")
     state.save(tmp_path, State(settings=Settings("m"), boot_id=state.boot_id()))
     assert state.load(tmp_path).settings == Settings("m")

@@ -7,11 +7,11 @@ from koordlet.app.heap import clean_mappings
 
 PRELUDE = """
 from koordlet.app.heap import bound_heap, trim_heap
-import ctypes
+import ctypes, os
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 def resident():
-    return int(open("/proc/self/statm").read().split()[1]) * 4096
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 def block(size):
     at = libc.malloc(ctypes.c_size_t(size))
     ctypes.memset(at, 1, size)

@@ -17,7 +17,8 @@ from typing import Any
 
 from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, container_dir, pod_dir, qos_dir
 
-MIB, PAGE = 1 << 20, 4096
+MIB = 1 << 20
+PAGE = os.sysconf("SC_PAGE_SIZE")
 LEAST_SHARES = 2
 
 

@@ -28,7 +28,8 @@ from tests.koordlet.process.scene import Scene
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
-MIB, PAGE = 1 << 20, 4096
+MIB = 1 << 20
+PAGE = os.sysconf("SC_PAGE_SIZE")
 ALL_PODS, PIECE, DISK = 128, 8, 64
 """MiB that all pods may have together while memory is short, that the service takes at a time, of the file on disk."""
 STEP = {"memory": 25, "io": 20, "network": 45}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,6 +10,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from koordlet.app import atomicfile
 
 VALID_DAYS = 365
 RENEW_DAYS = 30
@@ -38,11 +39,11 @@ def serving_certificate(folder: Path, node: str, address: str, now: datetime | N
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(key, hashes.SHA256())
     )
-    _write(
+    atomicfile.write(
         key_path,
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
     )
-    _write(cert_path, cert.public_bytes(serialization.Encoding.PEM))
+    atomicfile.write(cert_path, cert.public_bytes(serialization.Encoding.PEM))
     return cert_path, key_path
 
 
@@ -63,14 +64,3 @@ def _usable(path: Path, node: str, address: str, now: datetime) -> bool:
         return False
     names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return list(names) == _names(node, address) and cert.not_valid_after_utc > now + timedelta(days=RENEW_DAYS)
-
-
-def _write(path: Path, data: bytes) -> None:
-    temporary = path.with_suffix(".tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        os.write(fd, data)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    temporary.rename(path)
