@@ -1,10 +1,10 @@
-"""What the detector is given and what it says. Pure data.
+"""Input and output of the detector. Pure data.
 
-**Symptom.** For every container and resource there are two numbers over the evidence window: the part of the time that
-its tasks wanted to get on and could not because of *others*, and the same because of *itself* (own quota, own limit,
-own threads in each other's way): each over all the time that its tasks wanted, got or not, so that both sum to 1 at
-most and a container's size and load cancel out.
-The cache's symptom is cycles per instruction, which has no upper end. NaN means that nothing is known.
+**Symptom.** For every container and resource there are two numbers over the evidence window: the fraction of the wanted
+time that was lost because of *others*, and the fraction lost because of the container *itself* (its own quota, its own
+limit, its own threads competing with each other). Wanted time is all time in which its tasks wanted to make progress,
+whether they did or not, so the two fractions sum to 1 at most and the container's size and load cancel out.
+The cache's symptom is cycles per instruction, which has no upper bound. NaN means unknown.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from koordlet.statesinformer.pods.model import Subject
 Floats = NDArray[np.float64]
 
 
-def part_of(part: Floats, whole: Floats) -> Floats:
-    """`part / whole`, and next to nothing where there is no whole."""
-    found: Floats = part / np.maximum(whole, 1e-12)
-    return found
+def ratio(part: Floats, whole: Floats) -> Floats:
+    """`part / whole`; almost 0 where both are 0."""
+    quotient: Floats = part / np.maximum(whole, 1e-12)
+    return quotient
 
 
-class Resource(StrEnum):
-    """What is waited for; the order is that of every array's resource axis."""
+class WaitResource(StrEnum):
+    """What a container waits for; the order is that of every array's resource axis."""
 
     CPU = "cpu"
     MEMORY = "memory"
@@ -40,11 +40,11 @@ class Resource(StrEnum):
     CACHE = "cache"
 
 
-RESOURCES = tuple(Resource)
+RESOURCES = tuple(WaitResource)
 
 
 class Cause(StrEnum):
-    """Who is to blame; the order is that of every array's cause axis."""
+    """What causes the delay; the order is that of every array's cause axis."""
 
     NEIGHBOUR = "neighbour"
     SELF = "self"
@@ -53,8 +53,8 @@ class Cause(StrEnum):
 CAUSES = tuple(Cause)
 
 
-class State(IntEnum):
-    """Of one (container, resource, cause). Interfered and recovering count as an alarm that is on."""
+class AlarmState(IntEnum):
+    """State of one (container, resource, cause). In INTERFERED and RECOVERING the alarm is active."""
 
     QUIET = 0
     SUSPECTED = 1
@@ -65,94 +65,100 @@ class State(IntEnum):
     def word(self) -> str:
         return self.name.lower()
 
+    @property
+    def alarm(self) -> bool:
+        """Whether the alarm is active."""
+        return self in (AlarmState.INTERFERED, AlarmState.RECOVERING)
+
 
 @dataclass(frozen=True, slots=True)
 class ResourceEvidence:
     """One resource over the window; element i of every array belongs to container i of the evidence."""
 
     source: str
-    """Where it comes from: bpf, bcc, schedstat, pressure, counters."""
+    """Origin of the figures: bpf, bcc, schedstat, pressure, counters."""
     others: Floats
     """Symptom caused by others; NaN where unknown."""
     own: Floats
-    """Symptom caused by itself."""
+    """Symptom caused by the container itself."""
     parts: Mapping[str, Floats] = field(default_factory=dict)
-    """Own trouble by kind (quota, threads, limit, throttle), seconds a second."""
+    """Self-inflicted delay by kind (quota, threads, limit, throttle), in seconds per second."""
     latency: Floats | None = None
     """99th percentile of one wait, seconds."""
     pressure: Floats | None = None
-    """Share of wall time with at least one task stalled (PSI)."""
+    """Fraction of wall time with at least one task stalled (PSI)."""
     culprits: Callable[[int], Sequence[Blame]] = lambda _: ()
-    """Container i -> whose doing it was, itself included, largest first; seconds a second, of the source's window.
-    Where nobody was seen at it, who used how much CPU."""
+    """Container i -> culprits of its waiting, itself included, longest first, in seconds per second of the source's
+    window. Without a probe: the containers that used most CPU."""
     hypervisor: Floats | None = None
-    """Symptom caused by a hypervisor that took CPUs away, nobody's doing on this machine. None where that is not
-    told apart."""
+    """Symptom caused by a hypervisor that took CPUs away, for which nothing on this machine is responsible. None where
+    it is not separated."""
     named: bool = False
-    """Whether culprits were seen at it (a probe's matrix) rather than guessed from who used most."""
+    """Whether culprits were measured by a probe's matrix, rather than guessed from CPU use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What one evaluation looks at."""
+    """Input of one evaluation."""
 
     subjects: tuple[Subject, ...]
     """The containers, in the order of all arrays. The same tuple object as before means the same containers."""
     seconds: float
-    """Length of the window that ended now."""
-    resources: Mapping[Resource, ResourceEvidence]
+    """Length of the window that ends at `at`."""
+    resources: Mapping[WaitResource, ResourceEvidence]
     at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """One who is to blame."""
+    """One culprit of a container's waiting."""
 
     owner: Owner
     share: float
-    """Of all that the container waited for this resource, its own tasks' doing included; shares sum to 1 at most."""
+    """Fraction of all waiting of the container for this resource, including that behind its own tasks; the shares of
+    all culprits sum to 1 at most."""
     seconds: float
-    """Seconds waited because of it, a second of wall time."""
+    """Seconds waited because of the culprit, per second of wall time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One figure that was weighed: now against usual."""
+    """One figure that supports a verdict: its value now and its usual value."""
 
     name: str
     unit: str
     """share, seconds, cpi"""
     now: float
     usual: float | None
-    """What this container had while nothing was wrong; None before enough was seen."""
+    """The container's value while it was quiet; None until enough was learned."""
     limit: float | None = None
-    """Where it counts as trouble; None for a figure that only supports."""
+    """Value from which on it counts as a delay; None for a figure that only supports."""
 
     @property
     def factor(self) -> float | None:
-        """How many times the usual value."""
+        """Current value as a multiple of the usual value."""
         return self.now / self.usual if self.usual else None
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What is wrong with one container's use of one resource, and because of whom. A struct, because of hundreds a
-    second most differ from the one before in a few numbers only (`msgspec.structs.replace`)."""
+    """State, score and culprits of one container, resource and cause. A msgspec struct, because most of the hundreds of
+    verdicts per second differ from the previous one in a few numbers only (`msgspec.structs.replace`)."""
 
     victim: Subject
-    resource: Resource
+    resource: WaitResource
     cause: Cause
-    state: State
+    state: AlarmState
     score: float
     """1 is the threshold."""
     lost: float
-    """The symptom now."""
+    """Current value of the symptom."""
     began: float
-    """When it was first suspected, on the evidence's clock."""
+    """Time of the first suspicion, on the evidence's clock."""
     since: float
-    """When the state was entered."""
+    """Time at which `state` was entered."""
     at: float
     window: float
-    """Seconds of evidence that end at `at`."""
+    """Length in seconds of the evidence that ends at `at`."""
     source: str
     confidence: float
     """0..1"""
@@ -166,13 +172,13 @@ class Verdict(msgspec.Struct, frozen=True):
 
     @property
     def on(self) -> bool:
-        """Whether it counts as an alarm."""
-        return self.state in (State.INTERFERED, State.RECOVERING)
+        """Whether the alarm is active."""
+        return self.state.alarm
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """A state was left for another."""
+class StateChange:
+    """A verdict whose state is no longer `before`."""
 
     verdict: Verdict
-    before: State
+    before: AlarmState

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from koordlet.app.clock import SYSTEM_CLOCK, boot_clock
-from koordlet.interference.assembly import SECONDS, Interference, evidence_from
+from koordlet.interference.cadence import ROUND_SECONDS
+from koordlet.interference.service import Interference, StallCollectors
 from koordlet.statesinformer.nodemetric.reporter import NodeMetricReporter
 from koordlet.statesinformer.nodemetric.status import Extensions
 from koordlet.wiring.collectors import Collectors
@@ -18,21 +19,15 @@ def detection(
     made = Interference(
         collectors.advisor,
         context.registries,
-        evidence=evidence_from(
-            mem_stall=collectors.mem_stall,
-            block_io=collectors.block_io,
-            net_stall=collectors.net_stall,
-            cpi=collectors.optional.cpi,
-        ),
+        StallCollectors(collectors.mem_stall, collectors.block_io, collectors.net_stall, collectors.optional.cpi),
         node_slo=lambda: None if cluster is None else cluster.states.node_slo.object,
         auditor=context.auditor,
         recorder=None if cluster is None else cluster.events,
-        put_off=lambda: collectors.net_stall.put_off.seconds,
         clock=boot_clock,
         wall=SYSTEM_CLOCK.now,
     )
     if reporter is not None:
         reporter.extensions = Extensions(of_pod=made.views.pod_extension, of_node=made.views.node_extension)
     context.routes += made.views.routes()
-    context.runner.add(context.periodic("interference", SECONDS, made.step))
+    context.runner.add(context.periodic("interference", ROUND_SECONDS, made.step))
     return made

@@ -12,7 +12,7 @@ from aiohttp import web
 from koordlet.api.encoding.wire import encode
 from koordlet.app.clock import SYSTEM_CLOCK, boot_clock
 from koordlet.app.logging import get_logger
-from koordlet.interference.assembly import Interference
+from koordlet.interference.service import Interference
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
 from koordlet.metricsadvisor.stalls.blockio import BlockIOCollector
 from koordlet.qosmanager.engine.announce import Teller
@@ -158,7 +158,9 @@ def enforcement(
             log.warning("setting could not be given back", setting=setting.label, cause=cause)
 
     if interference is not None:
-        interference.views.held_back = lambda uid: held_back_about(actions.said, uid, SYSTEM_CLOCK.now() - boot_clock())
+        interference.views.show_throttling(
+            lambda uid: held_back_about(actions.said, uid, SYSTEM_CLOCK.now() - boot_clock())
+        )
     context.routes.append(web.get("/enforcement", page))
     context.runner.add_stop("settings", give_back)
     plugins = [strategy for strategy, _ in every]
@@ -170,9 +172,9 @@ def enforcement(
 
 
 def _judged(interference: Interference) -> Judged:
-    watch = interference.watch
-    evidence = watch.evidence
-    return Judged(tuple(watch.active), watch.policy.current(), None if evidence is None else evidence.at)
+    evaluator = interference.evaluator
+    evidence = evaluator.evidence
+    return Judged(tuple(evaluator.active), evaluator.strategies.current(), None if evidence is None else evidence.at)
 
 
 def _strategies(context: Context, actions: InterferenceActions) -> list[tuple[Strategy, float]]:

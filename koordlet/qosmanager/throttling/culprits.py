@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from koordlet.api.priority import BATCH, FREE, NONE
 from koordlet.api.qos import BE, LS, LSE, LSR
-from koordlet.interference.model import Cause, State, Verdict
+from koordlet.interference.model import AlarmState, Cause, Verdict
 from koordlet.qosmanager.engine.view import PodView
 from koordlet.qosmanager.throttling.level import Blame
 
@@ -33,7 +33,7 @@ class Charge:
     @property
     def worst(self) -> tuple[Verdict, float]:
         """The case to explain it by."""
-        return max(self.cases, key=lambda case: (case[0].state is State.INTERFERED, case[1]))
+        return max(self.cases, key=lambda case: (case[0].state is AlarmState.INTERFERED, case[1]))
 
 
 def may_be_held_back(pod: PodView) -> bool:
@@ -92,6 +92,6 @@ def charges(
                 found.setdefault((uid, verdict.resource.value), []).append((verdict, share))
     made = {}
     for key, cases in found.items():
-        hurts = any(verdict.state is State.INTERFERED for verdict, _ in cases)
+        hurts = any(verdict.state is AlarmState.INTERFERED for verdict, _ in cases)
         made[key] = Charge(Blame.HURTS if hurts else Blame.EASING, tuple(cases))
     return made, spared

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from koordlet.api.sloconfig.interferenceactions import REPORT, InterferenceAction, enabled
-from koordlet.interference import say
+from koordlet.interference import wording
 from koordlet.interference.model import Verdict
 from koordlet.qosmanager.engine.eviction import USED, Task, best_effort_victim, by_priority
 from koordlet.qosmanager.engine.strategy import Decision, Notice, Rows, Strategy, Supports
@@ -203,7 +203,7 @@ class InterferenceActions(Strategy):
             now.add(key)
             if key not in self._told:
                 what = f"{pod.meta.qos or 'no QoS class'}, {pod.meta.priority_class or 'no priority class'}"
-                text = f"hurts {_name(verdict)} and is left alone ({what}): {say.sentence(verdict)}"
+                text = f"hurts {_name(verdict)} and is left alone ({what}): {wording.sentence(verdict)}"
                 words = f"hurts {_name(verdict)} in {verdict.resource.value}; pods of its class are never held back"
                 found.append(Notice(pod.meta, SPARED, text, event=words if event else ""))
         self._told = {key for key in self._told if key[0] != "spared"} | now
@@ -308,14 +308,16 @@ def _why(charge: Charge) -> str:
     verdict, share = charge.worst
     more = len(charge.cases) - 1
     also = f" (and {more} more)" if more else ""
-    lost = say.percent(verdict.lost)
-    waits = say.WAITS[verdict.resource]
-    return f"{_name(verdict)} lost {lost} of its time waiting {waits}, {say.percent(share)} of that for this pod{also}"
+    lost = wording.percent(verdict.lost)
+    waits = wording.WAITS[verdict.resource]
+    return (
+        f"{_name(verdict)} lost {lost} of its time waiting {waits}, {wording.percent(share)} of that for this pod{also}"
+    )
 
 
 def _whom(charge: Charge) -> str:
     verdict, _ = charge.worst
-    return f"{_name(verdict)} waits {say.WAITS[verdict.resource]} because of it"
+    return f"{_name(verdict)} waits {wording.WAITS[verdict.resource]} because of it"
 
 
 def _victim_pods(view: NodeView, charge: Charge) -> list[PodMeta]:

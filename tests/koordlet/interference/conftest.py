@@ -1,4 +1,4 @@
-"""Made-up evidence: containers that lose given parts of their time."""
+"""Synthetic evidence: containers that lose given fractions of their time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from koordlet.interference.model import Evidence, Resource, ResourceEvidence
+from koordlet.interference.model import Evidence, ResourceEvidence, WaitResource
 from koordlet.metricsadvisor.stalls.latency import Blame
 from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
 from koordlet.statesinformer.pods.model import Subject, SubjectKind
@@ -38,13 +38,13 @@ class Node:
         others: Sequence[float],
         own: Sequence[float] | None = None,
         *,
-        resource: Resource = Resource.CPU,
+        resource: WaitResource = WaitResource.CPU,
         blames: Mapping[int, Sequence[Blame]] | None = None,
         parts: Mapping[str, Sequence[float]] | None = None,
         source: str = "bpf",
         window: float = 3.0,
     ) -> Evidence:
-        found = ResourceEvidence(
+        measured = ResourceEvidence(
             source=source,
             others=np.array(others, dtype=float),
             own=np.array(own if own is not None else np.zeros(len(others)), dtype=float),
@@ -52,7 +52,7 @@ class Node:
             culprits=lambda row: (blames or {}).get(row, ()),
             named=blames is not None,
         )
-        return Evidence(self.subjects, window, {resource: found})
+        return Evidence(self.subjects, window, {resource: measured})
 
 
 def because_of(subject: Subject, seconds: float) -> Blame:
@@ -64,7 +64,7 @@ def because_of_kernel(name: str, seconds: float) -> Blame:
 
 
 class Make:
-    """What the tests of this folder share."""
+    """Helpers that the tests of this folder share."""
 
     node = Node
     container = staticmethod(container)

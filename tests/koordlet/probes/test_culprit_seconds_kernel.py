@@ -12,8 +12,8 @@ import pytest
 
 from koordlet.api.sloconfig.interference import DEFAULT, InterferenceThresholds
 from koordlet.interference.detector import Detector
-from koordlet.interference.model import Cause, Evidence, Resource
-from koordlet.interference.sources import memory
+from koordlet.interference.model import Cause, Evidence, WaitResource
+from koordlet.interference.sources import MemorySource
 from koordlet.metricsadvisor.stalls.memstall import by_subject
 from koordlet.probes.memstall import MemStall, diff
 from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
@@ -66,9 +66,9 @@ def test_seconds_of_a_culprit_are_the_kernels_whatever_the_window(
     frame: Any = SimpleNamespace(
         subjects=subjects, keys=tuple(one.key for one in subjects), ran=np.zeros(2), pressure={}
     )
-    found = memory(lambda: window, lambda: "bpf")(frame)
+    found = MemorySource(lambda: window, lambda: "bpf").evidence(frame)
     assert found is not None
-    evidence = Evidence(subjects, 3.0, {Resource.MEMORY: found})  # the CPU's window, which is not memory's
+    evidence = Evidence(subjects, 3.0, {WaitResource.MEMORY: found})  # the CPU's window, which is not memory's
     verdicts = Detector().step(evidence, 0.0, STRICT).verdicts
     [culprit] = [culprit for verdict in verdicts if verdict.cause is Cause.NEIGHBOUR for culprit in verdict.culprits]
     assert culprit.owner.name == "batch"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.api.sloconfig.interference import EXTENSION_KEY, effective
-from koordlet.interference.model import Cause, Culprit, Resource, State, Verdict
+from koordlet.interference.model import AlarmState, Cause, Culprit, Verdict, WaitResource
 from koordlet.qosmanager.engine.view import Judged
 from koordlet.qosmanager.throttling.iolever import IoLever
 from koordlet.qosmanager.throttling.levers import NetworkLever
@@ -32,12 +32,12 @@ CALM = make_pod("calm", qos="BE", kube="BestEffort", cpu=50, memory=10 * MIB)
 PROD = make_pod("prod", qos="LS", cpu=1500, memory=800 * MIB)
 
 
-def verdict(*culprits: Any, resource=Resource.CPU, victim=WEB, **given: Any) -> Verdict:
+def verdict(*culprits: Any, resource=WaitResource.CPU, victim=WEB, **given: Any) -> Verdict:
     """`culprits`: (pod or owner, share)."""
     subject = subjects_of(victim.meta)[1]
     owners = [(one if isinstance(one, Owner) else owner_of(subjects_of(one.meta)[1]), share) for one, share in culprits]
     fields: dict[str, Any] = {
-        "victim": subject, "resource": resource, "cause": Cause.NEIGHBOUR, "state": State.INTERFERED, "score": 2.0,
+        "victim": subject, "resource": resource, "cause": Cause.NEIGHBOUR, "state": AlarmState.INTERFERED, "score": 2.0,
         "lost": 0.4, "began": 0.0, "since": 0.0, "at": 0.0, "window": 3.0, "source": "bpf", "confidence": 0.9,
         "severity": "medium", "action": "suppress-best-effort",
         "culprits": tuple(Culprit(owner, share, share) for owner, share in owners),
@@ -112,7 +112,7 @@ def test_a_whole_story() -> None:
         seen.append(stage.settings(stage.round(verdict((BURN, 0.9))))["burn", QUOTA])
     assert sorted(set(seen), reverse=True) == [80_000, 60_000, 50_000] and seen[-1] == 50_000
     for _ in range(30):
-        decided = stage.round(verdict((BURN, 0.9), state=State.RECOVERING))
+        decided = stage.round(verdict((BURN, 0.9), state=AlarmState.RECOVERING))
         assert stage.settings(decided) == {("burn", QUOTA): 50_000}
     seen = [stage.settings(stage.round()).get(("burn", QUOTA), -1) for _ in range(40)]
     assert [value for at, value in enumerate(seen) if at == 0 or seen[at - 1] != value] == [50_000, 70_000, 90_000, -1]
@@ -124,8 +124,8 @@ def test_a_whole_story() -> None:
     [
         ({"confidence": 0.2}, (WEB, BURN)),
         ({"cause": Cause.SELF}, (WEB, BURN)),
-        ({"resource": Resource.CACHE}, (WEB, BURN)),
-        ({"state": State.SUSPECTED}, (WEB, BURN)),
+        ({"resource": WaitResource.CACHE}, (WEB, BURN)),
+        ({"state": AlarmState.SUSPECTED}, (WEB, BURN)),
         ({"victim": CALM}, (CALM, BURN)),
         ({}, (WEB,)),
     ],
@@ -209,7 +209,7 @@ def test_where_best_effort_has_a_quota_the_whole_is_held_back() -> None:
 def test_memory(policy, kernel, expected, problem) -> None:
     actions = {"memory": {"enable": True, "policy": policy}}
     stage = Stage(actions, supports=lambda resource, directory: kernel)
-    decided = stage.round(verdict((BURN, 0.9), resource=Resource.MEMORY))
+    decided = stage.round(verdict((BURN, 0.9), resource=WaitResource.MEMORY))
     assert stage.settings(decided) == expected
     assert problem in stage.acts.said[0].problem and bool(problem) == bool(stage.acts.said[0].problem)
 
@@ -219,7 +219,7 @@ def test_a_large_culprit_gets_to_its_goal_in_writes_that_the_kernel_is_quick_wit
     stage, now, seen = Stage({"memory": {"enable": True, "intervalSeconds": 600}}), 2000 * MIB, []
     for _ in range(6):
         big = replace(BURN, memory=now)
-        decided = stage.round(verdict((big, 0.9), resource=Resource.MEMORY), pods=(WEB, big))
+        decided = stage.round(verdict((big, 0.9), resource=WaitResource.MEMORY), pods=(WEB, big))
         now = stage.settings(decided)["burn", HIGH]
         seen.append(now // MIB)
     assert seen == [1872, 1744, 1616, 1600, 1600, 1600]
@@ -246,7 +246,7 @@ def test_block_io(kernel, flat, rounds, expected) -> None:
     lever = IoLever(lambda: ("8:0",), lambda resource, directory: resource == kernel, flat=flat)
     stage.acts = InterferenceActions(lambda resource, directory: True, {"io": lever})
     for _ in range(rounds):
-        decided = stage.round(verdict((BURN, 0.9), resource=Resource.IO), io_now=lambda container: 10.0 * MIB)
+        decided = stage.round(verdict((BURN, 0.9), resource=WaitResource.IO), io_now=lambda container: 10.0 * MIB)
     containers = {BURN.meta.cgroup_dir: "burn", BURN.meta.containers[0].cgroup_dir: "burn/c0"}
     assert {u.setting.device for u in decided.updates} == {"8:0"}
     assert [(containers[u.setting.cgroup_dir], u.setting.resource, u.value) for u in decided.updates] == expected
@@ -254,7 +254,7 @@ def test_block_io(kernel, flat, rounds, expected) -> None:
 
 def test_block_io_that_nobody_counts_or_has_no_disk_is_said() -> None:
     stage = Stage({"io": {"enable": True}})
-    case = verdict((BURN, 0.9), resource=Resource.IO)
+    case = verdict((BURN, 0.9), resource=WaitResource.IO)
     assert stage.round(case).updates == () == stage.acts.said, "no lever at all"
     nowhere = IoLever(tuple, lambda *_: True, flat=False)
     stage.acts = InterferenceActions(lambda resource, directory: True, {"io": nowhere})
@@ -268,7 +268,7 @@ def test_network_is_a_share_of_the_class_that_netqos_asks_for(why) -> None:
     stage = Stage({"network": {"enable": True, "intervalSeconds": 1}})
     stage.acts = InterferenceActions(lambda resource, directory: True, {"network": NetworkLever(lambda view: why)})
     for left in (80, 60, 40):
-        decided = stage.round(verdict((BURN, 0.9), resource=Resource.NETWORK))
+        decided = stage.round(verdict((BURN, 0.9), resource=WaitResource.NETWORK))
         assert (decided.updates, stage.acts.left("network"), stage.acts.left("cpu")) == ((), {"uid-burn": left}, {})
     assert stage.acts.said[0].problem == why
 
@@ -305,7 +305,7 @@ def test_only_who_was_held_back_in_fact_is_evicted(disks, evicts) -> None:
     """An eviction is what remains when the lever did not help, not when there was none."""
     stage = Stage({"io": {"enable": True, "floorPercent": 80, "evictAfterSeconds": 1}})
     stage.acts = InterferenceActions(lambda *_: True, {"io": IoLever(lambda: disks, lambda *_: False, flat=False)})
-    case = verdict((BURN, 0.9), resource=Resource.IO)
+    case = verdict((BURN, 0.9), resource=WaitResource.IO)
     decided = [stage.round(case, io_now=lambda container: 9.0 * MIB) for _ in range(5)]
     assert bool(decided[-1].evictions) is bool(decided[-1].updates) is evicts
 
@@ -359,8 +359,8 @@ some_pods = st.lists(
 )  # fmt: skip
 some_verdicts = st.lists(
     st.tuples(
-        st.lists(st.tuples(st.integers(0, 4), st.floats(0.01, 1.0)), max_size=5), st.sampled_from(list(Resource)),
-        st.sampled_from(list(State)), st.sampled_from(list(Cause)), st.floats(0, 1),
+        st.lists(st.tuples(st.integers(0, 4), st.floats(0.01, 1.0)), max_size=5), st.sampled_from(list(WaitResource)),
+        st.sampled_from(list(AlarmState)), st.sampled_from(list(Cause)), st.floats(0, 1),
     ),
     max_size=4,
 )  # fmt: skip

@@ -1,7 +1,7 @@
-"""Who hears of alarms: the log, the audit log, and the victim pod's Events.
+"""Publishes alarms: log, audit log, and Events on the victim pod.
 
-An Event is sent when an alarm begins, when somebody else is to blame, and when it ends; for one container, resource and
-cause at most every `EVENT_SECONDS`, and an end only if its beginning was sent. Everything else is in metrics.
+An Event is sent when an alarm begins, when its worst culprit changes, and when it ends; per container, resource and
+cause at most every `EVENT_SECONDS`, and the end only if the begin was sent. Metrics have all the rest.
 """
 
 from __future__ import annotations
@@ -15,59 +15,66 @@ from koordlet.app.logging import get_logger
 from koordlet.audit import Auditor
 from koordlet.audit import pod as about_pod
 from koordlet.audit import unknown as about_other
-from koordlet.interference import say
+from koordlet.interference import wording
 from koordlet.interference.advice import ACTIONS
-from koordlet.interference.model import Cause, Resource, Verdict
+from koordlet.interference.model import Cause, Verdict, WaitResource
 
 log = get_logger(__name__)
 
 EVENT_SECONDS = 60.0
+EVENT_TIMES_KEPT = 4096
 DETECTED, OWN, ENDED = "InterferenceDetected", "SelfInflictedDelay", "InterferenceEnded"
 AUDIT_LEVEL = 1
+Track = tuple[str, WaitResource, Cause]
+"""Subject key, resource, cause."""
 
 
-class Recorder(Protocol):
-    """`koordlet.kube.EventRecorder`, as far as it is needed."""
+class PodEventRecorder(Protocol):
+    """The used part of `koordlet.kube.EventRecorder`."""
 
     def event(self, about: ObjectReference, type: str, reason: str, message: str) -> None: ...
 
 
-class Announcer:
-    """A listener of `Watch`."""
+class AlarmPublisher:
+    """A listener of `Evaluator`. Without a recorder, no Events are sent."""
 
-    def __init__(self, auditor: Auditor, recorder: Recorder | None = None, *, clock: Callable[[], float]) -> None:
-        self._auditor, self._recorder, self._clock = auditor, recorder, clock
-        self._told: dict[tuple[str, Resource, Cause], float] = {}
-        """When the last Event of a begin went out."""
-        self._open: set[tuple[str, Resource, Cause]] = set()
+    def __init__(
+        self, auditor: Auditor, recorder: PodEventRecorder | None = None, *, clock: Callable[[], float]
+    ) -> None:
+        self._auditor = auditor
+        self._recorder = recorder
+        self._clock = clock
+        self._event_times: dict[Track, float] = {}
+        """Time of the last Event about a begin."""
+        self._begin_sent: set[Track] = set()
 
     def began(self, verdict: Verdict, strategy: InterferenceStrategy) -> None:
-        """Say who hurts whom."""
-        text = say.sentence(verdict)
+        """An alarm began."""
+        text = wording.sentence(verdict)
         reason = DETECTED if verdict.cause is Cause.NEIGHBOUR else OWN
-        self._note(verdict, reason, text)
+        self._log(verdict, reason, text)
         self._send(verdict, reason, text, strategy)
 
-    def turned(self, verdict: Verdict, strategy: InterferenceStrategy) -> None:
-        """Say who it is now."""
-        text = say.sentence(verdict)
-        self._note(verdict, "CulpritChanged", text)
-        self._send(verdict, DETECTED, text, strategy, turned=True)
+    def culprit_changed(self, verdict: Verdict, strategy: InterferenceStrategy) -> None:
+        """An active alarm has another worst culprit."""
+        text = wording.sentence(verdict)
+        self._log(verdict, "CulpritChanged", text)
+        self._send(verdict, DETECTED, text, strategy, update=True)
 
     def ended(self, verdict: Verdict, strategy: InterferenceStrategy) -> None:
-        """Say that it is over."""
+        """An alarm ended."""
         lasted = self._clock() - verdict.began
         text = f"container {verdict.victim.name}: {verdict.resource.value} trouble ended after {lasted:.0f} s"
-        self._note(verdict, ENDED, text)
-        key = (verdict.victim.key, verdict.resource, verdict.cause)
-        if key in self._open:
-            self._open.discard(key)
+        self._log(verdict, ENDED, text)
+        track = _track(verdict)
+        if track in self._begin_sent:
+            self._begin_sent.discard(track)
             self._emit(verdict, "Normal", ENDED, text)
 
-    def _note(self, verdict: Verdict, reason: str, text: str) -> None:
+    def _log(self, verdict: Verdict, reason: str, text: str) -> None:
         victim = verdict.victim
         log.info(
-            "interference",
+            "Interference",
             what=reason,
             pod=f"{victim.namespace}/{victim.pod_name}",
             container=victim.name,
@@ -75,27 +82,29 @@ class Announcer:
             cause=verdict.cause.value,
             score=round(verdict.score, 2),
             confidence=verdict.confidence,
-            culprit=say.owner_label(verdict.culprits[0].owner) if verdict.culprits else "",
+            culprit=wording.owner_label(verdict.culprits[0].owner) if verdict.culprits else "",
         )
         if self._auditor.enabled(AUDIT_LEVEL):
             about = (
                 about_pod(victim.namespace, victim.pod_name, victim.name) if victim.pod_uid else about_other(victim.key)
             )
-            details = {**{k: v for k, v in _facts(verdict).items() if v != ""}}
+            details = {name: value for name, value in _details(verdict).items() if value != ""}
             self._auditor.record(AUDIT_LEVEL, about, reason, text, details=details)
 
     def _send(
-        self, verdict: Verdict, reason: str, text: str, strategy: InterferenceStrategy, *, turned: bool = False
+        self, verdict: Verdict, reason: str, text: str, strategy: InterferenceStrategy, *, update: bool = False
     ) -> None:
+        """Send an Event unless one about this track was sent recently; an update of an active alarm is always sent."""
         if strategy.event is False:
             return
-        key, now = (verdict.victim.key, verdict.resource, verdict.cause), self._clock()
-        if now - self._told.get(key, -EVENT_SECONDS) < EVENT_SECONDS and not (turned and key in self._open):
+        track, now = _track(verdict), self._clock()
+        recent = now - self._event_times.get(track, -EVENT_SECONDS) < EVENT_SECONDS
+        if recent and not (update and track in self._begin_sent):
             return
-        if len(self._told) > 4096:
-            self._told = {k: at for k, at in self._told.items() if now - at < EVENT_SECONDS}
-        self._told[key] = now
-        self._open.add(key)
+        if len(self._event_times) > EVENT_TIMES_KEPT:
+            self._event_times = {track: at for track, at in self._event_times.items() if now - at < EVENT_SECONDS}
+        self._event_times[track] = now
+        self._begin_sent.add(track)
         type = "Warning" if verdict.cause is Cause.NEIGHBOUR else "Normal"
         self._emit(verdict, type, reason, f"{text}. {ACTIONS[verdict.action]}")
 
@@ -114,7 +123,11 @@ class Announcer:
         self._recorder.event(pod, type, reason, text)
 
 
-def _facts(verdict: Verdict) -> dict[str, object]:
+def _track(verdict: Verdict) -> Track:
+    return verdict.victim.key, verdict.resource, verdict.cause
+
+
+def _details(verdict: Verdict) -> dict[str, object]:
     worst = verdict.culprits[0] if verdict.culprits else None
     return {
         "resource": verdict.resource.value,
@@ -122,7 +135,7 @@ def _facts(verdict: Verdict) -> dict[str, object]:
         "lost": round(verdict.lost, 3),
         "score": round(verdict.score, 2),
         "confidence": verdict.confidence,
-        "culprit": "" if worst is None else say.owner_label(worst.owner),
+        "culprit": "" if worst is None else wording.owner_label(worst.owner),
         "share": "" if worst is None else round(worst.share, 3),
         "action": verdict.action,
     }

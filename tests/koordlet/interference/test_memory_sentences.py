@@ -1,4 +1,4 @@
-"""A node short of memory, from what the probe counted to what people read."""
+"""A node short of memory: from the probe's counters to the published sentence."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from koordlet.api.sloconfig.interference import DEFAULT
 from koordlet.interference import sources
 from koordlet.interference.detector import Detector
-from koordlet.interference.model import Cause, Evidence, Resource
-from koordlet.interference.say import sentence
+from koordlet.interference.model import Cause, Evidence, WaitResource
+from koordlet.interference.wording import sentence
 from koordlet.metricsadvisor.stalls.memstall import by_subject
 from koordlet.probes.memstall import KINDS, NODE, MemStallSnapshot, sums_only
 from koordlet.probes.schedlatency.layout import SPECIAL_KEYS
@@ -52,22 +52,22 @@ def reading(kinds: dict[str, int], reclaims: dict[tuple[int, int], tuple[int, in
         ),
         pytest.param(
             {"direct": 900}, {(WEB, NODE): (900, 90)}, {BATCH: 5, WEB: 5},
-            Cause.SELF, "by its own doing: it pressed on memory that it shares with others", "use-less-memory",
+            Cause.SELF, "caused by itself: it contributed to the pressure on shared memory", "use-less-memory",
             id="it-presses-itself",
         ),
         pytest.param(
             {"own_limit": 800, "direct": 100}, {(WEB, WEBS_LIMIT): (800, 90), (WEB, NODE): (100, 9)}, {WEB: 3},
             Cause.SELF,
-            "by its own doing: it was at its own memory limit, it pressed on memory that it shares with others",
+            "caused by itself: it was at its own memory limit, it contributed to the pressure on shared memory",
             "raise-memory-limit", id="its-limit-more-than-the-node",
         ),
         pytest.param(
             {"compaction": 900}, {(BATCH, NODE): (2000, 80)}, {},
-            Cause.NEIGHBOUR, "for memory: nobody stands out", "move-victim", id="memory-in-pieces-is-nobodys",
+            Cause.NEIGHBOUR, "for memory: no single culprit", "move-victim", id="fragmentation-has-no-culprit",
         ),
     ],
 )  # fmt: skip
-def test_a_short_node_in_words(make, kinds, reclaims, wakeups, cause, words, action):
+def test_the_sentence_names_the_cause_of_memory_stalls(make, kinds, reclaims, wakeups, cause, words, action):
     web, batch = make.container("web"), make.container("batch", qos="BE")
     owners = {
         WEB: owner_of(web),
@@ -77,10 +77,10 @@ def test_a_short_node_in_words(make, kinds, reclaims, wakeups, cause, words, act
     }
     window = by_subject(reading(kinds, reclaims, wakeups), 1.0, owners.__getitem__, owners.__getitem__)
     frame = SimpleNamespace(
-        subjects=(web,), keys=(web.key,), ran=np.array([0.1]), memory_full=np.array([0.5]), pressure={}
+        subjects=(web,), keys=(web.key,), ran=np.array([0.1]), memory_usage_ratio=np.array([0.5]), pressure={}
     )
-    found = sources.memory(lambda: window, lambda: "bpf")(frame)
-    verdicts = Detector().step(Evidence((web,), 10.0, {Resource.MEMORY: found}), 0.0, DEFAULT).verdicts
+    evidence = sources.MemorySource(lambda: window, lambda: "bpf").evidence(frame)
+    verdicts = Detector().step(Evidence((web,), 10.0, {WaitResource.MEMORY: evidence}), 0.0, DEFAULT).verdicts
     verdict = max(verdicts, key=lambda one: one.lost)
     assert verdict.cause is cause
     assert sentence(verdict).endswith(words)

@@ -1,4 +1,4 @@
-"""Verdicts in words and on the wire. Pure."""
+"""Verdicts as sentences and as API pages. Pure."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Iterable
 
 from koordlet.api.pages.interference import Blamed, Brief, NodeInterference, SignalSaid, VerdictSaid
 from koordlet.interference.advice import ACTIONS
-from koordlet.interference.model import Cause, Culprit, Resource, Verdict
+from koordlet.interference.model import Cause, Culprit, Verdict, WaitResource
 from koordlet.statesinformer.pods.cgroupindex import Owner
 
 WAITS = {
-    Resource.CPU: "for a CPU",
-    Resource.MEMORY: "for memory",
-    Resource.IO: "for a disk",
-    Resource.NETWORK: "for the network",
-    Resource.CACHE: "because instructions take longer",
+    WaitResource.CPU: "for a CPU",
+    WaitResource.MEMORY: "for memory",
+    WaitResource.IO: "for a disk",
+    WaitResource.NETWORK: "for the network",
+    WaitResource.CACHE: "because instructions take longer",
 }
 PARTS = {
     "quota": "its CPU quota ran out",
-    "threads": "its own threads were in each other's way",
+    "threads": "its own threads competed with each other",
     "limit": "it was at its own memory limit",
-    "shared": "it pressed on memory that it shares with others",
+    "shared": "it contributed to the pressure on shared memory",
     "throttle": "its own I/O limit",
     "own": "its own requests",
 }
-WORST_ON_NODE = 5
+CULPRITS_IN_NODE_SUMMARY = 5
 
 
 def owner_label(owner: Owner) -> str:
@@ -39,22 +39,22 @@ def owner_label(owner: Owner) -> str:
 def sentence(verdict: Verdict) -> str:
     """`container web lost 43 % of its time waiting for a CPU: default/batch-0/burn 55 %, default/batch-1/burn 40 %`."""
     what = f"container {verdict.victim.name} "
-    if verdict.resource is Resource.CACHE:
+    if verdict.resource is WaitResource.CACHE:
         what += f"needs {verdict.lost:.2f} cycles per instruction"
     else:
         what += f"lost {percent(verdict.lost)} of its time waiting {WAITS[verdict.resource]}"
     if verdict.cause is Cause.SELF:
         parts = sorted(verdict.parts.items(), key=lambda part: -part[1])
-        return f"{what} by its own doing: {', '.join(PARTS.get(name, name) for name, _ in parts[:2]) or 'own use'}"
-    named = ", ".join(f"{owner_label(one.owner)} {percent(one.share)}" for one in verdict.culprits[:3])
-    return f"{what}: {named or 'nobody stands out'}"
+        return f"{what}, caused by itself: {', '.join(PARTS.get(name, name) for name, _ in parts[:2]) or 'own use'}"
+    culprits = ", ".join(f"{owner_label(culprit.owner)} {percent(culprit.share)}" for culprit in verdict.culprits[:3])
+    return f"{what}: {culprits or 'no single culprit'}"
 
 
 def percent(share: float) -> str:
     return f"{share * 100:.0f} %"
 
 
-def blamed(culprit: Culprit) -> Blamed:
+def culprit_page(culprit: Culprit) -> Blamed:
     owner = culprit.owner
     return Blamed(
         kind=owner.kind,
@@ -84,8 +84,8 @@ def brief(verdict: Verdict) -> Brief:
     )
 
 
-def whole(verdict: Verdict, unix: float) -> VerdictSaid:
-    """The long form; `unix` is what to add to its times to have Unix seconds."""
+def verdict_page(verdict: Verdict, unix_offset: float) -> VerdictSaid:
+    """The long form; `unix_offset` is added to the verdict's times to give Unix seconds."""
     return VerdictSaid(
         container=verdict.victim.name,
         resource=verdict.resource.value,
@@ -93,8 +93,8 @@ def whole(verdict: Verdict, unix: float) -> VerdictSaid:
         state=verdict.state.word,
         score=round(verdict.score, 3),
         lost=round(verdict.lost, 4),
-        began=round(verdict.began + unix, 3),
-        at=round(verdict.at + unix, 3),
+        began=round(verdict.began + unix_offset, 3),
+        at=round(verdict.at + unix_offset, 3),
         window=verdict.window,
         source=verdict.source,
         confidence=verdict.confidence,
@@ -102,26 +102,28 @@ def whole(verdict: Verdict, unix: float) -> VerdictSaid:
         action=verdict.action,
         advice=ACTIONS[verdict.action],
         signals=[
-            SignalSaid(name=s.name, unit=s.unit, now=s.now, usual=s.usual, limit=s.limit) for s in verdict.signals
+            SignalSaid(name=signal.name, unit=signal.unit, now=signal.now, usual=signal.usual, limit=signal.limit)
+            for signal in verdict.signals
         ],
-        culprits=[blamed(one) for one in verdict.culprits],
+        culprits=[culprit_page(culprit) for culprit in verdict.culprits],
         parts=dict(verdict.parts),
     )
 
 
-def summary(verdicts: Iterable[Verdict]) -> NodeInterference:
-    """The node in short, from verdicts whose alarm is on."""
-    said = NodeInterference()
-    lost: dict[str, Blamed] = {}
+def node_summary(verdicts: Iterable[Verdict]) -> NodeInterference:
+    """The node's summary, from verdicts with an active alarm."""
+    summary = NodeInterference()
+    culprits: dict[str, Blamed] = {}
     for verdict in verdicts:
-        counts = said.interfered if verdict.cause is Cause.NEIGHBOUR else said.self_inflicted
+        counts = summary.interfered if verdict.cause is Cause.NEIGHBOUR else summary.self_inflicted
         counts[verdict.resource.value] = counts.get(verdict.resource.value, 0) + 1
         for culprit in verdict.culprits:
             label = owner_label(culprit.owner)
-            one = lost.setdefault(label, blamed(Culprit(culprit.owner, 0.0, 0.0)))
-            one.seconds = round(one.seconds + culprit.seconds, 4)
-    total = sum(one.seconds for one in lost.values())
-    for one in lost.values():
-        one.share = round(one.seconds / total, 4) if total > 0 else 0.0
-    said.worst_culprits = sorted(lost.values(), key=lambda one: (-one.seconds, one.label))[:WORST_ON_NODE]
-    return said
+            page = culprits.setdefault(label, culprit_page(Culprit(culprit.owner, 0.0, 0.0)))
+            page.seconds = round(page.seconds + culprit.seconds, 4)
+    total = sum(page.seconds for page in culprits.values())
+    for page in culprits.values():
+        page.share = round(page.seconds / total, 4) if total > 0 else 0.0
+    worst = sorted(culprits.values(), key=lambda page: (-page.seconds, page.label))
+    summary.worst_culprits = worst[:CULPRITS_IN_NODE_SUMMARY]
+    return summary

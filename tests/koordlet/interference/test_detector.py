@@ -1,4 +1,4 @@
-"""The decision as tables and as laws."""
+"""The decision: tables of cases, and properties."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from koordlet.api.sloconfig.interference import DEFAULT
 from koordlet.interference.advice import ACTIONS
 from koordlet.interference.detector import Detector
-from koordlet.interference.model import Cause, Resource, State
+from koordlet.interference.model import AlarmState, Cause, WaitResource
 
 DURATION = DEFAULT.min_duration_seconds
 LEAVE = DEFAULT.leave_percent / 100
@@ -29,74 +29,70 @@ def run(make, losses, *, own=None, strategy=DEFAULT, subject=None):
     for second, loss in enumerate(losses):
         evidence = node.evidence([loss], [own[second] if own else 0.0])
         detector.step(evidence, float(second), strategy)
-        seen.append(tuple(State(int(one)) for one in detector.states()[0, 0]))
+        seen.append(tuple(AlarmState(int(one)) for one in detector.states()[0, 0]))
     return seen
 
 
-def alarm(state: State) -> bool:
-    return state in (State.INTERFERED, State.RECOVERING)
-
-
-def test_states_follow_the_picture(make):
+def test_states_follow_the_documented_transitions(make):
     high, low = LIMIT * 2, 0.0
     states = [one for one, _ in run(make, [low, high, high, high, high, high, low, low, low, low, low, low])]
-    q, s, i, r = State.QUIET, State.SUSPECTED, State.INTERFERED, State.RECOVERING
+    q, s, i, r = AlarmState.QUIET, AlarmState.SUSPECTED, AlarmState.INTERFERED, AlarmState.RECOVERING
     assert states == [q, s, s, s, s, i, r, r, r, r, q, q]
 
 
-def test_between_the_thresholds_nothing_begins_and_nothing_ends(make):
+def test_a_score_between_the_thresholds_changes_no_state(make):
     between = LIMIT * (1 + LEAVE) / 2
-    assert {one for one, _ in run(make, [between] * 30)} == {State.QUIET}
+    assert {one for one, _ in run(make, [between] * 30)} == {AlarmState.QUIET}
     states = [one for one, _ in run(make, [LIMIT * 2] * 6 + [between] * 30)]
-    assert states[-1] is State.INTERFERED
+    assert states[-1] is AlarmState.INTERFERED
 
 
-def test_a_short_burst_is_only_a_suspicion(make):
+def test_a_short_burst_only_raises_a_suspicion(make):
     states = [one for one, _ in run(make, [0.0, 0.9, 0.9, 0.9, 0.0, 0.0])]
-    assert not any(alarm(one) for one in states)
+    assert not any(one.alarm for one in states)
 
 
-def test_own_quota_is_own_trouble(make):
+def test_an_exhausted_own_quota_is_self_inflicted(make):
     states = run(make, [0.0] * 10, own=[0.7] * 10)
-    assert states[-1] == (State.QUIET, State.INTERFERED)
+    assert states[-1] == (AlarmState.QUIET, AlarmState.INTERFERED)
 
 
 @pytest.mark.parametrize(
-    ("qos", "hurt"), [("LSE", True), ("LSR", True), ("LS", True), ("BE", False), ("SYSTEM", False)]
+    ("qos", "alarmed"), [("LSE", True), ("LSR", True), ("LS", True), ("BE", False), ("SYSTEM", False)]
 )
-def test_victims_are_of_the_strategys_classes(make, qos, hurt):
+def test_only_the_strategys_qos_classes_can_be_victims(make, qos, alarmed):
     states = run(make, [0.9] * 10, subject=make.container("web", qos=qos))
-    assert alarm(states[-1][0]) is hurt
+    assert states[-1][0].alarm is alarmed
 
 
-def test_a_resource_that_is_off_is_not_judged(make):
+def test_a_disabled_resource_is_not_judged(make):
     off = strategy(cpu=msgspec.structs.replace(DEFAULT.cpu, enable=False))
-    assert run(make, [0.9] * 10, strategy=off)[-1] == (State.QUIET, State.QUIET)
+    assert run(make, [0.9] * 10, strategy=off)[-1] == (AlarmState.QUIET, AlarmState.QUIET)
 
 
-def test_several_times_the_usual_is_trouble_below_the_absolute_limit(make):
+def test_a_multiple_of_the_usual_value_alarms_below_the_absolute_threshold(make):
     least = DEFAULT.cpu.min_lost_percent / 100
     learning = [0.01] * 120
     above = least * 1.5
     assert above < LIMIT
-    assert run(make, learning + [above] * 10)[-1][0] is State.INTERFERED
-    assert run(make, [above] * 10)[-1][0] is State.QUIET  # nothing learnt yet
+    assert run(make, learning + [above] * 10)[-1][0] is AlarmState.INTERFERED
+    assert run(make, [above] * 10)[-1][0] is AlarmState.QUIET  # nothing learned yet
     usual_is_high = [above / 2] * 120
-    assert run(make, usual_is_high + [above] * 10)[-1][0] is State.QUIET  # twice the usual is not three times
+    assert run(make, usual_is_high + [above] * 10)[-1][0] is AlarmState.QUIET  # 2 x usual < 3 x usual
 
 
-@pytest.mark.parametrize("learnt", [0, 120], ids=["nothing-learnt", "learnt"])
-def test_where_the_alarm_begins_is_a_score_of_one(make, learnt):
+@pytest.mark.parametrize("learned", [0, 120], ids=["nothing-learned", "learned"])
+def test_the_alarm_threshold_gives_a_score_of_one(make, learned):
     node, detector = make.node(make.container("web")), Detector()
-    for second in range(learnt + 1):
+    for second in range(learned + 1):
         detector.step(node.evidence([0.04]), float(second), DEFAULT)
-    (level,) = detector.alarm_at(node.subjects, Resource.CPU, DEFAULT)
-    assert level == LIMIT if not learnt else DEFAULT.cpu.min_lost_percent / 100 <= level < LIMIT
-    detector.step(node.evidence([level]), learnt + 1.0, DEFAULT)
+    (level,) = detector.alarm_threshold(node.subjects, WaitResource.CPU, DEFAULT)
+    assert level == LIMIT if not learned else DEFAULT.cpu.min_lost_percent / 100 <= level < LIMIT
+    detector.step(node.evidence([level]), learned + 1.0, DEFAULT)
     assert detector.scores[0, 0, 0] == pytest.approx(1.0, abs=0.01)
 
 
-def test_what_is_usual_is_not_learnt_from_trouble(make):
+def test_usual_values_are_not_learned_during_an_alarm(make):
     node, detector = make.node(make.container("web")), Detector()
     for second in range(120):
         detector.step(node.evidence([0.01]), float(second), DEFAULT)
@@ -107,16 +103,16 @@ def test_what_is_usual_is_not_learnt_from_trouble(make):
     assert 0.01 / 1.26 <= before <= 0.01 * 1.26
 
 
-def test_the_verdict_names_who_and_how_much(make):
+def test_a_verdict_names_culprits_and_shares(make):
     web, batch, other = make.container("web"), make.container("batch", qos="BE"), make.container("other")
     node, detector = make.node(web, batch, other), Detector()
     blames = {0: [make.because_of(batch, 0.4), make.because_of(other, 0.2), make.because_of(web, 0.2)]}
     for second in range(10):
         outcome = detector.step(node.evidence([0.5, 0.0, 0.0], [0.1, 0.0, 0.0], blames=blames), float(second), DEFAULT)
     (verdict,) = outcome.verdicts
-    assert (verdict.victim, verdict.resource, verdict.cause) == (web, Resource.CPU, Cause.NEIGHBOUR)
+    assert (verdict.victim, verdict.resource, verdict.cause) == (web, WaitResource.CPU, Cause.NEIGHBOUR)
     assert [(one.owner.name, one.share) for one in verdict.culprits] == [("batch", 0.5), ("other", 0.25)]
-    assert verdict.culprits[0].seconds == 0.4, "a second, whatever the window"
+    assert verdict.culprits[0].seconds == 0.4, "per second, for any window"
     assert verdict.action == "suppress-best-effort"
     assert verdict.severity == "high"
     assert verdict.score == pytest.approx(0.5 / LIMIT)
@@ -130,12 +126,12 @@ def test_the_verdict_names_who_and_how_much(make):
         pytest.param("ls", "limit-culprit", id="another-service"),
         pytest.param("sibling", "split-own-pod", id="same-pod"),
         pytest.param("kernel", "look-at-kernel-work", id="kernel"),
-        pytest.param("none", "move-victim", id="nobody"),
+        pytest.param("none", "move-victim", id="no-culprit"),
     ],
 )
-def test_advice_fits_the_culprit(make, culprit, action):
+def test_the_recommended_action_fits_the_culprit(make, culprit, action):
     web = make.container("web", pod="shop")
-    who = {
+    blames = {
         "be": [make.because_of(make.container("batch", qos="BE"), 1.0)],
         "ls": [make.because_of(make.container("api"), 1.0)],
         "sibling": [make.because_of(make.container("proxy", pod="shop"), 1.0)],
@@ -144,23 +140,23 @@ def test_advice_fits_the_culprit(make, culprit, action):
     }[culprit]
     node, detector = make.node(web), Detector()
     for second in range(8):
-        outcome = detector.step(node.evidence([0.5], blames={0: who}), float(second), DEFAULT)
+        outcome = detector.step(node.evidence([0.5], blames={0: blames}), float(second), DEFAULT)
     assert outcome.verdicts[0].action == action
     assert action in ACTIONS
 
 
-def test_the_blame_outlives_the_trouble_until_the_alarm_ends(make):
+def test_culprits_are_kept_until_the_alarm_ends(make):
     web, batch = make.container("web"), make.container("batch", qos="BE")
     node, detector = make.node(web, batch), Detector()
     for second in range(8):
         detector.step(node.evidence([0.5, 0.0], blames={0: [make.because_of(batch, 1.0)]}), float(second), DEFAULT)
     outcome = detector.step(node.evidence([0.0, 0.0], blames={}), 8.0, DEFAULT)
     (verdict,) = outcome.verdicts
-    assert verdict.state is State.RECOVERING
+    assert verdict.state is AlarmState.RECOVERING
     assert verdict.culprits[0].owner.name == "batch"
 
 
-def test_a_new_container_in_an_old_ones_place_starts_anew(make):
+def test_a_new_container_in_a_reused_row_starts_without_history(make):
     old, new = make.container("old"), make.container("new")
     detector = Detector()
     for second in range(10):
@@ -179,7 +175,7 @@ def test_without_evidence_an_alarm_ends(make):
     assert not outcome.verdicts
 
 
-def test_in_a_storm_every_verdict_keeps_its_culprit(make):
+def test_with_many_alarms_every_verdict_keeps_its_culprit(make):
     batch = make.container("batch", qos="BE")
     node, detector = make.node(*(make.container(f"web{i}") for i in range(200))), Detector()
     blames = {row: [make.because_of(batch, 1.0)] for row in range(200)}
@@ -187,18 +183,16 @@ def test_in_a_storm_every_verdict_keeps_its_culprit(make):
         outcome = detector.step(node.evidence([0.5] * 200, blames=blames), float(second), DEFAULT)
     assert len(outcome.verdicts) == 200
     assert {one.culprits[0].owner.name for one in outcome.verdicts} == {"batch"}
-    assert {one.state for one in outcome.verdicts} == {State.INTERFERED}
+    assert {one.state for one in outcome.verdicts} == {AlarmState.INTERFERED}
 
-
-# --- laws
 
 losses = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=80)
 
 
 @settings(deadline=None, max_examples=40)
 @given(losses)
-def test_an_alarm_lasts_at_least_the_minimum_duration_and_so_does_the_peace(make, values):
-    states = [alarm(one) for one, _ in run(make, values)]
+def test_alarms_and_the_time_between_them_last_at_least_the_minimum_duration(make, values):
+    states = [one.alarm for one, _ in run(make, values)]
     flips = [second for second in range(1, len(states)) if states[second] != states[second - 1]]
     starts = [0, *flips]
     assert all(later - earlier >= DURATION for earlier, later in zip(starts, flips, strict=False))
@@ -213,13 +207,13 @@ def test_the_same_evidence_gives_the_same_states(make, values):
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.floats(0.0, DEFAULT.cpu.min_lost_percent / 100 * 0.99), min_size=1, max_size=200))
 def test_quiet_evidence_never_alarms(make, values):
-    assert {one for one, _ in run(make, values, own=values)} == {State.QUIET}
+    assert {one for one, _ in run(make, values, own=values)} == {AlarmState.QUIET}
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.floats(0.001, 1.0), min_size=70, max_size=120), st.integers(-3, 3))
-def test_only_the_ratio_to_the_usual_counts_where_no_limit_is_absolute(make, values, power):
-    """The relative rule alone: all symptoms times a bucket's ratio to any power give the same states."""
+def test_without_absolute_thresholds_only_the_ratio_to_the_usual_value_counts(make, values, power):
+    """The relative rule only: symptoms scaled by a power of the bucket ratio give the same states."""
     relative = strategy(cpu=msgspec.structs.replace(DEFAULT.cpu, lost_percent=0, min_lost_percent=0))
     scale = 1.25**power
     assert run(make, values, strategy=relative) == run(make, [v * scale for v in values], strategy=relative)
@@ -227,7 +221,7 @@ def test_only_the_ratio_to_the_usual_counts_where_no_limit_is_absolute(make, val
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.floats(0.0, 1e6), min_size=0, max_size=12), st.floats(0.0, 10.0))
-def test_shares_sum_to_one_at_most(make, seconds, own):
+def test_shares_sum_to_at_most_one(make, seconds, own):
     web = make.container("web")
     blames = [make.because_of(make.container(f"n{i}", qos="BE"), value) for i, value in enumerate(seconds)]
     blames.append(make.because_of(web, own))
@@ -242,8 +236,8 @@ def test_shares_sum_to_one_at_most(make, seconds, own):
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.permutations(list(range(6))), min_size=1, max_size=8), st.data())
-def test_a_containers_verdict_does_not_depend_on_its_place(make, orders, data):
-    """Containers come, go and change places; each one's states are those it has alone."""
+def test_a_containers_verdict_does_not_depend_on_its_row(make, orders, data):
+    """Containers appear, disappear and change rows; each has the states that it has alone."""
     names = [f"c{i}" for i in range(6)]
     loss = {name: data.draw(st.lists(st.floats(0, 1), min_size=len(orders), max_size=len(orders))) for name in names}
     subjects = {name: make.container(name) for name in names}

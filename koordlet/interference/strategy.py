@@ -1,4 +1,5 @@
-"""The strategy in force: NodeSLO's over the defaults; a malformed one is said once and the last good one stays."""
+"""The interference strategy in force: NodeSLO's values over the defaults. A malformed strategy is logged once, and the
+last valid one stays in force."""
 
 from __future__ import annotations
 
@@ -12,28 +13,28 @@ from koordlet.app.logging import get_logger
 log = get_logger(__name__)
 
 
-class Policy:
-    """`extensions` gives NodeSLO's as they are (None without a NodeSLO); they are read again only when they are another
-    object. Without the key the defaults are in force."""
+class StrategySource:
+    """`extensions` returns NodeSLO's extensions (None without a NodeSLO). They are parsed again only when it returns
+    another object. Without the key, the defaults are in force."""
 
     def __init__(self, extensions: Callable[[], Mapping[str, Any] | None]) -> None:
         self._extensions = extensions
-        self._seen: Mapping[str, Any] | None = None
+        self._parsed: Mapping[str, Any] | None = None
         self._strategy = DEFAULT
         self.error = ""
         """Why the latest strategy is not in force; empty when it is."""
 
     def current(self) -> InterferenceStrategy:
-        """What to judge by now."""
-        found = self._extensions()
-        if found is self._seen:
+        """The strategy in force now."""
+        extensions = self._extensions()
+        if extensions is self._parsed:
             return self._strategy
-        self._seen = found
+        self._parsed = extensions
         try:
-            self._strategy = effective(extension_values(found))
+            self._strategy = effective(extension_values(extensions))
             self.error = ""
         except InterferenceConfigError as error:
             if str(error) != self.error:
-                log.warning("interference strategy not taken; the last good one stays", error=str(error))
+                log.warning("Malformed interference strategy; the last valid one stays in force", error=str(error))
             self.error = str(error)
         return self._strategy

@@ -1,0 +1,83 @@
+"""How often interference is judged, and how often the culprit matrix is read: the only place that decides this.
+
+Judging runs every second. Every other round is skipped while no figure is halfway to an alarm, and while judging itself
+is expensive because hundreds of containers are in trouble at once, as on a node that is short of CPUs: judging must not
+add to that. Schedule latency is read at the same pace. A new snapshot is never left unjudged.
+
+The culprit matrix is read twice per window while others may delay a container noticeably, otherwise every 15 seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koordlet.api.sloconfig.interference import InterferenceStrategy, InterferenceThresholds
+from koordlet.interference.cpu import lost_share
+from koordlet.interference.model import Floats
+
+ROUND_SECONDS = 1.0
+"""Between two rounds."""
+EXPENSIVE_CPU_SECONDS = 0.005
+"""CPU time of one evaluation from which on every other round is skipped: half a percent of a core."""
+NOTICEABLE_RATIO = 0.5
+"""Fraction of an alarm's threshold from which on a figure is worth a closer look."""
+MATRIX_READINGS_PER_WINDOW = 2
+"""While others may delay a container noticeably."""
+IDLE_MATRIX_SECONDS = 15.0
+"""Between two readings of the matrix otherwise: the shares of culprits change slowly then."""
+
+
+def noticeable_cpu_loss(strategy: InterferenceStrategy) -> float:
+    """Share of time lost from which on the matrix is read often; 0 means always, as any loss can be an alarm."""
+    cpu = strategy.cpu or InterferenceThresholds()
+    return NOTICEABLE_RATIO * min(cpu.lost_percent or 100, cpu.min_lost_percent or 0) / 100
+
+
+def noticeably_behind_packets(
+    waited: Floats, ran: Floats, packet_seconds: float, strategy: InterferenceStrategy
+) -> NDArray[np.bool_]:
+    """[containers], true where ksoftirqd, which processed packets for `packet_seconds` per second, may have kept the
+    container waiting for a noticeable share of its time."""
+    network = strategy.network or InterferenceThresholds()
+    threshold = NOTICEABLE_RATIO * min(network.lost_percent or 100, network.min_lost_percent or 0) / 100
+    loss = lost_share(np.minimum(waited, packet_seconds), ran)
+    noticeable: NDArray[np.bool_] = (packet_seconds > 0) & (loss >= threshold)
+    return noticeable
+
+
+class Cadence:
+    """`cpu_clock` is the CPU time of the judging thread, in seconds."""
+
+    def __init__(self, cpu_clock: Callable[[], float] = time.thread_time) -> None:
+        self._cpu_clock = cpu_clock
+        self._skipped = False
+        self._snapshot: object = None
+        """Latest schedule-latency snapshot at the last evaluation."""
+        self.relaxed = False
+        """Whether every other reading and evaluation is enough."""
+        self.suspicious = False
+        """Whether, by the last evidence, others may have delayed a container noticeably."""
+
+    def skips(self, snapshot: object) -> bool:
+        """Whether this round is skipped; `snapshot` is the latest schedule-latency snapshot."""
+        self._skipped = self.relaxed and not self._skipped and snapshot is self._snapshot
+        if not self._skipped:
+            self._snapshot = snapshot
+        return self._skipped
+
+    @contextmanager
+    def judging(self, near_alarm: Callable[[], bool]) -> Iterator[None]:
+        """Around one evaluation. Its CPU time, and `near_alarm` after it, set the pace."""
+        start = self._cpu_clock()
+        yield
+        expensive = self._cpu_clock() - start > EXPENSIVE_CPU_SECONDS
+        self.relaxed = expensive or not (self.suspicious or near_alarm())
+
+    def matrix_interval(self, window_seconds: float) -> float:
+        """Seconds between two readings of the culprit matrix."""
+        return window_seconds / MATRIX_READINGS_PER_WINDOW if self.suspicious else IDLE_MATRIX_SECONDS

@@ -1,0 +1,112 @@
+"""The pace of judging: every other round while everything is quiet or judging is expensive, otherwise every round."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from koordlet.audit import NullAuditor
+from koordlet.interference.cadence import EXPENSIVE_CPU_SECONDS, IDLE_MATRIX_SECONDS, NOTICEABLE_RATIO, Cadence
+from koordlet.interference.service import Interference, StallCollectors
+from koordlet.prometheus import Registries
+
+
+class Advisor:
+    """Counts evaluations by the reads of its picture; there is no picture."""
+
+    def __init__(self) -> None:
+        self.unhurried, self.evaluations = False, 0
+        self.latency_window = SimpleNamespace(latest=None)
+
+    @property
+    def picture(self) -> None:
+        self.evaluations += 1
+
+
+def service(advisor: Any, cpu_clock: Any = lambda: 0.0) -> Interference:
+    collectors: Any = StallCollectors(*(SimpleNamespace() for _ in range(3)), cpi=None)  # type: ignore[arg-type]
+    return Interference(
+        advisor,
+        Registries(),
+        collectors,
+        node_slo=lambda: None,
+        auditor=NullAuditor(),
+        recorder=None,
+        clock=lambda: 0.0,
+        wall=lambda: 0.0,
+        cpu_clock=cpu_clock,
+    )
+
+
+@pytest.fixture
+def advisor() -> Any:
+    return Advisor()
+
+
+def evaluations(made: Interference, advisor: Any, steps: int = 6) -> int:
+    made.step()
+    before = advisor.evaluations
+    for _ in range(steps):
+        made.step()
+    return int(advisor.evaluations - before)
+
+
+def test_every_other_round_is_skipped_while_everything_is_quiet(advisor: Any) -> None:
+    assert evaluations(service(advisor), advisor) == 3
+    assert advisor.unhurried
+
+
+def test_a_new_snapshot_is_never_left_unjudged(advisor: Any) -> None:
+    made = service(advisor)
+    made.step()
+    for number in range(1, 5):
+        advisor.latency_window.latest = object()
+        made.step()
+        assert advisor.evaluations == 1 + number
+
+
+def test_a_score_halfway_to_an_alarm_keeps_every_round(advisor: Any) -> None:
+    made = service(advisor)
+    made.evaluator.detector.scores = np.full((1, 5, 2), NOTICEABLE_RATIO)
+    assert evaluations(made, advisor) == 6
+    assert not advisor.unhurried
+
+
+def test_a_verdict_keeps_every_round(advisor: Any) -> None:
+    made = service(advisor)
+    made.evaluator.verdicts = {"web": ()}
+    assert evaluations(made, advisor) == 6
+
+
+def test_a_noticeable_loss_keeps_every_round_and_reads_the_matrix_often() -> None:
+    cadence, snapshot = Cadence(lambda: 0.0), object()
+
+    def judged(rounds: int) -> int:
+        number = 0
+        for _ in range(rounds):
+            if not cadence.skips(snapshot):
+                number += 1
+                with cadence.judging(lambda: False):
+                    pass
+        return number
+
+    cadence.suspicious = True
+    assert (judged(6), cadence.matrix_interval(3.0)) == (6, 1.5)
+    cadence.suspicious = False
+    judged(1)
+    assert (judged(6), cadence.matrix_interval(3.0)) == (3, IDLE_MATRIX_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("cpu_seconds", "number"),
+    [(EXPENSIVE_CPU_SECONDS / 2, 6), (2 * EXPENSIVE_CPU_SECONDS, 3)],
+    ids=["cheap", "expensive"],
+)
+def test_expensive_judging_skips_rounds_even_during_alarms(advisor: Any, cpu_seconds: float, number: int) -> None:
+    readings = iter(np.arange(0.0, 1000.0, cpu_seconds))
+    made = service(advisor, lambda: float(next(readings)))
+    made.evaluator.detector.scores = np.full((1, 5, 2), NOTICEABLE_RATIO)
+    assert evaluations(made, advisor) == number

@@ -1,0 +1,241 @@
+"""Evidence about the CPU: worked examples, and the invariant that the parts never exceed the whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koordlet.api.sloconfig.interference import DEFAULT, InterferenceStrategy, InterferenceThresholds
+from koordlet.interference.attribution import MIN_WANTED_CORES, Attribution, WaitShares
+from koordlet.interference.cadence import noticeable_cpu_loss, noticeably_behind_packets
+from koordlet.interference.cpu import CpuReading, CpuWindow, cpu_evidence, possible_loss
+from koordlet.interference.rows import ContainerRows
+from koordlet.metricsadvisor.stalls.culprits import CulpritWindow
+from koordlet.metricsadvisor.stalls.latency import blame
+from koordlet.probes.culprits.charges import Charges
+from koordlet.probes.loading.mapped import PLACES
+from koordlet.probes.schedlatency.layout import BUCKETS, SPECIAL_KEYS
+from koordlet.probes.schedlatency.snapshot import Lost, SchedLatencySnapshot
+from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
+
+WEB, BATCH, INNER = 100, 200, 101
+"""Cgroup ids; INNER is a sub-cgroup of web."""
+
+
+def snapshot(seconds, *, waited=None, throttled=None, matrix=(), source="bpf"):
+    """Cumulative seconds by key at one moment; the matrix as (victim, culprit, seconds)."""
+    keys = np.array([WEB, INNER, BATCH])
+    total = np.array([(waited or {}).get(key, 0.0) for key in keys.tolist()])
+    quota = np.array([(throttled or {}).get(key, 0.0) for key in keys.tolist()])
+    hist = np.zeros((3, BUCKETS), dtype=np.int64)
+    hist[:, 5] = (total * 100).astype(np.int64)
+    none = np.zeros(3, dtype=np.int64)
+    ordered = sorted(matrix)
+    return SchedLatencySnapshot(
+        source=source,
+        time_ns=int(seconds * 1e9),
+        keys=keys,
+        wakeup_hist=hist,
+        preempt_hist=np.zeros_like(hist),
+        wakeup_sum_ns=(total * 1e9).astype(np.int64),
+        preempt_sum_ns=none,
+        wakeup_max_ns=none,
+        preempt_max_ns=none,
+        throttled_ns=(quota * 1e9).astype(np.int64),
+        throttled_count=none,
+        victim=np.array([v for v, _, _ in ordered], dtype=np.int64),
+        culprit=np.array([c for _, c, _ in ordered], dtype=np.int64),
+        wait_ns=np.array([int(s * 1e9) for _, _, s in ordered], dtype=np.int64),
+        wait_count=np.array([1 for _ in ordered], dtype=np.int64),
+        lost=Lost(),
+    )
+
+
+ROWS = ContainerRows(np.array([WEB, INNER, BATCH]), np.array([0, 0, 1]), 2)
+
+
+def evidence(make, last, *, ran=(0.4, 1.0), periods=(0.0, 0.0), first=None, guess=lambda _: ()):
+    web, batch = make.container("web"), make.container("batch", qos="BE")
+    owners = {WEB: owner_of(web), INNER: owner_of(web), BATCH: owner_of(batch)}
+    window = CpuWindow(2.0)
+    window.push(first or snapshot(1.0, source=last.source))
+    window.push(last)
+    reading = CpuReading(*window.sums(), ROWS, np.array(ran), np.array(periods))
+    attribution = Attribution.of(last, 2.0, ROWS, lambda key: owners.get(key) or Owner("gone", str(key)))
+    return cpu_evidence(reading, attribution.shares(reading.waited), attribution, guess)
+
+
+def test_neighbours_own_threads_and_quota_are_separate_figures(make):
+    matrix = [(WEB, BATCH, 0.6), (WEB, WEB, 0.1), (INNER, WEB, 0.1), (WEB, SPECIAL_KEYS["idle"], 0.2)]
+    measured = evidence(make, snapshot(3.0, waited={WEB: 0.9, INNER: 0.1}, throttled={WEB: 0.4}, matrix=matrix))
+    others, threads, quota = 0.3, 0.1, 0.2  # per second, of 2 s
+    wanted = 0.4 + others + threads + quota + MIN_WANTED_CORES
+    assert measured.others[0] == pytest.approx(others / wanted)
+    assert measured.own[0] == pytest.approx((threads + quota) / wanted)
+    assert {name: column[0] for name, column in measured.parts.items()} == pytest.approx(
+        {"quota": quota, "threads": threads}
+    )
+    culprits = {blame.owner.name: blame.seconds for blame in measured.culprits(0)}
+    assert culprits == pytest.approx({"batch": 0.3, "web": 0.1, "idle": 0.1}), "per second, of 2 s"
+    assert measured.named
+    assert not measured.culprits(1)
+
+
+def test_waiting_behind_an_unknown_runner_is_spread_over_the_known_ones(make):
+    matrix = [(WEB, BATCH, 0.3), (WEB, WEB, 0.1), (WEB, SPECIAL_KEYS["older"], 0.4)]
+    measured = evidence(make, snapshot(3.0, waited={WEB: 0.8}, matrix=matrix))
+    assert measured.parts["threads"][0] == pytest.approx(0.4 * 0.25)
+
+
+@pytest.mark.parametrize(("throttled", "cause"), [(0.5, "own"), (0.0, "others")])
+def test_without_a_probe_throttled_periods_decide_the_cause(make, throttled, cause):
+    """schedstat does not distinguish waiting for the quota from waiting for others."""
+    measured = evidence(
+        make, snapshot(3.0, waited={WEB: 1.0}, source="schedstat"), periods=(throttled, 0.0), guess=lambda row: [row]
+    )
+    assert getattr(measured, cause)[0] == pytest.approx(0.5 / (0.4 + 0.5 + MIN_WANTED_CORES))
+    assert getattr(measured, "own" if cause == "others" else "others")[0] == 0.0
+    assert not measured.named
+    assert measured.latency is None
+    assert measured.culprits(0) == [0]
+
+
+RAN = np.array([0.5, 1.0])
+OWN = WaitShares(np.array([0.9, 0.0]), np.array([0.1, 0.0]), np.array([0.4, 0.0]), np.zeros(2), np.zeros(2))
+"""Web's own threads delayed each other for 0.4 seconds per second."""
+
+
+@pytest.mark.parametrize(
+    ("shares", "waited", "share"),
+    [
+        (WaitShares.none(2), 0.01, 0.01 / (0.01 + 0.5 + MIN_WANTED_CORES)),
+        (WaitShares.none(2), 0.5, 0.5 / (0.5 + 0.5 + MIN_WANTED_CORES)),
+        (OWN, 0.4, 0.0),
+        (OWN, 0.2, 0.0),
+        (OWN, 0.6, 0.2 / (0.2 + 0.5 + MIN_WANTED_CORES)),
+    ],
+    ids=["almost none", "no reading yet", "explained", "less than explained", "more than explained"],
+)
+def test_the_possible_loss_is_the_waiting_without_another_explanation(shares, waited, share):
+    assert possible_loss(np.array([waited, 0.0]), shares, RAN) == pytest.approx([share, 0.0])
+
+
+def test_shares_follow_their_container():
+    moved = OWN.moved(("web", "batch"), ("new", "batch", "web"))
+    assert moved.own.tolist() == [0.0, 0.0, 0.9]
+    assert moved.waited.tolist() == [0.0, 0.0, 0.4]
+    assert WaitShares.none(0).moved((), ("new",)).others.tolist() == [1.0]
+
+
+def test_waiting_behind_ksoftirqd_is_a_separate_share(make):
+    matrix = [(WEB, SPECIAL_KEYS["ksoftirqd"], 0.3), (WEB, BATCH, 0.1), (WEB, SPECIAL_KEYS["older"], 0.4)]
+    last = snapshot(3.0, waited={WEB: 0.8}, matrix=matrix)
+    shares = Attribution.of(last, 2.0, ROWS, lambda key: Owner("gone", str(key))).shares(np.array([0.8, 0.0]))
+    assert shares.ksoftirqd.tolist() == pytest.approx([0.75, 0.0])
+    assert shares.others.tolist() == pytest.approx([1.0, 1.0])  # it also counts as caused by others
+
+
+def test_half_of_the_smallest_threshold_is_noticeable():
+    assert noticeable_cpu_loss(DEFAULT) == pytest.approx(0.04)
+    assert noticeable_cpu_loss(InterferenceStrategy(cpu=InterferenceThresholds(lost_percent=20))) == 0.0
+
+
+def test_the_window_slides_and_restarts_with_another_source():
+    window = CpuWindow(2.0)
+    assert window.sums() is None
+    for second in range(10):
+        window.push(snapshot(float(second), waited={WEB: second * 0.1}))
+    latency, seconds = window.sums()
+    assert seconds == 2.0
+    assert latency.sum_ns.sum() == pytest.approx(0.2e9)
+    window.push(snapshot(11.0, source="schedstat"))
+    assert window.sums() is None
+
+
+def test_culprits_are_those_of_the_window():
+    window = CulpritWindow(2.0)
+    assert window.due(0, 2.0)
+    keys = np.array([WEB, BATCH])
+
+    def charges(second, ns, source="bpf"):
+        key, at = np.array([1 << 16 | 2], dtype=np.uint32), np.array([5], dtype=np.int32)
+        return Charges(source, int(second * 1e9), 8, at, key, np.array([ns]), np.array([second]), keys)
+
+    for second in range(10):
+        window.push(charges(second, second * 100))
+    matrix, seconds = window.pushed()
+    assert seconds == 2.0
+    assert {*matrix.victim.tolist()} == {WEB}
+    assert {*matrix.culprit.tolist()} == {BATCH}
+    assert (matrix.wait_ns.sum(), matrix.wait_count.sum()) == (200, 2)
+    assert not window.due(int(9.9e9), 1.0)
+    assert window.due(int(10e9), 1.0)
+    window.push(charges(11, 5, source="bcc"))
+    assert window.pushed() is None
+
+
+seconds = st.floats(0.0, 50.0)
+
+
+@settings(deadline=None, max_examples=60)
+@given(seconds, seconds, seconds, seconds, st.floats(0.0, 8.0))
+def test_the_parts_never_exceed_the_whole(make, by_others, by_own, by_idle, quota, ran):
+    matrix = [(WEB, BATCH, by_others), (WEB, WEB, by_own), (WEB, SPECIAL_KEYS["idle"], by_idle)]
+    waited = by_others + by_own + by_idle
+    measured = evidence(
+        make, snapshot(3.0, waited={WEB: waited}, throttled={WEB: quota}, matrix=matrix), ran=(ran, 0.0)
+    )
+    assert 0.0 <= measured.others[0] <= 1.0
+    assert 0.0 <= measured.own[0] <= 1.0
+    assert measured.others[0] + measured.own[0] <= 1.0 + 1e-9
+
+
+shares = st.dictionaries(
+    st.tuples(
+        st.sampled_from([WEB, INNER, BATCH, 300]),
+        st.sampled_from([WEB, INNER, BATCH, 300, SPECIAL_KEYS["idle"], SPECIAL_KEYS["older"], SPECIAL_KEYS["moved"]]),
+    ),
+    st.floats(0.001, 5.0),
+)
+
+
+@given(shares)
+def test_the_culprits_of_a_row_equal_those_of_the_whole_matrix(make, waits):
+    """`Attribution.top` and `latency.blame` give the same result."""
+    owners = {WEB: owner_of(make.container("web")), BATCH: owner_of(make.container("batch", qos="BE"))}
+    owners[INNER] = owners[WEB]
+
+    def owner(key):
+        return owners.get(key) or Owner("gone", str(key))
+
+    matrix = snapshot(3.0, matrix=[(v, c, s) for (v, c), s in waits.items()])
+    attribution = Attribution.of(matrix, 2.0, ROWS, owner)
+    expected = blame(matrix, owner, 2.0)
+    for row, name in enumerate(("web", "batch")):
+        subject = owners[(WEB, BATCH)[row]].subject
+        top = attribution.top(row)
+        by_row = {one.owner: (one.seconds, one.count) for one in top}
+        whole = {one.owner: (pytest.approx(one.seconds), one.count) for one in expected.get(subject.key, ())}
+        assert by_row == whole, name
+        assert [one.seconds for one in top] == sorted((one.seconds for one in top), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("waited", "packet_seconds", "noticeable"),
+    [(0.05, 0.1, True), (0.05, 0.0, False), (0.05, 0.005, False), (0.005, 0.1, False)],
+    ids=["behind the thread", "thread idle", "thread almost idle", "almost no waiting"],
+)
+def test_waiting_that_packets_may_have_caused_is_noticeable(waited, packet_seconds, noticeable):
+    assert noticeably_behind_packets(np.array([waited]), np.array([0.5]), packet_seconds, DEFAULT).tolist() == [
+        noticeable
+    ]
+
+
+def test_ids_that_share_their_low_bits_are_distinguished():
+    keys = np.array([7, 8, 7 + PLACES, 7 + 5 * PLACES])
+    rows = ContainerRows(keys, np.array([2, -1, 0, 1]), 3)
+    queried = np.array([7 + 5 * PLACES, 7, 0, -1, 8, 7 + PLACES, 7 + 2 * PLACES, 7])
+    assert rows.of(queried).tolist() == [1, 2, -1, -1, -1, 0, -1, 2]
+    assert ContainerRows(keys[:0], keys[:0], 3).of(queried).tolist() == [-1] * len(queried)
