@@ -1,8 +1,8 @@
-"""Custom kinds at run time: a CustomResourceDefinition becomes a served Kind, and goes away with its objects.
+"""Custom kinds at run time: each CustomResourceDefinition adds a served kind; its deletion removes kind and objects.
 
-One task follows the CRDs. For each it checks that the names are free, writes the conditions NamesAccepted and
-Established, and adds the Kind to `Kinds`, from which discovery, OpenAPI and routing follow at once. A CRD that
-is being deleted first has its objects deleted (their finalizers respected), then its own finalizer removed.
+One task watches the CRDs. For each it checks that the names are free, writes the conditions NamesAccepted and
+Established, and adds the `ResourceKind` to `Kinds`, which discovery, OpenAPI and routing read. When a CRD is
+deleted, its objects are deleted first (their finalizers are respected), then its own finalizer is removed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RETRY_SECONDS = 0.2
 
 
 def kind_of(crd: Mapping[str, Any]) -> ResourceKind:
-    """The Kind that a (valid) CRD describes."""
+    """The `ResourceKind` that a valid CRD describes."""
     spec, names = crd["spec"], crd["spec"]["names"]
     served = [v for v in spec["versions"] if v.get("served")]
     served.sort(key=lambda v: version_priority(v["name"]))
@@ -58,7 +58,7 @@ def kind_of(crd: Mapping[str, Any]) -> ResourceKind:
 
 
 def name_conflict(kinds: Kinds, kind: ResourceKind) -> tuple[str, str] | None:
-    """(reason, message) when another kind of the group has one of the names already."""
+    """(reason, message) when another kind of the group already has one of the names, else None."""
     taken: dict[str, str] = {}
     for other in kinds:
         if other.group == kind.group and other.key != kind.key:
@@ -78,25 +78,25 @@ def name_conflict(kinds: Kinds, kind: ResourceKind) -> tuple[str, str] | None:
 
 
 class CrdController:
-    """Start with `await load()`, which serves what is stored already, then run `run()` as a task."""
+    """First `await load()`, which serves the stored CRDs, then run `run()` as a task."""
 
     def __init__(self, registry: ObjectRegistry, changed: Callable[[], Awaitable[None]] | None = None) -> None:
-        """`changed` is awaited after the set of kinds has changed."""
+        """`changed` is awaited after each change of the set of kinds."""
         self._registry = registry
         self._changed = changed
         self._cleanups: dict[str, asyncio.Task[None]] = {}
 
     async def load(self) -> int:
-        """Register every stored CRD; returns the version to follow from."""
+        """Serve every stored CRD; returns the version to watch from."""
         store = self._registry.store
         store.commit()
-        at = store.revision
+        revision = store.revision
         for crd in store.list(CRD):
             await self._serve(crd)
-        return at
+        return revision
 
     async def run(self, since: int) -> None:
-        """Follow the CRDs for ever; falls back to a full look when it has been left behind."""
+        """Watch the CRDs without end; loads all of them again when the watch has become too old."""
         while True:
             try:
                 async for change in self._registry.watch(CRD, None, since):
@@ -108,7 +108,7 @@ class CrdController:
             except errors.StatusError as error:
                 if error.reason != "Expired":
                     raise
-                log.warning("Fell behind the history of CRDs, looking at all of them again")
+                log.warning("The watch of CRDs is too old, listing all of them again")
                 since = await self.load()
 
     async def stop(self) -> None:
@@ -119,9 +119,9 @@ class CrdController:
     async def _reconcile(self, type: str, crd: Json) -> None:
         name = crd["metadata"]["name"]
         if type == "DELETED":
-            gone = kind_of(crd)
-            self._registry.kinds.discard(gone.key)
-            self._registry.store.wake(gone.key)
+            key = kind_of(crd).key
+            self._registry.kinds.discard(key)
+            self._registry.store.wake(key)
         elif crd["metadata"].get("deletionTimestamp"):
             if name not in self._cleanups:
                 task = asyncio.create_task(self._clean_up(name), name=f"crd-cleanup-{name}")
@@ -147,21 +147,21 @@ class CrdController:
         now = objectmeta.timestamp(self._registry.now())
 
         def status(live: Json) -> Json | None:
-            have = live.setdefault("status", {})
-            conditions = have.setdefault("conditions", [])
+            live_status = live.setdefault("status", {})
+            conditions = live_status.setdefault("conditions", [])
             changed = _set(conditions, "NamesAccepted", accepted, reason, message, now)
             if accepted:
                 text = "the initial names have been accepted"
                 changed |= _set(conditions, "Established", True, "InitialNamesAccepted", text, now)
                 names = live["spec"]["names"]
-                changed |= have.get("acceptedNames") != names
-                have["acceptedNames"] = names
+                changed |= live_status.get("acceptedNames") != names
+                live_status["acceptedNames"] = names
             else:
                 text = "not all names are accepted"
                 changed |= _set(conditions, "Established", False, "NotAccepted", text, now)
-                have.setdefault("acceptedNames", {"plural": "", "kind": ""})
+                live_status.setdefault("acceptedNames", {"plural": "", "kind": ""})
             storage = next(v["name"] for v in live["spec"]["versions"] if v.get("storage"))
-            stored = have.setdefault("storedVersions", [])
+            stored = live_status.setdefault("storedVersions", [])
             if storage not in stored:
                 stored.append(storage)
                 changed = True
@@ -170,11 +170,11 @@ class CrdController:
         try:
             await self._registry.modify(CRD, None, crd["metadata"]["name"], status, SYSTEM, _STATUS)
         except errors.StatusError as error:
-            if error.reason != "NotFound":  # deleted meanwhile: its DELETED event is on the way
+            if error.reason != "NotFound":  # deleted in the meantime: its DELETED event follows
                 raise
 
     async def _clean_up(self, name: str) -> None:
-        """Delete all objects of a dying CRD, wait until they are gone, then let the CRD go."""
+        """Delete all objects of a CRD that is being deleted, wait until they are gone, then remove its finalizer."""
         crd = self._registry.find(CRD, None, name)
         if crd is None:
             return
@@ -208,19 +208,19 @@ class CrdController:
     def _cleaned_up(self, name: str, task: asyncio.Task[None]) -> None:
         self._cleanups.pop(name, None)
         if not task.cancelled() and task.exception() is not None:
-            log.error("Removing the objects of a CRD failed", crd=name, err=task.exception())
+            log.error("Cannot remove the objects of a CRD", crd=name, err=task.exception())
 
 
 def _set(conditions: list[Json], type: str, true: bool, reason: str, message: str, now: str) -> bool:
-    """Bring one condition up to date; False when it was."""
+    """Update one condition; False when it was up to date."""
     status = "True" if true else "False"
-    have = next((c for c in conditions if c["type"] == type), None)
-    if have and (have["status"], have.get("reason"), have.get("message")) == (status, reason, message):
+    old = next((c for c in conditions if c["type"] == type), None)
+    if old and (old["status"], old.get("reason"), old.get("message")) == (status, reason, message):
         return False
-    since = now if have is None or have["status"] != status else have["lastTransitionTime"]
-    fresh = {"lastTransitionTime": since, "message": message, "reason": reason, "status": status, "type": type}
-    if have is None:
-        conditions.append(fresh)
+    since = now if old is None or old["status"] != status else old["lastTransitionTime"]
+    new = {"lastTransitionTime": since, "message": message, "reason": reason, "status": status, "type": type}
+    if old is None:
+        conditions.append(new)
     else:
-        have.update(fresh)
+        old.update(new)
     return True

@@ -1,7 +1,7 @@
-"""What a DELETE means for one object: gone now, or marked and waiting for someone.
+"""The effect of a DELETE on one object: removed now, or marked with a deletionTimestamp.
 
-Pure. Follows Kubernetes' rules: finalizers keep an object with a deletionTimestamp; a propagation policy is a
-finalizer for the garbage collector; a bound, running pod stays until its kubelet confirms with a grace of 0.
+Pure. Follows Kubernetes' rules: an object with finalizers stays, with a deletionTimestamp; a propagation policy is a
+finalizer for the garbage collector; a bound, running pod stays until its kubelet deletes it with a grace period of 0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from control.standalone.kinds import NAMESPACE, POD, ResourceKind
 from control.standalone.objectmeta import parse_timestamp, timestamp
 
 Json = dict[str, Any]
-ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
+ORPHAN = "orphan"
+FOREGROUND = "foregroundDeletion"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +31,15 @@ class DeletionOptions:
 
 @dataclass(frozen=True, slots=True)
 class DeletionDecision:
-    """`remove`: take it out of the store now. Otherwise store `obj` if `changed`."""
+    """`remove`: remove the object from the store now. Otherwise store `obj` if `changed`."""
 
     obj: Json
     remove: bool
     changed: bool
 
 
-def judge(kind: ResourceKind, obj: Json, options: DeletionOptions, now: float) -> DeletionDecision:
-    """Decide about `obj`, a private copy, which is changed in place."""
+def decide(kind: ResourceKind, obj: Json, options: DeletionOptions, now: float) -> DeletionDecision:
+    """The decision about `obj`, a private copy, which is changed in place."""
     before = dict(obj["metadata"])
     meta = obj["metadata"]
     _propagate(meta, options.propagation_policy)
@@ -54,15 +55,15 @@ def judge(kind: ResourceKind, obj: Json, options: DeletionOptions, now: float) -
         meta["deletionGracePeriodSeconds"] = grace
     if kind.key == NAMESPACE:
         obj.setdefault("status", {})["phase"] = "Terminating"
-    remove = may_vanish(kind, obj)
+    remove = removable(kind, obj)
     changed = meta != before
     if changed and kind.generation:
         meta["generation"] = (meta.get("generation") or 0) + 1
     return DeletionDecision(obj, remove, changed)
 
 
-def may_vanish(kind: ResourceKind, obj: Json) -> bool:
-    """True for an object marked for deletion that nobody holds any more."""
+def removable(kind: ResourceKind, obj: Json) -> bool:
+    """True for an object marked for deletion without a finalizer or a grace period left."""
     meta = obj["metadata"]
     if meta.get("deletionTimestamp") is None or meta.get("finalizers"):
         return False
@@ -71,12 +72,12 @@ def may_vanish(kind: ResourceKind, obj: Json) -> bool:
     return not (kind.key == NAMESPACE and (obj.get("spec") or {}).get("finalizers"))
 
 
-def pod_grace(pod: Mapping[str, Any], wanted: int | None) -> int:
-    """Seconds a pod may take; 0 for pods that no kubelet runs (unbound or finished)."""
+def pod_grace(pod: Mapping[str, Any], requested: int | None) -> int:
+    """Grace period in seconds; 0 for pods that no kubelet runs (unbound or finished)."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
         return 0
-    grace = wanted
+    grace = requested
     if grace is None:
         grace = spec.get("terminationGracePeriodSeconds")
     if grace is None:
@@ -92,12 +93,12 @@ def _mark(meta: Json, now: float, grace: int) -> None:
 def _propagate(meta: Json, policy: str | None) -> None:
     if policy is None:
         return
-    kept = [f for f in meta.get("finalizers") or [] if f not in (ORPHAN, FOREGROUND)]
+    finalizers = [f for f in meta.get("finalizers") or [] if f not in (ORPHAN, FOREGROUND)]
     if policy == "Orphan":
-        kept.append(ORPHAN)
+        finalizers.append(ORPHAN)
     elif policy == "Foreground":
-        kept.append(FOREGROUND)
-    if kept:
-        meta["finalizers"] = kept
+        finalizers.append(FOREGROUND)
+    if finalizers:
+        meta["finalizers"] = finalizers
     else:
         meta.pop("finalizers", None)

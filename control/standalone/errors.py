@@ -1,7 +1,7 @@
 """Errors of the API server, each of which is a Kubernetes `Status` object on the wire.
 
-Reasons and wording are the ones kubectl and client libraries know and sometimes match on. Raised by the store
-side (registry, admission, schema), turned into a response only in `http`. Bounds: one class, no state.
+Reasons and wording are those that kubectl and client libraries know and sometimes match. The registry, admission and
+the schemas raise them; only `http` turns them into responses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REASON_CODES = {
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One complaint about one field: `path: Kind of problem: detail`, as in field.Error of Kubernetes."""
+    """One problem of one field, `path: kind of problem: detail`, like Kubernetes' field.Error."""
 
     reason: str  # FieldValueRequired, FieldValueInvalid, FieldValueNotSupported, FieldValueForbidden …
     path: str
@@ -78,7 +78,7 @@ class StatusError(Exception):
 
 
 def qualified(group: str, plural: str) -> str:
-    """`deployments.apps`, or just `pods` in the core group."""
+    """`deployments.apps`; in the core group `pods`."""
     return f"{plural}.{group}" if group else plural
 
 
@@ -138,7 +138,7 @@ def conflict(group: str, plural: str, name: str, why: str = MODIFIED) -> StatusE
 
 
 def invalid(group: str, kind: str, name: str, causes: Iterable[FieldError]) -> StatusError:
-    """422 with one cause a field, e.g. `Pod "x" is invalid: spec.containers: Required value`."""
+    """422 with one cause per field, e.g. `Pod "x" is invalid: spec.containers: Required value`."""
     unique = list(dict.fromkeys(causes))
     texts = [str(c) for c in unique]
     body = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
@@ -148,7 +148,7 @@ def invalid(group: str, kind: str, name: str, causes: Iterable[FieldError]) -> S
 
 
 def too_large_object(group: str, plural: str, name: str, why: str) -> StatusError:
-    """A body that may be sent but not stored; etcd's words, which clients know, and the numbers."""
+    """The body may be sent but not stored. The wording is etcd's, which clients know, plus the sizes."""
     message = f'{qualified(group, plural)} "{name}": request is too large: {why}'
     return of_reason("RequestEntityTooLarge", message, _details(group, plural, name))
 
@@ -157,13 +157,13 @@ def expired(message: str) -> StatusError:
     return of_reason("Expired", message)
 
 
-def too_old(wanted: int, oldest: int) -> StatusError:
-    return expired(f"too old resource version: {wanted} ({oldest})")
+def too_old(requested: int, oldest: int) -> StatusError:
+    return expired(f"too old resource version: {requested} ({oldest})")
 
 
-def too_large(wanted: int, current: int) -> StatusError:
-    """The client knows a newer state than we do; it should come back in a second."""
-    error = of_reason("Timeout", f"Too large resource version: {wanted}, current: {current}")
+def too_large(requested: int, current: int) -> StatusError:
+    """The client knows a newer state than this server; it should try again in a second."""
+    error = of_reason("Timeout", f"Too large resource version: {requested}, current: {current}")
     error.details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}
     error.retry_after = 1
     return error

@@ -1,9 +1,9 @@
-"""The kinds the server serves: a table of the built-in ones, and the registry that CRDs join at run time.
+"""The served kinds: a table of the built-in ones, and the set to which CRDs are added at run time.
 
-A row says everything generic code needs to know about a kind: where it lives, its names, verbs, subresources
-and the few switches in which Kubernetes' own kinds differ (does it have a generation, may PUT create it …).
-Discovery, routing, the registry of objects, table rendering and OpenAPI all read this table. `Kinds` bounds
-nothing and does no I/O; the CRD controller adds and removes rows, the HTTP layer only reads.
+A row has everything that generic code needs about a kind: group, versions, names, verbs, subresources, and the
+switches in which Kubernetes' own kinds differ (whether it has a generation, whether PUT may create it …).
+Discovery, routing, the object registry, table rendering and OpenAPI read this table. The CRD controller adds and
+removes rows; the HTTP layer only reads. No I/O.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ READ_VERBS = ("get", "list", "watch")
 
 @dataclass(frozen=True, slots=True)
 class ScaleSpec:
-    """Where the scale subresource finds its numbers, as JSON paths."""
+    """JSON paths of the numbers of the scale subresource."""
 
     spec_replicas: str = ".spec.replicas"
     status_replicas: str = ".status.replicas"
@@ -27,10 +27,10 @@ class ScaleSpec:
 
 @dataclass(frozen=True, slots=True)
 class ResourceKind:
-    """One resource of the API. `key` ("group/plural") is its name everywhere inside the server."""
+    """One resource of the API. Inside the server it is identified by `key` ("group/plural")."""
 
     group: str
-    versions: tuple[str, ...]  # served, the preferred one first
+    versions: tuple[str, ...]  # served versions, the preferred one first
     kind: str
     plural: str
     singular: str
@@ -43,12 +43,12 @@ class ResourceKind:
     scale: ScaleSpec | None = None
     subresources: tuple[str, ...] = ()  # beyond status and scale
     create_on_update: bool = False  # PUT of a missing name creates it
-    unconditional_update: bool = True  # PUT without resourceVersion is taken
+    unconditional_update: bool = True  # PUT without resourceVersion is accepted
     keeps_status_on_create: bool = False
     returns_deleted: bool = False  # DELETE answers with the object, not a Status
     immutable_fields: tuple[str, ...] = ()  # top-level fields that can't change
     storage_version: str = ""
-    storage_key: str = ""  # another kind's key when both are views of the same objects
+    storage_key: str = ""  # key of another kind whose stored objects this kind shows too
     custom: bool = False  # from a CRD
     crd: Mapping[str, Any] | None = field(default=None, compare=False, hash=False)
     key: str = field(init=False, default="")
@@ -194,7 +194,7 @@ CRD = "apiextensions.k8s.io/customresourcedefinitions"
 
 
 class Kinds:
-    """All kinds served right now, by key and by group; `generation` changes with every change of the set."""
+    """All served kinds, by key and by group; `generation` counts the changes of the set."""
 
     def __init__(self, builtin: tuple[ResourceKind, ...] = BUILTIN) -> None:
         self._by_key = {k.key: k for k in builtin}
@@ -214,13 +214,13 @@ class Kinds:
         return next((k for k in self._by_key.values() if k.kind == kind and k.group == group), None)
 
     def by_gvk(self, api_version: str, kind: str) -> ResourceKind | None:
-        """The kind an object's own apiVersion and kind name, e.g. of an ownerReference."""
+        """The kind for the apiVersion and kind of an object or an ownerReference."""
         group, _, version = api_version.rpartition("/")
-        found = self.by_kind(group, kind)
-        return found if found is not None and version in found.versions else None
+        candidate = self.by_kind(group, kind)
+        return candidate if candidate is not None and version in candidate.versions else None
 
     def groups(self) -> dict[str, list[ResourceKind]]:
-        """Kinds by group, groups in discovery order, custom ones behind by name."""
+        """Kinds by group: built-in groups in discovery order, then the others by name."""
         present: dict[str, list[ResourceKind]] = {}
         for kind in sorted(self._by_key.values(), key=lambda k: (_group_rank(k.group), k.plural)):
             present.setdefault(kind.group, []).append(kind)
@@ -245,8 +245,8 @@ def version_priority(version: str) -> tuple[int, int, int, str]:
     stage = 3
     head, minor = version, 0
     for rank, word in enumerate(("beta", "alpha"), start=1):
-        front, found, back = version.partition(word)
-        if found:
+        front, marker, back = version.partition(word)
+        if marker:
             stage, head = rank, front
             minor = int(back) if back.isdigit() else 0
             break

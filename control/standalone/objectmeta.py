@@ -1,6 +1,6 @@
-"""Rules about metadata that hold for every kind: names, labels, generated names, timestamps.
+"""Rules for the metadata of every kind: names, labels, generated names, timestamps.
 
-Pure functions; messages are worded as Kubernetes words them, because users search for them.
+Pure functions, except that generated names are random. Messages have Kubernetes' wording, because users search for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from control.standalone.kinds import ResourceKind
 
 Json = dict[str, Any]
 
-_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: generated names never spell a word
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # no vowels, so that generated names are never words
 MAX_GENERATED_PREFIX = 58
 
 _SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
@@ -80,16 +80,16 @@ def name_error(kind: ResourceKind, name: str, field: str = "metadata.name") -> F
 
 def metadata_errors(kind: ResourceKind, meta: Json) -> list[FieldError]:
     """Problems of a complete metadata block (name present, labels and annotations well formed)."""
-    found: list[FieldError] = []
+    field_errors: list[FieldError] = []
     name = meta.get("name")
     if not name:
-        found.append(
+        field_errors.append(
             FieldError("FieldValueRequired", "metadata.name", "Required value: name or generateName is required")
         )
     elif problem := name_error(kind, name):
-        found.append(problem)
+        field_errors.append(problem)
     for key, value in (meta.get("labels") or {}).items():
-        found += _key_errors("metadata.labels", key)
+        field_errors += _key_errors("metadata.labels", key)
         if len(value) > 63 or not _VALUE_RE.fullmatch(value):
             why = (
                 "must be no more than 63 bytes"
@@ -98,17 +98,17 @@ def metadata_errors(kind: ResourceKind, meta: Json) -> list[FieldError]:
                 "and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or "
                 f"'12345', regex used for validation is '{_VALUE}')"
             )
-            found.append(FieldError("FieldValueInvalid", "metadata.labels", f'Invalid value: "{value}": {why}'))
+            field_errors.append(FieldError("FieldValueInvalid", "metadata.labels", f'Invalid value: "{value}": {why}'))
     annotations = meta.get("annotations") or {}
     for key in annotations:
-        found += _key_errors("metadata.annotations", key.lower())
+        field_errors += _key_errors("metadata.annotations", key.lower())
     if sum(len(k) + len(v) for k, v in annotations.items()) > 256 * 1024:
-        found.append(
+        field_errors.append(
             FieldError("FieldValueTooLong", "metadata.annotations", "Too long: may not be more than 262144 bytes")
         )
     for i, finalizer in enumerate(meta.get("finalizers") or []):
-        found += _key_errors(f"metadata.finalizers[{i}]", finalizer)
-    return found
+        field_errors += _key_errors(f"metadata.finalizers[{i}]", finalizer)
+    return field_errors
 
 
 def _key_errors(field: str, key: str) -> list[FieldError]:
@@ -132,7 +132,7 @@ def _key_errors(field: str, key: str) -> list[FieldError]:
 
 
 def shape_error(obj: Any) -> str | None:
-    """Why `obj` can't be an API object at all: metadata of the wrong types would trip every reader."""
+    """Why `obj` cannot be an API object: readers rely on the types of these metadata fields. None when it can."""
     if not isinstance(obj, dict):
         return "the object must be a JSON object"
     meta = obj.get("metadata")

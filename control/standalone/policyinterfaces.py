@@ -1,7 +1,7 @@
-"""What the registry and the HTTP layer need from policy: schemas, patching, admission, authn, authz.
+"""Interfaces of the policies that registry and HTTP layer use: schemas, patches, admission, authentication, rights.
 
-Protocols with permissive defaults, so that the core runs and is tested alone; `apiserver.policy` plugs in the
-real libraries (control.standalone.schema, .patch, .admission, .auth). Pure types, no behaviour.
+Protocols with permissive defaults, so that the core can run and be tested alone; `apiserver.policy` passes the
+implementations (control.standalone.schema, .patch, .admission, .auth). Types only, no behaviour.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
 
 @dataclass(frozen=True, slots=True)
 class RequestUser:
-    """Who asks. `extra` as in authentication.k8s.io UserInfo."""
+    """The user of a request. `extra` as in authentication.k8s.io UserInfo."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ ANONYMOUS = RequestUser("system:anonymous", ("system:unauthenticated",))
 
 @dataclass(frozen=True, slots=True)
 class AuthzAttributes:
-    """One question to the authorizer: a resource request, or a path (`resource` empty)."""
+    """What the authorizer decides about: a resource request, or a path (then `resource` is empty)."""
 
     user: RequestUser
     verb: str
@@ -48,7 +48,7 @@ class AuthzAttributes:
 
 @dataclass(slots=True)
 class AdmissionAttributes:
-    """One write on its way in. Mutating admission changes `obj` in place or replaces it."""
+    """One write before it is stored. Mutating admission changes `obj` in place or replaces it."""
 
     operation: Operation
     kind: ResourceKind
@@ -65,14 +65,14 @@ class AdmissionAttributes:
 
 
 class Schemas(Protocol):
-    """Structure of kinds: strictness, defaults, validation, merge information, documentation."""
+    """Schemas of kinds: unknown fields, defaults, validation, merge keys."""
 
     def unknown_fields(self, kind: ResourceKind, version: str, obj: Json, old: Json | None = None) -> list[str]:
-        """Paths of fields the schema doesn't know; for CRDs without preserve they are pruned from `obj`."""
+        """Paths of fields unknown to the schema. CRDs that don't preserve unknown fields get them pruned from `obj`."""
         ...
 
     def default(self, kind: ResourceKind, version: str, obj: Json) -> None:
-        """Fill schema defaults in place."""
+        """Fill in the schema's defaults, in place."""
         ...
 
     def validate(
@@ -80,7 +80,7 @@ class Schemas(Protocol):
     ) -> list[FieldError]: ...
 
     def merge_schema(self, kind: ResourceKind, version: str) -> Any:
-        """What strategic merge patch and apply take as `schema`; None when there is none."""
+        """The `schema` argument of strategic merge patch and apply; None when there is none."""
         ...
 
 
@@ -106,7 +106,7 @@ class Patcher(Protocol):
     def track(
         self, live: Json | None, new: Json, manager: str, operation: str, schema: Any, subresource: str, now: str
     ) -> None:
-        """Bring new.metadata.managedFields up to date after a write that was not an apply."""
+        """Update new.metadata.managedFields after a write other than apply."""
         ...
 
 
@@ -114,13 +114,13 @@ class Admission(Protocol):
     async def mutate(self, request: AdmissionAttributes) -> None: ...
 
     async def validate(self, request: AdmissionAttributes) -> None:
-        """Raises StatusError to refuse."""
+        """Raises StatusError to reject the write."""
         ...
 
 
 class Authenticator(Protocol):
     async def authenticate(self, headers: Mapping[str, str], peer_cert: Json | None) -> RequestUser | None:
-        """None: no usable credential was presented; raises StatusError(401) for a bad one."""
+        """None without a usable credential; raises StatusError(401) for an invalid one."""
         ...
 
 
@@ -131,7 +131,7 @@ class Authorizer(Protocol):
 
 
 class OpenSchemas:
-    """Knows nothing and accepts everything."""
+    """Has no schema and accepts everything."""
 
     def unknown_fields(self, kind: ResourceKind, version: str, obj: Json, old: Json | None = None) -> list[str]:
         return []
@@ -149,7 +149,7 @@ class OpenSchemas:
 
 
 class OpenAdmission:
-    """Lets everything in unchanged."""
+    """Admits everything unchanged."""
 
     async def mutate(self, request: AdmissionAttributes) -> None:
         return None

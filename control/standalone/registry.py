@@ -1,11 +1,11 @@
-"""The registry of objects: every generic rule of a Kubernetes write, over the store.
+"""The object registry: the generic rules of Kubernetes writes, on top of the store.
 
-Callers are the HTTP layer, the controllers inside the server and tests; all of them see plain dicts. Reads give
-private copies (`get`, `list`); writers hand objects over. A write runs: shape and metadata checks, schema
-(prune, default), mutating admission, what the kind forces (`strategy`), validation, validating admission,
-managedFields, compare-and-swap in the store, and returns when it is durable. Admission may await, so a write
-based on a state that changed meanwhile is retried on the new state, unless the caller named a resourceVersion:
-then it is a 409.
+Callers are the HTTP layer, the embedded controllers and tests; all use plain dicts. Reads (`get`, `list`) return
+private copies; writes take ownership of the object. The steps of a write: shape and metadata checks, schema
+(prune, default), mutating admission, rules of the kind (`strategy`), validation, validating admission,
+managedFields, compare-and-swap in the store. It returns when it is durable. Because admission may await, a write
+whose base state changed in the meantime is retried on the new state. With a resourceVersion from the caller it
+fails with 409 instead.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ Json = dict[str, Any]
 Objects = list[Json]  # `ObjectRegistry.list` hides the builtin inside the class
 Events = list[StoreEvent]
 PatchKind = Literal["json", "merge", "strategic", "apply"]
-RETRIES = 8
+MAX_ATTEMPTS = 8
+"""Attempts of one write while other writers change the object, and of finding a free generated name."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Query parameters of a write. `warnings` collects what the client should be told (Warning headers)."""
+    """Query parameters of a write. `warnings` collects the response's Warning headers."""
 
     dry_run: bool = False
     field_manager: str = "unknown"
@@ -53,7 +54,7 @@ class WriteOptions:
     force: bool = False  # apply: take conflicting fields
     warnings: list[str] = field(default_factory=list)
     create_missing: bool = False  # PUT to a kind that lets PUT create
-    applying: bool = False  # the object comes out of server-side apply and carries its managedFields
+    applying: bool = False  # the object is the result of server-side apply and has its managedFields
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class ObjectChange:
 
 
 class ObjectRegistry:
-    """See the module text. `kinds` may change while running (CRDs)."""
+    """See the module docstring. `kinds` may change while running (CRDs)."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class ObjectRegistry:
         self.now = now
 
     def kind(self, key: str) -> ResourceKind:
-        """Raises StatusError 404 for a kind that isn't served (any more)."""
+        """Raises StatusError 404 for a kind that isn't served."""
         kind = self.kinds.get(key)
         if kind is None:
             raise errors.no_such_resource()
@@ -100,7 +101,7 @@ class ObjectRegistry:
         return entry
 
     def get(self, key: str, ns: str | None, name: str, version: str | None = None) -> Json:
-        """A private copy in the wanted served version; raises StatusError 404."""
+        """A private copy in the requested served version; raises StatusError 404."""
         kind = self.kind(key)
         return strategy.to_version(kind, self.entry(kind, ns, name).copy(), version)
 
@@ -121,9 +122,9 @@ class ObjectRegistry:
         ]
 
     async def watch(self, key: str, ns: str | None = None, rv: int | None = None) -> AsyncIterator[ObjectChange]:
-        """Changes after version `rv` (None: first the present objects as ADDED), for ever.
+        """Changes after version `rv`, without end. With `rv` None the present objects come first, as ADDED.
 
-        Raises errors.StatusError 410 when `rv`, or a reader too slow, is older than the history.
+        Raises errors.StatusError 410 when `rv` is older than the history, or the reader has fallen behind it.
         """
         kind = self.kind(key)
         self.store.commit()
@@ -143,7 +144,7 @@ class ObjectRegistry:
                     yield ObjectChange(event.type, event.entry.obj, event.rv)
 
     def events_since(self, stored_as: str, rv: int) -> Events:
-        """`ObjectStore.since` with the API's error for a version that is gone."""
+        """`ObjectStore.since`, with the API's error (410) for a compacted version."""
         try:
             return self.store.since(stored_as, rv)
         except Compacted as error:
@@ -177,7 +178,7 @@ class ObjectRegistry:
         request = self._request("CREATE", kind, obj, None, user, options)
         await self.admission.mutate(request)
         obj = self._admitted(kind, request, options)
-        strategy.prepare_create(kind, obj)  # after webhooks: a pod's QoS class follows from what they made of it
+        strategy.prepare_create(kind, obj)  # after webhooks: a pod's QoS class depends on what they changed
         self._validate(kind, obj, None, options, "")
         request.obj = obj
         await self.admission.validate(request)
@@ -187,7 +188,7 @@ class ObjectRegistry:
 
     async def _insert(self, kind: ResourceKind, obj: Json, prefix: str, options: WriteOptions) -> Json:
         ns = obj["metadata"].get("namespace")
-        for attempt in range(RETRIES):
+        for attempt in range(MAX_ATTEMPTS):
             name = obj["metadata"]["name"]
             if self.store.entry(kind.stored_as, ns, name) is None:
                 if options.dry_run:
@@ -195,7 +196,7 @@ class ObjectRegistry:
                 entry = self._put(kind, (ns or "", name), obj, None)
                 await self.store.committed()
                 return strategy.to_version(kind, entry.copy(), options.version)
-            if not prefix or attempt == RETRIES - 1:
+            if not prefix or attempt == MAX_ATTEMPTS - 1:
                 break
             obj["metadata"]["name"] = objectmeta.generate_name(prefix)
         raise errors.already_exists(kind.group, kind.plural, name)
@@ -209,16 +210,16 @@ class ObjectRegistry:
         user: RequestUser = SYSTEM,
         options: WriteOptions | None = None,
     ) -> Json:
-        """Replace (PUT). With `options.subresource == "status"` only the status is taken."""
+        """Replace (PUT). With `options.subresource == "status"` only the status is replaced."""
         kind = self.kind(key)
         options = options or WriteOptions()
         if problem := objectmeta.shape_error(obj):
             raise errors.bad_request(problem)
-        given = (obj.get("metadata") or {}).get("resourceVersion")
+        sent_rv = (obj.get("metadata") or {}).get("resourceVersion")
         present = self.store.entry(kind.stored_as, ns if kind.namespaced else None, name)
-        if present is None and kind.create_on_update and options.create_missing and not given:
+        if present is None and kind.create_on_update and options.create_missing and not sent_rv:
             return await self.create(key, ns, obj, user, options)
-        if not given and not kind.unconditional_update and present is not None:
+        if not sent_rv and not kind.unconditional_update and present is not None:
             problem_rv = errors.FieldError(
                 "FieldValueInvalid",
                 "metadata.resourceVersion",
@@ -267,33 +268,33 @@ class ObjectRegistry:
         user: RequestUser = SYSTEM,
         options: WriteOptions | None = None,
     ) -> Json:
-        """Read, change, write, again from the start if somebody else wrote meanwhile.
+        """Read, change, write; repeated from the start if another writer changed the object in the meantime.
 
-        `change` gets a private copy in the client's version and returns the new object, or None for "nothing to
-        do". An object that `change` returns with a resourceVersion must still be in it: else 409.
+        `change` gets a private copy in the client's version and returns the new object, or None for no change.
+        If the returned object has a resourceVersion, the live object must still have it: otherwise 409.
         """
         kind = self.kind(key)
         options = options or WriteOptions()
-        for _ in range(RETRIES):
+        for _ in range(MAX_ATTEMPTS):
             entry = self.entry(kind, ns, name)
             old = entry.copy()
-            wanted = change(strategy.to_version(kind, entry.copy(), options.version))
-            if wanted is None:
+            new = change(strategy.to_version(kind, entry.copy(), options.version))
+            if new is None:
                 return strategy.to_version(kind, old, options.version)
-            wanted = self._accept(kind, ns, wanted, options, name)
-            self._preconditions(kind, entry, wanted)
+            new = self._accept(kind, ns, new, options, name)
+            self._preconditions(kind, entry, new)
             try:
-                return await self._replace(kind, entry, old, wanted, user, options)
+                return await self._replace(kind, entry, old, new, user, options)
             except VersionMismatch:
                 continue
         raise errors.conflict(kind.group, kind.plural, name)
 
     async def admit(self, key: str, obj: Json, user: RequestUser, options: WriteOptions) -> Json:
-        """Admission alone, for what is created below an object and not stored (a pod's Binding); what it made of it."""
+        """Only admission, for a subresource object that isn't stored (a pod's Binding). Returns the admitted object."""
         request = self._request("CREATE", self.kind(key), obj, None, user, options)
         await self.admission.mutate(request)
         await self.admission.validate(request)
-        assert request.obj is not None, "admission of a write keeps the object"
+        assert request.obj is not None, "admission of a write never removes the object"
         return request.obj
 
     async def _replace(
@@ -314,14 +315,14 @@ class ObjectRegistry:
         request.obj = new
         await self.admission.validate(request)
         if strategy.same(old, new, with_managers=options.applying):
-            await self.store.committed()  # what is answered may have been written in this very turn
+            await self.store.committed()  # the state returned may have been written in this turn of the loop
             return strategy.to_version(kind, old, options.version)
         if not options.applying:
             self._track(kind, old, new, options)
         if options.dry_run:
             return strategy.to_version(kind, new, options.version)
         ns, name = entry.address
-        if deletion.may_vanish(kind, new):
+        if deletion.removable(kind, new):
             written = self.store.remove(kind.stored_as, ns, name, expect=entry.rv, last=new)
         else:
             written = self._put(kind, entry.address, new, entry.rv)
@@ -372,19 +373,22 @@ class ObjectRegistry:
         user: RequestUser = SYSTEM,
         options: DeletionOptions | None = None,
     ) -> tuple[Json, bool]:
-        """Delete or begin to. Returns the object and whether it is gone already."""
+        """Delete, or start a graceful deletion. Returns the object and whether it has been removed."""
         kind = self.kind(key)
         options = options or DeletionOptions()
         request: AdmissionAttributes | None = None
-        for _ in range(RETRIES):
+        for _ in range(MAX_ATTEMPTS):
             entry = self.entry(kind, ns, name)
             meta = entry.obj["metadata"]
-            for wanted, have, what in (
+            for expected, actual, field_name in (
                 (options.uid, meta.get("uid"), "UID"),
                 (options.resource_version, meta["resourceVersion"], "ResourceVersion"),
             ):
-                if wanted and wanted != have:
-                    why = f"Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {have}"
+                if expected and expected != actual:
+                    why = (
+                        f"Precondition failed: {field_name} in precondition: {expected}, "
+                        f"{field_name} in object meta: {actual}"
+                    )
                     raise errors.conflict(kind.group, kind.plural, name, why)
             if request is None:
                 request = AdmissionAttributes(
@@ -393,28 +397,28 @@ class ObjectRegistry:
                 request.dry_run = options.dry_run
                 await self.admission.mutate(request)
                 await self.admission.validate(request)
-                continue  # admission may have taken time: judge the state of now
+                continue  # the object may have changed during admission: read it again
             strategy.refuse_delete(kind, entry.obj)
-            verdict = deletion.judge(kind, entry.copy(), options, self.now())
+            decision = deletion.decide(kind, entry.copy(), options, self.now())
             if options.dry_run:
-                return verdict.obj, verdict.remove
-            if verdict.remove:
-                last = self.store.remove(kind.stored_as, *entry.address, expect=entry.rv, last=verdict.obj)
-            elif verdict.changed:
-                last = self._put(kind, entry.address, verdict.obj, entry.rv)
+                return decision.obj, decision.remove
+            if decision.remove:
+                last = self.store.remove(kind.stored_as, *entry.address, expect=entry.rv, last=decision.obj)
+            elif decision.changed:
+                last = self._put(kind, entry.address, decision.obj, entry.rv)
             else:
                 await self.store.committed()
-                return verdict.obj, False
+                return decision.obj, False
             await self.store.committed()
-            return strategy.to_version(kind, last.copy(), None), verdict.remove
+            return strategy.to_version(kind, last.copy(), None), decision.remove
         raise errors.conflict(kind.group, kind.plural, name)
 
     async def delete_collection(
         self, key: str, ns: str | None, matcher: Matcher | None, user: RequestUser, options: DeletionOptions
     ) -> Objects:
-        """Delete everything that matches; one that vanishes meanwhile is no error."""
+        """Delete all objects that match; one that disappears in the meantime is no error."""
         kind = self.kind(key)
-        gone = []
+        deleted = []
         for entry in self.store.entries(kind.stored_as, ns):
             if matcher is not None and not matcher(entry.obj):
                 continue
@@ -424,8 +428,8 @@ class ObjectRegistry:
                 if error.reason != "NotFound":
                     raise
                 continue
-            gone.append(obj)
-        return gone
+            deleted.append(obj)
+        return deleted
 
     def _put(self, kind: ResourceKind, address: Address, obj: Json, expect: int | None) -> Entry:
         try:
@@ -434,10 +438,10 @@ class ObjectRegistry:
             raise errors.too_large_object(kind.group, kind.plural, address[1], str(error)) from error
 
     def _accept(self, kind: ResourceKind, ns: str | None, obj: Json, options: WriteOptions, name: str = "") -> Json:
-        """Check that `obj` is one of `kind` for this place, and turn it into the stored version."""
+        """Check that `obj` has this kind, version, namespace and name; return it in the stored version."""
         if problem := objectmeta.shape_error(obj):
             raise errors.bad_request(problem)
-        obj = {**obj, "metadata": dict(obj.get("metadata") or {})}  # callers keep their own
+        obj = {**obj, "metadata": dict(obj.get("metadata") or {})}  # the caller's object stays unchanged
         served = kind.served_as(options.version)
         if obj.setdefault("apiVersion", served) != served or obj.setdefault("kind", kind.kind) != kind.kind:
             got_group, _, got_version = obj["apiVersion"].rpartition("/")
@@ -467,12 +471,12 @@ class ObjectRegistry:
         if meta.get("uid") and meta["uid"] != live.get("uid"):
             why = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {live.get('uid')}"
             raise errors.conflict(kind.group, kind.plural, entry.address[1], why)
-        given = meta.get("resourceVersion")
-        if given and given != live["resourceVersion"]:
+        sent_rv = meta.get("resourceVersion")
+        if sent_rv and sent_rv != live["resourceVersion"]:
             raise errors.conflict(kind.group, kind.plural, entry.address[1])
 
     def _structure(self, kind: ResourceKind, obj: Json, options: WriteOptions, old: Json | None = None) -> None:
-        """Prune or complain about unknown fields, then fill defaults."""
+        """Prune unknown fields or report them (`options.field_validation`), then fill in defaults."""
         version = options.version or kind.versions[0]
         unknown = self.schemas.unknown_fields(kind, version, obj, old)
         if unknown and options.field_validation == "Strict":
@@ -503,7 +507,7 @@ class ObjectRegistry:
         )
 
     def _admitted(self, kind: ResourceKind, request: AdmissionAttributes, options: WriteOptions) -> Json:
-        assert request.obj is not None, "admission of a write keeps the object"
+        assert request.obj is not None, "admission of a write never removes the object"
         self.schemas.default(kind, options.version or kind.versions[0], request.obj)
         return request.obj
 
@@ -511,12 +515,12 @@ class ObjectRegistry:
         self, kind: ResourceKind, obj: Json, old: Json | None, options: WriteOptions, subresource: str
     ) -> None:
         version = options.version or kind.versions[0]
-        found = objectmeta.metadata_errors(kind, obj["metadata"])
-        found += self.schemas.validate(kind, version, obj, old, subresource)
+        field_errors = objectmeta.metadata_errors(kind, obj["metadata"])
+        field_errors += self.schemas.validate(kind, version, obj, old, subresource)
         if old is not None:
-            found += strategy.immutable_errors(kind, old, obj)
-        if found:
-            raise errors.invalid(kind.group, kind.kind, obj["metadata"].get("name") or "", found)
+            field_errors += strategy.immutable_errors(kind, old, obj)
+        if field_errors:
+            raise errors.invalid(kind.group, kind.kind, obj["metadata"].get("name") or "", field_errors)
 
     def _track(self, kind: ResourceKind, live: Json | None, new: Json, options: WriteOptions) -> None:
         if self.patcher is None:
@@ -528,5 +532,5 @@ class ObjectRegistry:
 
     def _patcher(self) -> Patcher:
         if self.patcher is None:
-            raise errors.unsupported_media_type("none (no patch library is wired in)")
+            raise errors.unsupported_media_type("none (the server was built without patch support)")
         return self.patcher

@@ -1,7 +1,7 @@
 """Label and field selectors: parse the query parameters once, then match objects.
 
-Selector syntax is that of Kubernetes (`a=b,c!=d,e in (f,g),h notin (i),j,!k`); field selectors know only `=`,
-`==` and `!=`, and only the fields that the kind supports. Pure; malformed selectors raise StatusError 400.
+The syntax is Kubernetes' (`a=b,c!=d,e in (f,g),h notin (i),j,!k`); field selectors have only `=`, `==` and `!=`, and
+only the fields that the kind supports. Pure; malformed selectors raise StatusError 400.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class Requirement:
         if self.op == "absent":
             return value is None
         try:
-            have, want = int(value or ""), int(next(iter(self.values)))
+            number, limit = int(value or ""), int(next(iter(self.values)))
         except ValueError:
             return False
-        return have > want if self.op == "gt" else have < want
+        return number > limit if self.op == "gt" else number < limit
 
 
 def parse_labels(text: str) -> list[Requirement]:
@@ -74,31 +74,31 @@ def parse_labels(text: str) -> list[Requirement]:
 
 
 def label_selector(selector: Mapping[str, Any] | None) -> Matcher:
-    """A metav1.LabelSelector object over label maps; None selects nothing, an empty one everything."""
+    """The predicate of a metav1.LabelSelector on label maps; None selects nothing, an empty selector everything."""
     if selector is None:
         return lambda labels: False
-    wanted = [Requirement(k, "in", frozenset([v])) for k, v in (selector.get("matchLabels") or {}).items()]
+    requirements = [Requirement(k, "in", frozenset([v])) for k, v in (selector.get("matchLabels") or {}).items()]
     names = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent"}
     for expression in selector.get("matchExpressions") or []:
         op = names[expression["operator"]]
-        wanted.append(Requirement(expression["key"], op, frozenset(expression.get("values") or [])))
-    return lambda labels: all(r.matches(labels) for r in wanted)
+        requirements.append(Requirement(expression["key"], op, frozenset(expression.get("values") or [])))
+    return lambda labels: all(r.matches(labels) for r in requirements)
 
 
 def compile_matcher(kind: ResourceKind, labels: str | None, fields: str | None) -> Matcher | None:
-    """One predicate for both selectors; None when everything matches."""
-    wanted = parse_labels(labels) if labels else []
+    """One predicate for both selectors; None when every object matches."""
+    requirements = parse_labels(labels) if labels else []
     checks = parse_fields(kind, fields) if fields else []
-    if not wanted and not checks:
+    if not requirements and not checks:
         return None
 
     def matches(obj: Json) -> bool:
         for path, equal, value in checks:
             if (field_value(obj, path) == value) is not equal:
                 return False
-        if wanted:
-            have = obj["metadata"].get("labels") or {}
-            return all(r.matches(have) for r in wanted)
+        if requirements:
+            object_labels = obj["metadata"].get("labels") or {}
+            return all(r.matches(object_labels) for r in requirements)
         return True
 
     return matches
@@ -106,7 +106,7 @@ def compile_matcher(kind: ResourceKind, labels: str | None, fields: str | None) 
 
 def parse_fields(kind: ResourceKind, text: str) -> list[tuple[tuple[str, ...], bool, str]]:
     """`a.b=c,d!=e` as (path, must be equal, value); raises StatusError 400 for fields the kind doesn't support."""
-    found = []
+    checks = []
     for part in _split(text):
         for op in ("!=", "==", "="):
             if op in part:
@@ -117,8 +117,8 @@ def parse_fields(kind: ResourceKind, text: str) -> list[tuple[tuple[str, ...], b
         key, value = key.strip(), value.strip()
         if key not in supported_fields(kind):
             raise errors.bad_request(f"field label not supported: {key}")
-        found.append((tuple(key.split(".")), op != "!=", value.replace("\\,", ",").replace("\\=", "=")))
-    return found
+        checks.append((tuple(key.split(".")), op != "!=", value.replace("\\,", ",").replace("\\=", "=")))
+    return checks
 
 
 def supported_fields(kind: ResourceKind) -> tuple[str, ...]:
@@ -146,7 +146,7 @@ def field_value(obj: Json, path: tuple[str, ...]) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """Split at commas outside parentheses; empty parts vanish."""
+    """Split at commas outside parentheses; empty parts are dropped."""
     parts, depth, start = [], 0, 0
     for i, c in enumerate(text):
         if c == "(":

@@ -1,7 +1,7 @@
-"""What single kinds force on their objects, and which parts of an object a write may touch.
+"""Rules of single kinds, and which parts of an object a write may change.
 
-Pure functions over dicts, called by the registry in the middle of every write. The generic rule comes first in
-each function; the few kinds that differ are named in tables at the end.
+Pure functions on dicts, called by the registry during every write. Each function has the generic rule first; tables at
+the end name the kinds that differ.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "ephemeralcontainers": ("ephemeralContainers",),
 }
 
-# core/v1 Event field -> events.k8s.io/v1 field; the rest is spelt the same in both.
+# core/v1 Event field -> events.k8s.io/v1 field; the other fields have the same name in both.
 _EVENT_FIELDS = {
     "involvedObject": "regarding",
     "message": "note",
@@ -41,13 +41,13 @@ _EVENT_FIELDS_BACK = {new: old for old, new in _EVENT_FIELDS.items()}
 
 
 def to_storage(kind: ResourceKind, obj: Json) -> Json:
-    """From a served version to the stored one (None conversion; events are renamed field by field)."""
+    """From a served version to the stored one: only apiVersion changes, except that Event fields are renamed."""
     if kind.storage_key:
         obj = {_EVENT_FIELDS_BACK.get(k, k): v for k, v in obj.items()}
         obj["apiVersion"] = "v1"
         return obj
     head = {"apiVersion": kind.storage_api_version, "kind": kind.kind}
-    return head | obj | head  # both first, as everybody reads them
+    return head | obj | head  # apiVersion and kind come first in the encoded object
 
 
 def to_version(kind: ResourceKind, obj: Json, version: str | None) -> Json:
@@ -59,28 +59,28 @@ def to_version(kind: ResourceKind, obj: Json, version: str | None) -> Json:
 
 
 def same_bytes(kind: ResourceKind, version: str | None) -> bool:
-    """True when the stored bytes are what the client of `version` should see."""
+    """True when the stored bytes can be sent unchanged to a client of `version`."""
     return not kind.storage_key and kind.served_as(version) == kind.storage_api_version
 
 
 def keep_system_fields(old: Json, new: Json) -> None:
-    """Clients can't write these; a managedFields that isn't sent stays."""
-    have, meta = old["metadata"], new["metadata"]
+    """Restore the metadata that clients can't write; managedFields stay when the client sent none."""
+    old_meta, meta = old["metadata"], new["metadata"]
     for name in _SYSTEM_FIELDS:
-        if name in have:
-            meta[name] = have[name]
+        if name in old_meta:
+            meta[name] = old_meta[name]
         else:
             meta.pop(name, None)
     meta.pop("selfLink", None)
-    meta["resourceVersion"] = have["resourceVersion"]
-    if not meta.get("generateName") and have.get("generateName"):
-        meta["generateName"] = have["generateName"]
-    if "managedFields" not in meta and "managedFields" in have:
-        meta["managedFields"] = have["managedFields"]
+    meta["resourceVersion"] = old_meta["resourceVersion"]
+    if not meta.get("generateName") and old_meta.get("generateName"):
+        meta["generateName"] = old_meta["generateName"]
+    if "managedFields" not in meta and "managedFields" in old_meta:
+        meta["managedFields"] = old_meta["managedFields"]
 
 
 def isolate(kind: ResourceKind, subresource: str, old: Json, new: Json) -> None:
-    """Let a write touch its part only: /status the status, the main resource everything else."""
+    """Limit a write to its part: /status writes the status, the main resource everything else."""
     if subresource == "status":
         managed = new["metadata"].get("managedFields")
         for name in [n for n in new if n not in ("status", "metadata")]:
@@ -97,14 +97,14 @@ def isolate(kind: ResourceKind, subresource: str, old: Json, new: Json) -> None:
         if managed is not None:
             new["metadata"]["managedFields"] = managed
     elif subresource in _PARTS:
-        _only(_PARTS[subresource], old, new)
+        _limit_to_spec_fields(_PARTS[subresource], old, new)
     elif not subresource and kind.status:
         _copy_field(old, new, "status")
 
 
-def _only(fields: tuple[str, ...], old: Json, new: Json) -> None:
-    """Keep everything of `old` but the named fields of its spec."""
-    wanted = dict(new.get("spec") or {})
+def _limit_to_spec_fields(fields: tuple[str, ...], old: Json, new: Json) -> None:
+    """Replace `new` by `old`, except for the named fields of its spec."""
+    new_spec = dict(new.get("spec") or {})
     managed = new["metadata"].get("managedFields")
     new.clear()
     new.update(old)
@@ -113,7 +113,7 @@ def _only(fields: tuple[str, ...], old: Json, new: Json) -> None:
     if managed is not None:
         new["metadata"]["managedFields"] = managed
     for name in fields:
-        _copy_field(wanted, new["spec"], name)
+        _copy_field(new_spec, new["spec"], name)
 
 
 def _copy_field(source: Json, target: Json, name: str) -> None:
@@ -151,7 +151,7 @@ def bump_generation(kind: ResourceKind, old: Json, new: Json) -> None:
 
 
 def same(old: Json, new: Json, *, with_managers: bool) -> bool:
-    """True when writing `new` would change nothing; then nothing is written and no watcher woken."""
+    """True when `new` has the content of `old`: then nothing is written and no watcher is woken."""
 
     def content(obj: Json) -> Json:
         meta = {k: v for k, v in obj["metadata"].items() if k not in ("managedFields", "resourceVersion")}
@@ -167,25 +167,25 @@ def _managers(obj: Json) -> list[Json]:
 
 
 def immutable_errors(kind: ResourceKind, old: Json, new: Json) -> list[FieldError]:
-    found = []
+    field_errors = []
     for name in kind.immutable_fields:
         if old.get(name) != new.get(name):
-            found.append(FieldError("FieldValueInvalid", name, "Invalid value: field is immutable"))
+            field_errors.append(FieldError("FieldValueInvalid", name, "Invalid value: field is immutable"))
     if old.get("immutable") is True and kind.key in ("/configmaps", "/secrets"):
         for name in ("data", "binaryData", "immutable"):
             if old.get(name) != new.get(name):
                 text = "Forbidden: field is immutable when `immutable` is set"
-                found.append(FieldError("FieldValueForbidden", name, text))
-    have = set(old["metadata"].get("finalizers") or [])
-    added = [f for f in new["metadata"].get("finalizers") or [] if f not in have]
+                field_errors.append(FieldError("FieldValueForbidden", name, text))
+    old_finalizers = set(old["metadata"].get("finalizers") or [])
+    added = [f for f in new["metadata"].get("finalizers") or [] if f not in old_finalizers]
     if added and old["metadata"].get("deletionTimestamp"):
         listed = ", ".join(f'"{f}"' for f in added)
         text = (
             "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers "
             f"[]string{{{listed}}}"
         )
-        found.append(FieldError("FieldValueForbidden", "metadata.finalizers", text))
-    return found
+        field_errors.append(FieldError("FieldValueForbidden", "metadata.finalizers", text))
+    return field_errors
 
 
 def refuse_delete(kind: ResourceKind, obj: Json) -> None:
@@ -233,7 +233,7 @@ def _secret(obj: Json) -> None:
 
 
 def _job(obj: Json) -> None:
-    """A Job selects its pods by its own uid unless told otherwise."""
+    """A Job selects its pods by its own uid, unless manualSelector is set."""
     spec = obj.get("spec")
     if not isinstance(spec, dict) or spec.get("manualSelector"):
         return
@@ -249,7 +249,7 @@ def _job(obj: Json) -> None:
 
 
 def _crd(obj: Json) -> None:
-    """Fill the names a CRD may leave out; its objects are deleted before it goes."""
+    """Add the finalizer that keeps a deleted CRD until its objects are deleted."""
     finalizers = obj["metadata"].setdefault("finalizers", [])
     if CRD_CLEANUP not in finalizers:
         finalizers.append(CRD_CLEANUP)
@@ -293,7 +293,7 @@ def pod_qos(spec: Json) -> str:
 
 
 def _amount(quantity: Any) -> Quantity | None:
-    """None for what is absent, and for what validation is going to refuse."""
+    """None for an absent quantity and for one that validation will reject."""
     try:
         return None if quantity is None else Quantity(str(quantity))
     except QuantityError:

@@ -1,6 +1,6 @@
 """Versions of objects in memory: an entry, an event between two entries, a resource's live objects and history.
 
-Used by `store` alone to keep state and by readers of what it hands out. Nothing here knows of the disk.
+Only `store` changes these; others read the entries and events that it returns. Nothing here touches the disk.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ class Entry:
         self.raw = raw
         self.rv = rv
         self.address = address
-        self.cache: dict[Any, bytes] | None = None  # other encodings of the same version, made on demand
+        self.cache: dict[Any, bytes] | None = None  # other encodings of this version, made on demand
 
     @property
     def obj(self) -> Json:
         """Shared, read only."""
         return self._obj if self._obj is not None else self.copy()
 
-    def cool(self) -> None:
-        """Keep the bytes alone, a fifth of the memory: for versions that are history."""
+    def drop_decoded(self) -> None:
+        """Keep only the bytes, a fifth of the memory: for replaced versions."""
         self._obj = self.cache = None
 
     def copy(self) -> Json:
-        """A private copy; decoding the bytes is several times cheaper than deepcopy."""
+        """A private copy. Decoding the bytes is several times faster than `copy.deepcopy`."""
         copied: Json = _decoder.decode(self.raw)
         return copied
 
 
 class StoreEvent:
-    """What one write did. `entry` is the state after it; for DELETED the last state under the new version."""
+    """One write. `entry` is the state after it; for DELETED the last state, with the version of the deletion."""
 
     __slots__ = ("at", "entry", "prev", "rv", "type")
 
@@ -57,25 +57,25 @@ class StoreEvent:
         self.prev = prev
         self.at = at
 
-    def cool(self) -> None:
+    def drop_decoded(self) -> None:
         if self.prev is not None:
-            self.prev.cool()
+            self.prev.drop_decoded()
         if self.type == "DELETED":
-            self.entry.cool()
+            self.entry.drop_decoded()
 
 
 class ResourceState:
     """The live objects of one resource, their names in order, and the events since compaction."""
 
-    __slots__ = ("cold", "dropped", "log", "log_rvs", "objects", "order", "waiters")
+    __slots__ = ("dropped_rv", "log", "log_rvs", "objects", "order", "undecoded_rv", "waiters")
 
-    def __init__(self, dropped: int) -> None:
+    def __init__(self, dropped_rv: int) -> None:
         self.objects: dict[Address, Entry] = {}
         self.order: list[Address] = []  # the keys of `objects`, sorted: lists and pages need an order
         self.log: list[StoreEvent] = []
         self.log_rvs: list[int] = []  # the versions of `log`, for bisection
-        self.dropped = dropped  # the newest event that was compacted away; who is behind it has missed something
-        self.cold = 0  # versions up to this one were cooled
+        self.dropped_rv = dropped_rv  # the newest compacted event; a watcher before it has missed events
+        self.undecoded_rv = 0  # up to this version replaced objects are kept as bytes only
         self.waiters: list[asyncio.Future[bool]] = []
 
     def apply(self, event: StoreEvent) -> None:
@@ -89,13 +89,13 @@ class ResourceState:
                 insort(self.order, address)
             self.objects[address] = event.entry
 
-    def cool(self, before: float) -> None:
-        """Let go of the dicts that events older than `before` (wall seconds) replaced."""
-        for event in self.log[bisect_right(self.log_rvs, self.cold) :]:
+    def drop_decoded(self, before: float) -> None:
+        """Free the dicts of objects that were replaced before `before` (wall-clock seconds)."""
+        for event in self.log[bisect_right(self.log_rvs, self.undecoded_rv) :]:
             if event.at >= before:
                 break
-            event.cool()
-            self.cold = event.rv
+            event.drop_decoded()
+            self.undecoded_rv = event.rv
 
     def undo(self, event: StoreEvent) -> None:
         address = event.entry.address

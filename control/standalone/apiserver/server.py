@@ -31,7 +31,7 @@ from control.standalone.http.discovery import Discovery
 from control.standalone.http.health import HealthChecks
 from control.standalone.http.kubelet import KubeletProxy
 from control.standalone.http.metrics import Metrics
-from control.standalone.http.resources import MAX_BODY, ResourceHandlers
+from control.standalone.http.resources import MAX_BODY_BYTES, ResourceHandlers
 from control.standalone.http.server import RequestDispatcher, RequestHandlers
 from control.standalone.http.subresources import SubresourceHandlers
 from control.standalone.http.watch import WatchConfig, stop_all
@@ -233,7 +233,7 @@ class ApiServer:
 def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
     """As aiohttp makes requests, with our limit on bodies."""
     loop = asyncio.get_running_loop()
-    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY)
+    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY_BYTES)
 
 
 def _report(task: asyncio.Task[Any]) -> None:

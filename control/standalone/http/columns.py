@@ -1,7 +1,7 @@
-"""The columns of the built-in kinds, as `kubectl get` users know them.
+"""The columns that `kubectl get` prints for the built-in kinds.
 
-One tuple a kind, in printing order; priority 1 shows with -o wide only. Cells may raise on malformed objects:
-`table.row` prints <invalid> then.
+One tuple per kind, in printing order; columns of priority 1 appear only with -o wide. A cell may raise on a malformed
+object: `table.row` then prints <invalid>.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _none(value: Any) -> Any:
 
 
 def pod_status(pod: Json) -> str:
-    """The word in the STATUS column: the first thing a reader should know about the pod."""
+    """The STATUS column: the most specific reason of the pod's state, with kubectl's precedence."""
     status, meta = pod.get("status") or {}, pod["metadata"]
     reason = status.get("reason") or status.get("phase") or "Unknown"
     if any(
@@ -242,20 +242,20 @@ def _external_ip(service: Json) -> str:
     if _dig(service, "spec.type") == "ExternalName":
         return str(_dig(service, "spec.externalName", ""))
     if _dig(service, "spec.type") == "LoadBalancer":
-        found = [i.get("ip") or i.get("hostname") for i in _dig(service, "status.loadBalancer.ingress", [])]
-        return ",".join([*found, *external]) or "<pending>"
+        ingress_addresses = [i.get("ip") or i.get("hostname") for i in _dig(service, "status.loadBalancer.ingress", [])]
+        return ",".join([*ingress_addresses, *external]) or "<pending>"
     return ",".join(external) or "<none>"
 
 
 def _endpoints(obj: Json) -> str:
-    found = [
+    addresses = [
         f"{a['ip']}:{p['port']}"
         for s in obj.get("subsets") or []
         for a in s.get("addresses") or []
         for p in s.get("ports") or []
     ]
-    more = f" + {len(found) - 3} more..." if len(found) > 3 else ""
-    return ",".join(found[:3]) + more if found else "<none>"
+    more = f" + {len(addresses) - 3} more..." if len(addresses) > 3 else ""
+    return ",".join(addresses[:3]) + more if addresses else "<none>"
 
 
 _MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}

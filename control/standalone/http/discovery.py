@@ -1,7 +1,7 @@
-"""Discovery: which groups, versions and resources there are, in the old form and the aggregated one.
+"""Discovery: the served groups, versions and resources, in the unaggregated and the aggregated form.
 
-Everything is derived from `Kinds`; answers are cached until the set of kinds changes. A client finds the
-aggregated form (apidiscovery.k8s.io/v2) by its Accept header on /api and /apis.
+Everything is derived from `Kinds` and cached until the set of kinds changes. A client selects the aggregated form
+(apidiscovery.k8s.io/v2) by its Accept header on /api and /apis.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Discovery:
 
     def versions(self, group: str) -> list[str]:
         """Served versions of a group, the preferred one first."""
-        found = {v for k in self._kinds.groups().get(group, []) for v in k.versions}
-        return sorted(found, key=version_priority)
+        versions = {v for k in self._kinds.groups().get(group, []) for v in k.versions}
+        return sorted(versions, key=version_priority)
 
     def _cached(self, key: str, make: Any) -> bytes:
         if self._generation != self._kinds.generation:
@@ -133,7 +133,7 @@ def _resources(kind: ResourceKind) -> list[Json]:
         main["shortNames"] = list(kind.short_names)
     if kind.categories:
         main["categories"] = list(kind.categories)
-    found = [main]
+    resources = [main]
     for name in kind.all_subresources:
         group, version, sub_kind, verbs = _subresource(kind, name)
         sub: Json = {
@@ -145,8 +145,8 @@ def _resources(kind: ResourceKind) -> list[Json]:
         }
         if version and (group, version) != (kind.group, kind.versions[0]):
             sub["group"], sub["version"] = group, version
-        found.append(sub)
-    return found
+        resources.append(sub)
+    return resources
 
 
 def _subresource(kind: ResourceKind, name: str) -> tuple[str, str, str, tuple[str, ...]]:
@@ -157,7 +157,7 @@ def _subresource(kind: ResourceKind, name: str) -> tuple[str, str, str, tuple[st
 
 
 def _aggregated_resource(kind: ResourceKind, version: str) -> Json:
-    found: Json = {
+    resource: Json = {
         "resource": kind.plural,
         "responseKind": {"group": kind.group, "version": version, "kind": kind.kind},
         "scope": "Namespaced" if kind.namespaced else "Cluster",
@@ -165,9 +165,9 @@ def _aggregated_resource(kind: ResourceKind, version: str) -> Json:
         "verbs": list(kind.verbs),
     }
     if kind.short_names:
-        found["shortNames"] = list(kind.short_names)
+        resource["shortNames"] = list(kind.short_names)
     if kind.categories:
-        found["categories"] = list(kind.categories)
+        resource["categories"] = list(kind.categories)
     subs = []
     for name in kind.all_subresources:
         group, sub_version, sub_kind, verbs = _subresource(kind, name)
@@ -181,5 +181,5 @@ def _aggregated_resource(kind: ResourceKind, version: str) -> Json:
             }
         )
     if subs:
-        found["subresources"] = subs
-    return found
+        resource["subresources"] = subs
+    return resource

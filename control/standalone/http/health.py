@@ -12,13 +12,13 @@ from aiohttp import web
 from control.standalone.http.responses import text_response
 
 Check = Callable[[], str | None]
-"""None when well, else what is wrong."""
+"""None when healthy, else the problem."""
 
 VERSION = "v1.37.0"
 
 
 class HealthChecks:
-    """Named checks in order; `ready_only` ones count for /readyz alone."""
+    """Named checks, in order; `ready_only` checks count only for /readyz."""
 
     def __init__(self) -> None:
         self._checks: list[tuple[str, Check, bool]] = [("ping", lambda: None, False)]
@@ -56,7 +56,7 @@ class HealthChecks:
 
 
 def version_info(build: str) -> dict[str, Any]:
-    """/version. The minor says which Kubernetes API this server follows; `build` is our own version."""
+    """/version. major.minor is the Kubernetes API version that this server implements; `build` is its own version."""
     major, minor, _ = VERSION.removeprefix("v").split(".")
     return {
         "major": major,

@@ -1,7 +1,7 @@
-"""The part of Kubernetes' JSONPath that CRDs use: printer columns, selectable fields, scale paths.
+"""The subset of Kubernetes' JSONPath that CRDs use: printer columns, selectable fields, scale paths.
 
-`.a.b`, `.a[0]`, `.a[*].b`, `.a['b.c']`, `.a.b\\.c`, `.a[?(@.type=="Ready")].status`. Compiled once per column.
-Pure; a path outside this part raises JsonPathError with the path in it.
+`.a.b`, `.a[0]`, `.a[*].b`, `.a['b.c']`, `.a.b\\.c`, `.a[?(@.type=="Ready")].status`. Compiled paths are cached.
+Pure; a path outside this subset raises JsonPathError, which names the path.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _TOKEN = re.compile(
 
 
 class JsonPathError(ValueError):
-    """The path uses something outside the supported part."""
+    """The path is outside the supported subset."""
 
 
 @lru_cache(maxsize=4096)
 def compile_path(path: str) -> Callable[[Any], list[Any]]:
-    """A function from a document to all values at `path` (empty list: absent)."""
+    """A function that returns all values at `path` of a document; an empty list when there is none."""
     text = path.strip()
     if text.startswith("{") and text.endswith("}"):
         text = text[1:-1]
@@ -37,13 +37,13 @@ def compile_path(path: str) -> Callable[[Any], list[Any]]:
     if text and text[0] not in ".[":
         text = "." + text
     steps: list[Step] = []
-    at = 0
-    while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
-            raise JsonPathError(f"unsupported JSONPath {path!r} at {text[at:]!r}")
-        steps.append(_step(found))
-        at = found.end()
+    position = 0
+    while position < len(text):
+        token = _TOKEN.match(text, position)
+        if token is None:
+            raise JsonPathError(f"unsupported JSONPath {path!r} at {text[position:]!r}")
+        steps.append(_step(token))
+        position = token.end()
 
     def values(document: Any) -> list[Any]:
         current = [document]
@@ -54,16 +54,16 @@ def compile_path(path: str) -> Callable[[Any], list[Any]]:
     return values
 
 
-def _step(found: re.Match[str]) -> Step:
-    if found["all"]:
+def _step(token: re.Match[str]) -> Step:
+    if token["all"]:
         return lambda vs: [x for v in vs for x in _items(v)]
-    if found["index"] is not None:
-        i = int(found["index"])
+    if token["index"] is not None:
+        i = int(token["index"])
         return lambda vs: [v[i] for v in vs if isinstance(v, list) and -len(v) <= i < len(v)]
-    if found["field"]:
-        fields, equal, want = found["field"].lstrip(".").split("."), found["op"] == "==", found["value"]
+    if token["field"]:
+        fields, equal, want = token["field"].lstrip(".").split("."), token["op"] == "==", token["value"]
         return lambda vs: [x for v in vs for x in _items(v) if (_text(_dig(x, fields)) == want) is equal]
-    name = found["key"] if found["key"] is not None else re.sub(r"\\(.)", r"\1", found["name"])
+    name = token["key"] if token["key"] is not None else re.sub(r"\\(.)", r"\1", token["name"])
     if name == "*":
         return lambda vs: [x for v in vs for x in _items(v)]
     return lambda vs: [v[name] for v in vs if isinstance(v, dict) and v.get(name) is not None]

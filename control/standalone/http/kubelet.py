@@ -1,8 +1,9 @@
-"""Passing requests on to a node's kubelet: container logs and nodes/proxy.
+"""Forwards requests to a node's kubelet: container logs and nodes/proxy.
 
-The address comes from the Node's status (InternalIP or Hostname, daemonEndpoints). As a stock API server
-without --kubelet-certificate-authority, the kubelet's certificate isn't verified; the server shows a bearer
-token of its own, which the kubelet has reviewed. Failures to reach it are 502/503 naming node and address.
+The address comes from the Node's status (InternalIP or Hostname, daemonEndpoints). As in kube-apiserver
+without --kubelet-certificate-authority, the kubelet's certificate isn't verified. The server sends its own bearer
+token, which the kubelet checks by TokenReview. If the kubelet can't be reached, the client gets a 503 that names node
+and address.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ CONNECT_SECONDS = 10.0
 
 
 class KubeletProxy:
-    """`token` gives the bearer token to show to kubelets, "" for none."""
+    """`token` returns the bearer token to send to kubelets, "" for none."""
 
     def __init__(self, registry: ObjectRegistry, token: Callable[[], str]) -> None:
         self._registry = registry
@@ -54,13 +55,13 @@ class KubeletProxy:
             raise errors.bad_request(f"pod {info.name} does not have a host assigned")
         query = {k: request.query[k] for k in _LOG_PARAMETERS if k in request.query}
         path = f"/containerLogs/{info.namespace}/{info.name}/{container}"
-        return await self._pass(request, node, path, urlencode(query))
+        return await self._forward(request, node, path, urlencode(query))
 
     async def node(self, request: web.BaseRequest, info: RequestInfo) -> web.StreamResponse:
         """nodes/NAME/proxy/PATH; NAME may be `node` or `node:port`."""
-        return await self._pass(request, info.name, "/" + info.rest, request.query_string)
+        return await self._forward(request, info.name, "/" + info.rest, request.query_string)
 
-    async def _pass(self, request: web.BaseRequest, node: str, path: str, query: str) -> web.StreamResponse:
+    async def _forward(self, request: web.BaseRequest, node: str, path: str, query: str) -> web.StreamResponse:
         base = self._address(node)
         url = f"{base}{path}" + (f"?{query}" if query else "")
         headers = {k: v for k, v in request.headers.items() if k.lower() in ("accept", "content-type")}
@@ -69,11 +70,11 @@ class KubeletProxy:
         try:
             async with self._client().request(
                 request.method, url, headers=headers, data=await request.read(), ssl=False, allow_redirects=False
-            ) as answer:
-                if answer.status >= 400:
-                    text = (await answer.text(errors="replace")).strip()
-                    raise _relayed(answer.status, text, node)
-                return await _relay(request, answer)
+            ) as response:
+                if response.status >= 400:
+                    text = (await response.text(errors="replace")).strip()
+                    raise _kubelet_error(response.status, text, node)
+                return await _relay(request, response)
         except (aiohttp.ClientConnectionError, TimeoutError) as error:
             raise errors.StatusError(
                 503, "ServiceUnavailable", f'error trying to reach the kubelet of node "{node}" at {base}: {error}'
@@ -97,21 +98,21 @@ class KubeletProxy:
         return self._session
 
 
-async def _relay(request: web.BaseRequest, answer: aiohttp.ClientResponse) -> web.StreamResponse:
-    headers = {k: v for k, v in answer.headers.items() if k.lower() not in _HOP_HEADERS}
-    response = web.StreamResponse(status=answer.status, headers=headers)
+async def _relay(request: web.BaseRequest, kubelet_response: aiohttp.ClientResponse) -> web.StreamResponse:
+    headers = {k: v for k, v in kubelet_response.headers.items() if k.lower() not in _HOP_HEADERS}
+    response = web.StreamResponse(status=kubelet_response.status, headers=headers)
     await response.prepare(request)
     try:
-        async for chunk in answer.content.iter_any():
+        async for chunk in kubelet_response.content.iter_any():
             await response.write(chunk)
         await response.write_eof()
     except (ConnectionResetError, asyncio.IncompleteReadError, aiohttp.ClientPayloadError):
-        pass  # one side hung up in the middle of a stream: there is nobody left to tell
+        pass  # one side closed the connection during the stream, so no error can be reported
     return response
 
 
-def _relayed(status: int, text: str, node: str) -> errors.StatusError:
-    """The kubelet's refusal under the API's reasons."""
+def _kubelet_error(status: int, text: str, node: str) -> errors.StatusError:
+    """The kubelet's error response as a Status with the API's reason for its code."""
     reasons = {code: reason for reason, code in errors.REASON_CODES.items() if reason not in ("Conflict", "Gone")}
     return errors.StatusError(
         status, reasons.get(status, "InternalError"), text or f"the kubelet of {node} answered {status}"

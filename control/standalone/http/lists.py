@@ -1,7 +1,7 @@
 """LIST: selection, consistency by resourceVersion, and paging with continue tokens.
 
-A page is cut from the state as of the token's version, so that all pages of one list show one moment; when
-that version is compacted the answer is 410 with a token that goes on inconsistently, as Kubernetes offers.
+All pages of one list show the state at the version in the continue token. When that version has been compacted, the
+response is 410 with a token to continue at the newest state (inconsistently), as in Kubernetes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from control.standalone.store import Compacted
 from control.standalone.versions import Entry
 
 Json = dict[str, Any]
-MATCHES = ("Exact", "NotOlderThan")
+RV_MATCHES = ("Exact", "NotOlderThan")
 _TOO_OLD = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list "
     "without the continue parameter, or use the continue token in this response to retrieve the remainder of the "
@@ -35,7 +35,7 @@ _TOO_OLD = (
 
 @dataclass(frozen=True, slots=True)
 class ListOptions:
-    """Query parameters of list and watch, checked."""
+    """The validated query parameters of list and watch."""
 
     matcher: Matcher | None
     limit: int
@@ -57,7 +57,7 @@ class ListOptions:
         if rv and not rv.isdigit():
             raise errors.bad_request(f'invalid resource version "{rv}": must be a number')
         if match:
-            if match not in MATCHES:
+            if match not in RV_MATCHES:
                 problems.append(_forbidden("FieldValueNotSupported", f'Unsupported value: "{match}"'))
             elif watching and initial is None:
                 problems.append(
@@ -131,41 +131,41 @@ def select(
 ) -> tuple[list[Entry], Json]:
     """The entries of one page and its list metadata. Raises StatusError 400, 410, 504."""
     store = registry.store
-    store.commit()  # what is listed must be durable, and covered by the version the list names
-    rv, start = _where(options, store.revision)
+    store.commit()  # listed objects must be durable and not newer than the list's version
+    rv, start = _start(options, store.revision)
     consistent = rv is None or rv >= 0
     try:
         entries = store.entries(kind.stored_as, ns, rv if rv is not None and rv >= 0 else None)
-    except Compacted as e:
-        error = errors.expired(
+    except Compacted as error:
+        expired = errors.expired(
             _TOO_OLD if options.token else f"The resourceVersion for the provided list is too old: {rv}"
         )
         if options.token and start is not None:
-            error.details = {}
-            raise ExpiredList(error, _token(-1, start)) from e
-        raise error from e
-    shown = rv if rv is not None and rv >= 0 else store.revision
+            expired.details = {}
+            raise ExpiredList(expired, _token(-1, start)) from error
+        raise expired from error
+    list_rv = rv if rv is not None and rv >= 0 else store.revision
     if start is not None:
         entries = entries[bisect_right(entries, start, key=lambda e: e.address) :]
-    meta: Json = {"resourceVersion": str(shown)}
+    meta: Json = {"resourceVersion": str(list_rv)}
     if options.limit and not consistent:
-        shown = store.revision
-    picked: list[Entry] = []
+        list_rv = store.revision
+    page: list[Entry] = []
     for i, entry in enumerate(entries):
         if options.matcher is not None and not options.matcher(entry.obj):
             continue
-        if options.limit and len(picked) == options.limit:
-            # One more matches, so there is a next page; it starts behind the last one picked.
-            meta["continue"] = _token(shown, picked[-1].address)
+        if options.limit and len(page) == options.limit:
+            # Another object matches, so there is a next page; it starts after the last one of this page.
+            meta["continue"] = _token(list_rv, page[-1].address)
             if options.matcher is None:
                 meta["remainingItemCount"] = len(entries) - i
             break
-        picked.append(entry)
-    return picked, meta
+        page.append(entry)
+    return page, meta
 
 
 class ExpiredList(errors.StatusError):
-    """410 that offers a token to go on without consistency."""
+    """410 with a token to continue the list inconsistently."""
 
     def __init__(self, base: errors.StatusError, token: str) -> None:
         super().__init__(base.code, base.reason, base.message)
@@ -177,8 +177,8 @@ class ExpiredList(errors.StatusError):
         return status
 
 
-def _where(options: ListOptions, current: int) -> tuple[int | None, tuple[str, str] | None]:
-    """(version to list at, address to start behind). Version None = newest, -1 = newest of a broken chain."""
+def _start(options: ListOptions, current: int) -> tuple[int | None, tuple[str, str] | None]:
+    """(version to list at, address to start after). Version None: newest; -1: newest, of an inconsistent list."""
     if options.token:
         if options.rv not in ("", "0"):
             raise errors.bad_request("specifying resource version is not allowed when using continue")

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the server, with the names that dashboards of kube-apiserver know."""
+"""Prometheus metrics of the server, with kube-apiserver's names where it has the metric."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Metrics:
         )
         self.latency = Histogram(
             "apiserver_request_duration_seconds",
-            "Time to answer, watches excepted.",
+            "Duration of requests, without watches.",
             _LABELS,
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self.inflight = Gauge("apiserver_current_inflight_requests", "Requests being answered.", registry=self.registry)
+        self.inflight = Gauge("apiserver_current_inflight_requests", "Requests in progress.", registry=self.registry)
         watches = Gauge("apiserver_longrunning_requests", "Open watches.", registry=self.registry)
         watches.set_function(open_watches)
         self.registry.register(_StoreCollector(store, kinds))
@@ -48,7 +48,7 @@ class Metrics:
 
 
 class _StoreCollector(Collector):
-    """Reads the store when scraped, so that writes pay nothing."""
+    """Reads the store at each scrape, so that writes cost nothing."""
 
     def __init__(self, store: ObjectStore, kinds: Kinds) -> None:
         self._store = store
@@ -61,7 +61,7 @@ class _StoreCollector(Collector):
                 objects.add_metric([f"{kind.plural}.{kind.group}".rstrip(".")], count)
         revision = GaugeMetricFamily("apiserver_storage_resource_version", "Newest version.", self._store.revision)
         compacted = GaugeMetricFamily(
-            "apiserver_storage_compacted_version", "Oldest version to watch from.", self._store.compacted
+            "apiserver_storage_compacted_version", "Oldest version that can be listed.", self._store.compacted
         )
-        size = GaugeMetricFamily("apiserver_storage_size_bytes", "Database and WAL.", self._store.size_bytes())
+        size = GaugeMetricFamily("apiserver_storage_size_bytes", "Bytes of database and WAL.", self._store.size_bytes())
         return [objects, revision, compacted, size]

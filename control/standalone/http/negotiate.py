@@ -1,8 +1,8 @@
-"""Content negotiation: which shape of JSON the client takes, and what its body is.
+"""Content negotiation: the form of JSON for the response, and the decoding of the request body.
 
-Answers are JSON; request bodies may also be YAML or protobuf. A client that offers protobuf first gets JSON if it
-lists JSON too, and 406 otherwise; only OpenAPI v2 is there in both. `as=Table` and `as=PartialObjectMetadata` are the
-shapes of meta.k8s.io. Pure.
+Responses are JSON; request bodies may also be YAML or protobuf. A client that prefers protobuf gets JSON if it
+accepts JSON too, and 406 otherwise; only OpenAPI v2 is available in both. `as=Table` and `as=PartialObjectMetadata` are
+the forms of meta.k8s.io. Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from control.standalone.http import protobuf
 View = Literal["object", "table", "partial"]
 ACCEPTED = "application/json"
 OPENAPI_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
-_OPENAPI_NAMES = (OPENAPI_PROTOBUF, "application/com.github.proto-openapi.spec.v2@v1.0+protobuf")  # kubectl: the latter
+_OPENAPI_NAMES = (
+    OPENAPI_PROTOBUF,
+    "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
+)  # kubectl sends the second
 _JSON_LIKE = ("application/json", "*/*", "application/*")
 DISCOVERY_GROUP = "apidiscovery.k8s.io"
 
@@ -37,14 +40,14 @@ class MediaType:
 @lru_cache(maxsize=256)
 def parse_accept(header: str) -> tuple[MediaType, ...]:
     """Media types in order of appearance; explicit q weights reorder them."""
-    found = []
+    media_types = []
     for part in (header or "*/*").split(","):
         main, *rest = (p.strip() for p in part.split(";"))
         if not main:
             continue
         params = tuple((k.strip(), v.strip()) for k, _, v in (r.partition("=") for r in rest))
-        found.append(MediaType(main.lower(), params))
-    return tuple(sorted(found, key=lambda m: -_quality(m)))
+        media_types.append(MediaType(main.lower(), params))
+    return tuple(sorted(media_types, key=lambda m: -_quality(m)))
 
 
 def _quality(media: MediaType) -> float:
@@ -56,18 +59,18 @@ def _quality(media: MediaType) -> float:
 
 @lru_cache(maxsize=256)
 def view(header: str) -> View:
-    """The first shape in the Accept header that we can make; raises StatusError 406."""
+    """The first form in the Accept header that the server supports; raises StatusError 406."""
     for media in parse_accept(header):
         if media.type not in _JSON_LIKE:
             continue
-        wanted = media.get("as")
-        if not wanted:
+        form = media.get("as")
+        if not form:
             return "object"
         if media.get("g") not in ("meta.k8s.io", "") or media.get("v") not in ("v1", "v1beta1", ""):
             continue
-        if wanted == "Table":
+        if form == "Table":
             return "table"
-        if wanted in ("PartialObjectMetadata", "PartialObjectMetadataList"):
+        if form in ("PartialObjectMetadata", "PartialObjectMetadataList"):
             return "partial"
     raise errors.not_acceptable(ACCEPTED)
 
@@ -87,7 +90,7 @@ def discovery_version(header: str) -> str:
 
 @lru_cache(maxsize=64)
 def openapi_type(header: str) -> str:
-    """The content type to answer /openapi/v2 in; raises StatusError 406."""
+    """The content type of the response to /openapi/v2; raises StatusError 406."""
     for media in parse_accept(header):
         if media.type in _OPENAPI_NAMES:
             return OPENAPI_PROTOBUF

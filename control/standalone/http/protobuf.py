@@ -1,9 +1,9 @@
-"""Reading request bodies in Kubernetes' protobuf form, which kubectl's typed commands and Go clients send.
+"""Decodes request bodies in Kubernetes' protobuf form, which kubectl's typed commands and Go clients send.
 
 A body is the four bytes `k8s\\0` and an envelope (runtime.Unknown) with apiVersion, kind and the message. Field
-numbers and types are in `protobuf_fields.yaml`, read once on first use (some 20 ms). Answers are always JSON,
-which those clients accept. Pure but for reading the table; anything that doesn't parse is a StatusError 400,
-a kind outside the table 415.
+numbers and types are in `protobuf_fields.yaml`, read once on first use (about 20 ms). Responses are always JSON,
+which those clients accept. Pure except for reading the table. A body that doesn't parse is a StatusError 400,
+a kind that is not in the table 415.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MAX_DEPTH = 64
 
 
 class MalformedMessage(ValueError):
-    """The bytes are not the message they are said to be."""
+    """The bytes are not a message of the expected type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def _field(text: str) -> tuple[int, MessageField]:
 
 
 def decode(body: bytes) -> Json:
-    """The object in an enveloped body, as JSON data."""
+    """The object in a body with envelope, as JSON data."""
     if not body.startswith(MAGIC):
         raise errors.bad_request("the body is not protobuf: it does not begin with the expected prefix")
     try:
@@ -97,7 +97,7 @@ def _message(name: str, data: bytes, depth: int) -> Json:
     for number, wire, raw in _fields(data):
         field = known.get(number)
         if field is None:
-            continue  # newer than this table: dropped, as Kubernetes drops fields it doesn't know
+            continue  # a field newer than this table: dropped, as Kubernetes drops unknown fields
         if field.map:
             key, value = _map_entry(field, raw, depth)
             out.setdefault(field.name, {})[key] = value
@@ -188,7 +188,7 @@ _SCALARS: dict[str, Callable[[Any], Any]] = {
 def _fields(data: bytes) -> Iterator[tuple[int, int, Any]]:
     """(field number, wire type, value): ints for varints, bytes for everything else."""
     if not isinstance(data, bytes):
-        raise MalformedMessage("a number stands where a message should")
+        raise MalformedMessage("expected a message, got a number")
     at, end = 0, len(data)
     while at < end:
         key, at = _varint(data, at)

@@ -1,8 +1,8 @@
-"""Turning stored entries into the bytes a client asked for: objects, lists, watch events, tables, metadata only.
+"""Renders stored entries as response bytes: objects, lists, watch events, tables, metadata only.
 
-The common case (JSON objects in the stored version) is a concatenation of bytes that already exist. Other
-encodings of an object version are made once and kept on its entry, so that a hundred watchers share them; rows
-of tables hold ages and are made each time.
+The common case (JSON objects in the stored version) concatenates bytes that already exist. Other encodings of an
+object version are made once and cached on its entry, so that all watchers share them. Table rows contain ages and are
+made for each response.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Json = dict[str, Any]
 
 @dataclass(slots=True)
 class Renderer:
-    """One client's view of one kind. `now` is the clock (seconds) that ages are relative to."""
+    """Renders one kind for one request. Ages are relative to `now` (seconds)."""
 
     kind: ResourceKind
     version: str
     view: View
-    include: str = "Metadata"  # tables: what of the object goes with a row
+    include: str = "Metadata"  # tables: the part of the object in each row (includeObject)
 
     def object(self, entry: Entry, now: float) -> bytes:
         if self.view == "table":
@@ -38,8 +38,8 @@ class Renderer:
             return encode(table(columns, [row(columns, obj, now, self.include)], meta))
         return self._cached(entry)
 
-    def made(self, obj: Json, now: float) -> bytes:
-        """The result of a write, which is an object already in the client's version."""
+    def written(self, obj: Json, now: float) -> bytes:
+        """The result of a write, an object that is already in the client's version."""
         if self.view == "partial":
             return encode(partial(obj))
         columns = columns_for(self.kind, self.version)
@@ -65,8 +65,8 @@ class Renderer:
         """One line of a watch. `header`: with column definitions (the first event of a table watch)."""
         if self.view == "table":
             columns = columns_for(self.kind, self.version)
-            made = row(columns, self._served(entry), now, self.include)
-            body = encode(table(columns, [made], {"resourceVersion": str(entry.rv)}, header=header))
+            rows = [row(columns, self._served(entry), now, self.include)]
+            body = encode(table(columns, rows, {"resourceVersion": str(entry.rv)}, header=header))
         else:
             body = self._cached(entry)
         return b'{"type":"' + type.encode() + b'","object":' + body + b"}\n"
@@ -78,7 +78,7 @@ class Renderer:
         if self.view == "table":
             body = table(columns_for(self.kind, self.version), [], meta, header=header)
             if annotations:
-                # A table's own metadata is a ListMeta, which has no annotations; a row's object carries them.
+                # A table's metadata is a ListMeta, which has no annotations; they go into a row's object.
                 body["rows"] = [{"cells": [], "object": partial({"metadata": meta})}]
                 body["metadata"] = {"resourceVersion": str(rv)}
         elif self.view == "partial":
@@ -90,7 +90,7 @@ class Renderer:
     def _served(self, entry: Entry) -> Json:
         """The object in the client's version, read only."""
         if self.include != "Object":
-            return entry.obj  # columns read the stored form, and rows carry metadata, which all versions share
+            return entry.obj  # columns read the stored form; the rows' metadata is the same in all versions
         return self._converted(entry)
 
     def _converted(self, entry: Entry) -> Json:
@@ -102,13 +102,13 @@ class Renderer:
         key = (self.kind.key, self.version, self.view)
         if entry.cache is None:
             entry.cache = {}
-        made = entry.cache.get(key)
-        if made is None:
+        encoded = entry.cache.get(key)
+        if encoded is None:
             obj = partial(entry.obj) if self.view == "partial" else self._converted(entry)
-            made = entry.cache[key] = encode(obj)
-        return made
+            encoded = entry.cache[key] = encode(obj)
+        return encoded
 
 
 def status_event(status: Json) -> bytes:
-    """The ERROR line that ends a watch."""
+    """The ERROR event that ends a watch."""
     return b'{"type":"ERROR","object":' + encode(status) + b"}\n"

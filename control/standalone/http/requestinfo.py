@@ -1,7 +1,7 @@
-"""What a URL asks for: verb, group, version, resource, namespace, name, subresource.
+"""Parses a URL into verb, group, version, resource, namespace, name and subresource.
 
-Pure. The grammar is /api/v1/… and /apis/GROUP/VERSION/…, with /namespaces/NS/ in front of namespaced resources;
-`namespaces` itself is cluster-scoped, so /api/v1/namespaces/x/pods are pods but /api/v1/namespaces/x/status is
+Pure. The grammar is /api/v1/… and /apis/GROUP/VERSION/…, with /namespaces/NS/ before namespaced resources.
+`namespaces` itself is cluster-scoped: /api/v1/namespaces/x/pods are pods, but /api/v1/namespaces/x/status is
 a subresource.
 """
 
@@ -16,7 +16,7 @@ _NAMESPACE_SUBRESOURCES = ("status", "finalize")
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """`resource` is empty for a path that is no resource request (discovery, health, …)."""
+    """`resource` is empty for other paths (discovery, health, …)."""
 
     verb: str
     path: str
@@ -26,7 +26,7 @@ class RequestInfo:
     namespace: str = ""
     name: str = ""
     subresource: str = ""
-    rest: str = ""  # what follows the subresource: the path to proxy
+    rest: str = ""  # the path after the subresource, for proxies
 
     @property
     def key(self) -> str:
@@ -41,7 +41,7 @@ def parse(method: str, path: str, query: Mapping[str, str]) -> RequestInfo:
         group, version, rest = parts[1], parts[2], parts[3:]
     else:
         return RequestInfo("get" if method == "HEAD" else method.lower(), path)
-    watching = rest[0] == "watch" and len(rest) > 1  # the old /watch/ prefix
+    watching = rest[0] == "watch" and len(rest) > 1  # the deprecated /watch/ prefix
     if watching:
         rest = rest[1:]
     namespace = ""
@@ -60,13 +60,11 @@ def parse(method: str, path: str, query: Mapping[str, str]) -> RequestInfo:
             name = name or _single_name(query.get("fieldSelector", ""))
     elif method == "DELETE":
         verb = "delete" if name else "deletecollection"
-    return RequestInfo(
-        verb, path, group, version, resource, namespace, name, subresource, "/".join(rest[3:])
-    )  # fmt: skip
+    return RequestInfo(verb, path, group, version, resource, namespace, name, subresource, "/".join(rest[3:]))
 
 
 def _single_name(field_selector: str) -> str:
-    """A list of exactly one name may be allowed by a rule about that name."""
+    """The name that a field selector requires: a list of one name may be authorized by a rule for that name."""
     for part in field_selector.split(","):
         key, _, value = part.replace("==", "=").partition("=")
         if key.strip() == "metadata.name" and value:

@@ -1,7 +1,7 @@
 """The verbs on resources: get, list, watch, create, update, patch, delete, deletecollection.
 
-Each handler turns query parameters into options of the registry and its result into bytes. Authentication and
-authorization are done before; subresources with rules of their own are in `subresources`.
+Each handler converts query parameters to registry options and the result to bytes. Authentication and
+authorization are done by the caller; `subresources` handles the subresources with their own rules.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ PATCHES: dict[str, PatchKind] = {
     "application/apply-patch+yaml": "apply",
     "application/apply-patch+json": "apply",
 }
-MAX_BODY = 3 * 1024 * 1024  # bytes of a request, as in Kubernetes; what can be stored is half of it (store.MAX_OBJECT)
-STALL_SECONDS = 60.0  # a watcher that takes nothing for so long is cut off
+MAX_BODY_BYTES = 3 * 1024 * 1024
+"""Limit of a request body, as in Kubernetes; a stored object may have half of it (`store.MAX_OBJECT_BYTES`)."""
+STALL_SECONDS = 60.0
+"""The connection of a watcher that reads nothing for this long is closed."""
 
 
 class ResourceHandlers:
-    """The handlers, over one registry. `open_watches` is for the metrics."""
+    """The handlers, on one registry. `open_watches` is read by the metrics."""
 
     def __init__(self, registry: ObjectRegistry, watches: WatchConfig) -> None:
         self.registry = registry
@@ -70,9 +72,9 @@ class ResourceHandlers:
         renderer = self._renderer(request, info, kind)
         store = self.registry.store
         store.commit()
-        wanted = request.query.get("resourceVersion", "")
-        if wanted.isdigit() and int(wanted) > store.revision:
-            raise errors.too_large(int(wanted), store.revision)
+        requested_rv = request.query.get("resourceVersion", "")
+        if requested_rv.isdigit() and int(requested_rv) > store.revision:
+            raise errors.too_large(int(requested_rv), store.revision)
         entry = self.registry.entry(kind, info.namespace, info.name)
         return json_response(request, renderer.object(entry, self.registry.now()))
 
@@ -94,7 +96,7 @@ class ResourceHandlers:
                 await _write(request, response, chunk)
             await response.write_eof()
         except (ConnectionResetError, BrokenPipeError):
-            pass  # the client left; nothing is lost, since it resumes by resourceVersion
+            pass  # the client disconnected; it resumes by resourceVersion
         finally:
             self.open_watches -= 1
         return response
@@ -104,8 +106,8 @@ class ResourceHandlers:
     ) -> web.Response:
         options = write_options(request, info)
         obj = await body_object(request)
-        made = await self.registry.create(kind.key, info.namespace or None, obj, user, options)
-        return self._written(request, info, kind, made, options, 201)
+        stored = await self.registry.create(kind.key, info.namespace or None, obj, user, options)
+        return self._written(request, info, kind, stored, options, 201)
 
     async def update(
         self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: RequestUser
@@ -113,8 +115,8 @@ class ResourceHandlers:
         options = write_options(request, info, create_missing=True)
         obj = await body_object(request)
         existed = self.registry.store.entry(kind.stored_as, info.namespace, info.name) is not None
-        made = await self.registry.update(kind.key, info.namespace or None, info.name, obj, user, options)
-        return self._written(request, info, kind, made, options, 200 if existed else 201)
+        stored = await self.registry.update(kind.key, info.namespace or None, info.name, obj, user, options)
+        return self._written(request, info, kind, stored, options, 200 if existed else 201)
 
     async def patch(
         self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: RequestUser
@@ -142,15 +144,15 @@ class ResourceHandlers:
             raise errors.invalid("meta.k8s.io", "PatchOptions", "", [cause])
         ns = info.namespace or None
         existed = self.registry.store.entry(kind.stored_as, ns if kind.namespaced else None, info.name) is not None
-        made = await self.registry.patch(kind.key, ns, info.name, patch_kind, body, user, options)
-        return self._written(request, info, kind, made, options, 200 if existed else 201)
+        stored = await self.registry.patch(kind.key, ns, info.name, patch_kind, body, user, options)
+        return self._written(request, info, kind, stored, options, 200 if existed else 201)
 
     async def delete(
         self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: RequestUser
     ) -> web.Response:
         options = await delete_options(request)
-        obj, gone = await self.registry.delete(kind.key, info.namespace or None, info.name, user, options)
-        if gone and not kind.returns_deleted:
+        obj, removed = await self.registry.delete(kind.key, info.namespace or None, info.name, user, options)
+        if removed and not kind.returns_deleted:
             details = {"name": info.name, "kind": kind.plural, "uid": obj["metadata"].get("uid", "")}
             if kind.group:
                 details["group"] = kind.group
@@ -163,9 +165,9 @@ class ResourceHandlers:
         options = await delete_options(request)
         query = request.query
         matcher = compile_matcher(kind, query.get("labelSelector"), query.get("fieldSelector"))
-        gone = await self.registry.delete_collection(kind.key, info.namespace or None, matcher, user, options)
+        deleted = await self.registry.delete_collection(kind.key, info.namespace or None, matcher, user, options)
         self.registry.store.commit()
-        items = [strategy.to_version(kind, obj, info.version) for obj in gone]
+        items = [strategy.to_version(kind, obj, info.version) for obj in deleted]
         meta = {"resourceVersion": str(self.registry.store.revision)}
         body = {"kind": kind.list_kind, "apiVersion": kind.served_as(info.version), "metadata": meta, "items": items}
         return json_response(request, body)
@@ -188,12 +190,12 @@ class ResourceHandlers:
     ) -> web.Response:
         if view(request.headers.get("Accept", "")) != "object":
             renderer = self._renderer(request, info, kind)
-            return json_response(request, renderer.made(obj, self.registry.now()), status, warnings=options.warnings)
+            return json_response(request, renderer.written(obj, self.registry.now()), status, warnings=options.warnings)
         return json_response(request, encode(obj), status, warnings=options.warnings)
 
 
 def manager_name(request: web.BaseRequest) -> str:
-    """fieldManager, or what comes before the slash of the User-Agent, as Kubernetes does."""
+    """The fieldManager parameter, else the User-Agent up to its first slash, as in Kubernetes."""
     return request.query.get("fieldManager") or request.headers.get("User-Agent", "unknown").partition("/")[0][:128]
 
 
@@ -225,7 +227,7 @@ def write_options(request: web.BaseRequest, info: RequestInfo, *, create_missing
 
 
 async def delete_options(request: web.BaseRequest) -> DeletionOptions:
-    """From the body and, for the fields that can be there, the query."""
+    """From the body and, for fields that the body leaves out, from the query."""
     raw = await read_body(request)
     body = decode_body(raw, request.headers.get("Content-Type", "")) if raw else {}
     if not isinstance(body, dict):
@@ -270,14 +272,16 @@ async def read_body(request: web.BaseRequest) -> bytes:
     try:
         return await request.read()
     except web.HTTPRequestEntityTooLarge as error:
-        raise errors.of_reason("RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BODY}") from error
+        raise errors.of_reason(
+            "RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BODY_BYTES}"
+        ) from error
 
 
 async def _write(request: web.BaseRequest, response: web.StreamResponse, chunk: bytes) -> None:
-    """Write, and cut off a client that takes nothing: it holds on to a state that all others have left behind."""
+    """Write; abort the connection of a client that doesn't read for STALL_SECONDS: it keeps old versions in memory."""
     transport = request.transport
     if transport is None:
-        raise ConnectionResetError("the client left")
+        raise ConnectionResetError("the client disconnected")
     timer = asyncio.get_running_loop().call_later(STALL_SECONDS, transport.abort)
     try:
         await response.write(chunk)

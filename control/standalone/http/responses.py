@@ -1,4 +1,4 @@
-"""Building responses: JSON bytes, Status errors, Warning headers, gzip for what is worth it."""
+"""Builds responses: JSON bytes, Status errors, Warning headers, gzip for large bodies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from control.standalone.errors import StatusError
 
 Json = dict[str, Any]
 JSON = "application/json"
-GZIP_FROM = 128 * 1024  # bytes; below, compressing costs more than it saves on a fast link
+GZIP_MIN_BYTES = 128 * 1024
+"""Smaller bodies are not compressed: on a fast network it would cost more time than it saves."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -31,12 +32,12 @@ def json_response(
     content_type: str = JSON,
     headers: dict[str, str] | None = None,
 ) -> web.Response:
-    """`body` is data to encode, or bytes that are JSON already."""
+    """`body` is data to encode, or encoded JSON as bytes."""
     raw = body if isinstance(body, bytes) else _encode(body)
     out = {"Content-Type": content_type, "Cache-Control": "no-cache, private"}
     if headers:
         out.update(headers)
-    if len(raw) > GZIP_FROM and "gzip" in request.headers.get("Accept-Encoding", ""):
+    if len(raw) > GZIP_MIN_BYTES and "gzip" in request.headers.get("Accept-Encoding", ""):
         raw = gzip.compress(raw, 1)
         out["Content-Encoding"] = "gzip"
         out["Vary"] = ", ".join(filter(None, (out.get("Vary"), "Accept-Encoding")))

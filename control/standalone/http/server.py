@@ -1,8 +1,8 @@
-"""The request path: who asks, may they, what is it, answer, count.
+"""The request path: authenticate, find the kind, authorize, dispatch, count.
 
-One handler for every URL over aiohttp's low-level server, because the paths are a grammar (`requestinfo`), not
-a table of routes. Every failure becomes a Status object; what nobody foresaw is logged with its trace, counted
-as 500, and never ends the process. Writers of responses live in the modules that this one dispatches to.
+One handler for all URLs on aiohttp's low-level server, because the paths are a grammar (`requestinfo`), not
+a table of routes. Every failure becomes a Status object; an unexpected exception is logged with its trace and
+returned as 500. The modules that this one dispatches to write the responses.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from koordlet.app.logging import get_logger
 Json = dict[str, Any]
 log = get_logger(__name__)
 
-_ALIVE_PATHS = ("/healthz", "/livez", "/readyz")
+_HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
 
 
 class OpenAPIDocs(Protocol):
@@ -48,14 +48,14 @@ class OpenAPIDocs(Protocol):
 
 
 class Reviews(Protocol):
-    """TokenReview, SubjectAccessReview and their like: kinds that are answered, not stored."""
+    """TokenReview, SubjectAccessReview and similar kinds: a response is computed, nothing is stored."""
 
     async def review(self, kind: ResourceKind, namespace: str, body: Json, user: RequestUser) -> Json: ...
 
 
 @dataclass(slots=True)
 class RequestHandlers:
-    """Everything a request may end in."""
+    """The components that requests are dispatched to."""
 
     registry: ObjectRegistry
     resources: ResourceHandlers
@@ -95,16 +95,16 @@ class RequestDispatcher:
             response = error_response(request, error)
             code = error.code
         except StoreError as error:
-            log.error("The store refused a request", path=request.path, err=error)
+            log.error("The store failed during a request", path=request.path, err=error)
             response = error_response(request, errors.internal(str(error)))
         except asyncio.CancelledError:
-            code = 499  # the client left
+            code = 499  # the client disconnected
             raise
         except web.HTTPException as error:
             code = error.status
             raise
         except Exception as error:
-            log.exception("Answering a request failed", method=request.method, path=request.path)
+            log.exception("Request failed", method=request.method, path=request.path)
             response = error_response(request, errors.internal(f"{type(error).__name__}: {error}"))
         finally:
             seconds = time.monotonic() - start
@@ -128,27 +128,27 @@ class RequestDispatcher:
         user = await self._h.authenticator.authenticate(request.headers, peer)
         if user is None:
             user = ANONYMOUS
-        wanted = request.headers.get("Impersonate-User")
-        if wanted:
-            user = self._impersonate(request, user, wanted)
+        impersonated = request.headers.get("Impersonate-User")
+        if impersonated:
+            user = self._impersonate(request, user, impersonated)
         return user
 
-    def _impersonate(self, request: web.BaseRequest, user: RequestUser, wanted: str) -> RequestUser:
+    def _impersonate(self, request: web.BaseRequest, user: RequestUser, impersonated: str) -> RequestUser:
         """kubectl --as: needs the verb `impersonate` on the user and on each group."""
         groups = tuple(request.headers.getall("Impersonate-Group", []))
         prefix = "system:serviceaccount:"
-        if wanted.startswith(prefix):
-            ns, _, name = wanted.removeprefix(prefix).partition(":")
-            self._allow(AuthzAttributes(user, "impersonate", "", "v1", "serviceaccounts", "", ns, name))
+        if impersonated.startswith(prefix):
+            ns, _, name = impersonated.removeprefix(prefix).partition(":")
+            self._require(AuthzAttributes(user, "impersonate", "", "v1", "serviceaccounts", "", ns, name))
             groups = groups or ("system:serviceaccounts", f"system:serviceaccounts:{ns}")
         else:
-            self._allow(AuthzAttributes(user, "impersonate", "", "v1", "users", "", "", wanted))
+            self._require(AuthzAttributes(user, "impersonate", "", "v1", "users", "", "", impersonated))
         for group in groups:
             if not group.startswith("system:serviceaccounts"):
-                self._allow(AuthzAttributes(user, "impersonate", "", "v1", "groups", "", "", group))
-        if wanted != ANONYMOUS.name and "system:authenticated" not in groups:
+                self._require(AuthzAttributes(user, "impersonate", "", "v1", "groups", "", "", group))
+        if impersonated != ANONYMOUS.name and "system:authenticated" not in groups:
             groups = (*groups, "system:authenticated")
-        return RequestUser(wanted, groups, request.headers.get("Impersonate-Uid", ""))
+        return RequestUser(impersonated, groups, request.headers.get("Impersonate-Uid", ""))
 
     def _kind(self, info: RequestInfo) -> ResourceKind | None:
         if not info.resource:
@@ -157,7 +157,7 @@ class RequestDispatcher:
 
     def _authorize(self, info: RequestInfo, user: RequestUser) -> None:
         if info.resource:
-            question = AuthzAttributes(
+            attributes = AuthzAttributes(
                 user,
                 info.verb,
                 info.group,
@@ -169,22 +169,24 @@ class RequestDispatcher:
                 info.path,
             )
         else:
-            question = AuthzAttributes(user, info.verb, path=info.path)
-        self._allow(question)
+            attributes = AuthzAttributes(user, info.verb, path=info.path)
+        self._require(attributes)
 
-    def _allow(self, q: AuthzAttributes) -> None:
-        allowed, reason = self._h.authorizer.authorize(q)
+    def _require(self, attributes: AuthzAttributes) -> None:
+        """Raises StatusError 403 unless the authorizer allows the request."""
+        allowed, reason = self._h.authorizer.authorize(attributes)
         if allowed:
             return
-        if not q.resource:
-            message = f'forbidden: User "{q.user.name}" cannot {q.verb} path "{q.path}"'
+        user, verb, resource = attributes.user.name, attributes.verb, attributes.resource
+        if not resource:
+            message = f'forbidden: User "{user}" cannot {verb} path "{attributes.path}"'
             raise errors.of_reason("Forbidden", message)
-        what = f"{q.resource}/{q.subresource}" if q.subresource else q.resource
-        scope = f' in the namespace "{q.namespace}"' if q.namespace else " at the cluster scope"
-        why = f'User "{q.user.name}" cannot {q.verb} resource "{what}" in API group "{q.group}"{scope}'
+        full_resource = f"{resource}/{attributes.subresource}" if attributes.subresource else resource
+        scope = f' in the namespace "{attributes.namespace}"' if attributes.namespace else " at the cluster scope"
+        why = f'User "{user}" cannot {verb} resource "{full_resource}" in API group "{attributes.group}"{scope}'
         if reason:
             why += f": {reason}"
-        raise errors.forbidden(q.group, q.resource, q.name, why)
+        raise errors.forbidden(attributes.group, resource, attributes.name, why)
 
     async def _answer(
         self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind | None, user: RequestUser
@@ -219,17 +221,17 @@ class RequestDispatcher:
         if self._h.reviews is None:
             raise errors.internal(f"no reviewer is configured for {kind.plural}")
         body = await body_object(request)
-        answer = await self._h.reviews.review(kind, info.namespace, body, user)
-        return json_response(request, answer, 201)
+        review = await self._h.reviews.review(kind, info.namespace, body, user)
+        return json_response(request, review, 201)
 
     def _path(self, request: web.BaseRequest, info: RequestInfo) -> web.Response:
         if info.verb != "get":
             raise errors.method_not_allowed()
         path = info.path.rstrip("/") or "/"
-        if path.startswith(_ALIVE_PATHS):
-            answer = self._h.health.answer(path, request.query, request.query.getall("exclude", ()))
-            if answer is not None:
-                return answer
+        if path.startswith(_HEALTH_PATHS):
+            response = self._h.health.answer(path, request.query, request.query.getall("exclude", ()))
+            if response is not None:
+                return response
         if path == "/version":
             return json_response(request, version_info(self._h.build))
         if path == "/metrics":
@@ -251,18 +253,18 @@ class RequestDispatcher:
             if request.headers.get("If-None-Match") == etag:
                 return web.Response(status=304, headers={"ETag": etag, "Vary": "Accept"})
             return json_response(request, body, content_type=content, headers={"ETag": etag, "Vary": "Accept"})
-        found: bytes | None = None
+        document: bytes | None = None
         if parts[0] == "api" and len(parts) == 2:
-            found = discovery.resources("", parts[1])
+            document = discovery.resources("", parts[1])
         elif parts[0] == "apis" and len(parts) == 2:
-            found = discovery.group(parts[1])
+            document = discovery.group(parts[1])
         elif parts[0] == "apis" and len(parts) == 3:
-            found = discovery.resources(parts[1], parts[2])
+            document = discovery.resources(parts[1], parts[2])
         elif path == "/":
             return json_response(request, {"paths": self._paths()})
-        if found is None:
+        if document is None:
             raise errors.no_such_resource()
-        return json_response(request, found)
+        return json_response(request, document)
 
     def _paths(self) -> list[str]:
         groups = [g for g in self._h.registry.kinds.groups() if g]

@@ -1,7 +1,7 @@
-"""Subresources with rules of their own: scale, binding, eviction, token, finalize, and the kubelet's.
+"""Subresources with their own rules: scale, binding, eviction, token, finalize, and those of the kubelet.
 
-`status`, `finalize`, `resize` and `ephemeralcontainers` are writes of the object that may touch one part of it
-(`strategy.isolate`); the others translate between their own kind and the object, or pass on to the kubelet.
+`status`, `finalize`, `resize` and `ephemeralcontainers` are writes of the object that may change one part of it
+(`strategy.isolate`). The others convert between their own kind and the object, or forward to the kubelet.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def no_budgets(registry: ObjectRegistry, pod: Json, dry_run: bool) -> None
 
 
 class SubresourceHandlers:
-    """`gate` refuses evictions (429); `issue` answers TokenRequests with the service account and the request."""
+    """`gate` rejects evictions (429); `issue` creates a token from the service account and the TokenRequest."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class SubresourceHandlers:
         raise errors.method_not_allowed()
 
     async def bind(self, request: web.BaseRequest, info: RequestInfo, user: RequestUser) -> web.Response:
-        """POST pods/NAME/binding, or bindings: give a pod its node, once."""
+        """POST pods/NAME/binding, or bindings: assign a pod to a node, once."""
         options = write_options(request, info)
         body = await body_object(request)
         name = info.name or (body.get("metadata") or {}).get("name") or ""
@@ -97,8 +97,8 @@ class SubresourceHandlers:
 
         def assign(pod: Json) -> Json:
             if meta.get("uid") and meta["uid"] != pod["metadata"]["uid"]:
-                have = pod["metadata"]["uid"]
-                why = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {have}"
+                uid = pod["metadata"]["uid"]
+                why = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {uid}"
                 raise errors.conflict("", "pods/binding", name, why)
             spec = pod.setdefault("spec", {})
             if pod["metadata"].get("deletionTimestamp"):
@@ -129,15 +129,15 @@ class SubresourceHandlers:
     async def _evict(self, request: web.BaseRequest, info: RequestInfo, user: RequestUser) -> web.Response:
         """POST pods/NAME/eviction: delete, if the disruption budgets allow it."""
         body = await body_object(request)
-        wanted = body.get("deleteOptions") or {}
+        delete_options = body.get("deleteOptions") or {}
         query_dry = request.query.get("dryRun") == "All"
-        preconditions = wanted.get("preconditions") or {}
+        preconditions = delete_options.get("preconditions") or {}
         options = DeletionOptions(
-            wanted.get("gracePeriodSeconds"),
-            wanted.get("propagationPolicy"),
+            delete_options.get("gracePeriodSeconds"),
+            delete_options.get("propagationPolicy"),
             preconditions.get("uid"),
             preconditions.get("resourceVersion"),
-            query_dry or "All" in (wanted.get("dryRun") or []),
+            query_dry or "All" in (delete_options.get("dryRun") or []),
         )
         pod = self._registry.get(POD, info.namespace, info.name)
         finished = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Pending")
@@ -166,8 +166,8 @@ class SubresourceHandlers:
 
         def change(obj: Json) -> Json:
             scale = new_scale(scale_of(kind, obj))
-            given = (scale.get("metadata") or {}).get("resourceVersion")
-            if given and given != obj["metadata"]["resourceVersion"]:
+            sent_rv = (scale.get("metadata") or {}).get("resourceVersion")
+            if sent_rv and sent_rv != obj["metadata"]["resourceVersion"]:
                 raise errors.conflict(kind.group, kind.plural, info.name)
             replicas = (scale.get("spec") or {}).get("replicas", 0)
             if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
@@ -177,12 +177,12 @@ class SubresourceHandlers:
             _set_path(obj, rule.spec_replicas, replicas)
             return obj
 
-        made = await self._registry.modify(kind.key, info.namespace or None, info.name, change, user, options)
-        return json_response(request, scale_of(kind, made))
+        stored = await self._registry.modify(kind.key, info.namespace or None, info.name, change, user, options)
+        return json_response(request, scale_of(kind, stored))
 
     async def _scale_put(self, request: web.BaseRequest) -> Callable[[Json], Json]:
-        wanted = await body_object(request)
-        return lambda scale: wanted
+        new_scale = await body_object(request)
+        return lambda scale: new_scale
 
     async def _scale_patch(self, request: web.BaseRequest) -> Callable[[Json], Json]:
         content_type = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
@@ -197,30 +197,30 @@ class SubresourceHandlers:
 
 
 def scale_of(kind: ResourceKind, obj: Mapping[str, Any]) -> Json:
-    """The autoscaling/v1 Scale view of an object."""
+    """The autoscaling/v1 Scale of an object."""
     rule = kind.scale or ScaleSpec()
     meta = obj["metadata"]
-    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    identity_fields = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     spec, status = _first(obj, rule.spec_replicas), _first(obj, rule.status_replicas)
     scale: Json = {
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
-        "metadata": {k: meta[k] for k in kept if k in meta},
+        "metadata": {k: meta[k] for k in identity_fields if k in meta},
         "spec": {"replicas": spec if spec is not None else (0 if kind.custom else 1)},
         "status": {"replicas": status or 0},
     }
     selector = _first(obj, rule.selector) if kind.custom and rule.selector else None
     if not kind.custom:
-        given = (obj.get("spec") or {}).get("selector")
-        selector = selector_text(given) if given else None
+        label_selector = (obj.get("spec") or {}).get("selector")
+        selector = selector_text(label_selector) if label_selector else None
     if selector:
         scale["status"]["selector"] = str(selector)
     return scale
 
 
 def _first(obj: Any, path: str) -> Any:
-    found = compile_path(path)(obj)
-    return found[0] if found else None
+    values = compile_path(path)(obj)
+    return values[0] if values else None
 
 
 def _set_path(obj: Json, path: str, value: Any) -> None:

@@ -1,8 +1,8 @@
-"""Tables: what `kubectl get` prints, made on the server (meta.k8s.io/v1 Table).
+"""Tables that `kubectl get` prints, made on the server (meta.k8s.io/v1 Table).
 
-A column is a name, a type, a priority (1 = only with -o wide) and a function from an object to a cell; the
-columns of the built-in kinds are in `columns`, those of custom ones come from additionalPrinterColumns.
-Pure but for the clock given by the caller, which ages are relative to.
+A column has a name, a type, a priority (1: only with -o wide) and a function from an object to a cell. The columns of
+the built-in kinds are in `columns`, those of custom kinds come from additionalPrinterColumns. Pure: ages are relative
+to a time that the caller passes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TableColumn:
 
 
 def human_duration(seconds: float) -> str:
-    """`95s`, `5m10s`, `2h5m`, `3d4h`, `400d`: two units while the second one matters."""
+    """`95s`, `5m10s`, `2h5m`, `3d4h`, `400d`: the second unit only for small values, as kubectl prints durations."""
     if seconds < -1:
         return "<invalid>"
     if seconds < 0:
@@ -91,7 +91,7 @@ CREATED_AT = TableColumn("Created At", lambda o, _: o["metadata"].get("creationT
 
 
 def custom_columns(kind: ResourceKind, version: str) -> tuple[TableColumn, ...]:
-    """Name and what the CRD's version lists; Age when it lists nothing."""
+    """Name and the columns of the CRD's version; Name and Age when it has none."""
     assert kind.crd is not None
     served: Json = next((v for v in kind.crd["spec"]["versions"] if v["name"] == version), {})
     listed = served.get("additionalPrinterColumns") or []
@@ -109,17 +109,17 @@ def _custom_column(spec: Json) -> TableColumn:
     date = kind == "date"
 
     def cell(obj: Json, now: float) -> Any:
-        found = values(obj)
-        if not found:
+        cell_values = values(obj)
+        if not cell_values:
             return "<unknown>" if date and path == ".metadata.creationTimestamp" else None
         if date:
-            return age(found[0], now)
-        return _typed(kind, found)
+            return age(cell_values[0], now)
+        return _typed(kind, cell_values)
 
     return TableColumn(
         spec["name"],
         cell,
-        # Cells of dates are ages already, so they are announced as text, as Kubernetes does.
+        # The cells of date columns are ages, so their type is string, as in Kubernetes.
         type="string" if date else kind,
         priority=spec.get("priority") or 0,
         format=spec.get("format") or "",
@@ -131,8 +131,8 @@ def _no_values(_document: Any) -> list[Any]:
     return []
 
 
-def _typed(kind: str, found: list[Any]) -> Any:
-    first = found[0]
+def _typed(kind: str, cell_values: list[Any]) -> Any:
+    first = cell_values[0]
     if kind == "integer" and isinstance(first, int | float) and not isinstance(first, bool):
         return int(first)
     if kind == "number" and isinstance(first, int | float) and not isinstance(first, bool):
@@ -141,7 +141,7 @@ def _typed(kind: str, found: list[Any]) -> Any:
         return first
     if kind in ("integer", "number", "boolean"):
         return None
-    return ",".join(_plain(v) for v in found)
+    return ",".join(_plain(v) for v in cell_values)
 
 
 def _plain(value: Any) -> str:
@@ -155,21 +155,16 @@ def _plain(value: Any) -> str:
 
 
 def row(columns: tuple[TableColumn, ...], obj: Json, now: float, include: str) -> Json:
-    """One row; `include` is None, Metadata or Object, as the query parameter includeObject."""
+    """One row; `include` is None, Metadata or Object, like the query parameter includeObject."""
     cells = []
     for column in columns:
         try:
             cells.append(column.cell(obj, now))
         except (AttributeError, KeyError, TypeError, ValueError, IndexError):
-            cells.append("<invalid>")  # a malformed object must not hide its neighbours from the list
-    made: Json = {"cells": cells}
+            cells.append("<invalid>")  # a malformed object must not make the whole list fail
     if include == "Object":
-        made["object"] = obj
-    elif include != "None":
-        made["object"] = partial(obj)
-    else:
-        made["object"] = None
-    return made
+        return {"cells": cells, "object": obj}
+    return {"cells": cells, "object": None if include == "None" else partial(obj)}
 
 
 def partial(obj: Json) -> Json:

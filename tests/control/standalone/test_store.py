@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control.standalone.store import HOT_SECONDS, Compacted, ObjectStore, StoreError, TooLarge, VersionMismatch
+from control.standalone.store import KEEP_DECODED_SECONDS, Compacted, ObjectStore, StoreError, TooLarge, VersionMismatch
 
 KEY = "/configmaps"
 
@@ -153,7 +153,7 @@ async def test_a_refused_compaction_leaves_no_hole_and_is_made_up_for(tmp_path: 
 async def test_load_without_a_pause_does_not_grow_the_wal_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("control.standalone.store.WAL_LIMIT", 100_000)
+    monkeypatch.setattr("control.standalone.store.WAL_LIMIT_BYTES", 100_000)
     store = ObjectStore(tmp_path / "s.db")
     for i in range(100):
         put(store, f"a{i}", "x" * 2000)
@@ -292,7 +292,7 @@ async def test_history_is_held_as_bytes_and_reads_as_before(tmp_path: Path) -> N
     put(store, "a", 2)
     put(store, "b", 1)
     remove(store, "b")
-    clock[0] += HOT_SECONDS + 1
+    clock[0] += KEEP_DECODED_SECONDS + 1
     put(store, "a", 3)
     await store.maintain()
 
@@ -326,10 +326,10 @@ def test_a_damaged_row_is_named(tmp_path: Path) -> None:
 WRITER = """
 import asyncio, os, sys
 from pathlib import Path
-from control.standalone.store import Store
+from control.standalone.store import ObjectStore
 
 async def main():
-    store = Store(Path(sys.argv[1]))
+    store = ObjectStore(Path(sys.argv[1]))
     async def one(worker):
         i = 0
         while True:
