@@ -1,4 +1,4 @@
-"""`python -m control.standalone.kubelet`: flags in, services wired, run until a signal."""
+"""`python -m control.standalone.kubelet`: parse the flags, build the services, run until a signal."""
 
 from __future__ import annotations
 
@@ -51,29 +51,29 @@ log = get_logger(__name__)
 
 
 class StartError(RuntimeError):
-    """The kubelet cannot run as asked on this machine."""
+    """The kubelet cannot run with these options on this machine."""
 
 
 class ApiEventRecorder:
-    """Events about plain objects through `koordlet.kube`'s recorder."""
+    """Records Events about plain JSON objects, through `koordlet.kube`'s recorder."""
 
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
 
     def event(self, raw: Mapping[str, Any], kind: str, reason: str, message: str) -> None:
         meta = raw.get("metadata") or {}
-        about = ObjectReference(
+        reference = ObjectReference(
             api_version=raw.get("apiVersion") or "v1",
             kind=raw.get("kind") or "Pod",
             name=meta.get("name") or "",
             namespace=meta.get("namespace") or "",
             uid=meta.get("uid") or "",
         )
-        self._recorder.event(about, kind, reason, message)
+        self._recorder.event(reference, kind, reason, message)
 
 
 def lock(root: Path) -> TextIO:
-    """Hold the state folder: two kubelets on one would kill each other's containers."""
+    """Lock the state directory: two kubelets on one directory would kill each other's containers."""
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle = (root / "kubelet.lock").open("w")
     try:
@@ -85,7 +85,7 @@ def lock(root: Path) -> TextIO:
 
 
 class _KubeletService:
-    """The agent between the HTTP server (whose port it registers) and the end of the process."""
+    """The kubelet as a service. It starts after the HTTP server, because it registers the server's port."""
 
     name = "kubelet"
 
@@ -117,16 +117,16 @@ async def serve(options: KubeletOptions) -> int:
 
 
 async def _clean(options: KubeletOptions) -> int:
-    """End what a kubelet that was killed has left; needs no API server. 1 when something stays."""
+    """Remove what a killed kubelet left behind; needs no API server. Returns 1 when something remains."""
     tree = CgroupTree.discover(Path(options.cgroup_mount))
     runtime = _runtime(options, tree)
     cgroups = PodCgroups(tree, _names(options), options.root / "cgroups.json", 0, 0)
     store = PodStore(options.root / "pods")
-    left = await remove_all(runtime, cgroups, store)
+    remaining = await remove_all(runtime, cgroups, store)
     await runtime.close()
-    if left:
-        log.error("Cgroups stay behind", cgroups=left)
-    return 1 if left else 0
+    if remaining:
+        log.error("Cannot remove all cgroups", cgroups=remaining)
+    return 1 if remaining else 0
 
 
 def _names(options: KubeletOptions) -> CgroupNames:
@@ -137,7 +137,7 @@ def _runtime(options: KubeletOptions, tree: CgroupTree) -> Runtime:
     size = amount("container-log-max-size", options.log_max_size).value()
     if not options.runtime_endpoint:
         return ProcessRuntime(options.root / "containers", tree, size, options.log_max_files)
-    # gRPC costs memory and start-up time: only who asked for it pays.
+    # Imported here because gRPC costs memory and start-up time.
     from control.standalone.kubelet.runtimes.cri import CriRuntime
     from control.standalone.kubelet.runtimes.criclient import CriClient
 
@@ -148,7 +148,7 @@ async def _serve(options: KubeletOptions, node: str) -> int:
     clock = SYSTEM_CLOCK
     tree = CgroupTree.discover(Path(options.cgroup_mount))
     machine = read_machine(options.root)
-    found = resources(
+    node_resources = resources(
         machine,
         options.max_pods,
         amounts("kube-reserved", options.kube_reserved),
@@ -169,13 +169,13 @@ async def _serve(options: KubeletOptions, node: str) -> int:
     events = EventRecorder(client, PROG, node)
     runtime = _runtime(options, tree)
     source = InformerSource(client, node)
-    absolute = found.absolute
+    cgroup_resources = node_resources.absolute
     cgroups = PodCgroups(
         tree,
         _names(options),
         options.root / "cgroups.json",
-        absolute["cpu"].milli_value(),
-        absolute["memory"].value(),
+        cgroup_resources["cpu"].milli_value(),
+        cgroup_resources["memory"].value(),
         options.enforce_allocatable,
         CgroupOwner.this_process(options.owner_dir, options.owner_pin_dir) if options.owner_dir else None,
     )
@@ -184,7 +184,7 @@ async def _serve(options: KubeletOptions, node: str) -> int:
             node,
             options.ip,
             machine,
-            found,
+            node_resources,
             KUBELET_VERSION,
             options.node_labels,
             options.status_period,
@@ -200,7 +200,7 @@ async def _serve(options: KubeletOptions, node: str) -> int:
     )
     registry.register(KubeletCollector(kubelet))
     static = read_token_file(Path(options.token_auth_file)) if options.token_auth_file else {}
-    gatekeeper = KubeletAuth(api, clock, static, options.authorization_mode == "Webhook")
+    auth = KubeletAuth(api, clock, static, options.authorization_mode == "Webhook")
     health = Health()
     health.check("pod-informer", lambda: source.problem)
     cert, key = serving_certificate(options.root / "pki", node, options.ip)
@@ -211,7 +211,7 @@ async def _serve(options: KubeletOptions, node: str) -> int:
 
     endpoints = KubeletEndpoints(kubelet, configuration, clock)
     server = main_server(
-        f"{options.bind_address}:{options.port}", endpoints, gatekeeper, registry, health, server_tls(cert, key)
+        f"{options.bind_address}:{options.port}", endpoints, auth, registry, health, server_tls(cert, key)
     )
     runner = Runner(clock=clock)
     runner.add_stop("api-client", client.close)

@@ -1,8 +1,8 @@
-"""The kubelet itself: registers the node, keeps it alive, gives every pod a worker, answers for them all.
+"""The kubelet itself: registers the node, sends its heartbeats, and runs one worker per pod.
 
-Start order matters for coming back after a kill -9: first the runtime finds its containers, then workers adopt
-the pods of the state files, and only then the API is asked; pods that the API no longer has are ended once
-its list is complete. Nothing that the API server does (or its absence) stops pods that run.
+The start order matters for the recovery after a kill -9: first the runtime finds its containers, then workers adopt
+the pods of the state files, and only then the API server is read. Pods that it no longer has are terminated once
+its list is complete. An unavailable API server never stops running pods.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from koordlet.kube.errors import Conflict, KubeError
 log = get_logger(__name__)
 
 REPORT_SECONDS = 300.0
-"""A Node status that has not changed is sent again this often."""
+"""An unchanged Node status is sent again after this time."""
 
 
 class PodEventRecorder(Protocol):
-    """Makes Events; must not block and not raise."""
+    """Records Events; must not block and not raise."""
 
     def event(self, raw: Mapping[str, Any], kind: str, reason: str, message: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """What the node is, all computed before the start."""
+    """The facts about the node, computed before the start."""
 
     name: str
     ip: str
@@ -92,7 +92,7 @@ class Kubelet:
         self._reported: tuple[float, dict[str, Any]] | None = None
         self._orphans: asyncio.Task[None] | None = None
         allocatable = config.resources.allocatable
-        self.around = PodWorkerContext(
+        self.worker_context = PodWorkerContext(
             runtime=runtime,
             cgroups=cgroups,
             store=store,
@@ -109,14 +109,12 @@ class Kubelet:
             Periodic("node-lease", config.lease_seconds / 4, self._renew_lease, clock=clock),
         ]
 
-    # --- life
-
     async def start(self) -> None:
         self.cgroups.setup()
         self.runtime.on_exit(self._container_ended)
         await self.runtime.load()
         for uid, state in self._store.load():
-            worker = self.workers[uid] = PodWorker(self.around, state.raw, state)
+            worker = self.workers[uid] = PodWorker(self.worker_context, state.raw, state)
             log.info("Adopted pod", pod=f"{worker.namespace}/{worker.pod_name}", uid=uid)
         self._update_qos()
         for worker in list(self.workers.values()):
@@ -128,7 +126,7 @@ class Kubelet:
             await beat.start()
 
     async def stop(self) -> None:
-        """Stop looking after the pods; their processes keep running."""
+        """Stop managing the pods; their processes keep running."""
         for beat in self._beats:
             await beat.stop()
         if self._orphans is not None:
@@ -140,38 +138,38 @@ class Kubelet:
         await self.statuses.stop()
 
     async def cleanup(self) -> None:
-        """End every process and remove every cgroup of ours; call after `stop`."""
+        """Kill all containers and remove all cgroups that this kubelet made; call after `stop`."""
         await asyncio.gather(*(worker.kill_now() for worker in self.workers.values()))
         for info in self.runtime.containers():
             await self.runtime.remove(info.id)
-        left = self.cgroups.teardown()
-        if left:
-            log.warning("Cgroups in use by others stay", cgroups=left)
+        remaining = self.cgroups.teardown()
+        if remaining:
+            log.warning("Cannot remove cgroups that other processes use", cgroups=remaining)
 
     async def _drop_orphans(self) -> None:
-        """Once the API's list is complete: what it does not have has been deleted while we were away."""
+        """Remove pods that are not in the API's complete list: they were deleted while the kubelet did not run."""
         await self._source.synced.wait()
         for worker in list(self.workers.values()):
             if not worker.seen:
                 worker.removed()
         for info in self.runtime.containers():
             if info.pod_uid not in self.workers:
-                log.info("Removing a container of no pod", container=info.id, pod_uid=info.pod_uid)
+                log.info("Removing a container without a pod", container=info.id, pod_uid=info.pod_uid)
                 try:
                     await self.runtime.remove(info.id)
                 except (RuntimeFailure, OSError) as error:
-                    log.error("A container of no pod stays", container=info.id, err=error)
+                    log.error("Cannot remove a container without a pod", container=info.id, err=error)
 
-    # --- sources.Listener
+    # The methods of sources.PodSourceListener.
 
     def pod_seen(self, raw: Mapping[str, Any]) -> None:
         uid = raw["metadata"].get("uid")
         if not uid:
-            log.error("a pod without uid is ignored", pod=raw["metadata"].get("name"))
+            log.error("Ignoring a pod without uid", pod=raw["metadata"].get("name"))
             return
         worker = self.workers.get(uid)
         if worker is None:
-            worker = self.workers[uid] = PodWorker(self.around, raw)
+            worker = self.workers[uid] = PodWorker(self.worker_context, raw)
             worker.seen = True
             worker.start()
             return
@@ -188,7 +186,7 @@ class Kubelet:
     def node_seen(self, raw: Mapping[str, Any]) -> None:
         self.node = dict(raw)
 
-    # --- podworker.Host
+    # The methods of workercontext.KubeletInterface.
 
     def event(self, raw: Mapping[str, Any], kind: str, reason: str, message: str) -> None:
         self._recorder.event(raw, kind, reason, message)
@@ -198,14 +196,14 @@ class Kubelet:
             self.statuses.set(worker.uid, worker.namespace, worker.pod_name, worker.status)
         self._update_qos()
 
-    async def lookup(self, namespace: str, wanted: set[tuple[str, str]]) -> Lookup:
-        found: dict[tuple[str, str], Mapping[str, str] | None] = {}
-        for kind, name in wanted:
+    async def lookup(self, namespace: str, references: set[tuple[str, str]]) -> Lookup:
+        data: dict[tuple[str, str], Mapping[str, str] | None] = {}
+        for kind, name in references:
             try:
-                found[kind, name] = await self._api.config_data(kind, namespace, name)
+                data[kind, name] = await self._api.config_data(kind, namespace, name)
             except KubeError as error:
                 raise ApiUnavailable(f"failed to get {kind} {namespace}/{name}: {error}") from error
-        return lambda kind, name: found[kind, name]
+        return lambda kind, name: data[kind, name]
 
     async def finalize(self, worker: PodWorker) -> None:
         if worker.gone:
@@ -213,35 +211,35 @@ class Kubelet:
         await self.statuses.finalize(worker.uid, worker.namespace, worker.pod_name)
 
     async def admit(self, worker: PodWorker) -> PhaseDecision | None:
-        """Judge by the node as last seen, and before refusing by the node as it is."""
-        verdict = self._admit(worker)
-        if verdict is not None:
+        """Decide with the Node as last seen; before a rejection, read the Node again and repeat."""
+        decision = self._admit(worker)
+        if decision is not None:
             try:
                 fresh = await self._api.get_node()
             except KubeError as error:
-                log.warning("admission without a fresh Node", pod=worker.pod_name, err=error)
+                log.warning("Admission uses the Node as last seen", pod=worker.pod_name, err=error)
             else:
                 self.node = fresh or self.node
-                verdict = self._admit(worker)
-        if verdict is None:
+                decision = self._admit(worker)
+        if decision is None:
             worker.admitted = True
             self._update_qos()
-        return verdict
+        return decision
 
     def _admit(self, worker: PodWorker) -> PhaseDecision | None:
         assert worker.spec is not None
-        others = [w.spec for w in self.workers.values() if w is not worker and w.admitted and w.spec and not w.over]
+        others = [w.spec for w in self.workers.values() if w is not worker and w.admitted and w.spec and not w.finished]
         node_labels = (self.node.get("metadata") or {}).get("labels") or self._labels()
         return admit(worker.raw, worker.spec, others, self._allocatable(), node_labels)
 
     def _allocatable(self) -> dict[str, Quantity]:
-        """Ours, plus what others (koord-manager, device plug-ins) have put into the Node's status."""
+        """The kubelet's own resources, plus those that others (koord-manager, device plug-ins) put into the status."""
         out: dict[str, Quantity] = {}
         for name, text in ((self.node.get("status") or {}).get("allocatable") or {}).items():
             try:
                 out[name] = Quantity(str(text))
             except QuantityError as error:
-                log.once(f"allocatable:{name}:{text}", "bad allocatable is ignored", resource=name, err=error)
+                log.once(f"allocatable:{name}:{text}", "Ignoring an invalid allocatable", resource=name, err=error)
         return out | self.config.resources.allocatable
 
     def forget(self, worker: PodWorker) -> None:
@@ -251,7 +249,7 @@ class Kubelet:
         self._update_qos()
 
     def active_specs(self) -> list[ParsedPod]:
-        return [w.spec for w in self.workers.values() if w.admitted and w.spec is not None and not w.over]
+        return [w.spec for w in self.workers.values() if w.admitted and w.spec is not None and not w.finished]
 
     def _update_qos(self) -> None:
         specs = self.active_specs()
@@ -262,15 +260,13 @@ class Kubelet:
         try:
             self.cgroups.update_qos(specs)
         except OSError as error:
-            log.error("QoS parents not updated", err=error)
+            log.error("Cannot update the cgroups of the QoS classes", err=error)
             self._active = None
 
     def _container_ended(self, info: RuntimeContainer) -> None:
         worker = self.workers.get(info.pod_uid)
         if worker is not None:
             worker.container_ended(info)
-
-    # --- the node
 
     def _labels(self) -> dict[str, str]:
         return labels(self.config.machine, self.config.name, self.config.extra_labels)
@@ -302,8 +298,8 @@ class Kubelet:
         self._reported = (now, bare)
 
     async def _register(self) -> None:
-        found = await self._api.get_node()
-        if found is None:
+        node = await self._api.get_node()
+        if node is None:
             body = {
                 "apiVersion": "v1",
                 "kind": "Node",
@@ -312,13 +308,12 @@ class Kubelet:
                 "status": self._status(),
             }
             try:
-                found = await self._api.create_node(body)
-            except Conflict:  # made by somebody between the two requests
-                found = await self._api.get_node() or {}
-        self.node = found
-        wanted = self._labels()
-        have = (found.get("metadata") or {}).get("labels") or {}
-        missing = {k: v for k, v in wanted.items() if have.get(k) != v}
+                node = await self._api.create_node(body)
+            except Conflict:  # another client created it between the two requests
+                node = await self._api.get_node() or {}
+        self.node = node
+        labels = (node.get("metadata") or {}).get("labels") or {}
+        missing = {k: v for k, v in self._labels().items() if labels.get(k) != v}
         if missing:
             self.node = await self._api.patch_node({"metadata": {"labels": missing}})
         self.registered.set()
@@ -336,8 +331,7 @@ class Kubelet:
     async def _renew_lease(self) -> None:
         await self.registered.wait()
         uid = (self.node.get("metadata") or {}).get("uid", "")
-        wanted = lease(self.config.name, uid, self._clock.now(), self.config.lease_seconds)
-        await self._api.renew_lease(wanted)
+        await self._api.renew_lease(lease(self.config.name, uid, self._clock.now(), self.config.lease_seconds))
 
 
 def _without_heartbeat(condition: Mapping[str, Any]) -> dict[str, Any]:
@@ -345,10 +339,10 @@ def _without_heartbeat(condition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _includes(server: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
-    """Does the API's status still say what we said? Somebody may have changed or lost it."""
+    """Whether the API server's status still has the values of `ours`; another client may have changed them."""
     for field in ("capacity", "allocatable"):
-        have = server.get(field) or {}
-        if any(have.get(name) != text for name, text in ours[field].items()):
+        server_amounts = server.get(field) or {}
+        if any(server_amounts.get(name) != text for name, text in ours[field].items()):
             return False
     conditions = {c.get("type"): c.get("status") for c in server.get("conditions") or []}
     if any(conditions.get(c["type"]) != c["status"] for c in ours["conditions"]):

@@ -1,4 +1,4 @@
-"""Flags of the stand-in kubelet: a real kubelet's names where it has the flag."""
+"""Flags of the stand-in kubelet, with the real kubelet's names where it has the flag."""
 
 from __future__ import annotations
 
@@ -24,34 +24,42 @@ class KubeletOptions(LoggingOptions):
         "container-runtime-endpoint", "", "CRI socket of the container runtime; empty: plain processes of this host"
     )
     cgroup_mount: str = flag("cgroup-mount", "/sys/fs/cgroup", "where cgroups are mounted")
-    cgroup_root: str = flag("cgroup-root", "", "directory above the kubepods cgroups; empty: none")
+    cgroup_root: str = flag("cgroup-root", "", "parent directory of the kubepods cgroups; empty: none")
     port: int = flag("port", 10250, "port of the HTTPS endpoints; 0: any free one", minimum=0)
     bind_address: str = flag("bind-address", "127.0.0.1", "address of the HTTPS endpoints")
     address: str = flag("node-ip", "", "the node's InternalIP; empty: the bind address")
     read_only_port: int = flag("read-only-port", 0, "port of plain-HTTP /pods, /stats, /metrics; 0: off", minimum=0)
     healthz_port: int = flag("healthz-port", 0, "port of plain-HTTP /healthz; 0: off", minimum=0)
-    max_pods: int = flag("max-pods", 110, "pods that fit on the node", minimum=1)
-    kube_reserved: dict[str, str] = flag("kube-reserved", {}, "cpu=200m,memory=500Mi: kept from pods")
-    system_reserved: dict[str, str] = flag("system-reserved", {}, "cpu=200m,memory=500Mi: kept from pods")
-    eviction_memory: str = flag("eviction-memory", "100Mi", "memory taken off allocatable (memory.available<…)")
-    eviction_disk: int = flag("eviction-disk-percent", 10, "disk taken off allocatable, percent", minimum=0)
+    max_pods: int = flag("max-pods", 110, "number of pods that the node accepts", minimum=1)
+    kube_reserved: dict[str, str] = flag(
+        "kube-reserved", {}, "resources not allocatable to pods: cpu=200m,memory=500Mi"
+    )
+    system_reserved: dict[str, str] = flag(
+        "system-reserved", {}, "resources not allocatable to pods: cpu=200m,memory=500Mi"
+    )
+    eviction_memory: str = flag("eviction-memory", "100Mi", "memory subtracted from allocatable (memory.available<…)")
+    eviction_disk: int = flag("eviction-disk-percent", 10, "percent of the disk subtracted from allocatable", minimum=0)
     enforce_allocatable: bool = flag("enforce-node-allocatable", True, "limit the kubepods cgroup to allocatable")
     node_labels: dict[str, str] = flag("node-labels", {}, "labels to register with")
     status_period: Duration = flag("node-status-update-frequency", "10s", "period of the Node's heartbeat", minimum=0.1)
-    lease_seconds: int = flag("node-lease-duration-seconds", 40, "lease duration; renewed each quarter", minimum=4)
-    token_auth_file: str = flag("token-auth-file", "", "CSV token,user,uid,groups of accepted bearer tokens")
+    lease_seconds: int = flag(
+        "node-lease-duration-seconds", 40, "lease duration; renewed at a quarter of it", minimum=4
+    )
+    token_auth_file: str = flag("token-auth-file", "", "CSV file of accepted bearer tokens: token,user,uid,groups")
     authorization_mode: str = flag(
-        "authorization-mode", "Webhook", "who may call us: ask the API server, or everybody known",
+        "authorization-mode",
+        "Webhook",
+        "authorization of authenticated callers: by SubjectAccessReview, or always allowed",
         choices=("Webhook", "AlwaysAllow"),
-    )  # fmt: skip
+    )
     log_max_size: str = flag("container-log-max-size", "10Mi", "size at which a container's log is rotated")
-    log_max_files: int = flag("container-log-max-files", 5, "log files kept a container", minimum=2)
-    cleanup_on_exit: bool = flag("cleanup-on-exit", False, "on SIGTERM end all pods and remove all cgroups made")
-    cleanup: bool = flag("cleanup", False, "end all pods of --root-dir, remove their cgroups, and exit")
-    owner_dir: str = flag("owner-dir", "", "mark our cgroups as this state directory's; empty: don't")
-    owner_pin_dir: str = flag("owner-pin-dir", "", "where the owner's koordlet pins BPF maps, for the mark")
-    kube_api_qps: float = flag("kube-api-qps", 50.0, "requests a second to the API server")
-    kube_api_burst: int = flag("kube-api-burst", 100, "requests at once to the API server")
+    log_max_files: int = flag("container-log-max-files", 5, "log files kept per container", minimum=2)
+    cleanup_on_exit: bool = flag("cleanup-on-exit", False, "on SIGTERM terminate all pods, remove all created cgroups")
+    cleanup: bool = flag("cleanup", False, "terminate all pods of --root-dir, remove their cgroups, and exit")
+    owner_dir: str = flag("owner-dir", "", "state directory written into the cgroups' owner mark; empty: no mark")
+    owner_pin_dir: str = flag("owner-pin-dir", "", "directory of koordlet's pinned BPF maps, for the owner mark")
+    kube_api_qps: float = flag("kube-api-qps", 50.0, "requests per second to the API server")
+    kube_api_burst: int = flag("kube-api-burst", 100, "burst of requests to the API server")
 
     @property
     def node(self) -> str:
@@ -81,7 +89,7 @@ def amount(where: str, text: str) -> Quantity:
 
 
 def kubelet_configuration(options: KubeletOptions, node: str, port: int) -> dict[str, object]:
-    """What /configz shows: the fields of a real KubeletConfiguration that mean something here."""
+    """The content of /configz: the fields of a KubeletConfiguration that apply to this kubelet."""
     return {
         "kind": "KubeletConfiguration",
         "apiVersion": "kubelet.config.k8s.io/v1beta1",

@@ -1,4 +1,4 @@
-"""Undoing everything that a kubelet made on this machine: processes, cgroups, state; nothing of others."""
+"""Removes everything that a kubelet made on this machine (processes, cgroups, state files), and nothing else."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ log = get_logger(__name__)
 
 
 async def remove_all(runtime: Runtime, cgroups: PodCgroups, store: PodStore) -> list[str]:
-    """End and remove what state files and runtime know of; the cgroups that stay (in use by others)."""
+    """Remove all containers and pods of the runtime and the state files. Returns the cgroups that are still in use."""
     await runtime.load()
     for info in runtime.containers():
         await runtime.remove(info.id)
-    left: list[str] = []
+    remaining: list[str] = []
     for uid, state in store.load():
         try:
             path = cgroups.pod_dir(parse_pod(state.raw))
-        except MalformedPod:  # it was refused for this: nothing was ever made for it
+        except MalformedPod:  # it was rejected for this reason, so that no cgroup exists
             path = ""
         if path and cgroups.tree.exists(path) and not await cgroups.remove_pod(path):
-            left.append(path)
+            remaining.append(path)
             continue
         store.forget(uid)
         log.info("Removed pod", uid=uid)
-    return left + cgroups.teardown()
+    return remaining + cgroups.teardown()

@@ -1,10 +1,9 @@
-"""A small cgroup writer: make, fill, list, kill and remove directories of our own, on v1 and v2.
+"""Creates, configures, lists, kills and removes the kubelet's cgroup directories, on v1 and v2.
 
-Layering keeps a kubelet from koordlet's registry, and a kubelet needs far less: it creates directories and
-writes a handful of files once. Directories are given relative to a hierarchy's root (see `naming`). On v1
-each mounted controller is its own hierarchy and a container's directory is made in all of them; on v2 there
-is one tree, and controllers have to be switched on in every parent. Calls block for microseconds each;
-`remove` and `kill` do not sleep, their callers retry.
+The import contract forbids koordlet's cgroup registry here, and a kubelet needs far less: it creates directories and
+writes a few files once. Paths are relative to a hierarchy's root (see `naming`). On v1 each mounted controller is its
+own hierarchy, and a container's directory is created in all of them. On v2 there is one tree, and controllers have to
+be enabled in every parent. Each call blocks for microseconds; `remove` and `kill` do not wait, their callers retry.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pathlib import Path
 from control.standalone.kubelet.cgroups.values import OPTIONAL_FILES, CgroupValues, files_v1, files_v2
 
 CONTROLLERS = {"cpu", "cpuset", "io", "memory", "hugetlb", "pids"}
-"""What is switched on for children on v2; others (rdma, misc) stay as the machine has them."""
+"""The controllers enabled for children on v2; others (rdma, misc) are not changed."""
 
 
 class CgroupError(OSError):
@@ -50,7 +49,7 @@ class CgroupTree:
 
     @classmethod
     def discover(cls, mount: Path) -> CgroupTree:
-        """Look at `mount` (usually /sys/fs/cgroup); raises `CgroupError` when nothing is mounted there."""
+        """The hierarchies below `mount` (usually /sys/fs/cgroup); raises `CgroupError` when one is missing."""
         if (mount / "cgroup.controllers").exists():
             return cls(2, {"": mount})
         roots: dict[str, Path] = {}
@@ -58,8 +57,8 @@ class CgroupTree:
         for entry in sorted(mount.iterdir()) if mount.is_dir() else []:
             if not (entry / "cgroup.procs").exists():
                 continue  # not a hierarchy
-            # The cgroup2 tree of a hybrid host is one more hierarchy: systemd mirrors its groups there too, and it is
-            # where such a host keeps pressure (PSI).
+            # The cgroup2 tree of a hybrid host is one more hierarchy: systemd mirrors its groups there, and such a
+            # host has pressure (PSI) only there.
             stat = entry.stat()
             if (stat.st_dev, stat.st_ino) not in seen or entry.name in ("cpu", "cpuacct", "memory"):
                 seen.add((stat.st_dev, stat.st_ino))
@@ -70,7 +69,7 @@ class CgroupTree:
         return cls(1, roots)
 
     def dirs(self, path: str) -> list[Path]:
-        """`path` in every hierarchy (co-mounted controllers once)."""
+        """The directories of `path` in all hierarchies; co-mounted controllers count once."""
         unique: dict[Path, None] = {}
         for root in self.roots.values():
             unique[root.resolve() / path] = None
@@ -80,7 +79,7 @@ class CgroupTree:
         return (self.roots[""] if self.version == 2 else self.roots[controller]) / path
 
     def create(self, path: str) -> None:
-        """Make `path` and its parents everywhere, ready to take processes. Existing ones are kept."""
+        """Create `path` and its parents in all hierarchies, ready for processes. Existing directories are kept."""
         if self.version == 2:
             self._create_v2(self.roots[""], path)
             return
@@ -101,7 +100,7 @@ class CgroupTree:
 
     @staticmethod
     def _fill_cpuset(root: Path, path: str) -> None:
-        """A new v1 cpuset is empty and takes no task before it has cpus and memory nodes."""
+        """Copy cpus and memory nodes from the parents: a new v1 cpuset is empty and accepts no task without them."""
         here = root
         for part in path.split("/"):
             parent, here = here, here / part
@@ -110,7 +109,7 @@ class CgroupTree:
                     _write(here / name, _read(parent / name))
 
     def apply(self, path: str, values: CgroupValues) -> None:
-        """Write the files that `values` sets; the ones whose text is there already are left alone."""
+        """Write the files that `values` sets, except those that already have the text."""
         if self.version == 2:
             for name, text in files_v2(values).items():
                 self._set(self.roots[""] / path / name, text)
@@ -129,13 +128,12 @@ class CgroupTree:
             raise CgroupError(errno.ENOENT, f"{path}: no such file, cannot write {text!r}")
 
     def procs_files(self, path: str) -> list[str]:
-        """The files that a process writes its pid to in order to join `path` everywhere."""
+        """The files to which a process writes its pid to join `path` in all hierarchies."""
         return [str(d / "cgroup.procs") for d in self.dirs(path)]
 
     def _subdirs(self, base: Path) -> list[Path]:
-        """`base` and all below it, deepest first; empty when it is gone."""
-        out = [Path(where) for where, _, _ in os.walk(base)]
-        return out[::-1]
+        """`base` and all directories below it, deepest first; empty when `base` does not exist."""
+        return [Path(directory) for directory, _, _ in os.walk(base)][::-1]
 
     def children(self, path: str) -> list[str]:
         """Names of the directories directly below `path`, in any hierarchy."""
@@ -163,13 +161,13 @@ class CgroupTree:
         return out
 
     def kill(self, path: str) -> bool:
-        """SIGKILL everything in `path` and below once; True when nobody was left to kill."""
+        """Send SIGKILL once to every process in `path` and below; True when there was none."""
         killer = self.roots[""] / path / "cgroup.kill" if self.version == 2 else None
         pids = self.pids(path) - {os.getpid()}
         if killer is not None and killer.exists():
             _write(killer, "1")
         else:
-            for pid in pids - {0}:  # somebody of another PID namespace; to kill 0 would be to kill ourselves
+            for pid in pids - {0}:  # 0: a process of another PID namespace; kill(0) would kill this process's group
                 try:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
@@ -177,8 +175,8 @@ class CgroupTree:
         return not pids
 
     def remove(self, path: str) -> bool:
-        """Remove `path` and everything below it; False when something in it still lives."""
-        clean = True
+        """Remove `path` and everything below it; False when a process is still in it."""
+        removed = True
         for base in self.dirs(path):
             for sub in self._subdirs(base):
                 try:
@@ -188,8 +186,8 @@ class CgroupTree:
                 except OSError as error:
                     if error.errno not in (errno.EBUSY, errno.ENOTEMPTY):
                         raise CgroupError(error.errno, f"rmdir {sub}: {error.strerror}") from error
-                    clean = False
-        return clean
+                    removed = False
+        return removed
 
     def _key(self, controller: str, path: str, name: str, key: str) -> int | None:
         try:
@@ -202,7 +200,7 @@ class CgroupTree:
         return None
 
     def oom_kills(self, path: str) -> int:
-        """How many processes of `path` the kernel killed for want of memory; 0 when it is gone."""
+        """Number of processes of `path` that the kernel's OOM killer killed; 0 when `path` does not exist."""
         name = "memory.events" if self.version == 2 else "memory.oom_control"
         return self._key("memory", path, name, "oom_kill") or 0
 

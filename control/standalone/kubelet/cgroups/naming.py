@@ -1,8 +1,8 @@
-"""Names of the cgroup directories a kubelet makes, for both cgroup drivers (spec 03 §1.2).
+"""Names of the kubelet's cgroup directories, for both cgroup drivers (spec 03 §1.2).
 
 Pure. Paths are relative to a hierarchy's root, without leading or trailing slash. `prefix` is the
-stand-in's `--cgroup-root`: a plain directory put above the whole layout, so that several of them (tests)
-can live on one machine; unlike a real kubelet's, it is not woven into systemd slice names.
+stand-in's `--cgroup-root`: a plain parent directory of the whole layout, so that several kubelets (in tests)
+can run on one machine. Unlike the real kubelet's, it does not become part of systemd slice names.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CgroupNames:
         return self._join("kubepods.slice" if self.driver is Driver.SYSTEMD else "kubepods")
 
     def qos(self, qos: QosClass) -> str:
-        """Parent of the pods of one class; Guaranteed pods hang directly below the root."""
+        """Parent directory of the pods of one QoS class; Guaranteed pods are directly below the root."""
         if qos is QosClass.GUARANTEED:
             return self.root()
         lower = qos.value.lower()
@@ -46,16 +46,16 @@ class CgroupNames:
         if self.driver is Driver.CGROUPFS:
             return f"{self.qos(qos)}/pod{uid}"
         middle = "" if qos is QosClass.GUARANTEED else f"-{qos.value.lower()}"
-        # A dash in a slice name means nesting to systemd, so the UID's dashes become underscores.
+        # A dash in a slice name means nesting in systemd, so the UID's dashes become underscores.
         return f"{self.qos(qos)}/kubepods{middle}-pod{uid.replace('-', '_')}.slice"
 
     def container(self, qos: QosClass, uid: str, container_id: str) -> str:
-        """`container_id` is the bare 64-digit id, without `containerd://`."""
+        """`container_id` has 64 hex digits, without `containerd://`."""
         leaf = f"cri-containerd-{container_id}.scope" if self.driver is Driver.SYSTEMD else container_id
         return f"{self.pod(qos, uid)}/{leaf}"
 
     def pod_uid(self, directory: str) -> str | None:
-        """The UID named by a pod directory's last component, or None when it is not a pod's."""
+        """The pod UID in the last component of a directory; None when it is not a pod's."""
         leaf = directory.rstrip("/").rpartition("/")[2]
         if self.driver is Driver.CGROUPFS:
             return leaf.removeprefix("pod") if leaf.startswith("pod") and len(leaf) > 3 else None

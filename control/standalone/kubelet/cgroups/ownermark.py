@@ -1,8 +1,8 @@
-"""Whose cgroups these are: a mark on the directories themselves, in an extended attribute.
+"""The owner of a cgroup, as a mark on its directory in an extended attribute.
 
-A cgroup outlives everybody who knew of it: whoever made it may have been killed, and its state directory removed.
-kernfs keeps `trusted.*` attributes on v1 and v2 alike, until the directory goes; only root sees and writes them. A mark
-is written right after mkdir. A kubelet that was not told an owner marks nothing, a real one neither.
+A cgroup can outlive every record of it: its kubelet may have been killed and the state directory removed.
+kernfs keeps `trusted.*` attributes on v1 and v2 until the directory is removed; only root reads and writes them. The
+mark is written right after mkdir. A kubelet without --owner-dir marks nothing; neither does a real kubelet.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class CgroupOwner(msgspec.Struct, frozen=True, rename="camel"):
 
     pid: int
     starttime: int
-    """Field 22 of /proc/<pid>/stat"""
+    """Field 22 of /proc/<pid>/stat, in clock ticks since boot."""
     pid_namespace: int
     boot_id: str
     state_dir: str
     pin_dir: str = ""
-    """Where the node's koordlet pins its BPF maps"""
+    """Directory of the BPF maps that the node's koordlet pins."""
 
     @classmethod
     def this_process(cls, state_dir: str, pin_dir: str) -> CgroupOwner:
@@ -44,14 +44,14 @@ class CgroupOwner(msgspec.Struct, frozen=True, rename="camel"):
         )
 
     def may_live(self) -> bool:
-        """Does the kubelet run? One of another PID namespace can't be seen from here, so it may."""
+        """Whether the kubelet may still run. One in another PID namespace is not visible from here, so it may."""
         if self.boot_id != BOOT_ID.read_text().strip():
             return False
         return self.pid_namespace != PID_NAMESPACE.stat().st_ino or _runs(self.pid, self.starttime)
 
 
 def _runs(pid: int, started: int) -> bool:
-    """Is it still this process, and no zombie that nobody has fetched yet?"""
+    """Whether `pid` is still the process that started at `started`, and not a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -60,7 +60,7 @@ def _runs(pid: int, started: int) -> bool:
 
 
 def write(tree: CgroupTree, path: str, owner: CgroupOwner) -> str | None:
-    """Mark `path` in every hierarchy; why it can't be done where the kernel keeps no such attribute."""
+    """Mark `path` in every hierarchy. Returns the error where the kernel does not keep such attributes, else None."""
     value = msgspec.json.encode(owner)
     for directory in tree.dirs(path):
         try:
@@ -73,7 +73,7 @@ def write(tree: CgroupTree, path: str, owner: CgroupOwner) -> str | None:
 
 
 def read(tree: CgroupTree, path: str) -> CgroupOwner | None:
-    """The owner of `path`; None when no hierarchy's directory has a mark that we understand."""
+    """The owner of `path`; None when no hierarchy's directory has a readable mark."""
     for directory in tree.dirs(path):
         try:
             return msgspec.json.decode(os.getxattr(directory, ATTRIBUTE), type=CgroupOwner)
@@ -86,9 +86,9 @@ def read(tree: CgroupTree, path: str) -> CgroupOwner | None:
 
 
 def foreign_groups(tree: CgroupTree, names: CgroupNames, state_dir: str) -> list[str]:
-    """Groups in use below the kubepods root that no kubelet of `state_dir` made: a real kubelet's pods, say.
+    """Cgroups in use below the kubepods root that no kubelet of `state_dir` made, such as a real kubelet's pods.
 
-    What is empty and unmarked was made by one that was killed before it could mark it.
+    Empty ones without a mark are left out: their kubelet was killed before it wrote the mark.
     """
     return [
         path

@@ -1,8 +1,8 @@
-"""The kubelet's own part of the cgroup tree: the kubepods root, the QoS parents and the pod directories.
+"""The kubelet's part of the cgroup tree: the kubepods root, the parents of the QoS classes and the pod directories.
 
-Container directories below a pod belong to the runtime. Which of root and parents did not exist before is
-remembered in a file, so that cleaning up removes nothing that somebody else made. With an owner the directories are
-marked, too (`ownermark`), for those who come after a kubelet whose state directory is gone.
+Container directories below a pod belong to the runtime. A file records which of root and parents this kubelet
+created, so that a clean-up removes nothing else. With an owner, the directories are also marked (`ownermark`), so that
+they can be attributed after the state directory was removed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)
 
-REMOVE_ROUNDS = 500
-REMOVE_PAUSE = 0.02
+REMOVE_ATTEMPTS = 500
+REMOVE_PAUSE_SECONDS = 0.02
 
 
 class PodCgroups:
-    """`allocatable_milli` and `allocatable_memory` (bytes) size the root, reserved parts already taken off."""
+    """`allocatable_milli` (milli-cores) and `allocatable_memory` (bytes) limit the root: capacity less reservations."""
 
     def __init__(
         self,
@@ -51,32 +51,33 @@ class PodCgroups:
         return [self.names.root(), self.names.qos(QosClass.BURSTABLE), self.names.qos(QosClass.BESTEFFORT)]
 
     def setup(self) -> None:
-        """Make root and QoS parents, and limit the root; safe to repeat."""
-        made = self._made()
+        """Create root and QoS parents, and limit the root; idempotent."""
+        created = self._created()
         prefix = self.names.prefix.strip("/")
         for path in ([prefix] if prefix else []) + self._parents():
-            if not self.tree.exists(path) and path not in made:
-                made.append(path)
-                write_json(str(self._state_file), {"made": made})  # before mkdir: rather too many than forgotten
+            if not self.tree.exists(path) and path not in created:
+                created.append(path)
+                # Before mkdir: a recorded directory that does not exist is harmless, the opposite leaks one.
+                write_json(str(self._state_file), {"made": created})
             self.tree.create(path)
-            if path in made:
+            if path in created:
                 self._mark(path)
         if self._enforce_root:
             self.tree.apply(self.names.root(), self._root_values)
 
     def _mark(self, path: str) -> None:
         if self._owner is not None and (problem := ownermark.write(self.tree, path, self._owner)) is not None:
-            log.once("cgroup-mark", "cgroups can't be marked: nobody can tell later whose they were", reason=problem)
+            log.once("cgroup-mark", "Cannot mark cgroups with their owner", reason=problem)
 
-    def _made(self) -> list[str]:
+    def _created(self) -> list[str]:
         try:
-            made = json.loads(self._state_file.read_bytes()).get("made", [])
+            created = json.loads(self._state_file.read_bytes()).get("made", [])
         except FileNotFoundError:
             return []
-        return [str(path) for path in made]
+        return [str(path) for path in created]
 
     def update_qos(self, pods: Iterable[ParsedPod]) -> None:
-        """Set the QoS parents to what `pods` (all that are not over) request together."""
+        """Set the QoS parents to the sum of the requests of `pods` (all that are not finished)."""
         pods = list(pods)
         for qos in (QosClass.BURSTABLE, QosClass.BESTEFFORT):
             self.tree.apply(self.names.qos(qos), qos_values(qos, pods))
@@ -85,8 +86,8 @@ class PodCgroups:
         return self.names.pod(qos_class(pod), pod.uid)
 
     def ensure_pod(self, pod: ParsedPod) -> str:
-        """Make a pod's directory. Its values are written until the first container is in it and never again:
-        from then on koordlet may have set them otherwise."""
+        """Create a pod's directory. Its values are written until the first container is in it and never again,
+        because koordlet may have changed them since."""
         path = self.pod_dir(pod)
         if not self.tree.exists(path) or not self.tree.children(path):
             self.tree.create(path)
@@ -95,21 +96,21 @@ class PodCgroups:
         return path
 
     async def remove_pod(self, path: str) -> bool:
-        """Kill what is left in a pod's directory and remove it; False when it would not go."""
-        for _ in range(REMOVE_ROUNDS):
+        """Kill all processes in a pod's directory and remove it; False when it could not be removed."""
+        for _ in range(REMOVE_ATTEMPTS):
             self.tree.kill(path)
             if self.tree.remove(path):
                 return True
-            await asyncio.sleep(REMOVE_PAUSE)
-        log.error("a pod's cgroup stays behind", cgroup=path, pids=sorted(self.tree.pids(path)))
+            await asyncio.sleep(REMOVE_PAUSE_SECONDS)
+        log.error("Cannot remove a pod's cgroup", cgroup=path, pids=sorted(self.tree.pids(path)))
         return False
 
     def teardown(self) -> list[str]:
-        """Remove root and parents that this kubelet made and that are empty now; the ones that stay."""
-        left = [path for path in reversed(self._made()) if not self._remove_empty(path)]
-        if not left:
+        """Remove the root and parents that this kubelet created, if they are empty. Returns those that remain."""
+        remaining = [path for path in reversed(self._created()) if not self._remove_empty(path)]
+        if not remaining:
             self._state_file.unlink(missing_ok=True)
-        return left
+        return remaining
 
     def _remove_empty(self, path: str) -> bool:
         if self.tree.children(path) or self.tree.pids(path):

@@ -1,8 +1,8 @@
-"""The numbers a kubelet writes into cgroups, computed from pods; pure.
+"""The cgroup values of pods and containers; pure.
 
-Everything is computed in v1 terms (shares, quota, bytes) as kubelet does, and `files_v1`/`files_v2` turn a
-`CgroupValues` into file contents: v2 weights come from shares by the formula of spec 03 §1.4. `None`
-in a field means "not written": the kernel's default (no limit) stays.
+All values are computed as v1 values (shares, quota, bytes), as kubelet does. `files_v1` and `files_v2` convert a
+`CgroupValues` to file contents; v2 weights are computed from shares by the formula of spec 03 §1.4. A field that is
+`None` is not written, so that the kernel's default (no limit) applies.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from control.standalone.kubelet.cgroups.naming import QosClass
 from control.standalone.kubelet.pods.spec import ContainerSpec, ParsedPod, pod_limits, pod_requests, qos_class
 from koordlet.api.encoding.quantity import Quantity
 
-MIN_SHARES, MAX_SHARES = 2, 262144
+MIN_SHARES = 2
+MAX_SHARES = 262144
 PERIOD_US = 100_000
 GUARANTEED_OOM_SCORE_ADJ = -997
 SANDBOX_OOM_SCORE_ADJ = -998
@@ -23,24 +24,24 @@ MIN_QUOTA_US = 1_000
 
 @dataclass(frozen=True, slots=True)
 class CgroupValues:
-    """What one directory gets. Quota and period in microseconds, memory in bytes."""
+    """The values of one directory. Quota and period are in microseconds, memory in bytes."""
 
     shares: int | None = None
     quota: int | None = None
     memory: int | None = None
     oom_group: bool = False
-    """v2 only: the kernel kills the whole container, not one process of it."""
+    """v2 only: the OOM killer kills the whole container, not one of its processes."""
     no_swap: bool = False
     """A container may not swap: swap.max 0 on v2, memsw = memory limit on v1."""
 
 
 def shares_of(milli: int) -> int:
-    """cpu.shares of a request in milli-cores."""
+    """cpu.shares for a request in milli-cores."""
     return max(MIN_SHARES, min(MAX_SHARES, milli * 1024 // 1000)) if milli > 0 else MIN_SHARES
 
 
 def quota_of(milli: int) -> int | None:
-    """CFS quota of a limit in milli-cores; None = no limit. The kernel refuses less than 1 ms."""
+    """CFS quota for a limit in milli-cores; None: no limit. The kernel rejects less than 1 ms."""
     return max(MIN_QUOTA_US, milli * PERIOD_US // 1000) if milli > 0 else None
 
 
@@ -57,7 +58,7 @@ def _bytes(quantity: Quantity | None) -> int | None:
 
 
 def pod_values(pod: ParsedPod) -> CgroupValues:
-    """Pod level: a limit is set on the pod only when every container declares one."""
+    """Values of the pod's directory: a limit is set only when every container declares one."""
     qos = qos_class(pod)
     if qos is QosClass.BESTEFFORT:
         return CgroupValues(shares=MIN_SHARES)
@@ -87,7 +88,7 @@ def sandbox_values() -> CgroupValues:
 
 
 def qos_values(qos: QosClass, pods: Iterable[ParsedPod]) -> CgroupValues:
-    """Parent of one class: Burstable weighs as much as its pods request, BestEffort the least."""
+    """Values of a QoS class's parent: Burstable has the shares of its pods' requests, BestEffort the minimum."""
     if qos is QosClass.BESTEFFORT:
         return CgroupValues(shares=MIN_SHARES)
     milli = sum(_milli(pod_requests(p).get("cpu")) for p in pods if qos_class(p) is qos)
@@ -95,12 +96,12 @@ def qos_values(qos: QosClass, pods: Iterable[ParsedPod]) -> CgroupValues:
 
 
 def root_values(allocatable_milli: int, allocatable_memory: int) -> CgroupValues:
-    """The kubepods root: capacity less what is reserved (hard eviction thresholds are not taken off)."""
+    """Values of the kubepods root: capacity minus reservations, hard eviction thresholds not subtracted."""
     return CgroupValues(shares=shares_of(allocatable_milli), memory=allocatable_memory)
 
 
 def oom_score_adj(pod: ParsedPod, container: ContainerSpec, memory_capacity: int) -> int:
-    """Whom the kernel kills first: 1000 for BestEffort, 3..999 by memory request for Burstable."""
+    """oom_score_adj: 1000 for BestEffort, 3..999 by memory request for Burstable, -997 for Guaranteed."""
     qos = qos_class(pod)
     if pod.node_critical or qos is QosClass.GUARANTEED:
         return GUARANTEED_OOM_SCORE_ADJ
@@ -112,13 +113,13 @@ def oom_score_adj(pod: ParsedPod, container: ContainerSpec, memory_capacity: int
         return 1000 - 1000 * (request.value() if request else 0) // memory_capacity
 
     adj = by_request(container)
-    if container.sidecar:  # not killed before the containers that it serves
+    if container.sidecar:  # not killed before the main containers
         adj = min(adj, max(by_request(c) for c in pod.containers))
     return max(1000 + GUARANTEED_OOM_SCORE_ADJ, min(adj, 999))
 
 
 def files_v1(values: CgroupValues) -> dict[str, dict[str, str]]:
-    """controller -> file -> text, in the order in which the files have to be written."""
+    """Controller -> file -> text, in the order in which the files have to be written."""
     out: dict[str, dict[str, str]] = {}
     if values.shares is not None:
         out.setdefault("cpu", {})["cpu.shares"] = str(values.shares)
@@ -152,4 +153,4 @@ OPTIONAL_FILES: Mapping[str, str] = {
     "memory.memsw.limit_in_bytes": "absent without swap accounting",
     "memory.oom.group": "cgroup v2 since Linux 4.19",
 }
-"""Files that a kernel may lack without the container being any less limited."""
+"""Files that a kernel may lack, with the reason; they are skipped then."""

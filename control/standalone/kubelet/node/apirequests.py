@@ -1,8 +1,8 @@
-"""The requests a kubelet makes of the API server, on plain JSON objects.
+"""The kubelet's requests to the API server, with plain JSON objects.
 
-Plain, because a pod is served again on /pods with every field it came with, and because a kubelet needs
-parts of a pod (probes, life-cycle hooks) that koordlet's trimmed structs leave out. Everything goes through
-one `ApiCaller`, which tests replace. Errors are `koordlet.kube`'s.
+Plain JSON, because /pods has to return a pod with every field, and because a kubelet needs fields (probes, lifecycle
+hooks) that koordlet's structs leave out. All requests go through one `ApiCaller`, which tests replace. Errors are
+those of `koordlet.kube`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LEASE_NAMESPACE = "kube-node-lease"
 
 
 class ApiCaller(Protocol):
-    """One HTTP request to the API server; raises `KubeError` and its kinds."""
+    """One HTTP request to the API server; raises `KubeError` and its subclasses."""
 
     async def call(
         self,
@@ -53,7 +53,7 @@ class NodeApi:
         return await self._call("PATCH", f"/api/v1/nodes/{self._node}/status", patch, content_type=STRATEGIC)
 
     async def renew_lease(self, lease: Mapping[str, Any]) -> dict[str, Any]:
-        """Take over or create the node's lease with the spec given."""
+        """Set the spec of the node's lease; create the lease if it is missing."""
         path = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
         try:
             patch = {"spec": lease["spec"]}
@@ -62,7 +62,7 @@ class NodeApi:
             return await self._call("POST", path, lease)
 
     async def patch_pod_status(self, namespace: str, name: str, uid: str, status: Mapping[str, Any]) -> dict[str, Any]:
-        """The uid in the patch makes the server refuse it (409) when the name belongs to another pod now."""
+        """The patch has the uid, so that the server rejects it (409) when the name belongs to another pod."""
         body = {"metadata": {"uid": uid}, "status": status}
         path = f"/api/v1/namespaces/{namespace}/pods/{name}/status"
         return await self._call("PATCH", path, body, content_type=STRATEGIC)
@@ -81,10 +81,10 @@ class NodeApi:
         """Data of a ConfigMap or Secret as text; None when there is no such object."""
         plural = {"ConfigMap": "configmaps", "Secret": "secrets"}[kind]
         try:
-            found = await self._call("GET", f"/api/v1/namespaces/{namespace}/{plural}/{name}")
+            source = await self._call("GET", f"/api/v1/namespaces/{namespace}/{plural}/{name}")
         except NotFound:
             return None
-        data = found.get("data") or {}
+        data = source.get("data") or {}
         if kind == "ConfigMap":
             return {str(k): str(v) for k, v in data.items()}
         try:
@@ -95,11 +95,11 @@ class NodeApi:
     async def token_review(self, token: str) -> dict[str, Any]:
         """`status` of a TokenReview: {"authenticated": …, "user": {…}}."""
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
-        answer = await self._call("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body)
-        return dict(answer.get("status") or {})
+        review = await self._call("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body)
+        return dict(review.get("status") or {})
 
     async def may(self, user: Mapping[str, Any], verb: str, subresource: str) -> bool:
-        """Is this user allowed `verb` on nodes/<subresource> of this node?"""
+        """Whether this user may do `verb` on nodes/<subresource> of this node."""
         spec = {
             "user": user.get("username", ""),
             "uid": user.get("uid", ""),
@@ -113,5 +113,5 @@ class NodeApi:
             },
         }
         body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-        answer = await self._call("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", body)
-        return bool((answer.get("status") or {}).get("allowed"))
+        review = await self._call("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", body)
+        return bool((review.get("status") or {}).get("allowed"))

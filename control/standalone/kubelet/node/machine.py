@@ -1,4 +1,4 @@
-"""What this machine has, read once at start: CPUs, memory, huge pages, disk, kernel and OS names."""
+"""Facts about this machine, read once at start: CPUs, memory, huge pages, disk, kernel and OS names."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _ARCH = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "ppc64le": "ppc
 
 
 class MachineError(RuntimeError):
-    """A fact that a node cannot be registered without is not to be had."""
+    """A fact without which the node cannot be registered could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineInfo:
-    """Bytes everywhere; `hugepages` maps page size -> bytes reserved for pages of that size."""
+    """Amounts are in bytes; `hugepages` maps the page size to the bytes reserved for pages of that size."""
 
     cpus: int
     memory: int
@@ -36,7 +36,7 @@ class MachineInfo:
 def read_machine(
     root_dir: Path, proc: Path = Path("/proc"), sys: Path = Path("/sys"), etc: Path = Path("/etc")
 ) -> MachineInfo:
-    """`root_dir` is on the file system whose size is the node's ephemeral storage."""
+    """The size of the file system of `root_dir` is the node's ephemeral storage."""
     return MachineInfo(
         cpus=_cpus(sys),
         memory=_memory(proc),
@@ -53,7 +53,7 @@ def read_machine(
 
 
 def _line(path: Path) -> str:
-    """First line of a file that may be missing: these are names for people, not facts to reckon with."""
+    """The text of a file that may be missing (then ""): only for informational names."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -61,7 +61,7 @@ def _line(path: Path) -> str:
 
 
 def _cpus(sys: Path) -> int:
-    """CPUs that are online in the whole machine, not those that this process may run on."""
+    """Number of online CPUs of the machine, regardless of this process's affinity."""
     text = _line(sys / "devices/system/cpu/online")
     if not text:
         return os.cpu_count() or 1

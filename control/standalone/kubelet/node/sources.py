@@ -1,4 +1,4 @@
-"""Pods of this node and the Node itself, followed through `koordlet.kube`'s informers, as plain objects."""
+"""Watches the pods of this node and the Node itself with `koordlet.kube`'s informers, as plain JSON objects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PodSourceListener(Protocol):
 
 class PodSource(Protocol):
     synced: asyncio.Event
-    """Set once all pods there are have been told."""
+    """Set after the listener has received all existing pods."""
 
     async def start(self, listener: PodSourceListener) -> None: ...
 
@@ -36,7 +36,7 @@ class PodSource(Protocol):
 
 
 class RawObject(Struct):
-    """An object of which the informer needs the metadata and we all the rest, well-formed or not."""
+    """An object with typed metadata, for the informer, and the other fields as they came, valid or not."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: Any = None
@@ -58,7 +58,7 @@ class InformerSource:
 
     @property
     def problem(self) -> str | None:
-        """Why pods are not being followed just now; None when they are."""
+        """Why the pods are not being watched at the moment; None when they are."""
         return self._pods.problem
 
     async def start(self, listener: PodSourceListener) -> None:
@@ -80,7 +80,7 @@ class InformerSource:
 
 
 class ClientCaller:
-    """`api.Caller` over a `koordlet.kube.Client`."""
+    """`apirequests.ApiCaller` on a `koordlet.kube.Client`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -93,8 +93,8 @@ class ClientCaller:
         *,
         content_type: str = "application/json",
     ) -> dict[str, Any]:
-        # Patches here set named fields and deletes name the uid: doing one twice is the same as once.
+        # The kubelet's patches set fields and its deletes name the uid: both may be repeated.
         repeatable = method != "POST" or path.endswith("reviews")
         data = await self._client.raw(method, path, body=body, content_type=content_type, repeatable=repeatable)
-        answer: dict[str, Any] = msgspec.json.decode(data)
-        return answer
+        decoded: dict[str, Any] = msgspec.json.decode(data)
+        return decoded

@@ -1,7 +1,7 @@
-"""The Node object: what this kubelet registers and keeps up to date; pure.
+"""The Node object that this kubelet registers and keeps up to date; pure.
 
-Only owned fields are written. Resources that others put into the status (batch-cpu by koord-manager, devices)
-survive since updates are patches of single keys.
+Only the kubelet's own fields are written. Resources that others put into the status (batch-cpu by koord-manager,
+devices) remain, because updates are patches of single keys.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NOT_READY = ("Ready", "False", "KubeletNotReady", "kubelet has stopped")
 
 @dataclass(frozen=True, slots=True)
 class NodeResources:
-    """`absolute`: capacity less reservations, what the kubepods cgroup is given; `allocatable` is also less
-    the hard eviction thresholds, what the scheduler may hand out."""
+    """`absolute`: capacity minus reservations, the limit of the kubepods cgroup. `allocatable`: `absolute` minus the
+    hard eviction thresholds, the amount that the scheduler may assign."""
 
     capacity: dict[str, Quantity]
     allocatable: dict[str, Quantity]
@@ -34,7 +34,7 @@ class NodeResources:
 
 
 class ReservationError(ValueError):
-    """Reserved more than there is, or of something unknown."""
+    """A reservation exceeds the capacity or names an unknown resource."""
 
 
 def _huge_name(size: int) -> str:
@@ -66,15 +66,15 @@ def resources(
             if name == "pid":
                 continue
             if absolute[name] < amount:
-                raise ReservationError(f"cannot reserve {amount} of {name}: only {absolute[name]} is there")
+                raise ReservationError(f"cannot reserve {amount} of {name}: only {absolute[name]} is available")
             absolute[name] = absolute[name] - amount
     huge = sum(machine.hugepages.values())
     allocatable = dict(absolute)
-    held_back = {
+    eviction_thresholds = {
         "memory": eviction_memory + huge,
         "ephemeral-storage": machine.disk * eviction_disk_percent // 100,
     }
-    for name, size in held_back.items():
+    for name, size in eviction_thresholds.items():
         left = max(0, allocatable[name].value() - size)
         allocatable[name] = Quantity.of(left, BINARY_SI if name == "memory" else allocatable[name].fmt)
     return NodeResources(capacity, allocatable, absolute)
@@ -97,11 +97,11 @@ def labels(machine: MachineInfo, hostname: str, extra: Mapping[str, str]) -> dic
 
 
 def node_conditions(old: Mapping[str, Mapping[str, Any]], now: float, ready: bool = True) -> list[dict[str, Any]]:
-    """The four conditions with a fresh heartbeat; a transition time moves only with its status."""
+    """The four conditions with the heartbeat `now`; a transition time changes only with its status."""
     out = []
     for kind, status, reason, message in (*CONDITIONS[:-1], CONDITIONS[-1] if ready else NOT_READY):
-        was = old.get(kind, {})
-        since = was.get("lastTransitionTime") if was.get("status") == status else None
+        old_condition = old.get(kind, {})
+        since = old_condition.get("lastTransitionTime") if old_condition.get("status") == status else None
         out.append(
             {
                 "type": kind,
@@ -117,7 +117,7 @@ def node_conditions(old: Mapping[str, Mapping[str, Any]], now: float, ready: boo
 
 def node_status(
     machine: MachineInfo,
-    found: NodeResources,
+    amounts: NodeResources,
     *,
     address: str,
     hostname: str,
@@ -126,10 +126,10 @@ def node_status(
     runtime_version: str,
     conditions: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    """The owned part of `status`."""
+    """The kubelet's part of `status`."""
     return {
-        "capacity": _texts(found.capacity),
-        "allocatable": _texts(found.allocatable),
+        "capacity": _texts(amounts.capacity),
+        "allocatable": _texts(amounts.allocatable),
         "addresses": [
             {"type": "InternalIP", "address": address},
             {"type": "Hostname", "address": hostname},

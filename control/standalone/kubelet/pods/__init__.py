@@ -1,1 +1,1 @@
-"""The life of one pod: spec, containers, probes, status."""
+"""One pod on this node: spec, containers, probes, status."""

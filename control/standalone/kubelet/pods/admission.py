@@ -1,4 +1,4 @@
-"""Does a pod fit on this node? The last check, after the scheduler's, by the kubelet itself; pure."""
+"""Admission of a pod by the kubelet: whether it fits on this node, after the scheduler's decision; pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from koordlet.api.encoding.quantity import Quantity
 
 
 def _is_extended(resource: str) -> bool:
-    """Extended in Kubernetes' sense: of a domain that is not kubernetes.io (batch-cpu is not)."""
+    """An extended resource has a domain other than kubernetes.io (kubernetes.io/batch-cpu is not extended)."""
     return "/" in resource and "kubernetes.io/" not in resource
 
 
@@ -26,10 +26,10 @@ def admit(
     allocatable: Mapping[str, Quantity],
     node_labels: Mapping[str, str],
 ) -> PhaseDecision | None:
-    """None when the pod may run, else why not. `others`: admitted pods that are not over.
+    """None when the pod may run, else the reason of the rejection. `others`: admitted pods that are not finished.
 
-    A resource that no node offers is ignored when it is an extended one (a device plugin may yet come) and
-    refused otherwise, as a kubelet does; amounts in messages are milli-cores, bytes or pieces.
+    As in kubelet, a requested resource that the node does not have is ignored when it is extended (a device plugin may
+    register it later) and is a reason for rejection otherwise. Amounts in messages are milli-cores, bytes or counts.
     """
     selector = (raw.get("spec") or {}).get("nodeSelector") or {}
     if any(node_labels.get(key) != value for key, value in selector.items()):
@@ -44,18 +44,18 @@ def admit(
     if count + 1 > limit:
         return _out_of("pods", 1, count, limit)
     for resource, quantity in sorted(pod_requests(pod).items()):
-        wanted = _amount(resource, quantity)
-        if wanted == 0 or (resource not in allocatable and _is_extended(resource)):
+        requested = _amount(resource, quantity)
+        if requested == 0 or (resource not in allocatable and _is_extended(resource)):
             continue
-        have = _amount(resource, allocatable[resource]) if resource in allocatable else 0
-        if used.get(resource, 0) + wanted > have:
-            return _out_of(resource, wanted, used.get(resource, 0), have)
+        capacity = _amount(resource, allocatable[resource]) if resource in allocatable else 0
+        if used.get(resource, 0) + requested > capacity:
+            return _out_of(resource, requested, used.get(resource, 0), capacity)
     return None
 
 
-def _out_of(resource: str, wanted: int, used: int, have: int) -> PhaseDecision:
+def _out_of(resource: str, requested: int, used: int, capacity: int) -> PhaseDecision:
     return PhaseDecision(
         f"OutOf{resource}",
         f"Pod was rejected: Node didn't have enough resource: {resource}, "
-        f"requested: {wanted}, used: {used}, capacity: {have}",
+        f"requested: {requested}, used: {used}, capacity: {capacity}",
     )

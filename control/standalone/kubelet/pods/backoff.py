@@ -1,7 +1,7 @@
-"""CrashLoopBackOff: how long a container that keeps ending waits before it is started again.
+"""CrashLoopBackOff: the delay before a container that exits repeatedly is started again.
 
-10 s, doubling to 300 s; forgotten once a container has run for more than 10 minutes since its restart. Pure
-arithmetic on times that the caller passes (seconds of one monotonic clock).
+10 s, doubled up to 300 s; reset after a container has run for more than 10 minutes since its restart. Pure:
+all times come from the caller (seconds of one monotonic clock).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class CrashLoopBackoff:
-    """Keys are containers (or images) of one kubelet; not persisted, as in the real one."""
+    """Keys are containers (or images) of one kubelet; not persisted, as in the real kubelet."""
 
     initial: float = INITIAL_SECONDS
     maximum: float = MAX_SECONDS
@@ -30,19 +30,19 @@ class CrashLoopBackoff:
     _entries: dict[Hashable, _Entry] = field(default_factory=dict)
 
     def remaining(self, key: Hashable, ended_at: float, now: float) -> float:
-        """Seconds still to wait for a container that ended at `ended_at`; 0 = start it now."""
+        """Seconds until a container that exited at `ended_at` may be started; 0: now."""
         entry = self._entries.get(key)
         if entry is None or ended_at - entry.started > self.reset_after:
             return 0.0
-        return max(0.0, ended_at + entry.delay - now)
+        return max(0.0, entry.delay - (now - ended_at))
 
     def delay(self, key: Hashable) -> float:
-        """The whole delay now in force, for messages."""
+        """The current delay in seconds, for messages."""
         entry = self._entries.get(key)
         return entry.delay if entry else 0.0
 
     def restarted(self, key: Hashable, ended_at: float, now: float) -> None:
-        """What ended at `ended_at` is started again now: the next time it will have to wait (longer)."""
+        """Record the restart of a container that exited at `ended_at`: its next delay is longer."""
         entry = self._entries.get(key)
         if entry is None or ended_at - entry.started > self.reset_after:
             self._entries[key] = _Entry(self.initial, now)

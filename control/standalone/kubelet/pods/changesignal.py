@@ -1,4 +1,4 @@
-"""One task waiting for whatever happens to one pod."""
+"""Lets a pod's task wait for changes and deadlines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from koordlet.app.clock import Clock
 
 
 class ChangeSignal:
-    """`ring` says that something has changed; `dirty` stays set until the pod has been looked at anew."""
+    """`dirty` is set by `notify_change` and cleared by the pod's task before each pass."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -21,14 +21,17 @@ class ChangeSignal:
         self._event.set()
 
     def recheck(self) -> None:
-        """Have waiters look at their conditions again, no more."""
+        """Make waiters check their conditions again, without marking the pod as changed."""
         self._event.set()
 
     async def wait_until(self, done: Callable[[], bool], limit: Callable[[], float | None]) -> bool:
-        """Wait for `done()`, looked at after each event, or until `limit()` (monotonic, may move; None: for ever)."""
+        """Wait until `done()`, checked at each notification, or until `limit()`; False at the limit.
+
+        `limit()` is a monotonic time that may change, or None for no limit.
+        """
         while not done():
-            at = limit()
-            left = None if at is None else at - self._clock.monotonic()
+            deadline = limit()
+            left = None if deadline is None else deadline - self._clock.monotonic()
             if left is not None and left <= 0:
                 return False
             self._event.clear()

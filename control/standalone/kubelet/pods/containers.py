@@ -1,7 +1,7 @@
-"""The containers of one pod: adopt, start, probe, restart with back-off, stop, take away.
+"""The containers of one pod: adopt, start, probe, restart with back-off, stop, remove.
 
-`PodWorker` decides when; this does it and keeps the `ContainerRecord`s that statuses are made of. What it
-cannot do now it writes into the record as the reason for waiting, and returns the time for another try.
+`PodWorker` decides when; this class does it and keeps the `ContainerRecord`s from which statuses are made. A step that
+is not possible now is recorded as the reason for waiting, and the time of the next attempt is returned.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ from control.standalone.kubelet.runtimes.runtime import (
 from koordlet.api.encoding.times import Duration
 
 RETRY_SECONDS = 10.0
-"""After a step that failed for a reason which may pass (a missing Secret, a full disk)."""
-SIDECAR_MIN_GRACE = 2.0
-HOOK_SECONDS = 60.0
+"""Delay after a step that failed for a reason that may go away (a missing Secret, a full disk)."""
+SIDECAR_MIN_GRACE_SECONDS = 2.0
+HOOK_TIMEOUT_SECONDS = 60.0
 
 
 class PodContainers:
-    """`say(type, reason, message)` makes an event on the pod; `grace(spec)` is its grace period now."""
+    """`emit_event(type, reason, message)` records an event on the pod; `grace(spec)` is its current grace period."""
 
     def __init__(
         self,
-        around: PodWorkerContext,
+        context: PodWorkerContext,
         uid: str,
         change_signal: ChangeSignal,
-        say: Callable[[str, str, str], None],
+        emit_event: Callable[[str, str, str], None],
         grace: Callable[[ParsedPod], float],
     ) -> None:
-        self._a = around
+        self._context = context
         self._uid = uid
         self._signal = change_signal
-        self._say = say
+        self._emit_event = emit_event
         self._grace = grace
         self.records: dict[str, ContainerRecord] = {}
         self.sandbox: RuntimeContainer | None = None
         self._gated: set[str] = set()
-        """Containers that a readiness probe decides about."""
+        """Containers with a readiness probe."""
         self._probers: dict[str, tuple[str, ContainerProber]] = {}
         self._deadline: float | None = None
-        """While the whole pod is being ended: when SIGKILL comes."""
+        """While the whole pod is being terminated: monotonic time of SIGKILL."""
 
     @property
     def sandbox_runs(self) -> bool:
@@ -67,7 +67,7 @@ class PodContainers:
         return any(r.current is not None for r in self.records.values())
 
     def ended(self, info: RuntimeContainer) -> None:
-        """The runtime tells of an end."""
+        """The runtime reported the end of a container."""
         if info.name == SANDBOX_NAME:
             if self.sandbox is not None and self.sandbox.id == info.id:
                 self.sandbox = info
@@ -81,12 +81,12 @@ class PodContainers:
             self._stop_probes(name)
 
     def adopt(self, spec: ParsedPod, old: Mapping[str, Any]) -> None:
-        """Take over what the runtime has of this pod (all of it, after a restart of the kubelet)."""
-        now, monotonic = self._a.clock.now(), self._a.clock.monotonic()
-        found: dict[str, list[RuntimeContainer]] = {}
-        for info in self._a.runtime.containers(self._uid):
-            found.setdefault(info.name, []).append(info)
-        sandboxes = found.pop(SANDBOX_NAME, [])
+        """Take over the containers that the runtime has of this pod, after a restart of the kubelet."""
+        now, monotonic = self._context.clock.now(), self._context.clock.monotonic()
+        by_name: dict[str, list[RuntimeContainer]] = {}
+        for info in self._context.runtime.containers(self._uid):
+            by_name.setdefault(info.name, []).append(info)
+        sandboxes = by_name.pop(SANDBOX_NAME, [])
         self.sandbox = next((s for s in sandboxes if s.running), sandboxes[0] if sandboxes else None)
         statuses = [*(old.get("initContainerStatuses") or []), *(old.get("containerStatuses") or [])]
         known = {s.get("name"): s for s in statuses}
@@ -94,9 +94,9 @@ class PodContainers:
         for container in spec.all_containers():
             record = self.records[container.name] = ContainerRecord()
             status = known.get(container.name, {})
-            attempts = sorted(found.get(container.name, []), key=lambda i: i.attempt)
+            attempts = sorted(by_name.get(container.name, []), key=lambda i: i.attempt)
             if not attempts:
-                if status.get("containerID"):  # it ran here, and its state was lost: this is a restart
+                if status.get("containerID"):  # it ran here, but its state was lost: this counts as a restart
                     record.restarts = int(status.get("restartCount", 0)) + 1
                 continue
             record.current = attempts[-1]
@@ -111,20 +111,20 @@ class PodContainers:
                 record.ended_at = monotonic - max(0.0, now - (record.current.finished_at or 0) / 1e9)
 
     async def ensure_sandbox(self, spec: ParsedPod) -> None:
-        path = self._a.cgroups.ensure_pod(spec)
+        path = self._context.cgroups.ensure_pod(spec)
         if self.sandbox_runs:
             return
         if self.sandbox is not None:
             text = "Pod sandbox changed, it will be killed and re-created."
-            self._say("Normal", "SandboxChanged", text)
-            await self._a.runtime.remove(self.sandbox.id)
+            self._emit_event("Normal", "SandboxChanged", text)
+            await self._context.runtime.remove(self.sandbox.id)
             self.sandbox = None
-        container_id = self._a.new_id()
-        names = self._a.cgroups.names
+        container_id = self._context.new_id()
+        names = self._context.cgroups.names
         cgroup = names.container(qos_class(spec), spec.uid, container_id)
         if not cgroup.startswith(path):
             raise CgroupError(f"{cgroup} is not below {path}")
-        self.sandbox = await self._a.runtime.run_sandbox(
+        self.sandbox = await self._context.runtime.run_sandbox(
             SandboxConfig(
                 id=container_id,
                 pod_uid=spec.uid,
@@ -133,33 +133,33 @@ class PodContainers:
                 namespace=spec.namespace,
                 labels=spec.labels,
                 annotations=spec.annotations,
-                log_dir=self._a.store.folder(self._uid) / "logs",
+                log_dir=self._context.store.folder(self._uid) / "logs",
             )
         )
 
     async def start(self, spec: ParsedPod, container: ContainerSpec, record: ContainerRecord) -> float | None:
-        """Start one container unless it has to wait; the time until which it waits, if it does."""
-        a, key = self._a, (spec.uid, container.name)
-        now = a.clock.monotonic()
+        """Start one container, or return the monotonic time until which it has to wait."""
+        context, key = self._context, (spec.uid, container.name)
+        now = context.clock.monotonic()
         if record.current is not None:
-            left = a.backoff.remaining(key, record.ended_at, now)
+            left = context.backoff.remaining(key, record.ended_at, now)
             if left > 0:
                 self._back_off(spec, container, record)
                 return now + left
         try:
-            await a.runtime.pull(container.image, bool(container.command or container.args))
-            lookup = await a.host.lookup(spec.namespace, sources(container))
-            env = environment(spec, container, a.node, lookup)
+            await context.runtime.pull(container.image, bool(container.command or container.args))
+            lookup = await context.host.lookup(spec.namespace, sources(container))
+            env = environment(spec, container, context.node, lookup)
         except RuntimeFailure as error:
             return self._wait_for(container, record, error.reason, str(error))
         except (EnvError, ApiUnavailable) as error:
             return self._wait_for(container, record, "CreateContainerConfigError", str(error))
         attempt = record.restarts + 1 if record.current is not None else record.restarts
         if record.current is not None:
-            a.backoff.restarted(key, record.ended_at, now)
+            context.backoff.restarted(key, record.ended_at, now)
             if record.previous is not None:
-                await a.runtime.remove(record.previous.id)
-        container_id = a.new_id()
+                await context.runtime.remove(record.previous.id)
+        container_id = context.new_id()
         qos = qos_class(spec)
         config = ContainerConfig(
             id=container_id,
@@ -170,40 +170,42 @@ class PodContainers:
             argv=command_line(container, env),
             env={"HOSTNAME": spec.name, **env},
             cwd=container.working_dir,
-            cgroup=a.cgroups.names.container(qos, spec.uid, container_id),
+            cgroup=context.cgroups.names.container(qos, spec.uid, container_id),
             values=container_values(container),
-            oom_score_adj=oom_score_adj(spec, container, a.memory_capacity),
+            oom_score_adj=oom_score_adj(spec, container, context.memory_capacity),
             log_path=self.log_path(container.name, attempt),
             user=container.user,
             group=container.group,
             has_program=bool(container.command),
         )
         try:
-            info = await a.runtime.start(config)
+            info = await context.runtime.start(config)
         except RuntimeFailure as error:
             return self._wait_for(container, record, error.reason, str(error))
-        record.previous, record.current, record.restarts = record.current, info, attempt
+        record.previous = record.current
+        record.current = info
+        record.restarts = attempt
         record.waiting = record.kill = None
         self._prune_logs(container.name, attempt)
         if not info.running:
-            self._say("Warning", "Failed", f"Error: {info.message or info.reason}")
+            self._emit_event("Warning", "Failed", f"Error: {info.message or info.reason}")
             self._ended(record, info)
-            return a.clock.monotonic()
-        self._say("Normal", "Started", f"Started container {container.name}")
+            return context.clock.monotonic()
+        self._emit_event("Normal", "Started", f"Started container {container.name}")
         record.started = container.startup is None
         record.ready = record.started and container.readiness is None
         if container.post_start is not None and not await self._post_start(spec, container, record):
-            return a.clock.monotonic()
+            return context.clock.monotonic()
         self._probe(container, record, adopted=False)
         if container.sidecar:
-            self._signal.notify_change()  # the next init container may go on
+            self._signal.notify_change()  # the next init container may start
         return None
 
     def log_path(self, container: str, attempt: int) -> Path:
-        return self._a.store.folder(self._uid) / "logs" / container / f"{attempt}.log"
+        return self._context.store.folder(self._uid) / "logs" / container / f"{attempt}.log"
 
     def _prune_logs(self, container: str, attempt: int) -> None:
-        """Keep the logs of the newest two attempts, as `kubectl logs --previous` needs."""
+        """Keep only the logs of the newest two attempts, which `kubectl logs --previous` needs."""
         if attempt >= 2:
             old = self.log_path(container, attempt - 2)
             for path in old.parent.glob(f"{old.name}*"):
@@ -212,49 +214,58 @@ class PodContainers:
     def _wait_for(self, container: ContainerSpec, record: ContainerRecord, reason: str, message: str) -> float:
         if record.waiting != (reason, message):
             text = f"Error: {message}" if reason != "ErrImagePull" else f"Failed to pull image: {message}"
-            self._say("Warning", "Failed", text)
+            self._emit_event("Warning", "Failed", text)
         record.waiting = (reason, message)
-        return self._a.clock.monotonic() + RETRY_SECONDS
+        return self._context.clock.monotonic() + RETRY_SECONDS
 
     def _back_off(self, spec: ParsedPod, container: ContainerSpec, record: ContainerRecord) -> None:
-        delay = self._a.backoff.delay((spec.uid, container.name))
+        delay = self._context.backoff.delay((spec.uid, container.name))
         message = (
             f"back-off {Duration.of(nanoseconds=round(delay * 1e9))} restarting failed container={container.name} "
             f"pod={spec.name}_{spec.namespace}({spec.uid})"
         )
         if record.waiting != ("CrashLoopBackOff", message):
             text = f"Back-off restarting failed container {container.name} in pod {spec.full_name}"
-            self._say("Warning", "BackOff", text)
+            self._emit_event("Warning", "BackOff", text)
         record.waiting = ("CrashLoopBackOff", message)
 
     def _ended(self, record: ContainerRecord, info: RuntimeContainer) -> None:
         record.current = info
         record.ready = record.started = False
-        record.ended_at = self._a.clock.monotonic()
+        record.ended_at = self._context.clock.monotonic()
         record.kill = None
         self._stop_probes(info.name)
 
     async def _post_start(self, spec: ParsedPod, container: ContainerSpec, record: ContainerRecord) -> bool:
         assert record.current is not None
         assert container.post_start is not None
-        answer = await run_handler(
-            self._a.runtime, record.current.id, container, container.post_start, self._a.node.ip, HOOK_SECONDS
+        result = await run_handler(
+            self._context.runtime,
+            record.current.id,
+            container,
+            container.post_start,
+            self._context.node.ip,
+            HOOK_TIMEOUT_SECONDS,
         )
-        if answer.ok or not record.running:
-            return answer.ok
-        self._say("Warning", "FailedPostStartHook", f"PostStartHook failed: {answer.text}")
+        if result.ok or not record.running:
+            return result.ok
+        self._emit_event("Warning", "FailedPostStartHook", f"PostStartHook failed: {result.text}")
         await self._stop(container, record, self._grace(spec), "FailedPostStartHook")
         return False
-
-    # --- probes
 
     def _probe(self, container: ContainerSpec, record: ContainerRecord, adopted: bool) -> None:
         if record.current is None or not (container.liveness or container.readiness or container.startup):
             return
         self._stop_probes(container.name)
-        age = max(0.0, self._a.clock.now() - record.current.started_at / 1e9)
+        age = max(0.0, self._context.clock.now() - record.current.started_at / 1e9)
         prober = ContainerProber(
-            self._a.runtime, self._a.clock, container, record.current.id, self._a.node.ip, age, self._probed
+            self._context.runtime,
+            self._context.clock,
+            container,
+            record.current.id,
+            self._context.node.ip,
+            age,
+            self._probed,
         )
         if adopted and record.started:
             prober.assume_started()
@@ -271,7 +282,7 @@ class PodContainers:
             return
         if not result.ok:
             text = f"{result.kind.capitalize()} probe failed: {result.text}"
-            self._say("Warning", "Unhealthy", text)
+            self._emit_event("Warning", "Unhealthy", text)
         if not result.settled or not record.running:
             return
         before = (record.started, record.ready, record.kill)
@@ -291,46 +302,50 @@ class PodContainers:
             record.kill = None
             return
         text = f"Container {container.name} {record.kill}, will be restarted"
-        self._say("Normal", "Killing", text)
+        self._emit_event("Normal", "Killing", text)
         grace = record.kill_grace if record.kill_grace is not None else self._grace(spec)
         await self._stop(container, record, grace, None)
 
     def shorten(self, grace: float) -> None:
-        """A second delete may ask for less grace while containers are being ended."""
-        at = self._a.clock.monotonic() + grace
-        if self._deadline is not None and at < self._deadline:
-            self._deadline = at
+        """Reduce the grace period of a running termination: a second delete may request a shorter one."""
+        deadline = self._context.clock.monotonic() + grace
+        if self._deadline is not None and deadline < self._deadline:
+            self._deadline = deadline
             self._signal.recheck()
 
     async def stop_all(self, spec: ParsedPod, grace: float) -> None:
-        """End the containers together, then the sidecars in reverse order with what grace is left."""
+        """Stop the main containers together, then the sidecars in reverse order within the remaining grace period."""
         running = [c for c in spec.all_containers() if self.records[c.name].running]
         if not running:
             return
-        self._deadline = self._a.clock.monotonic() + grace
+        self._deadline = self._context.clock.monotonic() + grace
         try:
             mains = [c for c in running if not c.sidecar]
             await asyncio.gather(*(self._stop(c, self.records[c.name], grace, "") for c in mains))
             for container in reversed([c for c in running if c.sidecar]):
-                left = max(SIDECAR_MIN_GRACE, self._deadline - self._a.clock.monotonic())
+                left = max(SIDECAR_MIN_GRACE_SECONDS, self._deadline - self._context.clock.monotonic())
                 await self._stop(container, self.records[container.name], min(left, grace), "")
         finally:
             self._deadline = None
 
-    async def _stop(self, container: ContainerSpec, record: ContainerRecord, grace: float, say: str | None) -> None:
-        """preStop hook, SIGTERM, and after the grace SIGKILL to the whole cgroup."""
+    async def _stop(self, container: ContainerSpec, record: ContainerRecord, grace: float, detail: str | None) -> None:
+        """preStop hook, SIGTERM, and after the grace period SIGKILL to the whole cgroup.
+
+        `detail` is added to the Killing event; None records no event.
+        """
         info = record.current
         if info is None or not record.running:
             return
-        a = self._a
-        deadline = a.clock.monotonic() + grace
-        if say is not None:
-            because = f" ({say})" if say else ""
-            self._say("Normal", "Killing", f"Stopping container {container.name}{because}")
+        context = self._context
+        deadline = context.clock.monotonic() + grace
+        if detail is not None:
+            suffix = f" ({detail})" if detail else ""
+            self._emit_event("Normal", "Killing", f"Stopping container {container.name}{suffix}")
         self._stop_probes(container.name)
         if container.pre_stop is not None:
             hook = asyncio.create_task(
-                run_handler(a.runtime, info.id, container, container.pre_stop, a.node.ip, grace), name="prestop"
+                run_handler(context.runtime, info.id, container, container.pre_stop, context.node.ip, grace),
+                name="prestop",
             )
             hook.add_done_callback(lambda _: self._signal.recheck())
             await self._signal.wait_until(
@@ -338,12 +353,12 @@ class PodContainers:
             )
             if not hook.done():
                 hook.cancel()
-            elif not (answer := hook.result()).ok:
-                self._say("Warning", "FailedPreStopHook", f"PreStopHook failed: {answer.text}")
-        a.runtime.signal(info.id, signal.SIGTERM)
+            elif not (result := hook.result()).ok:
+                self._emit_event("Warning", "FailedPreStopHook", f"PreStopHook failed: {result.text}")
+        context.runtime.signal(info.id, signal.SIGTERM)
         if not await self._signal.wait_until(lambda: not record.running, lambda: self._sooner_deadline(deadline)):
-            await a.runtime.kill(info.id)
-            ended = a.runtime.get(info.id)
+            await context.runtime.kill(info.id)
+            ended = context.runtime.get(info.id)
             if ended is not None and record.running:
                 self._ended(record, ended)
 
@@ -351,10 +366,10 @@ class PodContainers:
         return deadline if self._deadline is None else min(deadline, self._deadline)
 
     async def release(self, spec: ParsedPod) -> None:
-        """Take away sandbox and pod directory; what containers left (exit codes, logs) stays."""
+        """Remove sandbox and pod cgroup; exit codes and logs of the containers stay."""
         if self.sandbox is not None:
-            await self._a.runtime.remove(self.sandbox.id)
+            await self._context.runtime.remove(self.sandbox.id)
             self.sandbox = None
-        path = self._a.cgroups.pod_dir(spec)
-        if self._a.cgroups.tree.exists(path):
-            await self._a.cgroups.remove_pod(path)
+        path = self._context.cgroups.pod_dir(spec)
+        if self._context.cgroups.tree.exists(path):
+            await self._context.cgroups.remove_pod(path)

@@ -1,7 +1,7 @@
 """A container's environment and its command line: `$(VAR)` expansion and the downward API.
 
-Pure: values of ConfigMaps and Secrets come in through `lookup`. Rules are Kubernetes': envFrom first, then
-env in order, each may refer to what was defined before it; an unknown `$(VAR)` stays as it is written;
+Pure: `lookup` returns the values of ConfigMaps and Secrets. The rules are Kubernetes': envFrom first, then
+env in order; a variable may refer to those defined before it; an unknown `$(VAR)` stays unchanged;
 `$$` is a literal `$`.
 """
 
@@ -23,12 +23,12 @@ _SUBSCRIPT = re.compile(r"^metadata\.(labels|annotations)\['([^']+)'\]$")
 
 
 class EnvError(ValueError):
-    """The environment cannot be made; shown as CreateContainerConfigError."""
+    """The environment is invalid; reported as CreateContainerConfigError."""
 
 
 @dataclass(frozen=True, slots=True)
 class DownwardNodeInfo:
-    """What the downward API says about the node: address, allocatable cpu (milli) and memory (bytes)."""
+    """The downward API's values of the node: address, allocatable cpu (milli-cores) and memory (bytes)."""
 
     name: str
     ip: str
@@ -74,7 +74,7 @@ def _resource(pod: ParsedPod, container: ContainerSpec, node: DownwardNodeInfo, 
         raise EnvError(f"resourceFieldRef.resource: unsupported value {ref.get('resource')!r}")
     amount = (target.limits if side == "limits" else target.requests).get(resource)
     if not amount:
-        # An absent limit reads as what the node could give; an absent request as zero.
+        # An absent limit is the node's allocatable amount; an absent request is zero.
         fallback = {
             "cpu": Quantity.milli(node.allocatable_milli),
             "memory": Quantity.of(node.allocatable_memory),
@@ -105,7 +105,7 @@ def _keyed(kind: str, ref: Mapping[str, Any], lookup: Lookup) -> str | None:
 
 
 def sources(container: ContainerSpec) -> set[tuple[str, str]]:
-    """(kind, name) of each ConfigMap and Secret that the environment may read."""
+    """(kind, name) of each ConfigMap and Secret that the environment refers to."""
     out: set[tuple[str, str]] = set()
     for entry in container.env_from:
         for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
@@ -120,7 +120,7 @@ def sources(container: ContainerSpec) -> set[tuple[str, str]]:
 
 
 def environment(pod: ParsedPod, container: ContainerSpec, node: DownwardNodeInfo, lookup: Lookup) -> dict[str, str]:
-    """The variables the container asked for, in order of definition; raises `EnvError`."""
+    """The container's variables, in order of definition; raises `EnvError`."""
     out: dict[str, str] = {}
     for entry in container.env_from:
         prefix = str(entry.get("prefix") or "")

@@ -1,4 +1,4 @@
-"""Reading container logs back: CRI lines over rotated files, tail, since, follow."""
+"""Reads container logs: CRI lines from rotated files, with tail, since and follow."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from datetime import datetime
 from pathlib import Path
 
 POLL_SECONDS = 0.2
-CHUNK = 64 * 1024
+CHUNK_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
     tail: int | None = None
     since: float | None = None
-    """Wall-clock seconds; older lines are left out."""
+    """Wall-clock time in seconds; older lines are left out."""
     timestamps: bool = False
     limit_bytes: int | None = None
     follow: bool = False
@@ -32,7 +32,7 @@ class LogLine:
 
 
 def parse_line(line: bytes) -> LogLine | None:
-    """`<RFC 3339> <stream> F|P <text>`; None for anything else (a line cut by a crash)."""
+    """`<RFC 3339> <stream> F|P <text>`; None for any other line (one truncated by a crash)."""
     parts = line.split(b" ", 3)
     if len(parts) != 4 or parts[2] not in (b"F", b"P"):
         return None
@@ -59,11 +59,11 @@ def render(line: LogLine, query: LogQuery) -> bytes:
     return head + line.text + (b"\n" if line.whole else b"")
 
 
-def _wanted(line: LogLine, query: LogQuery) -> bool:
+def _recent_enough(line: LogLine, query: LogQuery) -> bool:
     if query.since is None:
         return True
-    at = stamp_seconds(line.stamp)
-    return at is not None and at >= query.since
+    seconds = stamp_seconds(line.stamp)
+    return seconds is not None and seconds >= query.since
 
 
 def _lines(path: Path) -> Iterator[LogLine]:
@@ -75,17 +75,17 @@ def _lines(path: Path) -> Iterator[LogLine]:
                     if line is not None and raw.endswith(b"\n"):
                         yield line
         except FileNotFoundError:
-            continue  # rotated away between listing and opening
+            continue  # removed by a rotation between listing and opening
 
 
 def read(path: Path, query: LogQuery) -> list[LogLine]:
-    """What is there now, by `since` and `tail` (records from the end)."""
-    matching = (line for line in _lines(path) if _wanted(line, query))
+    """The present lines, selected by `since` and `tail` (number of lines from the end)."""
+    matching = (line for line in _lines(path) if _recent_enough(line, query))
     return list(matching if query.tail is None else deque(matching, maxlen=max(0, query.tail)))
 
 
 class _Tailer:
-    """Follows one path over rotations; `read_new` returns complete new lines."""
+    """Follows one path across rotations; `read_new` returns the complete new lines."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -110,7 +110,7 @@ class _Tailer:
             return out
         while True:
             assert self._fd is not None
-            while data := os.read(self._fd, CHUNK):
+            while data := os.read(self._fd, CHUNK_BYTES):
                 *lines, self._rest = (self._rest + data).split(b"\n")
                 out.extend(line for raw in lines if (line := parse_line(raw)) is not None)
             if not self._rotated():
@@ -134,7 +134,7 @@ class _Tailer:
 
 
 async def stream(path: Path, query: LogQuery, running: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """What is there, then (with `follow`) what is added until the container has ended; `limit_bytes` at most."""
+    """The present lines, then (with `follow`) new ones until the container has ended; at most `limit_bytes`."""
     left = query.limit_bytes
     async for line in _records(path, query, running):
         data = render(line, query)
@@ -153,14 +153,14 @@ async def _records(path: Path, query: LogQuery, running: Callable[[], bool]) -> 
         if query.follow:
             tailer.open_at_end()
         last = ""
-        # A thread, because files of tens of megabytes are parsed here while the loop has pods to look after.
+        # In a thread, because parsing tens of megabytes would block the event loop.
         for line in await asyncio.to_thread(read, path, query):
             last = line.stamp
             yield line
         while query.follow:
             alive = running()
             for line in tailer.read_new():
-                if line.stamp > last:  # what came between opening and reading has been given already
+                if line.stamp > last:  # lines written between opening and reading have been returned already
                     yield line
             if not alive:
                 return

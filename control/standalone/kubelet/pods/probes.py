@@ -1,7 +1,7 @@
-"""Startup, readiness and liveness probes: one task a probe, results reported to the pod's worker.
+"""Startup, readiness and liveness probes: one task per probe; results are reported to the pod's worker.
 
-A probe's verdict changes only after `successThreshold` or `failureThreshold` equal answers in a row.
-While a container has a startup probe that has not yet succeeded its other probes rest.
+The state of a probe changes only after `successThreshold` or `failureThreshold` equal results in a row.
+The other probes of a container start after its startup probe has succeeded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from control.standalone.kubelet.pods.spec import ContainerSpec, LifecycleHandler
 from control.standalone.kubelet.runtimes.runtime import Runtime, RuntimeFailure
 from koordlet.app.clock import Clock
 
-BODY_LIMIT = 512
+BODY_LIMIT_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def port_of(value: Any, container: ContainerSpec) -> int | None:
 
 
 async def http_get(spec: Mapping[str, Any], container: ContainerSpec, pod_ip: str, seconds: float) -> HandlerResult:
-    """GET as kubelet does: 200..399 is success, certificates are not checked."""
+    """GET as in kubelet: status 200..399 is success, certificates are not verified."""
     port = port_of(spec.get("port"), container)
     if port is None:
         return HandlerResult(False, f"unknown port {spec.get('port')!r}")
@@ -61,7 +61,7 @@ async def http_get(spec: Mapping[str, Any], container: ContainerSpec, pod_ip: st
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=seconds)) as session,
             session.get(url, headers=headers, ssl=False, allow_redirects=False) as response,
         ):
-            body = (await response.content.read(BODY_LIMIT)).decode(errors="replace")
+            body = (await response.content.read(BODY_LIMIT_BYTES)).decode(errors="replace")
             if 200 <= response.status < 400:
                 return HandlerResult(True, body)
             return HandlerResult(False, f"HTTP probe failed with statuscode: {response.status}")
@@ -90,7 +90,7 @@ async def run_handler(
     pod_ip: str,
     seconds: float,
 ) -> HandlerResult:
-    """Carry out one handler; also used for life-cycle hooks."""
+    """Run one handler, of a probe or a lifecycle hook."""
     if handler.exec is not None:
         try:
             result = await runtime.exec(container_id, handler.exec, seconds)
@@ -110,7 +110,7 @@ async def run_handler(
 
 
 class ContainerProber:
-    """The probes of one running attempt. `stop` ends them; results go to `report`."""
+    """The probes of one running attempt of a container. `stop` ends them; results go to `report`."""
 
     def __init__(
         self,
@@ -132,19 +132,19 @@ class ContainerProber:
         self._startup_done = asyncio.Event()
         if container.startup is None:
             self._startup_done.set()
-        wanted = (
+        probes = (
             ("startup", container.startup),
             ("readiness", container.readiness),
             ("liveness", container.liveness),
         )
         self._tasks = [
             asyncio.create_task(self._run(kind, probe), name=f"probe:{kind}:{container.name}")
-            for kind, probe in wanted
+            for kind, probe in probes
             if probe is not None
         ]
 
     def assume_started(self) -> None:
-        """An adopted container that had passed its startup probe does not have to pass it again."""
+        """Skip the startup probe of an adopted container that has already passed it."""
         self._startup_done.set()
 
     async def _run(self, kind: str, probe: ProbeSpec) -> None:
@@ -155,16 +155,16 @@ class ContainerProber:
         last: bool | None = None
         streak = 0
         while not (kind == "startup" and self._startup_done.is_set()):
-            answer = await run_handler(
+            result = await run_handler(
                 self._runtime, self._id, self._container, probe.handler, self._pod_ip, probe.timeout
             )
-            streak = streak + 1 if answer.ok == last else 1
-            last = answer.ok
-            settled = streak >= (probe.success_threshold if answer.ok else probe.failure_threshold)
-            if kind == "startup" and settled and answer.ok:
+            streak = streak + 1 if result.ok == last else 1
+            last = result.ok
+            settled = streak >= (probe.success_threshold if result.ok else probe.failure_threshold)
+            if kind == "startup" and settled and result.ok:
                 self._startup_done.set()
             self._report(
-                ProbeResult(kind, self._container.name, self._id, answer.ok, settled, answer.text.strip(), probe.grace)
+                ProbeResult(kind, self._container.name, self._id, result.ok, settled, result.text.strip(), probe.grace)
             )
             await self._clock.sleep(probe.period)
 

@@ -1,9 +1,9 @@
-"""What the kubelet needs of a pod, parsed once from the API's JSON into frozen dataclasses.
+"""Parses the API's JSON of a pod into frozen dataclasses with the fields that the kubelet needs.
 
-The API object itself stays a dict (it is served again on /pods and must keep every field); this view is
-what decisions are made on. A pod that cannot be understood raises `MalformedPod` naming the field, and the
-caller fails the pod with that message instead of running half of it. Absent optional fields take the API's
-defaults, so that a pod written by a client without server-side defaulting behaves the same.
+The API object itself stays a dict, because /pods returns it with every field; decisions use this parsed form. An
+invalid pod raises `MalformedPod`, which names the field; the caller fails the pod with that message instead of
+running part of it. Absent optional fields get the API's defaults, so that a pod without server-side defaulting
+behaves the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DEFAULT_GRACE_SECONDS = 30
 
 
 class MalformedPod(ValueError):
-    """A pod that this kubelet cannot run as written; `field` is the JSON path within the pod."""
+    """A pod that this kubelet cannot run; `field` is the JSON path of the invalid field."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
@@ -29,7 +29,7 @@ class MalformedPod(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class LifecycleHandler:
-    """One way to act on or look at a container: exactly one of the fields is set."""
+    """The action of a probe or a lifecycle hook: exactly one of the fields is set."""
 
     exec: tuple[str, ...] | None = None
     http: Mapping[str, Any] | None = None
@@ -103,7 +103,7 @@ class ParsedPod:
 
     @property
     def critical(self) -> bool:
-        """Pods that the cluster itself depends on (priority of system-cluster-critical and above)."""
+        """A pod that the cluster depends on: priority of system-cluster-critical or higher."""
         return self.priority >= 2_000_000_000
 
     @property
@@ -260,7 +260,7 @@ def _container(raw: object, field: str, pod_security: Mapping[str, Any]) -> Cont
 
 
 def parse_pod(raw: Mapping[str, Any]) -> ParsedPod:
-    """The view of one API pod; raises `MalformedPod` with the path of the first field that is wrong."""
+    """The parsed form of one API pod; raises `MalformedPod` with the path of the first invalid field."""
     meta = _map(raw.get("metadata"), "metadata")
     spec = _map(raw.get("spec"), "spec")
     for key in ("name", "uid"):
@@ -312,9 +312,9 @@ def parse_pod(raw: Mapping[str, Any]) -> ParsedPod:
 
 
 def qos_class(pod: ParsedPod) -> QosClass:
-    """Kubernetes' class from cpu and memory of all containers, init containers included.
+    """The Kubernetes QoS class from cpu and memory of all containers, including init containers.
 
-    Zero amounts do not count as set. Guaranteed needs both limits on every container and equal requests.
+    A zero amount counts as not set. Guaranteed requires both limits on every container and equal requests.
     """
     any_set, guaranteed = False, True
     for container in pod.all_containers():
@@ -328,7 +328,7 @@ def qos_class(pod: ParsedPod) -> QosClass:
 
 
 def _sum(pod: ParsedPod, side: str) -> dict[str, Quantity]:
-    """Containers plus sidecars, or the highest point while init containers run, plus overhead."""
+    """Sum of containers and sidecars, or the peak while init containers run if that is higher, plus overhead."""
 
     def add(into: dict[str, Quantity], more: Mapping[str, Quantity]) -> None:
         for name, amount in more.items():
@@ -356,7 +356,7 @@ def _sum(pod: ParsedPod, side: str) -> dict[str, Quantity]:
             raise_to(peak, at_start)
     raise_to(total, peak)
     for name, amount in pod.overhead.items():
-        if side == "requests" or name in total:  # overhead raises a limit, it never makes one
+        if side == "requests" or name in total:  # overhead increases an existing limit, it does not create one
             total[name] = total[name] + amount if name in total else amount
     return total
 

@@ -1,7 +1,7 @@
-"""What the kubelet itself must remember of a pod over its own restart: one small file a pod.
+"""The state of a pod that must survive a restart of the kubelet: one small file per pod.
 
-`<root>/pods/<uid>/state.json`, replaced whole. Containers are not in it: the runtime finds those again, and
-restart counts are the number of a container's newest attempt.
+`<root>/pods/<uid>/state.json`, replaced atomically. Containers are not part of it: the runtime finds them again, and
+the restart count is the number of a container's newest attempt.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class PodState:
     raw: Mapping[str, Any]
     start_time: float
     admitted: bool
-    verdict: PhaseDecision | None
+    decision: PhaseDecision | None
 
 
 class PodStore:
@@ -38,27 +38,27 @@ class PodStore:
     def save(self, uid: str, state: PodState) -> None:
         folder = self.folder(uid)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        verdict = state.verdict
+        decision = state.decision
         write_json(
             str(folder / "state.json"),
             {
                 "pod": state.raw,
                 "startTime": state.start_time,
                 "admitted": state.admitted,
-                "verdict": None if verdict is None else [verdict.reason, verdict.message, verdict.phase],
+                "verdict": None if decision is None else [decision.reason, decision.message, decision.phase],
             },
         )
 
     def load(self) -> Iterator[tuple[str, PodState]]:
-        """Every pod remembered; a folder without a readable file is said and left alone."""
+        """Every stored pod; a directory without a readable file is logged and skipped."""
         self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
         for folder in sorted(self._root.iterdir()):
             try:
                 data = json.loads((folder / "state.json").read_bytes())
-                verdict = PhaseDecision(*data["verdict"]) if data["verdict"] else None
-                yield folder.name, PodState(data["pod"], data["startTime"], data["admitted"], verdict)
+                decision = PhaseDecision(*data["verdict"]) if data["verdict"] else None
+                yield folder.name, PodState(data["pod"], data["startTime"], data["admitted"], decision)
             except (OSError, ValueError, KeyError, TypeError) as error:
-                log.warning("unreadable pod state is ignored", folder=str(folder), err=error)
+                log.warning("Ignoring unreadable pod state", folder=str(folder), err=error)
 
     def forget(self, uid: str) -> None:
         shutil.rmtree(self.folder(uid), ignore_errors=True)

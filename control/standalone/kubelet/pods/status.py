@@ -1,8 +1,8 @@
-"""A pod's status as the API shows it, from what is known of its containers; pure.
+"""A pod's API status, computed from the states of its containers; pure.
 
-`ContainerRecord` is the kubelet's memory of one container across its restarts; the pod worker changes it,
-this module only reads. Rules are kubelet's: phase from container states and restart policy, conditions with
-transition times that move only when the status does.
+`ContainerRecord` is the kubelet's state of one container across its restarts. The pod worker changes it;
+this module only reads it. The rules are kubelet's: the phase follows from container states and restart policy, and a
+condition's transition time changes only with its status.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from control.standalone.kubelet.pods.spec import ContainerSpec, ParsedPod, qos_c
 from control.standalone.kubelet.runtimes.runtime import RuntimeContainer
 
 CONTAINER_ID_SCHEME = "containerd://"
-"""Which of the four schemes that readers of pod statuses know (spec 03 §1.2) fits our directory names."""
+"""Of the four schemes that readers of pod statuses know (spec 03 §1.2), the one that fits the cgroup names."""
 
 
 @dataclass(slots=True)
@@ -27,13 +27,13 @@ class ContainerRecord:
     previous: RuntimeContainer | None = None
     restarts: int = 0
     waiting: tuple[str, str] | None = None
-    """(reason, message) of why nothing runs although something should."""
+    """(reason, message) while the container should run but does not."""
     ready: bool = False
     started: bool = False
     ended_at: float = 0.0
-    """Monotonic time at which `current` was seen to end."""
+    """Monotonic time at which the end of `current` was observed."""
     kill: str | None = None
-    """Why the running attempt has to be stopped (a failed liveness or startup probe)."""
+    """Why the running attempt must be stopped (a failed liveness or startup probe)."""
     kill_grace: int | None = None
 
     @property
@@ -52,7 +52,7 @@ Records = Mapping[str, ContainerRecord]
 
 @dataclass(frozen=True, slots=True)
 class PhaseDecision:
-    """A phase decided by the kubelet whatever the containers say: rejected, over its deadline, unreadable."""
+    """A phase that the kubelet sets regardless of the containers: rejected, deadline exceeded, invalid spec."""
 
     reason: str
     message: str
@@ -112,12 +112,12 @@ def container_status(spec: ContainerSpec, record: ContainerRecord, default_wait:
 
 
 def initialized(pod: ParsedPod, records: Records) -> bool:
-    """Every init container has completed, every sidecar has started."""
+    """Whether every init container has completed and every sidecar has started."""
     return all(records[c.name].started if c.sidecar else records[c.name].exit_code == 0 for c in pod.init_containers)
 
 
 def phase(pod: ParsedPod, records: Records, final: bool = False) -> str:
-    """`final`: nothing will be started again, whatever the restart policy says."""
+    """`final`: no container will be started again, regardless of the restart policy."""
     for spec in pod.init_containers:
         record = records[spec.name]
         if not spec.sidecar and record.exit_code not in (None, 0) and (final or pod.restart_policy == "Never"):
@@ -137,8 +137,8 @@ def phase(pod: ParsedPod, records: Records, final: bool = False) -> str:
     return "Failed" if final or pod.restart_policy == "Never" else "Running"
 
 
-def over(pod: ParsedPod, records: Records) -> bool:
-    """The pod has come to its end by itself: no container will run again."""
+def finished(pod: ParsedPod, records: Records) -> bool:
+    """Whether the pod has completed by itself: no container will run again."""
     return phase(pod, records) in ("Succeeded", "Failed")
 
 
@@ -163,8 +163,8 @@ def conditions(
     old: Sequence[Mapping[str, Any]],
     now: float,
 ) -> list[dict[str, Any]]:
-    """The kubelet's conditions; `old` is what the API has, for transition times and readiness gates."""
-    before = {str(c.get("type")): c for c in old}
+    """The kubelet's conditions; `old` are the API's, for transition times and readiness gates."""
+    old_by_type = {str(c.get("type")): c for c in old}
     ended = now_phase in ("Succeeded", "Failed")
     done = initialized(pod, records) or any(records[c.name].current is not None for c in pod.containers)
     waiting_inits = [
@@ -181,7 +181,7 @@ def conditions(
     else:
         why = _unready("ContainersNotReady", unready, "unready")
     containers_ready = not ended and not unready
-    gates = [g for g in pod.readiness_gates if before.get(g, {}).get("status") != "True"]
+    gates = [g for g in pod.readiness_gates if old_by_type.get(g, {}).get("status") != "True"]
     if containers_ready and gates:
         ready = _condition(
             "Ready",
@@ -206,12 +206,12 @@ def conditions(
         ),
         ready,
         _condition("ContainersReady", containers_ready, *(() if containers_ready else why)),
-        {**before.get("PodScheduled", {}), **_condition("PodScheduled", True)},
+        {**old_by_type.get("PodScheduled", {}), **_condition("PodScheduled", True)},
     ]
     for condition in new:
-        was = before.get(condition["type"], {})
-        same = was.get("status") == condition["status"] and was.get("lastTransitionTime")
-        condition["lastTransitionTime"] = was["lastTransitionTime"] if same else rfc3339(now)
+        old_condition = old_by_type.get(condition["type"], {})
+        same = old_condition.get("status") == condition["status"] and old_condition.get("lastTransitionTime")
+        condition["lastTransitionTime"] = old_condition["lastTransitionTime"] if same else rfc3339(now)
         condition.setdefault("lastProbeTime", None)
     return new
 
@@ -226,10 +226,10 @@ def pod_status(
     now: float,
     old: Sequence[Mapping[str, Any]],
     final: bool = False,
-    verdict: PhaseDecision | None = None,
+    decision: PhaseDecision | None = None,
 ) -> dict[str, Any]:
-    """The whole `status` as this kubelet sees it; keys and conditions of others are absent."""
-    now_phase = verdict.phase if verdict is not None else phase(pod, records, final)
+    """The complete `status` of this kubelet, without the keys and conditions of other components."""
+    now_phase = decision.phase if decision is not None else phase(pod, records, final)
     init_done = initialized(pod, records)
     out: dict[str, Any] = {
         "phase": now_phase,
@@ -252,17 +252,17 @@ def pod_status(
         for status, spec in zip(out["initContainerStatuses"], pod.init_containers, strict=True):
             if not spec.sidecar:
                 status["ready"] = records[spec.name].exit_code == 0
-    if verdict is not None:
-        out |= {"reason": verdict.reason, "message": verdict.message}
+    if decision is not None:
+        out |= {"reason": decision.reason, "message": decision.message}
     return out
 
 
-def failed_status(verdict: PhaseDecision, host_ip: str, start_time: float) -> dict[str, Any]:
-    """Status of a pod of which not one container was made: rejected or not understood."""
+def failed_status(decision: PhaseDecision, host_ip: str, start_time: float) -> dict[str, Any]:
+    """Status of a pod without any container: rejected or invalid."""
     return {
-        "phase": verdict.phase,
-        "reason": verdict.reason,
-        "message": verdict.message,
+        "phase": decision.phase,
+        "reason": decision.reason,
+        "message": decision.message,
         "hostIP": host_ip,
         "startTime": rfc3339(start_time),
     }

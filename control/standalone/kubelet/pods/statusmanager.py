@@ -1,8 +1,7 @@
-"""Bring pod statuses to the API server: newest only, unchanged ones not at all, failed ones again later.
+"""Sends pod statuses to the API server: only the newest, unchanged ones not at all, failed ones again later.
 
-One task sends for all pods, in the order in which they first changed, so a hundred pods changing at once
-make a hundred requests and not a stampede. The API server being away stops only this: statuses collect (one
-a pod) and go out when it is back.
+One task sends for all pods, in the order of their first change, so that a hundred pods that change at once
+make sequential requests. While the API server is unavailable, the newest status of each pod is kept and sent later.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from koordlet.kube.errors import ApiError, Conflict, KubeError, NotFound
 
 log = get_logger(__name__)
 
-RETRY_FIRST, RETRY_MAX = 0.5, 10.0
+RETRY_FIRST_SECONDS = 0.5
+RETRY_MAX_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class StatusManager:
         self._wake.set()
 
     def lost(self, uid: str, seen: Mapping[str, Any] | None) -> bool:
-        """Does the API hold another phase than the one last sent? Then it has to be sent again."""
+        """Whether the API has another phase than the one sent last, so that it has to be sent again."""
         sent = self._sent.get(uid)
         if sent is None or uid in self._pending or (seen or {}).get("phase") == sent.get("phase"):
             return False
@@ -67,35 +67,35 @@ class StatusManager:
         self._sent.pop(uid, None)
 
     async def _run(self) -> None:
-        delay = RETRY_FIRST
+        delay = RETRY_FIRST_SECONDS
         while True:
             await self._wake.wait()
             self._wake.clear()
             for uid in list(self._pending):
                 entry = self._pending.get(uid)
                 if entry is None or await self._send(uid, entry):
-                    delay = RETRY_FIRST
+                    delay = RETRY_FIRST_SECONDS
                     continue
                 self.failures += 1
                 await self._clock.sleep(delay)
-                delay = min(delay * 2, RETRY_MAX)
+                delay = min(delay * 2, RETRY_MAX_SECONDS)
                 self._wake.set()
                 break
 
     async def _send(self, uid: str, entry: _Pending) -> bool:
-        """False when it is worth trying again."""
+        """False when the request should be repeated."""
         try:
             await self._api.patch_pod_status(entry.namespace, entry.name, uid, entry.status)
         except (NotFound, Conflict):
-            pass  # the pod is gone, or its name is another's: nobody is left to tell
+            pass  # the pod was deleted, or its name belongs to another pod
         except ApiError as error:
             if error.status < 500 and error.status not in (401, 403, 429):
-                log.error("pod status refused", pod=f"{entry.namespace}/{entry.name}", err=error)
+                log.error("The API server rejected a pod status", pod=f"{entry.namespace}/{entry.name}", err=error)
             else:
-                log.warning("pod status not sent", pod=f"{entry.namespace}/{entry.name}", err=error)
+                log.warning("Cannot send a pod status", pod=f"{entry.namespace}/{entry.name}", err=error)
                 return False
         except KubeError as error:
-            log.warning("pod status not sent", pod=f"{entry.namespace}/{entry.name}", err=error)
+            log.warning("Cannot send a pod status", pod=f"{entry.namespace}/{entry.name}", err=error)
             return False
         if self._pending.get(uid) is entry:
             del self._pending[uid]
@@ -103,8 +103,8 @@ class StatusManager:
         return True
 
     async def finalize(self, uid: str, namespace: str, name: str) -> None:
-        """Delete the API object once its last status is out; tries until the server says it is gone."""
-        delay = RETRY_FIRST
+        """Delete the API object after its last status was sent; repeats until it is deleted."""
+        delay = RETRY_FIRST_SECONDS
         while True:
             entry = self._pending.get(uid)
             if entry is None or await self._send(uid, entry):
@@ -114,6 +114,6 @@ class StatusManager:
                 except (NotFound, Conflict):
                     return
                 except KubeError as error:
-                    log.warning("pod not deleted yet", pod=f"{namespace}/{name}", err=error)
+                    log.warning("Cannot delete a pod, trying again", pod=f"{namespace}/{name}", err=error)
             await self._clock.sleep(delay)
-            delay = min(delay * 2, RETRY_MAX)
+            delay = min(delay * 2, RETRY_MAX_SECONDS)

@@ -1,9 +1,9 @@
-"""One pod's life on this node, from its first sight to its last trace: a task that brings about what the spec asks.
+"""One task per pod that makes the containers match the spec, from the first sight of the pod to its removal.
 
-`_sync` looks at the pod and at its containers, takes the next steps and says when to look again; events
-(API updates, ends of containers, probe results) make it look at once. All state that matters is in the
-runtime (containers and their attempts) and in `podstate`, so a new worker made after a kill -9 goes on
-where the old one was. Steps that fail are told as events and tried again; nothing here ends the kubelet.
+`_sync` compares the pod with its containers, takes the next steps and returns when to run again; changes
+(API updates, ends of containers, probe results) run it at once. All state is in the
+runtime (containers and their attempts) and in `state`, so that the worker of a kubelet restarted after a kill -9
+continues. A failed step is reported as an event and repeated; no error here ends the kubelet.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from control.standalone.kubelet.pods.status import (
     ContainerRecord,
     PhaseDecision,
     failed_status,
+    finished,
     initialized,
-    over,
     pod_status,
 )
 from control.standalone.kubelet.pods.workercontext import ApiUnavailable, PodWorkerContext
@@ -35,31 +35,31 @@ log = get_logger(__name__)
 
 
 def strip(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The object without what only the API server cares for."""
+    """The object without managedFields."""
     meta = {k: v for k, v in raw["metadata"].items() if k != "managedFields"}
     return {"apiVersion": "v1", "kind": "Pod", **raw, "metadata": meta}
 
 
 class PodWorker:
-    """`start` begins the task; `update` and `removed` bring news from the API."""
+    """`start` starts the task; `update` and `removed` pass changes from the API."""
 
-    def __init__(self, around: PodWorkerContext, raw: Mapping[str, Any], state: PodState | None = None) -> None:
-        self._a = around
+    def __init__(self, context: PodWorkerContext, raw: Mapping[str, Any], state: PodState | None = None) -> None:
+        self._context = context
         self.raw = strip(raw)
         self.uid: str = raw["metadata"]["uid"]
-        self.start_time = state.start_time if state else around.clock.now()
+        self.start_time = state.start_time if state else context.clock.now()
         self.admitted = state.admitted if state else False
-        self.verdict = state.verdict if state else None
+        self.decision = state.decision if state else None
         self.spec: ParsedPod | None = None
         self.status: dict[str, Any] = dict(raw.get("status") or {})
         self.seen = False
-        """The API has been seen to have this pod, in this life of the kubelet."""
+        """The API had this pod since this kubelet process started."""
         self.gone = False
-        """The API object does not exist (any more)."""
+        """The API object does not exist."""
         self.final = False
-        """Containers have been ended for good."""
-        self._signal = ChangeSignal(around.clock)
-        self._containers = PodContainers(around, self.uid, self._signal, self._say, self._grace)
+        """All containers have been stopped and none will be started again."""
+        self._signal = ChangeSignal(context.clock)
+        self._containers = PodContainers(context, self.uid, self._signal, self._emit_event, self._grace)
         self._unsaved = True
         self._task: asyncio.Task[None] | None = None
         try:
@@ -86,20 +86,18 @@ class PodWorker:
         return self.gone or bool(self.raw["metadata"].get("deletionTimestamp"))
 
     @property
-    def over(self) -> bool:
-        """No container runs or will run: this pod takes none of the node's resources."""
-        if self.verdict is not None or self.spec is None or self.final:
+    def finished(self) -> bool:
+        """No container runs or will run, so that the pod uses none of the node's resources."""
+        if self.decision is not None or self.spec is None or self.final:
             return True
-        return over(self.spec, self.records)
+        return finished(self.spec, self.records)
 
     @property
     def records(self) -> Mapping[str, ContainerRecord]:
         return self._containers.records
 
-    def _say(self, kind: str, reason: str, message: str) -> None:
-        self._a.host.event(self.raw, kind, reason, message)
-
-    # --- news
+    def _emit_event(self, kind: str, reason: str, message: str) -> None:
+        self._context.host.event(self.raw, kind, reason, message)
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name=f"pod:{self.namespace}/{self.pod_name}")
@@ -116,12 +114,12 @@ class PodWorker:
         if (old.get("spec"), _lasting(old)) != (self.raw.get("spec"), _lasting(self.raw)):
             try:
                 self.spec = parse_pod(self.raw) if self.spec is not None else None
-            except MalformedPod as error:  # keep running what was understood
-                self._say("Warning", "InvalidPod", str(error))
+            except MalformedPod as error:  # continue with the last valid spec
+                self._emit_event("Warning", "InvalidPod", str(error))
             self._unsaved = True
             self.wake()
         if _foreign_conditions(old) != _foreign_conditions(self.raw):
-            self.wake()  # a readiness gate may have opened
+            self.wake()  # a readiness gate may have become true
         if self.spec is not None:
             self._containers.shorten(self._grace(self.spec))
 
@@ -139,36 +137,34 @@ class PodWorker:
     def log_path(self, container: str, attempt: int) -> Path:
         return self._containers.log_path(container, attempt)
 
-    # --- the task
-
     async def _run(self) -> None:
         while True:
             self._signal.dirty = False
             try:
                 again = await self._sync()
             except (RuntimeFailure, OSError, ApiUnavailable) as error:
-                log.warning("pod sync failed", pod=f"{self.namespace}/{self.pod_name}", err=error)
+                log.warning("Pod sync failed", pod=f"{self.namespace}/{self.pod_name}", err=error)
                 again = self._retry(error)
-            except Exception as error:  # a fault of ours in one pod must not leave it without a worker
-                log.exception("pod sync failed", pod=f"{self.namespace}/{self.pod_name}", err=error)
+            except Exception as error:  # an unexpected error must not end the pod's worker
+                log.exception("Pod sync failed", pod=f"{self.namespace}/{self.pod_name}", err=error)
                 again = self._retry(error)
             if again is not None and again < 0:
                 return
             await self._signal.wait_until(lambda: self._signal.dirty, _constant(again))
 
-    def _retry(self, exc: Exception) -> float:
-        self._say("Warning", "FailedSync", f"error syncing pod: {exc}")
-        return self._a.clock.monotonic() + RETRY_SECONDS
+    def _retry(self, error: Exception) -> float:
+        self._emit_event("Warning", "FailedSync", f"error syncing pod: {error}")
+        return self._context.clock.monotonic() + RETRY_SECONDS
 
     async def _sync(self) -> float | None:
-        """One pass; returns when to look again (None: on the next event; negative: all is over)."""
-        if self._unsaved:  # before anything is started, so that it is found again
+        """One pass; returns the time of the next one (None: at the next change; negative: the pod is removed)."""
+        if self._unsaved:  # before anything is started, so that a restarted kubelet knows the pod
             self._save()
         if self.deleting:
             await self._terminate()
             return -1.0
         spec = self.spec
-        if spec is None or self.verdict is not None:
+        if spec is None or self.decision is not None:
             if spec is not None:
                 await self._containers.stop_all(spec, self._grace(spec))
                 await self._containers.release(spec)
@@ -177,22 +173,22 @@ class PodWorker:
         if not self.admitted:
             ended = (self.raw.get("status") or {}).get("phase") in ("Succeeded", "Failed")
             if ended and not self._containers.any_started():
-                return None  # in an earlier life of which nothing is left here
-            verdict = await self._a.host.admit(self)
-            if verdict is not None:
-                self._refuse(verdict)
+                return None  # it finished before, and nothing of it is left here
+            decision = await self._context.host.admit(self)
+            if decision is not None:
+                self._refuse(decision)
                 self._save()
                 return await self._sync()
             self._save()
-        if spec.active_deadline is not None and not over(spec, self.records):
-            left = self.start_time + spec.active_deadline - self._a.clock.now()
+        if spec.active_deadline is not None and not finished(spec, self.records):
+            left = self.start_time + spec.active_deadline - self._context.clock.now()
             if left <= 0:
                 message = "Pod was active on the node longer than the specified deadline"
                 self._refuse(PhaseDecision("DeadlineExceeded", message))
                 self._save()
                 return await self._sync()
-        if over(spec, self.records):
-            await self._containers.stop_all(spec, self._grace(spec))  # sidecars end after the containers they serve
+        if finished(spec, self.records):
+            await self._containers.stop_all(spec, self._grace(spec))  # sidecars stop after the main containers
             await self._containers.release(spec)
             self.final = True
             self._publish()
@@ -200,12 +196,12 @@ class PodWorker:
         again = await self._progress(spec)
         self._publish()
         if spec.active_deadline is not None:
-            left = self.start_time + spec.active_deadline - self._a.clock.now()
-            again = _sooner(again, self._a.clock.monotonic() + max(0.0, left))
+            left = self.start_time + spec.active_deadline - self._context.clock.now()
+            again = _sooner(again, self._context.clock.monotonic() + max(0.0, left))
         return again
 
     async def _progress(self, spec: ParsedPod) -> float | None:
-        """Start what should run and does not; the soonest time at which something waits for."""
+        """Start the containers that should run; returns the earliest time that one of them waits for."""
         await self._containers.ensure_sandbox(spec)
         again: float | None = None
         for container in spec.init_containers:
@@ -231,8 +227,8 @@ class PodWorker:
             if record.running or not self._should_run(spec, record):
                 continue
             again = _sooner(again, await self._containers.start(spec, container, record))
-        if over(spec, self.records):
-            return self._a.clock.monotonic()
+        if finished(spec, self.records):
+            return self._context.clock.monotonic()
         return again
 
     @staticmethod
@@ -241,75 +237,71 @@ class PodWorker:
             return True
         return spec.restart_policy == "OnFailure" and record.exit_code != 0
 
-    # --- the end
-
     def _grace(self, spec: ParsedPod) -> float:
-        """Seconds of grace: what the deletion asks, else what the spec says."""
-        asked = self.raw["metadata"].get("deletionGracePeriodSeconds")
-        if self.raw["metadata"].get("deletionTimestamp") and isinstance(asked, int):
-            return max(1.0, float(asked))
+        """Grace period in seconds: the deletion's, else the spec's."""
+        requested = self.raw["metadata"].get("deletionGracePeriodSeconds")
+        if self.raw["metadata"].get("deletionTimestamp") and isinstance(requested, int):
+            return max(1.0, float(requested))
         return float(max(1, spec.grace_seconds))
 
     async def _terminate(self) -> None:
-        """The API object is being deleted or gone: end everything, say so, leave nothing behind."""
+        """The API object is being deleted or is gone: stop everything, report it, remove all traces."""
         spec = self.spec
         if spec is not None:
             await self._containers.stop_all(spec, self._grace(spec))
             await self._containers.release(spec)
             self.final = True
             self._publish()
-        await self._a.host.finalize(self)
-        for info in self._a.runtime.containers(self.uid):
-            await self._a.runtime.remove(info.id)
-        self._a.store.forget(self.uid)
+        await self._context.host.finalize(self)
+        for info in self._context.runtime.containers(self.uid):
+            await self._context.runtime.remove(info.id)
+        self._context.store.forget(self.uid)
         for name in self.records:
-            self._a.backoff.forget((self.uid, name))
-        self._a.host.forget(self)
+            self._context.backoff.forget((self.uid, name))
+        self._context.host.forget(self)
 
     async def kill_now(self) -> None:
-        """End and remove everything at once, without telling the API (clean-up on exit)."""
+        """Kill and remove everything at once, without a report to the API (--cleanup-on-exit)."""
         await self.stop()
-        for info in self._a.runtime.containers(self.uid):
-            await self._a.runtime.remove(info.id)
+        for info in self._context.runtime.containers(self.uid):
+            await self._context.runtime.remove(info.id)
         if self.spec is not None:
             await self._containers.release(self.spec)
-        self._a.store.forget(self.uid)
+        self._context.store.forget(self.uid)
 
-    # --- status
-
-    def _refuse(self, verdict: PhaseDecision) -> None:
-        self.verdict = verdict
-        self._say("Warning", verdict.reason, verdict.message)
+    def _refuse(self, decision: PhaseDecision) -> None:
+        self.decision = decision
+        self._emit_event("Warning", decision.reason, decision.message)
 
     def _publish(self) -> None:
-        a = self._a
+        context = self._context
         spec = self.spec
-        if spec is None or (self.verdict is not None and not self._containers.any_started()):
-            assert self.verdict is not None
-            self.status = failed_status(self.verdict, a.node.ip, self.start_time)
+        if spec is None or (self.decision is not None and not self._containers.any_started()):
+            assert self.decision is not None
+            self.status = failed_status(self.decision, context.node.ip, self.start_time)
         elif self.admitted:
             self.status = pod_status(
                 spec,
                 self.records,
-                host_ip=a.node.ip,
+                host_ip=context.node.ip,
                 start_time=self.start_time,
                 sandbox=self._containers.sandbox_runs,
-                now=a.clock.now(),
+                now=context.clock.now(),
                 old=self._conditions(),
                 final=self.final,
-                verdict=self.verdict,
+                decision=self.decision,
             )
         else:
-            return  # deleted before it was ever run: nothing of ours to say
-        a.host.publish(self)
+            return  # deleted before it was admitted: the kubelet has no status for it
+        context.host.publish(self)
 
     def _conditions(self) -> list[dict[str, Any]]:
-        """Ours as last computed (before the first time: as the API has them), and those of others."""
-        ours = self.status.get("conditions") or []
-        return [c for c in ours if c.get("type") in OWNED_CONDITIONS] + _foreign_conditions(self.raw)
+        """The kubelet's conditions as last computed (initially the API's), and those of other components."""
+        computed = self.status.get("conditions") or []
+        return [c for c in computed if c.get("type") in OWNED_CONDITIONS] + _foreign_conditions(self.raw)
 
     def api_object(self) -> dict[str, Any]:
-        """The pod as /pods serves it: the API's object with this kubelet's newest status."""
+        """The pod as returned by /pods: the API's object with this kubelet's newest status."""
         status = {**(self.raw.get("status") or {}), **self.status}
         status["conditions"] = self._conditions()
         if self.spec is None:
@@ -317,24 +309,24 @@ class PodWorker:
         return {**self.raw, "status": status}
 
     def _save(self) -> None:
-        state = PodState(self.raw, self.start_time, self.admitted, self.verdict)
-        self._a.store.save(self.uid, state)
+        state = PodState(self.raw, self.start_time, self.admitted, self.decision)
+        self._context.store.save(self.uid, state)
         self._unsaved = False
 
 
 def _lasting(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata without what changes on every write."""
+    """Metadata without the fields that change with every write."""
     return {k: v for k, v in raw["metadata"].items() if k not in ("resourceVersion", "managedFields", "generation")}
 
 
 def _foreign_conditions(raw: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Conditions that others (readiness gates, controllers) have put on the object."""
-    found = (raw.get("status") or {}).get("conditions") or []
-    return [c for c in found if c.get("type") not in OWNED_CONDITIONS]
+    """The conditions of other components (readiness gates, controllers)."""
+    conditions = (raw.get("status") or {}).get("conditions") or []
+    return [c for c in conditions if c.get("type") not in OWNED_CONDITIONS]
 
 
-def _constant(at: float | None) -> Callable[[], float | None]:
-    return lambda: at
+def _constant(time: float | None) -> Callable[[], float | None]:
+    return lambda: time
 
 
 def _sooner(a: float | None, b: float | None) -> float | None:

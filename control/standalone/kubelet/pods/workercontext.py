@@ -1,4 +1,4 @@
-"""What a pod's worker has around it: the parts that all workers share, and the kubelet as its host."""
+"""The components that all pod workers share, and the interface of the kubelet that they call."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class ApiUnavailable(Exception):
-    """What was asked of the API server could not be had now."""
+    """The API server could not be read."""
 
 
 class KubeletInterface(Protocol):
-    """What a worker asks of the kubelet around it."""
+    """The methods of the kubelet that its pod workers call."""
 
     def event(self, raw: Mapping[str, Any], kind: str, reason: str, message: str) -> None: ...
 
@@ -39,14 +39,14 @@ class KubeletInterface(Protocol):
         """Post the last status and delete the API object (uid as precondition); returns when it is gone."""
 
     async def admit(self, worker: PodWorker) -> PhaseDecision | None:
-        """None: may run (and `worker.admitted` is set in the same breath, before the next is judged)."""
+        """None: the pod may run, and `worker.admitted` is set, before another pod is decided about."""
 
     def forget(self, worker: PodWorker) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class PodWorkerContext:
-    """What all workers of a kubelet share."""
+    """The components shared by all pod workers of a kubelet."""
 
     runtime: Runtime
     cgroups: PodCgroups

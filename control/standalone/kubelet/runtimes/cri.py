@@ -1,9 +1,9 @@
-"""Containers of a real runtime over CRI: containerd itself, or a proxy that speaks for it.
+"""Containers of a real runtime over CRI: containerd itself, or a proxy before it.
 
-The runtime keeps all state; `load` finds it again after a kill -9 of the kubelet. Ends are told by GetContainerEvents
-where it is served (containerd 1.7), else noticed by listing once a second. A sandbox that was stopped stays until its
-last container is removed, because the runtime would take what is known of them with it. A call that got no answer
-may have been carried out: before the same name is used again, whatever has it is removed.
+The runtime keeps all state; `load` reads it after a kill -9 of the kubelet. The end of a container is reported by
+GetContainerEvents where it is supported (containerd 1.7), else found by listing once per second. A stopped sandbox is
+kept until its last container is removed, because the runtime would delete their states with it. A call without a
+response may have been executed: before the same name is used again, the object that has it is removed.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ log = get_logger(__name__)
 
 POLL_SECONDS = 1.0
 RELIST_SECONDS = 10.0
-"""Between lists where events are served: they may be lost while the connection is."""
+"""Time between lists when the runtime sends events, which are lost while the connection is down."""
 CONNECT_SECONDS = 30.0
 ROTATE_SECONDS = 10.0
-NO_HURRY = 24 * 3600
-"""Seconds of grace for a stop that `kill` will cut short when the pod's own grace is over."""
-EXEC_OUTPUT_LIMIT = 16 * 1024
+STOP_GRACE_SECONDS = 24 * 3600
+"""Timeout of StopContainer; `kill` ends it earlier, when the pod's own grace period is over."""
+EXEC_OUTPUT_LIMIT_BYTES = 16 * 1024
 
 
 @dataclass
@@ -54,13 +54,13 @@ class _Sandbox:
     id: str
     pod_uid: str
     config: Any
-    """PodSandboxConfig, as CreateContainer repeats it."""
+    """The PodSandboxConfig that CreateContainer has to repeat."""
     stopped: bool = False
     containers: set[str] = field(default_factory=set)
 
 
 class CriRuntime:
-    """Implements `runtime.Runtime` on `client`, which it closes in the end. Logs are rotated as a kubelet does."""
+    """Implements `runtime.Runtime` with `client`, which `close` closes. Logs are rotated as in kubelet."""
 
     name = "containerd"
     version = ""
@@ -78,16 +78,14 @@ class CriRuntime:
         self._swap = requests.SwapAccounting(tree.version, (root / file).exists())
         self._mounts = tuple(mounts())
         self._infos: dict[str, RuntimeContainer] = {}
-        """Running and ended containers, and running sandboxes."""
+        """Running and exited containers, and running sandboxes."""
         self._sandboxes: dict[str, _Sandbox] = {}
-        self._doubtful: set[tuple[str, str]] = set()
-        """(pod uid, container name) of calls whose outcome is not known."""
+        self._unknown_outcomes: set[tuple[str, str]] = set()
+        """(pod uid, container name) of calls whose outcome is unknown."""
         self._callback: Callable[[RuntimeContainer], None] = lambda info: None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._away = False
-        """The runtime did not answer when it was asked last."""
-
-    # --- life
+        self._unreachable = False
+        """The last list request failed."""
 
     def on_exit(self, callback: Callable[[RuntimeContainer], None]) -> None:
         self._callback = callback
@@ -100,9 +98,9 @@ class CriRuntime:
             for item in await self._client.list_containers():
                 await self._load_container(item)
             for known in list(self._sandboxes.values()):
-                await self._drop_if_over(known)
+                await self._remove_if_unused(known)
         except CriError as error:
-            raise RuntimeFailure("LoadError", f"the containers of an earlier life can't be listed: {error}") from error
+            raise RuntimeFailure("LoadError", f"cannot list the existing containers: {error}") from error
         self._spawn(self._watch(), "cri-watch")
         self._spawn(self._rotate(), "cri-logs")
 
@@ -114,18 +112,18 @@ class CriRuntime:
         await self._client.close()
 
     async def _connect(self) -> None:
-        """Wait until the runtime answers; a kubelet may be started before it."""
+        """Wait until the runtime responds; the kubelet may be started before it."""
         deadline = time.monotonic() + CONNECT_SECONDS
         while True:
             try:
-                said = await self._client.version(5.0)
+                version = await self._client.version(5.0)
             except CriError as error:
                 if time.monotonic() > deadline:
                     raise RuntimeFailure("RuntimeUnreachable", f"{self._client.path}: {error}") from error
                 await asyncio.sleep(0.2)
             else:
-                self.name = said.runtime_name
-                self.version = said.runtime_version
+                self.name = version.runtime_name
+                self.version = version.runtime_version
                 return
 
     async def _load_sandbox(self, item: Any) -> None:
@@ -145,11 +143,11 @@ class CriRuntime:
         if sandbox is None:
             return
         if item.state == cri.CONTAINER_CREATED:
-            # Killed between creating and starting: nobody was told of this container, so it never was.
+            # The kubelet was killed between creating and starting: no status has this container yet.
             await self._client.remove_container(item.id)
             return
-        answer = await self._client.container_status(item.id, verbose=True)
-        status = answer.status
+        response = await self._client.container_status(item.id, verbose=True)
+        status = response.status
         log_path = Path(status.log_path)
         if len(log_path.parents) > 2:
             sandbox.config.log_directory = str(log_path.parents[1])
@@ -159,19 +157,17 @@ class CriRuntime:
             pod_uid=sandbox.pod_uid,
             name=item.metadata.name,
             attempt=item.metadata.attempt,
-            cgroup=requests.cgroup_of(answer.info),
+            cgroup=requests.cgroup_of(response.info),
             log_path=log_path,
             pid=0,
             started_at=status.started_at or status.created_at,
         )
         self._infos[item.id] = _ended(info, status) if status.state == cri.CONTAINER_EXITED else info
 
-    # --- making
-
     async def pull(self, image: str, has_command: bool) -> None:
         if image == HOST_IMAGE and not has_command:
             raise RuntimeFailure(
-                "ErrImagePull", f"image {image!r}: container has no command; it shows this host's programs"
+                "ErrImagePull", f"image {image!r}: container has no command; the image has only this host's programs"
             )
         try:
             if await self._client.image(image) is None:
@@ -180,18 +176,18 @@ class CriRuntime:
             raise RuntimeFailure("ErrImagePull", str(error)) from error
 
     async def run_sandbox(self, config: SandboxConfig) -> RuntimeContainer:
-        await self._settle_doubts(config.pod_uid, SANDBOX_NAME)
-        before = [s.config.metadata.attempt for s in self._sandboxes.values() if s.pod_uid == config.pod_uid]
-        attempt = max(before, default=-1) + 1
+        await self._clear_unknown_outcome(config.pod_uid, SANDBOX_NAME)
+        attempts = [s.config.metadata.attempt for s in self._sandboxes.values() if s.pod_uid == config.pod_uid]
+        attempt = max(attempts, default=-1) + 1
         config.log_dir.mkdir(parents=True, exist_ok=True)
-        asked = requests.sandbox(config, attempt)
-        self._doubtful.add((config.pod_uid, SANDBOX_NAME))
+        sandbox_config = requests.sandbox(config, attempt)
+        self._unknown_outcomes.add((config.pod_uid, SANDBOX_NAME))
         try:
-            sandbox_id = await self._client.run_pod_sandbox(asked)
+            sandbox_id = await self._client.run_pod_sandbox(sandbox_config)
         except CriError as error:
             raise RuntimeFailure("FailedCreatePodSandBox", str(error)) from error
-        self._doubtful.discard((config.pod_uid, SANDBOX_NAME))
-        self._sandboxes[sandbox_id] = _Sandbox(sandbox_id, config.pod_uid, asked)
+        self._unknown_outcomes.discard((config.pod_uid, SANDBOX_NAME))
+        self._sandboxes[sandbox_id] = _Sandbox(sandbox_id, config.pod_uid, sandbox_config)
         cgroup = config.cgroup.replace(config.id, sandbox_id)
         info = self._infos[sandbox_id] = _sandbox_info(sandbox_id, config.pod_uid, attempt, cgroup, time.time_ns())
         return info
@@ -200,13 +196,13 @@ class CriRuntime:
         sandbox = next((s for s in self._sandboxes.values() if s.pod_uid == config.pod_uid and not s.stopped), None)
         if sandbox is None:
             raise RuntimeFailure("CreateContainerError", "the pod's sandbox does not run")
-        await self._settle_doubts(config.pod_uid, config.name)
+        await self._clear_unknown_outcome(config.pod_uid, config.name)
         config.log_path.parent.mkdir(parents=True, exist_ok=True)
         sandbox.config.log_directory = str(config.log_path.parents[1])
-        asked = requests.container(config, sandbox.config, self._swap, self._mounts)
-        self._doubtful.add((config.pod_uid, config.name))
+        container_config = requests.container(config, sandbox.config, self._swap, self._mounts)
+        self._unknown_outcomes.add((config.pod_uid, config.name))
         try:
-            container_id = await self._client.create_container(sandbox.id, asked, sandbox.config)
+            container_id = await self._client.create_container(sandbox.id, container_config, sandbox.config)
         except CriError as error:
             raise RuntimeFailure("CreateContainerError", str(error)) from error
         try:
@@ -220,7 +216,7 @@ class CriRuntime:
             raise RuntimeFailure("RunContainerError", str(problem or error)) from error
         if status.state == cri.CONTAINER_CREATED:
             raise RuntimeFailure("RunContainerError", str(problem or "the container was created, but not started"))
-        self._doubtful.discard((config.pod_uid, config.name))
+        self._unknown_outcomes.discard((config.pod_uid, config.name))
         info = RuntimeContainer(
             id=container_id,
             pod_uid=config.pod_uid,
@@ -233,7 +229,7 @@ class CriRuntime:
         )
         sandbox.containers.add(container_id)
         if status.state == cri.CONTAINER_EXITED:
-            # A quick one is told of like any other end; one that could not start is the caller's to say.
+            # A short run is reported like any other end; a failed start gets the reason ContainerCannotRun.
             ended = _ended(info, status)
             failed = problem is not None and not problem.lost
             self._infos[container_id] = replace(ended, reason="ContainerCannotRun") if failed else ended
@@ -241,9 +237,9 @@ class CriRuntime:
             self._infos[container_id] = info
         return self._infos[container_id]
 
-    async def _settle_doubts(self, pod_uid: str, name: str) -> None:
-        """Remove what an earlier call may have made after all: its names are taken as long as it is there."""
-        if (pod_uid, name) not in self._doubtful:
+    async def _clear_unknown_outcome(self, pod_uid: str, name: str) -> None:
+        """Remove the object that an earlier call without a response may have created: it would occupy the name."""
+        if (pod_uid, name) not in self._unknown_outcomes:
             return
         try:
             if name == SANDBOX_NAME:
@@ -253,14 +249,13 @@ class CriRuntime:
                         await self._client.remove_pod_sandbox(item.id)
             else:
                 for item in await self._client.list_containers():
-                    mine = item.labels.get(POD_UID) == pod_uid and item.labels.get(CONTAINER_NAME) == name
-                    if mine and item.id not in self._infos:
+                    matches = item.labels.get(POD_UID) == pod_uid and item.labels.get(CONTAINER_NAME) == name
+                    if matches and item.id not in self._infos:
                         await self._client.remove_container(item.id)
         except CriError as error:
-            raise RuntimeFailure("CreateContainerError", f"what an earlier try left stays: {error}") from error
-        self._doubtful.discard((pod_uid, name))
-
-    # --- asking
+            message = f"cannot remove the result of an earlier attempt: {error}"
+            raise RuntimeFailure("CreateContainerError", message) from error
+        self._unknown_outcomes.discard((pod_uid, name))
 
     def get(self, container_id: str) -> RuntimeContainer | None:
         return self._infos.get(container_id)
@@ -273,19 +268,17 @@ class CriRuntime:
         if info is None or not info.running:
             raise RuntimeFailure("ContainerNotRunning", f"container {container_id} is not running")
         try:
-            said = await self._client.exec_sync(container_id, argv, seconds)
+            response = await self._client.exec_sync(container_id, argv, seconds)
         except CriError as error:
             if error.code is grpc.StatusCode.DEADLINE_EXCEEDED:
                 return ExecResult(124, b"", timed_out=True)
             if error.lost:
                 raise RuntimeFailure("RuntimeUnreachable", str(error)) from error
-            return ExecResult(127, error.details.encode()[:EXEC_OUTPUT_LIMIT])
-        return ExecResult(said.exit_code, (said.stdout + said.stderr)[:EXEC_OUTPUT_LIMIT])
-
-    # --- ending
+            return ExecResult(127, error.details.encode()[:EXEC_OUTPUT_LIMIT_BYTES])
+        return ExecResult(response.exit_code, (response.stdout + response.stderr)[:EXEC_OUTPUT_LIMIT_BYTES])
 
     def signal(self, container_id: str, number: int) -> None:
-        """SIGTERM is all that CRI can send (StopContainer). Nothing happens to a container that has ended."""
+        """Send SIGTERM, the only signal that CRI supports (StopContainer); no effect on an exited container."""
         if number != signal.SIGTERM:
             raise ValueError(f"CRI sends no signal {number}")
         info = self._infos.get(container_id)
@@ -294,7 +287,7 @@ class CriRuntime:
 
     async def _terminate(self, container_id: str) -> None:
         try:
-            await self._client.stop_container(container_id, NO_HURRY)
+            await self._client.stop_container(container_id, STOP_GRACE_SECONDS)
         except CriError as error:
             log.warning("StopContainer failed", container=container_id, err=error)
         await self._refresh(container_id)
@@ -324,10 +317,10 @@ class CriRuntime:
         except CriError as error:
             raise RuntimeFailure("KillContainerError", str(error)) from error
         self._infos.pop(container_id, None)
-        for one in list(self._sandboxes.values()):
-            if container_id in one.containers:
-                one.containers.discard(container_id)
-                await self._drop_if_over(one)
+        for pod_sandbox in list(self._sandboxes.values()):
+            if container_id in pod_sandbox.containers:
+                pod_sandbox.containers.discard(container_id)
+                await self._remove_if_unused(pod_sandbox)
 
     async def _stop_sandbox(self, sandbox: _Sandbox) -> None:
         with _ignoring_absent():
@@ -336,38 +329,37 @@ class CriRuntime:
         self._infos.pop(sandbox.id, None)
         for container_id in list(sandbox.containers):
             await self._refresh(container_id)
-        await self._drop_if_over(sandbox)
+        await self._remove_if_unused(sandbox)
 
-    async def _drop_if_over(self, sandbox: _Sandbox) -> None:
+    async def _remove_if_unused(self, sandbox: _Sandbox) -> None:
         if not sandbox.stopped or sandbox.containers:
             return
         try:
             with _ignoring_absent():
                 await self._client.remove_pod_sandbox(sandbox.id)
         except CriError as error:
-            log.warning("a stopped sandbox stays", sandbox=sandbox.id, err=error)  # the next life removes it
+            # It is removed after the next start of the kubelet.
+            log.warning("Cannot remove a stopped sandbox", sandbox=sandbox.id, err=error)
         self._sandboxes.pop(sandbox.id, None)
 
-    # --- watching
-
     async def _watch(self) -> None:
-        """Look for ends for ever: at each event where the runtime tells them, else once a period."""
+        """Find exited containers: by events where the runtime sends them, else by listing once per period."""
         listener = asyncio.create_task(self._listen(), name="cri-events")
         try:
             while not listener.done():
                 await asyncio.wait({listener}, timeout=RELIST_SECONDS)
-                await self._look()
-            if (exc := listener.exception()) is not None:
-                log.error("following container events failed", err=exc)
+                await self._relist()
+            if (error := listener.exception()) is not None:
+                log.error("Cannot follow container events", err=error)
             while True:
                 await asyncio.sleep(self._poll_seconds)
-                await self._look()
+                await self._relist()
         finally:
             listener.cancel()
             await asyncio.gather(listener, return_exceptions=True)
 
     async def _listen(self) -> None:
-        """Follow the runtime's events; returns when it has none."""
+        """Follow the runtime's events; returns when it does not support them."""
         while True:
             try:
                 async for event in self._client.events():
@@ -376,12 +368,12 @@ class CriRuntime:
             except CriError as error:
                 if error.code is grpc.StatusCode.UNIMPLEMENTED:
                     return
-                log.once("cri-events", "container events are interrupted", err=error)
+                log.once("cri-events", "Container events are interrupted", err=error)
             await asyncio.sleep(1.0)
-            await self._look()
+            await self._relist()
 
-    async def _look(self) -> None:
-        """Compare what we take to run with what the runtime lists."""
+    async def _relist(self) -> None:
+        """Refresh the containers that are recorded as running but not listed as running."""
         known = {i.id for i in self._infos.values() if i.running}
         if not known:
             return
@@ -389,18 +381,18 @@ class CriRuntime:
             sandboxes = {s.id for s in await self._client.list_pod_sandbox() if s.state == cri.SANDBOX_READY}
             containers = {c.id for c in await self._client.list_containers() if c.state == cri.CONTAINER_RUNNING}
         except CriError as error:
-            if not self._away:
-                log.warning("the runtime does not answer", err=error)
-            self._away = True
+            if not self._unreachable:
+                log.warning("The runtime does not respond", err=error)
+            self._unreachable = True
             return
-        if self._away:
-            log.info("the runtime answers again")
-        self._away = False
-        for gone in known - sandboxes - containers:
-            await self._refresh(gone)
+        if self._unreachable:
+            log.info("The runtime responds again")
+        self._unreachable = False
+        for missing in known - sandboxes - containers:
+            await self._refresh(missing)
 
     async def _refresh(self, container_id: str) -> None:
-        """Ask for one that may have ended, and tell of its end once."""
+        """Read the status of a container that may have exited, and report its end once."""
         info = self._infos.get(container_id)
         if info is None or not info.running:
             return
@@ -411,7 +403,7 @@ class CriRuntime:
                 ended = _ended(info, (await self._client.container_status(container_id)).status)
         except CriError as error:
             if not error.absent:
-                log.warning("the runtime does not answer", container=container_id, err=error)
+                log.warning("The runtime does not respond", container=container_id, err=error)
                 return
             ended = replace(
                 info,
@@ -433,8 +425,6 @@ class CriRuntime:
             return info
         return replace(info, finished_at=time.time_ns(), exit_code=137, reason="Error")
 
-    # --- logs
-
     async def _rotate(self) -> None:
         while True:
             await asyncio.sleep(ROTATE_SECONDS)
@@ -443,16 +433,16 @@ class CriRuntime:
                     await self._rotate_one(info)
 
     async def _rotate_one(self, info: RuntimeContainer) -> None:
-        """0.log -> 0.log.1 -> …, as many as are kept; then the runtime opens a new file."""
+        """Rename 0.log -> 0.log.1 -> … up to the number of kept files, then have the runtime open a new file."""
         path = info.log_path
-        old = [path, *(path.with_name(f"{path.name}.{n}") for n in range(1, self._log_files))]
+        files = [path, *(path.with_name(f"{path.name}.{n}") for n in range(1, self._log_files))]
         try:
-            for source, target in reversed(list(itertools.pairwise(old))):
+            for source, target in reversed(list(itertools.pairwise(files))):
                 if source.exists():
                     source.replace(target)
             await self._client.call("ReopenContainerLog", cri.ContainerRequest(container_id=info.id))
         except (CriError, OSError) as error:
-            log.warning("a container's log is not rotated", container=info.id, err=error)
+            log.warning("Cannot rotate a container's log", container=info.id, err=error)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -462,13 +452,13 @@ class CriRuntime:
 
 def _done(tasks: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:
     tasks.discard(task)
-    if not task.cancelled() and (exc := task.exception()) is not None:
-        log.error("a task of the CRI runtime failed", task=task.get_name(), err=exc)
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("A task of the CRI runtime failed", task=task.get_name(), err=error)
 
 
 @contextlib.contextmanager
 def _ignoring_absent() -> Any:
-    """What is to be removed and is not there is removed."""
+    """Ignore NOT_FOUND: the object to be removed does not exist."""
     try:
         yield
     except CriError as error:
@@ -488,7 +478,7 @@ def _sandbox_info(sandbox_id: str, pod_uid: str, attempt: int, cgroup: str, crea
 
 
 def _ended(info: RuntimeContainer, status: Any) -> RuntimeContainer:
-    """`info` with the end that a ContainerStatus tells; as it is when it tells of none."""
+    """`info` with the end in a ContainerStatus; unchanged when the container has not exited."""
     if status.state != cri.CONTAINER_EXITED:
         return info
     code = status.exit_code

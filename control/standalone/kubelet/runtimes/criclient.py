@@ -1,6 +1,6 @@
-"""A client of CRI (runtime.v1) over a unix socket: what the stand-in kubelet, and tests, ask of a runtime or a proxy.
+"""A CRI client (runtime.v1) on a unix socket, for the stand-in kubelet and for tests of runtimes and proxies.
 
-Messages are those of `koordlet.api.cri`. Every call takes seconds until its deadline; a failed one raises `CriError`.
+Messages are those of `koordlet.api.cri`. Every call has a deadline in seconds; a failed call raises `CriError`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import grpc.aio
 from koordlet.api.cri import api_pb2 as cri
 
 RUNTIME, IMAGES = "RuntimeService", "ImageService"
-DEADLINE = 120.0
-"""Seconds; a kubelet gives its runtime two minutes as well."""
-MAX_MESSAGE = 16 << 20
+DEADLINE_SECONDS = 120.0
+"""Kubelet's deadline, too."""
+MAX_MESSAGE_BYTES = 16 << 20
 
 
 class CriError(Exception):
-    """The runtime refused, or did not answer."""
+    """The runtime rejected the call or did not respond."""
 
     def __init__(self, method: str, code: grpc.StatusCode, details: str) -> None:
         super().__init__(f"{method}: {details or code.name}")
@@ -36,14 +36,14 @@ class CriError(Exception):
 
     @property
     def lost(self) -> bool:
-        """Nobody answered: it may or may not have been done."""
+        """There was no response: the call may have been executed."""
         return self.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
 class _Method:
     service: str
-    answer: Any
+    response: Any
 
 
 _METHODS: Mapping[str, _Method] = {
@@ -70,18 +70,18 @@ _METHODS: Mapping[str, _Method] = {
 
 
 class CriClient:
-    """`async with CriClient("/run/…/containerd.sock") as client:`; `unix://` before the path is accepted."""
+    """`async with CriClient("/run/…/containerd.sock") as client:`; the path may have the prefix `unix://`."""
 
-    def __init__(self, endpoint: str, api: str = "v1", seconds: float = DEADLINE) -> None:
+    def __init__(self, endpoint: str, api: str = "v1", seconds: float = DEADLINE_SECONDS) -> None:
         self.path = endpoint.removeprefix("unix://")
         self._api = api
         self._seconds = seconds
         self._channel = grpc.aio.insecure_channel(
             f"unix:{self.path}",
             options=[
-                ("grpc.max_receive_message_length", MAX_MESSAGE),
-                ("grpc.max_send_message_length", MAX_MESSAGE),
-                ("grpc.max_reconnect_backoff_ms", 1000),  # the runtime, or the proxy before it, may restart
+                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+                ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+                ("grpc.max_reconnect_backoff_ms", 1000),  # the runtime or the proxy before it may restart
                 ("grpc.use_local_subchannel_pool", 1),
             ],
         )
@@ -100,11 +100,11 @@ class CriClient:
         return self._channel.unary_unary(
             f"/runtime.{self._api}.{method.service}/{name}",
             request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=method.answer.FromString if method.answer is not None else bytes,
+            response_deserializer=method.response.FromString if method.response is not None else bytes,
         )
 
     async def call(self, name: str, request: Any, seconds: float | None = None) -> Any:
-        """The answer's message, or its bytes (empty) where nothing is in it."""
+        """The response message; empty bytes for a method with an empty response."""
         try:
             return await self._calls[name](request, timeout=self._seconds if seconds is None else seconds)
         except grpc.aio.AioRpcError as error:
@@ -115,13 +115,11 @@ class CriClient:
 
     async def conditions(self) -> dict[str, bool]:
         """`RuntimeReady` and `NetworkReady`."""
-        answer = await self.call("Status", cri.StatusRequest())
-        return {one.type: one.status for one in answer.status.conditions}
-
-    # --- sandboxes
+        response = await self.call("Status", cri.StatusRequest())
+        return {condition.type: condition.status for condition in response.status.conditions}
 
     async def run_pod_sandbox(self, config: Any, handler: str = "") -> str:
-        """Its id."""
+        """The id of the new sandbox."""
         request = cri.RunPodSandboxRequest(config=config, runtime_handler=handler)
         return str((await self.call("RunPodSandbox", request)).pod_sandbox_id)
 
@@ -129,7 +127,7 @@ class CriClient:
         await self.call("StopPodSandbox", cri.PodSandboxRequest(pod_sandbox_id=sandbox))
 
     async def remove_pod_sandbox(self, sandbox: str) -> None:
-        """Its containers, running or not, go with it."""
+        """Also removes its containers, running or not."""
         await self.call("RemovePodSandbox", cri.PodSandboxRequest(pod_sandbox_id=sandbox))
 
     async def pod_sandbox_status(self, sandbox: str, *, verbose: bool = False) -> Any:
@@ -139,10 +137,8 @@ class CriClient:
     async def list_pod_sandbox(self) -> Sequence[Any]:
         return list((await self.call("ListPodSandbox", cri.ListPodSandboxRequest())).items)
 
-    # --- containers
-
     async def create_container(self, sandbox: str, config: Any, sandbox_config: Any) -> str:
-        """Its id."""
+        """The id of the new container."""
         request = cri.CreateContainerRequest(pod_sandbox_id=sandbox, config=config, sandbox_config=sandbox_config)
         return str((await self.call("CreateContainer", request)).container_id)
 
@@ -150,7 +146,7 @@ class CriClient:
         await self.call("StartContainer", cri.ContainerRequest(container_id=container))
 
     async def stop_container(self, container: str, grace: int = 0) -> None:
-        """SIGTERM and, after `grace` seconds, SIGKILL; returns when it has ended."""
+        """SIGTERM and, after `grace` seconds, SIGKILL; returns when the container has exited."""
         request = cri.StopContainerRequest(container_id=container, timeout=grace)
         await self.call("StopContainer", request, grace + self._seconds)
 
@@ -171,13 +167,13 @@ class CriClient:
         await self.call("UpdateContainerResources", request)
 
     async def exec_sync(self, container: str, command: Sequence[str], limit: float = 0) -> Any:
-        """ExecSyncResponse; DEADLINE_EXCEEDED when the command takes longer than `limit` seconds (0: for ever)."""
+        """ExecSyncResponse; DEADLINE_EXCEEDED when the command takes longer than `limit` seconds (0: no limit)."""
         seconds = max(1, round(limit)) if limit else 0
         request = cri.ExecSyncRequest(container_id=container, cmd=command, timeout=seconds)
         return await self.call("ExecSync", request, seconds + self._seconds)
 
     async def events(self) -> AsyncIterator[Any]:
-        """ContainerEventResponse for ever; UNIMPLEMENTED where the runtime is older than containerd 1.7."""
+        """ContainerEventResponse without end; UNIMPLEMENTED when the runtime is older than containerd 1.7."""
         stream = self._channel.unary_stream(
             f"/runtime.{self._api}.{RUNTIME}/GetContainerEvents",
             request_serializer=lambda message: message.SerializeToString(),
@@ -191,12 +187,10 @@ class CriClient:
         finally:
             stream.cancel()
 
-    # --- images
-
     async def image(self, name: str) -> Any | None:
-        """The image's id and tags; None when it is not there."""
-        answer = await self.call("ImageStatus", cri.ImageStatusRequest(image=cri.ImageSpec(image=name)))
-        return answer.image if answer.HasField("image") else None
+        """The image's id and tags; None when it is not present."""
+        response = await self.call("ImageStatus", cri.ImageStatusRequest(image=cri.ImageSpec(image=name)))
+        return response.image if response.HasField("image") else None
 
     async def pull_image(self, name: str) -> str:
         return str((await self.call("PullImage", cri.PullImageRequest(image=cri.ImageSpec(image=name)))).image_ref)

@@ -1,4 +1,4 @@
-"""The requests that a kubelet writes for a pod and its containers, and what containerd's answers say; pure."""
+"""Builds the CRI requests for a pod and its containers, and reads containerd's responses; pure."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ RESTARTS = "io.kubernetes.container.restartCount"
 
 @dataclass(frozen=True, slots=True)
 class SwapAccounting:
-    """What of swap accounting the kernel has: v1's memory.memsw files, or v2."""
+    """Whether the kernel accounts swap: by v1's memory.memsw files, or on v2."""
 
     version: int
     accounted: bool
 
 
 def namespaces() -> Any:
-    """There is no CNI: every pod uses the host's network, as under the process runtime. Each container has its PIDs."""
+    """No CNI: every pod uses the host's network, as with the process runtime. Each container has a PID namespace."""
     return cri.NamespaceOption(network=cri.NODE, pid=cri.CONTAINER, ipc=cri.POD)
 
 
 def sandbox(config: SandboxConfig, attempt: int) -> Any:
-    """PodSandboxConfig. Hostname stays the host's, whose network it is."""
+    """PodSandboxConfig. The hostname is the host's, because the pod uses the host's network."""
     return cri.PodSandboxConfig(
         metadata=cri.PodSandboxMetadata(
             name=config.name, uid=config.pod_uid, namespace=config.namespace, attempt=attempt
@@ -55,7 +55,7 @@ def sandbox(config: SandboxConfig, attempt: int) -> Any:
 
 
 def known_sandbox(item: Any, cgroup: str, log_dir: Path) -> Any:
-    """PodSandboxConfig of a sandbox that the runtime lists, for containers that are still to be made in it."""
+    """PodSandboxConfig of a sandbox that the runtime lists, for creating more containers in it."""
     return cri.PodSandboxConfig(
         metadata=item.metadata,
         log_directory=str(log_dir),
@@ -79,8 +79,8 @@ def container(config: ContainerConfig, pod: Any, swap: SwapAccounting, mounts: S
         working_dir=config.cwd or "",
         envs=[cri.KeyValue(key=key, value=value) for key, value in config.env.items()],
         mounts=[
-            cri.Mount(container_path=one.path, host_path=one.path, readonly=True)
-            for one in (mounts if config.image == HOST_IMAGE else ())
+            cri.Mount(container_path=mount.path, host_path=mount.path, readonly=True)
+            for mount in (mounts if config.image == HOST_IMAGE else ())
         ],
         labels={
             CONTAINER_NAME: config.name,
@@ -102,7 +102,7 @@ def container(config: ContainerConfig, pod: Any, swap: SwapAccounting, mounts: S
 
 
 def resources(values: CgroupValues, oom_score_adj: int, swap: SwapAccounting) -> Any:
-    """LinuxContainerResources; 0 leaves the kernel's default."""
+    """LinuxContainerResources; 0 means the kernel's default."""
     unified: dict[str, str] = {}
     if swap.version == 2 and values.oom_group:
         unified["memory.oom.group"] = "1"
@@ -121,15 +121,14 @@ def resources(values: CgroupValues, oom_score_adj: int, swap: SwapAccounting) ->
 
 
 def parent(cgroup: str) -> str:
-    """CRI's cgroup parent of a container's directory: absolute."""
+    """The cgroup parent of a container's directory, as CRI has it: absolute."""
     return "/" + cgroup.strip("/").rpartition("/")[0]
 
 
 def cgroup_of(info: Mapping[str, str]) -> str:
-    """The cgroup that a verbose status names, relative to the hierarchies' roots; "" when it does not."""
+    """The cgroup in a verbose status, relative to the hierarchies' roots; "" when there is none."""
     try:
-        said = json.loads(info.get("info", "{}"))
-        path = said["runtimeSpec"]["linux"]["cgroupsPath"]
+        path = json.loads(info.get("info", "{}"))["runtimeSpec"]["linux"]["cgroupsPath"]
     except (ValueError, KeyError, TypeError):
         return ""
     return expand(str(path)).strip("/")

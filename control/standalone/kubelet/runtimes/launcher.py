@@ -1,19 +1,19 @@
-"""Start one container's process inside its cgroups, stay as its shim, write down how it ended.
+"""Starts one container's process inside its cgroups, supervises it as its shim, and records its exit.
 
-Run as a script, `python -I -S launcher.py run CONFIG.json`, with nothing but the standard library so that
-it starts in milliseconds and stays small. It forks itself away from the kubelet (own session), so that
-the kubelet may be killed and come back while containers run:
+Run as a script, `python -I -S launcher.py run CONFIG.json`, with only the standard library, so that
+it starts in milliseconds and uses little memory. It forks into its own session, so that the kubelet may be
+killed and restarted while containers run:
 
-* the container's process writes its own pid into every cgroup.procs file *before* exec, so no instruction
-  of the command ever runs outside its cgroups;
-* the shim is the subreaper of the container: orphans land on it and are reaped;
-* output goes line by line into a log in the CRI format (`<RFC 3339> stdout F <line>`), rotated by size;
-* when the main process ends the shim kills what is left in the cgroup (there is no pid namespace to do
-  it) and writes exit.json by rename, so a reader sees all of it or nothing.
+* the container's process writes its own pid into every cgroup.procs file before exec, so that no instruction
+  of the command runs outside its cgroups;
+* the shim is the subreaper of the container: orphaned processes become its children and are reaped;
+* output is written line by line to a log in the CRI format (`<RFC 3339> stdout F <line>`), rotated by size;
+* when the main process exits, the shim kills the other processes of the cgroup (there is no pid namespace that
+  would do it) and writes exit.json by rename, so that a reader never sees a partial file.
 
 `run` prints one JSON line when the command is running ({"pid", "shim_pid", …}) or has failed to start
-({"error", "code"}), and exits. With `"supervise": false` (the sandbox's pause process) no shim stays.
-`exec CONFIG.json` joins the same cgroups and becomes the command: probes and hooks.
+({"error", "code"}), and exits. With `"supervise": false` (the sandbox's pause process) no shim remains.
+`exec CONFIG.json` joins the same cgroups and executes the command: for probes and hooks.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ import signal
 import sys
 import time
 
-TYPE_CHECKING = False  # typing itself takes longer to import than everything else here
+TYPE_CHECKING = False  # importing typing takes longer than all other imports here
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     Config = dict[str, Any]
 
 PR_SET_CHILD_SUBREAPER = 36
-LINE_LIMIT = 16 * 1024
-KILL_ROUNDS = 200
+LINE_LIMIT_BYTES = 16 * 1024
+KILL_ATTEMPTS = 200
 
 
 def starttime(pid: int) -> int | None:
-    """Field 22 of /proc/<pid>/stat: together with the pid it names a process for good; None = gone."""
+    """Field 22 of /proc/<pid>/stat, which together with the pid identifies a process; None: there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as f:  # noqa: PTH123 - pathlib costs start-up time
             return int(f.read().rpartition(b")")[2].split()[19])
@@ -49,7 +49,7 @@ def starttime(pid: int) -> int | None:
 
 
 def write_json(path: str, value: object) -> None:
-    """Whole or not at all: write beside, fsync, rename."""
+    """Replace the file atomically: write a temporary file, fsync, rename."""
     fd = os.open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         os.write(fd, json.dumps(value).encode())
@@ -65,7 +65,7 @@ def rfc3339(ns: int) -> str:
 
 
 class ContainerLog:
-    """Append CRI log lines; at `limit` bytes shift 0.log -> 0.log.1 -> … and start a new file."""
+    """Appends CRI log lines; at `limit` bytes it renames 0.log -> 0.log.1 -> … and starts a new file."""
 
     def __init__(self, path: str, limit: int, files: int) -> None:
         self.path = path
@@ -82,7 +82,7 @@ class ContainerLog:
 
     def rotate(self) -> None:
         os.close(self.fd)
-        self.fd = -1  # open may fail
+        self.fd = -1  # in case that open fails
         for i in range(self.files - 2, -1, -1):
             old = f"{self.path}.{i}" if i else self.path
             with contextlib.suppress(FileNotFoundError):
@@ -104,13 +104,13 @@ class ContainerLog:
         data = self.partial[stream] + data
         *lines, rest = data.split(b"\n")
         for line in lines:
-            while len(line) > LINE_LIMIT:
-                self.line(stream, "P", line[:LINE_LIMIT])
-                line = line[LINE_LIMIT:]
+            while len(line) > LINE_LIMIT_BYTES:
+                self.line(stream, "P", line[:LINE_LIMIT_BYTES])
+                line = line[LINE_LIMIT_BYTES:]
             self.line(stream, "F", line)
-        while len(rest) > LINE_LIMIT:
-            self.line(stream, "P", rest[:LINE_LIMIT])
-            rest = rest[LINE_LIMIT:]
+        while len(rest) > LINE_LIMIT_BYTES:
+            self.line(stream, "P", rest[:LINE_LIMIT_BYTES])
+            rest = rest[LINE_LIMIT_BYTES:]
         self.partial[stream] = rest
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ class ContainerStartFailed(Exception):
 
 
 def become(config: Config) -> NoReturn:
-    """Join the cgroups, drop to the user, exec. Only returns by raising StartFailed."""
+    """Join the cgroups, change to the user, exec. Raises ContainerStartFailed."""
     step = "join cgroup"
     argv = config["argv"]
     try:
@@ -139,7 +139,7 @@ def become(config: Config) -> NoReturn:
         if config.get("oom_score_adj") is not None:
             step = "set oom_score_adj"
             fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
-            # Lowering it needs CAP_SYS_RESOURCE; without it the process stays as likely a victim as we are.
+            # Lowering it needs CAP_SYS_RESOURCE; without it the process keeps the kubelet's value.
             with contextlib.suppress(PermissionError):
                 os.write(fd, str(config["oom_score_adj"]).encode())
             os.close(fd)
@@ -170,7 +170,7 @@ def become(config: Config) -> NoReturn:
 
 
 def failing(write_fd: int, config: Config) -> NoReturn:
-    """Body of a forked child: become the command, or say why not on `write_fd` and end."""
+    """Body of a forked child: execute the command, or write the error to `write_fd` and exit."""
     code = 128
     try:
         become(config)
@@ -189,8 +189,8 @@ def read_all(fd: int) -> bytes:
 
 
 def kill_rest(procs: list[str]) -> None:
-    """SIGKILL whoever is left in these cgroups until nobody is (or, for a process stuck in the kernel, 2 s)."""
-    for _ in range(KILL_ROUNDS):
+    """SIGKILL all processes of these cgroups until there is none; at most 2 s, for one stuck in the kernel."""
+    for _ in range(KILL_ATTEMPTS):
         left: set[int] = set()
         for path in procs:
             with contextlib.suppress(OSError), open(path) as f:  # noqa: PTH123
@@ -206,17 +206,17 @@ def kill_rest(procs: list[str]) -> None:
 
 
 def reap(main: int | None) -> int | None:
-    """Collect ended children; the wait status of `main` if it is among them."""
-    found = None
+    """Reap exited children; returns the wait status of `main` if it is one of them."""
+    main_status = None
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return found
+            return main_status
         if pid == 0:
-            return found
+            return main_status
         if pid == main:
-            found = status
+            main_status = status
 
 
 def redirect(stdin: int, stdout: int, stderr: int) -> None:
@@ -225,7 +225,7 @@ def redirect(stdin: int, stdout: int, stderr: int) -> None:
 
 
 def supervise(config: Config, ready: int) -> NoReturn:
-    """The shim: start the container, copy its output, wait for its end, write it down."""
+    """The shim: start the container, copy its output, wait for its exit and record it."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -291,7 +291,7 @@ def supervise(config: Config, ready: int) -> NoReturn:
 
 
 def pump(fd: int, stream: str, log: ContainerLog) -> bool:
-    """Copy one chunk; False at the end of the stream or when nothing is there."""
+    """Copy one chunk; False at the end of the stream or when no data is available."""
     try:
         data = os.read(fd, 65536)
     except BlockingIOError:
@@ -310,15 +310,15 @@ def run(config: Config) -> int:
         if config.get("supervise", True):
             try:
                 supervise(config, ready_write)
-            finally:  # an error above must not fall through into the parent's code
+            finally:  # after an error the child must not continue with the parent's code
                 os._exit(70)
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         redirect(null, null, null)
         failing(ready_write, config)
     os.close(ready_write)
-    said = read_all(ready_read)
-    if said:
-        sys.stdout.write(said.decode() + "\n")
+    result = read_all(ready_read)
+    if result:
+        sys.stdout.write(result.decode() + "\n")
         return 0
     if config.get("supervise", True):
         sys.stdout.write(json.dumps({"error": "the shim ended before the command ran", "code": 128}) + "\n")
@@ -330,7 +330,7 @@ def run(config: Config) -> int:
 
 
 def main(argv: list[str]) -> int:
-    # Some event loops let a child inherit more than its three; a container must not hold the kubelet's files open.
+    # Some event loops let a child inherit more than three descriptors; a container must not keep the kubelet's open.
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     with open(argv[2]) as f:  # noqa: PTH123
         config = json.load(f)

@@ -1,8 +1,8 @@
 """Containers as plain processes of this host: own cgroup, own session, log, shim; no image, no namespaces.
 
-Every container has a folder `<root>/<id>/` with config.json (what was asked), started.json and exit.json
-(both written by the shim, see `launcher`), which is all the state there is: `load` reads it back after a
-kill -9 of the kubelet. An end is noticed through a pidfd of the shim, so nothing polls.
+Every container has a directory `<root>/<id>/` with config.json (the request), started.json and exit.json
+(both written by the shim, see `launcher`). This is the complete state: `load` reads it after a
+kill -9 of the kubelet. The exit of a container is detected by a pidfd of the shim, without polling.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ log = get_logger(__name__)
 
 PAUSE_COMMAND = ("sleep", "infinity")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-EXEC_OUTPUT_LIMIT = 16 * 1024
+EXEC_OUTPUT_LIMIT_BYTES = 16 * 1024
 PARALLEL_STARTS = 4
-"""Each start runs a short Python process; more at once only make each other slower."""
-KILL_TIMEOUT = 10.0
+"""Each start runs a short Python process; more at once would only slow each other down."""
+KILL_TIMEOUT_SECONDS = 10.0
 
 
 class ProcessRuntime:
-    """Implements `runtime.Runtime`. `root` is a folder of its own; `tree` the machine's cgroups."""
+    """Implements `runtime.Runtime`. `root` is a directory of its own; `tree` are the machine's cgroups."""
 
     name = "process"
     version = VERSION
@@ -76,7 +76,7 @@ class ProcessRuntime:
         for folder in sorted(self._root.iterdir()):
             config = _read_json(folder / "config.json")
             if config is None or not any((folder / f).exists() for f in ("started.json", "exit.json")):
-                # Killed between asking and starting: nobody was told of this container, so it never was.
+                # The kubelet was killed before the start: no status has this container yet.
                 if config is not None:
                     await self._clear_cgroup(config["cgroup"])
                 shutil.rmtree(folder)
@@ -120,7 +120,7 @@ class ProcessRuntime:
     async def _launch(self, config: ContainerConfig, supervise: bool) -> RuntimeContainer:
         folder = self._root / config.id
         folder.mkdir(mode=0o700)
-        asked = {
+        request = {
             "dir": str(folder),
             "supervise": supervise,
             "id": config.id,
@@ -140,7 +140,7 @@ class ProcessRuntime:
             "log_max_bytes": self._log_max_bytes,
             "log_files": self._log_files,
         }
-        launcher.write_json(str(folder / "config.json"), asked)
+        launcher.write_json(str(folder / "config.json"), request)
         try:
             self._tree.create(config.cgroup)
             self._tree.apply(config.cgroup, config.values)
@@ -157,15 +157,15 @@ class ProcessRuntime:
             )
             out, err = await process.communicate()
         try:
-            said = json.loads(out)
+            result = json.loads(out)
         except ValueError as error:
             await self._discard(folder, config.cgroup)
             tail = err.decode(errors="replace").strip()[-400:]
             raise RuntimeFailure(
                 "CreateContainerError", f"the launcher failed: {tail or process.returncode}"
             ) from error
-        info = self._info(asked, said)
-        if "error" in said:
+        info = self._info(request, result)
+        if "error" in result:
             if not supervise:
                 await self._discard(folder, config.cgroup)
             else:
@@ -173,9 +173,9 @@ class ProcessRuntime:
             info = replace(
                 info,
                 finished_at=info.started_at,
-                exit_code=int(said["code"]),
+                exit_code=int(result["code"]),
                 reason="ContainerCannotRun",
-                message=str(said["error"]),
+                message=str(result["error"]),
             )
             if supervise:
                 self._infos[config.id] = info
@@ -206,18 +206,18 @@ class ProcessRuntime:
         )
 
     def _watch(self, info: RuntimeContainer) -> bool:
-        """Have the loop tell when the shim (or the pause process) ends; False when it has, or is not known."""
+        """Register for the end of the shim (or the pause process); False when it has ended or is not known."""
         started = _read_json(self._root / info.id / "started.json") or {}
-        which = "shim" if "shim_pid" in started else "pid"
-        pid = int(started.get("shim_pid" if which == "shim" else "pid", 0))
+        key = "shim" if "shim_pid" in started else "pid"
+        pid = int(started.get("shim_pid" if key == "shim" else "pid", 0))
         if not pid:
             return False
         try:
             fd = os.pidfd_open(pid)
         except ProcessLookupError:
             return False
-        if launcher.starttime(pid) != started[f"{which}_starttime"]:
-            os.close(fd)  # the pid belongs to somebody else by now
+        if launcher.starttime(pid) != started[f"{key}_starttime"]:
+            os.close(fd)  # the pid belongs to another process now
             return False
         self._pidfds[info.id] = fd
         asyncio.get_running_loop().add_reader(fd, self._shim_ended, info.id)
@@ -235,15 +235,15 @@ class ProcessRuntime:
         task.add_done_callback(functools.partial(_log_failure, container_id))
 
     async def _finish(self, container_id: str) -> None:
-        """Take note of an end: exit.json if the shim lived to write it, else kill what it left behind."""
+        """Record the end of a container, from exit.json if the shim wrote it, and kill its remaining processes."""
         info = self._infos[container_id]
-        said = _read_json(self._root / container_id / "exit.json")
+        result = _read_json(self._root / container_id / "exit.json")
         oom_kills = self._tree.oom_kills(info.cgroup)
         try:
             await self._clear_cgroup(info.cgroup)
-        except CgroupError as error:  # reported all the same: the main process is gone
-            log.error("a container's cgroup stays behind", container=container_id, err=error)
-        if said is None:
+        except CgroupError as error:  # the end is reported nevertheless: the main process has exited
+            log.error("Cannot remove a container's cgroup", container=container_id, err=error)
+        if result is None:
             info = replace(
                 info,
                 finished_at=time.time_ns(),
@@ -252,32 +252,32 @@ class ProcessRuntime:
                 reason="ContainerStatusUnknown",
                 message="The container's supervisor ended before the container; its exit status is lost",
             )
-        elif "error" in said:
+        elif "error" in result:
             info = replace(
                 info,
-                started_at=said["finished_at"],
-                finished_at=said["finished_at"],
-                exit_code=said["code"],
+                started_at=result["finished_at"],
+                finished_at=result["finished_at"],
+                exit_code=result["code"],
                 reason="ContainerCannotRun",
-                message=said["error"],
+                message=result["error"],
             )
         else:
-            code = int(said["code"])
-            killed = code == 137 and (oom_kills > 0 or bool(said.get("oom")))
+            code = int(result["code"])
+            killed = code == 137 and (oom_kills > 0 or bool(result.get("oom")))
             reason = "OOMKilled" if killed else "Completed" if code == 0 else "Error"
-            info = replace(info, finished_at=said["finished_at"], exit_code=code, reason=reason)
-            if killed and not said.get("oom"):  # the cgroup that knew is gone; a later life asks again
+            info = replace(info, finished_at=result["finished_at"], exit_code=code, reason=reason)
+            if killed and not result.get("oom"):  # the cgroup with the counter is removed; a restarted kubelet needs it
                 try:
-                    launcher.write_json(str(self._root / container_id / "exit.json"), {**said, "oom": True})
-                except OSError as error:  # a full disk: this life knows all the same
-                    log.warning("not kept that a container was out of memory", container=container_id, err=error)
+                    launcher.write_json(str(self._root / container_id / "exit.json"), {**result, "oom": True})
+                except OSError as error:  # a full disk: only a restarted kubelet will not know it
+                    log.warning("Cannot record that a container was OOM-killed", container=container_id, err=error)
         self._infos[container_id] = info
         self._ended[container_id].set()
         self._callback(info)
 
     async def _clear_cgroup(self, cgroup: str) -> None:
-        """Kill and remove; gives up after a while on a process that the kernel does not let go."""
-        deadline = time.monotonic() + KILL_TIMEOUT
+        """Kill and remove; raises `CgroupError` after KILL_TIMEOUT_SECONDS, for a process stuck in the kernel."""
+        deadline = time.monotonic() + KILL_TIMEOUT_SECONDS
         while self._tree.exists(cgroup):
             if self._tree.kill(cgroup) and self._tree.remove(cgroup):
                 return
@@ -292,7 +292,7 @@ class ProcessRuntime:
         return [i for i in self._infos.values() if pod_uid is None or i.pod_uid == pod_uid]
 
     def signal(self, container_id: str, number: int) -> None:
-        """Signal the main process; nothing happens to a container that has ended."""
+        """Signal the main process; no effect on an exited container."""
         info = self._infos.get(container_id)
         if info is None or not info.running or container_id not in self._pidfds:
             return
@@ -306,7 +306,7 @@ class ProcessRuntime:
         info = self._infos.get(container_id)
         if info is None or not info.running:
             return
-        deadline = time.monotonic() + KILL_TIMEOUT
+        deadline = time.monotonic() + KILL_TIMEOUT_SECONDS
         while not self._ended[container_id].is_set():
             self._tree.kill(info.cgroup)
             try:
@@ -343,7 +343,7 @@ class ProcessRuntime:
         async def collect() -> int:
             assert process.stdout is not None
             while chunk := await process.stdout.read(4096):
-                output.extend(chunk[: EXEC_OUTPUT_LIMIT - len(output)])
+                output.extend(chunk[: EXEC_OUTPUT_LIMIT_BYTES - len(output)])
             return await process.wait()
 
         try:
@@ -364,17 +364,17 @@ def _launcher(verb: str, folder: Path, *argv: str) -> list[str]:
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
-    """The file's object; None when it is missing or (only possible for a foreign file) damaged."""
+    """The JSON object in the file; None when the file is missing or not valid JSON (it is written atomically)."""
     try:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValueError as error:
-        log.warning("damaged state file is ignored", file=str(path), err=error)
+        log.warning("Ignoring a damaged state file", file=str(path), err=error)
         return None
     return value if isinstance(value, dict) else None
 
 
 def _log_failure(container_id: str, task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (exc := task.exception()) is not None:
-        log.error("noting the end of a container failed", container=container_id, err=exc)
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("Cannot record the end of a container", container=container_id, err=error)

@@ -1,8 +1,8 @@
-"""What the kubelet asks of whatever runs containers: `process_runtime` or, over CRI, `cri_runtime`.
+"""The interface of the container runtimes: `process.ProcessRuntime` and, over CRI, `cri.CriRuntime`.
 
-Ids are 64 hex digits; a runtime that gives its own takes what is before the last slash of `cgroup` as the parent.
-Times are nanoseconds since the epoch. A runtime owns its containers' state: it must find them again after the kubelet
-was killed (`load`), and it tells of every end through the callback given to `on_exit`, from the event loop.
+Ids are 64 hex digits; a runtime with its own ids uses the part of `cgroup` before the last slash as the parent.
+Times are nanoseconds since the epoch. A runtime owns its containers' state: `load` must find them after the kubelet
+was killed. It reports every end to the callback of `on_exit`, in the event loop.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Protocol
 from control.standalone.kubelet.cgroups.values import CgroupValues
 
 SANDBOX_NAME = "POD"
-"""Container name under which a pod's sandbox is kept; no real container may have an upper-case name."""
+"""Container name of a pod's sandbox; real containers cannot have upper-case names."""
 
 
 class RuntimeFailure(Exception):
-    """The runtime could not do it; `reason` is the CamelCase word for the API."""
+    """An operation of the runtime failed; `reason` is the CamelCase reason for the API."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class RuntimeFailure(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SandboxConfig:
-    """A pod as its sandbox must know it: hooks of the runtime decide by labels and annotations."""
+    """A pod's data for its sandbox. Hooks of the runtime use the labels and annotations."""
 
     id: str
     pod_uid: str
@@ -57,12 +57,12 @@ class ContainerConfig:
     user: int | None = None
     group: int | None = None
     has_program: bool = True
-    """Without, `argv` are arguments for the image's own program."""
+    """False: `argv` are arguments of the image's own program."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeContainer:
-    """One container that was started (or tried to). `exit_code` is None while it runs."""
+    """One container that was started, or failed to start. `exit_code` is None while it runs."""
 
     id: str
     pod_uid: str
@@ -97,15 +97,15 @@ class Runtime(Protocol):
     def on_exit(self, callback: Callable[[RuntimeContainer], None]) -> None: ...
 
     async def load(self) -> None:
-        """Find the containers of an earlier life; to be called once, before anything else."""
+        """Find the containers that an earlier kubelet process started; called once, before any other method."""
 
     async def pull(self, image: str, has_command: bool) -> None:
-        """Raise `RuntimeFailure` when a container of this image cannot be made here."""
+        """Raise `RuntimeFailure` when a container of this image cannot be created here."""
 
     async def run_sandbox(self, config: SandboxConfig) -> RuntimeContainer: ...
 
     async def start(self, config: ContainerConfig) -> RuntimeContainer:
-        """Create and start; a command that cannot be executed gives an exited container, not an error."""
+        """Create and start; a command that cannot be executed is an exited container, not an error."""
 
     def get(self, container_id: str) -> RuntimeContainer | None: ...
 
@@ -114,10 +114,10 @@ class Runtime(Protocol):
     def signal(self, container_id: str, number: int) -> None: ...
 
     async def kill(self, container_id: str) -> None:
-        """SIGKILL everything in the container and wait until it is over."""
+        """SIGKILL all processes of the container and wait for its end."""
 
     async def remove(self, container_id: str) -> None:
-        """End it if need be, forget it and take its cgroup away."""
+        """Kill the container if it runs, and remove it with its cgroup."""
 
     async def exec(self, container_id: str, argv: Sequence[str], seconds: float) -> ExecResult: ...
 

@@ -1,8 +1,8 @@
-"""Who calls the kubelet, and may they: bearer tokens against the API server, or against a static file.
+"""Authentication and authorization of the kubelet's callers: bearer tokens, by the API server or a static file.
 
-As with a real kubelet a token is verified by TokenReview and the call by SubjectAccessReview on
-nodes/<subresource>; answers are kept for a while. When the API server is away, a caller it had accepted before
-keeps being accepted for `STALE_SECONDS`, so that koordlet goes on reading /pods; unknown tokens get 503.
+As in a real kubelet, a token is verified by TokenReview and the request by SubjectAccessReview on
+nodes/<subresource>; results are cached. While the API server is unavailable, callers that it accepted before
+are accepted for up to `STALE_SECONDS`, so that koordlet can read /pods; other tokens get 503.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CACHE_SIZE = 1024
 
 
 class AuthError(Exception):
-    """Refused: `status` is 401, 403 or 503."""
+    """The request is rejected; `status` is 401, 403 or 503."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ class _Cached:
 
 
 class _Cache:
-    """Answers by key; the oldest goes when it is full."""
+    """Results by key; the oldest is removed when the cache is full."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -72,6 +72,11 @@ class _Cache:
         if len(self._entries) >= CACHE_SIZE:
             del self._entries[next(iter(self._entries))]
         self._entries[key] = _Cached(value, good, self._clock.monotonic())
+
+
+def _user(info: Mapping[str, Any]) -> TokenUser:
+    """From the UserInfo of a TokenReview."""
+    return TokenUser(str(info.get("username", "")), str(info.get("uid", "")), tuple(info.get("groups") or ()))
 
 
 def read_token_file(path: Path) -> dict[str, TokenUser]:
@@ -99,7 +104,7 @@ class KubeletAuth:
         self._rights = _Cache(clock)
 
     async def check(self, authorization: str | None, verb: str, subresources: tuple[str, ...]) -> TokenUser:
-        """The caller, when it may do `verb` on one of `subresources`; else `AuthError`."""
+        """The caller, if it may do `verb` on one of `subresources`; else raises `AuthError`."""
         scheme, _, token = (authorization or "").partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
@@ -115,13 +120,12 @@ class KubeletAuth:
             except KubeError as error:
                 unknown = error
         if unknown is not None:
-            message = "the API server cannot be asked about this user's rights now"
-            raise AuthError(503, message) from unknown
-        wanted = " ".join(subresources)
-        raise AuthError(403, f"Forbidden (user={user.name}, verb={verb}, resource=nodes, subresource(s)=[{wanted}])")
+            raise AuthError(503, "the API server is unavailable, cannot authorize this user") from unknown
+        listed = " ".join(subresources)
+        raise AuthError(403, f"Forbidden (user={user.name}, verb={verb}, resource=nodes, subresource(s)=[{listed}])")
 
     async def _review(self, token: str) -> TokenUser:
-        key = hashlib.sha256(token.encode()).digest()  # tokens themselves are not kept
+        key = hashlib.sha256(token.encode()).digest()  # the token itself is not stored
         entry = self._tokens.get(key)
         if entry is None:
             try:
@@ -129,23 +133,20 @@ class KubeletAuth:
             except KubeError as error:
                 entry = self._tokens.get(key, stale=True)
                 if entry is None or not entry.good:
-                    log.warning("cannot verify a token", err=error)
-                    raise AuthError(503, "the API server cannot be asked about this token now") from error
+                    log.warning("Cannot verify a token", err=error)
+                    raise AuthError(503, "the API server is unavailable, cannot verify this token") from error
             else:
-                found = status.get("user") or {}
-                user = TokenUser(
-                    str(found.get("username", "")), str(found.get("uid", "")), tuple(found.get("groups") or ())
-                )
+                user = _user(status.get("user") or {})
                 good = bool(status.get("authenticated"))
                 self._tokens.put(key, user, good)
                 entry = _Cached(user, good, 0.0)
         if not entry.good:
             raise AuthError(401, "Unauthorized")
-        found_user: TokenUser = entry.value
-        return found_user
+        cached_user: TokenUser = entry.value
+        return cached_user
 
     async def _may(self, user: TokenUser, verb: str, subresource: str) -> bool:
-        """Raises `KubeError` when nobody can say."""
+        """Raises `KubeError` when the API server is unavailable and no usable result is cached."""
         key = (user, verb, subresource)
         entry = self._rights.get(key)
         if entry is not None:

@@ -1,4 +1,4 @@
-"""The serving certificate that the stand-in kubelet makes for itself, as a real one does by default."""
+"""The self-signed serving certificate of the stand-in kubelet, as a real kubelet makes by default."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RENEW_DAYS = 30
 
 
 def serving_certificate(folder: Path, node: str, address: str, now: datetime | None = None) -> tuple[Path, Path]:
-    """(certificate, key) as PEM files in `folder`; made anew when missing, near its end or for another name."""
+    """(certificate, key) as PEM files in `folder`; made again when missing, near expiry or for another name."""
     now = now or datetime.now(UTC)
     cert_path, key_path = folder / "kubelet.crt", folder / "kubelet.key"
     if key_path.exists() and _usable(cert_path, node, address, now):

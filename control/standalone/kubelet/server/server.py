@@ -1,7 +1,7 @@
 """The kubelet's HTTP endpoints: /pods, /configz, /containerLogs, /stats/summary, /metrics, /healthz.
 
-On the main port everything is behind TLS and a bearer token, /healthz too, as with a real kubelet that does not
-allow anonymous callers. The read-only port (off by default) gives the same without logs.
+The main port requires TLS and a bearer token for all of them, also /healthz, as a real kubelet without anonymous
+access. The read-only port (off by default) serves the same without logs and /configz.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SUBRESOURCES = {
 
 
 def subresources(path: str) -> tuple[str, ...]:
-    """Which rights on nodes/… open this path; one of them is enough."""
+    """The subresources of nodes of which a caller needs one to read this path."""
     return _SUBRESOURCES.get("/" + path.strip("/").split("/")[0], ("proxy",))
 
 
@@ -44,15 +44,13 @@ def verb(method: str) -> str:
     return {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}.get(method, "get")
 
 
-def guard(gatekeeper: KubeletAuth) -> Any:
+def guard(auth: KubeletAuth) -> Any:
     @web.middleware
     async def middleware(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         try:
-            await gatekeeper.check(
-                request.headers.get("Authorization"), verb(request.method), subresources(request.path)
-            )
+            await auth.check(request.headers.get("Authorization"), verb(request.method), subresources(request.path))
         except AuthError as error:
             return web.Response(status=error.status, text=f"{error}\n")
         return await handler(request)
@@ -61,7 +59,7 @@ def guard(gatekeeper: KubeletAuth) -> Any:
 
 
 class KubeletEndpoints:
-    """Handlers over one `Kubelet`. `configuration` is called for each /configz."""
+    """The handlers for one `Kubelet`. `configuration` is called for each /configz."""
 
     def __init__(self, kubelet: Kubelet, configuration: Callable[[], dict[str, object]], clock: Clock) -> None:
         self._kubelet = kubelet
@@ -69,7 +67,7 @@ class KubeletEndpoints:
         self._clock = clock
 
     def open_routes(self) -> list[web.RouteDef]:
-        """What the read-only port serves, too."""
+        """The routes that the read-only port serves, too."""
         routes = []
         for path, handler in (("/pods", self.pods), ("/stats/summary", self.stats)):
             routes += [web.get(path, handler), web.get(path + "/", handler)]
@@ -117,8 +115,8 @@ class KubeletEndpoints:
         container_id = info.id
 
         def running() -> bool:
-            now = self._kubelet.runtime.get(container_id)
-            return now is not None and now.running
+            current = self._kubelet.runtime.get(container_id)
+            return current is not None and current.running
 
         async for data in stream(info.log_path, query, running):
             await response.write(data)
@@ -161,13 +159,13 @@ def _query(request: web.Request, now: float) -> LogQuery:
 def main_server(
     addr: str,
     endpoints: KubeletEndpoints,
-    gatekeeper: KubeletAuth,
+    auth: KubeletAuth,
     registry: CollectorRegistry,
     health: Health,
     tls: Any,
 ) -> Server:
     server = Server(addr, registries={"/metrics": registry}, health=health, routes=endpoints.routes(), tls=tls)
-    server.app.middlewares.append(guard(gatekeeper))
+    server.app.middlewares.append(guard(auth))
     return server
 
 

@@ -1,4 +1,4 @@
-"""/stats/summary (the part of it that says CPU and memory) and the kubelet's own metrics."""
+"""/stats/summary (only CPU and memory) and the kubelet's own metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from control.standalone.kubelet.runtimes.runtime import SANDBOX_NAME
 
 
 def _usage(tree: CgroupTree, cgroup: str, now: float) -> dict[str, Any]:
-    """CPU and memory of one cgroup; what the kernel does not say is left out."""
+    """CPU and memory of one cgroup; values that the kernel does not have are left out."""
     out: dict[str, Any] = {}
     cpu = tree.cpu_usage_ns(cgroup)
     if cpu is not None:
@@ -35,7 +35,7 @@ def summary(kubelet: Kubelet, now: float) -> dict[str, Any]:
     tree = kubelet.cgroups.tree
     pods = []
     for worker in kubelet.workers.values():
-        if worker.spec is None or worker.over:
+        if worker.spec is None or worker.finished:
             continue
         containers = [
             {"name": info.name, "startTime": rfc3339(info.started_at / 1e9), **_usage(tree, info.cgroup, now)}
@@ -55,7 +55,7 @@ def summary(kubelet: Kubelet, now: float) -> dict[str, Any]:
 
 
 class KubeletCollector(Collector):
-    """Numbers that are read when asked for."""
+    """Reads the kubelet's state at each scrape."""
 
     def __init__(self, kubelet: Kubelet) -> None:
         self._kubelet = kubelet
@@ -70,5 +70,7 @@ class KubeletCollector(Collector):
         yield containers
         yield GaugeMetricFamily("kubelet_pods", "Pods known", value=len(self._kubelet.workers))
         yield GaugeMetricFamily(
-            "kubelet_pod_status_send_failures", "Pod statuses not sent at first", value=self._kubelet.statuses.failures
+            "kubelet_pod_status_send_failures",
+            "Failed attempts to send a pod status",
+            value=self._kubelet.statuses.failures,
         )

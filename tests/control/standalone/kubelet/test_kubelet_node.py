@@ -182,7 +182,7 @@ def test_huge_pages_are_not_ordinary_memory() -> None:
 
 @pytest.mark.parametrize(
     ("reserved", "text"),
-    [({"cpu": "3"}, "cannot reserve 3 of cpu: only 2 is there"), ({"gpu": "1"}, "cannot reserve 'gpu'")],
+    [({"cpu": "3"}, "cannot reserve 3 of cpu: only 2 is available"), ({"gpu": "1"}, "cannot reserve 'gpu'")],
 )
 def test_impossible_reservations(reserved: Any, text: str) -> None:
     amounts = {k: Quantity(v) for k, v in reserved.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from control.standalone.kubelet.pods.admission import admit
@@ -85,6 +85,8 @@ def test_back_off_sequence_and_reset() -> None:
 
 
 @given(st.lists(st.floats(0, 2000), min_size=1, max_size=20))
+@example([0.0, 1.7224821822185277, 75.42128877591858, 1997.8139908209864, 1067.0, *[600.0] * 3, 471.3419016198555,
+          *[600.0] * 2, 599.1, 60.0])  # fmt: skip
 def test_a_wait_is_never_longer_than_the_maximum(runs: list[float]) -> None:
     backoff, now = CrashLoopBackoff(), 0.0
     for run in runs:

@@ -132,9 +132,9 @@ def test_backing_off_container_keeps_its_id_and_shows_its_end() -> None:
     assert status["lastState"]["terminated"]["finishedAt"] == "2023-11-14T22:13:25Z"
 
 
-def test_a_verdict_overrules_the_containers() -> None:
+def test_a_decision_overrules_the_containers() -> None:
     pod, records = make("Always", "143")
-    verdict = PhaseDecision("DeadlineExceeded", "too long")
-    found = pod_status(pod, records, host_ip="1.2.3.4", start_time=T0, sandbox=False, now=T0, old=[], verdict=verdict)
+    decision = PhaseDecision("DeadlineExceeded", "too long")
+    found = pod_status(pod, records, host_ip="1.2.3.4", start_time=T0, sandbox=False, now=T0, old=[], decision=decision)
     assert (found["phase"], found["reason"], found["message"]) == ("Failed", "DeadlineExceeded", "too long")
     assert by_type(found["conditions"])["Ready"]["reason"] == "PodFailed"
