@@ -1,9 +1,10 @@
-"""koord-runtime-proxy: sits between kubelet and a container runtime, asks hook servers, and is otherwise not there.
+"""koord-runtime-proxy: a transparent CRI proxy between the kubelet and a container runtime.
 
-What is asked and what an answer may change is protocol-neutral (`hooks`, `registry`, `dispatch`, `answers`, `merge`,
-`store`); `calls` and `recover` know CRI's messages. How bytes travel is the business of the protocol sides. Knows
-koordlet by its wire only (spec 08 §7-§12).
+It calls hook servers before a container is created, started or updated, and forwards everything else unchanged.
+`hooks` and `store` are independent of the protocol: which hook server is called and what its response may change. `cri`
+and `docker` know the runtimes' messages, `http2` and `docker.link` transport the bytes. The proxy uses koordlet only
+through its gRPC API (spec 08 §7-§12).
 """
 
-AGENT = "koord-runtime-proxy"
-"""Who calls, as gRPC servers are told."""
+USER_AGENT = "koord-runtime-proxy"
+"""User agent in calls to gRPC servers."""

@@ -8,10 +8,10 @@ from koordlet.app.flags import FlagError, parse
 from koordlet.app.logging import begin
 from koordlet.app.runner import run
 from koordlet.app.startup import loaded, loading
-from runtimeproxy.options import Options
+from runtimeproxy.options import ProxyOptions
 
 
-async def _start(options: Options) -> int:
+async def _start(options: ProxyOptions) -> int:
     with loading():
         from runtimeproxy.server import serve
     loaded()
@@ -19,8 +19,11 @@ async def _start(options: Options) -> int:
 
 
 def main() -> int:
-    """Exit status: 0 after an orderly stop, 1 if the runtime or the socket can't be had, 2 for a bad command line."""
-    options = parse(Options, sys.argv[1:], prog="koord-runtime-proxy", description="Hooks between kubelet and runtime.")
+    """Exit status: 0 after an orderly stop, 1 when the runtime or the socket is unavailable, 2 for a bad command
+    line."""
+    options = parse(
+        ProxyOptions, sys.argv[1:], prog="koord-runtime-proxy", description="Hooks between kubelet and runtime."
+    )
     try:
         begin(options)
         return run(_start(options))

@@ -1,5 +1,4 @@
-"""The proxy's metric families, one set a process. Served on `--metrics-addr` by the server, listed in
-docs/runtime-proxy.md."""
+"""Metric families of the proxy. Served on `--metrics-addr`, listed in docs/runtime-proxy.md."""
 
 from __future__ import annotations
 
@@ -11,8 +10,7 @@ _BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 class ProxyMetrics(MetricSet):
-    """Families of calls and connections are counted by the protocol sides, those of hooks by dispatcher and
-    interceptor."""
+    """Calls and connections are counted by the CRI and Docker code, hooks by dispatcher and interceptor."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.calls = Counter(
@@ -23,34 +21,32 @@ class ProxyMetrics(MetricSet):
         )
         self.hook_seconds = Histogram(
             "koord_runtime_proxy_hook_seconds",
-            "Time that a hook server took to answer or to fail, by hook.",
+            "Duration of hook calls, failed ones included, by hook.",
             ["hook"],
             buckets=_BUCKETS,
             registry=registry,
         )
         self.hook_failures = Counter(
             "koord_runtime_proxy_hook_failures",
-            "Hooks that did not answer, answered nonsense or what is not allowed, by hook and the policy then applied.",
+            "Failed hooks (no response, or an invalid one), by hook and applied failure policy.",
             ["hook", "policy"],
             registry=registry,
         )
         self.unhooked = Counter(
             "koord_runtime_proxy_unhooked",
-            "Calls forwarded without asking a hook that was registered for them, by reason.",
+            "Calls forwarded without calling a registered hook, by reason.",
             ["reason"],
             registry=registry,
         )
-        self.connections = Gauge(
-            "koord_runtime_proxy_connections", "Client connections that are open.", registry=registry
-        )
+        self.connections = Gauge("koord_runtime_proxy_connections", "Open client connections.", registry=registry)
         self.malformed = Counter(
             "koord_runtime_proxy_malformed_connections",
-            "Client connections closed because one of their peers sent what is no HTTP/2.",
+            "Client connections closed because of invalid HTTP/2 frames.",
             registry=registry,
         )
         self.recoveries = Counter(
             "koord_runtime_proxy_recoveries",
-            "Objects found in the runtime when the store was rebuilt at start, by kind.",
+            "Objects restored from the runtime at start, by kind.",
             ["kind"],
             registry=registry,
         )

@@ -1,6 +1,6 @@
-"""/metrics and /healthz over HTTP/1, small: aiohttp would double what the proxy is in memory and add to its start.
+"""Serves /metrics and /healthz over HTTP/1 without aiohttp, which would double the proxy's memory and slow its start.
 
-GET of two pages, an answer a connection. Not reachable from outside the host unless `--metrics-addr` says so.
+Supports GET of two pages, one response per connection. By default reachable from this host only (`--metrics-addr`).
 """
 
 from __future__ import annotations
@@ -15,28 +15,31 @@ from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)
 
-_HEAD_BYTES = 16384
-_SECONDS = 10.0
+_MAX_HEAD_BYTES = 16384
+_REQUEST_TIMEOUT_S = 10.0
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
-class Page:
-    """A service for `Runner`. An address that can't be had is said; the proxy's work does not depend on it."""
+class MetricsPage:
+    """A service for `Runner`. An unusable address is logged only, as the proxy's work does not depend on the page."""
 
     name = "page"
 
     def __init__(
         self, host: str | None, port: int, registry: CollectorRegistry, healthy: Callable[[], Awaitable[str | None]]
     ) -> None:
-        """`healthy`: None, or what is wrong."""
-        self._host, self.port, self._registry, self._healthy = host, port, registry, healthy
+        """`healthy`: None, or the problem."""
+        self._host = host
+        self.port = port
+        self._registry = registry
+        self._healthy = healthy
         self._server: asyncio.AbstractServer | None = None
 
     async def start(self) -> None:
         try:
-            self._server = await asyncio.start_server(self._serve, self._host, self.port, limit=_HEAD_BYTES)
+            self._server = await asyncio.start_server(self._serve, self._host, self.port, limit=_MAX_HEAD_BYTES)
         except OSError as error:
-            log.warning("No metrics are served", host=self._host, port=self.port, err=error)
+            log.warning("Cannot serve metrics", host=self._host, port=self.port, err=error)
             return
         self.port = self._server.sockets[0].getsockname()[1]
         log.info("Serving metrics", host=self._host, port=self.port)
@@ -47,9 +50,9 @@ class Page:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(_SECONDS):
+            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-                status, kind, body = await self._answer(head)
+                status, kind, body = await self._respond(head)
                 writer.write(
                     f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n"
                     f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
@@ -57,11 +60,11 @@ class Page:
                 )
                 await writer.drain()
         except (OSError, EOFError, asyncio.LimitOverrunError, TimeoutError) as error:
-            log.debug("A client of the pages went away", err=error)
+            log.debug("Client of the metrics page disconnected", err=error)
         finally:
             writer.close()
 
-    async def _answer(self, head: bytes) -> tuple[int, str, bytes]:
+    async def _respond(self, head: bytes) -> tuple[int, str, bytes]:
         words = head.split(b"\r\n", 1)[0].split(b" ")
         plain = "text/plain; charset=utf-8"
         if len(words) != 3:
@@ -72,6 +75,6 @@ class Page:
             case b"/metrics":
                 return 200, CONTENT_TYPE_PLAIN_0_0_4, generate_latest(self._registry)
             case b"/healthz" | b"/livez" | b"/readyz":
-                wrong = await self._healthy()
-                return (200, plain, b"ok") if wrong is None else (503, plain, f"{wrong}\n".encode())
-        return 404, plain, b"there are /metrics and /healthz\n"
+                problem = await self._healthy()
+                return (200, plain, b"ok") if problem is None else (503, plain, f"{problem}\n".encode())
+        return 404, plain, b"only /metrics and /healthz exist\n"

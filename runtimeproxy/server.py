@@ -1,9 +1,9 @@
-"""The process: its socket, the wait for the runtime, what is known of it, the end (spec 08 §7).
+"""The proxy process: start, wait for the runtime, stop (spec 08 §7).
 
-Starts in this order: a left-over socket goes, the runtime is asked for its version until it answers or the time for
-that is over (then the process fails, for its supervisor to try again), the store is filled from the runtime's lists,
-the socket is there, systemd is told. Details of what ran already and connections to hook servers come after that,
-behind calls. Nothing is written to disk but the socket.
+Start order: remove a left-over socket, call the runtime's Version until it responds or the backend timeout ends (then
+the process fails and its supervisor restarts it), fill the store from the runtime's lists, listen on the socket, notify
+systemd. Details of existing objects and connections to hook servers follow in the background. The socket is the only
+file that is written.
 """
 
 from __future__ import annotations
@@ -19,146 +19,150 @@ from prometheus_client import CollectorRegistry
 
 from koordlet.app.logging import get_logger
 from koordlet.app.runner import Runner
-from runtimeproxy.cri.calls import Interceptor
-from runtimeproxy.cri.mode import Backend, CriSide
-from runtimeproxy.cri.recover import TIDY_SECONDS, BackendError, Recovery
-from runtimeproxy.hooks.dispatch import Dispatcher
+from runtimeproxy.cri.calls import CriInterceptor
+from runtimeproxy.cri.mode import CriServer, RuntimeClient
+from runtimeproxy.cri.recover import TIDY_PERIOD_S, CriRecovery, RuntimeCallError
+from runtimeproxy.hooks.dispatch import HookDispatcher
 from runtimeproxy.hooks.pods import SkipRule
-from runtimeproxy.hooks.registry import Registry
+from runtimeproxy.hooks.registry import HookServerRegistry
 from runtimeproxy.metrics import ProxyMetrics
-from runtimeproxy.options import DOCKER, Options
-from runtimeproxy.page import Page
-from runtimeproxy.store import Store
+from runtimeproxy.options import DOCKER, ProxyOptions
+from runtimeproxy.page import MetricsPage
+from runtimeproxy.store import ProxyStore
 
 log = get_logger(__name__)
 
-RETRY_SECONDS = 1.0
-MODE = 0o660
-"""Of the socket, as runtimes' own."""
+RETRY_PERIOD_S = 1.0
+SOCKET_MODE = 0o660
+"""Mode of the socket, as that of a runtime's socket."""
 
 
 class RuntimeAbsent(Exception):
-    """The runtime did not answer in the time it had."""
+    """The runtime did not respond within the backend timeout."""
 
 
-class ProtocolSide(Protocol):
+class ProxyMode(Protocol):
     """CRI or Docker."""
 
     async def open(self) -> None:
-        """Learn what the runtime has, then listen. Raises BackendError when it does not answer, OSError."""
+        """Read the runtime's objects, then listen. Raises RuntimeCallError when it does not respond, OSError."""
         ...
 
     async def settle(self) -> None:
-        """What is done behind calls, for as long as it takes."""
+        """Background work, for as long as the proxy runs."""
         ...
 
     async def healthy(self) -> str | None:
-        """None, or why calls can't be served."""
+        """None, or the reason why calls cannot be served."""
         ...
 
     async def close(self) -> None: ...
 
 
 class CriMode:
-    """Calls of CRI to containerd or another runtime that speaks it."""
+    """CRI calls to containerd or another CRI runtime."""
 
-    def __init__(self, options: Options, dispatcher: Dispatcher, skip: SkipRule, metrics: ProxyMetrics) -> None:
+    def __init__(
+        self, options: ProxyOptions, dispatcher: HookDispatcher, skip: SkipRule, metrics: ProxyMetrics
+    ) -> None:
         self._options = options
-        self._backend = Backend(options.backend_path)
-        store = Store()
-        self._recovery = Recovery(store, self._backend, metrics)
-        interceptor = Interceptor(store, dispatcher, skip, self._recovery, metrics, limit=options.hook_timeout)
-        self._side = CriSide(options.backend_path, interceptor, metrics)
+        self._backend = RuntimeClient(options.backend_path)
+        store = ProxyStore()
+        self._recovery = CriRecovery(store, self._backend, metrics)
+        interceptor = CriInterceptor(store, dispatcher, skip, self._recovery, metrics, timeout=options.hook_timeout)
+        self._mode = CriServer(options.backend_path, interceptor, metrics)
 
     async def open(self) -> None:
         await self._backend.version()
         await self._recovery.lists()
-        await self._side.start(self._options.endpoint_path)
+        await self._mode.start(self._options.endpoint_path)
 
     async def settle(self) -> None:
         await self._recovery.details()
         while True:
-            await asyncio.sleep(TIDY_SECONDS)
+            await asyncio.sleep(TIDY_PERIOD_S)
             await self._recovery.forget_gone()
 
     async def healthy(self) -> str | None:
         try:
             await self._backend.version()
-        except BackendError as error:
+        except RuntimeCallError as error:
             return f"runtime: {error}"
         return None
 
     async def close(self) -> None:
-        await self._side.stop(self._options.stop_timeout)
+        await self._mode.stop(self._options.stop_timeout)
 
 
-class Front:
-    """The listening socket's life around a side's; a service for `Runner`."""
+class ProxyService:
+    """Creates and removes the listening socket around a mode; a service for `Runner`."""
 
     name = "front"
 
-    def __init__(self, options: Options, side: ProtocolSide, said: Callable[[str], None]) -> None:
-        """`said`: tells the supervisor."""
-        self._options, self._side, self._say = options, side, said
+    def __init__(self, options: ProxyOptions, mode: ProxyMode, notify: Callable[[str], None]) -> None:
+        """`notify`: sends a message to systemd."""
+        self._options = options
+        self._mode = mode
+        self._notify = notify
         self._path = options.endpoint_path
-        self._ours: tuple[int, int] | None = None
-        self._behind: asyncio.Task[None] | None = None
+        self._own_socket: tuple[int, int] | None = None
+        self._background: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Raises OSError for the socket, RuntimeAbsent."""
         self._path.unlink(missing_ok=True)
         self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        await self._reach()
-        self._path.chmod(MODE)
+        await self._open_mode()
+        self._path.chmod(SOCKET_MODE)
         status = self._path.stat()
-        self._ours = status.st_dev, status.st_ino
+        self._own_socket = status.st_dev, status.st_ino
         log.info("Serving", socket=str(self._path), runtime=str(self._options.backend_path), mode=self._options.mode)
-        self._say("READY=1")
-        self._behind = asyncio.create_task(self._settle())
+        self._notify("READY=1")
+        self._background = asyncio.create_task(self._settle())
 
-    async def _reach(self) -> None:
+    async def _open_mode(self) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + self._options.backend_timeout
         while True:
             try:
-                await self._side.open()
+                await self._mode.open()
                 return
-            except BackendError as error:
-                if loop.time() + RETRY_SECONDS > end:
-                    raise RuntimeAbsent(
-                        f"no answer from {self._options.backend_path} for {self._options.backend_timeout:g} s: {error}"
-                    ) from error
-                log.warning("Waiting for the runtime", socket=str(self._options.backend_path), err=error)
-            await asyncio.sleep(RETRY_SECONDS)
+            except RuntimeCallError as error:
+                socket_path = self._options.backend_path
+                if loop.time() + RETRY_PERIOD_S > end:
+                    waited = f"{self._options.backend_timeout:g} s"
+                    raise RuntimeAbsent(f"no response from {socket_path} for {waited}: {error}") from error
+                log.warning("Waiting for the runtime", socket=str(socket_path), err=error)
+            await asyncio.sleep(RETRY_PERIOD_S)
 
     async def _settle(self) -> None:
         try:
-            await self._side.settle()
+            await self._mode.settle()
         except Exception as error:  # calls are served without it
-            log.exception("Cannot complete what is known of the runtime", err=error)
+            log.exception("Cannot complete the store", err=error)
 
     async def stop(self) -> None:
-        self._say("STOPPING=1")
-        if self._ours is not None:
-            _unlink(self._path, self._ours)
-        if self._behind is not None:
-            self._behind.cancel()
-            await asyncio.gather(self._behind, return_exceptions=True)
-        await self._side.close()
+        self._notify("STOPPING=1")
+        if self._own_socket is not None:
+            _unlink(self._path, self._own_socket)
+        if self._background is not None:
+            self._background.cancel()
+            await asyncio.gather(self._background, return_exceptions=True)
+        await self._mode.close()
 
 
-def _unlink(path: Path, ours: tuple[int, int]) -> None:
-    """Unless somebody else's socket is there by now."""
+def _unlink(path: Path, own_socket: tuple[int, int]) -> None:
+    """Unless another process's socket is there now."""
     try:
         status = path.stat()
-        if (status.st_dev, status.st_ino) == ours:
+        if (status.st_dev, status.st_ino) == own_socket:
             path.unlink()
     except OSError as error:
-        log.warning("Socket is left over", socket=str(path), err=error)
+        log.warning("Cannot remove the socket", socket=str(path), err=error)
 
 
 def notify(text: str) -> None:
-    """Tell systemd, where it waits to be told (sd_notify)."""
+    """Send sd_notify's `text` to systemd, if it expects notifications."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return
@@ -167,10 +171,10 @@ def notify(text: str) -> None:
             channel.connect("\0" + address[1:] if address.startswith("@") else address)
             channel.send(text.encode())
     except OSError as error:
-        log.warning("Cannot tell the supervisor", said=text, err=error)
+        log.warning("Cannot notify systemd", text=text, err=error)
 
 
-def _side(options: Options, dispatcher: Dispatcher, metrics: ProxyMetrics) -> ProtocolSide:
+def _build_mode(options: ProxyOptions, dispatcher: HookDispatcher, metrics: ProxyMetrics) -> ProxyMode:
     skip = SkipRule(options.skip_key, options.skip_value)
     if options.mode == DOCKER:
         from runtimeproxy.docker.mode import DockerMode
@@ -179,18 +183,18 @@ def _side(options: Options, dispatcher: Dispatcher, metrics: ProxyMetrics) -> Pr
     return CriMode(options, dispatcher, skip, metrics)
 
 
-async def serve(options: Options) -> int:
-    """The process until it is told to stop; its exit status."""
+async def serve(options: ProxyOptions) -> int:
+    """Run the process until it is stopped; returns its exit status."""
     registry = CollectorRegistry()
     metrics = ProxyMetrics.of(registry)
-    servers = Registry(Path(options.hook_servers))
-    dispatcher = Dispatcher(servers, limit=options.hook_timeout, metrics=metrics)
-    side = _side(options, dispatcher, metrics)
+    servers = HookServerRegistry(Path(options.hook_servers))
+    dispatcher = HookDispatcher(servers, timeout=options.hook_timeout, metrics=metrics)
+    mode = _build_mode(options, dispatcher, metrics)
     runner = Runner(stop_seconds=options.stop_timeout + 2.0)
     if options.metrics_at is not None:
-        runner.add(Page(*options.metrics_at, registry, side.healthy))
+        runner.add(MetricsPage(*options.metrics_at, registry, mode.healthy))
     runner.add_stop("dispatcher", dispatcher.close)
     runner.spawn("registrations", servers.watch, critical=False)
-    runner.add(Front(options, side, notify))
+    runner.add(ProxyService(options, mode, notify))
     runner.spawn("hook clients", dispatcher.warm, critical=False)
     return await runner.run()

@@ -1,9 +1,9 @@
-"""CRI requests as the store keeps them, and with a hook's answer written into them (spec 08 §11.1). Pure but for the
-request given: the functions named after calls change it and say whether they did.
+"""Converts CRI requests to store entries, and writes a hook's response into them (spec 08 §11.1). Pure, except that the
+functions named after calls change the request they are given and return whether they did.
 
-Only what an answer has different from what was asked is written, so that an echo changes nothing. Sections that a
-request lacks are made when something belongs there, except in one for Windows (a windows section, no linux one): of
-its resources nothing here speaks.
+Only fields in which the response differs from the hook request are written, so that an echo changes nothing. Missing
+sections of a request are created when needed, except in a request for Windows (a windows section, no linux one), whose
+resources have no fields here.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from koordlet.api.cri.api_pb2 import CreateContainerRequest, RunPodSandboxReques
 from koordlet.api.hooks.api_pb2 import ContainerResourceHookResponse, LinuxContainerResources, PodSandboxHookResponse
 from runtimeproxy.hooks.merge import merged, merged_envs, variables
 from runtimeproxy.hooks.stages import HookResponse
-from runtimeproxy.store import ContainerInfo, PodInfo
+from runtimeproxy.store import StoredContainer, StoredPod
 
 
-def pod_of(request: RunPodSandboxRequest, response: HookResponse | None = None) -> PodInfo | None:
-    """The sandbox that is asked for; None for a request without a config. Resources only if a hook says some."""
+def pod_of(request: RunPodSandboxRequest, response: HookResponse | None = None) -> StoredPod | None:
+    """The requested sandbox; None for a request without a config. It has resources only if the hook's response has
+    some."""
     if not request.HasField("config"):
         return None
     config = request.config
     resources = None
     if isinstance(response, PodSandboxHookResponse) and response.HasField("resources"):
         resources = plain(response.resources)
-    return PodInfo(
+    return StoredPod(
         name=config.metadata.name,
         namespace=config.metadata.namespace,
         uid=config.metadata.uid,
@@ -38,10 +39,12 @@ def pod_of(request: RunPodSandboxRequest, response: HookResponse | None = None) 
     )
 
 
-def container_of(request: CreateContainerRequest, pod: PodInfo, envs: Mapping[str, str] | None = None) -> ContainerInfo:
-    """The container that is asked for, without an id. `envs`: its variables, where they are known."""
+def container_of(
+    request: CreateContainerRequest, pod: StoredPod, envs: Mapping[str, str] | None = None
+) -> StoredContainer:
+    """The requested container, without an id. `envs`: its variables, if they are known already."""
     config = request.config
-    return ContainerInfo(
+    return StoredContainer(
         pod=pod,
         pod_id=request.pod_sandbox_id,
         name=config.metadata.name,
@@ -54,7 +57,7 @@ def container_of(request: CreateContainerRequest, pod: PodInfo, envs: Mapping[st
 
 
 def run_pod(request: RunPodSandboxRequest, response: HookResponse) -> bool:
-    """Labels, annotations, cgroup parent."""
+    """Write labels, annotations and cgroup parent."""
     assert isinstance(response, PodSandboxHookResponse)
     config = request.config
     changed = _take(config.labels, response.labels) | _take(config.annotations, response.annotations)
@@ -66,82 +69,82 @@ def run_pod(request: RunPodSandboxRequest, response: HookResponse) -> bool:
 
 
 def create_container(
-    request: CreateContainerRequest, asked: ContainerInfo, response: HookResponse
-) -> tuple[bool, ContainerInfo]:
-    """Annotations, variables, resources, cgroup parent. Also the container as it is then asked for. `asked`: what the
-    hook was told, which is what the request says."""
-    changed, envs = _create_container(request, asked, response)
-    return changed, container_of(request, asked.pod, envs) if changed else asked
+    request: CreateContainerRequest, requested: StoredContainer, response: HookResponse
+) -> tuple[bool, StoredContainer]:
+    """Write annotations, variables, resources and cgroup parent. Also returns the container as then requested.
+    `requested`: the container in the hook request, which equals the one in `request`."""
+    changed, envs = _create_container(request, requested, response)
+    return changed, container_of(request, requested.pod, envs) if changed else requested
 
 
 def _create_container(
-    request: CreateContainerRequest, asked: ContainerInfo, response: HookResponse
+    request: CreateContainerRequest, requested: StoredContainer, response: HookResponse
 ) -> tuple[bool, Mapping[str, str]]:
     assert isinstance(response, ContainerResourceHookResponse)
     config = request.config
     changed = _take(config.annotations, response.container_annotations)
-    now, answered = asked.envs, dict(response.container_envs)
-    envs = None if answered == now else merged_envs(config.envs, answered)
+    envs_now, returned = requested.envs, dict(response.container_envs)
+    envs = None if returned == envs_now else merged_envs(config.envs, returned)
     if envs is not None:
         del config.envs[:]
         config.envs.extend(envs)
-        now, changed = answered, True
+        envs_now, changed = returned, True
     if config.HasField("windows") and not config.HasField("linux"):
-        return changed, now
+        return changed, envs_now
     if response.HasField("container_resources"):
         before = config.linux.resources
         resources = merged(before, response.container_resources)
         if resources is not None and resources != before:
             config.linux.resources.CopyFrom(resources)
             changed = True
-    if response.pod_cgroup_parent not in ("", asked.cgroup_parent or asked.pod.cgroup_parent):
+    if response.pod_cgroup_parent not in ("", requested.cgroup_parent or requested.pod.cgroup_parent):
         request.sandbox_config.linux.cgroup_parent = response.pod_cgroup_parent
         changed = True
-    return changed, now
+    return changed, envs_now
 
 
 def update_container(
-    request: UpdateContainerResourcesRequest, asked: ContainerInfo, response: HookResponse
+    request: UpdateContainerResourcesRequest, requested: StoredContainer, response: HookResponse
 ) -> tuple[bool, LinuxContainerResources | None]:
-    """Annotations; the linux section becomes the container's whole state if the answer has resources (§11.4). Also the
-    resources that the container has afterwards. `asked`: what the hook was told."""
+    """Write annotations; the linux section becomes the container's complete state if the response has resources
+    (§11.4). Also returns the container's resources after the update. `requested`: the container in the hook request."""
     assert isinstance(response, ContainerResourceHookResponse)
     changes = {
-        key: value for key, value in response.container_annotations.items() if asked.annotations.get(key) != value
+        key: value for key, value in response.container_annotations.items() if requested.annotations.get(key) != value
     }
     changed = _take(request.annotations, changes)
     windows = request.HasField("windows") and not request.HasField("linux")
     if windows or not response.HasField("container_resources"):
-        return changed, asked.resources
-    resources = merged(asked.resources or LinuxContainerResources(), response.container_resources)
+        return changed, requested.resources
+    resources = merged(requested.resources or LinuxContainerResources(), response.container_resources)
     assert resources is not None
-    wanted = LinuxContainerResources()
-    wanted.CopyFrom(request.linux)  # with its unknown fields
+    merged_linux = LinuxContainerResources()
+    merged_linux.CopyFrom(request.linux)  # with its unknown fields
     for field in LinuxContainerResources.DESCRIPTOR.fields:
         if field.name != "hugepage_limits" or not request.linux.hugepage_limits:
-            wanted.ClearField(field.name)
-    rest = plain(resources)
-    if wanted.hugepage_limits:
-        rest.ClearField("hugepage_limits")
-    wanted.MergeFrom(rest)
-    if wanted != request.linux:
-        request.linux.CopyFrom(wanted)
+            merged_linux.ClearField(field.name)
+    known_fields = plain(resources)
+    if merged_linux.hugepage_limits:
+        known_fields.ClearField("hugepage_limits")
+    merged_linux.MergeFrom(known_fields)
+    if merged_linux != request.linux:
+        request.linux.CopyFrom(merged_linux)
         changed = True
     return changed, resources
 
 
 def plain(resources: LinuxContainerResources) -> LinuxContainerResources:
-    """A copy that holds nothing we don't know: such fields belong to one request."""
+    """A copy without unknown fields, which belong to one request only."""
     copy = LinuxContainerResources()
     copy.CopyFrom(resources)
     copy.DiscardUnknownFields()
     return copy
 
 
-def _take(held: MutableMapping[str, str], answered: Mapping[str, str]) -> bool:
+def _take(current: MutableMapping[str, str], returned: Mapping[str, str]) -> bool:
     changed = False
-    for key, value in answered.items():
-        if held.get(key) != value:
-            held[key] = value
+    for key, value in returned.items():
+        if current.get(key) != value:
+            current[key] = value
             changed = True
     return changed

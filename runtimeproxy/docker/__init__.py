@@ -1,6 +1,6 @@
-"""Docker mode of koord-runtime-proxy: HTTP between dockershim and dockerd, with hooks in between (spec 08 §12).
+"""Docker mode of koord-runtime-proxy: an HTTP proxy with hooks between dockershim and dockerd (spec 08 §12).
 
-`http1` knows where requests and answers end, `link` passes them on over its two `side`s, `calls` says which are
-`held`, `exchanges` what happens around those, `infos`, `bodies` and `names` translate Docker's words into hooks' and
-back, `api` and `recover` read what dockerd runs, `server` listens.
+`server` listens. `link` forwards requests and responses over its two `side`s; `http1` finds where they end, `selector`
+chooses which requests are held, and `handlers` call the hooks for these. `infos`, `bodies` and `names` translate
+between Docker's and the hooks' terms; `api` and `recover` read dockerd's containers.
 """

@@ -1,8 +1,8 @@
-"""The few questions that the proxy asks dockerd itself: its cgroup driver, its containers, one container.
+"""The proxy's own requests to dockerd: its cgroup driver, the list of containers, one container.
 
-One connection a question (many questions at once share some: `kept`), without an API version in the path, so that every
-dockerd answers in its own (the oldest served version rises with Docker's releases). Called at start, for what the store
-doesn't know or not all of, and of a dockerd that was started again.
+Each request has its own connection (`pooled` shares some between many requests). Paths have no API version, so that
+every dockerd responds in its own (the oldest served version rises with Docker's releases). Used at start, for objects
+that the store lacks or knows incompletely, and after a restart of dockerd.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ import msgspec
 from runtimeproxy.docker import http1
 
 _T = TypeVar("_T")
-SECONDS = 10.0
-"""For one question, of which each is answered from dockerd's memory. But a description waits for the container's lock,
-which dockerd holds as long as it is starting the container."""
+TIMEOUT_S = 10.0
+"""Timeout of one request. dockerd serves these from memory, but inspecting waits for the container's lock, which
+dockerd holds while it starts the container."""
 
 
 class DockerError(Exception):
-    """dockerd can't be reached or doesn't answer the question; the message has path and reason."""
+    """dockerd cannot be reached or does not respond; the message has path and reason."""
 
 
 class NoSuchContainer(DockerError):
     """404."""
 
 
-class Info(msgspec.Struct, rename="pascal"):
+class DockerInfo(msgspec.Struct, rename="pascal"):
     cgroup_driver: str = "cgroupfs"
 
 
-class Listed(msgspec.Struct, rename="pascal"):
+class ListedContainer(msgspec.Struct, rename="pascal"):
     """One container of the list; names begin with a slash."""
 
     id: str
@@ -44,27 +44,27 @@ class Listed(msgspec.Struct, rename="pascal"):
     labels: dict[str, str] | None = None
 
 
-class Config(msgspec.Struct, rename="pascal"):
+class InspectedConfig(msgspec.Struct, rename="pascal"):
     labels: dict[str, str] | None = None
     env: list[str] | None = None
 
 
-class Inspected(msgspec.Struct, rename="pascal"):
+class InspectedContainer(msgspec.Struct, rename="pascal"):
     id: str
     name: str
-    config: Config
+    config: InspectedConfig
     host_config: msgspec.Raw = msgspec.field(name="HostConfig", default=msgspec.Raw(b"{}"))
 
 
-class _Kept:
-    """Connections that stay open behind their questions, for the next ones or to see them end."""
+class _ConnectionPool:
+    """Connections that stay open after their requests, for further requests or to detect that dockerd closes them."""
 
     def __init__(self) -> None:
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         self._closed = False
 
     async def take(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """One that dockerd hasn't ended."""
+        """A connection that dockerd has not closed."""
         while self._idle:
             reader, writer = self._idle.pop()
             if not _ended(reader):
@@ -73,14 +73,14 @@ class _Kept:
         return None
 
     def put(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Whether it is kept."""
+        """Whether the connection is pool."""
         if not self._closed:
             self._idle.append((reader, writer))
         return not self._closed
 
     @property
     def live(self) -> bool:
-        """Whether dockerd has left one open."""
+        """Whether a connection is still open at dockerd's side."""
         return any(not _ended(reader) for reader, _ in self._idle)
 
     async def close(self) -> None:
@@ -90,106 +90,106 @@ class _Kept:
 
 
 class DockerApi:
-    """Questions over the socket `backend`; each raises DockerError."""
+    """Requests over the socket `backend`; each raises DockerError."""
 
-    def __init__(self, backend: Path, *, seconds: float = SECONDS) -> None:
+    def __init__(self, backend: Path, *, timeout: float = TIMEOUT_S) -> None:
         self._backend = backend
-        self._seconds = seconds
-        self._kept: _Kept | None = None
-        self._witness = _Kept()
+        self._timeout = timeout
+        self._pool: _ConnectionPool | None = None
+        self._witness = _ConnectionPool()
         """The connection on which `info` was answered."""
 
     @contextlib.asynccontextmanager
-    async def kept(self) -> AsyncIterator[None]:
-        """Inside, a question takes a connection that an earlier one is done with."""
-        kept = self._kept = _Kept()
+    async def pooled(self) -> AsyncIterator[None]:
+        """Inside, requests reuse connections of finished requests."""
+        pool = self._pool = _ConnectionPool()
         try:
             yield
         finally:
-            self._kept = None
-            await kept.close()
+            self._pool = None
+            await pool.close()
 
-    async def info(self) -> Info:
-        """What holds as long as this dockerd runs: see `restarted`."""
+    async def info(self) -> DockerInfo:
+        """Information that is valid while this dockerd runs: see `restarted`."""
         await self._witness.close()
-        witness = _Kept()
+        witness = _ConnectionPool()
         try:
-            found = await self._get("/info", Info, witness)
+            info = await self._get("/info", DockerInfo, witness)
         except BaseException:
             await witness.close()
             raise
         self._witness = witness
-        return found
+        return info
 
     @property
     def restarted(self) -> bool:
-        """Whether there may be another dockerd than the one that `info` asked: that connection has ended. The socket's
-        file does not tell, systemd may have made it."""
+        """Whether dockerd may have been restarted since `info`: the connection of that request is closed. The socket
+        file does not tell, as systemd may own it."""
         return not self._witness.live
 
     async def close(self) -> None:
-        """Let go of what `info` has left open."""
+        """Close the connection that `info` has left open."""
         await self._witness.close()
 
-    async def containers(self) -> list[Listed]:
-        """All of them, stopped ones too."""
-        return await self._get("/containers/json?all=1", list[Listed])
+    async def containers(self) -> list[ListedContainer]:
+        """All containers, stopped ones included."""
+        return await self._get("/containers/json?all=1", list[ListedContainer])
 
-    async def inspect(self, container_id: str) -> Inspected:
-        """Raises NoSuchContainer when dockerd doesn't know it."""
-        return await self._get(f"/containers/{quote(container_id, safe='')}/json", Inspected)
+    async def inspect(self, container_id: str) -> InspectedContainer:
+        """Raises NoSuchContainer when dockerd does not know it."""
+        return await self._get(f"/containers/{quote(container_id, safe='')}/json", InspectedContainer)
 
     async def ping(self) -> None:
-        """Whether dockerd answers at all."""
-        await self._ask("/_ping")
+        """Check that dockerd responds."""
+        await self._request("/_ping")
 
-    async def _get(self, path: str, kind: type[_T], kept: _Kept | None = None) -> _T:
-        body = await self._ask(path, kept)
+    async def _get(self, path: str, kind: type[_T], pool: _ConnectionPool | None = None) -> _T:
+        body = await self._request(path, pool)
         try:
             return msgspec.json.decode(body, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise DockerError(f"GET {path}: {error}") from error
 
-    async def _ask(self, path: str, kept: _Kept | None = None) -> bytes:
+    async def _request(self, path: str, pool: _ConnectionPool | None = None) -> bytes:
         try:
-            async with asyncio.timeout(self._seconds):
-                status, body = await self._exchange(path, kept or self._kept)
+            async with asyncio.timeout(self._timeout):
+                status, body = await self._exchange(path, pool or self._pool)
         except TimeoutError as error:
-            raise DockerError(f"GET {path} on {self._backend}: no answer in {self._seconds:g} s") from error
-        except (OSError, EOFError, http1.NotHttp) as error:
+            raise DockerError(f"GET {path} on {self._backend}: no response in {self._timeout:g} s") from error
+        except (OSError, EOFError, http1.NotHttp1) as error:
             raise DockerError(f"GET {path} on {self._backend}: {error or type(error).__name__}") from error
         if status != 200:
             kind = NoSuchContainer if status == 404 else DockerError
             raise kind(f"GET {path}: {status} {_message(body)}")
         return body
 
-    async def _exchange(self, path: str, kept: _Kept | None) -> tuple[int, bytes]:
-        found = await kept.take() if kept is not None else None
-        reader, writer = found or await asyncio.open_unix_connection(str(self._backend))
+    async def _exchange(self, path: str, pool: _ConnectionPool | None) -> tuple[int, bytes]:
+        connection = await pool.take() if pool is not None else None
+        reader, writer = connection or await asyncio.open_unix_connection(str(self._backend))
         keep = False
         try:
-            last = "Connection: close\r\n" if kept is None else ""
+            last = "Connection: close\r\n" if pool is None else ""
             writer.write(f"GET {path} HTTP/1.1\r\nHost: docker\r\n{last}\r\n".encode())
             data = bytearray()
             while not (end := http1.split_head(data)):
                 data += await _some(reader)
             head = http1.parse_response(bytes(data[:end]))
-            said = bytearray()
-            body = http1.response_body(head, b"GET", said.extend)
+            payload = bytearray()
+            body = http1.response_body(head, b"GET", payload.extend)
             if body is None:
                 return head.status, bytes(data[end:]) + await reader.read()
             body.take(bytes(data[end:]))
             while not body.done:
                 body.take(await _some(reader))
             keep = b"close" not in head.tokens(b"connection")
-            return head.status, bytes(said)
+            return head.status, bytes(payload)
         finally:
-            if not (keep and kept is not None and kept.put(reader, writer)):
+            if not (keep and pool is not None and pool.put(reader, writer)):
                 await _close(writer)
 
 
 def _ended(reader: asyncio.StreamReader) -> bool:
-    """By the other side."""
+    """Closed by the other side."""
     return reader.at_eof() or reader.exception() is not None
 
 
@@ -197,20 +197,20 @@ async def _close(writer: asyncio.StreamWriter) -> None:
     writer.close()
     try:
         await writer.wait_closed()
-    except OSError:  # its end was asked for
+    except OSError:  # it was to be closed anyway
         writer.transport.abort()
 
 
 async def _some(reader: asyncio.StreamReader) -> bytes:
     data = await reader.read(1 << 16)
     if not data:
-        raise EOFError("the connection ended in the middle of an answer")
+        raise EOFError("the connection ended in the middle of a response")
     return data
 
 
 def _message(body: bytes) -> str:
     try:
-        answer: Mapping[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
+        document: Mapping[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):
         return body[:200].decode("latin-1")
-    return str(answer.get("message", answer))
+    return str(document.get("message", document))

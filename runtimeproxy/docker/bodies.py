@@ -1,7 +1,8 @@
-"""The JSON of create and update calls: read for hooks, changed member by member, never decoded and encoded whole.
+"""The JSON bodies of create and update calls: parsed for hooks, changed per member, never decoded and encoded as a
+whole.
 
-An object is kept as its members' own bytes, so that fields nobody here knows, numbers of any size and the order of
-members survive a change of others. Names are matched as Go's decoder does it: without regard to case, the last wins.
+An object is kept as its members' original bytes, so that unknown fields, numbers of any size and the order of members
+survive a change of other members. Names match as in Go's decoder: case-insensitively, the last one wins.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ _FIELDS = (
     ("CpusetMems", "cpuset_mems"),
     ("MemorySwap", "memory_swap_limit_in_bytes"),
 )
-"""Of HostConfig and of UpdateConfig, and what hooks call them."""
+"""Fields of HostConfig and UpdateConfig, and their names in hook requests."""
 _CREATE_FIELDS = (*_FIELDS, ("OomScoreAdj", "oom_score_adj"))
 _TEXTS = ("cpuset_cpus", "cpuset_mems")
 _KINDS: tuple[Any, ...] = (str, int, dict[str, str], list[str])
 _DECODERS = {kind: msgspec.json.Decoder(kind | None) for kind in _KINDS}
-"""Of what members are read as; making one takes longer than its work."""
+"""Cached, as building a decoder takes longer than using it."""
 
 
-class Undecodable(ValueError):
-    """No JSON object, or a member of another kind than Docker's; the message names it."""
+class InvalidBody(ValueError):
+    """Not a JSON object, or a member of another type than Docker's; the message names it."""
 
 
-class Members:
-    """A JSON object; `raw` is what it is now, the bytes it came from as long as nothing was set."""
+class JsonObject:
+    """A JSON object; `raw`: its present bytes, the original ones until a member is set."""
 
     def __init__(self, raw: bytes, what: str) -> None:
         self._what = what
@@ -45,9 +46,9 @@ class Members:
         try:
             self._members: dict[str, msgspec.Raw] = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Undecodable(f"{what}: {error}") from error
+            raise InvalidBody(f"{what}: {error}") from error
         self._keys = {key.casefold(): key for key in self._members}
-        """The last of those that are the same name."""
+        """The last of equal names."""
         self.changed = False
 
     def get(self, name: str, kind: type[_T]) -> _T | None:
@@ -58,23 +59,23 @@ class Members:
         try:
             value: _T | None = _DECODERS[kind].decode(self._members[key])
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Undecodable(f"{self._what}: {name}: {error}") from error
+            raise InvalidBody(f"{self._what}: {name}: {error}") from error
         return value
 
-    def object(self, name: str) -> Members:
-        """A member that is an object itself; an empty one when absent or null."""
+    def object(self, name: str) -> JsonObject:
+        """A member that is an object; an empty one when absent or null."""
         key = self._keys.get(name.casefold())
         raw = bytes(self._members[key]) if key is not None else b"null"
-        return Members(b"{}" if raw == b"null" else raw, f"{self._what}: {name}")
+        return JsonObject(b"{}" if raw == b"null" else raw, f"{self._what}: {name}")
 
     def set(self, name: str, value: Any) -> None:
-        """`value`: anything that JSON has, or other Members."""
+        """`value`: any JSON value, or a JsonObject."""
         folded = name.casefold()
         last = self._keys.setdefault(folded, name)
         if len(self._keys) < len(self._members):
             for key in [key for key in self._members if key != last and key.casefold() == folded]:
                 del self._members[key]
-        self._members[last] = msgspec.Raw(value.raw if isinstance(value, Members) else msgspec.json.encode(value))
+        self._members[last] = msgspec.Raw(value.raw if isinstance(value, JsonObject) else msgspec.json.encode(value))
         self.changed = True
 
     @property
@@ -82,70 +83,72 @@ class Members:
         return msgspec.json.encode(self._members) if self.changed else self._raw
 
 
-def read_resources(members: Members) -> LinuxContainerResources:
-    """The resources of a HostConfig or UpdateConfig; what is absent is zero, as for dockerd."""
-    found = LinuxContainerResources()
+def read_resources(members: JsonObject) -> LinuxContainerResources:
+    """The resources of a HostConfig or UpdateConfig; an absent field is zero, as in dockerd."""
+    resources = LinuxContainerResources()
     for name, field in _CREATE_FIELDS:
         value = members.get(name, str if field in _TEXTS else int)
         if not value:
             continue
         try:
-            setattr(found, field, value)
-        except ValueError as error:  # beyond 64 bits, or text that protobuf refuses
-            raise Undecodable(f"{name}: {error}") from error
-    return found
+            setattr(resources, field, value)
+        except ValueError as error:  # beyond 64 bits, or a string that protobuf refuses
+            raise InvalidBody(f"{name}: {error}") from error
+    return resources
 
 
-def write_create(host: Members, wanted: LinuxContainerResources) -> None:
-    """A hook's answer overwrites all of HostConfig's resources, zeros included (spec 08 §12)."""
-    _write(host, wanted, _CREATE_FIELDS)
+def write_create(host: JsonObject, desired: LinuxContainerResources) -> None:
+    """A hook's response replaces all of HostConfig's resources, zeros included (spec 08 §12)."""
+    _write(host, desired, _CREATE_FIELDS)
 
 
-def write_update(update: Members, wanted: LinuxContainerResources) -> LinuxContainerResources:
-    """The same for an UpdateConfig, which has no OOM score and in which zero leaves a value as it is. What it says
-    now."""
-    return _write(update, wanted, _FIELDS)
+def write_update(update: JsonObject, desired: LinuxContainerResources) -> LinuxContainerResources:
+    """The same for an UpdateConfig, which has no OOM score and in which zero means "unchanged". Returns its
+    resources."""
+    return _write(update, desired, _FIELDS)
 
 
 def _write(
-    members: Members, wanted: LinuxContainerResources, fields: Sequence[tuple[str, str]]
+    members: JsonObject, desired: LinuxContainerResources, fields: Sequence[tuple[str, str]]
 ) -> LinuxContainerResources:
     now = read_resources(members)
-    wanted = acceptable(now, wanted)
+    desired = without_refused_values(now, desired)
     for name, field in fields:
-        if getattr(now, field) != getattr(wanted, field):
-            members.set(name, getattr(wanted, field))
-    return wanted
+        if getattr(now, field) != getattr(desired, field):
+            members.set(name, getattr(desired, field))
+    return desired
 
 
-def acceptable(asked: LinuxContainerResources, answered: LinuxContainerResources) -> LinuxContainerResources:
-    """The answer without what CRI understands and dockerd refuses, which would keep a pod from starting.
+def without_refused_values(
+    requested: LinuxContainerResources, returned: LinuxContainerResources
+) -> LinuxContainerResources:
+    """The response without values that CRI accepts and dockerd refuses, which would keep a pod from starting.
 
-    Below zero (-1: unlimited) only a quota and swap may be, for the others zero says it; a score out of range is not
-    said; swap, which for dockerd holds the memory too, is not below it and goes with it.
+    Only a quota and swap may be negative (-1: unlimited); for the others zero means unlimited. An OOM score out of
+    range is dropped. Swap, which in dockerd includes memory, is raised to the memory limit, and dropped without one.
     """
-    if answered == asked:  # what the caller says itself is between it and dockerd
-        return answered
-    found = LinuxContainerResources()
-    found.CopyFrom(answered)
+    if returned == requested:  # the caller's own values are dockerd's to check
+        return returned
+    resources = LinuxContainerResources()
+    resources.CopyFrom(returned)
     for field in ("cpu_period", "cpu_shares", "memory_limit_in_bytes"):
-        setattr(found, field, max(0, getattr(found, field)))
-    if found.oom_score_adj not in OOM_RANGE:
-        found.oom_score_adj = asked.oom_score_adj
-    if found.memory_swap_limit_in_bytes > 0:
-        least = found.memory_limit_in_bytes
-        found.memory_swap_limit_in_bytes = max(found.memory_swap_limit_in_bytes, least) if least else 0
-    return found
+        setattr(resources, field, max(0, getattr(resources, field)))
+    if resources.oom_score_adj not in OOM_RANGE:
+        resources.oom_score_adj = requested.oom_score_adj
+    if resources.memory_swap_limit_in_bytes > 0:
+        least = resources.memory_limit_in_bytes
+        resources.memory_swap_limit_in_bytes = max(resources.memory_swap_limit_in_bytes, least) if least else 0
+    return resources
 
 
 def merge_resources(stored: LinuxContainerResources, new: LinuxContainerResources) -> LinuxContainerResources:
-    """What an update says over what is known: numbers above zero and texts that aren't empty, never the OOM score."""
+    """An update's values over the known ones: numbers above zero and non-empty strings, never the OOM score."""
     return _merged(stored, new, lambda value: value if isinstance(value, str) else value > 0)
 
 
-def told_resources(known: LinuxContainerResources, told: LinuxContainerResources) -> LinuxContainerResources:
-    """What dockerd has after it was told an update: a zero leaves its value as it was, -1 is a value."""
-    return _merged(known, told, bool)
+def applied_resources(known: LinuxContainerResources, update: LinuxContainerResources) -> LinuxContainerResources:
+    """dockerd's resources after an update: zero means "unchanged", -1 is a value."""
+    return _merged(known, update, bool)
 
 
 def _merged(old: LinuxContainerResources, new: LinuxContainerResources, counts: Any) -> LinuxContainerResources:
@@ -158,22 +161,22 @@ def _merged(old: LinuxContainerResources, new: LinuxContainerResources, counts: 
 
 
 def env_map(env: Sequence[str]) -> dict[str, str]:
-    """Variables as hooks see them: the last of equal names wins, entries without `=` are left out."""
+    """Variables as in hook requests: the last of equal names wins, entries without `=` are left out."""
     return {name: value for name, equals, value in (entry.partition("=") for entry in env) if equals}
 
 
-def merge_env(env: Sequence[str], wanted: Mapping[str, str]) -> list[str]:
-    """The list with a hook's variables, which replace the map that it was shown.
+def merge_env(env: Sequence[str], desired: Mapping[str, str]) -> list[str]:
+    """The list with a hook's variables, which replace the map in the hook request.
 
-    Order and duplicates stay, changed values are written in place, variables missing in `wanted` go, new ones come
-    last and sorted. Entries without `=` (Docker: unset the image's) stay.
+    Order and duplicates are kept, changed values are written in place, variables missing in `desired` are removed, new
+    ones follow in sorted order. Entries without `=` (Docker: unset the image's variable) are kept.
     """
-    shown = env_map(env)
+    current = env_map(env)
     merged = []
     for entry in env:
         name, equals, _ = entry.partition("=")
         if not equals:
             merged.append(entry)
-        elif name in wanted:
-            merged.append(entry if wanted[name] == shown[name] else f"{name}={wanted[name]}")
-    return merged + [f"{name}={wanted[name]}" for name in sorted(set(wanted) - set(shown))]
+        elif name in desired:
+            merged.append(entry if desired[name] == current[name] else f"{name}={desired[name]}")
+    return merged + [f"{name}={desired[name]}" for name in sorted(set(desired) - set(current))]

@@ -1,7 +1,7 @@
-"""Docker containers as the store keeps them. Pure.
+"""Converts Docker containers to store entries. Pure.
 
-The same functions read a create request and dockerd's description of what exists, so that a restarted proxy tells
-hooks what the one before it told.
+The same functions read a create request and dockerd's description of an existing container, so that hook requests are
+the same after a restart of the proxy.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections.abc import Mapping
 
 from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 from runtimeproxy.docker import bodies, names
-from runtimeproxy.docker.bodies import Members
+from runtimeproxy.docker.bodies import JsonObject
 from runtimeproxy.docker.names import KubernetesName
-from runtimeproxy.store import ContainerInfo, PodInfo
+from runtimeproxy.store import StoredContainer, StoredPod
 
 HANDLER = "docker"
-"""What hooks are told as the runtime handler."""
+"""Runtime handler in hook requests."""
 
 
-def pod_info(name: KubernetesName, labels: Mapping[str, str], host: Members | None, driver: str) -> PodInfo:
-    """A sandbox from its Docker container's labels and HostConfig; without that (a list lacks it) not a complete one.
-    Raises Undecodable."""
+def pod_info(name: KubernetesName, labels: Mapping[str, str], host: JsonObject | None, driver: str) -> StoredPod:
+    """A sandbox from its Docker container's labels and HostConfig; incomplete without a HostConfig (a list lacks it).
+    Raises InvalidBody."""
     plain, annotations = names.split_labels(labels)
-    return PodInfo(
+    return StoredPod(
         name=name.pod,
         namespace=name.namespace,
         uid=name.uid,
@@ -40,15 +40,15 @@ def container_info(
     name: KubernetesName,
     labels: Mapping[str, str],
     envs: Mapping[str, str],
-    host: Members | None,
+    host: JsonObject | None,
     driver: str,
     pod_id: str,
-    pod: PodInfo,
+    pod: StoredPod,
     container_id: str = "",
-) -> ContainerInfo:
-    """A container of the sandbox `pod`; `envs` as `bodies.env_map` has them, `host` as of `pod_info`. Raises
-    Undecodable."""
-    return ContainerInfo(
+) -> StoredContainer:
+    """A container of the sandbox `pod`; `envs` as from `bodies.env_map`, `host` as in `pod_info`. Raises
+    InvalidBody."""
+    return StoredContainer(
         pod=pod,
         pod_id=pod_id,
         name=name.container,
@@ -62,9 +62,9 @@ def container_info(
     )
 
 
-def _resources(host: Members | None) -> LinuxContainerResources | None:
+def _resources(host: JsonObject | None) -> LinuxContainerResources | None:
     return None if host is None else bodies.read_resources(host)
 
 
-def _parent(host: Members | None, driver: str) -> str:
+def _parent(host: JsonObject | None, driver: str) -> str:
     return "" if host is None else names.expand_parent(host.get("CgroupParent", str) or "", driver)

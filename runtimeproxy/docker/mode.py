@@ -1,23 +1,28 @@
-"""Docker mode as the process sees it (spec 08 §12)."""
+"""Docker mode of the process (spec 08 §12)."""
 
 from __future__ import annotations
 
-from runtimeproxy.cri.recover import BackendError
+from runtimeproxy.cri.recover import RuntimeCallError
 from runtimeproxy.docker.api import DockerApi, DockerError
 from runtimeproxy.docker.server import DockerServer, serve_docker
-from runtimeproxy.hooks.dispatch import Dispatcher
+from runtimeproxy.hooks.dispatch import HookDispatcher
 from runtimeproxy.hooks.pods import SkipRule
 from runtimeproxy.metrics import ProxyMetrics
-from runtimeproxy.options import Options
-from runtimeproxy.store import Store
+from runtimeproxy.options import ProxyOptions
+from runtimeproxy.store import ProxyStore
 
 
 class DockerMode:
-    """A `server.ProtocolSide`."""
+    """A `server.ProxyMode`."""
 
-    def __init__(self, options: Options, dispatcher: Dispatcher, skip: SkipRule, metrics: ProxyMetrics) -> None:
-        self._options, self._dispatcher, self._skip, self._metrics = options, dispatcher, skip, metrics
-        self._store = Store()
+    def __init__(
+        self, options: ProxyOptions, dispatcher: HookDispatcher, skip: SkipRule, metrics: ProxyMetrics
+    ) -> None:
+        self._options = options
+        self._dispatcher = dispatcher
+        self._skip = skip
+        self._metrics = metrics
+        self._store = ProxyStore()
         self._server: DockerServer | None = None
 
     async def open(self) -> None:
@@ -30,10 +35,10 @@ class DockerMode:
                 self._dispatcher,
                 self._skip,
                 self._metrics,
-                limit=options.hook_timeout,
+                hook_timeout=options.hook_timeout,
             )
         except DockerError as error:
-            raise BackendError(str(error)) from error
+            raise RuntimeCallError(str(error)) from error
 
     async def settle(self) -> None:
         if self._server is not None:
@@ -41,7 +46,7 @@ class DockerMode:
 
     async def healthy(self) -> str | None:
         try:
-            await DockerApi(self._options.backend_path, seconds=5.0).ping()
+            await DockerApi(self._options.backend_path, timeout=5.0).ping()
         except DockerError as error:
             return f"runtime: {error}"
         return None

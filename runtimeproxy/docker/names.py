@@ -1,7 +1,7 @@
-"""What dockershim writes into Docker's one flat world: names, labels and cgroup parents of pods and containers.
+"""How dockershim represents pods in Docker: names, labels and cgroup parents of pods and containers. Pure.
 
-Pure text. A sandbox and a container are both Docker containers; the name says which pod they belong to, labels
-say which of the two they are, annotations travel as labels with a prefix (spec 08 §12).
+Sandboxes and containers are both Docker containers. The name contains their pod, a label says which of the two they
+are, annotations are labels with a prefix (spec 08 §12).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ SANDBOX_NAME = "POD"
 SANDBOX_ID_LABEL = "io.kubernetes.sandbox.id"
 ANNOTATION_PREFIX = "annotation."
 _PARTS = (6, 7)
-"""dockershim adds a seventh, random part when the name is taken by a container that Docker won't remove."""
+"""dockershim adds a seventh, random part when a container that Docker cannot remove has the name."""
 _ATTEMPT = re.compile(r"[0-9]{1,10}")
 _MAX_ATTEMPT = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesName:
-    """`k8s_<container>_<pod>_<namespace>_<uid>_<attempt>`; none of the parts can hold an underscore."""
+    """`k8s_<container>_<pod>_<namespace>_<uid>_<attempt>`; no part contains an underscore."""
 
     container: str
     pod: str
@@ -34,7 +34,8 @@ class KubernetesName:
 
 
 def parse_name(name: str) -> KubernetesName | None:
-    """The pod and container of a Docker container's name (a leading slash is Docker's own); None: not dockershim's."""
+    """The pod and container of a Docker container's name (Docker adds a leading slash); None: not a name of
+    dockershim."""
     parts = name.removeprefix("/").split("_")
     if len(parts) not in _PARTS or parts[0] != "k8s" or not all(parts):
         return None
@@ -55,17 +56,17 @@ def split_labels(labels: Mapping[str, str]) -> tuple[dict[str, str], dict[str, s
 def merge_labels(
     docker: Mapping[str, str], labels: Mapping[str, str], annotations: Mapping[str, str]
 ) -> dict[str, str]:
-    """Docker labels with what a hook answered: its values win, new keys come last and sorted, none goes away."""
-    wanted = {**labels, **{ANNOTATION_PREFIX + key: value for key, value in annotations.items()}}
-    merged = {key: wanted.pop(key, value) for key, value in docker.items()}
-    return {**merged, **dict(sorted(wanted.items()))}
+    """Docker labels merged with a hook's response: its values win, new keys follow in sorted order, none is removed."""
+    returned = {**labels, **{ANNOTATION_PREFIX + key: value for key, value in annotations.items()}}
+    merged = {key: returned.pop(key, value) for key, value in docker.items()}
+    return {**merged, **dict(sorted(returned.items()))}
 
 
 def expand_parent(parent: str, driver: str) -> str:
-    """The path of a cgroup parent: with the systemd driver Docker is given only the last slice's name.
+    """The path of a cgroup parent: with the systemd driver Docker gets only the last slice's name.
 
     `kubepods-burstable-podX.slice` -> `/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podX.slice`.
-    What is no plain slice name, and everything with another driver, stays as it is.
+    Anything that is not a plain slice name, and everything with another driver, is returned unchanged.
     """
     stem = parent.removesuffix(".slice")
     if driver != "systemd" or "/" in parent or stem == parent or not all(stem.split("-")):
@@ -75,5 +76,5 @@ def expand_parent(parent: str, driver: str) -> str:
 
 
 def docker_parent(path: str, driver: str) -> str:
-    """The opposite: what Docker's `CgroupParent` takes for a cgroup path."""
+    """Inverse of `expand_parent`: Docker's `CgroupParent` for a cgroup path."""
     return path.rstrip("/").rpartition("/")[2] if driver == "systemd" else path

@@ -1,4 +1,4 @@
-"""Which requests to dockerd concern pods: path and name only, whatever the method (spec 08 §12). Pure."""
+"""Matches the requests to dockerd that concern pods, by path and name only, whatever the method (spec 08 §12). Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import parse_qs, unquote
 
-from runtimeproxy.docker.http1 import Request
+from runtimeproxy.docker.http1 import HttpRequest
 
 
 class Route(StrEnum):
-    """The value is what metrics and logs call it."""
+    """The value is used in metrics and logs."""
 
     CREATE = "create"
     START = "start"
@@ -21,8 +21,8 @@ class Route(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """`name`: of create the name asked for, else what the path names: an id, the start of one, or a name."""
+class RouteMatch:
+    """`name`: for create the requested name, else the reference in the path: an id, a prefix of one, or a name."""
 
     route: Route
     name: str
@@ -33,15 +33,15 @@ _PATH = re.compile(
 )
 
 
-def target(request: Request) -> Target | None:
-    """None: nothing that hooks or the store have to do with."""
+def match_route(request: HttpRequest) -> RouteMatch | None:
+    """None: irrelevant for hooks and the store."""
     path, _, query = request.target.decode("latin-1").partition("?")
-    found = _PATH.fullmatch(path)
-    if found is None:
+    match = _PATH.fullmatch(path)
+    if match is None:
         return None
-    create, name, action = found.groups()
+    create, name, action = match.groups()
     if create:
-        return Target(Route.CREATE, parse_qs(query).get("name", [""])[0])
+        return RouteMatch(Route.CREATE, parse_qs(query).get("name", [""])[0])
     if action:
-        return Target(Route(action), unquote(name))
-    return Target(Route.REMOVE, unquote(name)) if request.method == b"DELETE" else None
+        return RouteMatch(Route(action), unquote(name))
+    return RouteMatch(Route.REMOVE, unquote(name)) if request.method == b"DELETE" else None

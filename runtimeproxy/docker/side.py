@@ -1,6 +1,7 @@
-"""One of a link's two connections: a transport, what is unsent on it, and why it isn't read at the moment.
+"""One of a link's two connections: its transport, unsent bytes, and the reasons why it is not read.
 
-What is written in one turn goes in one write at its end: each of its own would be a system call and wake the peer.
+Everything written in one turn of the event loop is sent in one write at its end: separate writes would each be a system
+call and wake the peer.
 """
 
 from __future__ import annotations
@@ -11,35 +12,38 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
-BUFFERED = 512 << 10
-"""Unsent bytes on a side from which on its mate is no longer read."""
+MAX_UNSENT_BYTES = 512 << 10
+"""With more unsent bytes on a side, its mate is not read."""
 
 
-class Side(asyncio.Protocol):
-    """Calls back for what happens; `mate` is the side that the bytes come from which are written here."""
+class DockerSide(asyncio.Protocol):
+    """Calls back on events. `mate`: the side whose bytes are written here."""
 
-    mate: Side
+    mate: DockerSide
 
     def __init__(
         self,
         made: Callable[[], None],
         data: Callable[[bytes], None],
         ended: Callable[[], None],
-        gone: Callable[[], None],
+        lost: Callable[[], None],
     ) -> None:
-        self._made, self._data, self._on_end, self._gone = made, data, ended, gone
+        self._made = made
+        self._data = data
+        self._ended = ended
+        self._lost = lost
         self._transport: asyncio.Transport | None = None
         self._pauses: set[str] = set()
         self._pieces: list[bytes] = []
         """Written in this turn."""
-        self._read_end = False
-        self._sent_end = False
+        self._eof_received = False
+        self._eof_written = False
 
-    # -- asyncio's calls
+    # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
-        self._transport.set_write_buffer_limits(high=BUFFERED)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
+        self._transport.set_write_buffer_limits(high=MAX_UNSENT_BYTES)
         self._made()
         self.flush_both()
 
@@ -48,14 +52,14 @@ class Side(asyncio.Protocol):
         self.flush_both()
 
     def eof_received(self) -> bool:
-        self._read_end = True
-        self._on_end()
+        self._eof_received = True
+        self._ended()
         self.flush_both()
-        return True  # asyncio would close the sending half too
+        return True  # False would make asyncio close the sending half too
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._gone()
+        self._lost()
 
     def pause_writing(self) -> None:
         self.mate.pause("mate")
@@ -63,7 +67,7 @@ class Side(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.mate.resume("mate")
 
-    # -- the link's calls
+    # Called by the link
 
     @property
     def _live(self) -> asyncio.Transport | None:
@@ -72,14 +76,14 @@ class Side(asyncio.Protocol):
 
     @property
     def unsent(self) -> bool:
-        """Whether something waits for the peer to read."""
+        """Whether bytes wait for the peer to read."""
         transport = self._live
         return transport is not None and (bool(self._pieces) or transport.get_write_buffer_size() > 0)
 
     def pause(self, reason: str) -> None:
-        """Read no more until every reason has gone."""
+        """Stop reading until every reason is removed."""
         transport = self._live
-        if transport is not None and not self._pauses and not self._read_end:
+        if transport is not None and not self._pauses and not self._eof_received:
             transport.pause_reading()
         self._pauses.add(reason)
 
@@ -88,16 +92,16 @@ class Side(asyncio.Protocol):
             return
         self._pauses.discard(reason)
         transport = self._live
-        if transport is not None and not self._pauses and not self._read_end:
+        if transport is not None and not self._pauses and not self._eof_received:
             transport.resume_reading()
 
     def write(self, data: bytes | bytearray) -> None:
-        """With the next flush; a turn that asyncio began here or at the mate ends with one."""
-        if data and not self._sent_end:
+        """Send with the next flush; every turn that asyncio begins here or at the mate ends with one."""
+        if data and not self._eof_written:
             self._pieces.append(bytes(data))
 
     def flush_both(self) -> None:
-        """The end of a turn, here and at the mate."""
+        """Flush both sides at the end of a turn."""
         if self.mate._pieces:
             self.mate.flush()
         if self._pieces:
@@ -114,22 +118,22 @@ class Side(asyncio.Protocol):
             transport.writelines(pieces)
 
     def write_end(self) -> None:
-        """Half close, after what is still unsent."""
+        """Half-close after what is unsent."""
         self.flush()
         transport = self._live
-        if transport is not None and not self._sent_end:
-            self._sent_end = True
+        if transport is not None and not self._eof_written:
+            self._eof_written = True
             transport.write_eof()
 
     def close(self) -> None:
-        """After what is still unsent."""
+        """Close after what is unsent."""
         self.flush()
         transport = self._live
         if transport is not None:
             transport.close()
 
     def peer_gone(self) -> bool:
-        """After the peer's end of file: whether its socket is closed, not only the sending half (POLLHUP tells)."""
+        """After the peer's end of file: whether its socket is closed, not only the sending half (POLLHUP)."""
         transport = self._live
         sock: socket.socket | None = transport.get_extra_info("socket") if transport is not None else None
         if sock is None or sock.fileno() < 0:

@@ -1,1 +1,1 @@
-"""Hook servers: registration, dispatch, requests and responses (spec 08 §8-§10)."""
+"""Hook servers: registration, calls, requests and responses (spec 08 §8-§10)."""

@@ -1,7 +1,7 @@
-"""A connection to one hook server: plain-text gRPC over its unix socket (spec 08 §9).
+"""Connection to one hook server: plain-text gRPC over its unix socket (spec 08 §9).
 
-A client belongs to one socket file; whoever holds it asks `connect` for a new one when another file has taken the path
-or a call says `Lost`.
+A client belongs to one socket file. Its owner calls `connect` for a new client when another file is at the path or a
+call raises `HookServerUnreachable`.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from typing import Protocol
 
 from koordlet.api.hooks import SERVICE
 from koordlet.app.http2.client import CallError, Client, ConnectionLost
-from runtimeproxy import AGENT
+from runtimeproxy import USER_AGENT
 
 
-class ClientError(Exception):
-    """There can be no client for an endpoint; the message says why."""
+class HookEndpointError(Exception):
+    """The endpoint is unusable; the message has the reason."""
 
 
 class HookCallError(Exception):
-    """A hook server did not answer; the message has the status and its text."""
+    """The call failed; the message has the gRPC status and its text."""
 
 
-class Lost(HookCallError):
-    """It could not be reached, or not in time: what is left of the connection is not worth keeping."""
+class HookServerUnreachable(HookCallError):
+    """The server could not be reached, or not in time; the connection must not be used again."""
 
 
 class HookClient(Protocol):
-    """One server's connection."""
+    """Connection to one server."""
 
     async def call(self, rpc: str, request: bytes, seconds: float) -> bytes:
-        """The serialised answer of `rpc` (the bare name) within `seconds`. Raises HookCallError."""
+        """Serialised response of `rpc` (the bare name) within `seconds`. Raises HookCallError."""
         ...
 
     async def close(self, grace: float) -> None:
-        """Let calls under way end for at most `grace` seconds."""
+        """Close after running calls have ended, at most after `grace` seconds."""
         ...
 
 
 class GrpcClient:
-    """A HookClient."""
+    """A `HookClient` over gRPC."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -49,7 +49,7 @@ class GrpcClient:
         try:
             return await self._client.call(f"/{SERVICE}/{rpc}", request, seconds)
         except ConnectionLost as error:
-            raise Lost(str(error)) from error
+            raise HookServerUnreachable(str(error)) from error
         except CallError as error:
             raise HookCallError(str(error)) from error
 
@@ -58,13 +58,14 @@ class GrpcClient:
 
 
 async def connect(endpoint: str) -> HookClient:
-    """A client of the socket at `endpoint`. Raises ClientError for what is no socket, Lost when nobody listens."""
+    """A client for the socket at `endpoint`. Raises HookEndpointError when it is not a socket, HookServerUnreachable
+    when no process listens on it."""
     try:
         if not _is_socket(endpoint):
-            raise ClientError(f"{endpoint}: is not a socket")
-        return GrpcClient(await Client.connect(endpoint, AGENT))
+            raise HookEndpointError(f"{endpoint}: is not a socket")
+        return GrpcClient(await Client.connect(endpoint, USER_AGENT))
     except OSError as error:
-        raise Lost(f"UNAVAILABLE: {error.strerror or error}") from error
+        raise HookServerUnreachable(f"UNAVAILABLE: {error.strerror or error}") from error
 
 
 def _is_socket(endpoint: str) -> bool:

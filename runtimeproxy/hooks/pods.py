@@ -1,6 +1,6 @@
-"""Hooks of pods, for both protocols: who is exempt from them, and in which order they run (spec 08 §7, §11.1).
+"""Hooks of pods, for both protocols: exemption by label, and ordering (spec 08 §7, §11.1).
 
-An after hook holds nobody up, but the next hook of the same pod waits for it, for as long as a hook may take.
+Calls do not wait for a post hook, but the next hook of the same pod does, at most for the hook timeout.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from runtimeproxy.hooks.dispatch import LIMIT_SECONDS, Dispatcher
+from runtimeproxy.hooks.dispatch import HOOK_TIMEOUT_S, HookDispatcher
 from runtimeproxy.hooks.stages import Hook, HookRequest, HookResponse
 from runtimeproxy.metrics import ProxyMetrics
-from runtimeproxy.store import PodInfo
+from runtimeproxy.store import StoredPod
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,66 +24,72 @@ class SkipRule:
     key: str = "runtimeproxy.koordinator.sh/skip-hookserver"
     value: str = "true"
 
-    def exempts(self, pod: PodInfo) -> bool:
+    def exempts(self, pod: StoredPod) -> bool:
         return bool(self.key) and pod.labels.get(self.key) == self.value
 
 
 class PodHooks:
-    """One a process, on one loop. `limit`: seconds that a call waits at most for what is not its own hook."""
+    """One per process and event loop. `timeout`: seconds that a call waits at most for anything but its own hook."""
 
     def __init__(
-        self, dispatcher: Dispatcher, skip: SkipRule, metrics: ProxyMetrics, *, limit: float = LIMIT_SECONDS
+        self, dispatcher: HookDispatcher, skip: SkipRule, metrics: ProxyMetrics, *, timeout: float = HOOK_TIMEOUT_S
     ) -> None:
-        self._dispatcher, self._skip, self._metrics, self._limit = dispatcher, skip, metrics, limit
-        self._after: dict[str, asyncio.Future[None]] = {}
-        """By pod id, the last after hook that is not over."""
+        self._dispatcher = dispatcher
+        self._skip = skip
+        self._metrics = metrics
+        self._timeout = timeout
+        self._post_hooks: dict[str, asyncio.Future[None]] = {}
+        """By pod id: the last post hook that has not ended."""
 
-    async def ask(
-        self, pod: PodInfo, pod_id: str, hook: Hook, request: HookRequest, deadline: float | None = None
+    async def run_pre(
+        self, pod: StoredPod, pod_id: str, hook: Hook, request: HookRequest, deadline: float | None = None
     ) -> HookResponse | None:
-        """A before hook's answer, after the pod's after hooks; None: the call goes on unchanged. Raises HookRefused."""
+        """Response of a pre hook, which runs after the pod's post hooks; None: the call continues unchanged. Raises
+        HookRefused."""
         if self._skip.exempts(pod):
             self.unhooked("skip-label", hook)
             return None
-        earlier = self._after.get(pod_id)
+        earlier = self._post_hooks.get(pod_id)
         if earlier is not None and self.handles(hook):
-            await asyncio.wait([earlier], timeout=self.patience(deadline))
+            await asyncio.wait([earlier], timeout=self.max_wait(deadline))
         return (await self._dispatcher.dispatch(hook, request, deadline)).accepted()
 
-    def tell(self, pod: PodInfo, pod_id: str, hook: Hook, request: HookRequest) -> Coroutine[Any, Any, None] | None:
-        """An after hook, to be run as a task at once; None when there is none."""
+    def run_post(
+        self, pod: StoredPod, pod_id: str, hook: Hook, request: HookRequest
+    ) -> Coroutine[Any, Any, None] | None:
+        """A post hook as a coroutine, which the caller must run as a task immediately; None when there is none."""
         if self._skip.exempts(pod) or not self.handles(hook):
             return None
-        earlier = self._after.get(pod_id)
-        over = self._after[pod_id] = asyncio.get_running_loop().create_future()
-        return self._tell(hook, request, pod_id, earlier, over)
+        earlier = self._post_hooks.get(pod_id)
+        finished = self._post_hooks[pod_id] = asyncio.get_running_loop().create_future()
+        return self._run_post(hook, request, pod_id, earlier, finished)
 
-    async def _tell(
+    async def _run_post(
         self,
         hook: Hook,
         request: HookRequest,
         pod_id: str,
         earlier: asyncio.Future[None] | None,
-        over: asyncio.Future[None],
+        finished: asyncio.Future[None],
     ) -> None:
         try:
             if earlier is not None:
-                await asyncio.wait([earlier], timeout=self._limit)
+                await asyncio.wait([earlier], timeout=self._timeout)
             await self._dispatcher.dispatch(hook, request)  # failures are counted and logged there
         finally:
-            over.set_result(None)
-            if self._after.get(pod_id) is over:
-                del self._after[pod_id]
+            finished.set_result(None)
+            if self._post_hooks.get(pod_id) is finished:
+                del self._post_hooks[pod_id]
 
     def handles(self, hook: Hook) -> bool:
         """Whether a server is registered for the hook."""
         return self._dispatcher.handles(hook)
 
-    def patience(self, deadline: float | None) -> float:
-        """Seconds; `deadline` is the caller's, in `time.monotonic()` seconds."""
-        return self._limit if deadline is None else max(0.0, min(self._limit, deadline - time.monotonic()))
+    def max_wait(self, deadline: float | None) -> float:
+        """Seconds to wait at most; `deadline` is the caller's, in `time.monotonic()` seconds."""
+        return self._timeout if deadline is None else max(0.0, min(self._timeout, deadline - time.monotonic()))
 
     def unhooked(self, reason: str, hook: Hook | None = None) -> None:
-        """Count a call that no server is asked about although one is registered for it."""
+        """Count a call that is forwarded without calling a registered hook."""
         if hook is None or self.handles(hook):
             self._metrics.unhooked.labels(reason).inc()

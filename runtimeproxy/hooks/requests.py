@@ -1,4 +1,4 @@
-"""What a hook server is asked, from what the store knows (spec 08 §10). Pure."""
+"""Builds the requests to hook servers from the store's entries (spec 08 §10). Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookRequest,
     PodSandboxMetadata,
 )
-from runtimeproxy.store import ContainerInfo, PodInfo
+from runtimeproxy.store import StoredContainer, StoredPod
 
 
-def pod_request(pod: PodInfo) -> PodSandboxHookRequest:
-    """For the hooks of a sandbox."""
+def pod_request(pod: StoredPod) -> PodSandboxHookRequest:
+    """Request of a sandbox hook."""
     return PodSandboxHookRequest(
         pod_meta=_pod_meta(pod),
         runtime_handler=pod.runtime_handler,
@@ -23,8 +23,8 @@ def pod_request(pod: PodInfo) -> PodSandboxHookRequest:
     )
 
 
-def container_request(container: ContainerInfo) -> ContainerResourceHookRequest:
-    """For the hooks of a container."""
+def container_request(container: StoredContainer) -> ContainerResourceHookRequest:
+    """Request of a container hook."""
     pod = container.pod
     return ContainerResourceHookRequest(
         pod_meta=_pod_meta(pod),
@@ -39,5 +39,5 @@ def container_request(container: ContainerInfo) -> ContainerResourceHookRequest:
     )
 
 
-def _pod_meta(pod: PodInfo) -> PodSandboxMetadata:
+def _pod_meta(pod: StoredPod) -> PodSandboxMetadata:
     return PodSandboxMetadata(name=pod.name, uid=pod.uid, namespace=pod.namespace, attempt=pod.attempt)

@@ -1,4 +1,4 @@
-"""The hooks of spec 08 §9: their names in registration files, their calls, the messages they speak."""
+"""The hooks of spec 08 §9: their names in registration files, their RPCs and message types."""
 
 from __future__ import annotations
 
@@ -16,15 +16,8 @@ HookRequest: TypeAlias = PodSandboxHookRequest | ContainerResourceHookRequest
 HookResponse: TypeAlias = PodSandboxHookResponse | ContainerResourceHookResponse
 
 
-class Stage(StrEnum):
-    """On which side of the runtime's own work a hook runs."""
-
-    BEFORE = "before"
-    AFTER = "after"
-
-
-class Policy(StrEnum):
-    """What a before-stage hook that fails means for the call; NONE: no server was asked."""
+class FailurePolicy(StrEnum):
+    """What a failed pre hook means for the call; NONE: no server was called."""
 
     NONE = "None"
     IGNORE = "Ignore"
@@ -32,7 +25,7 @@ class Policy(StrEnum):
 
 
 class Hook(StrEnum):
-    """The value is what a registration file says; the call is named `<value>Hook`."""
+    """The value is the name in registration files; the RPC is named `<value>Hook`."""
 
     PRE_RUN_POD_SANDBOX = "PreRunPodSandbox"
     POST_STOP_POD_SANDBOX = "PostStopPodSandbox"
@@ -47,10 +40,6 @@ class Hook(StrEnum):
         return f"{self.value}Hook"
 
     @property
-    def stage(self) -> Stage:
-        return Stage.BEFORE if self.value.startswith("Pre") else Stage.AFTER
-
-    @property
     def response(self) -> type[HookResponse]:
-        """What answers are parsed as; a request of the other kind is a mistake of the caller."""
+        """Message type of responses."""
         return PodSandboxHookResponse if self.value.endswith("PodSandbox") else ContainerResourceHookResponse

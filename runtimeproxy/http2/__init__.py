@@ -1,1 +1,1 @@
-"""An HTTP/2 connection handed through frame by frame, with a few gRPC requests held and rewritten on their way."""
+"""Forwards an HTTP/2 connection frame by frame, and holds and rewrites selected gRPC requests."""

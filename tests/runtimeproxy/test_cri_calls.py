@@ -29,12 +29,12 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookRequest,
     PodSandboxHookResponse,
 )
-from runtimeproxy.cri.calls import Call, HookRefused, Interceptor, Pending, intercepted
-from runtimeproxy.hooks.dispatch import NOBODY, Outcome
+from runtimeproxy.cri.calls import CriInterceptor, CriMethod, PendingCall, intercepted
+from runtimeproxy.hooks.dispatch import NO_SERVER, HookOutcome, HookRefused
 from runtimeproxy.hooks.pods import SkipRule
-from runtimeproxy.hooks.stages import Hook, HookRequest, Policy
+from runtimeproxy.hooks.stages import FailurePolicy, Hook, HookRequest
 from runtimeproxy.metrics import ProxyMetrics
-from runtimeproxy.store import ContainerInfo, PodInfo, Store
+from runtimeproxy.store import ProxyStore, StoredContainer, StoredPod
 
 GIB = 1 << 30
 LATER = b"\xa2\x06\x03new"
@@ -46,21 +46,21 @@ class Hooks:
     """Stands for the dispatcher: answers by hook, and what was asked. A hook without an answer is not registered."""
 
     def __init__(self) -> None:
-        self.answers: dict[Hook, Answer | Outcome] = {}
+        self.answers: dict[Hook, Answer | HookOutcome] = {}
         self.asked: list[tuple[Hook, Any]] = []
         self.gate: asyncio.Event | None = None
 
     def handles(self, hook: Hook) -> bool:
         return hook in self.answers
 
-    async def dispatch(self, hook: Hook, request: HookRequest, deadline: float | None = None) -> Outcome:
+    async def dispatch(self, hook: Hook, request: HookRequest, deadline: float | None = None) -> HookOutcome:
         answer = self.answers.get(hook)
         if answer is None:
-            return NOBODY
+            return NO_SERVER
         self.asked.append((hook, request))
         if self.gate is not None:
             await self.gate.wait()
-        return answer if isinstance(answer, Outcome) else Outcome(answer(request), Policy.IGNORE)
+        return answer if isinstance(answer, HookOutcome) else HookOutcome(answer(request), FailurePolicy.IGNORE)
 
     def __getitem__(self, place: int) -> Any:
         return self.asked[place][1]
@@ -92,11 +92,13 @@ class Proxy:
     """An interceptor with an empty store."""
 
     def __init__(self) -> None:
-        self.hooks, self.store, self.registry = Hooks(), Store(), CollectorRegistry()
+        self.hooks, self.store, self.registry = Hooks(), ProxyStore(), CollectorRegistry()
         hooks: Any = self.hooks
-        self.interceptor = Interceptor(self.store, hooks, SkipRule(), metrics=ProxyMetrics.of(self.registry))
+        self.interceptor = CriInterceptor(self.store, hooks, SkipRule(), metrics=ProxyMetrics.of(self.registry))
 
-    async def call(self, call: Call, request: Message | bytes, answer: Message | None) -> tuple[bytes, bytes, Pending]:
+    async def call(
+        self, call: CriMethod, request: Message | bytes, answer: Message | None
+    ) -> tuple[bytes, bytes, PendingCall]:
         """The request as it came and as it went, and the call, answered."""
         body = request if isinstance(request, bytes) else request.SerializeToString()
         sent, pending = await self.interceptor.before(call, body)
@@ -107,16 +109,16 @@ class Proxy:
         return body, sent, pending
 
     async def run(self, request: Message | bytes, pod_id: str = "pod-1") -> RunPodSandboxRequest:
-        _, sent, _ = await self.call(Call.RUN_POD_SANDBOX, request, RunPodSandboxResponse(pod_sandbox_id=pod_id))
+        _, sent, _ = await self.call(CriMethod.RUN_POD_SANDBOX, request, RunPodSandboxResponse(pod_sandbox_id=pod_id))
         return RunPodSandboxRequest.FromString(sent)
 
     async def create(self, request: Message | bytes, container_id: str = "c-1") -> CreateContainerRequest:
         answer = CreateContainerResponse(container_id=container_id)
-        return CreateContainerRequest.FromString((await self.call(Call.CREATE_CONTAINER, request, answer))[1])
+        return CreateContainerRequest.FromString((await self.call(CriMethod.CREATE_CONTAINER, request, answer))[1])
 
     async def update(self, **fields: Any) -> UpdateContainerResourcesRequest:
         request = UpdateContainerResourcesRequest(container_id="c-1", **fields)
-        _, sent, _ = await self.call(Call.UPDATE_CONTAINER_RESOURCES, request, PodSandboxRequest())
+        _, sent, _ = await self.call(CriMethod.UPDATE_CONTAINER_RESOURCES, request, PodSandboxRequest())
         return UpdateContainerResourcesRequest.FromString(sent)
 
     def unhooked(self, reason: str) -> float | None:
@@ -162,15 +164,15 @@ async def ready() -> Proxy:
 @pytest.mark.parametrize(
     ("path", "call"),
     [
-        ("/runtime.v1.RuntimeService/RunPodSandbox", Call.RUN_POD_SANDBOX),
-        ("/runtime.v1alpha2.RuntimeService/RemoveContainer", Call.REMOVE_CONTAINER),
+        ("/runtime.v1.RuntimeService/RunPodSandbox", CriMethod.RUN_POD_SANDBOX),
+        ("/runtime.v1alpha2.RuntimeService/RemoveContainer", CriMethod.REMOVE_CONTAINER),
         ("/runtime.v1.RuntimeService/Version", None),
         ("/runtime.v1.ImageService/RunPodSandbox", None),
         ("/runtime.v2.RuntimeService/RunPodSandbox", None),
         ("", None),
     ],
 )
-def test_paths(path: str, call: Call | None) -> None:
+def test_paths(path: str, call: CriMethod | None) -> None:
     assert intercepted(path) is call
 
 
@@ -194,12 +196,12 @@ async def test_a_containers_hooks_in_its_life(proxy: Proxy) -> None:
     await proxy.run(pod_request())
     await proxy.create(container_request())
     about = ContainerRequest(container_id="c-1")
-    await proxy.call(Call.START_CONTAINER, about, PodSandboxRequest())
+    await proxy.call(CriMethod.START_CONTAINER, about, PodSandboxRequest())
     await proxy.update(linux={"cpu_shares": 512})
-    await proxy.call(Call.STOP_CONTAINER, about, PodSandboxRequest())
-    await proxy.call(Call.REMOVE_CONTAINER, about, PodSandboxRequest())
-    await proxy.call(Call.STOP_POD_SANDBOX, PodSandboxRequest(pod_sandbox_id="pod-1"), PodSandboxRequest())
-    await proxy.call(Call.REMOVE_POD_SANDBOX, PodSandboxRequest(pod_sandbox_id="pod-1"), PodSandboxRequest())
+    await proxy.call(CriMethod.STOP_CONTAINER, about, PodSandboxRequest())
+    await proxy.call(CriMethod.REMOVE_CONTAINER, about, PodSandboxRequest())
+    await proxy.call(CriMethod.STOP_POD_SANDBOX, PodSandboxRequest(pod_sandbox_id="pod-1"), PodSandboxRequest())
+    await proxy.call(CriMethod.REMOVE_POD_SANDBOX, PodSandboxRequest(pod_sandbox_id="pod-1"), PodSandboxRequest())
     assert [hook.value for hook, _ in proxy.hooks.asked] == [
         "PreRunPodSandbox",
         "PreCreateContainer",
@@ -242,7 +244,7 @@ async def test_later_hooks_hear_what_earlier_ones_made_of_it(proxy: Proxy) -> No
     await proxy.create(container_request())
     assert proxy.hooks[1].pod_resources.cpu_shares == 7
     assert dict(proxy.hooks[1].pod_annotations) == {"a": "2"}
-    await proxy.call(Call.START_CONTAINER, ContainerRequest(container_id="c-1"), PodSandboxRequest())
+    await proxy.call(CriMethod.START_CONTAINER, ContainerRequest(container_id="c-1"), PodSandboxRequest())
     assert dict(proxy.hooks[2].container_annotations) == {"c": "1", "h": "1"}
     assert proxy.hooks[2].container_resources.cpu_shares == 9
 
@@ -250,20 +252,20 @@ async def test_later_hooks_hear_what_earlier_ones_made_of_it(proxy: Proxy) -> No
 # --- what the runtime gets -----------------------------------------------------------------------------------------
 
 EVERY_CALL = [
-    pytest.param(Call.RUN_POD_SANDBOX, pod_request(), id="run"),
-    pytest.param(Call.STOP_POD_SANDBOX, PodSandboxRequest(pod_sandbox_id="pod-1"), id="stop-pod"),
-    pytest.param(Call.REMOVE_POD_SANDBOX, PodSandboxRequest(pod_sandbox_id="pod-1"), id="remove-pod"),
-    pytest.param(Call.CREATE_CONTAINER, container_request(), id="create"),
-    pytest.param(Call.START_CONTAINER, ContainerRequest(container_id="c-1"), id="start"),
+    pytest.param(CriMethod.RUN_POD_SANDBOX, pod_request(), id="run"),
+    pytest.param(CriMethod.STOP_POD_SANDBOX, PodSandboxRequest(pod_sandbox_id="pod-1"), id="stop-pod"),
+    pytest.param(CriMethod.REMOVE_POD_SANDBOX, PodSandboxRequest(pod_sandbox_id="pod-1"), id="remove-pod"),
+    pytest.param(CriMethod.CREATE_CONTAINER, container_request(), id="create"),
+    pytest.param(CriMethod.START_CONTAINER, ContainerRequest(container_id="c-1"), id="start"),
     pytest.param(
-        Call.UPDATE_CONTAINER_RESOURCES,
+        CriMethod.UPDATE_CONTAINER_RESOURCES,
         UpdateContainerResourcesRequest(
             container_id="c-1", linux={"cpu_period": 100000, "cpu_quota": 100000, "cpu_shares": 1024}
         ),
         id="update-to-what-it-has",
     ),
-    pytest.param(Call.STOP_CONTAINER, ContainerRequest(container_id="c-1"), id="stop"),
-    pytest.param(Call.REMOVE_CONTAINER, ContainerRequest(container_id="c-1"), id="remove"),
+    pytest.param(CriMethod.STOP_CONTAINER, ContainerRequest(container_id="c-1"), id="stop"),
+    pytest.param(CriMethod.REMOVE_CONTAINER, ContainerRequest(container_id="c-1"), id="remove"),
 ]
 
 
@@ -273,10 +275,12 @@ def silent(request: Any) -> Any:
 
 @pytest.mark.parametrize(("call", "request_"), EVERY_CALL)
 @pytest.mark.parametrize(
-    "answer", [None, echo, silent, Outcome(None, Policy.IGNORE, "down")], ids=["nobody", "echo", "silent", "failed"]
+    "answer",
+    [None, echo, silent, HookOutcome(None, FailurePolicy.IGNORE, "down")],
+    ids=["nobody", "echo", "silent", "failed"],
 )
 async def test_the_very_bytes_go_on_when_nothing_changes(
-    ready: Proxy, call: Call, request_: Message, answer: Any
+    ready: Proxy, call: CriMethod, request_: Message, answer: Any
 ) -> None:
     ready.hooks.answers = {} if answer is None else dict.fromkeys(Hook, answer)
     # an order of fields and maps that no serialiser would choose
@@ -286,9 +290,14 @@ async def test_the_very_bytes_go_on_when_nothing_changes(
 
 
 @pytest.mark.parametrize(("call", "request_"), EVERY_CALL)
-async def test_a_policy_of_fail(ready: Proxy, call: Call, request_: Message) -> None:
-    ready.hooks.answers = dict.fromkeys(Hook, Outcome(None, Policy.FAIL, "down"))
-    if call in (Call.RUN_POD_SANDBOX, Call.CREATE_CONTAINER, Call.START_CONTAINER, Call.UPDATE_CONTAINER_RESOURCES):
+async def test_a_policy_of_fail(ready: Proxy, call: CriMethod, request_: Message) -> None:
+    ready.hooks.answers = dict.fromkeys(Hook, HookOutcome(None, FailurePolicy.FAIL, "down"))
+    if call in (
+        CriMethod.RUN_POD_SANDBOX,
+        CriMethod.CREATE_CONTAINER,
+        CriMethod.START_CONTAINER,
+        CriMethod.UPDATE_CONTAINER_RESOURCES,
+    ):
         with pytest.raises(HookRefused, match=r"^hook server err: down$"):
             await ready.call(call, request_, None)
     else:  # after-stage failures are nobody's business
@@ -296,9 +305,9 @@ async def test_a_policy_of_fail(ready: Proxy, call: Call, request_: Message) -> 
         assert sent is came
 
 
-@pytest.mark.parametrize("call", list(Call))
+@pytest.mark.parametrize("call", list(CriMethod))
 @pytest.mark.parametrize("body", [b"\xff", b"\x0a\x05ab", b"\x0a\x02\xff\xfe"], ids=["tag", "short", "not-utf-8"])
-async def test_what_cannot_be_parsed_passes(ready: Proxy, call: Call, body: bytes) -> None:
+async def test_what_cannot_be_parsed_passes(ready: Proxy, call: CriMethod, body: bytes) -> None:
     ready.hooks.answers = dict.fromkeys(Hook, echo)
     sent, pending = await ready.interceptor.before(call, body)
     assert sent is body
@@ -311,11 +320,11 @@ async def test_what_cannot_be_parsed_passes(ready: Proxy, call: Call, body: byte
 bodies = st.sampled_from([pod_request(), container_request()]).map(lambda request: request.SerializeToString())
 
 
-@given(st.sampled_from(list(Call)), st.binary(max_size=100) | bodies, st.binary(max_size=20))
-async def test_no_bytes_make_a_call_fail(call: Call, body: bytes, answer: bytes) -> None:
+@given(st.sampled_from(list(CriMethod)), st.binary(max_size=100) | bodies, st.binary(max_size=20))
+async def test_no_bytes_make_a_call_fail(call: CriMethod, body: bytes, answer: bytes) -> None:
     proxy = Proxy()
     proxy.hooks.answers = dict.fromkeys(Hook, echo)
-    proxy.store.put_pod("pod-1", PodInfo(name="p"))
+    proxy.store.put_pod("pod-1", StoredPod(name="p"))
     sent, pending = await proxy.interceptor.before(call, body)
     assert sent is body
     proxy.interceptor.answered(pending, answer)
@@ -396,8 +405,8 @@ async def test_windows_keeps_its_resources(ready: Proxy) -> None:
 
 async def test_the_specs_update(proxy: Proxy) -> None:
     proxy.store.put_container(
-        ContainerInfo(
-            pod=PodInfo(name="p"),
+        StoredContainer(
+            pod=StoredPod(name="p"),
             pod_id="pod-1",
             id="c-1",
             resources=LinuxContainerResources(
@@ -426,7 +435,7 @@ async def test_an_update_without_a_hook_passes_and_is_kept(ready: Proxy) -> None
 async def test_an_update_that_the_runtime_refuses_is_not_kept(ready: Proxy) -> None:
     before = ready.store.containers["c-1"]
     request = UpdateContainerResourcesRequest(container_id="c-1", linux={"cpu_shares": 512})
-    await ready.call(Call.UPDATE_CONTAINER_RESOURCES, request, None)
+    await ready.call(CriMethod.UPDATE_CONTAINER_RESOURCES, request, None)
     assert ready.store.containers["c-1"] == before
 
 
@@ -444,7 +453,7 @@ async def test_an_updates_own_fields_survive(ready: Proxy) -> None:
 
 
 async def test_a_container_of_unknown_resources_takes_a_hooks(proxy: Proxy) -> None:
-    proxy.store.put_container(ContainerInfo(pod=PodInfo(name="p"), pod_id="pod-1", id="c-1"))
+    proxy.store.put_container(StoredContainer(pod=StoredPod(name="p"), pod_id="pod-1", id="c-1"))
     proxy.hooks.answers[Hook.PRE_UPDATE_CONTAINER_RESOURCES] = saying(container_resources={"cpuset_cpus": "1"})
     sent = await proxy.update(linux={"cpu_shares": 3})
     assert sent.linux == LinuxContainerResources(cpu_shares=3, cpuset_cpus="1")
@@ -463,7 +472,7 @@ async def test_labels_of_any_text(name: str, value: str) -> None:
     proxy = Proxy()
     proxy.hooks.answers = dict.fromkeys(Hook, echo)
     request = pod_request(labels={"koordinator.sh/qosClass": value, name: value}, annotations={name: value})
-    came, sent, _ = await proxy.call(Call.RUN_POD_SANDBOX, request, RunPodSandboxResponse(pod_sandbox_id="p"))
+    came, sent, _ = await proxy.call(CriMethod.RUN_POD_SANDBOX, request, RunPodSandboxResponse(pod_sandbox_id="p"))
     assert sent is came
     assert proxy.store.pods["p"].labels == dict(request.config.labels)
     assert dict(proxy.hooks[0].labels) == dict(request.config.labels)
@@ -513,7 +522,7 @@ async def test_nothing_else_of_a_request_changes_and_no_answer_counts_twice(
     request = CreateContainerRequest.FromString(request.SerializeToString())
     proxy.hooks.answers[Hook.PRE_CREATE_CONTAINER] = lambda _: answer
     once = await proxy.create(request)
-    came, again, _ = await proxy.call(Call.CREATE_CONTAINER, once, None)
+    came, again, _ = await proxy.call(CriMethod.CREATE_CONTAINER, once, None)
     assert again is came
     for env in once.config.envs:
         if env.key in dict(envs):
@@ -530,14 +539,14 @@ async def test_nothing_else_of_a_request_changes_and_no_answer_counts_twice(
 
 
 async def test_the_skip_label(proxy: Proxy) -> None:
-    proxy.hooks.answers = dict.fromkeys(Hook, Outcome(None, Policy.FAIL, "must not be asked"))
+    proxy.hooks.answers = dict.fromkeys(Hook, HookOutcome(None, FailurePolicy.FAIL, "must not be asked"))
     await proxy.run(pod_request(labels={"runtimeproxy.koordinator.sh/skip-hookserver": "true"}))
     await proxy.create(container_request())
-    await proxy.call(Call.START_CONTAINER, ContainerRequest(container_id="c-1"), PodSandboxRequest())
+    await proxy.call(CriMethod.START_CONTAINER, ContainerRequest(container_id="c-1"), PodSandboxRequest())
     assert list(proxy.store.pods) == ["pod-1"]
     assert list(proxy.store.containers) == ["c-1"]
-    await proxy.call(Call.STOP_CONTAINER, ContainerRequest(container_id="c-1"), PodSandboxRequest())
-    await proxy.call(Call.STOP_POD_SANDBOX, PodSandboxRequest(pod_sandbox_id="pod-1"), PodSandboxRequest())
+    await proxy.call(CriMethod.STOP_CONTAINER, ContainerRequest(container_id="c-1"), PodSandboxRequest())
+    await proxy.call(CriMethod.STOP_POD_SANDBOX, PodSandboxRequest(pod_sandbox_id="pod-1"), PodSandboxRequest())
     assert proxy.hooks.asked == []
     assert (proxy.store.pods, proxy.store.containers) == ({}, {})
     assert proxy.unhooked("skip-label") == 3
@@ -554,20 +563,23 @@ async def test_the_skip_label(proxy: Proxy) -> None:
     ],
 )
 def test_skip_rules(rule: SkipRule, labels: dict[str, str], exempt: bool) -> None:
-    assert rule.exempts(PodInfo(labels=labels, annotations=dict.fromkeys(labels, "true"))) is exempt
+    assert rule.exempts(StoredPod(labels=labels, annotations=dict.fromkeys(labels, "true"))) is exempt
 
 
 async def test_what_nobody_knows(proxy: Proxy) -> None:
-    proxy.hooks.answers = dict.fromkeys(Hook, Outcome(None, Policy.FAIL, "must not be asked"))
+    proxy.hooks.answers = dict.fromkeys(Hook, HookOutcome(None, FailurePolicy.FAIL, "must not be asked"))
     for call, request in (
-        (Call.CREATE_CONTAINER, container_request()),
-        (Call.START_CONTAINER, ContainerRequest(container_id="x")),
-        (Call.UPDATE_CONTAINER_RESOURCES, UpdateContainerResourcesRequest(container_id="x", linux={"cpu_shares": 2})),
-        (Call.STOP_CONTAINER, ContainerRequest(container_id="x")),
-        (Call.STOP_POD_SANDBOX, PodSandboxRequest(pod_sandbox_id="x")),
-        (Call.RUN_POD_SANDBOX, RunPodSandboxRequest(runtime_handler="runc")),  # without a config
-        (Call.RUN_POD_SANDBOX, b""),
-        (Call.CREATE_CONTAINER, b""),
+        (CriMethod.CREATE_CONTAINER, container_request()),
+        (CriMethod.START_CONTAINER, ContainerRequest(container_id="x")),
+        (
+            CriMethod.UPDATE_CONTAINER_RESOURCES,
+            UpdateContainerResourcesRequest(container_id="x", linux={"cpu_shares": 2}),
+        ),
+        (CriMethod.STOP_CONTAINER, ContainerRequest(container_id="x")),
+        (CriMethod.STOP_POD_SANDBOX, PodSandboxRequest(pod_sandbox_id="x")),
+        (CriMethod.RUN_POD_SANDBOX, RunPodSandboxRequest(runtime_handler="runc")),  # without a config
+        (CriMethod.RUN_POD_SANDBOX, b""),
+        (CriMethod.CREATE_CONTAINER, b""),
     ):
         came, sent, _ = await proxy.call(call, request, CreateContainerResponse(container_id="x"))
         assert sent is came
@@ -582,19 +594,19 @@ async def test_what_nobody_knows(proxy: Proxy) -> None:
 @pytest.mark.parametrize(
     ("call", "request_", "succeeds", "pods", "containers"),
     [
-        (Call.STOP_CONTAINER, ContainerRequest(container_id="c-1"), True, ["pod-1"], []),
-        (Call.STOP_CONTAINER, ContainerRequest(container_id="c-1"), False, ["pod-1"], []),
-        (Call.REMOVE_CONTAINER, ContainerRequest(container_id="c-1"), True, ["pod-1"], []),
-        (Call.REMOVE_CONTAINER, ContainerRequest(container_id="c-1"), False, ["pod-1"], ["c-1"]),
-        (Call.STOP_POD_SANDBOX, PodSandboxRequest(pod_sandbox_id="pod-1"), False, [], ["c-1"]),
-        (Call.REMOVE_POD_SANDBOX, PodSandboxRequest(pod_sandbox_id="pod-1"), True, [], []),
-        (Call.REMOVE_POD_SANDBOX, PodSandboxRequest(pod_sandbox_id="pod-1"), False, ["pod-1"], ["c-1"]),
-        (Call.RUN_POD_SANDBOX, pod_request(), False, ["pod-1"], ["c-1"]),
-        (Call.CREATE_CONTAINER, container_request(), False, ["pod-1"], ["c-1"]),
+        (CriMethod.STOP_CONTAINER, ContainerRequest(container_id="c-1"), True, ["pod-1"], []),
+        (CriMethod.STOP_CONTAINER, ContainerRequest(container_id="c-1"), False, ["pod-1"], []),
+        (CriMethod.REMOVE_CONTAINER, ContainerRequest(container_id="c-1"), True, ["pod-1"], []),
+        (CriMethod.REMOVE_CONTAINER, ContainerRequest(container_id="c-1"), False, ["pod-1"], ["c-1"]),
+        (CriMethod.STOP_POD_SANDBOX, PodSandboxRequest(pod_sandbox_id="pod-1"), False, [], ["c-1"]),
+        (CriMethod.REMOVE_POD_SANDBOX, PodSandboxRequest(pod_sandbox_id="pod-1"), True, [], []),
+        (CriMethod.REMOVE_POD_SANDBOX, PodSandboxRequest(pod_sandbox_id="pod-1"), False, ["pod-1"], ["c-1"]),
+        (CriMethod.RUN_POD_SANDBOX, pod_request(), False, ["pod-1"], ["c-1"]),
+        (CriMethod.CREATE_CONTAINER, container_request(), False, ["pod-1"], ["c-1"]),
     ],
 )
 async def test_what_is_forgotten(
-    ready: Proxy, call: Call, request_: Message, succeeds: bool, pods: list[str], containers: list[str]
+    ready: Proxy, call: CriMethod, request_: Message, succeeds: bool, pods: list[str], containers: list[str]
 ) -> None:
     await ready.call(call, request_, PodSandboxRequest() if succeeds else None)
     assert (list(ready.store.pods), list(ready.store.containers)) == (pods, containers)
@@ -608,16 +620,16 @@ async def test_an_answer_without_an_id_is_not_kept(ready: Proxy) -> None:
 
 async def test_a_container_outlives_its_sandboxes_entry(ready: Proxy) -> None:
     ready.hooks.answers = dict.fromkeys(Hook, echo)
-    await ready.call(Call.STOP_POD_SANDBOX, PodSandboxRequest(pod_sandbox_id="pod-1"), PodSandboxRequest())
-    await ready.call(Call.STOP_CONTAINER, ContainerRequest(container_id="c-1"), PodSandboxRequest())
+    await ready.call(CriMethod.STOP_POD_SANDBOX, PodSandboxRequest(pod_sandbox_id="pod-1"), PodSandboxRequest())
+    await ready.call(CriMethod.STOP_CONTAINER, ContainerRequest(container_id="c-1"), PodSandboxRequest())
     hook, request = ready.hooks.asked[-1]
     assert (hook, request.pod_meta.name) == (Hook.POST_STOP_CONTAINER, "web")
 
 
 async def test_a_failed_start_has_no_after_hook_but_a_failed_stop_has(ready: Proxy) -> None:
     ready.hooks.answers = {Hook.POST_START_CONTAINER: echo, Hook.POST_STOP_CONTAINER: echo}
-    await ready.call(Call.START_CONTAINER, ContainerRequest(container_id="c-1"), None)
-    await ready.call(Call.STOP_CONTAINER, ContainerRequest(container_id="c-1"), None)
+    await ready.call(CriMethod.START_CONTAINER, ContainerRequest(container_id="c-1"), None)
+    await ready.call(CriMethod.STOP_CONTAINER, ContainerRequest(container_id="c-1"), None)
     assert [hook for hook, _ in ready.hooks.asked] == [Hook.POST_STOP_CONTAINER]
 
 
@@ -628,7 +640,7 @@ async def test_a_pods_next_hook_waits_for_the_last_after_hook(ready: Proxy) -> N
     tasks = []
     ready.hooks.gate = asyncio.Event()
     for _ in range(2):
-        _, pending = await ready.interceptor.before(Call.START_CONTAINER, start)
+        _, pending = await ready.interceptor.before(CriMethod.START_CONTAINER, start)
         ready.interceptor.answered(pending, b"")
         after = ready.interceptor.after(pending)
         assert after is not None

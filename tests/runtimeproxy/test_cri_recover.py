@@ -27,14 +27,14 @@ from koordlet.api.cri.api_pb2 import (
     UpdateContainerResourcesRequest,
 )
 from koordlet.api.hooks.api_pb2 import HugepageLimit, LinuxContainerResources
-from runtimeproxy.cri.calls import Call, Interceptor
-from runtimeproxy.cri.mode import Backend
-from runtimeproxy.cri.recover import BackendError, Recovery
+from runtimeproxy.cri.calls import CriInterceptor, CriMethod
+from runtimeproxy.cri.mode import RuntimeClient
+from runtimeproxy.cri.recover import CriRecovery, RuntimeCallError
 from runtimeproxy.cri.verbose import container_details, sandbox_parent
 from runtimeproxy.hooks.pods import SkipRule
 from runtimeproxy.hooks.stages import Hook
 from runtimeproxy.metrics import ProxyMetrics
-from runtimeproxy.store import PodInfo, Store
+from runtimeproxy.store import ProxyStore, StoredPod
 from tests.runtimeproxy.test_cri_calls import Hooks, echo
 from tests.runtimes.daemons import Containerd
 from tests.runtimes.pods import container_config, sandbox_config
@@ -146,7 +146,7 @@ class Runtime:
             self.reached.set()
             await self.gate.wait()
         if method in self.broken:
-            raise BackendError(f"{method}: UNAVAILABLE: gone")
+            raise RuntimeCallError(f"{method}: UNAVAILABLE: gone")
         return self.answer(method, request).SerializeToString()
 
     def answer(self, method: str, request: bytes) -> Message:
@@ -174,7 +174,7 @@ class Runtime:
                 assert asked.verbose
                 found = next((pod for pod in pods if pod["id"] == asked.pod_sandbox_id), None)
                 if found is None:
-                    raise BackendError("PodSandboxStatus: NOT_FOUND: no such sandbox")
+                    raise RuntimeCallError("PodSandboxStatus: NOT_FOUND: no such sandbox")
                 config = {"linux": {"cgroup_parent": f"/kubepods/{found['id']}"}}
                 return PodSandboxStatusResponse(status=found, info={"info": json.dumps({"config": config})})
             case "ContainerStatus":
@@ -185,11 +185,11 @@ class Runtime:
 
 class Recovered:
     def __init__(self) -> None:
-        self.runtime, self.store, self.hooks, self.registry = Runtime(), Store(), Hooks(), CollectorRegistry()
+        self.runtime, self.store, self.hooks, self.registry = Runtime(), ProxyStore(), Hooks(), CollectorRegistry()
         metrics = ProxyMetrics.of(self.registry)
-        self.recovery = Recovery(self.store, self.runtime, metrics)
+        self.recovery = CriRecovery(self.store, self.runtime, metrics)
         hooks: Any = self.hooks
-        self.interceptor = Interceptor(self.store, hooks, SkipRule(), self.recovery, metrics)
+        self.interceptor = CriInterceptor(self.store, hooks, SkipRule(), self.recovery, metrics)
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def world() -> Recovered:
 async def test_lists_come_first_and_details_behind(world: Recovered) -> None:
     assert await world.recovery.lists()
     assert world.runtime.asked == ["ListPodSandbox", "ListContainers"]
-    assert world.store.pods["p-1"] == PodInfo(
+    assert world.store.pods["p-1"] == StoredPod(
         name="pod-1", uid="u-1", labels={"l": "1"}, runtime_handler="h", complete=False
     )
     assert sorted(world.store.containers) == ["c-1", "c-2"]  # not that of the unknown sandbox
@@ -234,14 +234,14 @@ async def test_a_runtime_that_tells_no_details(world: Recovered) -> None:
     await world.recovery.details()
     assert not world.store.pods["p-1"].complete
     world.hooks.answers[Hook.PRE_START_CONTAINER] = echo
-    await world.interceptor.before(Call.START_CONTAINER, ContainerRequest(container_id="c-1").SerializeToString())
+    await world.interceptor.before(CriMethod.START_CONTAINER, ContainerRequest(container_id="c-1").SerializeToString())
     assert world.hooks[0].pod_meta.name == "pod-1"  # with what is known
 
 
 async def test_a_call_brings_the_details_it_needs(world: Recovered) -> None:
     await world.recovery.lists()
     world.hooks.answers[Hook.PRE_START_CONTAINER] = echo
-    await world.interceptor.before(Call.START_CONTAINER, ContainerRequest(container_id="c-1").SerializeToString())
+    await world.interceptor.before(CriMethod.START_CONTAINER, ContainerRequest(container_id="c-1").SerializeToString())
     asked = world.hooks[0]
     assert (asked.pod_cgroup_parent, asked.container_resources.cpu_shares) == ("/kubepods/p-1", 1024)
     assert world.runtime.asked[2:] == ["PodSandboxStatus", "ContainerStatus"]
@@ -250,7 +250,7 @@ async def test_a_call_brings_the_details_it_needs(world: Recovered) -> None:
 async def test_an_update_without_a_hook_is_kept_over_what_was_there(world: Recovered) -> None:
     await world.recovery.lists()
     request = UpdateContainerResourcesRequest(container_id="c-1", linux={"cpu_shares": 2})
-    _, pending = await world.interceptor.before(Call.UPDATE_CONTAINER_RESOURCES, request.SerializeToString())
+    _, pending = await world.interceptor.before(CriMethod.UPDATE_CONTAINER_RESOURCES, request.SerializeToString())
     world.interceptor.answered(pending, b"")
     kept = world.store.containers["c-1"].resources
     assert kept is not None and (kept.cpu_shares, kept.cpuset_mems) == (2, "0")
@@ -283,7 +283,7 @@ def create(pod_id: str) -> bytes:
 
 async def test_an_unknown_sandbox_is_fetched(world: Recovered) -> None:
     world.hooks.answers[Hook.PRE_CREATE_CONTAINER] = echo
-    _, pending = await world.interceptor.before(Call.CREATE_CONTAINER, create("p-2"))
+    _, pending = await world.interceptor.before(CriMethod.CREATE_CONTAINER, create("p-2"))
     world.interceptor.answered(pending, CreateContainerResponse(container_id="c-7").SerializeToString())
     assert world.hooks[0].pod_cgroup_parent == "/kubepods/p-2"
     assert world.store.containers["c-7"].pod.name == "pod-2"
@@ -292,7 +292,7 @@ async def test_an_unknown_sandbox_is_fetched(world: Recovered) -> None:
 async def test_a_sandbox_that_the_runtime_does_not_know_either(world: Recovered) -> None:
     world.hooks.answers[Hook.PRE_CREATE_CONTAINER] = echo
     body = create("p-9")
-    sent, pending = await world.interceptor.before(Call.CREATE_CONTAINER, body)
+    sent, pending = await world.interceptor.before(CriMethod.CREATE_CONTAINER, body)
     world.interceptor.answered(pending, CreateContainerResponse(container_id="c-7").SerializeToString())
     assert sent is body
     assert world.hooks.asked == []
@@ -303,18 +303,18 @@ async def test_a_runtime_that_hangs_holds_a_call_no_longer_than_its_deadline(wor
     world.hooks.answers[Hook.PRE_CREATE_CONTAINER] = echo
     world.runtime.gate = asyncio.Event()
     body = create("p-2")
-    sent, _ = await world.interceptor.before(Call.CREATE_CONTAINER, body, deadline=0.0)  # long past
+    sent, _ = await world.interceptor.before(CriMethod.CREATE_CONTAINER, body, deadline=0.0)  # long past
     assert sent is body
 
 
 async def test_stopping_what_is_incomplete_needs_no_details_unless_a_hook_does(world: Recovered) -> None:
     await world.recovery.lists()
     stop = PodSandboxRequest(pod_sandbox_id="p-1").SerializeToString()
-    await world.interceptor.before(Call.STOP_POD_SANDBOX, stop)
-    await world.interceptor.before(Call.STOP_CONTAINER, ContainerRequest(container_id="c-1").SerializeToString())
+    await world.interceptor.before(CriMethod.STOP_POD_SANDBOX, stop)
+    await world.interceptor.before(CriMethod.STOP_CONTAINER, ContainerRequest(container_id="c-1").SerializeToString())
     assert len(world.runtime.asked) == 2
     world.hooks.answers[Hook.POST_STOP_POD_SANDBOX] = echo
-    _, pending = await world.interceptor.before(Call.STOP_POD_SANDBOX, stop)
+    _, pending = await world.interceptor.before(CriMethod.STOP_POD_SANDBOX, stop)
     assert pending.pod is not None and pending.pod.cgroup_parent == "/kubepods/p-1"
 
 
@@ -337,8 +337,8 @@ async def test_a_real_containerd_tells_what_was_asked_of_it(
     asked = LinuxContainerResources(cpu_period=100_000, cpu_quota=50_000, cpu_shares=512, oom_score_adj=900)
     config = container_config(resources=asked, envs=[("GREETING", "hello")])
     container_id = await cri.create_container(pod_id, config, sandbox)
-    store = Store()
-    recovery = Recovery(store, Backend(containerd.socket), ProxyMetrics.of(CollectorRegistry()))
+    store = ProxyStore()
+    recovery = CriRecovery(store, RuntimeClient(containerd.socket), ProxyMetrics.of(CollectorRegistry()))
     assert await recovery.lists()
     await recovery.details()
     pod, container = store.pods[pod_id], store.containers[container_id]

@@ -15,7 +15,7 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookRequest,
     PodSandboxHookResponse,
 )
-from runtimeproxy.hooks.answers import BadAnswer, check, is_list
+from runtimeproxy.hooks.validate import InvalidHookResponse, check, is_list
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def resources(**fields: Any) -> dict[str, Any]:
 )
 def test_refused(answer: dict[str, Any], named: str) -> None:
     response = ContainerResourceHookResponse(**answer)
-    with pytest.raises(BadAnswer, match=named):
+    with pytest.raises(InvalidHookResponse, match=named):
         check(ContainerResourceHookRequest(), response)
     # ... but what the request itself says is never the server's fault
     echoed = ContainerResourceHookRequest(
@@ -82,9 +82,9 @@ def test_allowed(answer: dict[str, Any]) -> None:
 
 
 def test_sandboxes_too() -> None:
-    with pytest.raises(BadAnswer, match="cgroup_parent"):
+    with pytest.raises(InvalidHookResponse, match="cgroup_parent"):
         check(PodSandboxHookRequest(), PodSandboxHookResponse(cgroup_parent="../.."))
-    with pytest.raises(BadAnswer, match=r"resources\.cpu_shares"):
+    with pytest.raises(InvalidHookResponse, match=r"resources\.cpu_shares"):
         check(PodSandboxHookRequest(), PodSandboxHookResponse(resources=LinuxContainerResources(cpu_shares=-7)))
 
 

@@ -25,10 +25,10 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookResponse,
 )
 from koordlet.runtimehooks.stages import Stage
-from runtimeproxy.hooks.client import ClientError, HookCallError, HookClient, Lost
-from runtimeproxy.hooks.dispatch import MAX_CLIENTS, Dispatcher, HookRefused, Outcome
-from runtimeproxy.hooks.registry import Registry
-from runtimeproxy.hooks.stages import Hook, Policy
+from runtimeproxy.hooks.client import HookCallError, HookClient, HookEndpointError, HookServerUnreachable
+from runtimeproxy.hooks.dispatch import MAX_CLIENTS, HookDispatcher, HookOutcome, HookRefused
+from runtimeproxy.hooks.registry import HookServerRegistry
+from runtimeproxy.hooks.stages import FailurePolicy, Hook
 from runtimeproxy.metrics import ProxyMetrics
 from tests.koordlet.runtimehooks.test_server import serve
 
@@ -63,8 +63,11 @@ class Node:
         self.folder = folder
         self.peers: dict[str, Peer] = {}
         self.registry = CollectorRegistry()
-        self.dispatcher = Dispatcher(
-            Registry(folder / "d"), limit=FOREVER, connect=self.connect, metrics=ProxyMetrics.of(self.registry)
+        self.dispatcher = HookDispatcher(
+            HookServerRegistry(folder / "d"),
+            timeout=FOREVER,
+            connect=self.connect,
+            metrics=ProxyMetrics.of(self.registry),
         )
 
     def register(self, name: str, *hooks: str, policy: str = "Ignore", there: bool = True) -> Peer:
@@ -78,12 +81,12 @@ class Node:
 
     async def connect(self, endpoint: str) -> HookClient:
         peer = self.peers[endpoint]
-        if isinstance(peer.answers[0], ClientError):
+        if isinstance(peer.answers[0], HookEndpointError):
             raise peer.answers[0]
         peer.connected += 1
         return peer
 
-    async def ask(self, deadline: float | None = None) -> Outcome:
+    async def ask(self, deadline: float | None = None) -> HookOutcome:
         return await self.dispatcher.dispatch(Hook.PRE_RUN_POD_SANDBOX, ASKED, deadline)
 
     def failures(self, policy: str) -> float | None:
@@ -105,7 +108,7 @@ PRE = Hook.PRE_RUN_POD_SANDBOX.value
 async def test_nobody_is_registered(node: Node) -> None:
     other = node.register("other", "PreCreateContainer", "Unheard")
     outcome = await node.ask()
-    assert outcome == Outcome(None, Policy.NONE, None)
+    assert outcome == HookOutcome(None, FailurePolicy.NONE, None)
     assert outcome.accepted() is None
     assert other.calls == []
     assert not node.dispatcher.handles(Hook.PRE_RUN_POD_SANDBOX)
@@ -118,7 +121,7 @@ async def test_the_first_by_file_name_is_asked_alone(node: Node) -> None:
     first.answers = [PodSandboxHookResponse(labels={"a": "b"}).SerializeToString()]
     outcome = await node.ask()
     assert outcome.accepted() == PodSandboxHookResponse(labels={"a": "b"})
-    assert outcome.policy is Policy.FAIL
+    assert outcome.policy is FailurePolicy.FAIL
     assert (first.calls, last.calls) == (["PreRunPodSandboxHook"], [])
 
 
@@ -130,7 +133,7 @@ async def test_the_first_by_file_name_is_asked_alone(node: Node) -> None:
         pytest.param(
             PodSandboxHookResponse(cgroup_parent="/../x").SerializeToString(), "cgroup_parent", id="forbidden"
         ),
-        pytest.param(Lost("UNAVAILABLE: gone"), "gone", id="lost"),
+        pytest.param(HookServerUnreachable("UNAVAILABLE: gone"), "gone", id="lost"),
     ],
 )
 @pytest.mark.parametrize("policy", ["Fail", "Ignore"])
@@ -153,12 +156,12 @@ async def test_failures_go_by_the_policy(node: Node, answer: Any, said: str, pol
 async def test_a_dead_socket_goes_by_the_policy(node: Node, policy: str) -> None:
     node.register("a", PRE, policy=policy, there=False)
     outcome = await node.ask()
-    assert outcome.policy is Policy(policy)
+    assert outcome.policy is FailurePolicy(policy)
     assert outcome.error is not None and "no socket" in outcome.error
 
 
 async def test_no_client_can_be_made(node: Node) -> None:
-    node.register("a", PRE, policy="Fail").answers = [ClientError("no such protocol")]
+    node.register("a", PRE, policy="Fail").answers = [HookEndpointError("no such protocol")]
     assert (await node.ask()).error == "no such protocol"
     second = node.register("b", PRE)
     assert (await node.ask()).response == PodSandboxHookResponse()
@@ -189,11 +192,11 @@ async def test_the_callers_deadline_bounds_the_limit(node: Node) -> None:
 async def test_an_old_connection_is_tried_anew_once(node: Node) -> None:
     peer = node.register("a", PRE)
     await node.ask()
-    peer.answers = [Lost("reset"), b""]
+    peer.answers = [HookServerUnreachable("reset"), b""]
     assert (await node.ask()).response is not None
     await asyncio.sleep(0)
     assert (peer.connected, peer.closed) == (2, 1)
-    peer.answers = [Lost("reset"), Lost("refused"), b""]
+    peer.answers = [HookServerUnreachable("reset"), HookServerUnreachable("refused"), b""]
     assert (await node.ask()).error is not None
     assert len(peer.calls) == 5
     assert (await node.ask()).response is not None
@@ -233,11 +236,13 @@ async def test_calls_at_once_share_a_client(node: Node) -> None:
 
 
 @asynccontextmanager
-async def proxy(folder: Path, path: Path, *hooks: Hook, limit: float = 60.0) -> AsyncIterator[Dispatcher]:
+async def proxy(folder: Path, path: Path, *hooks: Hook, hook_timeout: float = 60.0) -> AsyncIterator[HookDispatcher]:
     (folder / "d").mkdir(exist_ok=True)
     document = {"remote-endpoint": str(path), "failure-policy": "Fail", "runtime-hooks": list(hooks)}
     (folder / "d/k.json").write_text(json.dumps(document))
-    dispatcher = Dispatcher(Registry(folder / "d"), limit=limit, metrics=ProxyMetrics.of(CollectorRegistry()))
+    dispatcher = HookDispatcher(
+        HookServerRegistry(folder / "d"), timeout=hook_timeout, metrics=ProxyMetrics.of(CollectorRegistry())
+    )
     try:
         yield dispatcher
     finally:
@@ -322,13 +327,13 @@ async def speaker(path: Path, words: bytes) -> AsyncIterator[None]:
 async def test_something_that_is_no_grpc(tmp_path: Path) -> None:
     path = tmp_path / "k.sock"
     words = b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10
-    async with speaker(path, words), proxy(tmp_path, path, Hook.PRE_RUN_POD_SANDBOX, limit=5.0) as dispatcher:
+    async with speaker(path, words), proxy(tmp_path, path, Hook.PRE_RUN_POD_SANDBOX, hook_timeout=5.0) as dispatcher:
         assert (await dispatcher.dispatch(Hook.PRE_RUN_POD_SANDBOX, ASKED)).error is not None
 
 
 async def test_something_that_never_speaks(tmp_path: Path) -> None:
     path = tmp_path / "k.sock"
-    async with speaker(path, b""), proxy(tmp_path, path, Hook.PRE_RUN_POD_SANDBOX, limit=0.2) as dispatcher:
+    async with speaker(path, b""), proxy(tmp_path, path, Hook.PRE_RUN_POD_SANDBOX, hook_timeout=0.2) as dispatcher:
         outcome = await dispatcher.dispatch(Hook.PRE_RUN_POD_SANDBOX, ASKED)
         assert outcome.error is not None and "DEADLINE_EXCEEDED" in outcome.error
 
@@ -375,7 +380,7 @@ async def test_a_slow_server_is_given_up_and_a_cancelled_call_reaches_it(tmp_pat
 
     path = tmp_path / "k.sock"
     async with hook_server(path, answer):
-        async with proxy(tmp_path, path, *Hook, limit=0.3) as dispatcher:
+        async with proxy(tmp_path, path, *Hook, hook_timeout=0.3) as dispatcher:
             outcome = await dispatcher.dispatch(Hook.PRE_CREATE_CONTAINER, ContainerResourceHookRequest())
             assert outcome.error is not None and "DEADLINE_EXCEEDED" in outcome.error
         entered.clear()

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from runtimeproxy.hooks.registry import MAX_BYTES, HookServer, RegistrationError, Registry, parse
-from runtimeproxy.hooks.stages import Policy
+from runtimeproxy.hooks.registry import MAX_BYTES, HookServerRegistry, InvalidRegistration, RegisteredServer, parse
+from runtimeproxy.hooks.stages import FailurePolicy
 
 HOOKS = ["PreRunPodSandbox", "PreCreateContainer"]
 
@@ -20,28 +20,28 @@ def text(endpoint: str = "/run/a.sock", policy: Any = "Ignore", hooks: Any = HOO
     return json.dumps({"remote-endpoint": endpoint, "failure-policy": policy, "runtime-hooks": hooks})
 
 
-def endpoints(registry: Registry) -> list[str]:
+def endpoints(registry: HookServerRegistry) -> list[str]:
     return [server.endpoint for server in registry.servers()]
 
 
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
-        ("Fail", Policy.FAIL),
-        ("Ignore", Policy.IGNORE),
-        ("", Policy.IGNORE),
-        (None, Policy.IGNORE),
-        ("fail", Policy.IGNORE),
+        ("Fail", FailurePolicy.FAIL),
+        ("Ignore", FailurePolicy.IGNORE),
+        ("", FailurePolicy.IGNORE),
+        (None, FailurePolicy.IGNORE),
+        ("fail", FailurePolicy.IGNORE),
     ],
 )
-def test_policies(policy: Any, expected: Policy) -> None:
+def test_policies(policy: Any, expected: FailurePolicy) -> None:
     found = parse("k.json", text(policy=policy).encode())
-    assert found == HookServer("k.json", "/run/a.sock", expected, frozenset(HOOKS))
+    assert found == RegisteredServer("k.json", "/run/a.sock", expected, frozenset(HOOKS))
 
 
 def test_a_file_need_not_name_hooks() -> None:
-    assert parse("k.json", b'{"remote-endpoint": "unix:///run/x.sock", "more": 1}') == HookServer(
-        "k.json", "/run/x.sock", Policy.IGNORE, frozenset()
+    assert parse("k.json", b'{"remote-endpoint": "unix:///run/x.sock", "more": 1}') == RegisteredServer(
+        "k.json", "/run/x.sock", FailurePolicy.IGNORE, frozenset()
     )
 
 
@@ -57,13 +57,13 @@ def test_a_file_need_not_name_hooks() -> None:
     ],
 )  # fmt: skip
 def test_mistakes_name_the_field(content: bytes, named: str) -> None:
-    with pytest.raises(RegistrationError, match=named):
+    with pytest.raises(InvalidRegistration, match=named):
         parse("k.json", content)
 
 
 def test_the_directory_is_made(tmp_path: Path) -> None:
     directory = tmp_path / "etc/hookserver.d"
-    assert Registry(directory).servers() == ()
+    assert HookServerRegistry(directory).servers() == ()
     assert directory.stat().st_mode & 0o777 == 0o755 & ~_umask()
 
 
@@ -75,13 +75,13 @@ def _umask() -> int:
 
 def test_no_directory_can_be_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
-    registry = Registry(tmp_path / "file/d")
+    registry = HookServerRegistry(tmp_path / "file/d")
     assert registry.servers() == registry.servers() == ()
-    assert caplog.text.count("No hook server can be registered") == 1
+    assert caplog.text.count("Cannot read hook server registrations") == 1
 
 
 def test_names_and_order(tmp_path: Path) -> None:
-    registry = Registry(tmp_path)
+    registry = HookServerRegistry(tmp_path)
     for name in ("zjson", "a.json", "m.json", "x.json.bak", ".b.json.new"):
         (tmp_path / name).write_text(text(f"/run/{name}"))
     (tmp_path / "folder.json").mkdir()
@@ -89,7 +89,7 @@ def test_names_and_order(tmp_path: Path) -> None:
 
 
 def test_every_change_counts_at_once(tmp_path: Path) -> None:
-    registry = Registry(tmp_path)
+    registry = HookServerRegistry(tmp_path)
     file = tmp_path / "k.json"
     for round_ in range(50):  # quicker than stamps advance
         file.write_text(text(f"/run/{round_:02}.sock"))
@@ -107,7 +107,7 @@ def test_every_change_counts_at_once(tmp_path: Path) -> None:
 def test_a_settled_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "k.json"
     file.write_text(text())
-    registry = Registry(tmp_path, wall=lambda: file.stat().st_mtime + 60)
+    registry = HookServerRegistry(tmp_path, wall=lambda: file.stat().st_mtime + 60)
     assert endpoints(registry) == ["/run/a.sock"]
     monkeypatch.setattr(Path, "read_bytes", lambda _: pytest.fail("read again"))
     assert endpoints(registry) == ["/run/a.sock"]
@@ -115,7 +115,7 @@ def test_a_settled_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("broken", ["{", "{}", "x" * (MAX_BYTES + 1)], ids=["not-json", "empty", "huge"])
 def test_a_mistake_keeps_what_was_good(tmp_path: Path, broken: str, caplog: pytest.LogCaptureFixture) -> None:
-    registry = Registry(tmp_path)
+    registry = HookServerRegistry(tmp_path)
     file = tmp_path / "k.json"
     file.write_text(broken)
     assert endpoints(registry) == []
@@ -124,7 +124,7 @@ def test_a_mistake_keeps_what_was_good(tmp_path: Path, broken: str, caplog: pyte
     caplog.clear()
     file.write_text(broken)
     assert endpoints(registry) == endpoints(registry) == ["/run/good.sock"]
-    assert caplog.text.count("cannot be used") == 1
+    assert caplog.text.count("Invalid hook server registration") == 1
     new = tmp_path / "new"
     new.write_text(broken)
     new.replace(file)  # another inode
@@ -139,7 +139,7 @@ def test_what_is_no_file_is_not_opened(tmp_path: Path, caplog: pytest.LogCapture
     os.mkfifo(tmp_path / "pipe.json")  # opening it would wait for a writer
     (tmp_path / "loop.json").symlink_to(tmp_path / "loop.json")
     (tmp_path / "k.json").write_text(text())
-    registry = Registry(tmp_path)
+    registry = HookServerRegistry(tmp_path)
     assert endpoints(registry) == ["/run/a.sock"]
     assert "not a regular file" in caplog.text
     assert "loop.json" in caplog.text
@@ -148,8 +148,8 @@ def test_what_is_no_file_is_not_opened(tmp_path: Path, caplog: pytest.LogCapture
 def test_an_unknown_policy_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     file = tmp_path / "once.json"
-    registry = Registry(tmp_path)
+    registry = HookServerRegistry(tmp_path)
     for endpoint in ("/run/1", "/run/2"):
         file.write_text(text(endpoint, policy="Perhaps"))
-        assert [server.policy for server in registry.servers()] == [Policy.IGNORE]
+        assert [server.policy for server in registry.servers()] == [FailurePolicy.IGNORE]
     assert caplog.text.count("Unknown failure policy") == 1

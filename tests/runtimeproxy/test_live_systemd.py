@@ -118,7 +118,7 @@ def test_containers_from_before_are_known_and_others_can_be_made(seen: Seen) -> 
 
 def test_half_a_registration_is_told_of(seen: Seen) -> None:
     [told] = [line for line in seen.log.splitlines() if REGISTRATION in line]
-    assert "cannot be used" in told
+    assert "Invalid hook server registration" in told
 
 
 def test_a_roll_back_leaves_nothing(runtime: Runtime, seen: Seen) -> None:

@@ -205,7 +205,7 @@ def test_no_runtime(tmp_path: Path, proxies: Proxies) -> None:
     proxy = proxies(tmp_path / "no.sock", "--backend-timeout=1500ms")
     done = proxy.run()
     assert done.returncode == 1
-    assert "no answer from" in done.stderr
+    assert "no response from" in done.stderr
     assert "Waiting for the runtime" in done.stderr
 
 
@@ -221,7 +221,7 @@ def test_no_place_for_the_socket(tmp_path: Path, proxies: Proxies) -> None:
     ("flag", "said"),
     [
         ("--backend-runtime-mode=containerd", "must be one of Containerd, Docker"),
-        ("--metrics-addr=nonsense", "want host:port"),
+        ("--metrics-addr=nonsense", "must be host:port"),
         ("--koord-runtimeproxy-endpoint=here", "absolute path"),
         ("--no-such-flag", "no-such-flag"),
     ],

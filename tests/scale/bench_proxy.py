@@ -52,7 +52,7 @@ from koordlet.app.http2.client import Client
 from koordlet.app.http2.server import Server
 from koordlet.app.runner import run
 from koordlet.runtimehooks.protocols.server import HookServer
-from runtimeproxy.cri.calls import Call as Intercepted
+from runtimeproxy.cri.calls import CriMethod as Intercepted
 from tests.koordlet.runtimehooks.hooknode import EXTENDED, Node
 from tests.runtimeproxy.proxyprocess import ProxyProcess
 from tests.runtimes.daemons import Containerd
@@ -76,7 +76,7 @@ ASKED = ("Version", "ListPodSandbox", "ListContainers", "PodSandboxStatus", "Con
 """By the proxy itself."""
 BATCH_POD = {"koordinator.sh/qosClass": "BE"}
 BATCH_SPEC = {"node.koordinator.sh/extended-resource-spec": EXTENDED}
-Call = Callable[[], Awaitable[Any]]
+CriMethod = Callable[[], Awaitable[Any]]
 
 
 # Processes beside the proxy
@@ -259,7 +259,7 @@ async def passed(containerd: Containerd, process: ProxyProcess, calls: int, seco
     ]
 
 
-async def throughput(ways: list[Call], seconds: float) -> list[float]:
+async def throughput(ways: list[CriMethod], seconds: float) -> list[float]:
     """Calls a second of CALLERS callers each way, in turns of half a second."""
     counts, spent = [0] * len(ways), [0.0] * len(ways)
 

@@ -12,21 +12,21 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from runtimeproxy.docker import names
-from runtimeproxy.docker.api import DockerError, Info, Inspected, Listed, NoSuchContainer
-from runtimeproxy.docker.calls import DockerCalls
-from runtimeproxy.docker.context import Context
-from runtimeproxy.docker.held import Exchange
+from runtimeproxy.docker.api import DockerError, DockerInfo, InspectedContainer, ListedContainer, NoSuchContainer
+from runtimeproxy.docker.context import DockerCallContext
 from runtimeproxy.docker.http1 import parse_request
-from runtimeproxy.hooks.dispatch import Outcome
+from runtimeproxy.docker.interception import DockerCallHandler
+from runtimeproxy.docker.selector import DockerHandlerSelector
+from runtimeproxy.hooks.dispatch import HookOutcome
 from runtimeproxy.hooks.pods import SkipRule
 from runtimeproxy.hooks.stages import Hook, HookRequest, HookResponse
 from runtimeproxy.metrics import ProxyMetrics
-from runtimeproxy.store import Store
+from runtimeproxy.store import ProxyStore
 
 UID = "5f0d9a4e-0000-4000-8000-000000000001"
 SANDBOX_ID, CONTAINER_ID = "a" * 64, "b" * 64
 SKIP = "runtimeproxy.koordinator.sh/skip-hookserver"
-Answer = HookResponse | Outcome | Callable[[HookRequest], HookResponse] | None
+Answer = HookResponse | HookOutcome | Callable[[HookRequest], HookResponse] | None
 
 
 class Hooks:
@@ -39,14 +39,14 @@ class Hooks:
     def handles(self, hook: Hook) -> bool:
         return hook in self.answers
 
-    async def dispatch(self, hook: Hook, request: HookRequest, deadline: float | None = None) -> Outcome:
+    async def dispatch(self, hook: Hook, request: HookRequest, deadline: float | None = None) -> HookOutcome:
         if hook not in self.answers:
-            return Outcome()
+            return HookOutcome()
         self.asked.append((hook, request))
         answer = self.answers[hook]
-        if isinstance(answer, Outcome):
+        if isinstance(answer, HookOutcome):
             return answer
-        return Outcome(answer(request) if callable(answer) else answer)
+        return HookOutcome(answer(request) if callable(answer) else answer)
 
 
 class Docker:
@@ -60,55 +60,55 @@ class Docker:
         self.told = 0
         """How often it has told of itself."""
 
-    async def info(self) -> Info:
+    async def info(self) -> DockerInfo:
         if self.fails is not None:
             raise DockerError(self.fails)
         self.restarted = False
         self.told += 1
-        return Info(self.driver)
+        return DockerInfo(self.driver)
 
     async def close(self) -> None:
         self.restarted = True
 
-    async def containers(self) -> list[Listed]:
+    async def containers(self) -> list[ListedContainer]:
         if self.fails is not None:
             raise DockerError(self.fails)
         return [
-            Listed(key, [entry["Name"]], entry["Config"]["Labels"])
+            ListedContainer(key, [entry["Name"]], entry["Config"]["Labels"])
             if isinstance(entry, dict)
-            else Listed(key, [f"/k8s_x_p_n_{UID}_0"], {names.TYPE_LABEL: names.SANDBOX_TYPE})
+            else ListedContainer(key, [f"/k8s_x_p_n_{UID}_0"], {names.TYPE_LABEL: names.SANDBOX_TYPE})
             for key, entry in self.entries.items()
         ]
 
-    def kept(self) -> contextlib.nullcontext[None]:
+    def pooled(self) -> contextlib.nullcontext[None]:
         return contextlib.nullcontext()
 
-    async def inspect(self, container_id: str) -> Inspected:
+    async def inspect(self, container_id: str) -> InspectedContainer:
         entry = self.entries.get(container_id)
         if entry is None:
             raise NoSuchContainer(f"GET /containers/{container_id}/json: 404")
         if isinstance(entry, str):
             raise DockerError(entry)
-        return msgspec.json.decode(json.dumps({"Id": container_id, **entry}), type=Inspected)
+        return msgspec.json.decode(json.dumps({"Id": container_id, **entry}), type=InspectedContainer)
 
 
 class World:
     """Docker's calls with everything around them scripted."""
 
     def __init__(self, driver: str = "cgroupfs") -> None:
-        self.store, self.hooks, self.docker = Store(), Hooks(), Docker(driver)
+        self.store, self.hooks, self.docker = ProxyStore(), Hooks(), Docker(driver)
         self.registry = CollectorRegistry()
         metrics = ProxyMetrics.of(self.registry)
-        self.context = Context(self.store, self.hooks, SkipRule(), self.docker, metrics)  # type: ignore[arg-type]
-        self.calls = DockerCalls(self.context)
+        self.context = DockerCallContext(self.store, self.hooks, SkipRule(), self.docker, metrics)  # type: ignore[arg-type]
+        self.calls = DockerHandlerSelector(self.context)
 
-    def exchange(self, line: str) -> Exchange | None:
+    def handler(self, line: str) -> DockerCallHandler | None:
         """Who holds this request (`POST /containers/create?name=x`)."""
-        return self.calls.exchange(parse_request(f"{line} HTTP/1.1\r\n\r\n".encode()))
+        return self.calls.handler(parse_request(f"{line} HTTP/1.1\r\n\r\n".encode()))
 
     async def call(self, line: str, body: Any = None, *, status: int = 204, answer: Any = None) -> Any:
         """What dockerd gets as the body of a held request; None when the very bytes of the request."""
-        exchange = self.exchange(line)
+        exchange = self.handler(line)
         assert exchange is not None, f"{line} is not held"
         raw = b"" if body is None else json.dumps(body).encode()
         sent = await exchange.before(raw)

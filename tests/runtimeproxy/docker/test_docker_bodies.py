@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 from runtimeproxy.docker import bodies
-from runtimeproxy.docker.bodies import Members, Undecodable
+from runtimeproxy.docker.bodies import InvalidBody, JsonObject
 
 
-def members(value: Any) -> Members:
-    return Members(json.dumps(value).encode(), "body")
+def members(value: Any) -> JsonObject:
+    return JsonObject(json.dumps(value).encode(), "body")
 
 
 FULL = {
@@ -72,19 +72,19 @@ def test_an_answer_overwrites_an_update_but_for_the_score() -> None:
     ],
 )
 def test_what_dockerd_would_refuse(asked: dict[str, int], answered: dict[str, int], wanted: dict[str, int]) -> None:
-    found = bodies.acceptable(LinuxContainerResources(**asked), LinuxContainerResources(**answered))
+    found = bodies.without_refused_values(LinuxContainerResources(**asked), LinuxContainerResources(**answered))
     assert found == LinuxContainerResources(**wanted)
 
 
 def test_an_echo_changes_nothing() -> None:
     raw = b'{ "Memory" : 1073741824, "cpushares":2,"Extra" : 1e400 }'
-    host = Members(raw, "body")
+    host = JsonObject(raw, "body")
     bodies.write_create(host, bodies.read_resources(host))
     assert not host.changed and host.raw is raw
 
 
 def test_names_are_matched_as_go_does() -> None:
-    host = Members(b'{"memory": 1, "MEMORY": 2, "cpushares": 7}', "body")
+    host = JsonObject(b'{"memory": 1, "MEMORY": 2, "cpushares": 7}', "body")
     assert host.get("Memory", int) == 2
     host.set("Memory", 3)
     assert json.loads(host.raw) == {"MEMORY": 3, "cpushares": 7}
@@ -92,7 +92,7 @@ def test_names_are_matched_as_go_does() -> None:
 
 def test_what_nobody_knows_keeps_its_bytes() -> None:
     raw = b'{"New": {"a" : 1.50, "b":12345678901234567890123}, "Memory": 1, "\\u00e4":"\\ud83d\\ude00"}'
-    host = Members(raw, "body")
+    host = JsonObject(raw, "body")
     host.set("Memory", 2)
     assert b'{"a" : 1.50, "b":12345678901234567890123}' in host.raw and b'"\\ud83d\\ude00"' in host.raw
 
@@ -113,8 +113,8 @@ def test_unknown_members_survive_a_change(extra: dict[str, Any], memory: int) ->
 
 @pytest.mark.parametrize("raw", [b"", b"null", b"[]", b'{"a":', b"{}{}", b'{"a":1}garbage', b"\xff", b'{"\xff":1}'])
 def test_what_is_no_object(raw: bytes) -> None:
-    with pytest.raises(Undecodable, match=r"^body: "):
-        Members(raw, "body")
+    with pytest.raises(InvalidBody, match=r"^body: "):
+        JsonObject(raw, "body")
 
 
 @pytest.mark.parametrize(
@@ -127,14 +127,14 @@ def test_what_is_no_object(raw: bytes) -> None:
     ],
 )
 def test_members_of_another_kind(host: dict[str, Any]) -> None:
-    with pytest.raises(Undecodable, match=next(iter(host))):
+    with pytest.raises(InvalidBody, match=next(iter(host))):
         bodies.read_resources(members(host))
 
 
 def test_a_missing_or_null_object_is_an_empty_one() -> None:
     for value in ({}, {"HostConfig": None}):
         assert members(value).object("HostConfig").raw == b"{}"
-    with pytest.raises(Undecodable, match="HostConfig"):
+    with pytest.raises(InvalidBody, match="HostConfig"):
         members({"HostConfig": 1}).object("HostConfig")
 
 
@@ -156,7 +156,7 @@ def test_an_update_is_merged_into_what_is_stored(new: dict[str, Any], wanted: di
 
 
 def test_an_answer_to_an_update_may_lift_the_quota() -> None:
-    found = bodies.told_resources(RESOURCES, LinuxContainerResources(cpu_quota=-1))
+    found = bodies.applied_resources(RESOURCES, LinuxContainerResources(cpu_quota=-1))
     assert (found.cpu_quota, found.cpu_shares) == (-1, 2048)
 
 

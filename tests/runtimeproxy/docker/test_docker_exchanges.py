@@ -19,10 +19,10 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookResponse,
 )
 from koordlet.runtimehooks.stages import Stage
-from runtimeproxy.docker.held import Refused
-from runtimeproxy.hooks.dispatch import Dispatcher, Outcome, Policy
-from runtimeproxy.hooks.registry import Registry
-from runtimeproxy.hooks.stages import Hook, HookRequest, HookResponse
+from runtimeproxy.docker.interception import DockerCallRefused
+from runtimeproxy.hooks.dispatch import HookDispatcher, HookOutcome
+from runtimeproxy.hooks.registry import HookServerRegistry
+from runtimeproxy.hooks.stages import FailurePolicy, Hook, HookRequest, HookResponse
 from tests.runtimeproxy.docker.conftest import (
     CONTAINER_ID,
     SANDBOX_ID,
@@ -218,13 +218,13 @@ async def test_a_created_answer_without_an_id_stores_nothing(world: World) -> No
 
 @pytest.mark.parametrize("name", ["", "web", "k8s_a_b_c_d", "k8s_a_b_c_d_e"])
 def test_a_plain_create_is_nobodys(world: World, name: str) -> None:
-    assert world.exchange(f"POST /containers/create?name={name}") is None
+    assert world.handler(f"POST /containers/create?name={name}") is None
 
 
 async def refusal(world: World, line: str, body: bytes) -> str:
-    exchange = world.exchange(line)
+    exchange = world.handler(line)
     assert exchange is not None
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(DockerCallRefused) as refused:
         await exchange.before(body)
     exchange.lost()
     return str(refused.value)
@@ -330,7 +330,9 @@ async def test_a_windows_shaped_request(world: World) -> None:
 
 
 FORBIDDEN_POD = [
-    pytest.param(PodSandboxHookResponse(cgroup_parent="/kubepods/../system.slice"), "leads out", id="parent"),
+    pytest.param(
+        PodSandboxHookResponse(cgroup_parent="/kubepods/../system.slice"), "outside the cgroup tree", id="parent"
+    ),
     pytest.param(PodSandboxHookResponse(cgroup_parent="/"), "is the root", id="root"),
     pytest.param(PodSandboxHookResponse(resources=LinuxContainerResources(cpu_shares=-2)), "cpu_shares", id="shares"),
     pytest.param(
@@ -338,7 +340,7 @@ FORBIDDEN_POD = [
     ),
 ]
 FORBIDDEN_CONTAINER = [
-    pytest.param(ContainerResourceHookResponse(pod_cgroup_parent="/../x"), "leads out", id="parent"),
+    pytest.param(ContainerResourceHookResponse(pod_cgroup_parent="/../x"), "outside the cgroup tree", id="parent"),
     pytest.param(ContainerResourceHookResponse(container_envs={"A=B": "1"}), "A=B", id="env"),
     pytest.param(
         ContainerResourceHookResponse(container_resources=LinuxContainerResources(memory_limit_in_bytes=-5)),
@@ -365,7 +367,9 @@ def judged(world: World, folder: Path, answer: HookResponse, policy: str) -> Non
     (folder / "k.sock").touch()
     (folder / "d").mkdir()
     (folder / "d/k.json").write_text(json.dumps(document))
-    dispatcher = Dispatcher(Registry(folder / "d"), limit=60.0, connect=connect, metrics=world.context.metrics)
+    dispatcher = HookDispatcher(
+        HookServerRegistry(folder / "d"), timeout=60.0, connect=connect, metrics=world.context.metrics
+    )
     world.context._hooks._dispatcher = dispatcher
 
 
@@ -413,7 +417,7 @@ async def test_a_pod_of_an_unknown_qos_class_is_made_as_it_was_asked(world: Worl
         document = {"remote-endpoint": str(tmp_path / "k.sock"), "failure-policy": "Fail", "runtime-hooks": ALL_HOOKS}
         (tmp_path / "d").mkdir()
         (tmp_path / "d/k.json").write_text(json.dumps(document))
-        dispatcher = Dispatcher(Registry(tmp_path / "d"), limit=PATIENCE, metrics=world.context.metrics)
+        dispatcher = HookDispatcher(HookServerRegistry(tmp_path / "d"), timeout=PATIENCE, metrics=world.context.metrics)
         world.context._hooks._dispatcher = dispatcher
         assert await world.create(sandbox_body(label), SANDBOX_ID, "POD") is None
         assert await world.create(container_body(), CONTAINER_ID) is None
@@ -428,13 +432,13 @@ async def test_a_pod_of_an_unknown_qos_class_is_made_as_it_was_asked(world: Worl
 async def test_policies(world: World) -> None:
     await pod_and_container(world)
     for hook in BEFORE:
-        world.hooks.answers[hook] = Outcome(None, Policy.IGNORE, "koordlet is away")
+        world.hooks.answers[hook] = HookOutcome(None, FailurePolicy.IGNORE, "koordlet is away")
     assert await world.create(sandbox_body(), "c" * 64, "POD") is None
     assert await world.create(container_body(), "d" * 64) is None
     assert await world.call(f"POST /containers/{CONTAINER_ID}/start") is None
     assert await world.call(f"POST /containers/{CONTAINER_ID}/update", {"Memory": 1}, status=200) is None
     for hook in BEFORE:
-        world.hooks.answers[hook] = Outcome(None, Policy.FAIL, "koordlet is away")
+        world.hooks.answers[hook] = HookOutcome(None, FailurePolicy.FAIL, "koordlet is away")
     for line, body in (
         (f"POST /containers/create?name=k8s_POD_web-0_shop_{UID}_0", sandbox_body()),
         (CREATE, container_body()),
@@ -445,7 +449,7 @@ async def test_policies(world: World) -> None:
 
 
 async def test_skipped_pods_are_kept_but_never_asked_about(world: World) -> None:
-    world.hooks.answers = dict.fromkeys(Hook, Outcome(None, Policy.FAIL, "never"))
+    world.hooks.answers = dict.fromkeys(Hook, HookOutcome(None, FailurePolicy.FAIL, "never"))
     await pod_and_container(world, {SKIP: "true"})
     assert SANDBOX_ID in world.store.pods and CONTAINER_ID in world.store.containers
     await world.call(f"POST /containers/{CONTAINER_ID}/start")
@@ -506,7 +510,7 @@ async def test_stop_forgets_and_tells(world: World, status: int, kept: bool) -> 
 
 async def test_an_after_hook_that_fails_is_nobodys_error(world: World) -> None:
     await pod_and_container(world)
-    world.hooks.answers[Hook.POST_STOP_CONTAINER] = Outcome(None, Policy.FAIL, "no")
+    world.hooks.answers[Hook.POST_STOP_CONTAINER] = HookOutcome(None, FailurePolicy.FAIL, "no")
     await world.call(f"POST /containers/{CONTAINER_ID}/stop")
     await world.context.finish()
     assert world.counted("calls", method="docker stop", result="passed") == 1
@@ -517,12 +521,12 @@ async def test_the_next_hook_of_a_pod_waits_for_its_after_hook(world: World) -> 
     order: list[str] = []
     slow = asyncio.Event()
 
-    async def dispatch(hook: Hook, request: HookRequest, deadline: float | None = None) -> Outcome:
+    async def dispatch(hook: Hook, request: HookRequest, deadline: float | None = None) -> HookOutcome:
         order.append(f"{hook} begins")
         if hook is Hook.POST_START_CONTAINER:
             await slow.wait()
         order.append(f"{hook} ends")
-        return Outcome()
+        return HookOutcome()
 
     world.hooks.answers.update({Hook.POST_START_CONTAINER: None, UPDATE: None})
     world.hooks.dispatch = dispatch  # type: ignore[method-assign]
@@ -560,7 +564,7 @@ async def test_removing_forgets(world: World, status: int, kept: bool) -> None:
 )
 async def test_what_the_store_does_not_know_passes(world: World, line: str) -> None:
     await pod_and_container(world)
-    assert world.exchange(line) is None
+    assert world.handler(line) is None
 
 
 @pytest.mark.parametrize(
@@ -581,7 +585,7 @@ async def test_containers_are_found_as_docker_finds_them(world: World, given_nam
 async def test_the_start_of_two_ids_is_neither(world: World) -> None:
     await pod_and_container(world)
     await world.create(container_body(), "ab" * 32, "second")
-    assert world.exchange("DELETE /containers/a") is None and world.exchange("DELETE /containers/ab") is not None
+    assert world.handler("DELETE /containers/a") is None and world.handler("DELETE /containers/ab") is not None
 
 
 # -- update
@@ -643,8 +647,8 @@ async def test_an_update_that_is_none(world: World) -> None:
 
 async def test_a_container_removed_meanwhile_passes(world: World) -> None:
     await pod_and_container(world)
-    world.hooks.answers = dict.fromkeys(Hook, Outcome(None, Policy.FAIL, "never"))
-    held = [world.exchange(f"POST /containers/{CONTAINER_ID}/{action}") for action in ("start", "update", "stop")]
+    world.hooks.answers = dict.fromkeys(Hook, HookOutcome(None, FailurePolicy.FAIL, "never"))
+    held = [world.handler(f"POST /containers/{CONTAINER_ID}/{action}") for action in ("start", "update", "stop")]
     world.store.drop_container(CONTAINER_ID)
     for exchange in held:
         assert exchange is not None

@@ -26,7 +26,7 @@ from tests.runtimes.daemons import Dockerd, until
 pytestmark = pytest.mark.runtime
 
 PODS, CREATIONS = 10, 200
-OUT_OF_REACH = "koord-runtime-proxy: dockerd is out of reach: "
+OUT_OF_REACH = "koord-runtime-proxy: cannot connect to dockerd: "
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ class Creating:
                 return answer
 
 
-def kept(dockerd: Dockerd) -> tuple[set[str], set[str]]:
+def pooled(dockerd: Dockerd) -> tuple[set[str], set[str]]:
     """Of which containers there are folders, and file systems."""
     data = dockerd.root / "data"
     return {one.name for one in (data / "containers").iterdir()}, {

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtimeproxy.docker import http1
-from runtimeproxy.docker.http1 import Body, ChunkedBody, LengthBody, NotHttp
+from runtimeproxy.docker.http1 import ChunkedBody, HttpBody, LengthBody, NotHttp1
 
 GET = b"GET /info HTTP/1.1\r\nHost: docker\r\n\r\n"
 
@@ -35,9 +35,9 @@ def test_a_head_is_found_when_looking_goes_on_where_it_stopped(size: int) -> Non
 
 
 def test_a_head_without_end_is_given_up() -> None:
-    assert http1.split_head(b"a" * http1.MAX_HEAD) == 0
-    with pytest.raises(NotHttp, match="more than"):
-        http1.split_head(b"a" * (http1.MAX_HEAD + 1))
+    assert http1.split_head(b"a" * http1.MAX_HEAD_BYTES) == 0
+    with pytest.raises(NotHttp1, match="more than"):
+        http1.split_head(b"a" * (http1.MAX_HEAD_BYTES + 1))
 
 
 def test_a_request_is_read() -> None:
@@ -79,7 +79,7 @@ def test_whether_a_client_goes_on(line: bytes, last: bool) -> None:
     ],
 )
 def test_what_is_no_request(raw: bytes) -> None:
-    with pytest.raises(NotHttp):
+    with pytest.raises(NotHttp1):
         http1.parse_request(raw)
 
 
@@ -87,11 +87,11 @@ def test_what_is_no_request(raw: bytes) -> None:
     "raw", [b"HTTP/2 200\r\n\r\n", b"HTTP/1.1 20\r\n\r\n", b"ICY 200 OK\r\n\r\n", b"HTTP/1.1\r\n\r\n"]
 )
 def test_what_is_no_answer(raw: bytes) -> None:
-    with pytest.raises(NotHttp):
+    with pytest.raises(NotHttp1):
         http1.parse_response(raw)
 
 
-def body_of(fields: bytes) -> Body:
+def body_of(fields: bytes) -> HttpBody:
     return http1.request_body(http1.parse_request(b"POST / HTTP/1.1\r\n" + fields + b"\r\n"))
 
 
@@ -106,7 +106,7 @@ def body_of(fields: bytes) -> Body:
         pytest.param(b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n", ChunkedBody, False, id="chunked-wins"),
     ],
 )
-def test_framing(fields: bytes, kind: type[Body], done: bool) -> None:
+def test_framing(fields: bytes, kind: type[HttpBody], done: bool) -> None:
     body = body_of(fields)
     assert type(body) is kind and body.done is done
 
@@ -123,7 +123,7 @@ def test_framing(fields: bytes, kind: type[Body], done: bool) -> None:
     ],
 )
 def test_framing_that_is_not_guessed(fields: bytes) -> None:
-    with pytest.raises(NotHttp):
+    with pytest.raises(NotHttp1):
         body_of(fields)
 
 
@@ -200,11 +200,11 @@ def test_a_body_of_known_length_however_it_is_cut(data: st.DataObject) -> None:
         pytest.param(b"\r\n", id="empty-size"),
         pytest.param(b"-1\r\n", id="negative"),
         pytest.param(b"1" * 17 + b"\r\n", id="beyond-64-bits"),
-        pytest.param(b"1;" + b"x" * http1.MAX_LINE, id="endless-line"),
+        pytest.param(b"1;" + b"x" * http1.MAX_LINE_BYTES, id="endless-line"),
     ],
 )
 def test_damaged_chunks(raw: bytes) -> None:
-    with pytest.raises(NotHttp):
+    with pytest.raises(NotHttp1):
         ChunkedBody().take(raw)
 
 
@@ -225,15 +225,15 @@ def test_bytes_of_any_kind_are_read_or_refused(data: bytes) -> None:
     for parse in (http1.parse_request, http1.parse_response):
         try:
             assert parse(data + b"\r\n\r\n").raw == data + b"\r\n\r\n"
-        except NotHttp:
+        except NotHttp1:
             continue
 
 
 def test_an_error_reads_like_dockerds() -> None:
-    answer = http1.error_answer('no "pod"', method=b"POST", last=False)
+    answer = http1.error_response('no "pod"', method=b"POST", last=False)
     end = http1.split_head(answer)
     head = http1.parse_response(answer[:end])
     assert head.status == 500 and head.values(b"content-type") == [b"application/json"]
     assert answer[end:] == b'{"message":"no \\"pod\\""}\n'
     assert head.values(b"content-length") == [b"%d" % len(answer[end:])]
-    assert b"close" in http1.parse_response(http1.error_answer("x", method=b"HEAD", last=True)).tokens(b"connection")
+    assert b"close" in http1.parse_response(http1.error_response("x", method=b"HEAD", last=True)).tokens(b"connection")

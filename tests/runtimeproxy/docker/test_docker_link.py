@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtimeproxy.docker import heldrequest, unavailable
 from runtimeproxy.docker import link as links
-from runtimeproxy.docker.held import Refused
-from runtimeproxy.docker.http1 import Request
-from runtimeproxy.docker.link import Link
+from runtimeproxy.docker.http1 import HttpRequest
+from runtimeproxy.docker.interception import DockerCallRefused
+from runtimeproxy.docker.link import DockerLink
+from runtimeproxy.http2.interception import HoldBudget
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 CREATE = b"POST /containers/create HTTP/1.1\r\nHost: docker\r\nContent-Length: 4\r\n\r\nbody"
@@ -89,7 +91,7 @@ class Pair:
         self.around = Around(decide)
         self.unhooked_for: list[str] = []
         self.closed = 0
-        self.link = Link(self._connect, self, self._closed)
+        self.link = DockerLink(self._connect, self, self._closed, HoldBudget())
         self.backend: asyncio.Protocol | None = None
         self.link.client.connection_made(self.client)
 
@@ -97,10 +99,10 @@ class Pair:
         self.backend = side
         side.connection_made(self.server)
 
-    def _closed(self, link: Link) -> None:
+    def _closed(self, link: DockerLink) -> None:
         self.closed += 1
 
-    def exchange(self, request: Request) -> Around | None:
+    def handler(self, request: HttpRequest) -> Around | None:
         return self.around if request.target == b"/containers/create" else None
 
     def unhooked(self, reason: str) -> None:
@@ -256,7 +258,7 @@ async def test_what_comes_at_once_goes_on_in_one_write() -> None:
 
 async def test_the_next_calls_refusal_comes_behind_the_answer_before_it() -> None:
     def refuse(body: bytes) -> bytes:
-        raise Refused("no")
+        raise DockerCallRefused("no")
 
     pair = await ready(refuse)
     await pair.say(GET + CREATE + GET)
@@ -267,7 +269,7 @@ async def test_the_next_calls_refusal_comes_behind_the_answer_before_it() -> Non
 
 async def test_a_refused_call_never_reaches_dockerd_and_the_connection_goes_on() -> None:
     def refuse(body: bytes) -> bytes:
-        raise Refused("hook server err: no")
+        raise DockerCallRefused("hook server err: no")
 
     pair = await ready(refuse)
     await pair.say(CREATE + GET)
@@ -280,7 +282,7 @@ async def test_a_refused_call_never_reaches_dockerd_and_the_connection_goes_on()
 
 async def test_a_refused_last_call_closes_the_connection() -> None:
     def refuse(body: bytes) -> bytes:
-        raise Refused("no")
+        raise DockerCallRefused("no")
 
     pair = await ready(refuse)
     await pair.say(CREATE.replace(b"Host: docker", b"Connection: close"))
@@ -337,7 +339,7 @@ async def test_continue_of_a_call_that_is_not_held_is_dockerds() -> None:
 
 
 async def test_a_body_too_long_to_hold_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "MAX_HELD", 1000)
+    monkeypatch.setattr(heldrequest, "MAX_HELD_BODY_BYTES", 1000)
     pair = await ready()
     request = CREATE[:-4].replace(b"Content-Length: 4", b"Content-Length: 3000") + b"x" * 3000
     for at in range(0, len(request), 100):
@@ -399,7 +401,7 @@ async def test_a_reader_that_waits_makes_the_other_side_wait() -> None:
 
 async def test_a_client_that_pipelines_without_end_is_read_no_further() -> None:
     pair = await ready()
-    many = GET * (links.MAX_WAITING // len(GET) + 2)
+    many = GET * (links.MAX_PIPELINED_BYTES // len(GET) + 2)
     await pair.say(many)
     assert pair.client.paused and bytes(pair.server.written) == GET
     for _ in range(many.count(b"GET")):
@@ -423,7 +425,7 @@ def gone(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """What the kernel would say of the peer that ended."""
 
     def say(closed: bool) -> None:
-        monkeypatch.setattr(links.Side, "peer_gone", lambda side: closed)
+        monkeypatch.setattr(links.DockerSide, "peer_gone", lambda side: closed)
 
     return say
 
@@ -519,8 +521,8 @@ class Alone:
 
     def __init__(self) -> None:
         self.client, self.go = Wire(), asyncio.Event()
-        self.closed: list[Link] = []
-        self.link = Link(self._refuse, Pair(), self.closed.append)
+        self.closed: list[DockerLink] = []
+        self.link = DockerLink(self._refuse, Pair(), self.closed.append, HoldBudget())
         self.link.client.connection_made(self.client)
 
     async def _refuse(self, side: asyncio.Protocol) -> None:
@@ -584,7 +586,7 @@ async def test_a_client_that_leaves_it_at_that_is_let_go(gone: Callable[[bool], 
 
 
 async def test_the_rest_of_a_refused_request_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "LINGER_SECONDS", 0.0)
+    monkeypatch.setattr(unavailable, "LINGER_S", 0.0)
     link = await alone()
     link.say(SIZED)
     async with asyncio.timeout(60):
@@ -603,7 +605,7 @@ async def test_a_stop_does_not_wait_for_the_rest_of_a_refused_request() -> None:
 
 async def test_what_waited_for_dockerd_is_read_on_when_it_is_not_there() -> None:
     link = Alone()
-    size = links.MAX_WAITING + 1
+    size = links.MAX_PIPELINED_BYTES + 1
     head = b"POST /images/load HTTP/1.1\r\nHost: docker\r\nContent-Length: %d\r\n\r\n" % (size + 4)
     link.say(head + bytes(size))
     assert link.client.paused

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from runtimeproxy.docker import names
 from runtimeproxy.docker.http1 import parse_request
 from runtimeproxy.docker.names import KubernetesName
-from runtimeproxy.docker.routes import Route, Target, target
+from runtimeproxy.docker.routes import Route, RouteMatch, match_route
 
 UID = "5f0d9a4e-0000-4000-8000-000000000001"
 
@@ -97,17 +97,17 @@ def test_an_echo_changes_no_label(labels: dict[str, str], annotations: dict[str,
 @pytest.mark.parametrize(
     ("line", "wanted"),
     [
-        pytest.param("POST /containers/create?name=k8s_a", Target(Route.CREATE, "k8s_a"), id="create"),
-        pytest.param("POST /v1.41/containers/create", Target(Route.CREATE, ""), id="create-unnamed"),
+        pytest.param("POST /containers/create?name=k8s_a", RouteMatch(Route.CREATE, "k8s_a"), id="create"),
+        pytest.param("POST /v1.41/containers/create", RouteMatch(Route.CREATE, ""), id="create-unnamed"),
         pytest.param(
-            "PUT /v1.41/containers/create?x=1&name=a%5Fb", Target(Route.CREATE, "a_b"), id="create-any-method"
+            "PUT /v1.41/containers/create?x=1&name=a%5Fb", RouteMatch(Route.CREATE, "a_b"), id="create-any-method"
         ),
-        pytest.param("POST /v1.40/containers/abc/start", Target(Route.START, "abc"), id="start"),
-        pytest.param("POST /containers/abc/stop?t=10", Target(Route.STOP, "abc"), id="stop"),
-        pytest.param("POST /containers/a%62c/update", Target(Route.UPDATE, "abc"), id="update"),
-        pytest.param("POST http://docker/v1.40/containers/abc/start", Target(Route.START, "abc"), id="absolute"),
-        pytest.param("POST /containers/create/start", Target(Route.START, "create"), id="container-named-create"),
-        pytest.param("DELETE /v1.40/containers/abc?force=1", Target(Route.REMOVE, "abc"), id="remove"),
+        pytest.param("POST /v1.40/containers/abc/start", RouteMatch(Route.START, "abc"), id="start"),
+        pytest.param("POST /containers/abc/stop?t=10", RouteMatch(Route.STOP, "abc"), id="stop"),
+        pytest.param("POST /containers/a%62c/update", RouteMatch(Route.UPDATE, "abc"), id="update"),
+        pytest.param("POST http://docker/v1.40/containers/abc/start", RouteMatch(Route.START, "abc"), id="absolute"),
+        pytest.param("POST /containers/create/start", RouteMatch(Route.START, "create"), id="container-named-create"),
+        pytest.param("DELETE /v1.40/containers/abc?force=1", RouteMatch(Route.REMOVE, "abc"), id="remove"),
         pytest.param("GET /containers/abc", None, id="nothing-to-get"),
         pytest.param("GET /containers/json?all=1", None, id="list"),
         pytest.param("POST /containers/abc/attach?stream=1", None, id="attach"),
@@ -118,5 +118,5 @@ def test_an_echo_changes_no_label(labels: dict[str, str], annotations: dict[str,
         pytest.param("OPTIONS *", None, id="star"),
     ],
 )
-def test_routes(line: str, wanted: Target | None) -> None:
-    assert target(parse_request(f"{line} HTTP/1.1\r\n\r\n".encode())) == wanted
+def test_routes(line: str, wanted: RouteMatch | None) -> None:
+    assert match_route(parse_request(f"{line} HTTP/1.1\r\n\r\n".encode())) == wanted

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from koordlet.api.hooks.api_pb2 import ContainerResourceHookRequest, LinuxContainerResources, PodSandboxHookResponse
-from runtimeproxy.docker.api import DockerError, Inspected
+from runtimeproxy.docker.api import DockerError, InspectedContainer
 from runtimeproxy.hooks.stages import Hook
 from tests.runtimeproxy.docker.conftest import (
     CONTAINER_ID,
@@ -71,7 +71,7 @@ async def test_the_list_asks_about_no_container(world: World) -> None:
     """One that is being started keeps dockerd from describing it."""
     has_pod(world)
 
-    async def inspect(container_id: str) -> Inspected:
+    async def inspect(container_id: str) -> InspectedContainer:
         raise AssertionError("must not be asked")
 
     world.docker.inspect = inspect  # type: ignore[method-assign]
@@ -149,7 +149,7 @@ async def test_who_has_no_hook_asks_dockerd_nothing(world: World) -> None:
     for line in (START, f"POST /containers/{CONTAINER_ID}/stop", f"POST /containers/{SANDBOX_ID}/stop"):
         world.docker.entries = {}
         await world.call(line)
-    assert world.exchange(START) is None
+    assert world.handler(START) is None
 
 
 @pytest.mark.parametrize("trouble", ["error", "silence", "gone"])
@@ -187,7 +187,7 @@ async def test_a_sandbox_stopped_while_dockerd_tells_of_it_stays_forgotten(world
     await world.context.recovery.lists()
     inspect = world.docker.inspect
 
-    async def stopped_meanwhile(container_id: str) -> Inspected:
+    async def stopped_meanwhile(container_id: str) -> InspectedContainer:
         world.store.drop_pod(SANDBOX_ID)
         world.store.drop_container(CONTAINER_ID)
         return await inspect(container_id)
@@ -207,7 +207,7 @@ async def comes_back(world: World, driver: str) -> None:
     has_pod(world)
     sandbox, container = sandbox_body(CgroupParent=SLICE), container_body(CgroupParent=SLICE)
     world.docker.entries = {CONTAINER_ID: entry("app", container), SANDBOX_ID: entry("POD", sandbox)}
-    await world.context.recovery.ask_driver()
+    await world.context.recovery.refresh_driver()
     await world.context.recovery.lists()
     await world.context.recovery.details()
     await world.call(START)
@@ -272,9 +272,11 @@ async def test_a_container_made_unseen_has_hooks(world: World, given_name: str, 
     world.docker.entries[given_name] = late
     inspect = world.docker.inspect
 
-    async def by_name(given: str) -> Inspected:
+    async def by_name(given: str) -> InspectedContainer:
         found = await inspect(given)
-        return Inspected(CONTAINER_ID if given == given_name else given, found.name, found.config, found.host_config)
+        return InspectedContainer(
+            CONTAINER_ID if given == given_name else given, found.name, found.config, found.host_config
+        )
 
     world.docker.inspect = by_name  # type: ignore[method-assign]
     await world.call(f"POST /containers/{given_name}/start")
@@ -301,7 +303,7 @@ async def test_who_passes_after_being_looked_for(world: World, found: Any, unhoo
         world.docker.entries["9" * 64] = found
     body = b"not even JSON"
     for action in ("start", "update"):
-        exchange = world.exchange(f"POST /containers/{'9' * 64}/{action}")
+        exchange = world.handler(f"POST /containers/{'9' * 64}/{action}")
         if exchange is None:  # a sandbox, known by now
             assert set(world.store.pods) == {"9" * 64}
             continue
@@ -312,7 +314,7 @@ async def test_who_passes_after_being_looked_for(world: World, found: Any, unhoo
 
 async def test_a_call_whose_client_left_while_it_was_looked_for(world: World) -> None:
     has_pod(world)
-    exchange = world.exchange(START)
+    exchange = world.handler(START)
     assert exchange is not None
     exchange.lost()
     assert not world.hooks.asked

@@ -16,11 +16,11 @@ import uvloop
 from koordlet.api.hooks.api_pb2 import PodSandboxHookResponse
 from runtimeproxy.docker.api import DockerApi, DockerError, NoSuchContainer
 from runtimeproxy.docker.server import DockerServer, serve_docker
-from runtimeproxy.hooks.dispatch import Outcome, Policy
+from runtimeproxy.hooks.dispatch import HookOutcome
 from runtimeproxy.hooks.pods import SkipRule
-from runtimeproxy.hooks.stages import Hook, HookRequest
+from runtimeproxy.hooks.stages import FailurePolicy, Hook, HookRequest
 from runtimeproxy.metrics import ProxyMetrics
-from runtimeproxy.store import Store
+from runtimeproxy.store import ProxyStore
 from tests.runtimeproxy.docker.conftest import UID, Hooks, sandbox_body
 
 PATIENCE = 60.0
@@ -32,7 +32,7 @@ CREATE = (
     f"POST /v1.40/containers/create?name=k8s_POD_web-0_shop_{UID}_0 HTTP/1.1\r\nHost: docker\r\n"
     f"Content-Type: application/json\r\nContent-Length: {len(BODY)}\r\n\r\n"
 ).encode() + BODY
-MISSING = b'{"message":"koord-runtime-proxy: dockerd is out of reach: No such file or directory"}\n'
+MISSING = b'{"message":"koord-runtime-proxy: cannot connect to dockerd: No such file or directory"}\n'
 UPGRADED = b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
 ATTACH = b"POST /containers/x/attach?stream=1 HTTP/1.1\r\nHost: docker\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
 
@@ -91,7 +91,7 @@ async def _feed(source: asyncio.StreamReader, into: asyncio.StreamReader) -> Non
 async def front(folder: Path, handle: Handle, hooks: Hooks | None = None) -> AsyncIterator[tuple[Path, DockerServer]]:
     backend = Backend(handle)
     server = await asyncio.start_unix_server(backend, str(folder / "d.sock"))
-    store, path = Store(), folder / "p.sock"
+    store, path = ProxyStore(), folder / "p.sock"
     proxy = await serve_docker(
         path, folder / "d.sock", store, hooks or Hooks(), SkipRule(), ProxyMetrics.of()  # type: ignore[arg-type]
     )  # fmt: skip
@@ -188,7 +188,7 @@ def test_pipelined_calls_are_answered_in_their_order(run: Callable[[Test], None]
 
     async def test(folder: Path) -> None:
         hooks = Hooks()
-        hooks.answers[Hook.PRE_RUN_POD_SANDBOX] = Outcome(None, Policy.FAIL, "no")
+        hooks.answers[Hook.PRE_RUN_POD_SANDBOX] = HookOutcome(None, FailurePolicy.FAIL, "no")
         async with front(folder, dockerd, hooks) as (path, _):
             reader, writer = await asyncio.open_unix_connection(str(path))
             writer.write(b"GET /one HTTP/1.1\r\n\r\n" + CREATE + b"GET /two HTTP/1.1\r\nConnection: close\r\n\r\n")
@@ -210,7 +210,7 @@ def test_a_client_that_leaves_cancels_its_hook(run: Callable[[Test], None]) -> N
         asked, cancelled = asyncio.Event(), asyncio.Event()
 
         class Slow(Hooks):
-            async def dispatch(self, hook: Hook, request: HookRequest, deadline: float | None = None) -> Outcome:
+            async def dispatch(self, hook: Hook, request: HookRequest, deadline: float | None = None) -> HookOutcome:
                 asked.set()
                 try:
                     await asyncio.Event().wait()
@@ -449,7 +449,7 @@ def test_bodies_as_long_as_they_get(run: Callable[[Test], None], size: int, held
             writer.write(request)
             assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 201 Created")
             await ended(writer)
-            assert proxy._holding.held == 0
+            assert proxy._budget.held == 0
         body = json.loads(got[0].partition(b"\r\n\r\n")[2])
         assert body["Labels"] == {**sandbox_body()["Labels"], **({"new": "1"} if held else {})}
         assert len(body["Cmd"][0]) > size - 2000
@@ -468,22 +468,22 @@ def test_what_all_clients_send_together_is_bounded(run: Callable[[Test], None]) 
             writer.write(b'HTTP/1.1 201 Created\r\nContent-Length: 10\r\n\r\n{"Id":"1"}')
 
         class Slow(Hooks):
-            async def dispatch(self, hook: Hook, request: HookRequest, deadline: float | None = None) -> Outcome:
+            async def dispatch(self, hook: Hook, request: HookRequest, deadline: float | None = None) -> HookOutcome:
                 await asked.wait()
-                return Outcome(PodSandboxHookResponse(labels={"new": "1"}))
+                return HookOutcome(PodSandboxHookResponse(labels={"new": "1"}))
 
         async with front(folder, dockerd, Slow()) as (path, proxy):
-            proxy._holding.limit = 2 * len(CREATE) + 1
+            proxy._budget.limit = 2 * len(CREATE) + 1
             clients = [await asyncio.open_unix_connection(str(path)) for _ in range(3)]
             for number, (_, writer) in enumerate(clients, 1):
                 writer.write(CREATE)
-                await settled(lambda least=number: proxy._holding.held // len(CREATE) + len(got) >= least)  # type: ignore[misc]
+                await settled(lambda least=number: proxy._budget.held // len(CREATE) + len(got) >= least)  # type: ignore[misc]
             assert got == [CREATE]  # the third went on as it came
             asked.set()
             for reader, writer in clients:
                 assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 201 Created")
                 await ended(writer)
-            assert len(got) == 3 and proxy._holding.held == 0 and sum(b'"new"' in one for one in got) == 2
+            assert len(got) == 3 and proxy._budget.held == 0 and sum(b'"new"' in one for one in got) == 2
 
     run(test)
 
@@ -538,7 +538,7 @@ async def says(folder: Path, answer: bytes) -> AsyncIterator[DockerApi]:
         await writer.wait_closed()
 
     server = await asyncio.start_unix_server(serve, str(folder / "d.sock"))
-    api = DockerApi(folder / "d.sock", seconds=PATIENCE)
+    api = DockerApi(folder / "d.sock", timeout=PATIENCE)
     yield api
     await api.close()
     server.close()
@@ -563,8 +563,8 @@ async def test_questions_share_a_connection_only_while_they_are_told_to(tmp_path
         await writer.wait_closed()
 
     server = await asyncio.start_unix_server(serve, str(tmp_path / "d.sock"))
-    api = DockerApi(tmp_path / "d.sock", seconds=PATIENCE)
-    async with api.kept():
+    api = DockerApi(tmp_path / "d.sock", timeout=PATIENCE)
+    async with api.pooled():
         for one in ("one", "two", "three", "four"):
             await api.inspect(one)
     await api.inspect("five")
@@ -588,7 +588,7 @@ def test_a_dockerd_that_was_started_again_is_noticed(run: Callable[[Test], None]
             writer.write(b"HTTP/1.1 200 OK\r\n%sContent-Length: %d\r\n\r\n%s" % (close, len(body), body))
 
         server = await asyncio.start_unix_server(dockerd, str(folder / "d.sock"))
-        api = DockerApi(folder / "d.sock", seconds=PATIENCE)
+        api = DockerApi(folder / "d.sock", timeout=PATIENCE)
         assert api.restarted  # nobody has been asked
         assert (await api.info()).cgroup_driver == "driver 1" and not api.restarted
         writers[0].close()
@@ -634,8 +634,8 @@ async def test_nobody_answers(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "d.sock"))
         silent.listen()
-        with pytest.raises(DockerError, match=r"no answer in 0\.05 s"):
-            await DockerApi(tmp_path / "d.sock", seconds=0.05).info()
+        with pytest.raises(DockerError, match=r"no response in 0\.05 s"):
+            await DockerApi(tmp_path / "d.sock", timeout=0.05).info()
 
 
 async def test_a_container_that_is_not_there(tmp_path: Path) -> None:

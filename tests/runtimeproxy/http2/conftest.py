@@ -14,8 +14,8 @@ import grpc.aio
 import pytest
 import uvloop
 
-from runtimeproxy.http2.exchange import Holding
-from runtimeproxy.http2.link import Link
+from runtimeproxy.http2.interception import HoldBudget
+from runtimeproxy.http2.link import Http2Link
 
 LIMITS = [("grpc.max_receive_message_length", 64 << 20), ("grpc.max_send_message_length", 64 << 20)]
 
@@ -54,9 +54,9 @@ class Spliced:
     def __init__(self, folder: Path, backend: Path) -> None:
         self.path, self.backend = folder / "proxy.sock", backend
         self.log: list[tuple[str, Any]] = []
-        self.links: set[Link] = set()
+        self.links: set[Http2Link] = set()
         self.broken = 0
-        self.holding = Holding()
+        self.holding = HoldBudget()
         self.change: Callable[[bytes], Awaitable[bytes]] = self.untouched
         self._server: asyncio.AbstractServer | None = None
 
@@ -64,7 +64,7 @@ class Spliced:
     async def untouched(body: bytes) -> bytes:
         return body
 
-    def interest(self, path: bytes, timeout: float | None) -> Rewriter | None:
+    def select(self, path: bytes, timeout: float | None) -> Rewriter | None:
         if not path.startswith(b"/x.Hooked/"):
             return None
         return Rewriter(self.change, self.log)
@@ -78,7 +78,7 @@ class Spliced:
         def connect(factory: Callable[[], asyncio.Protocol]) -> Awaitable[object]:
             return loop.create_unix_connection(factory, str(self.backend))
 
-        return Link(connect, self.interest, self.holding, self.links.add, self.links.discard, broken).client
+        return Http2Link(connect, self.select, self.holding, self.links.add, self.links.discard, broken).client
 
     async def start(self) -> None:
         self._server = await asyncio.get_running_loop().create_unix_server(self._link, str(self.path))

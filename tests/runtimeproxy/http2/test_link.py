@@ -202,7 +202,7 @@ async def test_back_pressure(spliced: Spliced, towards: str) -> None:
             await asyncio.sleep(0.3)
         (link,) = spliced.links
         buffered = sum(
-            side.transport.get_write_buffer_size() for side in (link.client, link._backend) if side.transport
+            side.transport.get_write_buffer_size() for side in (link.client, link._runtime) if side.transport
         )
         assert buffered < 2 << 20
         assert sent < count / 2

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from koordlet.app.http2 import frames as h2
 from koordlet.app.http2.frames import FrameError, Splitter
 from koordlet.app.http2.grpc import pack
-from runtimeproxy.http2.exchange import Holding, Refused
+from runtimeproxy.http2.interception import CallRefused, HoldBudget
 from runtimeproxy.http2.splice import Splice
 from tests.runtimeproxy.http2.conftest import Rewriter, until
 
@@ -25,7 +25,7 @@ class Wire:
     def __init__(self, change: Callable[[bytes], Awaitable[bytes]]) -> None:
         self.log: list[tuple[str, Any]] = []
         self.backend, self.client = bytearray(), bytearray()
-        self.holding = Holding()
+        self.holding = HoldBudget()
         self.stalled: list[bool] = []
         self.splice = Splice(
             lambda pieces: self.backend.extend(b"".join(pieces)), lambda pieces: self.client.extend(b"".join(pieces)),
@@ -84,7 +84,7 @@ async def settle() -> None:
 
 
 async def refuse(body: bytes) -> bytes:
-    raise Refused("no")
+    raise CallRefused("no")
 
 
 async def never(body: bytes) -> bytes:
@@ -178,7 +178,7 @@ async def test_everything_else_passes_byte_for_byte() -> None:
         + wire.answer(1) + wire.data(1, b"answer") + h2.window_update(0, 9) + h2.window_update(1, 9)
         + h2.head(3, 0xEE, 0xFF, 77) + b"new" + h2.goaway(1) + wire.answer(1, end=True) + h2.rst_stream(1)
     )  # fmt: skip
-    wire.splice.from_backend(backend)
+    wire.splice.from_runtime(backend)
     assert bytes(wire.client) == backend
 
 
@@ -215,7 +215,7 @@ async def test_credit_where_it_is_needed() -> None:
             room[stream] += _credit(frames, stream)
     await until(lambda: len(wire.backend) > 0 and b"short" in wire.backend)
     assert room[0] + _credit(wire.to_client(), 0) == 65535 - 10  # as the runtime's own
-    wire.splice.from_backend(h2.window_update(0, 10))
+    wire.splice.from_runtime(h2.window_update(0, 10))
     assert _credit(wire.to_client(), 0) == 10
 
 
@@ -248,7 +248,7 @@ async def test_what_is_no_message_passes(sent: bytes, reason: str) -> None:
 async def test_no_window_at_all() -> None:
     """HEADERS and empty DATA need no credit; the rest comes as it is given, cut to it."""
     wire = Wire(same)
-    wire.splice.from_backend(h2.settings((h2.INITIAL_WINDOW_SIZE, 0)))
+    wire.splice.from_runtime(h2.settings((h2.INITIAL_WINDOW_SIZE, 0)))
     wire.splice.from_client(
         h2.settings(ack=True) + wire.call(1) + wire.data(1, MESSAGE, end=True) + wire.call(3, "/other")
     )
@@ -256,11 +256,11 @@ async def test_no_window_at_all() -> None:
     await settle()
     assert [kind for kind, *_ in wire.to_backend()] == [h2.SETTINGS, h2.HEADERS, h2.HEADERS]
     wire.to_client()
-    wire.splice.from_backend(h2.window_update(1, 4))
-    wire.splice.from_backend(h2.settings((h2.INITIAL_WINDOW_SIZE, 2)))
+    wire.splice.from_runtime(h2.window_update(1, 4))
+    wire.splice.from_runtime(h2.settings((h2.INITIAL_WINDOW_SIZE, 2)))
     assert wire.to_backend() == [(h2.DATA, 0, 1, MESSAGE[:4])]
     wire.splice.from_client(h2.settings(ack=True))  # only what the client agreed to counts
-    wire.splice.from_backend(h2.window_update(1, 100))
+    wire.splice.from_runtime(h2.window_update(1, 100))
     assert wire.to_backend() == [ACK, (h2.DATA, 0, 1, MESSAGE[4:6]), (h2.DATA, h2.END_STREAM, 1, MESSAGE[6:])]
     assert _credit(wire.to_client(), 1) == 104  # all of the runtime's: none was ours
 
@@ -276,9 +276,9 @@ async def test_the_connections_window() -> None:
     wire.backend.clear()
     wire.splice.from_client(wire.data(3, b"abcdef") + wire.data(3, b"g", end=True))
     assert _data(wire.to_backend(), 3) == b"abc"
-    wire.splice.from_backend(h2.window_update(0, 1))
+    wire.splice.from_runtime(h2.window_update(0, 1))
     assert _data(wire.to_backend(), 3) == b"d"
-    wire.splice.from_backend(h2.window_update(0, len(big)))
+    wire.splice.from_runtime(h2.window_update(0, len(big)))
     frames = wire.to_backend()
     assert _data(frames, 3) == b"efg"
     assert frames[-1][1] == h2.END_STREAM
@@ -295,10 +295,10 @@ async def test_refused() -> None:
     wire.splice.from_client(h2.settings() + wire.call(1) + wire.data(1, MESSAGE, end=True))
     await until(lambda: h2.rst_stream(1) + h2.settings() in wire.backend)
     wire.client.clear()
-    wire.splice.from_backend(h2.settings(ack=True))
+    wire.splice.from_runtime(h2.settings(ack=True))
     assert wire.to_client() == [ACK]  # the client's own
     assert wire.log[1:] == []
-    wire.splice.from_backend(h2.settings(ack=True))
+    wire.splice.from_runtime(h2.settings(ack=True))
     ((kind, flags, stream, block),) = wire.to_client()
     assert (kind, flags, stream) == (h2.HEADERS, h2.END_STREAM | h2.END_HEADERS, 1)
     decoder = Decoder()
@@ -316,7 +316,7 @@ async def test_refused_when_the_runtime_has_answered() -> None:
     await until(lambda: h2.rst_stream(1) + h2.settings() in wire.backend)
     wire.client.clear()
     answer = wire.answer(1, end=True)
-    wire.splice.from_backend(answer + h2.settings(ack=True))
+    wire.splice.from_runtime(answer + h2.settings(ack=True))
     assert bytes(wire.client) == answer
     assert wire.log[1:] == [("answered", None)]
 
@@ -326,7 +326,7 @@ async def test_refused_when_the_runtime_has_begun_to_answer() -> None:
     wire.splice.from_client(wire.call(1) + wire.data(1, MESSAGE, end=True))
     await until(lambda: h2.rst_stream(1) + h2.settings() in wire.backend)
     wire.client.clear()
-    wire.splice.from_backend(wire.answer(1) + h2.settings(ack=True))
+    wire.splice.from_runtime(wire.answer(1) + h2.settings(ack=True))
     *_, (kind, flags, stream, block) = wire.to_client()
     assert (kind, flags & h2.END_STREAM, stream) == (h2.HEADERS, h2.END_STREAM, 1)
     assert dict(Decoder().decode(block)) == {"grpc-status": "2", "grpc-message": "no"}
@@ -339,7 +339,7 @@ async def test_refused_and_given_up() -> None:
     wire.backend.clear()
     wire.client.clear()
     wire.splice.from_client(h2.rst_stream(1))
-    wire.splice.from_backend(h2.settings(ack=True))
+    wire.splice.from_runtime(h2.settings(ack=True))
     assert not wire.backend
     assert not wire.client
     assert wire.log[1:] == [("answered", None)]
@@ -350,7 +350,7 @@ async def test_a_table_that_the_client_made_smaller() -> None:
     wire = Wire(refuse)
     wire.splice.from_client(h2.settings((h2.HEADER_TABLE_SIZE, 50)) + wire.call(1) + wire.data(1, MESSAGE, end=True))
     await until(lambda: h2.rst_stream(1) + h2.settings() in wire.backend)
-    wire.splice.from_backend(h2.settings(ack=True) * 2)
+    wire.splice.from_runtime(h2.settings(ack=True) * 2)
     *_, (_, _, _, block) = wire.to_client()
     assert block.startswith(b"\x3f\x13\x88")  # table size 50, then :status 200
 
@@ -367,11 +367,11 @@ async def test_calls_end_while_their_hook_runs(end: str) -> None:
             wire.splice.from_client(h2.rst_stream(1))
             assert bytes(wire.backend) == headers + h2.rst_stream(1)
         case "runtime":
-            wire.splice.from_backend(h2.rst_stream(1, 7))
+            wire.splice.from_runtime(h2.rst_stream(1, 7))
             assert h2.rst_stream(1, 7) in wire.client
         case "runtime-answers":
             answer = wire.answer(1, end=True)
-            wire.splice.from_backend(answer)
+            wire.splice.from_runtime(answer)
             assert answer in wire.client
             assert bytes(wire.backend) == headers + h2.rst_stream(1)  # it would wait for the rest of the request
         case "connection":
@@ -403,7 +403,7 @@ async def test_reset_at_other_times(stage: str) -> None:
     if stage == "half":
         wire.splice.from_client(wire.data(1, MESSAGE[:7]))
     if stage == "waiting":
-        wire.splice.from_backend(h2.settings((h2.INITIAL_WINDOW_SIZE, 0)))
+        wire.splice.from_runtime(h2.settings((h2.INITIAL_WINDOW_SIZE, 0)))
         wire.splice.from_client(h2.settings(ack=True) + wire.data(1, MESSAGE))
         await until(lambda: wire.log)
         await settle()
@@ -416,14 +416,14 @@ async def test_reset_at_other_times(stage: str) -> None:
     # what the client had counted and the runtime never got is given back, and nothing is owed
     lost = {"before": 0, "half": 7, "waiting": len(MESSAGE + b"more")}
     assert _credit(wire.to_client(), 0) == lost[stage]
-    wire.splice.from_backend(h2.window_update(0, 5))
+    wire.splice.from_runtime(h2.window_update(0, 5))
     assert bytes(wire.client) == h2.window_update(0, 5)
 
 
 async def test_trailers_wait_for_their_data() -> None:
     """No gRPC client sends any: HTTP/2 allows them. What follows waits with them, in order."""
     wire = Wire(same)
-    wire.splice.from_backend(h2.settings((h2.INITIAL_WINDOW_SIZE, 3)))
+    wire.splice.from_runtime(h2.settings((h2.INITIAL_WINDOW_SIZE, 3)))
     wire.splice.from_client(h2.settings(ack=True) + wire.call(1) + wire.data(1, MESSAGE))
     await until(lambda: wire.log)
     await settle()
@@ -432,7 +432,7 @@ async def test_trailers_wait_for_their_data() -> None:
     wire.splice.from_client(later[30:] + wire.data(3, b"x"))
     assert wire.stalled == [True]
     wire.backend.clear()
-    wire.splice.from_backend(h2.window_update(1, 100))
+    wire.splice.from_runtime(h2.window_update(1, 100))
     frames = wire.to_backend()
     assert [(kind, stream) for kind, _, stream, _ in frames] == [
         (h2.DATA, 1), (h2.HEADERS, 1), (h2.HEADERS, 3), (h2.DATA, 3),
@@ -474,7 +474,7 @@ async def test_answers_in_pieces() -> None:
     wire.client.clear()
     for at in range(0, len(sent), 11):
         wire.splice.from_client(b"")
-        wire.splice.from_backend(sent[at : at + 11])
+        wire.splice.from_runtime(sent[at : at + 11])
     assert bytes(wire.client) == sent
     assert wire.log == [("request", b"hello"), ("answered", b"the answer")]
 
@@ -483,7 +483,7 @@ async def test_an_answer_that_cannot_be_read() -> None:
     wire = Wire(same)
     wire.splice.from_client(wire.call(1) + wire.data(1, MESSAGE, end=True))
     await until(lambda: wire.log)
-    wire.splice.from_backend(wire.answer(1) + wire.data(1, b"\x01\0\0\0\x03xyz") + wire.answer(1, end=True))
+    wire.splice.from_runtime(wire.answer(1) + wire.data(1, b"\x01\0\0\0\x03xyz") + wire.answer(1, end=True))
     assert wire.log == [("request", b"hello"), ("answered", None)]
 
 
@@ -511,4 +511,4 @@ async def test_malformed(sent: bytes) -> None:
 )
 async def test_malformed_from_the_runtime(sent: bytes) -> None:
     with pytest.raises(FrameError):
-        Wire(same).splice.from_backend(sent)
+        Wire(same).splice.from_runtime(sent)

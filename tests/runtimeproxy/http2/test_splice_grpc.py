@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from runtimeproxy.http2.exchange import MAX_MESSAGE, Refused
+from runtimeproxy.http2.interception import MAX_MESSAGE_BYTES, CallRefused
 from tests.runtimeproxy.http2.conftest import LIMITS, Anything, Spliced, client, server, until
 
 SIZES = [0, 1, 5000, 16_384, 70_000, 1 << 20, 16 << 20]
@@ -158,7 +158,7 @@ async def test_two_hundred_at_once(channel: Any, backend: Anything, spliced: Spl
 async def test_refused(channel: Any, backend: Anything, spliced: Spliced) -> None:
     async def refuse(body: bytes) -> bytes:
         if body != b"fine":
-            raise Refused("hook server err: 100% nö\n" + "x" * 300)
+            raise CallRefused("hook server err: 100% nö\n" + "x" * 300)
         return body
 
     spliced.change = refuse
@@ -203,7 +203,7 @@ async def test_other_compression_passes_untouched(spliced: Spliced, backend: Any
 
 
 async def test_more_than_is_held_passes_untouched(channel: Any, spliced: Spliced, backend: Anything) -> None:
-    body = bytes(MAX_MESSAGE + 1)
+    body = bytes(MAX_MESSAGE_BYTES + 1)
     assert await channel.unary_unary("/x.Hooked/Echo")(body) == body
     assert spliced.said("passed") == ["size"]
     spliced.holding.limit = 1000
@@ -258,7 +258,7 @@ async def test_last_word(channel: Any, backend: Anything, spliced: Spliced) -> N
     await call.write(b"before")
     assert await call.read() == b"before"
     (link,) = spliced.links
-    link.last_word()
+    link.send_goaway()
     await call.write(b"after")
     assert await call.read() == b"after"
     await call.done_writing()

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from koordlet.app.http2 import frames as h2
 from koordlet.app.http2.frames import Splitter
 from koordlet.app.http2.windows import Chunk, Sender, Window
-from runtimeproxy.http2.held import chunk_of
+from runtimeproxy.http2.heldstream import chunk_of
 
 
 @given(st.lists(st.tuples(st.integers(0, 500), st.booleans(), st.integers(1, 500)), max_size=30))
