@@ -126,7 +126,7 @@ class Creating:
                 return answer
 
 
-def pooled(dockerd: Dockerd) -> tuple[set[str], set[str]]:
+def kept(dockerd: Dockerd) -> tuple[set[str], set[str]]:
     """Of which containers there are folders, and file systems."""
     data = dockerd.root / "data"
     return {one.name for one in (data / "containers").iterdir()}, {
