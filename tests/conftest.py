@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from koordlet.system.cgroup import CgroupFS
+from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
 from tests.runtimes.fixtures import _containerd as _containerd

@@ -1,6 +1,6 @@
 """The single writer of kernel settings (spec 03 §2): merge, order over the tree, diff, write, audit, put back.
 
-Strategies and hooks never write. Each is an *owner* that declares the whole set of settings it wants
+Strategies and hooks never write. Each is an `owner` that declares the whole set of settings it wants
 (`Executor.declare`); what it no longer declares is put back to what the kubelet had set. A pass (`Executor.apply`)
 
     declarations of all owners --merge--> one wish per setting --diff--> changes --order--> writes

@@ -19,7 +19,7 @@ from koordlet.prometheus import Registries
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.settings import Action, Setting
 from koordlet.system.errors import InvalidValue, ResourceUnsupported
-from koordlet.system.write import Busy, TargetGone, WriteError
+from koordlet.system.write import TargetBusy, TargetGone, WriteError
 
 log = get_logger(__name__)
 
@@ -61,7 +61,7 @@ class Actor:
             self._files.write(setting, self._files.check(setting, action.value))
         except TargetGone:
             return Outcome.GONE if self._files.gone(setting) else Outcome.FAILED
-        except Busy as error:
+        except TargetBusy as error:
             outcome = Outcome.PARTLY if error.errno == errno.EAGAIN else Outcome.FAILED
         except (WriteError, InvalidValue, ResourceUnsupported) as error:
             log.once(f"{setting.resource}:{error}", "action failed", owner=owner, cause=str(error))

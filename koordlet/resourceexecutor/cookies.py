@@ -20,7 +20,7 @@ from typing import Final
 from koordlet.resourceexecutor.settings import Setting, Value
 from koordlet.resourceexecutor.stores import ABSENT
 from koordlet.system.cpu import coresched
-from koordlet.system.cpu.coresched import CoreSchedError, Scope
+from koordlet.system.cpu.coresched import CookieScope, CoreSchedError
 from koordlet.system.errors import InvalidValue, ResourceUnsupported
 from koordlet.system.kernel import Feature
 from koordlet.system.write import TargetGone, write_error
@@ -100,7 +100,7 @@ class Cookies:
             self._forget(_directory(setting))
             raise TargetGone(setting.label, str(value), errno.ESRCH, "no process is left")
         if value == ABSENT:
-            left = coresched.clear(Scope.THREAD_GROUP, [pid for pid, cookie in found.items() if cookie])
+            left = coresched.clear(CookieScope.THREAD_GROUP, [pid for pid, cookie in found.items() if cookie])
             self._forget(_directory(setting))
             self._refuse_alive(setting, value, left, 0)
             return
@@ -124,22 +124,20 @@ class Cookies:
         self._outcomes = {key: row for key, row in self._outcomes.items() if now - row[1] < SHOWN_SECONDS}
         return ((key, float(count)) for key, (count, _) in self._outcomes.items())
 
-    # --- assigning
-
     def _assign(self, setting: Setting, value: str, name: str, found: dict[int, int]) -> None:
         group = self._groups.get(name) or self._adopted(name, found)
         source = None if group is None else self._source(group, found)
         try:
             if group is None or source is None:
                 source = min(found)
-                coresched.create(source, Scope.THREAD_GROUP)
+                coresched.create(source, CookieScope.THREAD_GROUP)
                 found[source] = coresched.get_cookie(source)
                 if not found[source]:
                     raise write_error(setting.label, value, errno.EIO, f"process {source} got no cookie")
                 group = self._groups[name] = _Group(found[source])
             cookie = group.cookie
             wrong = sorted(pid for pid, carried in found.items() if carried != cookie)
-            failed = coresched.assign(source, Scope.THREAD_GROUP, wrong) if wrong else []
+            failed = coresched.assign(source, CookieScope.THREAD_GROUP, wrong) if wrong else []
         except CoreSchedError as error:
             raise write_error(setting.label, value, error.errno or errno.EIO, str(error)) from error
         self._joins(setting, group, [pid for pid in found if pid not in failed])

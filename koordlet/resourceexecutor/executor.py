@@ -93,8 +93,6 @@ class Executor:
         self._problems: dict[Setting, str] = {}
         self._durations = Durations(registries, reconcilers)
 
-    # --- wishes
-
     def declare(self, owner: str, updates: Iterable[Update]) -> None:
         """All that `owner` wants from now on; what it wanted before and does not name is given back. A value that the
         setting can't take is left out, said and counted; the owner's others stand."""
@@ -208,8 +206,6 @@ class Executor:
     def originals(self) -> Mapping[Setting, Value]:
         """What touched settings held before."""
         return self._ledger.originals
-
-    # --- passes
 
     def apply(self) -> PassResult:
         """One pass. A ledger that can't be saved holds back what was never touched before, and nothing else."""
@@ -433,8 +429,6 @@ class Executor:
         else:
             result.problems[change.setting] = cause
             self._count(NOBODY, change.setting, "failed", cause)
-
-    # --- what is said
 
     def _audit(self, change: Change, wish: Wish | None) -> None:
         setting = change.setting

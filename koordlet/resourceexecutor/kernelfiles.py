@@ -19,11 +19,11 @@ from koordlet.resourceexecutor.stores import Store
 from koordlet.system.cgroup import registry, tree
 from koordlet.system.cgroup.codecs import WEIGHT, Codec
 from koordlet.system.cgroup.readers import CgroupFS
-from koordlet.system.cgroup.registry import FileSpec, Kind, NodeRoot, Support
-from koordlet.system.cpu.cpuset import CPUListError, CPUSet
+from koordlet.system.cgroup.registry import FileKind, FileSpec, NodeRoot, Support
+from koordlet.system.cpu.cpuset import CPUSet, CPUSetError
 from koordlet.system.errors import InvalidValue, MalformedFile, ResourceUnsupported, UnreadableFile
 from koordlet.system.roots import Roots
-from koordlet.system.write import Refused, write_value
+from koordlet.system.write import WriteRefused, write_value
 
 EMPTY = "\n"
 """A write of no bytes never reaches a cgroup file."""
@@ -65,10 +65,10 @@ class KernelFiles:
             support = self._files.support(setting.resource, setting.cgroup_dir or "")
             if not support:
                 raise ResourceUnsupported(setting.label, support.reason)
-        if spec.kind is Kind.CPU_LIST:
+        if spec.kind is FileKind.CPU_LIST:
             try:
                 return str(CPUSet.parse(str(value)))
-            except CPUListError as error:
+            except CPUSetError as error:
                 raise InvalidValue(setting.resource, value, str(error)) from error
         if spec.validator is not None:
             spec.validator.check(setting.resource, spec.codec.encode(int(value), ""))
@@ -92,7 +92,7 @@ class KernelFiles:
         if spec is None:
             return _feature(text, setting.device) if setting.device else _number(text)
         try:
-            return str(CPUSet.parse(text)) if spec.kind is Kind.CPU_LIST else exactly(spec.codec, text)
+            return str(CPUSet.parse(text)) if spec.kind is FileKind.CPU_LIST else exactly(spec.codec, text)
         except ValueError as error:
             raise MalformedFile(path, text, str(error)) from error
 
@@ -103,13 +103,13 @@ class KernelFiles:
         path, spec = self.path(setting), self._spec(setting)
         if setting.device and spec is None:
             text = f"{'' if value else 'NO_'}{setting.device}"
-        elif spec is None or spec.kind is Kind.CPU_LIST:
+        elif spec is None or spec.kind is FileKind.CPU_LIST:
             text = str(value) or EMPTY
         else:
             text = spec.codec.encode(int(value), self._current(path))
         try:
             write_value(path, text)
-        except Refused:
+        except WriteRefused:
             if text != EMPTY:
                 raise
             write_value(path, self._above(path))  # Linux 6.1 takes no empty set where tasks run: the same CPUs by name

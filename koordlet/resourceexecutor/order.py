@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from koordlet.resourceexecutor.settings import RANKS, Setting, Value
 from koordlet.resourceexecutor.stores import ABSENT
 from koordlet.system.cgroup.codecs import UNLIMITED
-from koordlet.system.cpu.cpuset import CPUListError, CPUSet
+from koordlet.system.cpu.cpuset import CPUSet, CPUSetError
 
 LIMITS = frozenset({"cpu.cfs_quota_us"})
 """Bound by the parent; -1 is more than any number."""
@@ -80,5 +80,5 @@ def _size(value: Value) -> float:
 def _union(current: str, value: str) -> str:
     try:
         return str(CPUSet.parse(current) | CPUSet.parse(value))
-    except CPUListError:  # what the kernel shows is not ours to judge: written as asked
+    except CPUSetError:  # what the kernel shows is not ours to judge: written as asked
         return value

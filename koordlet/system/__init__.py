@@ -1,7 +1,6 @@
-"""The only code that knows kernel files: where they are, how they are spelt, in which units.
+"""The only code that knows kernel files: their paths, formats and units. See docs/system.md.
 
-Roots and host facts come first (``roots``, ``host``); then one module a kernel surface (``cgroup``, ``procfs``,
-``psi``, ``cputopology``, ``resctrl``, ``perf``, ``coresched``, ``sysctl``, ``kidled``), naming and ownership of
-cgroups (``naming``, ``owners``), and the one write primitive (``write``), which the resource executor alone may use.
-See docs/system.md.
+`roots` and `host` say where the files are and which features the kernel has. The sub-packages hold one module per
+kernel interface: `cgroup`, `cpu`, `proc`, `devices`, `network`; `resctrl`, `mounts`, `inotify` and `kernel` stand
+alone. `write` is the only function that writes; only the resource executor may use it.
 """

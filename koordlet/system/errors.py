@@ -1,9 +1,8 @@
-"""The errors every reader of kernel files speaks.
+"""The errors that readers of kernel files raise.
 
-Absent is ``None``, malformed raises :class:`MalformedFile`; a whole cgroup that left between a list and a
-read is :class:`CgroupGone`, which callers forgive because containers end all the time. The texts
-``cgroup path or file not exist`` and ``resource is unsupported`` begin the messages of the two ignorable
-errors (spec 03 §1.3).
+An absent file is None, malformed content raises `MalformedFile`. A cgroup that was removed between listing and reading
+raises `CgroupGone`, which callers ignore because containers end all the time. The messages of the two errors that
+callers may ignore begin with `cgroup path or file not exist` and `resource is unsupported` (spec 03 §1.3).
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from pathlib import Path
 
 
 class KernelFileError(Exception):
-    """Base of everything that can go wrong with one kernel file; ``path`` names it."""
+    """Base class of errors about one kernel file, `path`."""
 
     def __init__(self, path: str | Path, message: str) -> None:
         super().__init__(message)
@@ -20,9 +19,9 @@ class KernelFileError(Exception):
 
 
 class MalformedFile(KernelFileError):
-    """A kernel file whose content does not have the documented shape.
+    """The content of a kernel file does not have the documented format.
 
-    ``line`` is the offending text (cut to 120 characters), ``why`` says what was expected.
+    `line` is the offending text (cut to 120 characters), `why` what was expected.
     """
 
     def __init__(self, path: str | Path, line: str, why: str) -> None:
@@ -32,14 +31,14 @@ class MalformedFile(KernelFileError):
 
 
 class CgroupGone(KernelFileError):
-    """The cgroup directory does not exist (any more); benign, the container has ended."""
+    """The cgroup directory does not exist (any longer). Harmless: the container has ended."""
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(path, f"cgroup path or file not exist: {path}")
 
 
 class UnreadableFile(KernelFileError):
-    """The file is there but the kernel refuses to show it; ``errno`` says why."""
+    """The file exists but the kernel refuses to read it; `errno` is its reason."""
 
     def __init__(self, path: str | Path, error: OSError) -> None:
         self.errno = error.errno
@@ -47,7 +46,7 @@ class UnreadableFile(KernelFileError):
 
 
 class ResourceUnsupported(KernelFileError):
-    """This kernel or this cgroup version has no such file; ``reason`` says which rule refused it."""
+    """This kernel or this cgroup version has no such file; `reason` names the rule that says so."""
 
     def __init__(self, path: str | Path, reason: str) -> None:
         self.reason = reason
@@ -55,9 +54,9 @@ class ResourceUnsupported(KernelFileError):
 
 
 class InvalidValue(ValueError):
-    """A value a file would not accept; raised before anything is written.
+    """A value that the file would not accept; raised before anything is written.
 
-    ``name`` is the resource or file, ``value`` what was offered.
+    `name` is the resource or file.
     """
 
     def __init__(self, name: str, value: object, why: str) -> None:

@@ -1,8 +1,8 @@
 """This machine: its roots and the facts about it, probed once.
 
-:class:`HostFacts` is frozen and holds no handle, so rules over it are pure and tested as tables. Nothing here raises
-because something is missing: not being root, no BTF, no PSI, no cgroup2, no bpffs are facts, each with a reason for
-the log and the metrics. Only a missing cgroup root is told apart: ``cgroup_version`` is then 1 with no hierarchy.
+`HostFacts` is frozen and holds no handle, so rules over it are pure and are tested as tables. Nothing here raises
+because something is missing: no root rights, no BTF, no PSI, no cgroup2, no bpffs are facts, each with a reason for the
+log and the metrics. Without a cgroup root `cgroup_version` is 1 and there is no hierarchy.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from types import MappingProxyType
 
 from koordlet.system import kernel, resctrl
 from koordlet.system.cpu import coresched, perf
-from koordlet.system.cpu.cpuset import CPUListError, CPUSet
+from koordlet.system.cpu.cpuset import CPUSet, CPUSetError
 from koordlet.system.cpu.cputopology import CpuInfo, read_cpuinfo
 from koordlet.system.errors import MalformedFile
 from koordlet.system.kernel import Feature, read_text
 from koordlet.system.mounts import CgroupMounts, Mount, find_cgroup_mounts, parse_mountinfo
-from koordlet.system.proc import clockticks as clock
 from koordlet.system.proc import kidled
 from koordlet.system.roots import Roots
 
 CGROUP_MAGIC = 0x27E0EB
 CGROUP2_MAGIC = 0x63677270
 BPFFS_MAGIC = 0xCAFE4A11
+DEFAULT_USER_HZ = 100
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """Booleans are properties over :attr:`features`; ``reasons()`` explains every one that is false."""
+    """The boolean properties are entries of `features`; `reasons()` explains each that is false."""
 
     cgroup_mounts: CgroupMounts
     controllers: frozenset[str]
-    """Controllers that can be used: v1 mounted, v2 listed in the root's ``cgroup.controllers``."""
+    """Controllers that can be used: on v1 the mounted ones, on v2 those in the root's `cgroup.controllers`."""
     cgroupfs: bool
-    """The cgroup root is a real one, not a directory tree standing in for it."""
+    """The cgroup root is a cgroup file system, not a plain directory tree as in tests."""
     kernel_release: str
     kernel_version: tuple[int, int, int]
     page_size: int
@@ -55,7 +55,8 @@ class HostFacts:
 
     @property
     def jiffy_ns(self) -> int:
-        return clock.jiffy_ns(self.clk_tck)
+        """Nanoseconds of one clock tick, the unit of `/proc/stat` (spec 02 §1.7); rounded down."""
+        return 1_000_000_000 // self.clk_tck
 
     def has(self, name: str) -> bool:
         return bool(self.features[name])
@@ -78,7 +79,7 @@ class HostFacts:
 
     @property
     def cgroup2(self) -> bool:
-        """A cgroup2 tree is mounted, be it with or beside v1 controllers."""
+        """A cgroup2 tree is mounted, alone or beside v1 hierarchies."""
         return self.has("cgroup2")
 
     @property
@@ -99,7 +100,7 @@ class HostFacts:
 
 
 class Host:
-    """Roots plus :attr:`facts`, which are probed at first use and, but for `mounted_bpffs`, never again."""
+    """Roots and `facts`. Facts are probed at first use and, except by `mounted_bpffs`, never again."""
 
     def __init__(self, roots: Roots, facts: HostFacts | None = None) -> None:
         self.roots = roots
@@ -111,7 +112,7 @@ class Host:
         return probe(self.roots)
 
     def mounted_bpffs(self) -> None:
-        """Look again: koordlet mounts bpffs where there is none. Who took `facts` before keeps the old ones."""
+        """Probe bpffs again, after koordlet has mounted it. `facts` taken earlier do not change."""
         features = {**self.facts.features, "bpffs": _bpffs(self.roots)}
         self.facts = replace(self.facts, features=MappingProxyType(features))
 
@@ -147,7 +148,7 @@ def probe(roots: Roots) -> HostFacts:
         kernel_release=release,
         kernel_version=kernel.parse_release(release),
         page_size=os.sysconf("SC_PAGE_SIZE"),
-        clk_tck=clock.ticks_per_second(),
+        clk_tck=_clock_ticks_per_second(),
         online_cpus=_online(roots),
         cpu=cpu,
         features=MappingProxyType(features),
@@ -155,11 +156,20 @@ def probe(roots: Roots) -> HostFacts:
 
 
 def filesystem_magic(path: Path) -> int | None:
-    """``statfs().f_type``, None when the path does not exist. ``os.statvfs`` does not show it."""
+    """`statfs().f_type`, which `os.statvfs` lacks; None when the path does not exist."""
     buffer = ctypes.create_string_buffer(256)
     if _libc.statfs(os.fsencode(path), buffer) != 0:
         return None
     return ctypes.c_long.from_buffer(buffer).value & 0xFFFFFFFF
+
+
+def _clock_ticks_per_second() -> int:
+    """USER_HZ; 100 where the C library does not know it."""
+    try:
+        ticks = os.sysconf("SC_CLK_TCK")
+    except (ValueError, OSError):
+        ticks = 0
+    return ticks if ticks > 0 else DEFAULT_USER_HZ
 
 
 def _mounts(roots: Roots) -> list[Mount]:
@@ -167,7 +177,7 @@ def _mounts(roots: Roots) -> list[Mount]:
     text = read_text(path)
     try:
         return [] if text is None else parse_mountinfo(text, str(path))
-    except MalformedFile:  # then directories alone tell; the probe must not fail
+    except MalformedFile:  # the probe must not fail; hierarchies are then found by their directories
         return []
 
 
@@ -191,16 +201,17 @@ def _bpffs(roots: Roots) -> Feature:
 
 def _anolis(cgroups: CgroupMounts) -> Feature:
     """Spec 03 §1.5: the group-identity file at the CPU root, or a memory watermark in a first-level cgroup."""
-    cpu, memory = cgroups.hierarchy("cpu"), cgroups.hierarchy("memory")
-    found = cpu is not None and (cpu / "cpu.bvt_warp_ns").exists()
-    if not found and memory is not None:
-        found = next(memory.glob("*/memory.wmark_ratio"), None) is not None
-    return Feature.when(found, "neither cpu.bvt_warp_ns nor memory.wmark_ratio exist")
+    cpu = cgroups.hierarchy("cpu")
+    memory = cgroups.hierarchy("memory")
+    present = cpu is not None and (cpu / "cpu.bvt_warp_ns").exists()
+    if not present and memory is not None:
+        present = next(memory.glob("*/memory.wmark_ratio"), None) is not None
+    return Feature.when(present, "neither cpu.bvt_warp_ns nor memory.wmark_ratio exist")
 
 
 def _online(roots: Roots) -> CPUSet:
     text = read_text(roots.sys / "devices/system/cpu/online")
     try:
         return CPUSet.parse((text or "").strip()) or CPUSet(os.sched_getaffinity(0))
-    except CPUListError:
+    except CPUSetError:
         return CPUSet(os.sched_getaffinity(0))

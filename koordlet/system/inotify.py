@@ -1,8 +1,8 @@
-"""inotify(7) by ctypes: which entries appear in and vanish from directories, without a thread.
+"""inotify(7) through ctypes: which entries appear in and vanish from directories, without a thread.
 
-A descriptor that does not block and that an event loop can wait for. Only creation and deletion are asked for. cgroup
-file systems tell both for directories that user space makes and removes; a removed cgroup keeps its watch until it is
-taken away (other file systems end it and say `ignored`).
+The descriptor does not block; an event loop can wait for it. Only creation and deletion are watched. cgroup file
+systems report both for directories that user space creates and removes. A watch on a removed cgroup stays until it is
+removed (other file systems end it with an `ignored` event).
 """
 
 from __future__ import annotations
@@ -13,8 +13,12 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-_CREATE, _DELETE = 0x100, 0x200
-_UNMOUNT, _OVERFLOW, _IGNORED, _ISDIR = 0x2000, 0x4000, 0x8000, 0x40000000
+_CREATE = 0x100
+_DELETE = 0x200
+_UNMOUNT = 0x2000
+_OVERFLOW = 0x4000
+_IGNORED = 0x8000
+_ISDIR = 0x40000000
 _ONLYDIR = 0x01000000
 _HEADER = struct.Struct("iIII")
 _READ_BYTES = 64 << 10
@@ -23,31 +27,32 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class DirEvent:
-    """Something happened in the watched directory `watch`."""
+    """One event in the watched directory `watch`."""
 
     watch: int
-    """What `add` returned; -1 for an overflow."""
+    """The number that `add` returned; -1 for an overflow."""
     name: str = ""
     created: bool = False
     deleted: bool = False
     is_dir: bool = False
     overflow: bool = False
-    """The kernel's queue was full: events are lost, directories must be read anew."""
+    """The kernel's queue was full: events are lost, directories must be read again."""
     ended: bool = False
-    """The watch is no more."""
+    """The watch has ended."""
 
 
 def parse(data: bytes) -> list[DirEvent]:
-    """The events of one read; ValueError when `data` is cut."""
-    events, at = [], 0
+    """The events of one read. Raises ValueError when `data` is truncated."""
+    events = []
+    at = 0
     while at < len(data):
         try:
             watch, mask, _, length = _HEADER.unpack_from(data, at)
         except struct.error as error:
-            raise ValueError(f"inotify: header cut at byte {at} of {len(data)}") from error
+            raise ValueError(f"inotify: header truncated at byte {at} of {len(data)}") from error
         at += _HEADER.size
         if at + length > len(data):
-            raise ValueError(f"inotify: name cut at byte {at} of {len(data)}")
+            raise ValueError(f"inotify: name truncated at byte {at} of {len(data)}")
         name = os.fsdecode(data[at : at + length].split(b"\0", 1)[0])
         at += length
         events.append(
@@ -65,7 +70,7 @@ def parse(data: bytes) -> list[DirEvent]:
 
 
 class Inotify:
-    """One inotify instance. Raises OSError at construction when none can be had (EMFILE: too many per user)."""
+    """One inotify instance. The constructor raises OSError when there is none (EMFILE: too many per user)."""
 
     def __init__(self) -> None:
         self.fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -73,18 +78,18 @@ class Inotify:
             raise _error("inotify_init1")
 
     def add(self, directory: Path | str) -> int:
-        """Watch a directory; OSError says why not (ENOSPC: too many watches per user, ENOENT, ENOTDIR)."""
+        """Watch a directory. Raises OSError (ENOSPC: too many watches per user, ENOENT, ENOTDIR)."""
         watch: int = _libc.inotify_add_watch(self.fd, os.fsencode(directory), _CREATE | _DELETE | _ONLYDIR)
         if watch < 0:
             raise _error(str(directory))
         return watch
 
     def remove(self, watch: int) -> None:
-        """End a watch; one that the kernel ended already is no error."""
+        """End a watch. It is no error if the kernel has ended it already."""
         _libc.inotify_rm_watch(self.fd, watch)
 
     def read(self) -> list[DirEvent]:
-        """What happened since the last read; empty when nothing did."""
+        """The events since the last read; empty when there were none."""
         try:
             return parse(os.read(self.fd, _READ_BYTES))
         except BlockingIOError:

@@ -1,12 +1,11 @@
-"""Which kernel this is: release, build configuration, BTF, capabilities of the process.
+"""Which kernel this is: release, BTF, PSI, capabilities of the process.
 
-Every probe answers with a :class:`Feature`, so that a missing thing comes with the reason an operator needs; none of
-them raises. Probed once by :mod:`koordlet.system.host`.
+Every probe returns a `Feature`, which carries the reason when something is missing; none raises.
+`koordlet.system.host` calls them once.
 """
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ CAP_SYS_ADMIN = 21
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """Whether something is there; ``reason`` is empty when it is."""
+    """Whether the host has something; `reason` is empty when it does."""
 
     present: bool
     reason: str = ""
@@ -35,7 +34,7 @@ class Feature:
 
 
 def read_text(path: Path) -> str | None:
-    """The file's text, or None when it cannot be read for whatever reason of the kernel's."""
+    """The file's text, or None when it cannot be read for any reason."""
     try:
         return path.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -43,31 +42,15 @@ def read_text(path: Path) -> str | None:
 
 
 def release(roots: Roots) -> str:
-    """``<proc>/sys/kernel/osrelease``, else uname."""
+    """`<proc>/sys/kernel/osrelease`, else uname."""
     text = read_text(roots.proc_sys / "kernel/osrelease")
     return text.strip() if text else os.uname().release
 
 
 def parse_release(text: str) -> tuple[int, int, int]:
-    """``6.1.0-21-amd64`` -> (6, 1, 0); (0, 0, 0) when it is no version at all."""
+    """`6.1.0-21-amd64` -> (6, 1, 0); (0, 0, 0) for a text that does not begin with a version."""
     match = _RELEASE.match(text)
     return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else (0, 0, 0)
-
-
-def config_options(roots: Roots, kernel_release: str) -> dict[str, str] | None:
-    """The kernel's build options (``CONFIG_PSI`` -> ``y``), None when this host does not publish them.
-
-    Looked for in ``<proc>/config.gz`` and, through the host's root, ``/boot/config-<release>``.
-    """
-    packed = roots.proc / "config.gz"
-    try:
-        text: str | None = gzip.decompress(packed.read_bytes()).decode()
-    except (OSError, EOFError, UnicodeDecodeError):
-        text = read_text(roots.proc / "1/root/boot" / f"config-{kernel_release}")
-    if text is None:
-        return None
-    pairs = (line.partition("=") for line in text.splitlines() if line.startswith("CONFIG_"))
-    return {name: value.strip('"') for name, _, value in pairs}
 
 
 def btf(roots: Roots) -> Feature:
@@ -76,7 +59,7 @@ def btf(roots: Roots) -> Feature:
 
 
 def psi(roots: Roots) -> Feature:
-    """Whether pressure files exist *and* answer: with ``psi=0`` they exist and reading gives EOPNOTSUPP."""
+    """Whether pressure files exist and can be read: with `psi=0` they exist, but reading fails with EOPNOTSUPP."""
     path = roots.proc / "pressure/cpu"
     try:
         path.read_bytes()

@@ -1,8 +1,8 @@
-"""Mount points from ``mountinfo``, and where each cgroup hierarchy is.
+"""Mount points from `mountinfo`, and where each cgroup hierarchy is.
 
-Three shapes exist in the field: *unified* (cgroup2 on the root), *v1* (one mount a controller, some joint such as
-``cpu,cpuacct``) and *hybrid* (v1 with a cgroup2 beside it at ``unified``, controllers or not). A hybrid host counts
-as v1, as for the kubelet; its unified tree still serves PSI. Source: proc_pid_mountinfo(5), cgroups(7).
+There are three layouts: unified (cgroup2 on the root), v1 (one mount per controller, some joint, such as `cpu,cpuacct`)
+and hybrid (v1 with a cgroup2 mount at `unified` beside it, with or without controllers). A hybrid host counts as v1, as
+for the kubelet; its unified tree still has the PSI files. Source: proc_pid_mountinfo(5), cgroups(7).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ V1_CONTROLLERS = (
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One line of mountinfo; ``point`` as this process sees it, ``root`` the part of the file system shown."""
+    """One line of mountinfo; `point` as this process sees it, `root` the part of the file system that is mounted."""
 
     id: int
     device: str
@@ -36,24 +36,20 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class CgroupMounts:
-    """``version`` 1 or 2; ``v1`` maps a controller to its hierarchy's mount point; ``unified`` is the cgroup2
+    """`version` 1 or 2; `v1` maps a controller to its hierarchy's mount point; `unified` is the cgroup2
     mount, also on hybrid hosts, or None."""
 
     version: int
     v1: Mapping[str, Path] = field(default_factory=dict)
     unified: Path | None = None
 
-    @property
-    def hybrid(self) -> bool:
-        return self.version == 1 and self.unified is not None
-
     def hierarchy(self, controller: str) -> Path | None:
-        """Root directory of the tree that *controller*'s files are in, None when it is not mounted."""
+        """Root directory of the hierarchy with the files of `controller`, None when it is not mounted."""
         return self.unified if self.version == 2 else self.v1.get(controller)
 
 
 def parse_mountinfo(text: str, path: str = "mountinfo") -> list[Mount]:
-    """All mounts in file order; raises :class:`MalformedFile` naming the line."""
+    """All mounts in file order; raises `MalformedFile` naming the line."""
     return [_parse_line(line, path) for line in text.splitlines() if line]
 
 
@@ -75,19 +71,19 @@ def _parse_line(line: str, path: str) -> Mount:
 
 
 def _unescape(text: str) -> str:
-    """The kernel writes space, tab, newline and backslash as three octal digits."""
+    """The kernel escapes space, tab, newline and backslash as three octal digits."""
     for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(code, char)
     return text
 
 
 def find_cgroup_mounts(mounts: Iterable[Mount], cgroup_root: Path) -> CgroupMounts:
-    """Where the hierarchies below *cgroup_root* are.
+    """Where the hierarchies below `cgroup_root` are.
 
-    Version 2 iff *cgroup_root* itself is a cgroup2 directory, which every one of them shows by its
-    ``cgroup.controllers`` file: the same answer as the file-system magic of spec 03 §1.2. Controllers come from
-    mountinfo; a directory named after a controller stands in where mountinfo is silent (a test tree, or symlinks
-    such as ``cpu -> cpu,cpuacct``).
+    The version is 2 if and only if `cgroup_root` itself is a cgroup2 directory. Every such directory has a
+    `cgroup.controllers` file, so the result is the same as by the file-system magic of spec 03 §1.2. Controllers come
+    from mountinfo. Where mountinfo has none, a directory named after the controller counts (a test tree, or symbolic
+    links such as `cpu -> cpu,cpuacct`).
     """
     if (cgroup_root / "cgroup.controllers").exists():
         return CgroupMounts(version=2, unified=cgroup_root)

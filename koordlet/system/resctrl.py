@@ -1,8 +1,8 @@
 """resctrl (Intel RDT, AMD QoS): schemata text, masks from percentages, monitoring counters (spec 03 §1.7).
 
-Reading and arithmetic only; groups are made and written by the resource executor. Monitoring values are accepted with
-their newline, ``Unavailable`` and ``Error`` read as None, and directories other than ``mon_L3_*`` are passed over (the
-corrections of spec 02 §5.14). Source: Documentation/arch/x86/resctrl.rst.
+Reading and arithmetic only; the resource executor creates and writes groups. Monitoring values may end with a newline,
+`Unavailable` and `Error` are None, and directories other than `mon_L3_*` are skipped (the corrections of spec 02
+§5.14). Source: Documentation/filesystems/resctrl.rst.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _NO_VALUE = ("Unavailable", "Error", "Unassigned")
 
 @dataclass(frozen=True, slots=True)
 class Schemata:
-    """Cache id -> L3 way mask, and cache id -> memory bandwidth (percent, or AMD's units)."""
+    """Cache id -> L3 way mask, and cache id -> memory bandwidth (Intel: percent, AMD: units of 1/8 GB/s)."""
 
     l3: Mapping[int, int] = field(default_factory=dict)
     mb: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def valid(self) -> bool:
-        """L3 and MB both present with positive values: a mounted and usable resctrl."""
+        """Whether L3 and MB are both present with positive values: resctrl is mounted and usable."""
         return all(bool(row) and all(value > 0 for value in row.values()) for row in (self.l3, self.mb))
 
 
 @dataclass(frozen=True, slots=True)
 class MonitoringData:
-    """Cumulative byte counters and present occupancy of one L3 domain; None where the hardware gave no answer."""
+    """Cumulative byte counters and current occupancy of one L3 domain; None where the hardware has no value."""
 
     llc_occupancy: int | None
     mbm_local_bytes: int | None
@@ -47,22 +47,22 @@ class MonitoringData:
 
 @dataclass(frozen=True, slots=True)
 class ResctrlFacts:
-    """What a mounted resctrl can do and which groups it has."""
+    """What a mounted resctrl supports, and its groups."""
 
     vendor: str
     caches: tuple[int, ...]
-    """L3 ids, ascending; empty without cache allocation."""
+    """L3 cache ids, ascending; empty without cache allocation."""
     bandwidths: tuple[int, ...]
-    """Ids of the MB line; empty without bandwidth allocation."""
+    """Cache ids of the MB line; empty without bandwidth allocation."""
     cbm: int = 0
     min_bits: int = 1
     sparse: bool = False
-    """Whether masks may have holes."""
+    """Whether masks may have holes (AMD; Intel from Granite Rapids on)."""
     groups: tuple[str, ...] = ()
 
 
 def probe(cpu: CpuInfo) -> Feature:
-    """Spec 03 §1.5: the CPU's flags decide."""
+    """Allocation, by the CPU's flags (spec 03 §1.5)."""
     missing = [flag for flag in ("cat_l3", "mba") if flag not in cpu.flags]
     return Feature.when(not missing, f"CPU flags {', '.join(missing)} missing")
 
@@ -75,9 +75,10 @@ def probe_monitoring(cpu: CpuInfo) -> Feature:
 
 
 def parse_schemata(text: str, caches: int = -1, path: str = "schemata") -> Schemata:
-    """Lines without exactly one ``:`` and pairs without exactly one ``=`` are skipped, unknown names ignored.
+    """Lines without exactly one `:`, pairs without exactly one `=` and unknown resources (`SMBA`, `L3CODE`) are
+    skipped.
 
-    With *caches* >= 0 another number of cache ids is a MalformedFile.
+    With `caches` >= 0 any other number of cache ids raises MalformedFile.
     """
     rows: dict[str, dict[int, int]] = {"L3": {}, "MB": {}}
     for line in text.splitlines():
@@ -93,12 +94,12 @@ def parse_schemata(text: str, caches: int = -1, path: str = "schemata") -> Schem
             except ValueError as error:
                 raise MalformedFile(path, line, f"{pair!r} is not <cache id>=<value>") from error
         if caches >= 0 and len(rows[name]) != caches:
-            raise MalformedFile(path, line, f"expected {caches} cache ids, found {len(rows[name])}")
+            raise MalformedFile(path, line, f"expected {caches} cache ids, got {len(rows[name])}")
     return Schemata(rows["L3"], rows["MB"])
 
 
 def format_l3(masks: Mapping[int, int]) -> str:
-    """``L3:0=f;1=f;`` and a newline; ids ascend."""
+    """`L3:0=f;1=f;` and a newline; ids ascend."""
     return "L3:" + "".join(f"{cache}={masks[cache]:x};" for cache in sorted(masks)) + "\n"
 
 
@@ -107,7 +108,7 @@ def format_mb(values: Mapping[int, int]) -> str:
 
 
 def l3_mask(cbm: int, start_percent: int, end_percent: int) -> int:
-    """The ways from *start_percent* to *end_percent* of the full mask *cbm*; raises InvalidValue."""
+    """The ways from `start_percent` to `end_percent` of the full mask `cbm`; raises InvalidValue."""
     if cbm <= 0 or cbm & (cbm + 1):
         raise InvalidValue("cbm_mask", hex(cbm), "not a run of ones from bit 0")
     if not 0 <= start_percent < end_percent <= 100:
@@ -118,9 +119,10 @@ def l3_mask(cbm: int, start_percent: int, end_percent: int) -> int:
 
 
 def legal_mask(facts: ResctrlFacts, start_percent: int, end_percent: int) -> int:
-    """`l3_mask` with at least as many ones as the kernel asks for, where a narrow range rounds to fewer: it grows
-    upwards, at the top downwards. Raises InvalidValue."""
-    mask, ways = l3_mask(facts.cbm, start_percent, end_percent), facts.cbm.bit_length()
+    """`l3_mask`, widened to the number of ones that the kernel requires when a narrow range rounds to fewer. It grows
+    upwards, and downwards at the top of the cache. Raises InvalidValue."""
+    mask = l3_mask(facts.cbm, start_percent, end_percent)
+    ways = facts.cbm.bit_length()
     bits = min(max(facts.min_bits, 1), ways)
     if mask.bit_count() >= bits:
         return mask
@@ -129,7 +131,7 @@ def legal_mask(facts: ResctrlFacts, start_percent: int, end_percent: int) -> int
 
 
 def check_mask(mask: int, facts: ResctrlFacts) -> None:
-    """Raises InvalidValue for a mask that the kernel refuses."""
+    """Raises InvalidValue for a mask that the kernel would refuse, by the rules of its `cbm_validate`."""
     shifted = mask // (mask & -mask) if mask else 0
     if mask <= 0 or mask & ~facts.cbm:
         raise InvalidValue("L3 mask", f"{mask:x}", f"not within {facts.cbm:x}")
@@ -140,7 +142,7 @@ def check_mask(mask: int, facts: ResctrlFacts) -> None:
 
 
 def mba_value(percent: int, vendor: str) -> int:
-    """What the MB line takes for *percent*: Intel rounds up to tens, AMD counts in 1/8 GB/s of 160."""
+    """The value of the MB line for `percent`: on Intel percent in tens, rounded up; on AMD units of 1/8 GB/s of 160."""
     if vendor == AMD:
         return AMD_MBA_UNLIMITED if percent == 100 else 160 * percent // 100
     return -(-percent // 10) * 10
@@ -152,7 +154,7 @@ def read_schemata(group: Path, caches: int = -1) -> Schemata | None:
 
 
 def read_cbm_mask(root: Path) -> int | None:
-    """``info/L3/cbm_mask``; None means that cache allocation is off."""
+    """`info/L3/cbm_mask`; None without cache allocation."""
     path = root / "info/L3/cbm_mask"
     text = read_text(path)
     if text is None:
@@ -164,7 +166,7 @@ def read_cbm_mask(root: Path) -> int | None:
 
 
 def read_facts(root: Path, vendor: str) -> ResctrlFacts | None:
-    """None when resctrl is not mounted at *root*, or has neither an L3 nor an MB line."""
+    """None when resctrl is not mounted at `root` or has neither an L3 nor an MB line."""
     schemata = read_schemata(root)
     if schemata is None or not (schemata.l3 or schemata.mb):
         return None
@@ -181,17 +183,17 @@ def read_facts(root: Path, vendor: str) -> ResctrlFacts | None:
 
 
 def read_monitoring(group: Path) -> dict[int, MonitoringData] | None:
-    """L3 cache id -> counters of a resctrl group; None when it has no ``mon_data``."""
+    """L3 cache id -> counters of a resctrl group; None when it has no `mon_data`."""
     base = group / "mon_data"
     if not base.is_dir():
         return None
-    found = {}
+    domains = {}
     for path in sorted(base.iterdir()):
         if match := _DOMAIN.match(path.name):
-            found[int(match[1])] = MonitoringData(
+            domains[int(match[1])] = MonitoringData(
                 *(_counter(path / name) for name in ("llc_occupancy", "mbm_local_bytes", "mbm_total_bytes"))
             )
-    return found
+    return domains
 
 
 def _number(path: Path) -> int | None:

@@ -1,8 +1,8 @@
 """Where the kernel's file systems are mounted, as seen from this process.
 
-In a DaemonSet the host's trees appear under ``/host-*``; on the host they are where everybody knows them.
-``agent_mode=hostMode`` selects the second set, anything else the first (spec 03 §1.1). No other module holds an
-absolute path, so a test builds a tree in a temporary directory and passes :meth:`Roots.under` it.
+In a DaemonSet the host's trees are mounted at `/host-*`; on the host they have their usual paths. `agent_mode=hostMode`
+selects the host's paths, any other value those of the DaemonSet (spec 03 §1.1). Readers take all paths from here, so a
+test builds a tree in a temporary directory and uses `Roots.under`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ HOST_MODE = "hostMode"
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """Every directory is overridable by the flag of the same name (``--cgroup-root-dir`` etc.)."""
+    """Every directory can be replaced by the flag of the same name (`--cgroup-root-dir` etc.)."""
 
     cgroup: Path
     sys: Path
     sys_fs: Path
-    """Parent of ``resctrl`` and ``bpf``."""
+    """Parent of `resctrl` and `bpf`."""
     proc: Path
     var_run: Path
     run: Path
     var_lib_kubelet: Path
     hook_config: Path
-    """Where hook servers register (spec 03 §1.1, last rows)."""
+    """Directory in which hook servers register (spec 03 §1.1, last rows)."""
     host_mode: bool
 
     @classmethod
@@ -62,22 +62,16 @@ class Roots:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Roots:
-        """The set that ``agent_mode`` asks for; ``env`` defaults to the process environment."""
+        """The set that `agent_mode` selects; `env` defaults to the process environment."""
         mode = (os.environ if env is None else env).get(AGENT_MODE_ENV, "")
         return cls.host() if mode == HOST_MODE else cls.daemonset()
 
     @classmethod
     def under(cls, base: Path) -> Roots:
-        """Host layout below *base*: what a test tree uses."""
+        """The host's layout below `base`, for tests."""
         host = cls.host()
         names = [name for name in cls.__slots__ if name != "host_mode"]
         return replace(host, **{name: base / getattr(host, name).relative_to("/") for name in names})
-
-    def host_command(self, *command: str) -> list[str]:
-        """*command* as it must be run to act in the host's mount namespace (spec 03 §1.1)."""
-        if self.host_mode:
-            return list(command)
-        return ["nsenter", f"--mount={self.proc / '1/ns/mnt'}", *command]
 
     @property
     def resctrl(self) -> Path:
@@ -85,7 +79,7 @@ class Roots:
 
     @property
     def terway_qos(self) -> Path:
-        """Where Terway looks for bandwidths: `/var/lib`, in a DaemonSet `/host-var-lib`."""
+        """Directory in which Terway expects bandwidths: below `/var/lib`, in a DaemonSet `/host-var-lib`."""
         base = self.var_run.with_name("lib" if self.host_mode else "host-var-lib")
         return base / "terway/qos"
 

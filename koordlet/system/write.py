@@ -1,7 +1,7 @@
-"""The one primitive that changes a kernel file: a single ``write`` call, refusals as typed errors.
+"""The only function that changes a kernel file: a single `write` call; refusals are typed errors.
 
-Only the resource executor may import this module (import-linter checks); what to write, in which order, and whether
-it is needed at all is decided there. cgroup and sysctl files take a value per write call, so a short write is an error.
+Only the resource executor may import this module (import-linter checks it); it decides what is written, in which order
+and whether a write is needed. cgroup and sysctl files take one value per write call, so a short write is an error.
 """
 
 from __future__ import annotations
@@ -12,44 +12,46 @@ from pathlib import Path
 
 
 class WriteError(Exception):
-    """The kernel refused *value* for *path*; ``errno`` keeps the code, the subclass says the kind."""
+    """The kernel refused `value` for `path`; `errno` is the code, the subclass its kind."""
 
     def __init__(self, path: str, value: str, code: int, meaning: str) -> None:
         super().__init__(f"{path}: writing {value!r}: {os.strerror(code)} ({meaning})")
-        self.path, self.value, self.errno = path, value, code
+        self.path = path
+        self.value = value
+        self.errno = code
 
 
 class TargetGone(WriteError):
-    """ENOENT, ENODEV, ENOTDIR, ESRCH: cgroup, file or task does not exist (any more)."""
+    """ENOENT, ENODEV, ENOTDIR, ESRCH: cgroup, file or task does not exist (any longer)."""
 
 
-class Busy(WriteError):
-    """EBUSY, EAGAIN: in use in a way the new value does not allow."""
+class TargetBusy(WriteError):
+    """EBUSY, EAGAIN: in use in a way that the new value does not allow."""
 
 
-class Refused(WriteError):
-    """EINVAL, ERANGE, ENOSPC: not acceptable, also because a parent or child forbids it."""
+class WriteRefused(WriteError):
+    """EINVAL, ERANGE, ENOSPC: not acceptable, possibly because of a parent's or child's value."""
 
 
-class Denied(WriteError):
+class WriteDenied(WriteError):
     """EACCES, EPERM, EROFS: no permission."""
 
 
-class Unsupported(WriteError):
-    """EOPNOTSUPP: the file is there, the kernel does not implement it."""
+class WriteUnsupported(WriteError):
+    """EOPNOTSUPP: the file exists, the kernel does not implement it."""
 
 
 _KINDS: tuple[tuple[tuple[int, ...], type[WriteError], str], ...] = (
     ((errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ESRCH), TargetGone, "does not exist"),
-    ((errno.EBUSY, errno.EAGAIN), Busy, "in use"),
-    ((errno.EINVAL, errno.ERANGE, errno.ENOSPC), Refused, "value not acceptable here"),
-    ((errno.EACCES, errno.EPERM, errno.EROFS), Denied, "not permitted"),
-    ((errno.EOPNOTSUPP,), Unsupported, "not implemented by this kernel"),
+    ((errno.EBUSY, errno.EAGAIN), TargetBusy, "in use"),
+    ((errno.EINVAL, errno.ERANGE, errno.ENOSPC), WriteRefused, "value not acceptable here"),
+    ((errno.EACCES, errno.EPERM, errno.EROFS), WriteDenied, "not permitted"),
+    ((errno.EOPNOTSUPP,), WriteUnsupported, "not implemented by this kernel"),
 )
 
 
 def write_value(path: str | Path, value: str) -> None:
-    """Write *value* in one call; never creates a file. Raises a :class:`WriteError`."""
+    """Write `value` in one call; never creates a file. Raises a `WriteError`."""
     name = os.fspath(path)
     try:
         fd = os.open(name, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
@@ -60,12 +62,12 @@ def write_value(path: str | Path, value: str) -> None:
     except OSError as error:
         raise write_error(name, value, error.errno or errno.EIO) from error
     if written != len(value.encode()):
-        raise WriteError(name, value, errno.EIO, f"only {written} bytes were taken")
+        raise WriteError(name, value, errno.EIO, f"only {written} bytes were accepted")
 
 
-def write_error(path: str, value: str, code: int, said: str = "") -> WriteError:
-    """The error for an errno; `said` is what the kernel adds to it in words."""
+def write_error(path: str, value: str, code: int, explanation: str = "") -> WriteError:
+    """The error for an errno; `explanation` is the kernel's own text, where it gives one."""
     for codes, kind, meaning in _KINDS:
         if code in codes:
-            return kind(path, value, code, said or meaning)
-    return WriteError(path, value, code, said or "unexpected")
+            return kind(path, value, code, explanation or meaning)
+    return WriteError(path, value, code, explanation or "unexpected")

@@ -15,7 +15,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from koordlet.system.cgroup import BatchReader, CgroupFS, ReadCache, Want
+from koordlet.system.cgroup.batch import BatchReader, Want
+from koordlet.system.cgroup.cache import ReadCache
+from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
 from tests.scale.figures import Figure, report

@@ -23,7 +23,10 @@ from koordlet.probes.cgroup_stats import CgroupStats, open_cgroup_stats
 from koordlet.probes.loading.frame import Place
 from koordlet.probes.openprobes import possible_cpus
 from koordlet.statesinformer.states import LocalStates
-from koordlet.system.cgroup import BatchReader, CgroupFS, ReadCache, tree
+from koordlet.system.cgroup import tree
+from koordlet.system.cgroup.batch import BatchReader
+from koordlet.system.cgroup.cache import ReadCache
+from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.host import Host
 from koordlet.system.proc import procfs
 from koordlet.system.proc.nodefiles import NodeFiles

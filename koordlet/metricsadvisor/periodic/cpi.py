@@ -24,7 +24,7 @@ from koordlet.metricsadvisor.conditions import Conditions
 from koordlet.metricsadvisor.views import container_labels
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
-from koordlet.system.cpu.perf import CPI_EVENTS, CgroupCounters, Event, PerfError, PerfUnavailable
+from koordlet.system.cpu.perf import CPI_EVENTS, CgroupCounters, PerfError, PerfEvent, PerfUnavailable
 from koordlet.system.kernel import Feature
 
 log = get_logger(__name__)
@@ -69,7 +69,7 @@ class CpiCollector:
         cpus: Callable[[], Iterable[int]],
         feature: Feature,
         seconds: float = 10.0,
-        events: tuple[Event, ...] = CPI_EVENTS,
+        events: tuple[PerfEvent, ...] = CPI_EVENTS,
         clock: Callable[[], float] = boot_clock,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:

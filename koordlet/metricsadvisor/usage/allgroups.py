@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from koordlet.probes.cgroup_stats import Hierarchy
 from koordlet.system.cgroup import tree
 from koordlet.system.cgroup.batch import CgroupTable
-from koordlet.system.cgroup.files import MemoryStat
+from koordlet.system.cgroup.files import MEMORY_STAT_FIGURES
 from koordlet.system.errors import CgroupGone
 
 Ids = NDArray[np.uint64]
@@ -29,7 +29,7 @@ COUNTERS = frozenset({"cpu_usage_ns", "nr_periods", "nr_throttled", "throttled_n
 FIGURES = (
     ("cpuacct", ("cpu_usage_ns",)),
     ("cpu", ("nr_periods", "nr_throttled", "throttled_ns")),
-    ("memory", tuple(f"memory_{key}" for key in MemoryStat.__slots__)),
+    ("memory", tuple(f"memory_{figure}" for figure in MEMORY_STAT_FIGURES)),
 )
 """Controller, on v1 with a hierarchy of its own, and what is taken from there."""
 MISTAKES = 3

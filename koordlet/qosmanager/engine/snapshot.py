@@ -28,7 +28,6 @@ from koordlet.system.cgroup.naming import KubeQOS, kubepods_dir, qos_dir
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.cpu.cputopology import CpuTopology
 from koordlet.system.errors import KernelFileError
-from koordlet.system.proc.psi import parse_pressure
 
 log = get_logger(__name__)
 
@@ -149,8 +148,8 @@ def memory_reader(files: CgroupFS) -> MemoryNow:
     def now(directory: str) -> tuple[int, float | None] | None:
         try:
             used = files.memory_usage(directory)
-            text = files.text("memory.pressure", directory)
-            stalled = None if text is None else parse_pressure(text).some.total / 1e6
+            pressure = files.pressure("memory", directory)
+            stalled = None if pressure is None else pressure.some.total / 1e6
         except KernelFileError as error:
             log.once(f"memory:{type(error).__name__}", "memory of a group not read", cause=str(error))
             return None

@@ -25,7 +25,7 @@ from koordlet.qosmanager.rules.cpu import CPURules
 from koordlet.resourceexecutor import Setting, Value
 from koordlet.statesinformer.pods.model import ContainerMeta, PodMeta
 from koordlet.system.cgroup.codecs import UNLIMITED, milli_to_quota
-from koordlet.system.cpu.cpuset import CPUListError, CPUSet
+from koordlet.system.cpu.cpuset import CPUSet, CPUSetError
 from koordlet.system.cpu.cputopology import CpuTopology
 
 log = get_logger(__name__)
@@ -274,7 +274,7 @@ def _allocation(pod: Pod | None) -> tuple[CPUSet, tuple[int, ...], str]:
         status = RESOURCE_STATUS.get(pod.metadata.annotations)
         nodes = [one.node for one in status.numa_node_resources if _takes_cpu(one.resources)]
         return CPUSet.parse(status.cpuset), tuple(nodes), ""
-    except (WireError, CPUListError) as error:
+    except (WireError, CPUSetError) as error:
         _complain(f"pod {pod.metadata.key}", names.ANNOTATION_RESOURCE_STATUS, error)
         return NO_CPUS, (), f"{names.ANNOTATION_RESOURCE_STATUS}: {error}"
 
@@ -288,7 +288,7 @@ def _reserved(annotations: Mapping[str, str]) -> CPUSet:
     try:
         said = RESERVATION.get(annotations)
         return CPUSet.parse(said.reserved_cpus) if said is not None else CPUSet()
-    except (WireError, CPUListError) as error:
+    except (WireError, CPUSetError) as error:
         _complain("node", names.ANNOTATION_NODE_RESERVATION, error)
         return CPUSet()
 
@@ -297,7 +297,7 @@ def _system(annotations: Mapping[str, str]) -> CPUSet:
     try:
         said = system_qos_resource(annotations)
         return CPUSet.parse(said.cpuset) if said is not None and said.exclusive else CPUSet()
-    except (WireError, CPUListError) as error:
+    except (WireError, CPUSetError) as error:
         _complain("node", names.ANNOTATION_SYSTEM_QOS_RESOURCE, error)
         return CPUSet()
 

@@ -16,7 +16,7 @@ from koordlet.api.crs.topology import NodeResourceTopology
 from koordlet.api.encoding.wire import WireError
 from koordlet.app.logging import get_logger
 from koordlet.statesinformer.nrt.kubelet import STATIC
-from koordlet.system.cpu.cpuset import CPUListError, CPUSet
+from koordlet.system.cpu.cpuset import CPUSet, CPUSetError
 
 log = get_logger(__name__)
 
@@ -74,7 +74,7 @@ def _pools(given: Iterable[CPUSharedPool], key: str) -> Pools:
 def _cpus(text: str, key: str) -> CPUSet:
     try:
         return CPUSet.parse(text)
-    except CPUListError as error:
+    except CPUSetError as error:
         raise WireError(str(error), where=f"annotation {key}", path="cpuset") from error
 
 

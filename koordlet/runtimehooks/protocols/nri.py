@@ -93,8 +93,6 @@ class NRIPlugin:
             await asyncio.gather(task, return_exceptions=True)
         self.problem = "stopped"
 
-    # --- the connection
-
     async def _run(self) -> None:
         failures = 0
         while True:
@@ -130,8 +128,6 @@ class NRIPlugin:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
             await trunk.close()
-
-    # --- the runtime's calls
 
     async def handle(self, service: str, method: str, payload: bytes, seconds: float | None) -> bytes:
         """Answer one call. Raises CallError."""

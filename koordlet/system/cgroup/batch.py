@@ -1,12 +1,12 @@
-"""One pass over all cgroups of a tick, as columns: what the collectors of pods and containers run on.
+"""One pass over all cgroups of a tick, as columns: the input of the collectors of pods and containers.
 
-:meth:`BatchReader.read` gives a :class:`CgroupTable` of float64 arrays with a row per directory in the order asked.
-NaN is "absent": no such file on this kernel, malformed content (listed in ``errors``), or a cgroup that left; a row of
-which nothing is left is flagged ``gone``. float64 holds nanoseconds exactly for 104 days of CPU time and to
-2 ns after. A rate may only be formed between two rows of equal ``cgroup_id``; ``recreated`` flags where that changed.
+`BatchReader.read` returns a `CgroupTable` of float64 arrays with one row per requested directory, in the same order.
+NaN means absent: no such file on this kernel, malformed content (listed in `errors`), or a cgroup that was removed; a
+row without any value is flagged `gone`. float64 holds nanoseconds exactly for 104 days of CPU time and to 2 ns after
+that. A rate may only be computed between two rows of equal `cgroup_id`; `recreated` flags the rows whose id changed.
 
-Files are picked apart by position: their lines come in the same order from every cgroup of one kernel, so the
-positions are learnt from the first file and only checked in the others.
+Key-value files are parsed by line position: their lines have the same order in every cgroup of one kernel, so positions
+are learnt from the first file and only checked in the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import enum
 import errno
 import math
 import operator
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from koordlet.system.cgroup import files
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.errors import CgroupGone, KernelFileError, MalformedFile, UnreadableFile
+from koordlet.system.proc import psi
 
 Floats = NDArray[np.float64]
 NumaRow = Mapping[int, tuple[int, int]]
@@ -34,52 +34,45 @@ Values = Sequence[float]
 
 class Want(enum.Flag):
     CPU_USAGE = enum.auto()
-    """``cpu_usage_ns``."""
+    """`cpu_usage_ns`."""
     CPU_STAT = enum.auto()
-    """``nr_periods``, ``nr_throttled``, ``throttled_ns``."""
+    """`nr_periods`, `nr_throttled`, `throttled_ns`."""
     MEMORY_STAT = enum.auto()
-    """``cache rss inactive_file active_file inactive_anon active_anon unevictable`` with prefix ``memory_``."""
+    """`cache rss inactive_file active_file inactive_anon active_anon unevictable` with prefix `memory_`."""
     MEMORY_USAGE = enum.auto()
-    """``memory_usage``: page cache included."""
+    """`memory_usage`: page cache included."""
     PRESSURE = enum.auto()
-    """``{cpu,memory,io}_{some,full}_{avg10,avg60,avg300,total}``: percent, and µs for total."""
+    """`{cpu,memory,io}_{some,full}_{avg10,avg60,avg300,total}`: percent, and µs for total."""
     NUMA = enum.auto()
-    """``numa_usage`` (without page cache) and ``numa_total`` of the table."""
+    """`numa_usage` (without page cache) and `numa_total` of the table."""
 
 
 @dataclass(frozen=True)
 class CgroupTable:
-    """Rows as in ``dirs``; ``columns`` maps a name of :class:`Want` to float64[rows]."""
+    """Row i belongs to `dirs[i]`; `columns` maps the names listed in `Want` to float64[rows]."""
 
     dirs: tuple[str, ...]
     cgroup_id: NDArray[np.uint64]
-    """0 where the hierarchy that gives ids has no such group: gone, going, or made for other v1 controllers only."""
+    """0 where the hierarchy that defines ids has no such group: removed, being removed, or created for other v1
+    controllers only."""
     gone: NDArray[np.bool_]
     recreated: NDArray[np.bool_]
     columns: Mapping[str, Floats]
     numa_nodes: tuple[int, ...] = ()
     numa_usage: Floats = field(default_factory=lambda: np.empty((0, 0)))
-    """float64[rows, nodes], bytes; columns as in ``numa_nodes``."""
+    """float64[rows, nodes], bytes without page cache; columns as in `numa_nodes`."""
     numa_total: Floats = field(default_factory=lambda: np.empty((0, 0)))
     errors: tuple[KernelFileError, ...] = ()
-    """At most :data:`MAX_ERRORS`; the damage is NaN in the columns in any case."""
+    """At most `MAX_ERRORS`; unreadable values are NaN in the columns in any case."""
 
 
 MAX_ERRORS = 16
-_STAT_COLUMNS = tuple(f"memory_{key}" for key in files.MemoryStat.__slots__)
-_PRESSURE_COLUMNS = tuple(
-    f"{resource}_{kind}_{value}"
-    for resource in ("cpu", "memory", "io")
-    for kind in ("some", "full")
-    for value in ("avg10", "avg60", "avg300", "total")
-)
-_LINE = rb"%b avg10=([0-9.]+) avg60=([0-9.]+) avg300=([0-9.]+) total=([0-9]+)\n?"
-_PRESSURE = re.compile(_LINE % b"some" + rb"(?:" + _LINE % b"full" + rb")?")
+_STAT_COLUMNS = tuple(f"memory_{figure}" for figure in files.MEMORY_STAT_FIGURES)
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """One file of the pass: ``base`` is its hierarchy, ``parse`` gives one number for each of ``columns``."""
+    """One file of the pass: `base` is its hierarchy, `parse` returns one number for each of `columns`."""
 
     base: str
     name: str
@@ -88,7 +81,7 @@ class _File:
 
 
 class BatchReader:
-    """Keeps paths, ids and learnt positions between passes; bounded by the directories of the last passes."""
+    """Keeps paths, ids and learnt line positions between passes; bounded by the directories of the last passes."""
 
     def __init__(self, fs: CgroupFS) -> None:
         self._fs = fs
@@ -99,7 +92,7 @@ class BatchReader:
         self._numa_picker = _NumaPicker(fs.version, fs.page_size)
 
     def read(self, dirs: Sequence[str], want: Want) -> CgroupTable:
-        """One pass; never raises for a single cgroup or file."""
+        """One pass. Never raises because of a single cgroup or file."""
         plan = self._plans.get(want)
         if plan is None:
             plan = self._plans[want] = self._plan(want)
@@ -110,12 +103,15 @@ class BatchReader:
         recreated: list[bool] = []
         gone: list[bool] = []
         errors: list[KernelFileError] = []
-        cache, wants_numa, known = self._fs.cache, Want.NUMA in want, self._paths.setdefault(want, {})
+        cache = self._fs.cache
+        wants_numa = Want.NUMA in want
+        known_paths = self._paths.setdefault(want, {})
         for cgroup_dir in dirs:
-            paths = known.get(cgroup_dir)
+            paths = known_paths.get(cgroup_dir)
             if paths is None:
-                paths = known[cgroup_dir] = _paths_of(cgroup_dir, plan)
-            opens, absent, found = cache.opens, False, False
+                paths = known_paths[cgroup_dir] = _paths_of(cgroup_dir, plan)
+            opens = cache.opens
+            absent = present = False
             row: list[Values] = []
             for file, path, nothing in zip(plan, paths, blank, strict=True):
                 values: Values | None = None
@@ -124,14 +120,14 @@ class BatchReader:
                     if content is None:
                         absent = True
                     else:
-                        found = True
+                        present = True
                         values = file.parse(content)
                 except (ValueError, OSError) as error:
                     _note(errors, path, error)
                 row.append(nothing if values is None else values)
             row_numa = self._numa(cgroup_dir, errors) if wants_numa else {}
             identity, is_new = self._identify(cgroup_dir, absent, cache.opens != opens)
-            gone.append(identity == 0 and not found and not row_numa)
+            gone.append(identity == 0 and not present and not row_numa)
             for column, cell in zip(cells, row, strict=True):
                 column.append(cell)
             numa.append(row_numa)
@@ -142,8 +138,10 @@ class BatchReader:
 
     def _plan(self, want: Want) -> list[_File]:
         fs = self._fs
-        cpu, memory = fs.hierarchy("cpu"), fs.hierarchy("memory")
-        usage, stat = ("cpu_usage_ns",), ("nr_periods", "nr_throttled", "throttled_ns")
+        cpu = fs.hierarchy("cpu")
+        memory = fs.hierarchy("memory")
+        usage = ("cpu_usage_ns",)
+        stat = ("nr_periods", "nr_throttled", "throttled_ns")
         plan: list[_File] = []
         if fs.version == 2 and want & (Want.CPU_USAGE | Want.CPU_STAT):
             parse = _V2CpuStat(Want.CPU_USAGE in want, Want.CPU_STAT in want)
@@ -163,9 +161,9 @@ class BatchReader:
             plan.append(_File(memory, name, ("memory_usage",), _counter))
         if Want.PRESSURE in want:
             base = fs.path("cpu.pressure", "").rpartition("/")[0]
-            for index, resource in enumerate(("cpu", "memory", "io")):
-                columns = _PRESSURE_COLUMNS[index * 8 : index * 8 + 8]
-                plan.append(_File(base, f"{resource}.pressure", columns, _pressure))
+            for resource in psi.RESOURCES:
+                columns = tuple(f"{resource}_{figure}" for figure in psi.FIGURES)
+                plan.append(_File(base, f"{resource}.pressure", columns, psi.figures))
         return plan
 
     def _numa(self, cgroup_dir: str, errors: list[KernelFileError]) -> NumaRow:
@@ -178,21 +176,21 @@ class BatchReader:
             return {}
 
     def _identify(self, cgroup_dir: str, absent: bool, opened: bool) -> tuple[int, bool]:
-        """(id, whether it is another than the last time). Kept descriptors prove identity, so only a pass that
-        opened or missed a file asks the kernel."""
+        """(id, whether it differs from the last pass). Open descriptors prove identity, so the kernel is only asked
+        in a pass that opened a file or found one missing."""
         known = self._ids.get(cgroup_dir)
         if known is not None and not opened and not absent:
             return known, False
         try:
-            found = self._fs.cgroup_id(cgroup_dir)
+            identity = self._fs.cgroup_id(cgroup_dir)
         except CgroupGone:
             self._ids.pop(cgroup_dir, None)
             return 0, False
-        self._ids[cgroup_dir] = found
-        return found, known is not None and known != found
+        self._ids[cgroup_dir] = identity
+        return identity, known is not None and known != identity
 
     def _shrink(self, dirs: Sequence[str]) -> None:
-        """Forget directories that are asked for no more, once they outnumber the living."""
+        """Forget directories that are no longer requested, once they outnumber the others."""
         if len(self._ids) > 2 * len(dirs) + 256:
             keep = set(dirs)
             self._ids = {key: value for key, value in self._ids.items() if key in keep}
@@ -207,7 +205,7 @@ def _paths_of(cgroup_dir: str, plan: Sequence[_File]) -> list[str]:
 
 
 class _V2CpuStat:
-    """``cpu.stat`` of v2; a cgroup without the cpu controller shows usage but no periods."""
+    """`cpu.stat` of v2; a cgroup without the cpu controller has usage but no periods."""
 
     def __init__(self, usage: bool, stat: bool) -> None:
         self.usage, self.stat = usage, stat
@@ -215,19 +213,19 @@ class _V2CpuStat:
         self._stat = _Picker(("nr_periods", "nr_throttled", "throttled_usec"))
 
     def __call__(self, content: bytes) -> Values:
-        found: list[float] = []
+        values: list[float] = []
         if self.usage:
-            found.append(self._usage(content)[0] * 1000)
+            values.append(self._usage(content)[0] * 1000)
         if self.stat and b"nr_periods" in content:
-            periods, throttled, stalled = self._stat(content)
-            found += (periods, throttled, stalled * 1000)
+            periods, throttled, throttled_us = self._stat(content)
+            values += (periods, throttled, throttled_us * 1000)
         elif self.stat:
-            found += (math.nan,) * 3
-        return found
+            values += (math.nan,) * 3
+        return values
 
 
 class _Picker:
-    """The values of some keys of a ``key value`` file, by remembered line positions."""
+    """The values of some keys of a file with `key value` lines, by learnt line positions."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._keys = [key.encode() for key in keys]
@@ -247,22 +245,23 @@ class _Picker:
         return b" ".join(self._take(lines)).split() if len(lines) > self._last else []
 
     def _learn(self, lines: list[bytes]) -> None:
-        found = {line.split(b" ")[0]: at for at, line in enumerate(lines) if line.count(b" ") == 1}
-        missing = [key.decode() for key in self._keys if key not in found]
+        positions = {line.split(b" ")[0]: at for at, line in enumerate(lines) if line.count(b" ") == 1}
+        missing = [key.decode() for key in self._keys if key not in positions]
         if missing:
             raise ValueError(f"key {missing[0]} is missing")
-        places = [found[key] for key in self._keys]
-        self._last = max(places)
-        get = operator.itemgetter(*places)
-        self._take = get if len(places) > 1 else lambda lines: (get(lines),)
+        wanted = [positions[key] for key in self._keys]
+        self._last = max(wanted)
+        get = operator.itemgetter(*wanted)
+        self._take = get if len(wanted) > 1 else lambda lines: (get(lines),)
 
 
 class _NumaPicker:
-    """Per-node (total, usage) bytes of ``memory.numa_stat``, for the two layouts that current kernels have; any other
-    content goes through the full parser, whose judgement and errors count."""
+    """Per-node (total, usage) bytes of `memory.numa_stat`, for the two layouts of current kernels. Any other content
+    goes through the full parser, whose result or error counts."""
 
     def __init__(self, version: int, page_size: int) -> None:
-        self._version, self._page_size = version, page_size
+        self._version = version
+        self._page_size = page_size
         self._totals: tuple[bytes, ...]
         self._usages: tuple[bytes, ...]
         if version == 2:
@@ -303,15 +302,8 @@ def _counter(content: bytes) -> Values:
     return (int(content),)
 
 
-def _pressure(content: bytes) -> Values:
-    match = _PRESSURE.fullmatch(content)
-    if match is None:
-        raise ValueError("not pressure stall information")
-    return [*map(float, match.groups(math.nan))]
-
-
 def _note(errors: list[KernelFileError], path: str, error: Exception) -> None:
-    """PSI switched off is absence, not damage."""
+    """PSI that is switched off (EOPNOTSUPP) counts as absent, not as an error."""
     if len(errors) >= MAX_ERRORS:
         return
     if isinstance(error, KernelFileError):

@@ -1,14 +1,15 @@
-"""Kernel files kept open between ticks and read with ``pread``: the fast path of every collector.
+"""Kernel files kept open between ticks and read with `pread`: the fast path of every collector.
 
-Opening costs several times a read, so a descriptor stays until its cgroup is gone. A removed cgroup answers ENODEV
-(or ESTALE) on the old descriptor even if another with the same name was made meanwhile; the file is then opened
-anew, and :attr:`ReadCache.reopened` tells the caller that counters start afresh. Trees outside cgroupfs (tests) keep
-answering after removal, so ``verify`` makes each read compare the inode first.
+Opening a file costs several times a read, so a descriptor stays open until its cgroup is gone. Reading the descriptor
+of a removed cgroup fails with ENODEV (or ESTALE), even if another cgroup of the same name exists by then. The file is
+then opened again, and `ReadCache.reopened` shows that its counters started from 0. Files outside cgroupfs (tests) can
+still be read after removal, so with `verify` each read compares the inode first.
 
-Bounds: at most ``max_fds`` descriptors (RLIMIT_NOFILE is raised to its hard limit first and a quarter of it is left
-to the rest of the process); beyond them files are opened, read and closed, and ``uncached`` counts it. A descriptor
-unused for ``idle_ticks`` ticks is closed. ``os.pread`` into a fresh ``bytes`` measured no slower than ``preadv`` into
-a reusable buffer plus the slice that every parser needs, hence the plain call. Not thread-safe: one loop owns it.
+Bounds: at most `max_fds` descriptors (RLIMIT_NOFILE is raised to its hard limit first, and a quarter of it is left to
+the rest of the process). Beyond that, files are opened, read and closed each time, and `uncached` counts them. A
+descriptor that was not used for `idle_ticks` ticks is closed. `os.pread` into new `bytes` was measured as fast as
+`preadv` into a reusable buffer plus the slice that every parser needs, hence the simple call. Not thread-safe: one loop
+owns it.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ import resource
 from dataclasses import dataclass
 
 READ_SIZE = 8192
-_NEARLY_A_PAGE = 3072
-"""Shorter answers are complete: seq_file stops at a page's end, and no record of ours is a kilobyte long."""
+COMPLETE_BELOW_BYTES = 3072
+"""A shorter read is complete: seq_file ends a read only at the end of a page, and no record here is 1 KiB long."""
 DEFAULT_IDLE_TICKS = 60
-_ENOUGH = 1 << 20
+MAX_DESCRIPTOR_LIMIT = 1 << 20
+"""The limit to set where the hard limit is unlimited."""
 _GONE = (errno.ENODEV, errno.ESTALE)
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
 
@@ -46,7 +48,7 @@ class _Entry:
 
 
 class ReadCache:
-    """``read(path)`` gives the whole content or None when the file does not exist (any more)."""
+    """`read(path)` returns the whole content, or None when the file does not exist (any longer)."""
 
     def __init__(
         self, max_fds: int | None = None, *, idle_ticks: int = DEFAULT_IDLE_TICKS, verify: bool = False
@@ -58,14 +60,14 @@ class ReadCache:
         self._tick = 0
         self._opens = self._reopens = self._uncached = 0
         self.reopened: set[str] = set()
-        """Paths whose file was replaced by another since :meth:`begin_tick`."""
+        """Paths whose file was replaced by another one since `begin_tick`."""
 
     def begin_tick(self) -> None:
         self._tick += 1
         self.reopened.clear()
 
     def end_tick(self) -> int:
-        """Close what was not used for ``idle_ticks`` ticks; returns how many descriptors that were."""
+        """Close the descriptors that were not used for `idle_ticks` ticks; returns their number."""
         oldest = self._tick - self._idle_ticks
         idle = [path for path, entry in self._entries.items() if entry.used < oldest]
         for path in idle:
@@ -73,7 +75,7 @@ class ReadCache:
         return len(idle)
 
     def read(self, path: str) -> bytes | None:
-        """Raises OSError for everything but absence (EACCES, EOPNOTSUPP of a disabled PSI …)."""
+        """Raises OSError for everything but absence (EACCES, EOPNOTSUPP of disabled PSI …)."""
         entry = self._entries.get(path)
         if entry is None:
             return self._first_read(path)
@@ -93,23 +95,24 @@ class ReadCache:
         return content
 
     def read_once(self, path: str) -> bytes | None:
-        """Open, read, close: for ``cgroup.procs`` and ``tasks``, because v1 shows a descriptor that it keeps open the
-        id list of its first read until nobody has read the list for a second."""
+        """Open, read and close: for `cgroup.procs` and `tasks`, because on v1 an open descriptor shows the ids of its
+        first read until no process has read the list for a second."""
         return self._first_read(path, keep=False)
 
     def forget(self, *directories: str) -> None:
-        """Close everything at or below these (no trailing slash), e.g. of containers known to be gone."""
+        """Close all files at or below these directories (no trailing slash), for example of containers that ended."""
         prefixes = tuple(f"{directory}/" for directory in directories)
         for path in [path for path in self._entries if path.startswith(prefixes)]:
             self._drop(path)
 
     def paths(self) -> list[str]:
-        """Files held open at present."""
+        """The files that are open."""
         return list(self._entries)
 
     @property
     def opens(self) -> int:
-        """Files opened so far: a read that did not change it came from a kept descriptor, hence the same cgroup."""
+        """Number of files opened so far. A read that does not change it used an open descriptor, hence the same
+        cgroup."""
         return self._opens
 
     @property
@@ -160,9 +163,9 @@ class ReadCache:
 
 
 def _read_all(fd: int) -> bytes:
-    """Long id lists take several reads."""
+    """Long lists of ids need several reads."""
     content = os.pread(fd, READ_SIZE, 0)
-    if len(content) < _NEARLY_A_PAGE:
+    if len(content) < COMPLETE_BELOW_BYTES:
         return content
     chunks = [content]
     offset = len(content)
@@ -181,9 +184,9 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def raise_fd_limit() -> int:
-    """Lift RLIMIT_NOFILE to its hard limit; returns how many descriptors a cache may hold of it."""
+    """Raise RLIMIT_NOFILE to its hard limit; returns the number of descriptors that a cache may hold."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _ENOUGH if hard == resource.RLIM_INFINITY else hard
+    wanted = MAX_DESCRIPTOR_LIMIT if hard == resource.RLIM_INFINITY else hard
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return wanted - wanted // 4

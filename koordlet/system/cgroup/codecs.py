@@ -1,7 +1,7 @@
-"""Conversions between what koordlet says (v1 terms, integers) and what the files hold (spec 03 §1.4).
+"""Conversions between koordlet's values (v1 units, integers) and the content of files (spec 03 §1.4). Pure.
 
-All integer divisions truncate. Unlimited is :data:`UNLIMITED` inside and ``max`` or ``-1`` only in a file. A codec is
-a pair of pure functions; :mod:`.registry` says which file uses which.
+All integer divisions truncate. Unlimited is `UNLIMITED` in koordlet, and `max` or `-1` only in files. A codec is a pair
+of functions; `registry` assigns codecs to files.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ SHARES_MIN, SHARES_MAX = 2, 262_144
 WEIGHT_MIN, WEIGHT_MAX = 1, 10_000
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 V1_MEMORY_UNLIMITED = INT64_MAX // _PAGE_SIZE * _PAGE_SIZE
-"""What a v1 limit shows when there is none: 0x7FFFFFFFFFFFF000 with 4 KiB pages."""
+"""Content of a v1 limit file without a limit: 0x7FFFFFFFFFFFF000 with 4 KiB pages."""
 
 
 def milli_to_shares(milli_cpu: int) -> int:
-    """CPU request in milli-cores -> ``cpu.shares``."""
+    """CPU request in milli-cores -> `cpu.shares`."""
     if milli_cpu <= 0:
         return SHARES_MIN
     return _clamp(milli_cpu * 1024 // 1000, SHARES_MIN, SHARES_MAX)
 
 
 def milli_to_quota(milli_cpu: int) -> int:
-    """CPU limit in milli-cores -> µs of ``cpu.cfs_quota_us`` at the base period; no limit -> UNLIMITED."""
+    """CPU limit in milli-cores -> µs of `cpu.cfs_quota_us` at the default period; no limit -> UNLIMITED."""
     if milli_cpu <= 0:
         return UNLIMITED
     return max(milli_cpu * CFS_PERIOD_US // 1000, MIN_QUOTA_US)
@@ -49,19 +49,15 @@ def weight_to_shares(weight: int) -> int:
     return _clamp((weight - 1) * 262142 // 9999 + 2, SHARES_MIN, SHARES_MAX)
 
 
-def throttled_ratio(periods: int, throttled: int) -> float:
-    """Share of throttled CFS periods from two deltas; 0 when no period passed."""
-    return throttled / periods if periods > 0 else 0.0
-
-
 def _clamp(value: int, low: int, high: int) -> int:
     return min(max(value, low), high)
 
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """``decode(text)``: the integer in v1 terms; ``encode(value, current)``: the text to write, where *current* is
-    the file's content before (only ``cpu.max`` needs it). Both raise InvalidValue or ValueError on bad input."""
+    """`decode(text)` returns the integer in v1 units. `encode(value, current)` returns the text to write, where
+    `current` is the file's content before (only `cpu.max` needs it). Both raise InvalidValue or ValueError on bad
+    input."""
 
     name: str
     decode: Callable[[str], int]
@@ -69,7 +65,7 @@ class Codec:
 
 
 def decode_integer(text: str) -> int:
-    """``max`` reads as UNLIMITED."""
+    """`max` is UNLIMITED."""
     number = UNLIMITED if text == "max" else parse_int64(text)
     if number is None:
         raise ValueError(f"{text!r} is not an integer")
@@ -77,12 +73,12 @@ def decode_integer(text: str) -> int:
 
 
 def decode_maximum(text: str) -> int:
-    """Like :func:`decode_integer` for files whose ``max`` means the largest value, e.g. ``memory.high``."""
+    """Like `decode_integer` for files whose `max` means the largest value, e.g. `memory.high`."""
     return INT64_MAX if text == "max" else decode_integer(text)
 
 
 def decode_v1_limit(text: str) -> int:
-    """v1 memory limits have no word for unlimited: they hold the largest multiple of the page size."""
+    """v1 memory limits without a limit hold the largest multiple of the page size."""
     number = decode_integer(text)
     return UNLIMITED if number >= V1_MEMORY_UNLIMITED else number
 
@@ -96,7 +92,7 @@ def parse_cpu_max(text: str) -> tuple[int, int]:
 
 
 def format_cpu_max(quota: int, period: int | None = None) -> str:
-    """Text for ``cpu.max``; without *period* the kernel keeps the one it has."""
+    """Text for `cpu.max`; without `period` the kernel keeps the current one."""
     return _or_max(quota) if period is None else f"{_or_max(quota)} {period}"
 
 
@@ -116,7 +112,7 @@ def _encode_maximum(value: int, current: str) -> str:
 
 
 def _decode_weight(text: str) -> int:
-    """Kernels before 6.2 show the weight of a ``cpu.idle`` group as 0, which no one can write: least shares."""
+    """Kernels before 6.2 show the weight of a `cpu.idle` group as 0, which cannot be written: the lowest shares."""
     weight = decode_integer(text)
     return SHARES_MIN if weight == 0 else weight_to_shares(weight)
 
@@ -143,8 +139,7 @@ CLASSID = Codec("class id", _decode_classid, lambda value, current: str(value))
 
 
 def parse_blkio(text: str) -> dict[str, str]:
-    """Device (``MAJ:MIN``) -> the rest of its line; lines that name no device (``Total 0``, ``default 100``) are
-    left out, empty text is no device at all."""
+    """Device (`MAJ:MIN`) -> the rest of its line. Lines without a device (`Total 0`, `default 100`) are left out."""
     devices = {}
     for line in text.splitlines():
         device, _, rest = line.partition(" ")

@@ -1,8 +1,7 @@
-"""The text of cgroup files -> frozen dataclasses. Pure; *path* is only for error messages.
+"""Parsers of cgroup files. Pure; `path` is only for error messages.
 
-Fields bear plain names with their unit; a value the file does not show is None, a required key that is missing is a
-:class:`~koordlet.system.errors.MalformedFile`. Key/value files: first two fields of a line count, shorter lines are
-skipped, the last occurrence of a key wins (spec 02 §2.2).
+A required key that is missing raises `MalformedFile`. In files of `key value` lines the first two fields of a line
+count, shorter lines are skipped, and the last occurrence of a key wins (spec 02 §2.2).
 """
 
 from __future__ import annotations
@@ -15,55 +14,23 @@ from koordlet.system.errors import MalformedFile
 
 
 @dataclass(frozen=True, slots=True)
-class CpuStat:
-    """CFS bandwidth counters since the cgroup was made."""
-
-    nr_periods: int
-    nr_throttled: int
-    throttled_ns: int
-    nr_bursts: int | None = None
-    burst_ns: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CpuTimes:
-    """Cumulative CPU time in nanoseconds; v1 has no total in ``cpuacct.stat``, so there it is user + system."""
-
-    usage_ns: int
-    user_ns: int
-    system_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryStat:
-    """Bytes, with all descendants. ``cache``/``rss`` are v2's ``file``/``anon``."""
-
-    cache: int
-    rss: int
-    inactive_file: int
-    active_file: int
-    inactive_anon: int
-    active_anon: int
-    unevictable: int
-
-    @property
-    def usage(self) -> int:
-        """Without page cache."""
-        return self.inactive_anon + self.active_anon + self.unevictable
-
-    @property
-    def usage_with_page_cache(self) -> int:
-        return self.usage + self.active_file + self.inactive_file
-
-
-@dataclass(frozen=True, slots=True)
 class NumaMemory:
-    """Bytes of one NUMA node. ``usage`` leaves the page cache out, like the node's own usage per NUMA node."""
+    """Bytes of one NUMA node. `usage` excludes the page cache, as the node's own usage per NUMA node does."""
 
     total: int
     usage: int
 
 
+MEMORY_STAT_FIGURES = (
+    "cache",
+    "rss",
+    "inactive_file",
+    "active_file",
+    "inactive_anon",
+    "active_anon",
+    "unevictable",
+)
+"""What koordlet reads of `memory.stat`: bytes, with all descendants; the keys of v1 and v2 are in the same order."""
 V1_STAT_KEYS = (
     "total_cache", "total_rss", "total_inactive_file", "total_active_file",
     "total_inactive_anon", "total_active_anon", "total_unevictable",
@@ -83,7 +50,7 @@ def parse_key_values(text: str) -> dict[str, str]:
 
 
 def required(pairs: Mapping[str, str], key: str, path: str) -> int:
-    """The non-negative integer at *key*; raises MalformedFile naming file and key."""
+    """The non-negative integer at `key`; raises MalformedFile naming file and key."""
     text = pairs.get(key)
     if text is None:
         raise MalformedFile(path, key, "key is missing")
@@ -92,50 +59,17 @@ def required(pairs: Mapping[str, str], key: str, path: str) -> int:
     return int(text)
 
 
-def _optional(pairs: Mapping[str, str], key: str, path: str, scale: int = 1) -> int | None:
-    return required(pairs, key, path) * scale if key in pairs else None
-
-
 def parse_counter(text: str, path: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise MalformedFile(path, text, "expected one non-negative integer")
     return int(text)
 
 
-def parse_cpu_stat(text: str, version: int, path: str = "cpu.stat") -> CpuStat:
-    pairs = parse_key_values(text)
-    throttled, burst, scale = (
-        ("throttled_usec", "burst_usec", 1000) if version == 2 else ("throttled_time", "burst_time", 1)
-    )
-    return CpuStat(
-        nr_periods=required(pairs, "nr_periods", path),
-        nr_throttled=required(pairs, "nr_throttled", path),
-        throttled_ns=required(pairs, throttled, path) * scale,
-        nr_bursts=_optional(pairs, "nr_bursts", path),
-        burst_ns=_optional(pairs, burst, path, scale),
-    )
-
-
-def parse_cpu_times(text: str, version: int, jiffy_ns: int, path: str = "cpu.stat") -> CpuTimes:
-    """v2 ``cpu.stat`` in microseconds; v1 ``cpuacct.stat`` in clock ticks of *jiffy_ns*."""
-    pairs = parse_key_values(text)
-    if version == 2:
-        usage, user, system = (required(pairs, key, path) * 1000 for key in ("usage_usec", "user_usec", "system_usec"))
-        return CpuTimes(usage, user, system)
-    user, system = (required(pairs, key, path) * jiffy_ns for key in ("user", "system"))
-    return CpuTimes(user + system, user, system)
-
-
 def parse_cpu_usage(text: str, version: int, path: str = "cpuacct.usage") -> int:
-    """Nanoseconds; v1 ``cpuacct.usage``, v2 ``cpu.stat``."""
+    """Nanoseconds; v1 `cpuacct.usage`, v2 `cpu.stat`."""
     if version == 2:
         return required(parse_key_values(text), "usage_usec", path) * 1000
     return parse_counter(text, path)
-
-
-def parse_memory_stat(text: str, version: int, path: str = "memory.stat") -> MemoryStat:
-    pairs = parse_key_values(text)
-    return MemoryStat(*(required(pairs, key, path) for key in (V2_STAT_KEYS if version == 2 else V1_STAT_KEYS)))
 
 
 def parse_numa_stat(
@@ -143,10 +77,9 @@ def parse_numa_stat(
 ) -> Mapping[int, NumaMemory]:
     """NUMA node id -> bytes. Ids ascend and may have gaps (nodes without memory).
 
-    v1 counts pages; its first line must be ``total``, and the ``hierarchical_`` lines, where the kernel has them,
-    are taken because the plain ones leave descendants out. v2 counts bytes; its first two lines must be ``anon``
-    and ``file``. Usage is anon + unevictable; v2's ``anon`` already contains locked pages, so there the LRU lines
-    ``inactive_anon + active_anon`` stand for it when they are shown.
+    v1 counts pages. Its first line must be `total`. The `hierarchical_` lines are used where the kernel has them,
+    because the others exclude descendants. v2 counts bytes; its first two lines must be `anon` and `file`. Usage is
+    anon + unevictable; v2's `anon` contains locked pages, so `inactive_anon + active_anon` replace it where shown.
     """
     lines = text.splitlines()
     first: tuple[str, ...] = ("anon", "file") if version == 2 else ("total",)
@@ -180,7 +113,7 @@ def parse_numa_stat(
 
 
 def _numa_line(line: str, path: str) -> tuple[str, dict[int, int]]:
-    """``anon N0=1 N1=2`` or ``total=3 N0=1 N1=2`` -> name, {0: 1, 1: 2}."""
+    """`anon N0=1 N1=2` or `total=3 N0=1 N1=2` -> name, {0: 1, 1: 2}."""
     head, *cells = line.split() if line.split() else ("",)
     values: dict[int, int] = {}
     for cell in cells:
@@ -196,8 +129,8 @@ def _numa_line(line: str, path: str) -> tuple[str, dict[int, int]]:
 
 
 def parse_ids(text: str, path: str) -> tuple[int, ...]:
-    """``cgroup.procs``, ``tasks``, ``cgroup.threads``: one id a line; 0 is a task of another PID namespace."""
+    """`cgroup.procs`, `tasks`, `cgroup.threads`: one id per line; 0 is a task of another PID namespace."""
     try:
         return tuple(int(line) for line in text.split())
     except ValueError as error:
-        raise MalformedFile(path, text, "expected one id a line") from error
+        raise MalformedFile(path, text, "expected one id per line") from error

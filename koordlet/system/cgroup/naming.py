@@ -1,8 +1,8 @@
-"""Kubernetes' cgroup directory names, both directions, for both kubelet cgroup drivers (spec 02 §2.1, 03 §1.2).
+"""Kubernetes' cgroup directory names, both directions, for both cgroup drivers of the kubelet (spec 02 §2.1, 03 §1.2).
 
-All directories here are relative to a hierarchy's root and have no leading or trailing slash; ``""`` is the root.
-Which driver the kubelet uses is seen from the tree where it already made its root, else from the kubelet's own
-command line or configuration file.
+All directories here are relative to a hierarchy's root and have no leading or trailing slash; `""` is the root. The
+driver follows from the tree once the kubelet has created its root there, before that from the kubelet's command line or
+configuration file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from koordlet.system.roots import Roots
 
 
 class NamingError(ValueError):
-    """A name that is no pod's, no container's or of no runtime we know; the message names it."""
+    """A name that is not of a pod, of a container or of a known runtime; the message contains it."""
 
 
 class CgroupDriver(enum.Enum):
@@ -38,7 +38,7 @@ class KubeQOS(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ContainerId:
-    """``<runtime>://<hash>`` of a container status."""
+    """`<runtime>://<hash>` of a container status."""
 
     runtime: str
     hash: str
@@ -72,11 +72,8 @@ _ROOT = {CgroupDriver.SYSTEMD: "kubepods.slice", CgroupDriver.CGROUPFS: "kubepod
 _SYSTEMD_POD = re.compile(r"^kubepods(?:-burstable|-besteffort)?-pod(?P<uid>.+)\.slice$")
 
 
-# --- directories from identities
-
-
 def is_slice(cgroup_dir: str) -> bool:
-    """Whether systemd made the group: it writes its own values into a slice, now and when groups appear below."""
+    """Whether systemd manages the group: it writes its own values into a slice, also when groups appear below it."""
     return cgroup_dir.endswith(".slice")
 
 
@@ -85,7 +82,7 @@ def kubepods_dir(driver: CgroupDriver) -> str:
 
 
 def qos_dir(driver: CgroupDriver, qos: KubeQOS) -> str:
-    """Directory of a Kubernetes QoS class; Guaranteed pods sit directly in the kubepods root."""
+    """Directory of a Kubernetes QoS class; Guaranteed pods are directly in the kubepods root."""
     return _join(_ROOT[driver], _QOS_DIR[driver][qos])
 
 
@@ -97,7 +94,7 @@ def pod_dir(driver: CgroupDriver, qos: KubeQOS, uid: str) -> str:
 
 
 def container_name(driver: CgroupDriver, container_id: str | ContainerId) -> str:
-    """Base name of a container's directory; raises :class:`NamingError`."""
+    """Base name of a container's directory; raises `NamingError`."""
     parsed = ContainerId.parse(container_id) if isinstance(container_id, str) else container_id
     if driver is CgroupDriver.CGROUPFS:
         return parsed.hash
@@ -117,7 +114,7 @@ def host_application_dir(
     parent_dir: str = "",
     relative_path: str = "",
 ) -> str:
-    """Directory of a NodeSLO host application; *base* None means that it has no ``cgroupPath``."""
+    """Directory of a NodeSLO host application; `base` None means that it has no `cgroupPath`."""
     if base is None:
         if qos in ("LSE", "LSR", "LS"):
             return _join("host-latency-sensitive", name)
@@ -131,12 +128,9 @@ def host_application_dir(
     return _join(top, parent_dir, relative_path)
 
 
-# --- identities from directories
-
-
 def parse_pod_name(driver: CgroupDriver, name: str) -> str:
-    """Pod UID of a directory's base name. With systemd ``_`` stays: whether the UID had ``-`` is not recorded
-    there (static pods have UIDs without), so compare with :func:`same_uid`."""
+    """Pod UID of a directory's base name. With systemd `_` stays: the name does not show whether the UID had `-` (UIDs
+    of static pods have none), so compare with `same_uid`."""
     if driver is CgroupDriver.CGROUPFS:
         if name.startswith("pod") and len(name) > 3:
             return name[3:]
@@ -150,9 +144,9 @@ def same_uid(from_dir: str, uid: str) -> bool:
 
 
 def parse_container_name(driver: CgroupDriver, name: str) -> ContainerId:
-    """Identity of a container directory; the runtime is ``""`` with cgroupfs, where the name does not tell it.
+    """Identity of a container directory; the runtime is `""` with cgroupfs, where the name does not show it.
 
-    A ``crio-<id>`` without ``.scope`` parses too; ``pouch-`` does not (spec 03 §1.2).
+    A `crio-<id>` without `.scope` is accepted too; `pouch-` is not (spec 03 §1.2).
     """
     if driver is CgroupDriver.CGROUPFS:
         if name:
@@ -174,23 +168,23 @@ def is_container_name(driver: CgroupDriver, name: str) -> bool:
 
 
 def qos_of_dir(cgroup_dir: str) -> KubeQOS:
-    """Kubernetes QoS by path: what the words in it say (spec 03 §0)."""
+    """Kubernetes QoS class by the words in the path (spec 03 §0)."""
     if "besteffort" in cgroup_dir:
         return KubeQOS.BESTEFFORT
     return KubeQOS.BURSTABLE if "burstable" in cgroup_dir else KubeQOS.GUARANTEED
 
 
 def sandbox_id(driver: CgroupDriver, names: Iterable[str], container_ids: Sequence[str]) -> ContainerId | None:
-    """The pause container among the directory *names* of a pod's cgroup.
+    """The pause container among the directory `names` of a pod's cgroup.
 
-    *container_ids* are the statuses' ids of all containers and init containers that have one. None when there are
-    none yet; exactly one directory must be left over after the known ones and cri-o's ``crio-*.scope`` leftovers
-    (its sandbox has no ``.scope``), else :class:`NamingError`.
+    `container_ids` are the ids of all containers and init containers in the pod's status; None when there are none yet.
+    Exactly one directory must be left after the known ones and cri-o's `crio-*.scope` (its sandbox has no `.scope`),
+    otherwise it raises `NamingError`.
     """
     if not container_ids:
         return None
     parsed = [ContainerId.parse(text) for text in container_ids]
-    known = {container_name(driver, one) for one in parsed}
+    known = {container_name(driver, container) for container in parsed}
     left = [
         name
         for name in names
@@ -199,26 +193,23 @@ def sandbox_id(driver: CgroupDriver, names: Iterable[str], container_ids: Sequen
         and is_container_name(driver, name)
     ]
     if len(left) != 1:
-        raise NamingError(f"expected one sandbox directory, found {sorted(left)}")
+        raise NamingError(f"expected one sandbox directory, got {sorted(left)}")
     return ContainerId(parsed[0].runtime, parse_container_name(driver, left[0]).hash)
 
 
-# --- which driver
-
-
 def detect_driver(cpu_root: Path) -> CgroupDriver | None:
-    """What the tree below the cpu hierarchy's root says, None when the kubelet made no root there yet."""
+    """The driver by the tree below the cpu hierarchy's root, None before the kubelet has created its root there."""
     if (cpu_root / _ROOT[CgroupDriver.SYSTEMD]).is_dir():
         return CgroupDriver.SYSTEMD
     return CgroupDriver.CGROUPFS if (cpu_root / _ROOT[CgroupDriver.CGROUPFS]).is_dir() else None
 
 
 def find_driver(cpu_root: Path, roots: Roots, kubelet_port: int) -> CgroupDriver:
-    """What the tree says, else what the kubelet listening on *kubelet_port* was told; raises :class:`NamingError` while
-    neither can be told. Callers repeat that for a minute and then take :data:`DEFAULT_DRIVER`."""
-    found = detect_driver(cpu_root)
-    if found is not None:
-        return found
+    """The driver by the tree, else by the configuration of the kubelet that listens on `kubelet_port`. Raises
+    `NamingError` while neither is known. Callers retry for a minute and then use `DEFAULT_DRIVER`."""
+    detected = detect_driver(cpu_root)
+    if detected is not None:
+        return detected
     pid = listening_pid(roots, kubelet_port)
     if pid is None:
         raise NamingError(f"no process listens on the kubelet's port {kubelet_port}")
@@ -226,11 +217,11 @@ def find_driver(cpu_root: Path, roots: Roots, kubelet_port: int) -> CgroupDriver
 
 
 def driver_of_kubelet(roots: Roots, pid: int) -> CgroupDriver:
-    """What the kubelet process *pid* was told: its flag, else its configuration file, else cgroupfs.
+    """The driver that the kubelet process `pid` is configured for: by its flag, else its configuration file, else
+    cgroupfs.
 
-    A relative ``--config`` is resolved against the process' working directory; the file is read through the
-    process' own root, which is the host's. Raises :class:`NamingError` when process or file cannot be read or the
-    value is unknown.
+    A relative `--config` is resolved against the working directory of the process. The file is read through the root of
+    the process, which is the host's. Raises `NamingError` when process or file cannot be read or the value is unknown.
     """
     process = roots.proc / str(pid)
     try:
@@ -260,9 +251,9 @@ def driver_of_kubelet(roots: Roots, pid: int) -> CgroupDriver:
 
 
 def listening_pid(roots: Roots, port: int) -> int | None:
-    """Process of the host's network namespace (that of pid 1) listening on TCP *port*, None when there is none.
+    """The process that listens on TCP `port` in the host's network namespace (that of pid 1), None if there is none.
 
-    Walks every process' descriptors: milliseconds on a busy node, so callers keep the answer.
+    Reads the descriptors of every process, which takes milliseconds on a busy node, so callers keep the result.
     """
     inodes = set()
     for name in ("tcp", "tcp6"):
@@ -277,7 +268,7 @@ def listening_pid(roots: Roots, port: int) -> int | None:
             continue
         try:
             links = [str(entry.readlink()) for entry in (process / "fd").iterdir()]
-        except OSError:  # the process, or one descriptor of it, ended while it was looked at
+        except OSError:  # the process ended, or a descriptor was closed, meanwhile
             continue
         if inodes.intersection(links):
             return int(process.name)

@@ -1,8 +1,8 @@
-"""Whose cgroup is this, on any Linux host: the discovery behind ``koordlet --standalone``.
+"""The owner of a cgroup on any Linux host, from its path alone: the discovery behind `koordlet --standalone`. Pure.
 
-A path alone decides, by the naming habits of the kubelet, of the container engines and of systemd; no daemon is
-asked. Rules run from the most to the least specific, and what none of them knows is ``OTHER`` with its own path
-as name, so that every cgroup of a host has exactly one owner.
+The rules are the naming conventions of the kubelet, of the container engines and of systemd; no daemon is queried. They
+run from the most to the least specific. A path that no rule matches is `OTHER` with the path as its name, so every
+cgroup of a host has exactly one owner.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class OwnerKind(enum.Enum):
     """The kubepods root or one of its QoS directories."""
     POD = "pod"
     CONTAINER = "container"
-    """A container of any engine; ``pod_uid`` is set for Kubernetes'."""
+    """A container of any engine; `pod_uid` is set for Kubernetes containers."""
     SERVICE = "service"
     SLICE = "slice"
     SCOPE = "scope"
@@ -32,12 +32,12 @@ class OwnerKind(enum.Enum):
 class CgroupOwner:
     kind: OwnerKind
     name: str
-    """What people call it: unit name, container id cut to 12, pod UID, or the path."""
+    """The usual short name: unit name, container id cut to 12 characters, pod UID, or the path."""
     runtime: str = ""
-    """docker, containerd, cri-o, podman, lxc, nspawn; empty where the path does not tell."""
+    """docker, containerd, cri-o, podman, lxc, nspawn; empty where the path does not show it."""
     container_id: str = ""
     pod_uid: str = ""
-    """With ``-`` restored where the driver wrote ``_``."""
+    """With `-` where the cgroup driver wrote `_`."""
     user: int | None = None
     """uid of a user session."""
     qos: KubeQOS | None = None
@@ -96,9 +96,9 @@ def _below_kubepods(path: str, parts: list[str]) -> CgroupOwner:
     uid = match["uid"].replace("_", "-")
     if len(parts) == 1:
         return CgroupOwner(OwnerKind.POD, uid, pod_uid=uid, qos=qos)
-    found = _container(path, parts[1])
-    digest, runtime = (found.container_id, found.runtime) if found else (parts[1], "")
-    if len(parts) > 2:  # a container that makes cgroups of its own: still the container's
+    container = _container(path, parts[1])
+    digest, runtime = (container.container_id, container.runtime) if container else (parts[1], "")
+    if len(parts) > 2:  # a cgroup that the container created: it belongs to the container
         return CgroupOwner(OwnerKind.OTHER, path, runtime, digest, uid, qos=qos)
     return CgroupOwner(OwnerKind.CONTAINER, digest[:12], runtime, digest, uid, qos=qos)
 

@@ -1,10 +1,9 @@
-"""Typed readers of one cgroup's files, the same on v1 and v2 (spec 02 §2.2).
+"""Readers of one cgroup's files, the same on v1 and v2 (spec 02 §2.2).
 
-None means that this kernel or this directory has no such file, also because the file's v1 hierarchy is not mounted
-or has no such group; :class:`CgroupGone` that the cgroup itself is away; :class:`MalformedFile` names file and line.
-Units are fixed: nanoseconds, bytes, microseconds for CFS quota and period; unlimited is
-:data:`~koordlet.system.cgroup.codecs.UNLIMITED`. Collectors that read hundreds of cgroups a tick use :mod:`.batch`
-instead; both share one :class:`~koordlet.system.cgroup.cache.ReadCache`.
+None means that this kernel or this directory has no such file, or that the file's v1 hierarchy is not mounted or has no
+such group. `CgroupGone` means that the cgroup does not exist; `MalformedFile` names file and line. Units are fixed:
+nanoseconds, bytes, microseconds for CFS quota and period; unlimited is `UNLIMITED`. Collectors that read hundreds of
+cgroups per tick use `batch`; both share one `ReadCache`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from koordlet.system.errors import CgroupGone, MalformedFile, UnreadableFile
 from koordlet.system.host import Host
 from koordlet.system.kernel import Feature
 from koordlet.system.proc import kidled
-from koordlet.system.proc.psi import PressureSet, parse_pressure
+from koordlet.system.proc.psi import Pressure, parse_pressure
 
 T = TypeVar("T")
 _ID_LISTS = frozenset({"tasks", "cgroup.procs"})
@@ -31,8 +30,8 @@ _PRESSURE_FILES = frozenset({"cpu.pressure", "memory.pressure", "io.pressure"})
 
 
 class CgroupFS:
-    """*kube_root* is the kubepods directory (``kubepods.slice``, ``kubepods``), where most support rules look; without
-    one (a host outside Kubernetes) they look in the concrete directory."""
+    """`kube_root` is the kubepods directory (`kubepods.slice`, `kubepods`), in which most support rules look for a
+    file. Without one (a host outside Kubernetes) they look in the concrete directory."""
 
     def __init__(self, host: Host, cache: ReadCache | None = None, *, kube_root: str = "") -> None:
         facts = host.facts
@@ -43,26 +42,24 @@ class CgroupFS:
         self.kube_root = kube_root
         self.cache = cache if cache is not None else ReadCache(verify=not facts.cgroupfs)
         self._fallback = os.fspath(host.roots.cgroup)
-        self._remembered: dict[str, Feature] = {}
+        self._support: dict[str, Feature] = {}
         self._psi_hierarchy: str | None = None
         self._inodes: bool | None = None
 
-    # --- where things are
-
     def hierarchy(self, subsystem: str) -> str:
-        """Root of the tree of a v1 *subsystem*; on v2 the unified root whatever the name."""
+        """Root of the hierarchy of a v1 `subsystem`; on v2 the unified root for every name."""
         if self.version == 2:
             return self._fallback
-        found = self.mounts.v1.get(subsystem)
-        return f"{self._fallback}/{subsystem}" if found is None else os.fspath(found)
+        mount = self.mounts.v1.get(subsystem)
+        return f"{self._fallback}/{subsystem}" if mount is None else os.fspath(mount)
 
     def forget(self, cgroup_dirs: Iterable[str]) -> None:
-        """Close what is open of these directories and of those below."""
+        """Close the open files of these directories and of those below."""
         roots = {self._fallback, *(os.fspath(root) for root in (*self.mounts.v1.values(), self.mounts.unified) if root)}
         self.cache.forget(*(f"{root}/{cgroup_dir}" for cgroup_dir in cgroup_dirs for root in roots))
 
     def path(self, resource: str, cgroup_dir: str) -> str:
-        """Absolute path of a resource's file; raises ResourceUnsupported when this version has none."""
+        """Absolute path of a resource's file; raises ResourceUnsupported when this cgroup version has none."""
         spec = registry.lookup(resource, self.version)
         return _join(self._base(spec), cgroup_dir, spec.file)
 
@@ -75,26 +72,26 @@ class CgroupFS:
         return tree.inode(path) if self._inodes else tree.cgroup_id(path)
 
     def exists(self, cgroup_dir: str) -> bool:
-        """Whether the cgroup is there, judged in the hierarchy that gives it its id."""
+        """Whether the cgroup exists in the hierarchy that defines its id."""
         return os.path.isdir(_join(self.hierarchy("cpu"), cgroup_dir))  # noqa: PTH112
 
     def perf_dir(self, cgroup_dir: str) -> str:
-        """The directory whose descriptor ``perf_event_open`` wants. The kernel binds perf_event to the unified tree
-        wherever no v1 hierarchy claims it."""
+        """The directory whose descriptor `perf_event_open` needs. perf_event is in the unified tree unless a v1
+        hierarchy has it."""
         unified = self.mounts.unified
         if "perf_event" not in self.mounts.v1 and unified is not None:
             return _join(os.fspath(unified), cgroup_dir)
         return _join(self.hierarchy("perf_event"), cgroup_dir)
 
     def support(self, resource: str, cgroup_dir: str) -> Feature:
-        """Whether *resource* can be used in *cgroup_dir*, by the rule of its row in the registry."""
+        """Whether `resource` can be used in `cgroup_dir`, by the `Support` rule of its row in the registry."""
         spec = registry.RESOURCES[resource].spec(self.version) if resource in registry.RESOURCES else None
         if spec is None:
             return Feature(False, f"{resource} is not registered for cgroup v{self.version}")
         if spec.support is Support.ALWAYS:
             return Feature(True)
-        if resource in self._remembered:
-            return self._remembered[resource]
+        if resource in self._support:
+            return self._support[resource]
         base = self._base(spec)
         where, remember = cgroup_dir, False
         if spec.support is Support.HIERARCHY_ROOT:
@@ -102,12 +99,10 @@ class CgroupFS:
         elif spec.support is Support.KUBE_ROOT and self._is_dir(base, self.kube_root):
             where, remember = self.kube_root, True
         path = _join(base, where, spec.file)
-        found = Feature.when(os.path.exists(path), f"{path} does not exist")  # noqa: PTH110
+        feature = Feature.when(os.path.exists(path), f"{path} does not exist")  # noqa: PTH110
         if remember:
-            self._remembered[resource] = found
-        return found
-
-    # --- generic reads
+            self._support[resource] = feature
+        return feature
 
     def text(self, resource: str, cgroup_dir: str) -> str | None:
         """The file's content without surrounding newlines."""
@@ -125,29 +120,14 @@ class CgroupFS:
         return None
 
     def value(self, resource: str, cgroup_dir: str) -> int | None:
-        """An integer resource in v1 terms, whatever the file's own form."""
+        """An integer resource in v1 units, whatever the form of the file."""
         spec = registry.lookup(resource, self.version)
         return self._parsed(resource, cgroup_dir, lambda text, path: spec.codec.decode(text))
-
-    # --- cpu
 
     def cpu_usage(self, cgroup_dir: str) -> int | None:
         """Cumulative nanoseconds."""
         parse = files.parse_cpu_usage
         return self._parsed("cpuacct.usage", cgroup_dir, lambda text, path: parse(text, self.version, path))
-
-    def cpu_times(self, cgroup_dir: str) -> files.CpuTimes | None:
-        parse = files.parse_cpu_times
-        return self._parsed(
-            "cpuacct.stat", cgroup_dir, lambda text, path: parse(text, self.version, self.jiffy_ns, path)
-        )
-
-    def cpu_stat(self, cgroup_dir: str) -> files.CpuStat | None:
-        """Throttling; None at a v2 root or where the cpu controller is off, whose files show no periods."""
-        text = self.text("cpu.stat", cgroup_dir)
-        if text is None or (self.version == 2 and "nr_periods" not in text):
-            return None
-        return files.parse_cpu_stat(text, self.version, self.path("cpu.stat", cgroup_dir))
 
     def cpu_quota(self, cgroup_dir: str) -> int | None:
         return self.value("cpu.cfs_quota_us", cgroup_dir)
@@ -155,26 +135,14 @@ class CgroupFS:
     def cpu_period(self, cgroup_dir: str) -> int | None:
         return self.value("cpu.cfs_period_us", cgroup_dir)
 
-    def cpu_shares(self, cgroup_dir: str) -> int | None:
-        return self.value("cpu.shares", cgroup_dir)
-
     def cpuset(self, cgroup_dir: str) -> CPUSet | None:
-        """The CPUs tasks may use: v2 reads the effective set, v1 the configured one."""
+        """The CPUs that tasks may use: on v2 the effective set, on v1 the configured one."""
         name = "cpuset.cpus.effective" if self.version == 2 else "cpuset.cpus"
         return self._parsed(name, cgroup_dir, lambda text, path: _cpus(text))
-
-    # --- memory
 
     def memory_usage(self, cgroup_dir: str) -> int | None:
         """Bytes, page cache included."""
         return self.value("memory.usage_in_bytes", cgroup_dir)
-
-    def memory_limit(self, cgroup_dir: str) -> int | None:
-        return self.value("memory.limit_in_bytes", cgroup_dir)
-
-    def memory_stat(self, cgroup_dir: str) -> files.MemoryStat | None:
-        parse = files.parse_memory_stat
-        return self._parsed("memory.stat", cgroup_dir, lambda text, path: parse(text, self.version, path))
 
     def memory_numa(self, cgroup_dir: str) -> Mapping[int, files.NumaMemory] | None:
         parse = files.parse_numa_stat
@@ -183,10 +151,8 @@ class CgroupFS:
         )
 
     def idle_pages(self, cgroup_dir: str) -> kidled.IdlePages | None:
-        """v1 only, else ResourceUnsupported."""
+        """v1 only; raises ResourceUnsupported on v2."""
         return self._parsed("memory.idle_page_stats", cgroup_dir, kidled.parse_idle_pages)
-
-    # --- tasks, pressure
 
     def procs(self, cgroup_dir: str) -> tuple[int, ...] | None:
         return self._parsed("cgroup.procs", cgroup_dir, files.parse_ids)
@@ -195,13 +161,9 @@ class CgroupFS:
         """Thread ids."""
         return self._parsed("tasks", cgroup_dir, files.parse_ids)
 
-    def pressure(self, cgroup_dir: str) -> PressureSet | None:
-        """None unless all three files are there."""
-        found = [self._parsed(f"{name}.pressure", cgroup_dir, parse_pressure) for name in ("cpu", "memory", "io")]
-        cpu, memory, io = found
-        return None if cpu is None or memory is None or io is None else PressureSet(cpu, memory, io)
-
-    # --- internals
+    def pressure(self, resource: str, cgroup_dir: str) -> Pressure | None:
+        """Of `cpu`, `memory` or `io`."""
+        return self._parsed(f"{resource}.pressure", cgroup_dir, parse_pressure)
 
     def _base(self, spec: FileSpec) -> str:
         if self.version == 2:
@@ -210,11 +172,11 @@ class CgroupFS:
 
     @staticmethod
     def _is_dir(base: str, cgroup_dir: str) -> bool:
-        """False for the root itself: only a named directory can be the kubepods one."""
-        return bool(cgroup_dir) and os.path.isdir(_join(base, cgroup_dir))  # noqa: PTH112 - strings on purpose
+        """False for the root itself: only a named directory can be the kubepods directory."""
+        return bool(cgroup_dir) and os.path.isdir(_join(base, cgroup_dir))  # noqa: PTH112 - strings, because this is hot
 
     def _pressure_root(self) -> str:
-        """v1 has pressure files in cpuacct on vendor kernels only; a hybrid host's unified tree shows them too."""
+        """On v1 only vendor kernels have pressure files in cpuacct; a hybrid host's unified tree has them too."""
         if self._psi_hierarchy is None:
             vendor = self.hierarchy("cpuacct")
             unified = self.mounts.unified
@@ -238,7 +200,7 @@ class CgroupFS:
 
 @functools.lru_cache(maxsize=256)
 def _cpus(text: str) -> CPUSet:
-    """Hundreds of containers share a few sets."""
+    """Cached, because hundreds of containers share a few sets."""
     return CPUSet.parse(text)
 
 

@@ -1,8 +1,8 @@
-"""Every cgroup and node file koordlet may touch, as one table (spec 03 §1.3).
+"""Every cgroup and node file that koordlet may read or write, as one table (spec 03 §1.3).
 
-A resource is named by its v1 file on both versions. An entry says where the value lives, who may write what, how it
-is encoded and when it counts as supported. ``None`` for a version means that the lookup answers "not found". The last
-block holds files of stock v2 kernels beyond Koordinator's list, named by their v2 file.
+A resource is named by its v1 file on both versions. An entry says where the value is, which values may be written, how
+they are encoded and when the file counts as supported. None for a version means that the resource does not exist there.
+The last block holds files of stock v2 kernels that Koordinator does not know, named by their v2 file.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ class Support(enum.Enum):
     HIERARCHY_ROOT = "file exists in the subsystem's root cgroup, checked once"
 
 
-class Kind(enum.Enum):
-    """What the content is; ``VALUE`` files go through :attr:`FileSpec.codec`, the others have typed readers."""
+class FileKind(enum.Enum):
+    """FileKind of content. `VALUE` files are converted by `FileSpec.codec`, the others have parsers of their own."""
 
     VALUE = "one integer"
     CPU_LIST = "CPU list"
-    IDS = "one id a line"
+    IDS = "one id per line"
     KEY_VALUES = "'key value' lines"
     CPU_TIME = "cumulative CPU time"
     PRESSURE = "pressure stall information"
     NUMA = "memory by NUMA node"
-    BLKIO = "one line a device"
+    BLKIO = "one line per device"
     IDLE_PAGES = "kidled page ages"
     COMMAND = "write only"
 
 
 @dataclass(frozen=True, slots=True)
 class FileSpec:
-    """One file on one cgroup version. ``subsystem`` is the v1 hierarchy (on v2 empty, except ``net_cls``, which has
-    no v2 form and stays a directory below the root). ``validator`` None accepts every text."""
+    """One file on one cgroup version. `subsystem` is the v1 hierarchy; on v2 it is empty, except for `net_cls`, which
+    has no v2 form and stays a directory below the root. `validator` None accepts every text."""
 
     file: str
     subsystem: str = ""
     support: Support = Support.ALWAYS
-    kind: Kind = Kind.VALUE
+    kind: FileKind = FileKind.VALUE
     codec: Codec = codecs.INTEGER
     validator: Validator | None = None
     read_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class CgroupResource:
     name: str
     v1: FileSpec | None
     v2: FileSpec | None
@@ -83,39 +83,40 @@ def _both(
     v2_file: str | None = None,
     v1: Support = Support.ALWAYS,
     v2: Support = Support.ALWAYS,
-    kind: Kind = Kind.VALUE,
-    v2_kind: Kind | None = None,
+    kind: FileKind = FileKind.VALUE,
+    v2_kind: FileKind | None = None,
     codec: Codec = codecs.INTEGER,
     v2_codec: Codec | None = None,
     valid: Validator | None = None,
     v2_valid: Validator | None = None,
     read_only: bool = False,
-) -> Resource:
-    return Resource(
+) -> CgroupResource:
+    return CgroupResource(
         name,
         FileSpec(name, subsystem, v1, kind, codec, valid, read_only),
         FileSpec(v2_file or name, "", v2, v2_kind or kind, v2_codec or codec, v2_valid or valid, read_only),
     )
 
 
-def _v1_only(name: str, subsystem: str, support: Support, kind: Kind, valid: Validator | None) -> Resource:
-    return Resource(name, FileSpec(name, subsystem, support, kind, validator=valid, read_only=valid is None), None)
+def _v1_only(name: str, subsystem: str, support: Support, kind: FileKind, valid: Validator | None) -> CgroupResource:
+    return CgroupResource(
+        name, FileSpec(name, subsystem, support, kind, validator=valid, read_only=valid is None), None
+    )
 
 
 def _v2_only(
     name: str,
     support: Support,
-    kind: Kind = Kind.VALUE,
+    kind: FileKind = FileKind.VALUE,
     valid: Validator | None = None,
     codec: Codec = codecs.INTEGER,
     read_only: bool = False,
-) -> Resource:
-    return Resource(name, None, FileSpec(name, "", support, kind, codec, valid, read_only))
+) -> CgroupResource:
+    return CgroupResource(name, None, FileSpec(name, "", support, kind, codec, valid, read_only))
 
 
 _ROWS = (
-    # --- cpu
-    _both("cpu.stat", "cpu", kind=Kind.KEY_VALUES, read_only=True),
+    _both("cpu.stat", "cpu", kind=FileKind.KEY_VALUES, read_only=True),
     _both(
         "cpu.shares", "cpu", v2_file="cpu.weight", v2_codec=codecs.WEIGHT,
         valid=Range(codecs.SHARES_MIN, codecs.SHARES_MAX), v2_valid=Range(codecs.WEIGHT_MIN, codecs.WEIGHT_MAX),
@@ -128,23 +129,22 @@ _ROWS = (
     ),
     _both("cpu.bvt_warp_ns", "cpu", v1=_D, v2=_D, valid=Range(-1, 2)),
     _both("cpu.idle", "cpu", v1=_K, v2=_K, valid=_BIT),
-    _both("tasks", "cpu", v2_file="cgroup.threads", kind=Kind.IDS),
-    _both("cgroup.procs", "cpu", kind=Kind.IDS),
-    _both("cpuset.cpus", "cpuset", kind=Kind.CPU_LIST, valid=CpuList()),
-    _v2_only("cpuset.cpus.effective", Support.ALWAYS, Kind.CPU_LIST, read_only=True),
-    _both("cpuacct.stat", "cpuacct", v2_file="cpu.stat", kind=Kind.KEY_VALUES, read_only=True),
-    _both("cpuacct.usage", "cpuacct", v2_file="cpu.stat", kind=Kind.CPU_TIME, read_only=True),
+    _both("tasks", "cpu", v2_file="cgroup.threads", kind=FileKind.IDS),
+    _both("cgroup.procs", "cpu", kind=FileKind.IDS),
+    _both("cpuset.cpus", "cpuset", kind=FileKind.CPU_LIST, valid=CpuList()),
+    _v2_only("cpuset.cpus.effective", Support.ALWAYS, FileKind.CPU_LIST, read_only=True),
+    _both("cpuacct.stat", "cpuacct", v2_file="cpu.stat", kind=FileKind.KEY_VALUES, read_only=True),
+    _both("cpuacct.usage", "cpuacct", v2_file="cpu.stat", kind=FileKind.CPU_TIME, read_only=True),
     *(
-        _both(f"{name}.pressure", "cpuacct", v1=_K, v2=_K, kind=Kind.PRESSURE, read_only=True)
+        _both(f"{name}.pressure", "cpuacct", v1=_K, v2=_K, kind=FileKind.PRESSURE, read_only=True)
         for name in ("cpu", "memory", "io")
     ),
-    # --- memory
     _both(
         "memory.limit_in_bytes", "memory", v2_file="memory.max", codec=codecs.V1_LIMIT, v2_codec=codecs.V2_LIMIT
     ),
     _both("memory.usage_in_bytes", "memory", v2_file="memory.current", read_only=True),
-    _both("memory.stat", "memory", kind=Kind.KEY_VALUES, read_only=True),
-    _both("memory.numa_stat", "memory", kind=Kind.NUMA, read_only=True),
+    _both("memory.stat", "memory", kind=FileKind.KEY_VALUES, read_only=True),
+    _both("memory.numa_stat", "memory", kind=FileKind.NUMA, read_only=True),
     *(
         _both(name, "memory", v1=_K, codec=codecs.MAXIMUM, valid=_BYTES)
         for name in ("memory.min", "memory.low", "memory.high")
@@ -155,38 +155,36 @@ _ROWS = (
     _both("memory.priority", "memory", v1=_K, v2=_D, valid=Range(0, 12)),
     _both("memory.use_priority_oom", "memory", v1=_K, v2=_D, valid=_BIT),
     _both("memory.oom.group", "memory", v1=_K, v2=_D, valid=_BIT),
-    _v1_only("memory.idle_page_stats", "memory", _K, Kind.IDLE_PAGES, None),
+    _v1_only("memory.idle_page_stats", "memory", _K, FileKind.IDLE_PAGES, None),
     _v2_only("memory.pagecache_limit.enable", _D, valid=_BIT),
     _v2_only("memory.pagecache_limit.sync", _D, valid=_BIT),
     _v2_only("memory.pagecache_limit.size", _D, valid=_BYTES),
-    # --- block I/O, network
     *(
-        _v1_only(f"blkio.throttle.{way}_{unit}_device", "blkio", _K, Kind.BLKIO, BlkioLine(2, 0))
+        _v1_only(f"blkio.throttle.{way}_{unit}_device", "blkio", _K, FileKind.BLKIO, BlkioLine(2, 0))
         for way in ("read", "write")
         for unit in ("iops", "bps")
     ),
-    _v1_only("blkio.cost.weight", "blkio", _K, Kind.BLKIO, BlkioLine(2, 1, 100)),
-    _v1_only("blkio.cost.qos", "blkio", _R, Kind.BLKIO, BlkioLine(7, 0)),
-    _v1_only("blkio.cost.model", "blkio", _R, Kind.BLKIO, BlkioLine(8, 0)),
-    Resource(
+    _v1_only("blkio.cost.weight", "blkio", _K, FileKind.BLKIO, BlkioLine(2, 1, 100)),
+    _v1_only("blkio.cost.qos", "blkio", _R, FileKind.BLKIO, BlkioLine(7, 0)),
+    _v1_only("blkio.cost.model", "blkio", _R, FileKind.BLKIO, BlkioLine(8, 0)),
+    CgroupResource(
         "net_cls.classid",
         FileSpec("net_cls.classid", "net_cls", _K, codec=codecs.CLASSID, validator=ClassId()),
         FileSpec("net_cls.classid", "net_cls", _K, codec=codecs.CLASSID, validator=ClassId()),
     ),
-    # --- stock v2 kernels, beyond Koordinator's list
-    _v2_only("memory.reclaim", _D, Kind.COMMAND, _BYTES),
-    _v2_only("io.max", _D, Kind.BLKIO),
-    _v2_only("io.weight", _D, Kind.BLKIO),
-    _v2_only("io.stat", _D, Kind.BLKIO, read_only=True),
-    _v2_only("io.cost.qos", _R, Kind.BLKIO),
-    _v2_only("io.cost.model", _R, Kind.BLKIO),
+    _v2_only("memory.reclaim", _D, FileKind.COMMAND, _BYTES),
+    _v2_only("io.max", _D, FileKind.BLKIO),
+    _v2_only("io.weight", _D, FileKind.BLKIO),
+    _v2_only("io.stat", _D, FileKind.BLKIO, read_only=True),
+    _v2_only("io.cost.qos", _R, FileKind.BLKIO),
+    _v2_only("io.cost.model", _R, FileKind.BLKIO),
 )  # fmt: skip
 
-RESOURCES: Mapping[str, Resource] = MappingProxyType({row.name: row for row in _ROWS})
+RESOURCES: Mapping[str, CgroupResource] = MappingProxyType({row.name: row for row in _ROWS})
 
 
 def lookup(name: str, version: int) -> FileSpec:
-    """The file of resource *name*; raises ResourceUnsupported when there is none on this version."""
+    """The file of resource `name`; raises ResourceUnsupported when this version has none."""
     resource = RESOURCES.get(name)
     spec = resource.spec(version) if resource else None
     if spec is None:
@@ -195,7 +193,7 @@ def lookup(name: str, version: int) -> FileSpec:
 
 
 class NodeRoot(enum.Enum):
-    """Which root of :class:`~koordlet.system.roots.Roots` a node-level file hangs below."""
+    """The directory of `Roots` that a node-level file is below."""
 
     PROC_SYS = "proc_sys"
     SYS = "sys"
@@ -204,7 +202,7 @@ class NodeRoot(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class NodeFile:
-    """A node-level file; ``VIRTUAL`` names are resources of the executor that are never files."""
+    """A node-level file. `VIRTUAL` ones are resources of the executor without a file."""
 
     name: str
     root: NodeRoot

@@ -1,7 +1,7 @@
-"""Walking cgroup directories and their identity.
+"""Walking cgroup directories, and their ids.
 
-Directories are named relative to a hierarchy's root, ``""`` being the root itself. A directory that vanishes during a
-walk is left out: containers end all the time. Nothing here creates or removes a cgroup.
+Directories are named relative to a hierarchy's root; `""` is the root itself. A directory that vanishes during a walk
+is left out: containers end all the time. Nothing here creates or removes a cgroup.
 """
 
 from __future__ import annotations
@@ -32,67 +32,61 @@ def children(root: Path | str, cgroup_dir: str = "") -> list[str]:
         return []
 
 
-def walk(root: Path | str, cgroup_dir: str = "", depth: int | None = None) -> Iterator[str]:
-    """*cgroup_dir* and everything below it, parents before children in lexical order, down to *depth* levels."""
-    return (path for path, _ in _walk(root, cgroup_dir, depth))
+def walk(root: Path | str, cgroup_dir: str = "") -> Iterator[str]:
+    """`cgroup_dir` and everything below it, parents before children, in lexical order."""
+    return (path for path, _ in _walk(root, cgroup_dir))
 
 
 def walk_ids(root: Path | str) -> Iterator[tuple[str, int]]:
-    """(directory, id) of the whole tree, in `walk`'s order. Ids are as `cgroup_id` gives them, which is asked only on
-    kernels where they are not the inodes' numbers."""
+    """(directory, id) of the whole tree, in the order of `walk`. Ids are those of `cgroup_id`, which is called only on
+    kernels where they are not the inode numbers."""
     try:
         inodes = ids_are_inodes(root)
     except CgroupGone:
         return
-    for path, found in _walk(root):
+    for path, status in _walk(root):
         try:
-            yield path, found.st_ino if inodes else cgroup_id(_join(root, path))
+            yield path, status.st_ino if inodes else cgroup_id(_join(root, path))
         except CgroupGone:
             continue
 
 
 def ids_are_inodes(root: Path | str) -> bool:
-    """Whether a tree's cgroup ids are its inodes' numbers, as on 64-bit kernels since 5.5; raises CgroupGone."""
+    """Whether the cgroup ids of a tree are its inode numbers, as on 64-bit kernels since 5.5; raises CgroupGone."""
     return cgroup_id(root) == inode(root)
 
 
 def inode(directory: Path | str) -> int:
     """Raises CgroupGone."""
     try:
-        return os.stat(directory).st_ino  # noqa: PTH116 - strings on purpose, hot
+        return os.stat(directory).st_ino  # noqa: PTH116 - strings, because this is hot
     except FileNotFoundError as error:
         raise CgroupGone(os.fspath(directory)) from error
 
 
-def _walk(root: Path | str, cgroup_dir: str = "", depth: int | None = None) -> Iterator[tuple[str, os.stat_result]]:
+def _walk(root: Path | str, cgroup_dir: str = "") -> Iterator[tuple[str, os.stat_result]]:
     base = os.fspath(root)
-    pending = [(cgroup_dir, 0)]
+    pending = [cgroup_dir]
     while pending:
-        path, level = pending.pop()
+        path = pending.pop()
         try:
-            found = os.stat(_join(base, path))  # noqa: PTH116 - strings on purpose, hot
+            status = os.stat(_join(base, path))  # noqa: PTH116 - strings, because this is hot
         except (FileNotFoundError, NotADirectoryError):
             continue
-        if not stat.S_ISDIR(found.st_mode):
+        if not stat.S_ISDIR(status.st_mode):
             continue
-        yield path, found
-        # Two links are the directory's own: no child. Listing a leaf's files takes as long as ten of these calls.
-        if level != depth and found.st_nlink != 2:
+        yield path, status
+        # A link count of 2 means no child directory. Listing the files of a leaf takes as long as ten of these calls.
+        if status.st_nlink != 2:
             prefix = f"{path}/" if path else ""
-            pending += [(prefix + name, level + 1) for name in reversed(children(base, path))]
-
-
-def at_depth(root: Path | str, cgroup_dir: str, depth: int) -> list[str]:
-    """Directories exactly *depth* levels below: 1 below a QoS directory are pods, 2 containers (spec 03 §1.2)."""
-    level = cgroup_dir.count("/") + depth if cgroup_dir else depth - 1
-    return [path for path in walk(root, cgroup_dir, depth) if path and path.count("/") == level]
+            pending += [prefix + name for name in reversed(children(base, path))]
 
 
 def cgroup_id(directory: Path | str) -> int:
-    """The kernel's 64-bit id, as ``bpf_get_current_cgroup_id`` reports it; raises CgroupGone.
+    """The kernel's 64-bit id, as `bpf_get_current_cgroup_id` returns it; raises CgroupGone.
 
-    The file handle carries it whole; where the file system gives none it is the inode number, the same thing on
-    64-bit kernels since 5.5.
+    It is the file handle. Where the file system has none, it is the inode number, which is the same on 64-bit kernels
+    since 5.5.
     """
     path = os.fspath(directory)
     buffer = ctypes.create_string_buffer(_HEADER.size + _HANDLE_BYTES)

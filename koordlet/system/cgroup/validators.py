@@ -1,7 +1,6 @@
-"""What a cgroup or node file accepts, checked before anything is written (spec 03 §1.4).
+"""What a cgroup or node file accepts, checked before anything is written (spec 03 §1.4). Pure.
 
-A validator is data with one method, ``check(name, text)``, that returns nothing or raises
-:class:`~koordlet.system.errors.InvalidValue` naming the resource and the value.
+A validator is data with one method, `check(name, text)`, which raises `InvalidValue` with the resource and the value.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
-from koordlet.system.cpu.cpuset import CPUListError, CPUSet
+from koordlet.system.cpu.cpuset import CPUSet, CPUSetError
 from koordlet.system.errors import InvalidValue
 
 INT64_MAX = 2**63 - 1
@@ -21,7 +20,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 class Validator(Protocol):
     def check(self, name: str, text: str) -> None:
-        """Raise InvalidValue unless *text* may be written to *name*."""
+        """Raise InvalidValue unless `text` may be written to `name`."""
 
 
 def parse_int64(text: str) -> int | None:
@@ -34,7 +33,7 @@ def parse_int64(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Base-10 int64 within bounds, both included; ``max`` counts as 2^63-1, empty is invalid."""
+    """Base-10 int64 within bounds, both included. `max` counts as 2^63-1; an empty text is invalid."""
 
     low: int
     high: int
@@ -49,19 +48,19 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class CpuList:
-    """A Linux CPU list; the empty one is valid."""
+    """A Linux CPU list; the empty list is valid."""
 
     def check(self, name: str, text: str) -> None:
         try:
             CPUSet.parse(text)
-        except CPUListError as error:
+        except CPUSetError as error:
             raise InvalidValue(name, text, str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
 class BlkioLine:
-    """One line per device. With exactly *parts* space-separated parts the numbers (``N`` or ``key=N``) after the
-    device are range-checked; a line with another number of parts passes, the kernel judges it."""
+    """One line per device. In a line with exactly `parts` space-separated parts, the numbers (`N` or `key=N`) after the
+    device must be in range. Lines with another number of parts are left to the kernel."""
 
     parts: int
     low: int
@@ -83,7 +82,7 @@ class BlkioLine:
 
 @dataclass(frozen=True, slots=True)
 class ClassId:
-    """``0x…`` or decimal, 0..0xFFFFFFFF."""
+    """`0x…` or decimal, 0..0xFFFFFFFF."""
 
     def check(self, name: str, text: str) -> None:
         number = parse_classid(text)

@@ -1,7 +1,7 @@
-"""Core scheduling cookies through ``prctl(PR_SCHED_CORE)`` (spec 03 §1.8; prctl(2), core-scheduling.rst).
+"""Core scheduling cookies through `prctl(PR_SCHED_CORE)` (spec 03 §1.8; prctl(2), core-scheduling.rst).
 
-SHARE_TO and SHARE_FROM copy the *calling thread's* cookie, so both composite operations run on a fresh thread whose
-cookie ends with it: the caller's own stays 0. That is the reason for the thread; it lives for one call.
+SHARE_TO and SHARE_FROM copy from and to the calling thread's cookie, so both composite operations run on a new thread
+whose cookie ends with it: the caller's own cookie stays 0. The thread lives for one call.
 """
 
 from __future__ import annotations
@@ -22,59 +22,62 @@ _GET, _CREATE, _SHARE_TO, _SHARE_FROM = range(4)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Scope(enum.IntEnum):
+class CookieScope(enum.IntEnum):
+    """Which tasks of a process an operation covers."""
+
     THREAD = 0
     THREAD_GROUP = 1
     PROCESS_GROUP = 2
 
 
 class CoreSchedError(OSError):
-    """prctl refused: ESRCH the task is gone, ENODEV no SMT, EINVAL kernel without core scheduling."""
+    """prctl failed. ESRCH: the task has ended; ENODEV: no SMT; EINVAL: kernel without core scheduling."""
 
 
 def get_cookie(pid: int = 0) -> int:
-    """Cookie of a thread; 0 is the calling one as pid and "no cookie" as answer."""
+    """Cookie of a thread; pid 0 is the calling thread, result 0 means no cookie."""
     cookie = ctypes.c_ulong(0)
-    _prctl(_GET, pid, Scope.THREAD, ctypes.addressof(cookie))
+    _prctl(_GET, pid, CookieScope.THREAD, ctypes.addressof(cookie))
     return cookie.value
 
 
-def create(pid: int, scope: Scope) -> None:
-    """Give *pid* (in *scope*) a new, unique cookie."""
+def create(pid: int, scope: CookieScope) -> None:
+    """Give `pid` (in `scope`) a new, unique cookie."""
     _prctl(_CREATE, pid, scope)
 
 
-def clear(scope: Scope, pids: Iterable[int]) -> list[int]:
-    """Give every pid the default cookie; returns those that refused, usually because they ended."""
+def clear(scope: CookieScope, pids: Iterable[int]) -> list[int]:
+    """Give every pid the default cookie; returns the pids for which it failed, usually because they ended."""
     wanted = list(pids)
-    return _on_fresh_thread(lambda: _share_to(scope, wanted))
+    return _on_new_thread(lambda: _share_to(scope, wanted))
 
 
-def assign(source: int, scope: Scope, pids: Iterable[int]) -> list[int]:
-    """Give every pid *source*'s cookie; returns those that refused, raises CoreSchedError when *source* does."""
+def assign(source: int, scope: CookieScope, pids: Iterable[int]) -> list[int]:
+    """Give every pid the cookie of `source`; returns the pids for which it failed. Raises CoreSchedError when `source`
+    fails."""
     wanted = list(pids)
 
     def run() -> list[int]:
-        _prctl(_SHARE_FROM, source, Scope.THREAD)
+        _prctl(_SHARE_FROM, source, CookieScope.THREAD)
         return _share_to(scope, wanted)
 
-    return _on_fresh_thread(run)
+    return _on_new_thread(run)
 
 
 def probe() -> Feature:
-    """A stock kernel with core scheduling shows our own cookie."""
+    """Whether the kernel has core scheduling: then it returns the cookie of this thread."""
     try:
         get_cookie(0)
     except CoreSchedError as error:
-        why = {
+        reasons = {
             errno.EINVAL: "kernel without CONFIG_SCHED_CORE",
             errno.ENODEV: "the CPUs have no SMT, or it is off",
         }
-        return Feature(False, f"prctl(PR_SCHED_CORE): {why.get(error.errno or 0, error.strerror)}")
+        return Feature(False, f"prctl(PR_SCHED_CORE): {reasons.get(error.errno or 0, error.strerror)}")
     return Feature(True)
 
 
-def _share_to(scope: Scope, pids: list[int]) -> list[int]:
+def _share_to(scope: CookieScope, pids: list[int]) -> list[int]:
     failed = []
     for pid in pids:
         try:
@@ -84,14 +87,14 @@ def _share_to(scope: Scope, pids: list[int]) -> list[int]:
     return failed
 
 
-def _prctl(operation: int, pid: int, scope: Scope, address: int = 0) -> None:
+def _prctl(operation: int, pid: int, scope: CookieScope, address: int = 0) -> None:
     arguments = (ctypes.c_ulong(value) for value in (operation, pid, int(scope), address))
     if _libc.prctl(ctypes.c_int(PR_SCHED_CORE), *arguments) != 0:
         code = ctypes.get_errno()
         raise CoreSchedError(code, f"PR_SCHED_CORE operation {operation} on {pid}: {os.strerror(code)}")
 
 
-def _on_fresh_thread(call: Callable[[], T]) -> T:
+def _on_new_thread(call: Callable[[], T]) -> T:
     results: list[T] = []
     errors: list[CoreSchedError] = []
 

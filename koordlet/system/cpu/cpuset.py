@@ -1,7 +1,7 @@
-"""Linux CPU lists (``0,2-5``) as immutable sets.
+"""Linux CPU lists (`0,2-5`) as immutable sets.
 
-The text form is the kernel's ``cpulist``; parsing follows spec 03 §1.9 to the letter: an empty text is the empty
-set, ``A-B`` with A > B yields nothing, ends above 4096 and any white space are errors.
+The text form is the kernel's `cpulist`. Parsing follows spec 03 §1.9 exactly: an empty text is the empty set, `A-B`
+with A > B adds nothing, a range that ends above 4096 and white space are errors.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ MAX_RANGE_END = 4096
 _INT32_MAX = 2**31 - 1
 
 
-class CPUListError(ValueError):
-    """A text that is not a CPU list; the message names the offending item."""
+class CPUSetError(ValueError):
+    """A text that is not a CPU list; the message contains the invalid item."""
 
 
 class CPUSet(frozenset[int]):
-    """An immutable set of CPU ids; ``str()`` gives the kernel's list form.
+    """An immutable set of CPU ids; `str()` returns the kernel's list form.
 
-    The set operators (``|``, ``&``, ``-``, ``^``) of two sets give a :class:`CPUSet`; iteration is ascending.
+    The set operators (`|`, `&`, `-`, `^`) return a `CPUSet`; iteration is ascending.
     """
 
     __slots__ = ()
 
     @classmethod
     def parse(cls, text: str) -> CPUSet:
-        """``"0,2-5"`` -> ``{0,2,3,4,5}``; raises :class:`CPUListError`."""
+        """`"0,2-5"` -> `{0,2,3,4,5}`; raises `CPUSetError`."""
         if text == "":
             return cls()
         cpus: set[int] = set()
@@ -36,7 +36,7 @@ class CPUSet(frozenset[int]):
             low = _number(first, item)
             high = _number(last, item) if dash else low
             if dash and high > MAX_RANGE_END:
-                raise CPUListError(f"cpu list item {item!r}: range ends above {MAX_RANGE_END}")
+                raise CPUSetError(f"cpu list item {item!r}: range ends above {MAX_RANGE_END}")
             cpus.update(range(low, high + 1))
         return cls(cpus)
 
@@ -71,18 +71,10 @@ class CPUSet(frozenset[int]):
         return CPUSet(self.symmetric_difference(other))  # type: ignore[arg-type]
 
 
-def same_cpus(left: str, right: str) -> bool:
-    """Whether two texts name the same CPUs; false when either does not parse."""
-    try:
-        return CPUSet.parse(left) == CPUSet.parse(right)
-    except CPUListError:
-        return False
-
-
 def _number(text: str, item: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise CPUListError(f"cpu list item {item!r}: {text!r} is not a CPU number")
+        raise CPUSetError(f"cpu list item {item!r}: {text!r} is not a CPU number")
     number = int(text)
     if number > _INT32_MAX:
-        raise CPUListError(f"cpu list item {item!r}: {text!r} does not fit 32 bits")
+        raise CPUSetError(f"cpu list item {item!r}: {text!r} does not fit 32 bits")
     return number

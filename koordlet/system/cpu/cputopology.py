@@ -1,9 +1,9 @@
-"""The CPUs of this machine from sysfs, without ``lscpu``: sockets, cores, NUMA nodes, caches, SMT, turbo.
+"""The CPUs of this machine from sysfs, without `lscpu`: sockets, cores, NUMA nodes, caches, SMT, turbo.
 
-Cores are keyed by (socket, core) because core ids repeat across sockets, offline CPUs are left out, and NUMA node
-ids may have gaps (the corrections of spec 02 §5.8). A CPU whose sysfs directory shows no topology is its own core of
-socket 0. Cache ids come from ``cache/index*/id``; kernels and architectures without ids get the lowest CPU that
-shares the cache, which is just as unique.
+Cores are keyed by (socket, core) because core ids repeat across sockets, offline CPUs are left out, and NUMA node ids
+may have gaps (the corrections of spec 02 §5.8). A CPU without topology in sysfs is its own core of socket 0. Cache ids
+come from `cache/index*/id`; on kernels and architectures without ids the id is the lowest CPU that shares the cache,
+which is unique too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from koordlet.system.cpu.cpuset import CPUListError, CPUSet
+from koordlet.system.cpu.cpuset import CPUSet, CPUSetError
 from koordlet.system.errors import MalformedFile
 from koordlet.system.kernel import read_text
 from koordlet.system.roots import Roots
@@ -27,11 +27,11 @@ _INDEX_DIR = re.compile(r"^index(\d+)$")
 
 @dataclass(frozen=True, slots=True)
 class CpuInfo:
-    """From ``/proc/cpuinfo``; the first processor speaks for all."""
+    """From `/proc/cpuinfo`, of the first processor."""
 
     model: str = "unknown"
     vendor: str = ""
-    """``GenuineIntel``, ``AuthenticAMD``, empty on others (ARM shows none)."""
+    """`GenuineIntel`, `AuthenticAMD`, …; empty where the kernel shows none (Arm)."""
     flags: frozenset[str] = frozenset()
 
 
@@ -45,7 +45,7 @@ class Cpu:
     l1: int | None
     l2: int | None
     l3: int | None
-    """Cache ids, None when the CPU shows no such cache."""
+    """Cache ids, None without such a cache."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class CpuTopology:
     cpus: tuple[Cpu, ...]
     smt: bool
     turbo: bool
-    """Intel P-state's answer only; false where it is absent."""
+    """By the intel_pstate driver; false without it."""
     info: CpuInfo = field(default_factory=CpuInfo)
 
     @cached_property
@@ -63,21 +63,8 @@ class CpuTopology:
         return CPUSet(cpu.id for cpu in self.cpus)
 
     @cached_property
-    def by_core(self) -> Mapping[tuple[int, int], CPUSet]:
-        """(socket, core) -> its hardware threads."""
-        return _group({cpu.id: (cpu.socket, cpu.core) for cpu in self.cpus})
-
-    @cached_property
-    def by_socket(self) -> Mapping[int, CPUSet]:
-        return _group({cpu.id: cpu.socket for cpu in self.cpus})
-
-    @cached_property
     def by_node(self) -> Mapping[int, CPUSet]:
         return _group({cpu.id: cpu.node for cpu in self.cpus})
-
-    @cached_property
-    def by_l3(self) -> Mapping[int, CPUSet]:
-        return _group({cpu.id: cpu.l3 for cpu in self.cpus if cpu.l3 is not None})
 
 
 def _group(keys: Mapping[int, K]) -> Mapping[K, CPUSet]:
@@ -106,7 +93,7 @@ def parse_cpuinfo(text: str) -> CpuInfo:
 
 
 def read_topology(roots: Roots) -> CpuTopology:
-    """Raises :class:`MalformedFile` only for a CPU list that is none."""
+    """Raises `MalformedFile` only for an invalid CPU list."""
     base = roots.sys / "devices/system/cpu"
     online = _cpu_list(base / "online")
     if online is None:
@@ -134,15 +121,15 @@ def read_node_cpus(roots: Roots) -> dict[int, CPUSet]:
 def node_dirs(roots: Roots) -> dict[int, Path]:
     """NUMA node id -> sysfs directory, ascending, generic initiators (no memory, no CPUs) left out."""
     initiators = _cpu_list(roots.sys / "devices/system/node/has_generic_initiator") or CPUSet()
-    found = {}
+    nodes = {}
     for base in (roots.sys / "bus/node/devices", roots.sys / "devices/system/node"):
         for path in base.glob("node[0-9]*"):
             match = _NODE_DIR.match(path.name)
             if match and int(match[1]) not in initiators:
-                found[int(match[1])] = path
-        if found:
+                nodes[int(match[1])] = path
+        if nodes:
             break
-    return dict(sorted(found.items()))
+    return dict(sorted(nodes.items()))
 
 
 def _read_cpu(path: Path, cpu: int, node: int) -> Cpu:
@@ -161,7 +148,7 @@ def _read_cpu(path: Path, cpu: int, node: int) -> Cpu:
     return Cpu(
         id=cpu,
         core=cpu if core is None else core,
-        socket=0 if socket is None or socket < 0 else socket,  # arm64 shows -1 where firmware says nothing
+        socket=0 if socket is None or socket < 0 else socket,  # arm64 shows -1 where the firmware has no value
         node=node,
         l1=caches.get(1),
         l2=caches.get(2),
@@ -183,5 +170,5 @@ def _cpu_list(path: Path) -> CPUSet | None:
         return None
     try:
         return CPUSet.parse(text.strip())
-    except CPUListError as error:
+    except CPUSetError as error:
         raise MalformedFile(path, text, str(error)) from error

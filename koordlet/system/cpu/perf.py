@@ -1,8 +1,8 @@
-"""Hardware counters of a cgroup through ``perf_event_open(2)``: cycles and instructions, hence CPI (spec 03 §1.11).
+"""Hardware counters of a cgroup through `perf_event_open(2)`: cycles and instructions, hence CPI (spec 03 §1.11).
 
 One event group per CPU (leader cycles, member instructions, so that both cover the same time), opened on the cgroup's
 directory with PERF_FLAG_PID_CGROUP. Counts are scaled by enabled/running because the kernel multiplexes counters.
-Missing hardware (most virtual machines) is :class:`PerfUnavailable`; whatever was opened before a failure is closed.
+Missing hardware (as on most virtual machines) raises `PerfUnavailable`; descriptors opened before a failure are closed.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from dataclasses import dataclass
 
 from koordlet.system.kernel import Feature
 
-PERF_TYPE_HARDWARE, PERF_TYPE_SOFTWARE = 0, 1
-CPU_CYCLES, INSTRUCTIONS = 0, 1
-SW_CPU_CLOCK, SW_TASK_CLOCK, SW_CONTEXT_SWITCHES = 0, 1, 3
+PERF_TYPE_HARDWARE = 0
+CPU_CYCLES = 0
+INSTRUCTIONS = 1
 _FORMAT_TOTAL_TIMES_GROUP = 1 | 2 | 8
-_FLAG_PID_CGROUP, _FLAG_FD_CLOEXEC = 4, 8
+_FLAG_PID_CGROUP = 4
+_FLAG_FD_CLOEXEC = 8
 _BIT_DISABLED = 1
-_IOC_ENABLE, _IOC_RESET, _IOC_FLAG_GROUP = 0x2400, 0x2403, 1
+_IOC_ENABLE = 0x2400
+_IOC_RESET = 0x2403
+_IOC_FLAG_GROUP = 1
 _ATTR_SIZE = 112
 _SYSCALL = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x": 331}
 _MISSING = (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -32,29 +35,31 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class PerfError(OSError):
-    """perf_event_open or a read of its descriptor failed; errno says how."""
+    """perf_event_open, or a read of its descriptor, failed with `errno`."""
 
 
 class PerfUnavailable(PerfError):
-    """This machine has no such counter, now or ever."""
+    """This machine has no such counter."""
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class PerfEvent:
+    """An event of perf_event_open(2)."""
+
     name: str
     type: int
     config: int
 
 
-CYCLES_EVENT = Event("cycles", PERF_TYPE_HARDWARE, CPU_CYCLES)
-INSTRUCTIONS_EVENT = Event("instructions", PERF_TYPE_HARDWARE, INSTRUCTIONS)
+CYCLES_EVENT = PerfEvent("cycles", PERF_TYPE_HARDWARE, CPU_CYCLES)
+INSTRUCTIONS_EVENT = PerfEvent("instructions", PERF_TYPE_HARDWARE, INSTRUCTIONS)
 CPI_EVENTS = (CYCLES_EVENT, INSTRUCTIONS_EVENT)
 
 
 class CgroupCounters:
-    """Running counters of *events* for the cgroup directory on the online *cpus*; close it, or use ``with``."""
+    """Running counters of `events` for the cgroup directory on the online `cpus`; close it, or use `with`."""
 
-    def __init__(self, directory: str, cpus: Iterable[int], events: tuple[Event, ...] = CPI_EVENTS) -> None:
+    def __init__(self, directory: str, cpus: Iterable[int], events: tuple[PerfEvent, ...] = CPI_EVENTS) -> None:
         self._events = events
         self._leaders: list[int] = []
         self._members: list[int] = []
@@ -75,7 +80,7 @@ class CgroupCounters:
             os.close(cgroup)
 
     def read(self) -> dict[str, float]:
-        """Event name -> scaled count since opening, summed over the CPUs."""
+        """PerfEvent name -> scaled count since opening, summed over the CPUs."""
         totals = dict.fromkeys((event.name for event in self._events), 0.0)
         for leader in self._leaders:
             for event, value in zip(self._events, parse_group(os.read(leader, 4096)), strict=True):
@@ -85,7 +90,8 @@ class CgroupCounters:
     def close(self) -> None:
         for fd in (*self._members, *self._leaders):
             os.close(fd)
-        self._members, self._leaders = [], []
+        self._members = []
+        self._leaders = []
 
     def __enter__(self) -> CgroupCounters:
         return self
@@ -108,14 +114,14 @@ class CgroupCounters:
 def parse_group(data: bytes) -> list[float]:
     """A group read (nr, enabled, running, values…) -> scaled values; a factor of 1 when either time is 0."""
     if len(data) < 24 or len(data) != 24 + 8 * struct.unpack_from("=Q", data)[0]:
-        raise PerfError(errno.EIO, f"group read of {len(data)} bytes has another shape")
+        raise PerfError(errno.EIO, f"group read of {len(data)} bytes has an unexpected size")
     count, enabled, running = struct.unpack_from("=QQQ", data)
     factor = enabled / running if enabled and running else 1.0
     return [value * factor for value in struct.unpack_from(f"={count}Q", data, 24)]
 
 
-def probe(event: Event = CYCLES_EVENT) -> Feature:
-    """Whether this process may count *event*; opens and closes one counter on itself."""
+def probe(event: PerfEvent = CYCLES_EVENT) -> Feature:
+    """Whether this process may count `event`; opens and closes one counter on itself."""
     try:
         fd = _perf_event_open(event, 0, -1, -1, _FLAG_FD_CLOEXEC)
     except PerfError as error:
@@ -124,7 +130,7 @@ def probe(event: Event = CYCLES_EVENT) -> Feature:
     return Feature(True)
 
 
-def _perf_event_open(event: Event, pid: int, cpu: int, group: int, flags: int) -> int:
+def _perf_event_open(event: PerfEvent, pid: int, cpu: int, group: int, flags: int) -> int:
     number = _SYSCALL.get(platform.machine())
     if number is None:
         raise PerfUnavailable(errno.ENOSYS, f"perf_event_open: architecture {platform.machine()} unknown")

@@ -1,9 +1,10 @@
-"""How long koordlet may run before a service that wakes up takes the CPU from it.
+"""The scheduler's time slice of koordlet: how long it may run before a waking service gets the CPU.
 
-Since EEVDF a woken task, however heavy its group, waits until the running one has used up its slice, in practice until
-the next tick (4 ms at 250 Hz). A shorter slice of koordlet's own ends that; its share of the CPU stays the same. Linux
-6.12 and later take a slice from ordinary tasks (sched_setattr(2), `sched_runtime`); earlier ones ignore it.
-Called once at start, before there are threads, which inherit it.
+Since EEVDF a task that wakes up, whatever the weight of its group, waits until the running task has used up its slice,
+in practice until the next tick (4 ms at 250 Hz). With a shorter slice of its own koordlet does not delay services for
+that long; its share of the CPU stays the same. Linux 6.12 and later accept a slice for ordinary tasks
+(sched_setattr(2), `sched_runtime`); earlier kernels ignore it. Called once at start, before there are threads, which
+inherit the slice.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import struct
 from koordlet.system.kernel import Feature
 
 SHORTEST_NS = 100_000
-"""The least that the kernel takes."""
+"""The kernel's minimum."""
 _NUMBERS = {"x86_64": (314, 315), "aarch64": (274, 275)}
 """System call numbers of sched_setattr and sched_getattr."""
 _ATTR = struct.Struct("=IIQiIQQQ")
@@ -25,24 +26,24 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def shorten(nanoseconds: int = SHORTEST_NS) -> Feature:
-    """The calling thread's slice; policy and niceness stay. Says whether the kernel has taken it."""
+    """Set the slice of the calling thread; policy and niceness stay. Returns whether the kernel accepted it."""
     if (machine := platform.machine()) not in _NUMBERS:
         return Feature(False, f"no system call number for {machine}")
     try:
         _, policy, flags, nice, *_ = _read()
         if policy not in (os.SCHED_OTHER, os.SCHED_BATCH):
             return Feature(False, f"scheduling policy {policy} has no slice")
-        wanted = _ATTR.pack(_ATTR.size, policy, flags, nice, 0, nanoseconds, 0, 0)
-        _call(_NUMBERS[machine][0], 0, wanted, 0)
-        taken = current()
+        attributes = _ATTR.pack(_ATTR.size, policy, flags, nice, 0, nanoseconds, 0, 0)
+        _call(_NUMBERS[machine][0], 0, attributes, 0)
+        accepted = current() == nanoseconds
     except OSError as error:
         return Feature(False, f"sched_setattr: {error.strerror}")
-    return Feature(taken == nanoseconds, "" if taken == nanoseconds else "this kernel has slices of one length only")
+    return Feature.when(accepted, "this kernel has slices of one length only")
 
 
 def current() -> int:
-    """The calling thread's slice in nanoseconds; 0 where ordinary tasks have none of their own (before Linux 6.12).
-    Raises OSError."""
+    """The slice of the calling thread in nanoseconds; 0 where ordinary tasks have no slice of their own (before Linux
+    6.12). Raises OSError."""
     return int(_read()[5])
 
 

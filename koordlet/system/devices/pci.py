@@ -1,6 +1,6 @@
-"""PCI functions by address: how an address is written, where a function sits, which functions a driver holds.
+"""PCI functions by address: the form of an address, where a function is attached, which functions a driver has.
 
-Programs write addresses in upper case and with domains of eight digits; sysfs knows one spelling, `dddd:bb:dd.f`.
+Some programs write addresses in upper case or with domains of eight digits; sysfs has one form, `dddd:bb:dd.f`.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _ROOT_COMPLEX = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
 
 class PciAddressError(ValueError):
-    """A text that is no PCI address."""
+    """A text that is not a PCI address."""
 
 
 @dataclass(frozen=True, slots=True)
 class PciPlace:
-    """Where a PCI function sits (spec 08 §2.1)."""
+    """Where a PCI function is attached (spec 08 §2.1)."""
 
     bus_id: str
     """dddd:bb:dd.f, in lower case"""
     node_id: int = 0
-    """NUMA node; 0 where the kernel says -1"""
+    """NUMA node; 0 where the kernel shows -1"""
     pcie_id: str = ""
-    """root complex, pci0000:9a; "" where it can't be told"""
+    """root complex, pci0000:9a; "" where it is unknown"""
 
 
 def canonical(address: str) -> str:
@@ -38,14 +38,14 @@ def canonical(address: str) -> str:
 
     Raises PciAddressError.
     """
-    found = _ADDRESS.fullmatch(address.strip().lower())
-    if found is None:
+    match = _ADDRESS.fullmatch(address.strip().lower())
+    if match is None:
         raise PciAddressError(f"{address!r} is not a PCI address")
-    return f"{int(found[1], 16):04x}:{found[2]}"
+    return f"{int(match[1], 16):04x}:{match[2]}"
 
 
 def place(roots: Roots, address: str) -> PciPlace:
-    """The place of a function. What sysfs does not tell stays at its default, the address is kept in any case.
+    """The place of a function. What sysfs does not show has its default.
 
     Raises PciAddressError.
     """
@@ -56,7 +56,7 @@ def place(roots: Roots, address: str) -> PciPlace:
 
 @dataclass(frozen=True, slots=True)
 class PciFunction:
-    """One function of the machine and what it is; both numbers are four hexadecimal digits in lower case."""
+    """One function with its vendor and product number: four hexadecimal digits in lower case."""
 
     address: str
     vendor: str
@@ -77,7 +77,7 @@ def functions(roots: Roots) -> tuple[PciFunction, ...]:
 
 
 def bound_to(roots: Roots, driver: str) -> tuple[str, ...]:
-    """Addresses of the functions that a kernel driver holds, sorted; none where the driver is not loaded."""
+    """Addresses of the functions that a kernel driver is bound to, sorted; none where the driver is not loaded."""
     try:
         names = [entry.name for entry in (roots.sys / "bus/pci/drivers" / driver).iterdir()]
     except OSError:
@@ -93,10 +93,10 @@ def _node(text: str | None) -> int:
 
 
 def _number(text: str | None) -> str:
-    """0x19e5 -> 19e5; "" for a function that went meanwhile."""
+    """0x19e5 -> 19e5; "" for a function that was removed meanwhile."""
     return (text or "").strip().lower().removeprefix("0x")
 
 
 def _root_complex(path: str) -> str:
-    """The outermost part that names one: bridges below it are `dddd:bb:dd.f`."""
+    """The outermost component with such a name; bridges below it are named `dddd:bb:dd.f`."""
     return next((part for part in path.split("/") if _ROOT_COMPLEX.fullmatch(part)), "")

@@ -1,4 +1,4 @@
-"""Device nodes of RDMA functions: by PCI address from sysfs, numbers from the node under /dev."""
+"""Device nodes of RDMA functions: the name by PCI address from sysfs, the numbers from the node below /dev."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from koordlet.system.roots import Roots
 
 CONNECTION_MANAGER = ""
-"""Asks for the connection manager, which is no PCI function's."""
+"""The address of the connection manager, which belongs to no PCI function."""
 DIRECTORY = "/dev/infiniband"
 _ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 
 
 class RDMAError(Exception):
-    """A device that is not there; the message names it."""
+    """A device that does not exist; the message contains its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ def verbs_device(roots: Roots, address: str, dev: Path = Path("/dev")) -> Device
     """The verbs device of a PCI function, or `rdma_cm`. Raises RDMAError."""
     name = "rdma_cm" if address == CONNECTION_MANAGER else _verbs_name(roots, address)
     try:
-        found = (dev / "infiniband" / name).stat()
+        status = (dev / "infiniband" / name).stat()
     except OSError as error:
         raise RDMAError(f"{DIRECTORY}/{name}: {error.strerror}") from error
-    if not stat.S_ISCHR(found.st_mode):
+    if not stat.S_ISCHR(status.st_mode):
         raise RDMAError(f"{DIRECTORY}/{name} is not a character device")
-    return DeviceNode(f"{DIRECTORY}/{name}", os.major(found.st_rdev), os.minor(found.st_rdev))
+    return DeviceNode(f"{DIRECTORY}/{name}", os.major(status.st_rdev), os.minor(status.st_rdev))
 
 
 def _verbs_name(roots: Roots, address: str) -> str:

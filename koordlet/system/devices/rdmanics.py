@@ -1,7 +1,7 @@
 """RDMA NICs: physical PCI network functions with RDMA devices, their ports and virtual functions (spec 08 §3.4).
 
-Found from /sys/class/infiniband, which holds a handful, and not by looking at every PCI function of the machine.
-RDMA devices without a PCI function (rxe, siw) and virtual functions are none. Source: Documentation/ABI/stable/
+They are found from the few entries of /sys/class/infiniband instead of all PCI functions of the machine. RDMA devices
+without a PCI function (rxe, siw) and virtual functions do not count. Source: Documentation/ABI/stable/
 sysfs-class-infiniband, Documentation/ABI/testing/sysfs-bus-pci.
 """
 
@@ -17,12 +17,12 @@ from koordlet.system.kernel import read_text
 from koordlet.system.roots import Roots
 
 NETWORK = "0x02"
-"""How `class` of a network controller begins."""
+"""Prefix of `class` of a network controller."""
 _ACTIVE = "ACTIVE"
-_OF_DRIVER = re.compile(r"[a-z]+[0-9]*[a-z_]*(?<![0-9])([0-9]+)")
-"""The number is all of the digits at the end: irdma10 is the tenth."""
-_LASTING = re.compile(r"(?:ib|iw|opa|roce|usnic)(?:P[0-9]+)?(?:[ops][0-9]|x[0-9a-f]{12})[0-9a-fnpsdv]*")
-"""Names after the place or the address (udev's `60-rdma-persistent-naming.rules`): their digits count nothing."""
+_DRIVER_NAME = re.compile(r"[a-z]+[0-9]*[a-z_]*(?<![0-9])([0-9]+)")
+"""A name given by the driver: mlx5_0, bnxt_re1. The number is all digits at the end: irdma10 has the number 10."""
+_PERSISTENT_NAME = re.compile(r"(?:ib|iw|opa|roce|usnic)(?:P[0-9]+)?(?:[ops][0-9]|x[0-9a-f]{12})[0-9a-fnpsdv]*")
+"""Names by place or address (udev's `60-rdma-persistent-naming.rules`): their digits are no device number."""
 _UVERBS = re.compile(r"uverbs([0-9]+)")
 _VIRTFN = re.compile(r"virtfn([0-9]+)")
 
@@ -35,7 +35,7 @@ class RdmaNic:
     device: str
     """its first RDMA device: mlx5_0"""
     number: int | None
-    """of that device; None where neither its name nor its verbs device has one"""
+    """number of that device; None where neither its name nor its verbs device has one"""
 
 
 def device_names(roots: Roots) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ def device_names(roots: Roots) -> tuple[str, ...]:
 
 
 def nics(roots: Roots, names: tuple[str, ...]) -> tuple[RdmaNic, ...]:
-    """The functions that `names` belong to, by address; one that goes meanwhile is left out."""
+    """The functions of the devices `names`, by address; a function that is removed meanwhile is left out."""
     first: dict[str, str] = {}
     for name in names:
         address = _address(roots, name)
@@ -72,7 +72,7 @@ def is_active(roots: Roots, device: str) -> bool:
 
 
 def enabled_vfs(roots: Roots, address: str) -> int:
-    """How many virtual functions a function has now; 0 where it can have none."""
+    """Number of virtual functions that a function has now; 0 where it cannot have any."""
     text = (read_text(_function(roots, address) / "sriov_numvfs") or "").strip()
     return int(text) if text.isdecimal() else 0
 
@@ -81,16 +81,16 @@ def virtual_functions(roots: Roots, address: str) -> tuple[str, ...]:
     """Their addresses, in the order of their numbers."""
     directory = _function(roots, address)
     try:
-        links = {int(found[1]): entry for entry in directory.iterdir() if (found := _VIRTFN.fullmatch(entry.name))}
+        links = {int(match[1]): entry for entry in directory.iterdir() if (match := _VIRTFN.fullmatch(entry.name))}
         return tuple(pci.canonical(links[number].resolve().name) for number in sorted(links))
-    except (OSError, pci.PciAddressError):  # they are being made or taken away
+    except (OSError, pci.PciAddressError):  # they are being created or removed
         return ()
 
 
 def number_of(name: str) -> int | None:
-    """The number in a name that the driver gave: mlx5_0, bnxt_re1, irdma0."""
-    found = None if _LASTING.fullmatch(name) else _OF_DRIVER.fullmatch(name)
-    return int(found[1]) if found else None
+    """The number in a name given by the driver; None for other names."""
+    match = None if _PERSISTENT_NAME.fullmatch(name) else _DRIVER_NAME.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def _class(roots: Roots) -> Path:
@@ -115,11 +115,11 @@ def _is_physical_nic(function: Path) -> bool:
 
 def _number(roots: Roots, address: str, name: str) -> int | None:
     number = number_of(name)
-    if number is not None or not _LASTING.fullmatch(name):
+    if number is not None or not _PERSISTENT_NAME.fullmatch(name):
         return number
     try:
         verbs = sorted(entry.name for entry in (_function(roots, address) / "infiniband_verbs").iterdir())
     except OSError:
         return None
-    found = _UVERBS.fullmatch(verbs[0]) if verbs else None
-    return int(found[1]) if found else None
+    match = _UVERBS.fullmatch(verbs[0]) if verbs else None
+    return int(match[1]) if match else None

@@ -1,10 +1,10 @@
 """Local disks, partitions, LVM and mount points from sysfs and mountinfo, without launching a command (spec 02 §5.9).
 
-A partition's disk is its parent in sysfs, so NVMe and partition numbers above 15 come out right. LVM shows itself by
-device-mapper: ``dm/uuid`` begins with ``LVM-`` and holds two ids of 32 characters, ``dm/name`` is ``<vg>-<lv>`` with
-every ``-`` of a name doubled; a longer uuid marks a volume that LVM hides. A volume group's disk is what all its
-volumes lie on, so a group without an active volume is not seen, and it has none when there are several. Devices without
-a medium (unbound loops, empty drives) are left out. Source: Documentation/ABI/stable/sysfs-block, lsblk(8), lvm(8).
+A partition's disk is its parent in sysfs, which is right for NVMe and for partition numbers above 15 too. LVM is seen
+through device-mapper: `dm/uuid` begins with `LVM-` and has two ids of 32 characters, `dm/name` is `<vg>-<lv>` with
+every `-` of a name doubled; a longer uuid marks a volume that LVM hides. A volume group's disk is the one below all its
+volumes: a group without an active volume is not seen, and a group on several disks has none. Devices without a medium
+(unbound loops, empty drives) are left out. Source: Documentation/ABI/stable/sysfs-block, lsblk(8), lvm(8).
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from koordlet.system.kernel import read_text
 from koordlet.system.mounts import parse_mountinfo
 from koordlet.system.roots import Roots
 
-_LVM, _LVM_UUID_LENGTH = "LVM-", 68
+_LVM = "LVM-"
+_LVM_UUID_LENGTH = 68
 _NO_DISKS = ("loop", "ram", "sr", "fd", "md", "dm-", "nbd")
-"""Whole devices that lsblk calls by another type than ``disk``."""
+"""Prefixes of whole devices whose type is not `disk` in lsblk."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalStorage:
-    """Names are paths below /dev, numbers ``major:minor``."""
+    """Names are paths below /dev, numbers `major:minor`."""
 
     disk_numbers: Mapping[str, str]
     """disk -> number"""
@@ -40,13 +41,8 @@ class LocalStorage:
     mount_source: Mapping[str, str]
     """mount point -> source; the mount on top where several share a point"""
 
-    @property
-    def number_disks(self) -> dict[str, str]:
-        """number -> disk"""
-        return {number: disk for disk, number in self.disk_numbers.items()}
-
     def disk_of(self, device: str) -> str | None:
-        """The one disk below a disk, partition or logical volume; None when there is none, or several."""
+        """The disk below a disk, partition or logical volume; None when there is none or more than one."""
         if device in self.disk_numbers:
             return device
         return self.partition_disk.get(device) or self.vg_disk.get(self.lv_vg.get(device, ""))
@@ -67,12 +63,12 @@ class BlockDevice:
 
     @property
     def path(self) -> str:
-        """sysfs writes a slash within a name as ``!``."""
+        """sysfs writes a slash within a name as `!`."""
         return f"/dev/mapper/{self.dm_name}" if self.dm_name else f"/dev/{self.name.replace('!', '/')}"
 
 
 def read_local_storage(roots: Roots) -> LocalStorage:
-    """The machine's, as init sees it mounted. Raises MalformedFile, UnreadableFile."""
+    """The storage of the machine, with the mounts of init. Raises MalformedFile, UnreadableFile."""
     base = roots.sys / "class/block"
     try:
         names = sorted(path.name for path in base.iterdir())
@@ -83,7 +79,7 @@ def read_local_storage(roots: Roots) -> LocalStorage:
 
 
 def local_storage(devices: Iterable[BlockDevice], mounts: Iterable[tuple[str, str, str]]) -> LocalStorage:
-    """Pure; `mounts` are (point, source, device number) in the order they were made."""
+    """Pure. `mounts` are (point, source, device number) in the order of mounting."""
     known = {device.name: device for device in devices if device.sectors > 0}
     volumes = [device for device in known.values() if _is_visible_volume(device)]
     below: dict[str, set[str]] = {}
@@ -109,17 +105,17 @@ def _is_visible_volume(device: BlockDevice) -> bool:
 
 
 def _group_of(dm_name: str) -> str:
-    """What stands before the first ``-`` that is not doubled."""
+    """The part before the first `-` that is not doubled."""
     return dm_name.replace("--", "\0").partition("-")[0].replace("\0", "-")
 
 
 def _physical(device: BlockDevice, known: Mapping[str, BlockDevice]) -> set[str]:
     """Names of the devices at the bottom; a volume may lie on others."""
-    found = set()
+    names = set()
     for name in device.slaves:
         if name in known:
-            found |= _physical(known[name], known) if known[name].dm_uuid.startswith(_LVM) else {name}
-    return found
+            names |= _physical(known[name], known) if known[name].dm_uuid.startswith(_LVM) else {name}
+    return names
 
 
 def _whole(device: BlockDevice, known: Mapping[str, BlockDevice]) -> BlockDevice:
@@ -127,7 +123,7 @@ def _whole(device: BlockDevice, known: Mapping[str, BlockDevice]) -> BlockDevice
 
 
 def _read_device(path: Path) -> BlockDevice | None:
-    """None for one that left in between."""
+    """None for a device that was removed meanwhile."""
     number, size = read_text(path / "dev"), read_text(path / "size")
     if number is None or size is None:
         return None
@@ -150,7 +146,7 @@ def _read_device(path: Path) -> BlockDevice | None:
 
 
 def _mountinfo(roots: Roots) -> tuple[Path, ...]:
-    """Of init's mount namespace, which is the host's, or of our own where that one is closed to us."""
+    """Of init's mount namespace, which is the host's, or of this process where init's cannot be read."""
     return tuple(roots.proc / pid / "mountinfo" for pid in ("1", "self"))
 
 
@@ -163,26 +159,28 @@ def _mounts(roots: Roots) -> list[tuple[str, str, str]]:
 
 
 class StorageWatch:
-    """Tells whether a device or a mount came or went, without reading the long list of mounts: an open mountinfo is
-    ready for poll(2) with POLLPRI after every change (proc_pid_mounts(5)). Holds one descriptor until closed."""
+    """Detects changes of devices or mounts without reading the long list of mounts: an open mountinfo is ready for
+    poll(2) with POLLPRI after every change (proc_pid_mounts(5)). Holds one descriptor until closed."""
 
     def __init__(self, roots: Roots) -> None:
         self._partitions = roots.proc / "partitions"
         self._last: str | None = None
-        self._poll, self._fd = select.poll(), -1
+        self._poll = select.poll()
+        self._fd = -1
         for path in _mountinfo(roots):
             try:
                 self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:  # then mounts are found by the reader's own regular rounds
+            except OSError:  # changes are then found by the regular rounds of the reader
                 continue
             self._poll.register(self._fd, select.POLLPRI)
             break
 
     def changed(self) -> bool:
-        """Since the last call; a first call may say either."""
-        last, self._last = self._last, read_text(self._partitions)
-        mounted = bool(self._poll.poll(0))
-        return mounted or last != self._last
+        """Whether something changed since the last call; the result of the first call is arbitrary."""
+        last = self._last
+        self._last = read_text(self._partitions)
+        mounts_changed = bool(self._poll.poll(0))
+        return mounts_changed or last != self._last
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -31,24 +31,24 @@ _EXIST = 4103
 
 
 class IPSets:
-    """Orders about one namespace's sets."""
+    """The sets of one network namespace."""
 
     def __init__(self, link: Netlink) -> None:
         self._link = link
 
     def probe(self) -> str:
-        """Why there are no sets here; empty when there are."""
+        """Why the kernel has no sets of this type; empty when it has."""
         try:
-            self._ask(_TYPE_OF, 0, text(_A_TYPE, TYPE), attribute(_A_FAMILY, bytes([_INET])))
+            self._request(_TYPE_OF, 0, text(_A_TYPE, TYPE), attribute(_A_FAMILY, bytes([_INET])))
         except NetlinkError as error:
             return f"no IP sets of type {TYPE}: {error.strerror}"
         return ""
 
     def members(self, name: str) -> set[str] | None:
-        """Addresses of a set; None when there is none of that name. Raises NetlinkError."""
-        found: set[str] = set()
+        """Addresses of a set; None when no set has that name. Raises NetlinkError."""
+        addresses: set[str] = set()
         try:
-            answers = self._ask(_LIST, DUMP & ~ACK, text(_A_NAME, name))
+            answers = self._request(_LIST, DUMP & ~ACK, text(_A_NAME, name))
         except NetlinkError as error:
             if error.errno == errno.ENOENT:
                 return None
@@ -56,45 +56,45 @@ class IPSets:
         for _, body in answers:
             for kind, content in attributes(body, 4):
                 if kind == _A_ADT:
-                    found.update(_address(entry) for _, entry in attributes(content))
-        return found
+                    addresses.update(_address(entry) for _, entry in attributes(content))
+        return addresses
 
     def create(self, name: str) -> None:
-        """An empty one. Raises NetlinkError."""
-        self._ask(
+        """Create an empty set. Raises NetlinkError."""
+        self._request(
             _CREATE, CREATE | EXCLUSIVE, text(_A_NAME, name), text(_A_TYPE, TYPE), attribute(_A_REVISION, b"\0"),
             attribute(_A_FAMILY, bytes([_INET])), nested(_A_DATA),
         )  # fmt: skip
 
     def destroy(self, name: str) -> None:
-        """One that no rule uses. Raises NetlinkError."""
-        self._ask(_DESTROY, 0, text(_A_NAME, name))
+        """Delete a set that no rule uses. Raises NetlinkError."""
+        self._request(_DESTROY, 0, text(_A_NAME, name))
 
     def add(self, name: str, addresses: Iterable[str]) -> None:
-        """Those that are not in it yet. Raises NetlinkError."""
+        """Add addresses; those that are members already are skipped. Raises NetlinkError."""
         for address in addresses:
             self._change(_ADD, name, address)
 
     def remove(self, name: str, addresses: Iterable[str]) -> None:
-        """Raises NetlinkError."""
+        """Remove addresses; those that are no members are skipped. Raises NetlinkError."""
         for address in addresses:
             self._change(_DELETE, name, address)
 
     def _change(self, command: int, name: str, address: str) -> None:
         packed = nested(_D_IP, attribute(_IPV4 | _BIG_ENDIAN, IPv4Address(address).packed))
         try:
-            self._ask(command, EXCLUSIVE, text(_A_NAME, name), nested(_A_DATA, packed))
+            self._request(command, EXCLUSIVE, text(_A_NAME, name), nested(_A_DATA, packed))
         except NetlinkError as error:
             if error.errno != _EXIST:
                 raise
 
-    def _ask(self, command: int, flags: int, *inner: bytes) -> list[tuple[int, bytes]]:
+    def _request(self, command: int, flags: int, *inner: bytes) -> list[tuple[int, bytes]]:
         body = struct.pack("=BBH", _INET, 0, 0) + attribute(_A_PROTOCOL, bytes([_PROTOCOL])) + b"".join(inner)
         try:
             return self._link.request(_SUBSYSTEM | command, flags, body)
         except NetlinkError as error:
-            said = _ERRORS.get(error.errno or 0)
-            raise NetlinkError(error.errno, said) if said else error from error
+            explanation = _ERRORS.get(error.errno or 0)
+            raise NetlinkError(error.errno, explanation) if explanation else error from error
 
 
 def _address(entry: bytes) -> str:

@@ -10,7 +10,7 @@ _UP = 1
 
 
 def default_interface(roots: Roots) -> str | None:
-    """That of the route with the least metric; None without one. Raises MalformedFile."""
+    """Of the route with the lowest metric; None without a default route. Raises MalformedFile."""
     path = roots.proc / "net/route"
     text = read_text(path)
     best: tuple[int, str] | None = None
@@ -25,7 +25,7 @@ def default_interface(roots: Roots) -> str | None:
                 fields[7],
             )
         except (IndexError, ValueError) as error:
-            raise MalformedFile(path, line, "expected eight fields and more") from error
+            raise MalformedFile(path, line, "expected at least eight fields") from error
         if int(destination, 16) == 0 and int(mask, 16) == 0 and flags & _UP and (best is None or metric < best[0]):
             best = metric, interface
     return None if best is None else best[1]

@@ -1,7 +1,7 @@
-"""Where functions of the running kernel lie: ``/proc/kallsyms`` (proc(5)).
+"""Addresses of functions of the running kernel: `/proc/kallsyms` (proc(5)).
 
-Needs CAP_SYSLOG or a permissive ``kernel.kptr_restrict``; without it the kernel shows zeros, which count as unknown.
-Reading takes some 40 ms, so once a process.
+Needs CAP_SYSLOG or a permissive `kernel.kptr_restrict`; without them the kernel shows zeros, which count as unknown.
+Reading takes about 40 ms, so it is done once per process.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from pathlib import Path
 
 
 def function_ranges(proc: Path, names: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Name -> [begin, end) of those functions that are known; the end is where the next symbol of another address
-    begins. Empty when the file can't be read."""
+    """Name -> [begin, end) of the functions with a known address; the end is the next higher address of a symbol. Empty
+    when the file cannot be read."""
     try:
         text = (proc / "kallsyms").read_bytes()
     except OSError:
         return {}
-    found = {}
+    ranges = {}
     for name in names:
         at = text.find(f" {name}\n".encode())
         if at < 0:
@@ -30,5 +30,5 @@ def function_ranges(proc: Path, names: Iterable[str]) -> dict[str, tuple[int, in
                 end = int(fields[0], 16)
                 break
         if begin and end > begin:
-            found[name] = (begin, end)
-    return found
+            ranges[name] = (begin, end)
+    return ranges

@@ -1,7 +1,7 @@
 """kidled: page ages on Anolis/Alibaba kernels, cgroup v1 only (spec 03 §1.11, 02 §5.11).
 
-``memory.idle_page_stats`` has 14 comment lines and 17 rows of bytes by age bucket; cold page cache are the file pages
-on the inactive list that have been idle for at least ``boundary`` buckets.
+`memory.idle_page_stats` has 14 comment lines and 17 rows of bytes by age bucket. Cold page cache is the inactive file
+pages that were idle for at least `boundary` buckets.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from koordlet.system.errors import MalformedFile
 from koordlet.system.kernel import Feature
 from koordlet.system.roots import Roots
 
-LINES, FIRST_ROW = 31, 14
+LINES = 31
+FIRST_ROW = 14
 DEFAULT_BOUNDARY = 5
 DEFAULT_SCAN_PERIOD_SECONDS = 5
 DEFAULT_USE_HIERARCHY = 1
@@ -20,13 +21,13 @@ ENABLE = {
     "scan_period_in_seconds": str(DEFAULT_SCAN_PERIOD_SECONDS),
     "use_hierarchy": str(DEFAULT_USE_HIERARCHY),
 }
-"""What switches the scanner on: file of <sys>/kernel/mm/kidled -> value."""
+"""File of <sys>/kernel/mm/kidled -> value that switches the scanner on."""
 _COLD_ROWS = ("cfei", "dfei", "cfui", "dfui")
 
 
 @dataclass(frozen=True, slots=True)
 class IdlePages:
-    """``rows``: kind of page (``cfei`` …) -> bytes in each age bucket."""
+    """`rows`: kind of page (`cfei` …) -> bytes in each age bucket."""
 
     scan_period_seconds: int
     use_hierarchy: int
@@ -34,7 +35,7 @@ class IdlePages:
     rows: dict[str, tuple[int, ...]]
 
     def cold_bytes(self, boundary: int = DEFAULT_BOUNDARY) -> int:
-        """Bytes of inactive page cache from bucket index *boundary* on."""
+        """Bytes of inactive page cache from bucket index `boundary` on."""
         return sum(sum(self.rows.get(name, ())[boundary:]) for name in _COLD_ROWS)
 
 
@@ -45,7 +46,7 @@ def probe(roots: Roots) -> Feature:
 
 
 def parse_idle_pages(text: str, path: str = "memory.idle_page_stats") -> IdlePages:
-    """Raises :class:`MalformedFile` unless the file has exactly 31 lines of the documented shape."""
+    """Raises `MalformedFile` unless the file has exactly 31 lines of the documented form."""
     lines = text.strip("\n").splitlines()
     if len(lines) != LINES:
         raise MalformedFile(path, f"{len(lines)} lines", f"expected exactly {LINES}")

@@ -1,7 +1,7 @@
-"""The node's own files of a tick, read through descriptors that stay open (procfs.py parses them).
+"""The node's own files of a tick, read through descriptors that stay open (`procfs` parses them).
 
-Which NUMA nodes there are is looked up again when one of their files is gone, and every `LOOK_AGAIN` readings. One
-loop owns it, like the cache.
+The list of NUMA nodes is read again when one of their files is gone, and every `NODE_LIST_READINGS` readings. One loop
+owns it, as the cache.
 """
 
 from __future__ import annotations
@@ -24,21 +24,24 @@ from koordlet.system.proc.procfs import (
 )
 from koordlet.system.roots import Roots
 
-LOOK_AGAIN = 60
+NODE_LIST_READINGS = 60
 T = TypeVar("T")
 
 
 class NodeFiles:
-    """None or left out: no such file. Raises `KernelFileError` for what is unreadable or malformed."""
+    """A file that does not exist is None or left out. Raises `KernelFileError` for unreadable and malformed files."""
 
     def __init__(self, roots: Roots, cache: ReadCache) -> None:
-        self._roots, self._cache = roots, cache
-        self._stat, self._meminfo = str(roots.proc / "stat"), str(roots.proc / "meminfo")
+        self._roots = roots
+        self._cache = cache
+        self._stat = str(roots.proc / "stat")
+        self._meminfo = str(roots.proc / "meminfo")
         self._nodes: dict[int, Path] = {}
-        self._looked = 0
+        self._readings = 0
+        """Since the list of nodes was read; 0: read it now."""
 
     def cpu_ticks(self) -> CpuTicks | None:
-        """As `procfs.read_cpu_ticks`."""
+        """`/proc/stat`."""
         return self._parsed(self._stat, parse_cpu_ticks)
 
     def memory(self) -> MemInfo | None:
@@ -47,17 +50,17 @@ class NodeFiles:
 
     def numa_memory(self) -> dict[int, NumaMemInfo]:
         """As `procfs.read_numa_meminfo`."""
-        if self._looked == 0:
+        if self._readings == 0:
             self._nodes = node_dirs(self._roots)
-        self._looked = (self._looked + 1) % LOOK_AGAIN
-        found: dict[int, NumaMemInfo] = {}
+        self._readings = (self._readings + 1) % NODE_LIST_READINGS
+        memory: dict[int, NumaMemInfo] = {}
         for node, directory in self._nodes.items():
             info = self._node(node, f"{directory}")
             if info is None:
-                self._looked = 0
+                self._readings = 0
             else:
-                found[node] = info
-        return found
+                memory[node] = info
+        return memory
 
     def _node(self, node: int, directory: str) -> NumaMemInfo | None:
         huge: dict[int, int] = {}

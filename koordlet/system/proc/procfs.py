@@ -1,12 +1,10 @@
-"""``/proc``: CPU ticks, memory of node and NUMA nodes, vmstat, and single processes (spec 02 §5.2, 03 §1.10).
+"""`/proc`: CPU ticks, memory of node and NUMA nodes, vmstat, and single processes (spec 02 §5.2, 03 §1.10).
 
-A process that ended is None; its identity is (pid, start time), because pids come again. ``comm`` is chosen by the
-process and may hold parentheses, spaces and newlines, so the last ``)`` ends it. Sizes are bytes.
+A process that ended is None. Sizes are bytes.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,23 +15,23 @@ from koordlet.system.roots import Roots
 
 _USAGE_FIELDS = (1, 2, 3, 6, 7)  # user nice system irq softirq; not idle, iowait, steal
 _STEAL = 8
-"""Linux 2.6.11 on."""
+"""Since Linux 2.6.11."""
 HUGE_PAGE_KB = (1_048_576, 2_048)
 
 
 @dataclass(frozen=True, slots=True)
 class CpuTicks:
-    """Cumulative busy ticks: of the node and of each online CPU."""
+    """Cumulative busy clock ticks of the node and of each online CPU."""
 
     total: int
     by_cpu: Mapping[int, int]
     stolen: int = 0
-    """Of the node, in which a hypervisor gave a CPU that was wanted to others."""
+    """Ticks of the node during which a CPU had work but the hypervisor ran other guests on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemInfo:
-    """Bytes. ``values`` holds every line under its own name."""
+    """Bytes. `values` has every line by its name."""
 
     total: int
     free: int
@@ -58,25 +56,7 @@ class NumaMemInfo:
     free: int
     used: int
     huge_pages: Mapping[int, int]
-    """Page size in kB -> number of pages; empty when the node shows none."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessStat:
-    """The fields of ``/proc/<pid>/stat`` that we use; times in clock ticks."""
-
-    pid: int
-    comm: str
-    state: str
-    ppid: int
-    pgrp: int
-    utime: int
-    stime: int
-    num_threads: int
-    start_time: int
-    """Ticks after boot; with the pid the identity of the process."""
-    rss_pages: int
-    processor: int
+    """Page size in KiB -> number of pages; empty when sysfs shows none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +67,13 @@ class SchedStat:
     slices: int
 
 
-# --- node
-
-
-def read_cpu_ticks(roots: Roots) -> CpuTicks | None:
-    path = roots.proc / "stat"
-    text = read_text(path)
-    return None if text is None else parse_cpu_ticks(text, str(path))
-
-
 def parse_cpu_ticks(text: str, path: str = "stat") -> CpuTicks:
     total: int | None = None
     stolen = 0
     by_cpu = {}
     for line in text.splitlines():
         if not line.startswith("cpu"):
-            break  # cpu lines come first
+            break  # the cpu lines are the first ones
         fields = line.split()
         name = fields[0][3:]
         if len(fields) < 8 or not all(field.isdecimal() for field in fields[1:8]) or (name and not name.isdecimal()):
@@ -143,8 +114,8 @@ def _needed(values: Mapping[str, int], key: str, path: str) -> int:
 
 
 def read_numa_meminfo(roots: Roots) -> dict[int, NumaMemInfo]:
-    """NUMA node id -> memory; nodes without a ``meminfo`` are left out."""
-    found = {}
+    """NUMA node id -> memory; nodes without a `meminfo` are left out."""
+    nodes = {}
     for node, directory in node_dirs(roots).items():
         path = directory / "meminfo"
         text = read_text(path)
@@ -155,8 +126,8 @@ def read_numa_meminfo(roots: Roots) -> dict[int, NumaMemInfo]:
             pages = read_text(directory / f"hugepages/hugepages-{size}kB/nr_hugepages")
             if pages is not None and pages.strip().isdecimal():
                 huge[size] = int(pages)
-        found[node] = parse_numa_meminfo(text, node, huge, str(path))
-    return found
+        nodes[node] = parse_numa_meminfo(text, node, huge, str(path))
+    return nodes
 
 
 def parse_numa_meminfo(
@@ -191,69 +162,8 @@ def parse_vmstat(text: str, path: str = "vmstat") -> dict[str, int]:
     return values
 
 
-# --- processes
-
-
-def read_stat(roots: Roots, pid: int) -> ProcessStat | None:
-    text = read_text(roots.proc / str(pid) / "stat")
-    return parse_stat(text, f"{roots.proc}/{pid}/stat") if text else None
-
-
-def parse_stat(text: str, path: str = "stat") -> ProcessStat:
-    head, opening, rest = text.partition("(")
-    comm, closing, tail = rest.rpartition(")")
-    fields = tail.split()
-    try:
-        if not opening or not closing:
-            raise ValueError("no (comm)")
-        return ProcessStat(
-            pid=int(head),
-            comm=comm,
-            state=fields[0],
-            ppid=int(fields[1]),
-            pgrp=int(fields[2]),
-            utime=int(fields[11]),
-            stime=int(fields[12]),
-            num_threads=int(fields[17]),
-            start_time=int(fields[19]),
-            rss_pages=int(fields[21]),
-            processor=int(fields[36]),
-        )
-    except (ValueError, IndexError) as error:
-        raise MalformedFile(path, text, f"not a process stat line ({error})") from error
-
-
-def same_process(roots: Roots, pid: int, start_time: int) -> bool:
-    """Whether *pid* is still the process that started then, not a later one."""
-    stat = read_stat(roots, pid)
-    return stat is not None and stat.start_time == start_time
-
-
-def read_status(roots: Roots, pid: int) -> dict[str, str] | None:
-    """``/proc/<pid>/status`` by field name."""
-    text = read_text(roots.proc / str(pid) / "status")
-    if not text:
-        return None
-    pairs = (line.partition(":") for line in text.split("\n") if ":" in line)
-    return {name: value.strip() for name, _, value in pairs}
-
-
-def read_comm(roots: Roots, pid: int) -> str | None:
-    """Only the final newline is the kernel's, the name may hold others."""
-    text = read_text(roots.proc / str(pid) / "comm")
-    return text.removesuffix("\n") if text else None
-
-
-def read_cmdline(roots: Roots, pid: int) -> list[str] | None:
-    try:
-        raw = (roots.proc / str(pid) / "cmdline").read_bytes()
-    except OSError:
-        return None
-    return os.fsdecode(raw).removesuffix("\0").split("\0") if raw else []
-
-
 def read_cgroups(roots: Roots, pid: int) -> dict[str, str] | None:
-    """Controller (``""`` for the unified tree, ``name=systemd`` for named ones) -> directory without leading
+    """Controller (`""` for the unified tree, `name=systemd` for named ones) -> directory without leading
     slash."""
     path = roots.proc / str(pid) / "cgroup"
     text = read_text(path)
@@ -261,19 +171,19 @@ def read_cgroups(roots: Roots, pid: int) -> dict[str, str] | None:
 
 
 def parse_cgroups(text: str, path: str = "cgroup") -> dict[str, str]:
-    found = {}
+    directories = {}
     for line in text.splitlines():
         number, _, rest = line.partition(":")
         controllers, colon, directory = rest.partition(":")
         if not number.isdecimal() or not colon or not directory.startswith("/"):
             raise MalformedFile(path, line, "expected '<id>:<controllers>:/<dir>'")
         for controller in controllers.split(","):
-            found[controller] = directory.removesuffix(" (deleted)").strip("/")
-    return found
+            directories[controller] = directory.removesuffix(" (deleted)").strip("/")
+    return directories
 
 
 def read_schedstat(roots: Roots, pid: int) -> SchedStat | None:
-    """None too when the kernel keeps no scheduler statistics."""
+    """None also when the kernel has no scheduler statistics."""
     path = roots.proc / str(pid) / "schedstat"
     text = read_text(path)
     if not text:

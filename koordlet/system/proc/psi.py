@@ -1,70 +1,73 @@
-"""Pressure stall information: ``{cpu,memory,io}.pressure`` of a cgroup and ``/proc/pressure/*`` (spec 03 §1.6).
+"""Pressure stall information: `{cpu,memory,io}.pressure` of a cgroup and `/proc/pressure/*` (spec 03 §1.6). Pure.
 
-``avg*`` are percent of wall time 0..100, ``total`` is the cumulative stall in microseconds, kept because short bursts
-vanish in the averages. Kernels before 5.13 have no ``full`` line for cpu. Source: Documentation/accounting/psi.rst.
+The only parser of these files:
+
+    some avg10=1.50 avg60=2.50 avg300=3.50 total=1000
+    full avg10=0.50 avg60=0.25 avg300=0.12 total=500
+
+`avg*` are percent of wall time, 0..100. `total` is the cumulative stall in microseconds; it shows short bursts that the
+averages smooth away. Kernels before 5.13 have no `full` line for cpu. Source: Documentation/accounting/psi.rst.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
 
 from koordlet.system.errors import MalformedFile
 
 RESOURCES = ("cpu", "memory", "io")
+FIGURES = tuple(f"{kind}_{value}" for kind in ("some", "full") for value in ("avg10", "avg60", "avg300", "total"))
+"""Names of the numbers that `figures` returns."""
+_LINE = rb"%b avg10=([0-9.]+) avg60=([0-9.]+) avg300=([0-9.]+) total=([0-9]+)\n?"
+_FILE = re.compile(_LINE % b"some" + rb"(?:" + _LINE % b"full" + rb")?")
 
 
 @dataclass(frozen=True, slots=True)
 class PressureLine:
+    """One line of a pressure file."""
+
     avg10: float
     avg60: float
     avg300: float
     total: int
-    """Stalled microseconds since the cgroup was made."""
-
-
-_NO_PRESSURE = PressureLine(0.0, 0.0, 0.0, 0)
+    """Microseconds stalled since the cgroup was created."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """One resource's pressure; without ``full_supported`` the full values are zeros."""
+    """One pressure file; `full` is None where the kernel shows no such line."""
 
     some: PressureLine
-    full: PressureLine
-    full_supported: bool
+    full: PressureLine | None
 
 
-@dataclass(frozen=True, slots=True)
-class PressureSet:
-    """All three resources of one cgroup; all three files must be readable for it to exist."""
+def figures(content: bytes) -> list[float]:
+    """The numbers of a pressure file, in the order of `FIGURES`; NaN for a missing `full` line.
 
-    cpu: Pressure
-    memory: Pressure
-    io: Pressure
+    Raises ValueError for any other content. For passes over hundreds of cgroups: half the time of `parse_pressure`.
+    """
+    return [*map(float, _fields(content).groups(math.nan))]
 
 
 def parse_pressure(text: str, path: str = "pressure") -> Pressure:
-    """Raises :class:`MalformedFile` for any other line and for a file without a ``some`` line."""
-    lines: dict[str, PressureLine] = {}
-    for line in text.splitlines():
-        kind, _, rest = line.partition(" ")
-        if kind not in ("some", "full"):
-            raise MalformedFile(path, line, "expected 'some' or 'full'")
-        lines[kind] = _parse_line(rest, line, path)
-    if "some" not in lines:
-        raise MalformedFile(path, text, "no 'some' line")
-    full = lines.get("full")
-    return Pressure(lines["some"], full or _NO_PRESSURE, full is not None)
-
-
-def _parse_line(rest: str, line: str, path: str) -> PressureLine:
-    pairs = dict(field.split("=", 1) for field in rest.split() if "=" in field)
+    """Raises `MalformedFile` for any other content than one `some` and at most one `full` line."""
     try:
-        return PressureLine(
-            avg10=float(pairs["avg10"]),
-            avg60=float(pairs["avg60"]),
-            avg300=float(pairs["avg300"]),
-            total=int(pairs["total"]),
-        )
-    except (KeyError, ValueError) as error:
-        raise MalformedFile(path, line, f"expected avg10= avg60= avg300= total= numbers ({error})") from error
+        groups = _fields(text.encode()).groups()
+        some = _line(groups[:4])
+        return Pressure(some, None if groups[4] is None else _line(groups[4:]))
+    except ValueError as error:
+        raise MalformedFile(path, text, str(error)) from error
+
+
+def _fields(content: bytes) -> re.Match[bytes]:
+    match = _FILE.fullmatch(content)
+    if match is None:
+        raise ValueError("not pressure stall information: expected 'some avg10= avg60= avg300= total=' and 'full …'")
+    return match
+
+
+def _line(numbers: tuple[bytes, ...]) -> PressureLine:
+    avg10, avg60, avg300, total = numbers
+    return PressureLine(float(avg10), float(avg60), float(avg300), int(total))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from koordlet.system.errors import MalformedFile
-from koordlet.system.kernel import Feature, read_text
+from koordlet.system.kernel import read_text
 from koordlet.system.roots import Roots
 
 _SCHED_FEATURES = ("kernel/debug/sched_features", "kernel/debug/sched/features")
 
 
 def read_sysctl(roots: Roots, name: str) -> int | None:
-    """*name* with dots or slashes (``vm.min_free_kbytes``); None when the kernel has none."""
+    """`name` with dots or slashes (`vm.min_free_kbytes`); None when the kernel has no such sysctl."""
     path = roots.proc_sys / name.replace(".", "/")
     text = read_text(path)
     if text is None:
@@ -24,7 +24,7 @@ def read_sysctl(roots: Roots, name: str) -> int | None:
 
 
 def sched_features_path(roots: Roots) -> Path | None:
-    """5.13 moved the file into a directory; debugfs is often not mounted at all."""
+    """Linux 5.13 moved the file into a directory. None where debugfs is not mounted, as is common."""
     return next((path for name in _SCHED_FEATURES if (path := roots.sys / name).exists()), None)
 
 
@@ -35,7 +35,7 @@ def read_sched_features(roots: Roots) -> dict[str, bool] | None:
 
 
 def parse_sched_features(text: str, path: str = "sched_features") -> dict[str, bool]:
-    """``NO_X`` is off, ``X`` on; the same feature both ways is a MalformedFile."""
+    """`NO_X` is off, `X` on; the same feature both ways is a MalformedFile."""
     features: dict[str, bool] = {}
     for token in text.split():
         name = token.removeprefix("NO_")
@@ -43,15 +43,3 @@ def parse_sched_features(text: str, path: str = "sched_features") -> dict[str, b
         if features.setdefault(name, on) != on:
             raise MalformedFile(path, token, f"{name} is listed both on and off")
     return features
-
-
-def format_sched_feature(name: str, on: bool) -> str:
-    """The text of one write."""
-    return f"{name}\n" if on else f"NO_{name}\n"
-
-
-def probe_anolis_core_sched(roots: Roots) -> Feature:
-    """Anolis kernels switch core scheduling by sysctl or feature (spec 03 §1.5)."""
-    features = read_sched_features(roots) or {}
-    found = read_sysctl(roots, "kernel/sched_core") is not None or "CORE_SCHED" in features
-    return Feature.when(found, "neither sysctl kernel.sched_core nor scheduler feature CORE_SCHED")

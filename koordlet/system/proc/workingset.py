@@ -1,9 +1,8 @@
-"""Page cache that is at rest, from counters of any kernel: ``memory.stat`` of a cgroup, meminfo and vmstat of the node.
+"""Cold page cache from counters of any kernel: `memory.stat` of a cgroup, meminfo and vmstat of the node. Pure.
 
-The kernel keeps page cache on two lists, and a page that is used again moves to the active one. What lies on the
-inactive list and is mapped by nobody was not used twice since it came; what comes back soon after eviction shows as
-``workingset_refault``. Source: Documentation/admin-guide/cgroup-v2.rst,
-cgroup-v1/memory.rst.
+The kernel keeps page cache on two lists; a page that is used a second time moves to the active list. An unmapped page
+on the inactive list was not used twice since it was read. Pages that are read again soon after eviction are counted in
+`workingset_refault`. Source: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ _LEVELS = ("inactive_anon", "active_anon", "unevictable", "active_file", "inacti
 
 @dataclass(frozen=True, slots=True)
 class WorkingSet:
-    """Bytes; the last one only ever grows."""
+    """Bytes; `refaulted` is a cumulative counter."""
 
     used_with_page_cache: int
     inactive_file: int
     mapped: int
-    """Mapped page cache, shared memory taken off: what programs may touch without the kernel's noticing."""
+    """Mapped page cache without shared memory: programs may access it without the kernel noticing."""
     refaulted: int
-    """Read again soon after eviction; 0 where the kernel does not tell."""
+    """Read again soon after eviction; 0 where the kernel has no such counter."""
 
 
 def parse_working_set(text: str, version: int, page_size: int, path: str = "memory.stat") -> WorkingSet:
-    """Raises :class:`MalformedFile` without the LRU lines; counters that a kernel lacks are 0."""
+    """Raises `MalformedFile` without the LRU lines. Counters that the kernel lacks are 0."""
     words = text.split()
-    regular = len(words) == 2 * (text.count("\n") + 1)  # two words a line, as every kernel has it
+    regular = len(words) == 2 * (text.count("\n") + 1)  # two words per line, as on every kernel
     pairs = dict(zip(words[::2], words[1::2], strict=True)) if regular else parse_key_values(text)
     prefix, mapped = ("", "file_mapped") if version == 2 else ("total_", "mapped_file")
 
     def counter(*names: str) -> int:
-        """The first of these that the kernel has."""
+        """The first of these counters that the kernel has."""
         name = next((f"{prefix}{name}" for name in names if f"{prefix}{name}" in pairs), None)
         return 0 if name is None else required(pairs, name, path)
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from koordlet.metricsadvisor.usage.allgroups import MISTAKES, SELDOM, TRUSTED, AllGroups, SpotCheck
 from koordlet.probes.cgroup_stats import FIGURES, HAS_CPU, HAS_MEMORY, HAS_USAGE, ROW, Hierarchy
-from koordlet.system.cgroup import cgroup_id
 from koordlet.system.cgroup.batch import CgroupTable
+from koordlet.system.cgroup.tree import cgroup_id
 
 U64 = st.integers(0, 2**63 - 1)
 

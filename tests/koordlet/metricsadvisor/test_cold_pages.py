@@ -32,6 +32,7 @@ from koordlet.system.host import Host
 from koordlet.system.proc.kidled import ENABLE
 from koordlet.system.proc.workingset import WorkingSet
 from koordlet.system.roots import Roots
+from tests.koordlet.cgroupfigures import memory_stat
 
 ONE = ("containerd://1", 1)
 
@@ -303,10 +304,9 @@ def test_a_file_read_once_grows_cold_and_read_again_warms(
 
     before = watch()
     read_file()
-    stat = kernel_fs.memory_stat(child.dir)
-    assert stat.cache >= SIZE, "the reader was charged"
+    assert memory_stat(kernel_fs, child.dir)["cache"] >= SIZE, "the reader was charged"
     grown = watch() - before
-    assert 0.95 * SIZE <= grown <= kernel_fs.memory_stat(child.dir).cache, "read once, then left alone"
+    assert 0.95 * SIZE <= grown <= memory_stat(kernel_fs, child.dir)["cache"], "read once, then left alone"
     for _ in range(3):
         read_file()
     assert watch() - before <= grown - 0.95 * SIZE, "read again and again"

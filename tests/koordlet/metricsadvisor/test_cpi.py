@@ -20,8 +20,7 @@ from koordlet.metricsadvisor.periodic import cpi
 from koordlet.metricsadvisor.periodic.cpi import MIN_CYCLES_PER_SECOND, CpiCollector, CpiFigure
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
-from koordlet.system.cpu import perf
-from koordlet.system.cpu.perf import CPI_EVENTS, Event, PerfError, PerfUnavailable
+from koordlet.system.cpu.perf import CPI_EVENTS, PerfError, PerfEvent, PerfUnavailable
 from koordlet.system.kernel import Feature
 
 MAIN = Subject(SubjectKind.CONTAINER, "containerd://1", "pod1/1", "main", pod_uid="uid-1", pod_name="web")
@@ -169,9 +168,10 @@ def test_a_container_that_hardly_ran_has_no_cpi(cycles: float, instructions: flo
 
 # --- the real kernel: task clock for cycles, context switches for instructions
 
+PERF_TYPE_SOFTWARE = 1
 SOFTWARE = (
-    Event("cycles", perf.PERF_TYPE_SOFTWARE, perf.SW_TASK_CLOCK),
-    Event("instructions", perf.PERF_TYPE_SOFTWARE, perf.SW_CONTEXT_SWITCHES),
+    PerfEvent("cycles", PERF_TYPE_SOFTWARE, 1),
+    PerfEvent("instructions", PERF_TYPE_SOFTWARE, 3),
 )
 
 

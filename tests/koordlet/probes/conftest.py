@@ -23,7 +23,7 @@ from koordlet.probes.memstall import load_core as load_mem_stall
 from koordlet.probes.oom import Oom
 from koordlet.probes.oom import load_core as load_oom
 from koordlet.probes.openprobes import possible_cpus
-from koordlet.system.cgroup import cgroup_id
+from koordlet.system.cgroup.tree import cgroup_id
 from koordlet.system.host import Host
 
 MOUNT_POINT = Path("/sys/fs/bpf")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from koordlet.probes.memstall import KINDS, MemStall, diff
-from koordlet.system.cgroup import cgroup_id
+from koordlet.system.cgroup.tree import cgroup_id
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 

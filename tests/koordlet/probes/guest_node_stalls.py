@@ -21,7 +21,7 @@ from koordlet.metricsadvisor.stalls.memstall import by_subject
 from koordlet.probes.memstall import KINDS, NODE, MemStall, MemStallSnapshot, diff
 from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
 from koordlet.statesinformer.pods.model import Subject, SubjectKind
-from koordlet.system.cgroup import cgroup_id
+from koordlet.system.cgroup.tree import cgroup_id
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 

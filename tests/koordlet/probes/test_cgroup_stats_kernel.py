@@ -19,7 +19,10 @@ from koordlet.probes.cgroup_stats import CONTROLLERS, FIGURES, CgroupStats, Hier
 from koordlet.probes.loading.frame import Place
 from koordlet.probes.openprobes import possible_cpus
 from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
-from koordlet.system.cgroup import BatchReader, CgroupFS, Want, cgroup_id, tree
+from koordlet.system.cgroup import tree
+from koordlet.system.cgroup.batch import BatchReader, Want
+from koordlet.system.cgroup.readers import CgroupFS
+from koordlet.system.cgroup.tree import cgroup_id
 from koordlet.system.host import Host
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]

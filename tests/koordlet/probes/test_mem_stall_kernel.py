@@ -23,7 +23,7 @@ from koordlet.probes.memstall import KINDS, MemStall, MemStallSnapshot, diff
 from koordlet.probes.memstall import load_core as load_mem_stall
 from koordlet.probes.oom import Oom
 from koordlet.probes.oom import load_core as load_oom
-from koordlet.system.cgroup import cgroup_id
+from koordlet.system.cgroup.tree import cgroup_id
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 

@@ -24,7 +24,7 @@ from koordlet.resourceexecutor import Executor, Setting
 from koordlet.resourceexecutor.actions import Actor, Outcome
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger
-from koordlet.system.cgroup import CgroupFS
+from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.host import Host
 from tests.koordlet.qosmanager.conftest import make_node, make_pod, make_view
 

@@ -14,7 +14,7 @@ from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.ledger import Ledger
 from koordlet.resourceexecutor.settings import Setting, Update, Value
 from koordlet.system.cpu.cpuset import CPUSet
-from koordlet.system.write import Busy, Refused, TargetGone
+from koordlet.system.write import TargetBusy, TargetGone, WriteRefused
 
 QUOTA, CPUS, SHARES, IDLE = "cpu.cfs_quota_us", "cpuset.cpus", "cpu.shares", "cpu.idle"
 MEMORY = "memory.limit_in_bytes"
@@ -79,12 +79,12 @@ class ModelKernel:
         if setting in self.broken:
             raise self.broken[setting]
         if setting.resource in (QUOTA, CPUS) and not self._nested(setting, value):
-            raise Refused(setting.label, str(value), 22, "value not acceptable here")
+            raise WriteRefused(setting.label, str(value), 22, "value not acceptable here")
         if setting.resource == MEMORY and value != -1 and int(value) < self.used.get(setting.cgroup_dir or "", 0):
-            raise Busy(setting.label, str(value), 16, "in use")
+            raise TargetBusy(setting.label, str(value), 16, "in use")
         weight = Setting(SHARES, setting.cgroup_dir)
         if setting.resource == SHARES and self.values[Setting(IDLE, setting.cgroup_dir)] == 1:
-            raise Refused(setting.label, str(value), 22, "value not acceptable here")
+            raise WriteRefused(setting.label, str(value), 22, "value not acceptable here")
         if setting.resource == IDLE and value != self.values[setting]:
             self.values[weight] = IDLE_SHARES if value == 1 else DEFAULT_SHARES
         self.values[setting] = value

@@ -10,7 +10,7 @@ from koordlet.prometheus import Registries
 from koordlet.resourceexecutor import Action, Setting, actions
 from koordlet.resourceexecutor.actions import Actor, Outcome
 from koordlet.system.errors import InvalidValue
-from koordlet.system.write import Busy, Denied, Refused, TargetGone, Unsupported
+from koordlet.system.write import TargetBusy, TargetGone, WriteDenied, WriteRefused, WriteUnsupported
 
 RECLAIM, POD = "memory.reclaim", "kubepods/besteffort/pod1"
 
@@ -51,11 +51,11 @@ def act(auditor):
     ("error", "there", "outcome", "audited"),
     [
         (None, True, Outcome.DONE, True),
-        (Busy("f", "1", errno.EAGAIN, "in use"), True, Outcome.PARTLY, True),
-        (Busy("f", "1", errno.EBUSY, "in use"), True, Outcome.FAILED, True),
-        (Refused("f", "1", errno.EINVAL, "no"), True, Outcome.FAILED, False),
-        (Denied("f", "1", errno.EROFS, "no"), True, Outcome.FAILED, False),
-        (Unsupported("f", "1", errno.EOPNOTSUPP, "no"), True, Outcome.FAILED, False),
+        (TargetBusy("f", "1", errno.EAGAIN, "in use"), True, Outcome.PARTLY, True),
+        (TargetBusy("f", "1", errno.EBUSY, "in use"), True, Outcome.FAILED, True),
+        (WriteRefused("f", "1", errno.EINVAL, "no"), True, Outcome.FAILED, False),
+        (WriteDenied("f", "1", errno.EROFS, "no"), True, Outcome.FAILED, False),
+        (WriteUnsupported("f", "1", errno.EOPNOTSUPP, "no"), True, Outcome.FAILED, False),
         (TargetGone("f", "1", errno.ENOENT, "no"), False, Outcome.GONE, False),
         (TargetGone("f", "1", errno.ENOENT, "no"), True, Outcome.FAILED, False),
     ],

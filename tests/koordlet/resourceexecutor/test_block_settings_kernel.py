@@ -16,7 +16,7 @@ from koordlet.resourceexecutor.blockio import BFQ_WEIGHT, MODEL, QOS, THROTTLES,
 from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.settings import Setting, Update
-from koordlet.system.cgroup import CgroupFS
+from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.devices.storage import LocalStorage
 from koordlet.system.errors import InvalidValue
 from koordlet.system.host import Host

@@ -19,7 +19,7 @@ from koordlet.resourceexecutor.merge import OwnerRule
 from koordlet.resourceexecutor.order import Change, ordered
 from koordlet.resourceexecutor.settings import Setting, Update, Value
 from koordlet.system.cpu.cpuset import CPUSet
-from koordlet.system.write import Busy, Denied, Refused, TargetGone, Unsupported, WriteError
+from koordlet.system.write import TargetBusy, TargetGone, WriteDenied, WriteError, WriteRefused, WriteUnsupported
 from tests.koordlet.resourceexecutor.conftest import CPUS, IDLE, QUOTA, SHARES, ModelKernel, Recorder, ledger_at, wants
 
 POD, CONTAINER = "kubepods/besteffort/pod1", "kubepods/besteffort/pod1/c1"
@@ -192,7 +192,7 @@ def test_a_refusal_costs_only_its_own_setting_and_is_tried_again(make, kernel) -
     clock = Clock()
     executor = make(clock=clock)
     bad = Setting(SHARES, POD)
-    kernel.broken[bad] = Busy(bad.label, "2", errno.EBUSY, "in use")
+    kernel.broken[bad] = TargetBusy(bad.label, "2", errno.EBUSY, "in use")
     executor.declare("hook", wants({bad: 2, Setting(SHARES, CONTAINER): 2}))
     result = executor.apply()
     assert [change.setting for change in result.written] == [Setting(SHARES, CONTAINER)]
@@ -206,8 +206,8 @@ def test_a_refusal_costs_only_its_own_setting_and_is_tried_again(make, kernel) -
 
 @pytest.mark.parametrize(
     ("kind", "code"),
-    [(Busy, errno.EBUSY), (Refused, errno.EINVAL), (Denied, errno.EROFS), (Denied, errno.EACCES),
-     (Unsupported, errno.EOPNOTSUPP), (TargetGone, errno.ENOENT), (WriteError, errno.EIO)],
+    [(TargetBusy, errno.EBUSY), (WriteRefused, errno.EINVAL), (WriteDenied, errno.EROFS), (WriteDenied, errno.EACCES),
+     (WriteUnsupported, errno.EOPNOTSUPP), (TargetGone, errno.ENOENT), (WriteError, errno.EIO)],
     ids=lambda value: errno.errorcode[value] if isinstance(value, int) else "",
 )  # fmt: skip
 def test_whatever_the_kernel_says_is_shown_counted_and_tried_again_in_a_while(make, kernel, kind, code) -> None:
@@ -237,7 +237,7 @@ def test_what_can_not_be_given_back_is_shown_until_it_can(make, kernel) -> None:
     setting = Setting(SHARES, POD)
     executor.declare("hook", wants({setting: 2}))
     executor.apply()
-    kernel.broken[setting] = Denied(setting.label, "1024", errno.EROFS, "read only")
+    kernel.broken[setting] = WriteDenied(setting.label, "1024", errno.EROFS, "read only")
     executor.withdraw("hook")
     assert "read only" in executor.apply().problems[setting]
     assert executor.originals == {setting: 1024}
@@ -400,8 +400,6 @@ def _only_shares(setting: Setting, value: Value) -> Value:
         raise InvalidValue(setting.resource, value, "no")
     return value
 
-
-# --- properties: any sequence of declarations, in any tree
 
 TREE = ("q", "q/a", "q/b", "q/a/x", "q/a/y", "q/b/z")
 cpu_sets = st.sets(st.integers(0, 7), min_size=1).map(lambda cpus: str(CPUSet(cpus)))

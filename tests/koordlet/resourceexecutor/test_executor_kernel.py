@@ -8,8 +8,8 @@ from koordlet.prometheus import Registries
 from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.kernelfiles import KernelFiles, exactly
 from koordlet.resourceexecutor.settings import Setting
-from koordlet.system.cgroup import CgroupFS
 from koordlet.system.cgroup.codecs import UNLIMITED, WEIGHT
+from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.errors import InvalidValue, ResourceUnsupported
 from koordlet.system.host import Host
 from tests.koordlet.resourceexecutor.conftest import Recorder, ledger_at, wants

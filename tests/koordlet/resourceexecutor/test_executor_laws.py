@@ -22,7 +22,7 @@ from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.ledger import Ledger
 from koordlet.resourceexecutor.settings import Setting, Value
 from koordlet.system.cpu.cpuset import CPUSet
-from koordlet.system.write import Busy, Refused
+from koordlet.system.write import TargetBusy, WriteRefused
 from tests.koordlet.resourceexecutor.conftest import CPUS, IDLE, MEMORY, QUOTA, SHARES, ModelKernel, Recorder, wants
 
 TREE = ("q", "q/a", "q/b", "q/a/x", "q/a/y", "q/b/z")
@@ -49,7 +49,7 @@ class Mortal(ModelKernel):
                 raise Killed
         try:
             super().write(setting, value)
-        except (Refused, Busy):
+        except (WriteRefused, TargetBusy):
             self.refused.append((setting, value))
             raise
 

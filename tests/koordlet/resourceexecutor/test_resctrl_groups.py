@@ -20,7 +20,7 @@ from koordlet.resourceexecutor.resctrlgroups import GROUP, L3, MB, MOUNT, SCAN_S
 from koordlet.resourceexecutor.settings import Setting, Update
 from koordlet.system.errors import InvalidValue
 from koordlet.system.resctrl import ResctrlFacts, check_mask, legal_mask, read_facts
-from koordlet.system.write import Refused
+from koordlet.system.write import WriteRefused
 from tests.koordlet.resourceexecutor.conftest import Recorder, ledger_at
 
 kernel = pytest.mark.kernel
@@ -242,7 +242,7 @@ def test_what_the_kernel_refuses_is_not_even_tried(bench, setting, value) -> Non
 @kernel
 def test_the_kernels_own_words_are_in_the_problem(mounted_resctrl, bench) -> None:
     bench.want(*group("BE"))
-    with pytest.raises(Refused, match="MB value 2049 out of range"):
+    with pytest.raises(WriteRefused, match="MB value 2049 out of range"):
         bench.store.write(Setting(MB, device="BE"), "0=2049;1=2049")
     result = bench.want(*group("BE", mb="0=2049;1=2049"))
     assert "out of range" in result.problems[Setting(MB, device="BE")]
@@ -267,7 +267,7 @@ def test_masks_are_held_to_what_the_hardware_accepts(mount_resctrl, tmp_path, fa
     with contextlib.nullcontext() if accepted else pytest.raises(InvalidValue):
         bench.store.check(Setting(L3, device="BE"), value)
     bench.want(*group("BE", "0=7ff;1=7ff"))
-    with contextlib.nullcontext() if accepted else pytest.raises(Refused):
+    with contextlib.nullcontext() if accepted else pytest.raises(WriteRefused):
         bench.store.write(Setting(L3, device="BE"), value)  # the kernel judges the same
 
 

@@ -12,7 +12,7 @@ from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger
 from koordlet.resourceexecutor.settings import RANKS, Setting, Update, Value
 from koordlet.resourceexecutor.stores import ABSENT
-from koordlet.system.write import Busy, Refused
+from koordlet.system.write import TargetBusy, WriteRefused
 from tests.koordlet.resourceexecutor.conftest import Recorder
 
 NEEDS = {
@@ -52,12 +52,12 @@ class Objects:
         base = self.base(setting)
         above = [other for other in self.there if self.base(other) == setting]
         if value != ABSENT and base is not None and base not in self.there:
-            raise Refused(setting.label, str(value), 22, "nothing to stand on")
+            raise WriteRefused(setting.label, str(value), 22, "nothing to stand on")
         if value == ABSENT and setting.resource == "resctrl.group":
             for other in above:
                 del self.there[other]
         elif value == ABSENT and above:
-            raise Busy(setting.label, str(value), 16, f"{above[0].label} stands on it")
+            raise TargetBusy(setting.label, str(value), 16, f"{above[0].label} stands on it")
         if value == ABSENT:
             self.there.pop(setting, None)
         else:

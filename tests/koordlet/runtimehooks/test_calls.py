@@ -204,9 +204,6 @@ async def test_after_the_stop_nothing_is_set_up_any_more() -> None:
     assert node.counts() == {("PreRunPodSandbox", "late"): 2}
 
 
-# --- newborns
-
-
 def test_newborns_leave_when_the_kubelet_shows_them_or_nobody_does() -> None:
     node = Node()
     pod = asked().pod
@@ -228,9 +225,6 @@ def test_only_so_many_newborns_are_kept() -> None:
     for uid in "1234":
         node.newborns.add(asked(uid).pod)
     assert [pod.meta.uid for pod in node.newborns.shown()] == ["2", "3", "4"]
-
-
-# --- registration
 
 
 def test_the_registration_is_written_whole_and_only_when_it_changes(tmp_path: Path) -> None:

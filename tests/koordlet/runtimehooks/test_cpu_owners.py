@@ -22,7 +22,7 @@ from koordlet.resourceexecutor.settings import Setting, Value
 from koordlet.runtimehooks.hooks.cpunormalization import CPUNormalization
 from koordlet.runtimehooks.hooks.cpuset import CPUSetAllocator
 from koordlet.system.cpu.cpuset import CPUSet
-from koordlet.system.write import Refused
+from koordlet.system.write import WriteRefused
 from koordlet.wiring.enforcement import RULES
 from tests.koordlet.qosmanager.conftest import flat, make_node, make_pod, make_view
 from tests.koordlet.resourceexecutor.conftest import ModelKernel, Recorder
@@ -124,7 +124,7 @@ class BurstKernel(ModelKernel):
         pair = {name: self.values.get(Setting(name, setting.cgroup_dir), 0) for name in (QUOTA, BURST)}
         pair[setting.resource] = value
         if setting.resource in (QUOTA, BURST) and pair[QUOTA] != -1 and int(pair[BURST]) > int(pair[QUOTA]):
-            raise Refused(setting.label, str(value), 22, "value not acceptable here")
+            raise WriteRefused(setting.label, str(value), 22, "value not acceptable here")
         super().write(setting, value)
 
 

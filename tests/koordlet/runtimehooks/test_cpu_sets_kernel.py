@@ -19,7 +19,7 @@ from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger
 from koordlet.runtimehooks.hooks.cpuset import CPUSetAllocator
-from koordlet.system.cgroup import CgroupFS
+from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.cpu.cpuset import CPUSet
 from koordlet.system.cpu.cputopology import read_topology
 from koordlet.system.host import Host

@@ -88,9 +88,6 @@ def test_who_needs_no_quota(qos, cpuset, expected) -> None:
     assert without_quota(make_pod(qos=qos, cpuset=cpuset)) is expected
 
 
-# --- the strategy
-
-
 def decided(*pods, rules=RULES, allocator=None, **given):
     view = make_view(pods=pods, cpu_rules=rules, topology=given.pop("topology", flat(64)), **given)
     decision = (allocator or CPUSetAllocator()).decide(view)
@@ -168,9 +165,6 @@ def test_host_applications_of_class_ls_share_the_pools() -> None:
     assert decided(host_apps=apps) == {("apps/LS", CPUS): ALL}
 
 
-# --- the hook
-
-
 def asked(pod, stage=Stage.PRE_CREATE_CONTAINER, rules=RULES, **how):
     context = HookContext(pod, HookContainer("c0"))
     return CPUSetAllocator(**how).answer(stage, context, make_view(cpu_rules=rules, topology=flat(64)))
@@ -201,8 +195,6 @@ def test_the_hook_says_what_it_cannot_do(status) -> None:
 def test_the_hook_may_leave_the_quota() -> None:
     assert asked(make_pod(qos="LSR", kube="Guaranteed", cpuset="6"), unset_quota=False) == Answer(cpuset="6")
 
-
-# --- what must always hold
 
 cpu_sets = st.sets(st.integers(0, 15)).map(CPUSet)
 rules_of = st.builds(

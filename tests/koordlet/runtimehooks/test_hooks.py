@@ -132,8 +132,6 @@ def test_time_and_failures_are_counted_once_the_node_is_known() -> None:
     assert counts == {("a", "succeeded"): 1, ("b", "failed"): 1}
 
 
-# --- what the plugins answer, by stage
-
 TWO = {
     "containers": {
         "c0": {
@@ -223,8 +221,6 @@ def test_an_identity_out_of_range_fails_whatever_the_class() -> None:
             hooks(plugin, policy=FailurePolicy.FAIL).answer(SANDBOX, asked, make_view(slo=ALL_ON))
 
 
-# --- devices
-
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
 HAMI = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
 HALF = {"koordinator.sh/gpu-memory-ratio": "50", "koordinator.sh/gpu-memory": "16Gi", "koordinator.sh/gpu-core": "50"}
@@ -303,9 +299,6 @@ def test_rdma_functions_virtual_before_physical() -> None:
     assert [(one.type, one.major, one.minor, one.mode) for one in found.devices] == [
         ("c", 231, n, 0o666) for n in (1, 2, 3)
     ]
-
-
-# --- whom settings follow
 
 
 def test_settings_follow_the_kubelets_pods_and_newborns() -> None:

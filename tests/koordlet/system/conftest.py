@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.system.cgroup import CgroupFS
+from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
 
@@ -18,7 +18,7 @@ MEMORY = {"cache": 100, "rss": 50, "inactive_file": 10, "active_file": 20, "inac
 
 
 class Tree:
-    """A host below ``base``; ``put(subsystem, file, text)`` writes a file of cgroup *where*."""
+    """A host below `base`; `put(subsystem, file, text)` writes a file of cgroup `where`."""
 
     def __init__(self, base: Path, version: int) -> None:
         self.version = version
@@ -39,7 +39,7 @@ class Tree:
         return path
 
     def file(self, path: str, text: str) -> Path:
-        """A file outside the cgroup tree, e.g. ``proc/stat``."""
+        """A file outside the cgroup tree, e.g. `proc/stat`."""
         target = self.roots.proc.parent / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)

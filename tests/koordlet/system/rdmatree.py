@@ -1,4 +1,4 @@
-"""RDMA NICs in a sysfs of a test's own, linked as the kernel links them."""
+"""RDMA NICs in a sysfs tree of the test, with the links of the kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT_COMPLEX = "pci0000:1e"
 
 
 class RdmaTree:
-    """Makes and changes NICs below `base`/sys."""
+    """Creates and changes NICs below `base`/sys."""
 
     def __init__(self, base: Path) -> None:
         self.roots = Roots.under(base)
@@ -33,7 +33,7 @@ class RdmaTree:
         physfn: str = "",
         verbs: str = "",
     ) -> None:
-        """A PCI function with one RDMA device; `ports` are the states of its ports, None: no directory of them."""
+        """A PCI function with one RDMA device; `ports` are the states of its ports; None: no ports directory."""
         function = self.function(address)
         function.mkdir(parents=True)
         (function / "class").write_text(f"{kind}\n")
@@ -46,7 +46,7 @@ class RdmaTree:
         self.device(address, name, ports)
 
     def device(self, address: str, name: str, ports: Sequence[str] | None = ("4: ACTIVE\n",)) -> None:
-        """One more RDMA device of a function."""
+        """Add another RDMA device to a function."""
         real = self.function(address) / "infiniband" / name
         real.mkdir(parents=True)
         (real / "device").symlink_to(f"../../../{address}")
@@ -63,7 +63,7 @@ class RdmaTree:
         (self.function(address) / "infiniband" / name / "ports/1/state").write_text(state)
 
     def vfs(self, address: str, addresses: Sequence[str]) -> None:
-        """These and no other virtual functions."""
+        """Replace the virtual functions."""
         function = self.function(address)
         for link in function.glob("virtfn*"):
             link.unlink()

@@ -9,7 +9,7 @@ from koordlet.system.roots import Roots
 
 
 def machine(roots, cpus, nodes, online, *, cache_ids=True):
-    """*cpus*: id -> (socket, core, l3)."""
+    """`cpus`: id -> (socket, core, l3)."""
     base = roots.sys / "devices/system/cpu"
     base.mkdir(parents=True)
     for cpu, (socket, core, l3) in cpus.items():
@@ -35,11 +35,18 @@ def machine(roots, cpus, nodes, online, *, cache_ids=True):
     return base
 
 
+def grouped(topology, key):
+    groups = {}
+    for cpu in topology.cpus:
+        groups.setdefault(key(cpu), set()).add(cpu.id)
+    return groups
+
+
 TWO_SOCKETS = {0: (0, 0, 10), 1: (0, 1, 10), 2: (1, 0, 11), 3: (1, 1, 11),
                4: (0, 0, 10), 5: (0, 1, 10), 6: (1, 0, 11), 7: (1, 1, 11)}  # fmt: skip
 
 
-def test_two_sockets_with_equal_core_ids_an_offline_cpu_and_a_node_gap(tmp_path):
+def test_core_ids_repeat_on_two_sockets_and_node_ids_have_gaps(tmp_path):
     roots = Roots.under(tmp_path)
     base = machine(roots, TWO_SOCKETS, {0: "0-1,4-5", 2: "2-3,6-7", 5: ""}, "0-6")
     (base / "smt").mkdir()
@@ -48,26 +55,28 @@ def test_two_sockets_with_equal_core_ids_an_offline_cpu_and_a_node_gap(tmp_path)
     (base / "intel_pstate/no_turbo").write_text("0\n")
     topology = read_topology(roots)
     assert topology.online == CPUSet(range(7))
-    assert topology.by_core == {(0, 0): {0, 4}, (0, 1): {1, 5}, (1, 0): {2, 6}, (1, 1): {3}}
+    assert grouped(topology, lambda cpu: (cpu.socket, cpu.core)) == {
+        (0, 0): {0, 4}, (0, 1): {1, 5}, (1, 0): {2, 6}, (1, 1): {3},
+    }  # fmt: skip
     assert topology.by_node == {0: {0, 1, 4, 5}, 2: {2, 3, 6}}
-    assert topology.by_socket == {0: {0, 1, 4, 5}, 1: {2, 3, 6}}
-    assert topology.by_l3 == {10: {0, 1, 4, 5}, 11: {2, 3, 6}}
+    assert grouped(topology, lambda cpu: cpu.socket) == {0: {0, 1, 4, 5}, 1: {2, 3, 6}}
+    assert grouped(topology, lambda cpu: cpu.l3) == {10: {0, 1, 4, 5}, 11: {2, 3, 6}}
     assert (topology.smt, topology.turbo) == (True, True)
     assert [cpu.id for cpu in topology.cpus] == [0, 4, 1, 5, 2, 6, 3]
     assert {cpu.l1 for cpu in topology.cpus} == set(range(7)), "instruction caches do not count"
 
 
-def test_caches_without_ids_are_told_apart_by_who_shares_them(tmp_path):
+def test_caches_without_ids_are_identified_by_the_cpus_that_share_them(tmp_path):
     roots = Roots.under(tmp_path)
     machine(roots, TWO_SOCKETS, {}, "0-7", cache_ids=False)
     topology = read_topology(roots)
-    assert topology.by_l3 == {0: {0, 1, 4, 5}, 2: {2, 3, 6, 7}}
+    assert grouped(topology, lambda cpu: cpu.l3) == {0: {0, 1, 4, 5}, 2: {2, 3, 6, 7}}
     assert topology.by_node == {0: set(range(8))}
     assert topology.smt, "two threads share a core"
     assert not topology.turbo
 
 
-def test_bare_sysfs(tmp_path):
+def test_cpus_without_topology_are_cores_of_one_socket(tmp_path):
     roots = Roots.under(tmp_path)
     for cpu in (0, 1):
         (roots.sys / f"devices/system/cpu/cpu{cpu}").mkdir(parents=True)
@@ -76,14 +85,14 @@ def test_bare_sysfs(tmp_path):
     assert not topology.smt
 
 
-def test_damaged_list_names_the_file(tmp_path):
+def test_a_malformed_list_is_named(tmp_path):
     roots = Roots.under(tmp_path)
     machine(roots, {}, {}, "0..3")
     with pytest.raises(MalformedFile, match="cpu/online"):
         read_topology(roots)
 
 
-def test_cpuinfo():
+def test_cpuinfo_is_parsed():
     info = parse_cpuinfo(
         "processor: 0\nvendor_id\t: AuthenticAMD\nmodel name : EPYC: 2\nflags: a b\n\nvendor_id : Odd\n"
     )
@@ -92,8 +101,7 @@ def test_cpuinfo():
     assert parse_cpuinfo("Model Name: ARM\nFeatures: fp\n").flags == {"fp"}
 
 
-def test_this_machine():
+def test_this_machine_is_read():
     topology = read_topology(Roots.host())
     assert len(topology.online) == len(topology.cpus) >= 1
     assert topology.online >= CPUSet(os.sched_getaffinity(0))
-    assert set().union(*topology.by_core.values()) == topology.online

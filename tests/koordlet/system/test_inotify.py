@@ -1,4 +1,4 @@
-"""inotify by ctypes: parsing, watching, limits."""
+"""inotify through ctypes: parsing, watching, limits."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ def record(watch: int, mask: int, name: str = "") -> bytes:
 
 
 RECORDS = {
-    "directory made": (record(3, 0x100 | ISDIR, "pod1"), DirEvent(3, "pod1", created=True, is_dir=True)),
+    "directory created": (record(3, 0x100 | ISDIR, "pod1"), DirEvent(3, "pod1", created=True, is_dir=True)),
     "file removed": (record(3, 0x200, "tasks"), DirEvent(3, "tasks", deleted=True)),
     "overflow": (record(-1, 0x4000), DirEvent(-1, overflow=True)),
     "watch ended": (record(7, 0x8000), DirEvent(7, ended=True)),
@@ -28,7 +28,7 @@ RECORDS = {
 
 
 @pytest.mark.parametrize(("data", "expected"), RECORDS.values(), ids=RECORDS)
-def test_each_kind_of_record(data, expected):
+def test_each_kind_of_record_is_parsed(data, expected):
     assert parse(data) == [expected]
 
 
@@ -39,12 +39,12 @@ def test_records_of_any_length_follow_each_other(given_records):
 
 
 @pytest.mark.parametrize("cut", [5, 17])
-def test_a_cut_record_is_refused(cut):
-    with pytest.raises(ValueError, match="cut at byte"):
+def test_a_truncated_record_is_an_error(cut):
+    with pytest.raises(ValueError, match="truncated at byte"):
         parse(record(1, 0x100, "pod1")[:cut])
 
 
-def test_directories_come_and_go(tmp_path):
+def test_created_and_removed_entries_are_reported(tmp_path):
     inotify = Inotify()
     watch = inotify.add(tmp_path)
     assert inotify.read() == []
@@ -58,7 +58,7 @@ def test_directories_come_and_go(tmp_path):
         (watch, "a", False, True, True),
     ]
     inotify.remove(watch)
-    inotify.remove(watch)  # ended already
+    inotify.remove(watch)  # has ended already
     (tmp_path / "b").mkdir()
     assert [event.ended for event in inotify.read()] == [True]
     inotify.close()
@@ -72,7 +72,7 @@ def test_a_directory_has_one_watch(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "number"), [("missing", errno.ENOENT), ("file", errno.ENOTDIR)])
-def test_what_cannot_be_watched(tmp_path, name, number):
+def test_a_path_that_cannot_be_watched_is_an_error(tmp_path, name, number):
     (tmp_path / "file").write_text("")
     inotify = Inotify()
     with pytest.raises(OSError, match=name) as caught:

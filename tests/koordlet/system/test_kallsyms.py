@@ -1,4 +1,4 @@
-"""/proc/kallsyms, shown and hidden."""
+"""/proc/kallsyms with visible and with hidden addresses."""
 
 from pathlib import Path
 
@@ -30,5 +30,5 @@ def test_a_function_ends_where_the_next_symbol_begins(tmp_path: Path, text: str,
     assert function_ranges(tmp_path, ["do_swap_page", "not_there"]) == expected
 
 
-def test_no_file_is_nothing_known(tmp_path: Path) -> None:
+def test_without_the_file_no_address_is_known(tmp_path: Path) -> None:
     assert function_ranges(tmp_path, ["do_swap_page"]) == {}

@@ -1,6 +1,7 @@
-"""The readers on the real kernel, v1, hybrid or v2 alike: own cgroups, real processes, second sources."""
+"""The readers on the real kernel (v1, hybrid or v2): cgroups of the test, real processes, second sources."""
 
 import errno
+import functools
 import signal
 import time
 from pathlib import Path
@@ -9,11 +10,17 @@ import numpy as np
 import pytest
 
 from koordlet.system import write
-from koordlet.system.cgroup import RESOURCES, BatchReader, CgroupGone, Want, cgroup_id, codecs, lookup
+from koordlet.system.cgroup import codecs
+from koordlet.system.cgroup.batch import BatchReader, Want
+from koordlet.system.cgroup.files import parse_key_values
 from koordlet.system.cgroup.owners import OwnerKind, classify
-from koordlet.system.cgroup.registry import Kind
+from koordlet.system.cgroup.registry import RESOURCES, FileKind, lookup
+from koordlet.system.cgroup.tree import cgroup_id
 from koordlet.system.cpu.cpuset import CPUSet
+from koordlet.system.errors import CgroupGone
 from koordlet.system.proc import procfs
+from koordlet.system.proc.psi import RESOURCES as RESOURCES_WITH_PRESSURE
+from tests.koordlet.cgroupfigures import cpu_stat, memory_stat, memory_use
 
 pytestmark = pytest.mark.kernel
 MIB = 1 << 20
@@ -21,15 +28,15 @@ ALL = Want.CPU_USAGE | Want.CPU_STAT | Want.MEMORY_STAT | Want.MEMORY_USAGE | Wa
 
 
 def until(done):
-    """Whoever else uses the CPUs: what has to come comes."""
+    """Waits, however busy the machine is."""
     end = time.monotonic() + 60
     while not done():
-        assert time.monotonic() < end, "did not come within a minute"
+        assert time.monotonic() < end, "did not happen within a minute"
         time.sleep(0.02)
 
 
 def stop(process):
-    """So that readings of two sources are of the same moment."""
+    """Stop the process, so that readings of two sources are of the same moment."""
     process.send_signal(signal.SIGSTOP)
     until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt")
 
@@ -51,49 +58,42 @@ def test_cpu_usage_agrees_with_the_process(kernel_fs, kernel_host, cgroup_child,
     assert usage == pytest.approx(task, rel=0.05, abs=3 * kernel_host.facts.jiffy_ns)
 
 
-def test_cpu_times_add_up(kernel_fs, kernel_host, cgroup_child, burner):
-    child = cgroup_child()
-    process = burner(child)
-    until(lambda: kernel_fs.cpu_usage(child.dir) > 300_000_000)
-    started = kernel_fs.cpu_times(child.dir)  # so far it was the start of an interpreter: mostly the kernel's work
-    until(lambda: kernel_fs.cpu_times(child.dir).user_ns - started.user_ns > 500_000_000)
-    stop(process)
-    times = kernel_fs.cpu_times(child.dir)
-    assert times.user_ns + times.system_ns == pytest.approx(times.usage_ns, abs=2000)
-    assert times.usage_ns == pytest.approx(kernel_fs.cpu_usage(child.dir), rel=0.2, abs=5 * kernel_host.facts.jiffy_ns)
-    assert times.user_ns - started.user_ns > times.system_ns - started.system_ns
-
-
 def test_throttling_is_counted(kernel_fs, cgroup_child, burner):
     child = cgroup_child()
     spec = lookup("cpu.cfs_quota_us", kernel_fs.version)
     child.write("cpu", spec.file, spec.codec.encode(10_000, ""))
     assert (kernel_fs.cpu_quota(child.dir), kernel_fs.cpu_period(child.dir)) == (10_000, 100_000)
     burner(child)
-    until(lambda: kernel_fs.cpu_stat(child.dir).nr_throttled >= 2 and kernel_fs.cpu_stat(child.dir).throttled_ns > 0)
-    stat = kernel_fs.cpu_stat(child.dir)
-    assert stat.nr_periods >= stat.nr_throttled
-    assert codecs.throttled_ratio(stat.nr_periods, stat.nr_throttled) > 0
+
+    def throttled():
+        stat = cpu_stat(kernel_fs, child.dir)
+        return stat["nr_throttled"] >= 2 and stat["throttled_ns"] > 0
+
+    until(throttled)
+    table = BatchReader(kernel_fs).read([child.dir], Want.CPU_STAT)
+    assert table.columns["nr_periods"][0] >= table.columns["nr_throttled"][0] >= 2
+    assert table.columns["throttled_ns"][0] > 0
 
 
 def test_memory_agrees_with_the_process(kernel_fs, kernel_host, cgroup_child, toucher):
     child = cgroup_child()
     pid = toucher(child, 48).pid
-    stat = kernel_fs.memory_stat(child.dir)
-    anonymous = int(procfs.read_status(kernel_host.roots, pid)["RssAnon"].split()[0]) * 1024
+    status = Path(f"/proc/{pid}/status").read_text()
+    anonymous = int(status.split("RssAnon:")[1].split()[0]) * 1024
+    use = memory_use(kernel_fs, child.dir)
     assert anonymous > 48 * MIB
-    assert stat.usage == pytest.approx(anonymous, abs=2 * MIB)
-    assert stat.rss == pytest.approx(anonymous, abs=2 * MIB)
-    assert kernel_fs.memory_usage(child.dir) >= stat.usage - MIB
+    assert use == pytest.approx(anonymous, abs=2 * MIB)
+    assert memory_stat(kernel_fs, child.dir)["rss"] == pytest.approx(anonymous, abs=2 * MIB)
+    assert kernel_fs.memory_usage(child.dir) >= use - MIB
     numa = kernel_fs.memory_numa(child.dir)
-    assert sum(node.usage for node in numa.values()) == pytest.approx(stat.usage, abs=2 * MIB)
+    assert sum(node.usage for node in numa.values()) == pytest.approx(use, abs=2 * MIB)
 
 
 def test_pod_numbers_contain_their_containers(kernel_fs, cgroup_child, toucher):
     pod = cgroup_child("pod")
     container = pod.child("container")
     toucher(container, 24)
-    assert kernel_fs.memory_stat(pod.dir).usage >= 24 * MIB
+    assert memory_use(kernel_fs, pod.dir) >= 24 * MIB
     assert sum(node.usage for node in kernel_fs.memory_numa(pod.dir).values()) >= 24 * MIB
     assert kernel_fs.cpu_usage(pod.dir) >= kernel_fs.cpu_usage(container.dir) > 0
 
@@ -107,62 +107,61 @@ def test_tasks_and_processes(kernel_fs, kernel_host, cgroup_child, spawn):
     assert child.dir in procfs.read_cgroups(kernel_host.roots, process.pid).values()
 
 
-def test_limits_read_back(kernel_fs, cgroup_child):
+def test_limits_are_read_back(kernel_fs, cgroup_child):
     child = cgroup_child()
-    assert kernel_fs.memory_limit(child.dir) == codecs.UNLIMITED
+    assert kernel_fs.value("memory.limit_in_bytes", child.dir) == codecs.UNLIMITED
     assert kernel_fs.cpu_quota(child.dir) == codecs.UNLIMITED
     spec = lookup("memory.limit_in_bytes", kernel_fs.version)
     child.write("memory", spec.file, spec.codec.encode(64 * MIB, ""))
-    assert kernel_fs.memory_limit(child.dir) == 64 * MIB
+    assert kernel_fs.value("memory.limit_in_bytes", child.dir) == 64 * MIB
     child.write("memory", spec.file, spec.codec.encode(codecs.UNLIMITED, ""))
-    assert kernel_fs.memory_limit(child.dir) == codecs.UNLIMITED
+    assert kernel_fs.value("memory.limit_in_bytes", child.dir) == codecs.UNLIMITED
 
 
 @pytest.mark.parametrize("shares", [2, 1024, 2048, 262144])
-def test_shares_read_back(kernel_fs, cgroup_child, shares):
+def test_shares_are_read_back(kernel_fs, cgroup_child, shares):
     child = cgroup_child()
     spec = lookup("cpu.shares", kernel_fs.version)
     child.write("cpu", spec.file, spec.codec.encode(shares, ""))
     expected = shares if kernel_fs.version == 1 else codecs.weight_to_shares(codecs.shares_to_weight(shares))
-    assert kernel_fs.cpu_shares(child.dir) == expected
+    assert kernel_fs.value("cpu.shares", child.dir) == expected
 
 
-def test_idle_group_still_has_shares(kernel_fs, cgroup_child):
+def test_an_idle_group_has_shares(kernel_fs, cgroup_child):
     child = cgroup_child()
     child.write("cpu", "cpu.idle", 1)
     assert kernel_fs.value("cpu.idle", child.dir) == 1
-    assert 2 <= kernel_fs.cpu_shares(child.dir) < 1024
+    assert 2 <= kernel_fs.value("cpu.shares", child.dir) < 1024
 
 
-def test_cpuset(kernel_fs, kernel_host, cgroup_child):
+def test_the_cpu_set_is_read(kernel_fs, kernel_host, cgroup_child):
     child = cgroup_child()
     assert kernel_fs.cpuset(child.dir) == kernel_host.facts.online_cpus
     child.write("cpuset", "cpuset.cpus", "0")
     assert kernel_fs.cpuset(child.dir) == CPUSet({0})
 
 
-def test_pressure_is_there(kernel_fs, cgroup_child, burner):
+def test_pressure_is_read(kernel_fs, cgroup_child, burner):
     child = cgroup_child()
     for _ in range(6):
         burner(child)
-    until(lambda: kernel_fs.pressure(child.dir).cpu.some.total > 0)  # six burners wait for fewer CPUs
-    assert kernel_fs.pressure(child.dir).memory.full_supported
+    until(lambda: kernel_fs.pressure("cpu", child.dir).some.total > 0)
+    assert kernel_fs.pressure("memory", child.dir).full is not None
 
 
 def test_every_file_of_the_registry_that_exists_is_readable(kernel_fs, cgroup_child, spawn):
     child = cgroup_child()
     spawn(["sleep", "600"], child)
     typed = {
-        "cpu.stat": kernel_fs.cpu_stat, "cpuacct.stat": kernel_fs.cpu_times, "cpuacct.usage": kernel_fs.cpu_usage,
-        "memory.stat": kernel_fs.memory_stat, "memory.numa_stat": kernel_fs.memory_numa,
+        "cpuacct.usage": kernel_fs.cpu_usage, "memory.numa_stat": kernel_fs.memory_numa,
         "cgroup.procs": kernel_fs.procs, "tasks": kernel_fs.tasks, "cpuset.cpus": kernel_fs.cpuset,
-        "cpuset.cpus.effective": kernel_fs.cpuset, "cpu.pressure": kernel_fs.pressure,
-        "memory.pressure": kernel_fs.pressure, "io.pressure": kernel_fs.pressure,
+        "cpuset.cpus.effective": kernel_fs.cpuset,
+        **{f"{name}.pressure": functools.partial(kernel_fs.pressure, name) for name in RESOURCES_WITH_PRESSURE},
     }  # fmt: skip
     seen = []
     for name, resource in RESOURCES.items():
         spec = resource.spec(kernel_fs.version)
-        if spec is None or spec.kind is Kind.COMMAND:
+        if spec is None or spec.kind is FileKind.COMMAND:
             continue
         text = kernel_fs.text(name, child.dir)
         if text is None:
@@ -170,18 +169,20 @@ def test_every_file_of_the_registry_that_exists_is_readable(kernel_fs, cgroup_ch
         seen.append(name)
         if name in typed:
             assert typed[name](child.dir) is not None, name
-        elif spec.kind is Kind.VALUE:
+        elif spec.kind is FileKind.VALUE:
             value = kernel_fs.value(name, child.dir)
             if spec.validator is not None and not spec.read_only:
                 spec.validator.check(name, spec.codec.encode(value, text))
+        elif spec.kind is FileKind.KEY_VALUES:
+            assert all(int(value) >= 0 for value in parse_key_values(text).values()), name
         else:
-            assert spec.kind is Kind.BLKIO, name
+            assert spec.kind is FileKind.BLKIO, name
             codecs.parse_blkio(text)
     assert {"cpu.stat", "cpu.shares", "cpu.cfs_quota_us", "cpu.idle", "cpuset.cpus", "memory.stat", "cpuacct.usage",
             "memory.limit_in_bytes", "memory.numa_stat", "cgroup.procs", "cpu.pressure"} <= set(seen)  # fmt: skip
 
 
-def test_vanished_and_recreated_with_the_same_name(kernel_fs, cgroup_child, burner):
+def test_a_removed_group_is_an_error_until_it_is_created_again(kernel_fs, cgroup_child, burner):
     child = cgroup_child()
     burning = burner(child)
     until(lambda: kernel_fs.cpu_usage(child.dir) > 0)
@@ -200,28 +201,28 @@ def test_vanished_and_recreated_with_the_same_name(kernel_fs, cgroup_child, burn
     assert kernel_fs.cgroup_id(child.dir) != old
 
 
-def test_replaced_between_two_reads(kernel_fs, cgroup_child):
+def test_a_group_replaced_between_two_reads_is_reported(kernel_fs, cgroup_child):
     child = cgroup_child()
     kernel_fs.cache.begin_tick()
-    assert kernel_fs.cpu_stat(child.dir)
+    assert kernel_fs.text("cpu.stat", child.dir)
     path = kernel_fs.path("cpu.stat", child.dir)
     child.remove()
     child.make()
-    assert kernel_fs.cpu_stat(child.dir)
+    assert kernel_fs.text("cpu.stat", child.dir)
     assert kernel_fs.cache.reopened == {path}
 
 
-def test_batch_flags_gone_and_recreated(kernel_fs, cgroup_child):
-    stays, goes, returns = (cgroup_child(name) for name in ("stays", "goes", "returns"))
-    dirs = [stays.dir, goes.dir, returns.dir]
+def test_a_batch_flags_removed_and_recreated_groups(kernel_fs, cgroup_child):
+    kept, removed, recreated = (cgroup_child(name) for name in ("kept", "removed", "recreated"))
+    dirs = [kept.dir, removed.dir, recreated.dir]
     reader = BatchReader(kernel_fs)
     first = reader.read(dirs, ALL)
     assert not first.gone.any()
     assert not first.errors
-    assert [int(one) for one in first.cgroup_id] == [kernel_fs.cgroup_id(one) for one in dirs]
-    goes.remove()
-    returns.remove()
-    returns.make()
+    assert first.cgroup_id.tolist() == [kernel_fs.cgroup_id(cgroup_dir) for cgroup_dir in dirs]
+    removed.remove()
+    recreated.remove()
+    recreated.make()
     second = reader.read(dirs, ALL)
     assert list(second.gone) == [False, True, False]
     assert list(second.recreated) == [False, False, True]
@@ -230,29 +231,29 @@ def test_batch_flags_gone_and_recreated(kernel_fs, cgroup_child):
     assert second.columns["cpu_some_total"].shape == (3,)
 
 
-def test_batch_agrees_with_the_typed_readers(kernel_fs, cgroup_child, toucher):
+def test_a_batch_agrees_with_a_second_reading(kernel_fs, cgroup_child, toucher):
     child = cgroup_child()
     toucher(child, 8)
     table = BatchReader(kernel_fs).read([child.dir], ALL)
-    assert table.columns["memory_rss"][0] == pytest.approx(kernel_fs.memory_stat(child.dir).rss, abs=MIB)
+    assert table.columns["memory_rss"][0] == pytest.approx(memory_stat(kernel_fs, child.dir)["rss"], abs=MIB)
     assert table.columns["cpu_usage_ns"][0] == pytest.approx(kernel_fs.cpu_usage(child.dir), rel=0.05)
     assert table.numa_nodes == tuple(kernel_fs.memory_numa(child.dir))
     assert np.nansum(table.numa_usage[0]) >= 8 * MIB
 
 
-def test_id_is_the_inode(kernel_fs, cgroup_child):
+def test_the_id_is_the_inode(kernel_fs, cgroup_child):
     child = cgroup_child()
     assert kernel_fs.cgroup_id(child.dir) == child.path("cpu").stat().st_ino == cgroup_id(child.path("cpu"))
 
 
-def test_owner_of_an_own_cgroup(cgroup_child):
+def test_the_owner_of_a_test_cgroup_is_other(cgroup_child):
     assert classify(cgroup_child().dir).kind is OwnerKind.OTHER
 
 
-def test_refused_writes_are_typed(kernel_fs, cgroup_child, toucher):
+def test_refused_writes_raise_the_error_of_their_kind(kernel_fs, cgroup_child, toucher):
     child = cgroup_child()
     shares = kernel_fs.path("cpu.shares", child.dir)
-    with pytest.raises(write.Refused, match="writing 'x'") as caught:
+    with pytest.raises(write.WriteRefused, match="writing 'x'") as caught:
         write.write_value(shares, "x")
     assert caught.value.errno == errno.EINVAL
     with pytest.raises(write.TargetGone) as caught:

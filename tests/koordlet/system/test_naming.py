@@ -23,7 +23,7 @@ UID_ = UID.replace("-", "_")
         (CGROUPFS, BE, f"kubepods/besteffort/pod{UID}"),
     ],
 )
-def test_pod_dir_both_directions(driver, qos, path):
+def test_a_pod_directory_is_formatted_and_parsed(driver, qos, path):
     assert naming.pod_dir(driver, qos, UID) == path
     assert naming.same_uid(naming.parse_pod_name(driver, path.rpartition("/")[2]), UID)
     assert naming.qos_of_dir(path) is qos
@@ -38,7 +38,7 @@ def test_pod_dir_both_directions(driver, qos, path):
         ("cri-o", "crio-abc.scope"),
     ],
 )
-def test_container_names(runtime, systemd):
+def test_container_names_of_each_runtime(runtime, systemd):
     assert naming.container_name(SYSTEMD, f"{runtime}://abc") == systemd
     assert naming.container_name(CGROUPFS, f"{runtime}://abc") == "abc"
     assert naming.container_dir(CGROUPFS, B, UID, f"{runtime}://abc") == f"kubepods/burstable/pod{UID}/abc"
@@ -49,40 +49,40 @@ def test_container_names(runtime, systemd):
 
 
 @pytest.mark.parametrize("text", ["abc", "://abc", "docker://", "rkt://abc", ""])
-def test_malformed_container_ids(text):
+def test_malformed_container_ids_are_errors(text):
     with pytest.raises(NamingError):
         naming.container_name(SYSTEMD, text)
 
 
-def test_crio_sandbox_has_no_scope():
+def test_a_crio_sandbox_has_no_scope():
     assert naming.parse_container_name(SYSTEMD, "crio-abc") == ContainerId("cri-o", "abc")
 
 
 @pytest.mark.parametrize(("driver", "name"), [(SYSTEMD, "podabc"), (SYSTEMD, "kubepods.slice"), (CGROUPFS, "abc"),
                                               (CGROUPFS, "pod")])  # fmt: skip
-def test_no_pod_name(driver, name):
+def test_other_names_are_not_pods(driver, name):
     with pytest.raises(NamingError, match=name):
         naming.parse_pod_name(driver, name)
 
 
 @pytest.mark.parametrize(
-    ("names", "ids", "found"),
+    ("names", "ids", "sandbox"),
     [
-        pytest.param(["a", "b"], ["containerd://a"], "containerd://b", id="the-other-one"),
+        pytest.param(["a", "b"], ["containerd://a"], "containerd://b", id="one-left"),
         pytest.param(["a"], [], None, id="no-statuses-yet"),
     ],
 )
-def test_sandbox_cgroupfs(names, ids, found):
-    assert (naming.sandbox_id(CGROUPFS, names, ids) or None) == (found and ContainerId.parse(found))
+def test_the_sandbox_is_the_directory_without_a_status(names, ids, sandbox):
+    assert (naming.sandbox_id(CGROUPFS, names, ids) or None) == (sandbox and ContainerId.parse(sandbox))
 
 
-def test_sandbox_of_crio_ignores_leftover_scopes():
+def test_leftover_scopes_of_crio_are_ignored():
     names = ["crio-app.scope", "crio-old.scope", "crio-pause", "init.scope"]
     assert str(naming.sandbox_id(SYSTEMD, names, ["cri-o://app"])) == "cri-o://pause"
 
 
 @pytest.mark.parametrize("names", [["a", "b", "c"], ["a"]], ids=["two-left", "none-left"])
-def test_ambiguous_sandbox(names):
+def test_an_ambiguous_sandbox_is_an_error(names):
     with pytest.raises(NamingError, match="expected one sandbox"):
         naming.sandbox_id(CGROUPFS, names, ["docker://a"])
 
@@ -101,7 +101,7 @@ def test_ambiguous_sandbox(names):
         ({"qos": "BE", "base": "Odd", "parent_dir": "x"}, "x"),
     ],
 )
-def test_host_applications(arguments, path):
+def test_directories_of_host_applications(arguments, path):
     assert naming.host_application_dir(CGROUPFS, "nginx", **arguments) == path
 
 
@@ -109,7 +109,7 @@ def test_host_applications(arguments, path):
     ("dirs", "driver"),
     [(["kubepods.slice", "kubepods"], SYSTEMD), (["kubepods"], CGROUPFS), ([], None)],
 )
-def test_driver_from_the_tree(tmp_path, dirs, driver):
+def test_the_driver_is_detected_from_the_tree(tmp_path, dirs, driver):
     for name in dirs:
         (tmp_path / name).mkdir()
     assert naming.detect_driver(tmp_path) is driver
@@ -137,11 +137,11 @@ YAML = "kind: KubeletConfiguration\ncgroupDriver: systemd # why\n"
         pytest.param(["--config=/var/lib/kubelet/config.yaml"], YAML, SYSTEMD, id="absolute-config"),
         pytest.param(["--config", "config.yaml"], YAML, SYSTEMD, id="relative-config"),
         pytest.param(["--config=config.yaml"], "cgroupDriver: 'cgroupfs'\n", CGROUPFS, id="quoted"),
-        pytest.param(["--config=config.yaml"], "a: b\n", CGROUPFS, id="config-silent"),
-        pytest.param([], None, CGROUPFS, id="nothing-said"),
+        pytest.param(["--config=config.yaml"], "a: b\n", CGROUPFS, id="config-without-driver"),
+        pytest.param([], None, CGROUPFS, id="no-configuration"),
     ],
 )
-def test_driver_from_the_kubelet(tmp_path, arguments, config, driver):
+def test_the_driver_is_read_from_the_kubelets_configuration(tmp_path, arguments, config, driver):
     assert kubelet(tmp_path, *arguments, config=config) is driver
 
 
@@ -153,18 +153,18 @@ def test_driver_from_the_kubelet(tmp_path, arguments, config, driver):
         (["--config=config.yaml"], "cgroupDriver: odd\n", "unknown cgroup driver 'odd'"),
     ],
 )
-def test_unknown_kubelet_settings(tmp_path, arguments, config, message):
+def test_unusable_kubelet_settings_are_errors(tmp_path, arguments, config, message):
     with pytest.raises(NamingError, match=message):
         kubelet(tmp_path, *arguments, config=config)
 
 
-def test_no_kubelet(tmp_path):
+def test_a_missing_kubelet_is_an_error(tmp_path):
     with pytest.raises(NamingError, match="kubelet process 1"):
         naming.driver_of_kubelet(Roots.under(tmp_path), 1)
     assert naming.listening_pid(Roots.under(tmp_path / "none"), 1) is None
 
 
-def test_find_driver(tmp_path):
+def test_the_tree_takes_precedence_over_the_kubelet(tmp_path):
     roots = Roots.under(tmp_path)
     (tmp_path / "cpu").mkdir()
     with pytest.raises(NamingError, match="port 10250"):
@@ -183,7 +183,7 @@ def test_find_driver(tmp_path):
 
 
 @pytest.mark.kernel
-def test_finds_who_listens(spawn):
+def test_the_listening_process_is_found(spawn):
     code = (
         "import socket,time; s=socket.socket(); s.bind(('127.0.0.1',0)); s.listen();"
         "print(s.getsockname()[1],flush=True); time.sleep(600)"
@@ -194,7 +194,7 @@ def test_finds_who_listens(spawn):
 
 
 @given(st.uuids(), st.sampled_from(KubeQOS), st.sampled_from(CgroupDriver))
-def test_any_pod_round_trips(uid, qos, driver):
+def test_every_pod_directory_is_parsed_back(uid, qos, driver):
     path = naming.pod_dir(driver, qos, str(uid))
     assert naming.same_uid(naming.parse_pod_name(driver, path.rpartition("/")[2]), str(uid))
     assert naming.qos_of_dir(path) is qos

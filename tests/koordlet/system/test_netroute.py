@@ -1,4 +1,4 @@
-"""Which interface the default route leaves by."""
+"""The interface of the default route."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def row(interface, destination="00000000", flags="0003", metric=0, mask="0000000
     ("rows", "expected"),
     [
         pytest.param([], None, id="no route"),
-        pytest.param([row("eth0")], "eth0", id="one"),
-        pytest.param([row("eth0", "0002A8C0", mask="00FFFFFF")], None, id="only to neighbours"),
-        pytest.param([row("eth0", metric=100), row("wlan0", metric=50)], "wlan0", id="the least metric"),
-        pytest.param([row("eth0", metric=100), row("down0", flags="0002")], "eth0", id="one that is up"),
+        pytest.param([row("eth0")], "eth0", id="one route"),
+        pytest.param([row("eth0", "0002A8C0", mask="00FFFFFF")], None, id="only local routes"),
+        pytest.param([row("eth0", metric=100), row("wlan0", metric=50)], "wlan0", id="lowest metric"),
+        pytest.param([row("eth0", metric=100), row("down0", flags="0002")], "eth0", id="one route is up"),
     ],
 )
-def test_default_interface(tmp_path, rows, expected) -> None:
+def test_the_default_route_has_the_lowest_metric(tmp_path, rows, expected) -> None:
     roots = Roots.under(tmp_path)
     (roots.proc / "net").mkdir(parents=True)
     (roots.proc / "net/route").write_text(HEAD + "".join(rows))
     assert default_interface(roots) == expected
 
 
-def test_no_file_and_a_broken_one(tmp_path) -> None:
+def test_a_missing_file_is_none_and_a_malformed_one_is_named(tmp_path) -> None:
     roots = Roots.under(tmp_path)
     assert default_interface(roots) is None
     (roots.proc / "net").mkdir(parents=True)

@@ -1,13 +1,13 @@
-"""The node's files through kept descriptors say what procfs says, also when NUMA nodes come and go."""
+"""The node's files through open descriptors agree with procfs, also when NUMA nodes are added and removed."""
 
 from pathlib import Path
 
 import pytest
 
-from koordlet.system.cgroup import ReadCache
+from koordlet.system.cgroup.cache import ReadCache
 from koordlet.system.errors import MalformedFile
 from koordlet.system.proc import procfs
-from koordlet.system.proc.nodefiles import LOOK_AGAIN, NodeFiles
+from koordlet.system.proc.nodefiles import NODE_LIST_READINGS, NodeFiles
 from koordlet.system.roots import Roots
 
 
@@ -19,22 +19,26 @@ def add_node(roots: Roots, node: int, free: int) -> Path:
     return directory
 
 
-def test_this_machine() -> None:
+def ticks() -> procfs.CpuTicks:
+    return procfs.parse_cpu_ticks(Path("/proc/stat").read_text())
+
+
+def test_files_of_this_machine_agree_with_procfs() -> None:
     roots = Roots.host()
     with ReadCache() as cache:
         files = NodeFiles(roots, cache)
         for _ in range(2):
-            before, now, after = procfs.read_cpu_ticks(roots), files.cpu_ticks(), procfs.read_cpu_ticks(roots)
+            before, now, after = ticks(), files.cpu_ticks(), ticks()
             assert before.total <= now.total <= after.total
             assert now.by_cpu.keys() == before.by_cpu.keys()
             assert files.memory().total == procfs.read_meminfo(roots).total
             assert files.numa_memory().keys() == procfs.read_numa_meminfo(roots).keys()
         opened = cache.opens
         files.cpu_ticks(), files.memory(), files.numa_memory()
-        assert cache.opens - opened <= len(procfs.HUGE_PAGE_KB) * len(files.numa_memory())  # absent ones only
+        assert cache.opens - opened <= len(procfs.HUGE_PAGE_KB) * len(files.numa_memory())  # only the absent files
 
 
-def test_nodes_that_come_and_go(tmp_path: Path) -> None:
+def test_added_and_removed_nodes_are_noticed(tmp_path: Path) -> None:
     roots = Roots.under(tmp_path)
     with ReadCache(verify=True) as cache:
         files = NodeFiles(roots, cache)
@@ -43,18 +47,18 @@ def test_nodes_that_come_and_go(tmp_path: Path) -> None:
         assert files.memory() is None
         add_node(roots, 0, 40)
         second = add_node(roots, 1, 10)
-        for _ in range(LOOK_AGAIN):
+        for _ in range(NODE_LIST_READINGS):
             files.numa_memory()
-        found = files.numa_memory()
-        assert found == procfs.read_numa_meminfo(roots)
-        assert found[1].huge_pages == {2048: 3}
+        memory = files.numa_memory()
+        assert memory == procfs.read_numa_meminfo(roots)
+        assert memory[1].huge_pages == {2048: 3}
         add_node(roots, 0, 30)
         assert files.numa_memory()[0].free == 30 * 1024
         (second / "meminfo").unlink()
         assert files.numa_memory().keys() == {0}
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+def test_a_malformed_file_is_named(tmp_path: Path) -> None:
     roots = Roots.under(tmp_path)
     roots.proc.mkdir(parents=True)
     (roots.proc / "stat").write_text("nonsense\n")

@@ -41,7 +41,7 @@ C, S = OwnerKind.CONTAINER, OwnerKind.SERVICE
         ("kubepods/besteffort", OwnerKind.KUBE_QOS, "kubepods/besteffort", "", ""),
     ],
 )
-def test_owner(path, kind, name, runtime, container_id):
+def test_the_owner_follows_from_the_path(path, kind, name, runtime, container_id):
     owner = classify(path)
     assert (owner.kind, owner.name, owner.runtime, owner.container_id) == (kind, name, runtime, container_id)
     assert classify(f"/{path}/") == owner
@@ -55,7 +55,7 @@ def test_owner(path, kind, name, runtime, container_id):
         ("user.slice/user-0.slice/user@0.service", "user@0.service", 0),
     ],
 )
-def test_user_sessions(path, name, user):
+def test_user_sessions_have_a_user(path, name, user):
     owner = classify(path)
     assert (owner.kind, owner.name, owner.user) == (OwnerKind.USER_SESSION, name, user)
 
@@ -68,7 +68,7 @@ def test_units_of_a_user_keep_the_user():
 @pytest.mark.parametrize("qos", KubeQOS)
 @pytest.mark.parametrize("driver", CgroupDriver)
 @pytest.mark.parametrize("prefix", ["", "kubelet.slice/", "docker-in-docker/"])
-def test_kubernetes(qos, driver, prefix):
+def test_pods_and_containers_have_the_pods_uid(qos, driver, prefix):
     pod = classify(prefix + pod_dir(driver, qos, UID))
     assert (pod.kind, pod.pod_uid, pod.qos) == (OwnerKind.POD, UID, qos)
     container = classify(prefix + container_dir(driver, qos, UID, f"containerd://{ID}"))
@@ -81,7 +81,7 @@ def test_groups_inside_a_container_are_not_containers():
     assert (owner.kind, owner.pod_uid, owner.container_id) == (OwnerKind.OTHER, UID, ID)
 
 
-def test_kubepods_with_strangers_inside():
+def test_other_directories_below_kubepods_are_other():
     assert classify("kubepods/podman-thing.d/x").kind is OwnerKind.OTHER
 
 

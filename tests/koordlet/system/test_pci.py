@@ -1,4 +1,4 @@
-"""Where PCI functions sit: addresses of any spelling, and sysfs that tells all, some or nothing."""
+"""PCI functions: addresses in any form, and sysfs with all, some or no files."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def function(base: Path, address: str, below: str, numa_node: str | None = "0\n"
         (" 0000:01:00.0\n", "0000:01:00.0"),
     ],
 )
-def test_one_spelling(written: str, read: str) -> None:
+def test_addresses_are_in_the_form_of_sysfs(written: str, read: str) -> None:
     assert canonical(written) == read
 
 
 @pytest.mark.parametrize("text", ["", "01:00.0", "0000:01:00", "0000:01:00.8", "0000:01:00.0/..", "../../x", "gpu0"])
-def test_no_address_is_refused_by_name(text: str) -> None:
+def test_other_texts_are_errors(text: str) -> None:
     with pytest.raises(PciAddressError, match="is not a PCI address"):
         canonical(text)
     with pytest.raises(PciAddressError, match="is not a PCI address"):
@@ -58,16 +58,16 @@ def test_no_address_is_refused_by_name(text: str) -> None:
     ],
     ids=["spec", "behind-bridges", "no-node", "empty", "malformed", "no-file", "no-root-complex"],
 )
-def test_where_a_function_sits(tmp_path: Path, below: str, numa_node: str | None, expected: PciPlace) -> None:
+def test_the_place_of_a_function(tmp_path: Path, below: str, numa_node: str | None, expected: PciPlace) -> None:
     function(tmp_path, "0000:01:00.0", below, numa_node)
     assert place(Roots.under(tmp_path), "00000000:01:00.0") == expected
 
 
-def test_what_sysfs_does_not_know_keeps_its_address(tmp_path: Path) -> None:
+def test_an_unknown_function_has_its_address(tmp_path: Path) -> None:
     assert place(Roots.under(tmp_path), "0000:AB:00.0") == PciPlace("0000:ab:00.0")
 
 
-def test_functions_of_a_driver(tmp_path: Path) -> None:
+def test_the_functions_of_a_driver_are_listed(tmp_path: Path) -> None:
     roots = Roots.under(tmp_path)
     assert bound_to(roots, "nvidia") == ()
     driver = tmp_path / "sys/bus/pci/drivers/nvidia"
@@ -77,7 +77,7 @@ def test_functions_of_a_driver(tmp_path: Path) -> None:
     assert bound_to(roots, "nvidia") == ("0000:02:00.0", "0000:c1:00.0")
 
 
-def test_what_the_functions_are(tmp_path: Path) -> None:
+def test_functions_have_vendor_and_product(tmp_path: Path) -> None:
     roots = Roots.under(tmp_path)
     assert functions(roots) == ()
     for address, vendor, product in (("0000:c1:00.0", "0x19e5\n", "0xD802\n"), ("0000:02:00.0", "10de", None)):

@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 from koordlet.system.cpu import perf
-from koordlet.system.cpu.perf import CgroupCounters, Event, PerfError, PerfUnavailable, parse_group
+from koordlet.system.cpu.perf import CgroupCounters, PerfError, PerfEvent, PerfUnavailable, parse_group
+
+PERF_TYPE_SOFTWARE = 1
+TASK_CLOCK = PerfEvent("task", PERF_TYPE_SOFTWARE, 1)
+CONTEXT_SWITCHES = PerfEvent("switches", PERF_TYPE_SOFTWARE, 3)
 
 
 @pytest.mark.parametrize(
@@ -19,7 +23,7 @@ def test_counts_are_scaled_by_the_time_they_ran(enabled, running, scaled):
 
 
 @pytest.mark.parametrize("data", [b"", b"x" * 23, struct.pack("=QQQ", 2, 1, 1)])
-def test_short_read(data):
+def test_a_read_of_unexpected_size_is_an_error(data):
     with pytest.raises(PerfError):
         parse_group(data)
 
@@ -29,7 +33,7 @@ def test_unknown_architecture_is_unavailable(monkeypatch):
     assert "vax" in perf.probe().reason
 
 
-def test_no_such_directory():
+def test_a_missing_directory_is_an_error():
     with pytest.raises(PerfError, match="/nonexistent"):
         CgroupCounters("/nonexistent", [0])
 
@@ -39,26 +43,25 @@ def descriptors():
 
 
 @pytest.mark.kernel
-def test_counts_a_cgroup_by_software_events(kernel_fs, kernel_host, cgroup_child, burner):
+def test_software_events_of_a_cgroup_are_counted(kernel_fs, kernel_host, cgroup_child, burner):
     child = cgroup_child()
     before = descriptors()
-    events = (Event("task", perf.PERF_TYPE_SOFTWARE, perf.SW_TASK_CLOCK),
-              Event("switches", perf.PERF_TYPE_SOFTWARE, perf.SW_CONTEXT_SWITCHES))  # fmt: skip
+    events = (TASK_CLOCK, CONTEXT_SWITCHES)
     cpus = kernel_host.facts.online_cpus
     with CgroupCounters(kernel_fs.perf_dir(child.dir), cpus, events) as counters:
         idle = counters.read()
         burner(child)
         end = time.monotonic() + 60
         while (busy := counters.read())["task"] <= 10_000_000:
-            assert time.monotonic() < end, "never counted"
+            assert time.monotonic() < end, "nothing was counted"
             time.sleep(0.02)
     assert idle == {"task": 0.0, "switches": 0.0}
     assert set(busy) == set(idle)
-    assert descriptors() - before == 2, "only the burner's two pipes are left"
+    assert descriptors() - before == 2, "only the burner's two pipes stay open"
 
 
 @pytest.mark.kernel
-def test_missing_hardware_is_typed_and_leaks_nothing(kernel_fs, kernel_host, cgroup_child):
+def test_missing_hardware_raises_its_own_error_and_leaks_nothing(kernel_fs, kernel_host, cgroup_child):
     directory = kernel_fs.perf_dir(cgroup_child().dir)
     cpus = kernel_host.facts.online_cpus
     before = descriptors()
@@ -74,10 +77,9 @@ def test_missing_hardware_is_typed_and_leaks_nothing(kernel_fs, kernel_host, cgr
 
 
 @pytest.mark.kernel
-def test_failure_after_the_first_cpu_closes_what_was_opened(kernel_fs, cgroup_child):
+def test_a_failure_after_the_first_cpu_closes_the_opened_descriptors(kernel_fs, cgroup_child):
     directory = kernel_fs.perf_dir(cgroup_child().dir)
     before = descriptors()
-    event = Event("task", perf.PERF_TYPE_SOFTWARE, perf.SW_TASK_CLOCK)
     with pytest.raises(PerfError):
-        CgroupCounters(directory, [0, os.cpu_count() + 4096], (event,))
+        CgroupCounters(directory, [0, os.cpu_count() + 4096], (TASK_CLOCK,))
     assert descriptors() == before

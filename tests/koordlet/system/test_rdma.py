@@ -1,4 +1,4 @@
-"""RDMA device nodes: found by PCI address, or refused by name."""
+"""RDMA device nodes are found by PCI address."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ADDRESS = "0000:01:00.0"
 
 @pytest.fixture
 def host(tmp_path: Path) -> tuple[Roots, Path]:
-    """One function with two verbs devices; nodes that are /dev/null's."""
+    """One function with two verbs devices; the nodes are links to /dev/null."""
     verbs = tmp_path / f"sys/bus/pci/devices/{ADDRESS}/infiniband_verbs"
     for name in ("uverbs1", "uverbs0"):
         (verbs / name).mkdir(parents=True)
@@ -26,15 +26,15 @@ def host(tmp_path: Path) -> tuple[Roots, Path]:
     return Roots.under(tmp_path), dev
 
 
-def test_the_first_verbs_device_and_the_connection_manager(host: tuple[Roots, Path]) -> None:
+def test_the_first_verbs_device_and_the_connection_manager_are_found(host: tuple[Roots, Path]) -> None:
     roots, dev = host
     null = Path("/dev/null").stat().st_rdev
-    found = verbs_device(roots, ADDRESS, dev)
-    assert (found.path, found.major, found.minor) == ("/dev/infiniband/uverbs0", os.major(null), os.minor(null))
+    node = verbs_device(roots, ADDRESS, dev)
+    assert (node.path, node.major, node.minor) == ("/dev/infiniband/uverbs0", os.major(null), os.minor(null))
     assert verbs_device(roots, CONNECTION_MANAGER, dev).path == "/dev/infiniband/rdma_cm"
 
 
-def test_what_is_not_there_is_named(host: tuple[Roots, Path], tmp_path: Path) -> None:
+def test_a_missing_device_is_named(host: tuple[Roots, Path], tmp_path: Path) -> None:
     roots, dev = host
     with pytest.raises(RDMAError, match=r"0000:09:00\.0"):
         verbs_device(roots, "0000:09:00.0", dev)

@@ -1,4 +1,4 @@
-"""RDMA NICs from sysfs: whose devices they are, what is their number, whether their ports are up."""
+"""RDMA NICs from sysfs: their devices, numbers, ports and virtual functions."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ def tree(tmp_path: Path) -> RdmaTree:
     return RdmaTree(tmp_path)
 
 
-def found(tree: RdmaTree) -> dict[str, tuple[str, int | None]]:
+def nics_by_address(tree: RdmaTree) -> dict[str, tuple[str, int | None]]:
     return {nic.place.bus_id: (nic.device, nic.number) for nic in nics(tree.roots, device_names(tree.roots))}
 
 
-def test_a_machine_without(tmp_path: Path) -> None:
+def test_a_machine_without_rdma_has_no_devices(tmp_path: Path) -> None:
     assert device_names(Roots.under(tmp_path)) == ()
 
 
-def test_physical_functions_with_their_first_device(tree: RdmaTree) -> None:
+def test_a_physical_function_has_its_first_device(tree: RdmaTree) -> None:
     tree.nic("0000:1f:00.1", "mlx5_1", node=1)
     tree.nic("0000:1f:00.0", "mlx5_0")
     tree.device("0000:1f:00.0", "mlx5_00")
-    assert found(tree) == {"0000:1f:00.0": ("mlx5_0", 0), "0000:1f:00.1": ("mlx5_1", 1)}
+    assert nics_by_address(tree) == {"0000:1f:00.0": ("mlx5_0", 0), "0000:1f:00.1": ("mlx5_1", 1)}
     first, second = nics(tree.roots, device_names(tree.roots))
     assert (first.place.node_id, first.place.pcie_id, second.place.node_id) == (0, "pci0000:1e", 1)
 
 
-def test_what_is_no_nic(tree: RdmaTree) -> None:
-    """A virtual function, a device of another class, one without a PCI function, one that is just leaving."""
+def test_other_devices_are_not_nics(tree: RdmaTree) -> None:
+    """A virtual function, a device of another class, one without a PCI function, one that is being removed."""
     tree.nic("0000:1f:00.0", "mlx5_0")
     tree.nic("0000:1f:00.2", "mlx5_2", physfn="0000:1f:00.0")
     tree.nic("0000:20:00.0", "mlx5_3", kind="0x120000")
     (tree.roots.sys / "class/infiniband/rxe0").mkdir()
     (tree.roots.sys / "class/infiniband/mlx5_9").mkdir()
     (tree.roots.sys / "class/infiniband/mlx5_9/device").symlink_to("../../../devices/pci0000:1e/0000:1f:00.9")
-    assert set(found(tree)) == {"0000:1f:00.0"}
+    assert set(nics_by_address(tree)) == {"0000:1f:00.0"}
 
 
 @pytest.mark.parametrize(
@@ -54,16 +54,16 @@ def test_what_is_no_nic(tree: RdmaTree) -> None:
         ("foo", None), ("mlx5_", None), ("0", None), ("", None),
     ],
 )  # fmt: skip
-def test_numbers_in_names(name: str, number: int | None) -> None:
-    """Those that drivers give count; those that udev gives say where the NIC is, and would all be 0."""
+def test_the_number_in_a_name_given_by_the_driver(name: str, number: int | None) -> None:
+    """Names by udev contain the place of the NIC; their numbers would all be 0."""
     assert number_of(name) == number
 
 
-def test_a_name_that_udev_gave_has_the_number_of_its_verbs_device(tree: RdmaTree) -> None:
+def test_a_nic_named_by_udev_has_the_number_of_its_verbs_device(tree: RdmaTree) -> None:
     tree.nic("0000:1f:00.0", "rocep31s0f0", verbs="uverbs4")
     tree.nic("0000:1f:00.1", "rocep31s0f1")
     tree.nic("0000:1f:00.3", "strange", verbs="uverbs5")
-    assert found(tree) == {
+    assert nics_by_address(tree) == {
         "0000:1f:00.0": ("rocep31s0f0", 4),
         "0000:1f:00.1": ("rocep31s0f1", None),
         "0000:1f:00.3": ("strange", None),
@@ -87,7 +87,7 @@ def test_a_nic_is_healthy_when_all_its_ports_are_active(tree: RdmaTree, states: 
     assert is_active(tree.roots, "mlx5_0") is active
 
 
-def test_virtual_functions_in_the_order_of_their_numbers(tree: RdmaTree) -> None:
+def test_virtual_functions_are_in_the_order_of_their_numbers(tree: RdmaTree) -> None:
     tree.nic("0000:1f:00.0", "mlx5_0")
     assert (enabled_vfs(tree.roots, "0000:1f:00.0"), virtual_functions(tree.roots, "0000:1f:00.0")) == (0, ())
     tree.vfs("0000:1f:00.0", [f"0000:1f:01.{n % 8}" if n < 8 else "0000:1f:02.0" for n in range(11)])

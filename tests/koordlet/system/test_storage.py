@@ -1,4 +1,4 @@
-"""Disks, partitions, volume groups and mounts: a table over sysfs trees, and real devices of this machine's kernel."""
+"""Disks, partitions, volume groups and mounts, from sysfs trees and from devices of the kernel."""
 
 from __future__ import annotations
 
@@ -61,15 +61,14 @@ def sysfs(tmp_path: Path) -> Sysfs:
     return Sysfs(tmp_path)
 
 
-def test_disks_and_their_numbers(sysfs: Sysfs) -> None:
+def test_disks_have_their_numbers(sysfs: Sysfs) -> None:
     sysfs.disk("vdb", "253:16")
     sysfs.disk("cciss!c0d0", "104:0")
     for name, number in (("loop0", "7:0"), ("sr0", "11:0"), ("ram0", "1:0"), ("md0", "9:0")):
         sysfs.disk(name, number)
     sysfs.disk("loop1", "7:1", sectors=0)
-    found = sysfs.read()
-    assert found.disk_numbers == {"/dev/vdb": "253:16", "/dev/cciss/c0d0": "104:0"}
-    assert found.number_disks == {"253:16": "/dev/vdb", "104:0": "/dev/cciss/c0d0"}
+    storage = sysfs.read()
+    assert storage.disk_numbers == {"/dev/vdb": "253:16", "/dev/cciss/c0d0": "104:0"}
 
 
 PARTITIONS = {
@@ -81,18 +80,18 @@ PARTITIONS = {
 
 
 @pytest.mark.parametrize(("disk", "number", "part", "part_number", "index"), PARTITIONS.values(), ids=PARTITIONS)
-def test_a_partition_is_on_its_parent(
+def test_a_partition_is_on_its_parent_disk(
     sysfs: Sysfs, disk: str, number: str, part: str, part_number: str, index: int
 ) -> None:
     sysfs.disk(disk, number)
     sysfs.part(disk, part, part_number, index)
-    found = sysfs.read()
-    assert found.partition_disk == {f"/dev/{part}": f"/dev/{disk}"}
-    assert found.disk_numbers == {f"/dev/{disk}": number}
-    assert found.disk_of(f"/dev/{part}") == f"/dev/{disk}" == found.disk_of(f"/dev/{disk}")
+    storage = sysfs.read()
+    assert storage.partition_disk == {f"/dev/{part}": f"/dev/{disk}"}
+    assert storage.disk_numbers == {f"/dev/{disk}": number}
+    assert storage.disk_of(f"/dev/{part}") == f"/dev/{disk}" == storage.disk_of(f"/dev/{disk}")
 
 
-def test_volume_groups(sysfs: Sysfs) -> None:
+def test_volume_groups_have_the_disk_below_their_volumes(sysfs: Sysfs) -> None:
     """One on a disk, one on a partition, one on two disks, a thin pool with hidden parts, a foreign dm device."""
     for name, number in (("vdb", "253:16"), ("vdc", "253:32"), ("vdd", "253:48")):
         sysfs.disk(name, number)
@@ -105,30 +104,30 @@ def test_volume_groups(sysfs: Sysfs) -> None:
     sysfs.volume("dm-5", "252:5", "thin-pool-tpool", "dm-4", uuid=f"LVM-{VG}{OTHER}-tpool")
     sysfs.volume("dm-6", "252:6", "thin-vol", "dm-5")
     sysfs.volume("dm-7", "252:7", "secret", "vdd", uuid="CRYPT-LUKS2-1")
-    found = sysfs.read()
-    assert found.vg_disk == {"yoda-pool0": "/dev/vdb", "small": "/dev/vdc", "thin": "/dev/vdd"}
-    assert found.lv_vg == {
+    storage = sysfs.read()
+    assert storage.vg_disk == {"yoda-pool0": "/dev/vdb", "small": "/dev/vdc", "thin": "/dev/vdd"}
+    assert storage.lv_vg == {
         "/dev/mapper/yoda--pool0-lv--a": "yoda-pool0",
         "/dev/mapper/yoda--pool0-lv--b": "yoda-pool0",
         "/dev/mapper/small-root": "small",
         "/dev/mapper/wide-striped": "wide",
         "/dev/mapper/thin-vol": "thin",
     }
-    assert found.disk_of("/dev/mapper/thin-vol") == "/dev/vdd"
-    assert found.disk_of("/dev/mapper/wide-striped") is None
-    assert found.disk_of("/dev/mapper/secret") is None
-    assert set(found.disk_numbers) == {"/dev/vdb", "/dev/vdc", "/dev/vdd"}
+    assert storage.disk_of("/dev/mapper/thin-vol") == "/dev/vdd"
+    assert storage.disk_of("/dev/mapper/wide-striped") is None
+    assert storage.disk_of("/dev/mapper/secret") is None
+    assert set(storage.disk_numbers) == {"/dev/vdb", "/dev/vdc", "/dev/vdd"}
 
 
-def test_mounts(sysfs: Sysfs) -> None:
+def test_mounts_show_the_source_on_top(sysfs: Sysfs) -> None:
     sysfs.disk("vda", "254:0")
     sysfs.mount("/", "/dev/root", "254:0")
-    sysfs.mount("/data\\040of\\040ours", "/dev/vdb", "253:16")
-    sysfs.mount("/data\\040of\\040ours", "tmpfs", "0:40")
-    assert sysfs.read().mount_source == {"/": "/dev/vda", "/data of ours": "tmpfs"}
+    sysfs.mount("/data\\040of\\040pods", "/dev/vdb", "253:16")
+    sysfs.mount("/data\\040of\\040pods", "tmpfs", "0:40")
+    assert sysfs.read().mount_source == {"/": "/dev/vda", "/data of pods": "tmpfs"}
 
 
-def test_damage_names_the_file(sysfs: Sysfs, tmp_path: Path) -> None:
+def test_malformed_content_is_named(sysfs: Sysfs, tmp_path: Path) -> None:
     (sysfs.disk("vdb", "253:16") / "size").write_text("many\n")
     with pytest.raises(MalformedFile, match="vdb/size"):
         sysfs.read()
@@ -136,13 +135,11 @@ def test_damage_names_the_file(sysfs: Sysfs, tmp_path: Path) -> None:
         read_local_storage(Roots.under(tmp_path / "nothing"))
 
 
-def test_a_device_that_leaves_is_left_out(sysfs: Sysfs) -> None:
+def test_a_device_that_is_removed_is_left_out(sysfs: Sysfs) -> None:
     sysfs.disk("vdb", "253:16")
     (sysfs.links / "vdc").symlink_to(sysfs.roots.sys / "devices/gone")
     assert set(sysfs.read().disk_numbers) == {"/dev/vdb"}
 
-
-# --- the real kernel
 
 BLKPG, ADD, REMOVE = 0x1269, 1, 2
 PART, SECTORS = 17, 8192
@@ -162,7 +159,7 @@ class _Argument(ctypes.Structure):
 
 
 def partition(device: str, op: int) -> None:
-    """Add or remove partition 17: the kernel needs no table for that."""
+    """Add or remove partition 17, without a partition table."""
     part = _Partition(4096, SECTORS * 512 - 4096, PART, b"", b"")
     argument = _Argument(op, 0, ctypes.sizeof(part), ctypes.addressof(part))
     fd = os.open(device, os.O_RDWR)
@@ -187,10 +184,10 @@ def loop(tmp_path: Path) -> Iterator[str]:
 
 
 def volume(stack: ExitStack, part: str) -> str | None:
-    """A device like LVM's on *part*; None on a kernel without device-mapper."""
+    """A device like LVM's on `part`; None on a kernel without device-mapper."""
     if not Path("/sys/class/misc/device-mapper").exists():
         return None
-    # The device's file is made here, whether or not udev runs: with --verifyudev dmsetup looks after it.
+    # With --verifyudev dmsetup creates the device file itself, whether or not udev runs.
     name, how = f"koord--test--{os.getpid()}-lv--1", ("--noudevrules", "--noudevsync", "--verifyudev")
     table = f"0 {SECTORS - 8} linear {part} 0"
     command("dmsetup", "create", name, "--uuid", f"LVM-{VG}{OTHER}", *how, "--table", table)
@@ -199,7 +196,7 @@ def volume(stack: ExitStack, part: str) -> str | None:
 
 
 @pytest.mark.kernel
-def test_real_devices(loop: str, tmp_path: Path) -> None:
+def test_devices_of_the_kernel_are_found(loop: str, tmp_path: Path) -> None:
     """A partition beyond the fifteenth on a loop device; a volume on it where the kernel has device-mapper; a mount."""
     roots = Roots.host()
     watch = StorageWatch(roots)
@@ -211,22 +208,22 @@ def test_real_devices(loop: str, tmp_path: Path) -> None:
         partition(loop, ADD)
         stack.callback(partition, loop, REMOVE)
         stack.callback(watch.close)
-        assert watch.changed(), "a device came"
+        assert watch.changed(), "a device was added"
         lv = volume(stack, part)
         command("mkfs.ext2", "-q", lv or part)
         command("mount", lv or part, str(point))
         stack.callback(command, "umount", str(point))
-        assert watch.changed(), "a mount came"
-        found = read_local_storage(roots)
+        assert watch.changed(), "a mount was added"
+        storage = read_local_storage(roots)
         listed = command(
             "lsblk", "--noheadings", "--list", "--bytes", "--output", "NAME,TYPE,MAJ:MIN,SIZE"
         ).splitlines()
-    assert found.partition_disk[part] == loop
-    assert found.mount_source[str(point)] == (lv or part)
-    assert loop not in found.disk_numbers, "a loop device is no disk"
+    assert storage.partition_disk[part] == loop
+    assert storage.mount_source[str(point)] == (lv or part)
+    assert loop not in storage.disk_numbers, "a loop device is not a disk"
     rows = [line.split() for line in listed]
     disks = {f"/dev/{name}": number for name, kind, number, size in rows if kind == "disk" and size != "0"}
-    assert found.disk_numbers == disks, "as lsblk says"
+    assert storage.disk_numbers == disks, "as in lsblk"
     if lv is not None:
         group = f"koord-test-{os.getpid()}"
-        assert (found.lv_vg[lv], found.vg_disk[group], found.disk_of(lv)) == (group, loop, loop)
+        assert (storage.lv_vg[lv], storage.vg_disk[group], storage.disk_of(lv)) == (group, loop, loop)

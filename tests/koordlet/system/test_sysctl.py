@@ -4,7 +4,7 @@ from koordlet.system.errors import MalformedFile
 from koordlet.system.proc import kidled, sysctl
 
 
-def test_sysctl(tree):
+def test_a_sysctl_is_one_integer(tree):
     tree.file("proc/sys/vm/min_free_kbytes", "67584\n")
     assert sysctl.read_sysctl(tree.roots, "vm.min_free_kbytes") == 67584
     assert sysctl.read_sysctl(tree.roots, "kernel/sched_core") is None
@@ -14,17 +14,13 @@ def test_sysctl(tree):
 
 
 @pytest.mark.parametrize("path", ["sys/kernel/debug/sched_features", "sys/kernel/debug/sched/features"])
-def test_sched_features_old_and_new_place(tree, path):
+def test_scheduler_features_are_read_from_either_path(tree, path):
     assert sysctl.read_sched_features(tree.roots) is None
-    assert not sysctl.probe_anolis_core_sched(tree.roots)
     tree.file(path, "GENTLE_FAIR_SLEEPERS NO_CORE_SCHED\n")
     assert sysctl.read_sched_features(tree.roots) == {"GENTLE_FAIR_SLEEPERS": True, "CORE_SCHED": False}
-    assert sysctl.probe_anolis_core_sched(tree.roots)
 
 
-def test_sched_feature_texts():
-    assert sysctl.format_sched_feature("X", True) == "X\n"
-    assert sysctl.format_sched_feature("X", False) == "NO_X\n"
+def test_scheduler_features_are_parsed():
     assert sysctl.parse_sched_features("X X NO_Y") == {"X": True, "Y": False}
     with pytest.raises(MalformedFile, match="both on and off"):
         sysctl.parse_sched_features("X NO_X")
@@ -40,7 +36,7 @@ HEADER = [
 IDLE = "\n".join([*HEADER, *(f"  {row} 1 1 1 1 1 {index} 0 1" for index, row in enumerate(ROWS))]) + "\n"
 
 
-def test_idle_pages():
+def test_cold_pages_are_counted_from_the_boundary():
     pages = kidled.parse_idle_pages(IDLE)
     assert pages.scan_period_seconds == 5
     assert pages.buckets == (1, 2, 5, 15, 30, 60, 120, 240)
@@ -62,12 +58,12 @@ def test_idle_pages():
         ("240", "y"),
     ],
 )
-def test_damaged_idle_pages(old, new):
+def test_malformed_idle_pages_are_named(old, new):
     with pytest.raises(MalformedFile, match=r"idle_page_stats"):
         kidled.parse_idle_pages(IDLE.replace(old, new, 1))
 
 
-def test_v1_reader(make_tree):
+def test_idle_pages_of_a_v1_group_are_read(make_tree):
     tree = make_tree(1)
     tree.put("memory", "memory.idle_page_stats", IDLE, "a")
     assert tree.fs().idle_pages("a").cold_bytes() == 22

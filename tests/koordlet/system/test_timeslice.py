@@ -1,4 +1,4 @@
-"""koordlet's own slice, on the real kernel."""
+"""koordlet's time slice, on the real kernel."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ sys.exit(binary.main())
 
 
 def _in_a_thread(act: object) -> list[object]:
-    """What calls answer in a thread of their own, whose slice ends with it."""
-    found: list[object] = []
-    thread = threading.Thread(target=lambda: found.extend(act()))  # type: ignore[operator]
+    """The results of calls in a new thread, whose slice ends with it."""
+    results: list[object] = []
+    thread = threading.Thread(target=lambda: results.extend(act()))  # type: ignore[operator]
     thread.start()
     thread.join()
-    return found
+    return results
 
 
 def _release() -> tuple[int, int]:
@@ -40,7 +40,7 @@ def _release() -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def test_newer_kernels_take_a_slice_and_others_say_so() -> None:
+def test_linux_6_12_accepts_a_slice_and_older_kernels_are_a_condition() -> None:
     before = timeslice.current()
     shortened, now = _in_a_thread(lambda: (timeslice.shorten(), timeslice.current()))
     assert bool(shortened) is (_release() >= (6, 12))
@@ -49,7 +49,7 @@ def test_newer_kernels_take_a_slice_and_others_say_so() -> None:
     assert timeslice.current() == before
 
 
-def test_niceness_and_policy_stay_and_threads_inherit() -> None:
+def test_niceness_and_policy_stay_and_threads_inherit_the_slice() -> None:
     def act() -> list[object]:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 12)
         shortened = timeslice.shorten()
@@ -62,16 +62,16 @@ def test_niceness_and_policy_stay_and_threads_inherit() -> None:
     assert child == own
 
 
-def test_a_real_time_thread_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_time_thread_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeslice, "_read", lambda: (48, os.SCHED_FIFO, 0, 0, 50, 0, 0, 0))
     assert not timeslice.shorten()
 
 
-def test_an_unknown_machine_is_a_condition(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_architecture_is_a_condition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     assert "riscv64" in timeslice.shorten().reason
 
 
-def test_the_binary_asks_for_it_before_anything_runs() -> None:
+def test_the_binary_sets_the_slice_before_it_starts_anything() -> None:
     done = subprocess.run([sys.executable, "-c", MAIN], capture_output=True, text=True, timeout=120, check=True)
     assert int(done.stdout.split()[-1]) == (timeslice.SHORTEST_NS if _release() >= (6, 12) else 0)

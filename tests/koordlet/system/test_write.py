@@ -5,14 +5,14 @@ import pytest
 from koordlet.system import write
 
 
-def test_writes_the_text(tmp_path):
+def test_the_text_is_written(tmp_path):
     path = tmp_path / "cpu.shares"
     path.write_text("a longer old text")
     write.write_value(path, "1024")
     assert path.read_text() == "1024"
 
 
-def test_never_creates(tmp_path):
+def test_a_missing_file_is_not_created(tmp_path):
     with pytest.raises(write.TargetGone, match=r"cpu\.shares: writing '2'"):
         write.write_value(tmp_path / "cpu.shares", "2")
     assert not (tmp_path / "cpu.shares").exists()
@@ -21,12 +21,12 @@ def test_never_creates(tmp_path):
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (errno.EBUSY, write.Busy), (errno.EINVAL, write.Refused), (errno.ENOENT, write.TargetGone),
-        (errno.ENODEV, write.TargetGone), (errno.EACCES, write.Denied), (errno.EPERM, write.Denied),
-        (errno.ERANGE, write.Refused), (errno.EOPNOTSUPP, write.Unsupported), (errno.EIO, write.WriteError),
+        (errno.EBUSY, write.TargetBusy), (errno.EINVAL, write.WriteRefused), (errno.ENOENT, write.TargetGone),
+        (errno.ENODEV, write.TargetGone), (errno.EACCES, write.WriteDenied), (errno.EPERM, write.WriteDenied),
+        (errno.ERANGE, write.WriteRefused), (errno.EOPNOTSUPP, write.WriteUnsupported), (errno.EIO, write.WriteError),
     ],
 )  # fmt: skip
-def test_refusals_are_typed(tmp_path, monkeypatch, code, kind):
+def test_a_refusal_raises_the_error_of_its_kind(tmp_path, monkeypatch, code, kind):
     path = tmp_path / "f"
     path.write_text("")
 

@@ -1,18 +1,16 @@
-"""A pass over many groups agrees with the typed readers, whatever is missing or damaged."""
+"""A pass over many groups agrees with a second reading, whatever is missing or malformed."""
 
 import shutil
-from dataclasses import asdict
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.system.cgroup import BatchReader, Want
-from koordlet.system.cgroup.batch import MAX_ERRORS, _NumaPicker, _Picker, _pressure
+from koordlet.system.cgroup.batch import MAX_ERRORS, BatchReader, Want, _NumaPicker, _Picker
 from koordlet.system.cgroup.files import parse_numa_stat
 from koordlet.system.errors import MalformedFile
-from koordlet.system.proc.psi import parse_pressure
+from tests.koordlet.cgroupfigures import cpu_stat, memory_stat
 
 PODS = [f"kubepods/pod{number}" for number in range(4)]
 ALL = Want.CPU_USAGE | Want.CPU_STAT | Want.MEMORY_STAT | Want.MEMORY_USAGE | Want.PRESSURE | Want.NUMA
@@ -25,37 +23,36 @@ def pods(tree):
     return tree
 
 
-def test_columns_equal_the_typed_readers(pods):
+def test_columns_equal_a_second_reading(pods):
     fs = pods.fs()
     table = BatchReader(fs).read(PODS, ALL)
     assert table.dirs == tuple(PODS)
     assert table.errors == ()
     assert not table.gone.any()
     for row, pod in enumerate(PODS):
-        stat, memory, pressure = fs.cpu_stat(pod), fs.memory_stat(pod), fs.pressure(pod)
+        io, cpu = fs.pressure("io", pod), fs.pressure("cpu", pod)
         assert table.cgroup_id[row] == fs.cgroup_id(pod)
         assert table.columns["cpu_usage_ns"][row] == fs.cpu_usage(pod)
-        assert table.columns["nr_periods"][row] == stat.nr_periods
-        assert table.columns["nr_throttled"][row] == stat.nr_throttled
-        assert table.columns["throttled_ns"][row] == stat.throttled_ns
+        for figure, value in cpu_stat(fs, pod).items():
+            assert table.columns[figure][row] == value
         assert table.columns["memory_usage"][row] == fs.memory_usage(pod)
-        for key, value in asdict(memory).items():
-            assert table.columns[f"memory_{key}"][row] == value
-        assert table.columns["io_full_avg60"][row] == pressure.io.full.avg60
-        assert table.columns["cpu_some_total"][row] == pressure.cpu.some.total
+        for figure, value in memory_stat(fs, pod).items():
+            assert table.columns[f"memory_{figure}"][row] == value
+        assert table.columns["io_full_avg60"][row] == io.full.avg60
+        assert table.columns["cpu_some_total"][row] == cpu.some.total
         numa = fs.memory_numa(pod)
         assert table.numa_nodes == tuple(numa)
-        assert list(table.numa_usage[row]) == [one.usage for one in numa.values()]
-        assert list(table.numa_total[row]) == [one.total for one in numa.values()]
+        assert list(table.numa_usage[row]) == [node.usage for node in numa.values()]
+        assert list(table.numa_total[row]) == [node.total for node in numa.values()]
 
 
-def test_no_directories(tree):
+def test_a_pass_over_no_directories_has_empty_columns(tree):
     table = BatchReader(tree.fs()).read([], ALL)
     assert {column.shape for column in table.columns.values()} == {(0,)}
     assert table.numa_usage.shape == (0, 0)
 
 
-def test_gone_rows_are_nan_and_flagged(pods):
+def test_rows_of_removed_groups_are_nan_and_flagged(pods):
     reader = BatchReader(pods.fs())
     reader.read(PODS, ALL)
     for subsystem in ("cpu", "cpuacct", "memory"):
@@ -67,7 +64,7 @@ def test_gone_rows_are_nan_and_flagged(pods):
     assert not np.isnan(table.columns["cpu_usage_ns"][[0, 2, 3]]).any()
 
 
-def test_recreated_group_gets_another_id(pods, tmp_path):
+def test_a_recreated_group_has_another_id(pods, tmp_path):
     reader = BatchReader(pods.fs())
     before = reader.read(PODS, Want.CPU_USAGE | Want.MEMORY_STAT)
     for subsystem in {"cpu", "cpuacct", "memory"} if pods.version == 1 else {""}:
@@ -80,7 +77,7 @@ def test_recreated_group_gets_another_id(pods, tmp_path):
     assert not reader.read(PODS, Want.CPU_USAGE).recreated.any()
 
 
-def test_damage_is_nan_in_its_columns_only(pods):
+def test_malformed_content_is_nan_in_its_columns_only(pods):
     name = "cpuacct.usage" if pods.version == 1 else "cpu.stat"
     path = pods.put("cpuacct", name, "usage_usec x\n", PODS[3])
     pods.put("memory", "memory.numa_stat", "nonsense\n", PODS[3])
@@ -93,15 +90,15 @@ def test_damage_is_nan_in_its_columns_only(pods):
     assert all(isinstance(error, MalformedFile) for error in table.errors)
 
 
-def test_errors_are_bounded(tree):
+def test_the_number_of_errors_is_bounded(tree):
     dirs = [f"a{number}" for number in range(MAX_ERRORS + 5)]
-    for one in dirs:
-        tree.fill(one)
-        tree.put("memory", "memory.stat", "", one)
+    for cgroup_dir in dirs:
+        tree.fill(cgroup_dir)
+        tree.put("memory", "memory.stat", "", cgroup_dir)
     assert len(BatchReader(tree.fs()).read(dirs, Want.MEMORY_STAT).errors) == MAX_ERRORS
 
 
-def test_v2_without_cpu_controller_keeps_the_usage(make_tree):
+def test_v2_without_the_cpu_controller_has_usage_but_no_periods(make_tree):
     tree = make_tree(2)
     tree.put("", "cpu.stat", "usage_usec 7\nuser_usec 3\nsystem_usec 4\n", "a")
     table = BatchReader(tree.fs()).read(["a"], Want.CPU_USAGE | Want.CPU_STAT)
@@ -110,7 +107,7 @@ def test_v2_without_cpu_controller_keeps_the_usage(make_tree):
     assert table.errors == ()
 
 
-def test_old_kernels_have_no_full_line(tree):
+def test_a_missing_full_line_is_nan(tree):
     tree.fill("a")
     tree.put("cpuacct", "cpu.pressure", "some avg10=1.00 avg60=0.00 avg300=0.00 total=3\n", "a")
     table = BatchReader(tree.fs()).read(["a"], Want.PRESSURE)
@@ -118,7 +115,7 @@ def test_old_kernels_have_no_full_line(tree):
     assert np.isnan(table.columns["cpu_full_avg10"][0])
 
 
-def test_forgets_directories_that_are_asked_for_no_more(tree):
+def test_directories_that_are_no_longer_requested_are_forgotten(tree):
     reader = BatchReader(tree.fs())
     for number in range(400):
         tree.put(
@@ -163,7 +160,7 @@ def render(pairs):
 
 
 @given(PAIRS, st.data())
-def test_picker_equals_a_dictionary(pairs, data):
+def test_values_by_position_equal_values_by_key(pairs, data):
     keys = data.draw(st.lists(st.sampled_from(sorted(pairs)), min_size=1, unique=True))
     picker = _Picker(keys)
     shuffled = dict(data.draw(st.permutations(sorted(pairs.items()))))
@@ -172,23 +169,9 @@ def test_picker_equals_a_dictionary(pairs, data):
 
 
 @given(PAIRS)
-def test_picker_misses_no_missing_key(pairs):
+def test_a_missing_key_is_an_error(pairs):
     first, second = list(pairs)[:2]
     picker = _Picker([first, second])
     picker(render(pairs))
     with pytest.raises(ValueError, match="missing"):
         picker(render({key: value for key, value in pairs.items() if key != second}))
-
-
-NUMBER = st.decimals(0, 100, places=2)
-
-
-@given(st.tuples(*[NUMBER] * 3), st.integers(0, 2**53), st.booleans())
-def test_both_pressure_parsers_agree(averages, total, full):
-    line = "avg10={} avg60={} avg300={} total={}\n".format(*averages, total)
-    text = f"some {line}" + (f"full {line}" if full else "")
-    parsed = parse_pressure(text)
-    values = list(_pressure(text.encode()))
-    some = parsed.some
-    assert values[:4] == [some.avg10, some.avg60, some.avg300, some.total]
-    assert parsed.full_supported == full == (not np.isnan(values[4]))

@@ -10,7 +10,7 @@ def descriptors():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_reads_the_present_content_through_a_kept_descriptor(tmp_path):
+def test_an_open_descriptor_shows_the_current_content(tmp_path):
     path = tmp_path / "cpu.stat"
     path.write_text("1\n")
     with ReadCache() as cache:
@@ -21,7 +21,7 @@ def test_reads_the_present_content_through_a_kept_descriptor(tmp_path):
 
 
 @pytest.mark.parametrize("size", [0, 1, 3071, 3072, 4096, READ_SIZE, READ_SIZE + 1, 5 * READ_SIZE + 17])
-def test_whole_content_of_any_size(tmp_path, size):
+def test_content_of_any_size_is_read_completely(tmp_path, size):
     path = tmp_path / "cgroup.procs"
     path.write_bytes(bytes(index % 251 for index in range(size)))
     with ReadCache() as cache:
@@ -29,7 +29,7 @@ def test_whole_content_of_any_size(tmp_path, size):
         assert cache.read(str(path)) == path.read_bytes()
 
 
-def test_absent_is_none_and_found_later(tmp_path):
+def test_an_absent_file_is_none_until_it_exists(tmp_path):
     path = tmp_path / "late"
     with ReadCache() as cache:
         assert cache.read(str(path)) is None
@@ -38,7 +38,7 @@ def test_absent_is_none_and_found_later(tmp_path):
         assert cache.read(str(path)) == b"x"
 
 
-def test_replaced_file_is_opened_anew_and_told(tmp_path):
+def test_a_replaced_file_is_opened_again_and_reported(tmp_path):
     path, other = tmp_path / "a", tmp_path / "b"
     path.write_text("old")
     with ReadCache(verify=True) as cache:
@@ -86,7 +86,7 @@ def test_idle_descriptors_are_closed(tmp_path):
         assert cache.stats.open_fds == 1
 
 
-def test_forget_closes_a_directory_only(tmp_path):
+def test_forget_closes_the_files_of_one_directory(tmp_path):
     for name in ("pod1", "pod10"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "f").write_text(name)
@@ -97,12 +97,12 @@ def test_forget_closes_a_directory_only(tmp_path):
         assert cache.stats.open_fds == 1
 
 
-def test_refusals_other_than_absence_are_raised(tmp_path):
+def test_errors_other_than_absence_are_raised(tmp_path):
     with ReadCache() as cache, pytest.raises(IsADirectoryError):
         cache.read(str(tmp_path))
 
 
-def test_limit_is_raised_to_the_hard_one():
+def test_the_descriptor_limit_is_raised_to_the_hard_limit():
     allowed = raise_fd_limit()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft == hard

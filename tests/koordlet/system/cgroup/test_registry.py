@@ -1,4 +1,4 @@
-"""The registry against a second copy of the facts: what spec 03 §1.3 lists, kept as plain rows."""
+"""The registry against a second copy of the facts: the table of spec 03 §1.3 as plain rows."""
 
 import pytest
 
@@ -61,11 +61,11 @@ ROWS = [
     ("net_cls.classid", "net_cls", K, SAME, K, ("0x10002", "4294967295", "-1", "0x1FFFFFFFF")),
 ]  # fmt: skip
 IDS = [row[0] for row in ROWS]
-BEYOND = {"memory.reclaim", "io.max", "io.weight", "io.stat", "io.cost.qos", "io.cost.model"}
+STOCK_KERNEL_FILES = {"memory.reclaim", "io.max", "io.weight", "io.stat", "io.cost.qos", "io.cost.model"}
 
 
 @pytest.mark.parametrize(("name", "subsystem", "v1", "v2_file", "v2", "values"), ROWS, ids=IDS)
-def test_row(name, subsystem, v1, v2_file, v2, values):
+def test_a_row_is_as_specified(name, subsystem, v1, v2_file, v2, values):
     entry = RESOURCES[name]
     if subsystem is None:
         assert entry.v1 is None
@@ -85,14 +85,14 @@ def test_row(name, subsystem, v1, v2_file, v2, values):
 
 
 def test_nothing_else_is_registered():
-    assert set(RESOURCES) - set(IDS) == BEYOND
+    assert set(RESOURCES) - set(IDS) == STOCK_KERNEL_FILES
 
 
 @pytest.mark.parametrize(
     ("name", "good", "bad"),
     [("cpu.shares", ["1", "10000"], ["0", "10001"]), ("cpu.cfs_burst_us", ["0", "9223372036854775807"], ["-1"])],
 )
-def test_v2_values_that_differ(name, good, bad):
+def test_v2_has_ranges_of_its_own(name, good, bad):
     validator = RESOURCES[name].v2.validator
     for text in good:
         validator.check(name, text)
@@ -102,13 +102,13 @@ def test_v2_values_that_differ(name, good, bad):
 
 
 @pytest.mark.parametrize(("name", "version"), [("memory.idle_page_stats", 2), ("cpuset.cpus.effective", 1), ("x", 1)])
-def test_unregistered_is_unsupported(name, version):
+def test_an_unregistered_resource_is_unsupported(name, version):
     with pytest.raises(ResourceUnsupported, match=f"resource is unsupported: {name}"):
         lookup(name, version)
 
 
 @pytest.mark.parametrize("text", ["", " 1", "1 ", "1_0", "0x1", "1.5", "99999999999999999999"])
-def test_range_takes_plain_decimal_only(text):
+def test_a_range_accepts_plain_decimal_numbers_only(text):
     with pytest.raises(InvalidValue):
         RESOURCES["memory.min"].v1.validator.check("memory.min", text)
 
@@ -123,7 +123,7 @@ def test_range_takes_plain_decimal_only(text):
         ("sched_core", "1", "2"),
     ],
 )
-def test_node_files(name, good, bad):
+def test_node_files_have_ranges(name, good, bad):
     NODE_FILES[name].validator.check(name, good)
     with pytest.raises(InvalidValue, match=name):
         NODE_FILES[name].validator.check(name, bad)

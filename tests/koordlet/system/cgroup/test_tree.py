@@ -1,6 +1,7 @@
 import pytest
 
-from koordlet.system.cgroup import CgroupGone, at_depth, cgroup_id, children, walk
+from koordlet.system.cgroup.tree import cgroup_id, children, walk
+from koordlet.system.errors import CgroupGone
 
 
 @pytest.fixture
@@ -11,27 +12,21 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_walk_is_parents_first_and_lexical(root):
+def test_a_walk_has_parents_first_in_lexical_order(root):
     assert list(walk(root)) == ["", "a", "b", "b/x", "b/y", "b/y/c1", "b/y/c2"]
-    assert list(walk(root, "b", 1)) == ["b", "b/x", "b/y"]
+    assert list(walk(root, "b/y")) == ["b/y", "b/y/c1", "b/y/c2"]
     assert list(walk(root, "none")) == []
 
 
-def test_exact_depth(root):
-    assert at_depth(root, "b", 1) == ["b/x", "b/y"]
-    assert at_depth(root, "b", 2) == ["b/y/c1", "b/y/c2"]
-    assert at_depth(root, "", 1) == ["a", "b"]
-
-
-def test_children(root):
+def test_children_are_listed_in_lexical_order(root):
     assert children(root, "b") == ["x", "y"]
     assert children(root, "none") == []
 
 
-def test_id_of_an_ordinary_directory_is_its_inode(root):
+def test_the_id_of_an_ordinary_directory_is_its_inode(root):
     assert cgroup_id(root / "a") == (root / "a").stat().st_ino
 
 
-def test_id_of_nothing(root):
+def test_a_missing_directory_has_no_id(root):
     with pytest.raises(CgroupGone):
         cgroup_id(root / "none")
