@@ -1,8 +1,8 @@
-"""Serving over TLS to callers whom the API server knows, as Kubernetes components do on their secure port.
+"""Delegated authentication and authorization for HTTPS pages, as on the secure port of Kubernetes components.
 
-Who calls is said by a client certificate or looked up by TokenReview; whether they may is asked by SubjectAccessReview
-for the path. Answers are remembered for some seconds. Without a certificate of its own a server makes one for itself.
-No binary is known here; flags are the caller's.
+A caller is authenticated by client certificate or TokenReview and authorized for the path by SubjectAccessReview.
+Results are cached for some seconds. A server without certificate files uses a self-signed certificate. This module is
+independent of any binary and its flags.
 """
 
 from __future__ import annotations
@@ -35,17 +35,20 @@ log = get_logger(__name__)
 ANONYMOUS: Final = "system:anonymous"
 MASTERS: Final = "system:masters"
 PUBLIC: Final = ("/healthz", "/readyz", "/livez")
-"""Paths that everybody may ask, as kube-scheduler's default."""
-TLS_VERSIONS: Final = {"": ssl.TLSVersion.TLSv1_2, "VersionTLS12": ssl.TLSVersion.TLSv1_2,
-                       "VersionTLS13": ssl.TLSVersion.TLSv1_3}  # fmt: skip
-_REMEMBERED: Final = 4096
+"""Paths that need no authorization, as by default in kube-scheduler."""
+TLS_VERSIONS: Final = {
+    "": ssl.TLSVersion.TLSv1_2,
+    "VersionTLS12": ssl.TLSVersion.TLSv1_2,
+    "VersionTLS13": ssl.TLSVersion.TLSv1_3,
+}
+_CACHE_ENTRIES: Final = 4096
 _VERBS: Final = {"GET": "get", "HEAD": "head", "POST": "post", "PUT": "put", "PATCH": "patch", "DELETE": "delete"}
 _V = TypeVar("_V")
 
 
 @dataclass(frozen=True)
-class User:
-    """Who calls."""
+class AuthenticatedUser:
+    """The caller."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -53,11 +56,12 @@ class User:
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
-NOBODY: Final = User(ANONYMOUS, ("system:unauthenticated",))
+ANONYMOUS_USER: Final = AuthenticatedUser(ANONYMOUS, ("system:unauthenticated",))
 
 
-class Gate:
-    """Decides who is let in. `client` may create TokenReviews and SubjectAccessReviews."""
+class DelegatedAuth:
+    """Authenticates and authorizes requests. `client` must be allowed to create TokenReviews and
+    SubjectAccessReviews."""
 
     def __init__(
         self,
@@ -68,60 +72,60 @@ class Gate:
         allowed_seconds: float = 10.0,
         denied_seconds: float = 10.0,
     ) -> None:
-        """`public`: paths that need no right; a trailing `*` stands for anything."""
+        """`public`: paths that need no authorization; a trailing `*` matches any suffix."""
         self._client = client
         self._public = tuple(public)
         self._token_seconds = token_seconds
-        self._verdict_seconds = {True: allowed_seconds, False: denied_seconds}
-        self._users: _Remembered[User | None] = _Remembered(client.clock)
-        self._verdicts: _Remembered[bool] = _Remembered(client.clock)
+        self._decision_seconds = {True: allowed_seconds, False: denied_seconds}
+        self._users: _TTLCache[AuthenticatedUser | None] = _TTLCache(client.clock)
+        self._decisions: _TTLCache[bool] = _TTLCache(client.clock)
 
     @web.middleware
     async def middleware(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """401 for a token that nobody knows, 403 without the right, 503 while the API server can't be asked."""
+        """401 for an invalid token, 403 without permission, 503 while the API server cannot be called."""
         try:
             user = await self._caller(request)
             if user is None:
                 return web.Response(status=401, text="Unauthorized\n", headers={"WWW-Authenticate": "Bearer"})
             verb = _VERBS.get(request.method, request.method.lower())
-            if not await self._may(user, verb, request.path):
+            if not await self._is_allowed(user, verb, request.path):
                 text = f'forbidden: User "{user.name}" cannot {verb} path "{request.path}"\n'
                 return web.Response(status=403, text=text)
         except KubeError as error:
-            log.warning("Cannot ask who may call", path=request.path, err=error)
-            return web.Response(status=503, text="the API server can't be asked who may call\n")
+            log.warning("Cannot authorize a request", path=request.path, err=error)
+            return web.Response(status=503, text="cannot call the API server to authorize the request\n")
         return await handler(request)
 
-    async def _caller(self, request: web.Request) -> User | None:
-        """The user; nobody without credentials; None with credentials that are not good."""
-        found = certified(request.transport.get_extra_info("peercert")) if request.transport is not None else None
-        if found is not None:
-            return found
+    async def _caller(self, request: web.Request) -> AuthenticatedUser | None:
+        """The user; ANONYMOUS_USER without credentials; None with invalid credentials."""
+        user = certified(request.transport.get_extra_info("peercert")) if request.transport is not None else None
+        if user is not None:
+            return user
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
-            return NOBODY
+            return ANONYMOUS_USER
         return await self._of_token(token.strip())
 
-    async def _of_token(self, token: str) -> User | None:
+    async def _of_token(self, token: str) -> AuthenticatedUser | None:
         key = hashlib.sha256(token.encode()).hexdigest()
-        known = self._users.get(key)
-        if known is not None:
-            return known[0]
+        cached = self._users.get(key)
+        if cached is not None:
+            return cached[0]
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
         status = await self._post("/apis/authentication.k8s.io/v1/tokenreviews", body)
         user = _user(status.get("user") or {}) if status.get("authenticated") else None
         self._users.put(key, user, self._token_seconds)
         return user
 
-    async def _may(self, user: User, verb: str, path: str) -> bool:
+    async def _is_allowed(self, user: AuthenticatedUser, verb: str, path: str) -> bool:
         if MASTERS in user.groups or any(_matches(pattern, path) for pattern in self._public):
             return True
         key = json.dumps((user.name, user.groups, user.uid, user.extra, verb, path))
-        known = self._verdicts.get(key)
-        if known is not None:
-            return known[0]
+        cached = self._decisions.get(key)
+        if cached is not None:
+            return cached[0]
         spec = {
             "user": user.name,
             "uid": user.uid,
@@ -132,89 +136,87 @@ class Gate:
         body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
         status = await self._post("/apis/authorization.k8s.io/v1/subjectaccessreviews", body)
         allowed = bool(status.get("allowed"))
-        self._verdicts.put(key, allowed, self._verdict_seconds[allowed])
+        self._decisions.put(key, allowed, self._decision_seconds[allowed])
         return allowed
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        found = json.loads(await self._client.raw("POST", path, body=body))
-        return dict(found.get("status") or {})
+        review = json.loads(await self._client.raw("POST", path, body=body))
+        return dict(review.get("status") or {})
 
 
-class _Remembered(Generic[_V]):
-    """Answers that are good for some seconds."""
+class _TTLCache(Generic[_V]):
+    """Values that expire; at most _CACHE_ENTRIES, the least recently written is dropped first."""
 
     def __init__(self, clock: Clock) -> None:
         self._now = clock.monotonic
-        self._answers: OrderedDict[str, tuple[float, _V]] = OrderedDict()
+        self._entries: OrderedDict[str, tuple[float, _V]] = OrderedDict()
 
     def get(self, key: str) -> tuple[_V] | None:
-        found = self._answers.get(key)
-        return (found[1],) if found is not None and self._now() < found[0] else None
+        """The value as a 1-tuple, because it may be None."""
+        entry = self._entries.get(key)
+        return (entry[1],) if entry is not None and self._now() < entry[0] else None
 
-    def put(self, key: str, answer: _V, seconds: float) -> None:
-        self._answers[key] = (self._now() + seconds, answer)
-        self._answers.move_to_end(key)
-        if len(self._answers) > _REMEMBERED:
-            self._answers.popitem(last=False)
+    def put(self, key: str, value: _V, seconds: float) -> None:
+        self._entries[key] = (self._now() + seconds, value)
+        self._entries.move_to_end(key)
+        if len(self._entries) > _CACHE_ENTRIES:
+            self._entries.popitem(last=False)
 
 
-def certified(certificate: Mapping[str, Any] | None) -> User | None:
-    """The user of a client certificate that TLS has verified: its common name, its organizations as groups."""
+def certified(certificate: Mapping[str, Any] | None) -> AuthenticatedUser | None:
+    """The user of a client certificate that TLS has verified: common name, and organizations as groups."""
     parts = [pair for names in (certificate or {}).get("subject", ()) for pair in names]
     name = next((value for key, value in parts if key == "commonName"), "")
     groups = tuple(value for key, value in parts if key == "organizationName")
-    return User(name, (*groups, "system:authenticated")) if name else None
+    return AuthenticatedUser(name, (*groups, "system:authenticated")) if name else None
 
 
-def _user(found: Mapping[str, Any]) -> User:
-    extra = tuple(sorted((str(key), tuple(map(str, values))) for key, values in (found.get("extra") or {}).items()))
-    groups = tuple(map(str, found.get("groups") or ()))
-    return User(str(found.get("username", "")), groups, str(found.get("uid", "")), extra)
+def _user(info: Mapping[str, Any]) -> AuthenticatedUser:
+    extra = tuple(sorted((str(key), tuple(map(str, values))) for key, values in (info.get("extra") or {}).items()))
+    groups = tuple(map(str, info.get("groups") or ()))
+    return AuthenticatedUser(str(info.get("username", "")), groups, str(info.get("uid", "")), extra)
 
 
 def _matches(pattern: str, path: str) -> bool:
     return path.startswith(pattern[:-1]) if pattern.endswith("*") else path == pattern
 
 
-# -- TLS -------------------------------------------------------------------------------------------------------------
-
-
-def context(
+def server_context(
     cert: Path | None = None, key: Path | None = None, client_ca: Path | None = None, minimum: str = ""
 ) -> ssl.SSLContext:
-    """A server's context; without files a certificate is made, which no client can verify.
+    """The TLS context of a server; without `cert` it uses a self-signed certificate, which clients cannot verify.
 
-    Raises OSError, ssl.SSLError for files that can't be used, ValueError for an unknown minimum version.
+    Raises OSError, ssl.SSLError for unusable files, ValueError for an unknown minimum version.
     """
     if minimum not in TLS_VERSIONS:
         raise ValueError(f"unknown TLS version {minimum!r}: want {' or '.join(filter(None, TLS_VERSIONS))}")
-    made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    made.minimum_version = TLS_VERSIONS[minimum]
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = TLS_VERSIONS[minimum]
     if cert is not None:
-        made.load_cert_chain(cert, key)
+        context.load_cert_chain(cert, key)
     else:
-        _load(made, self_signed((socket.gethostname(), "localhost", "127.0.0.1")))
+        _load(context, self_signed((socket.gethostname(), "localhost", "127.0.0.1")))
     if client_ca is not None:
-        made.load_verify_locations(client_ca)
-        made.verify_mode = ssl.CERT_OPTIONAL
-    return made
+        context.load_verify_locations(client_ca)
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context
 
 
-def _load(into: ssl.SSLContext, pem: bytes) -> None:
-    """Load a key with its certificate that is in no file: `ssl` takes names only."""
+def _load(context: ssl.SSLContext, pem: bytes) -> None:
+    """Load a key and certificate from memory: the `ssl` module accepts only file names."""
     descriptor = os.memfd_create("self-signed")
     try:
         os.write(descriptor, pem)
-        into.load_cert_chain(f"/proc/self/fd/{descriptor}")
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
     finally:
         os.close(descriptor)
 
 
 def self_signed(names: Iterable[str]) -> bytes:
-    """A key and a certificate for these names and addresses, good for a year; PEM."""
+    """A key and a certificate for these names and addresses, valid for one year, as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
-    known = list(dict.fromkeys(names))
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, known[0][:64])])
+    unique = list(dict.fromkeys(names))
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, unique[0][:64])])
     now = datetime.now(UTC)
     cert = (
         x509.CertificateBuilder()
@@ -226,7 +228,7 @@ def self_signed(names: Iterable[str]) -> bytes:
         .not_valid_after(now + timedelta(days=365))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_general(name) for name in known]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general(name) for name in unique]), critical=False)
         .sign(key, hashes.SHA256())
     )
     private = key.private_bytes(

@@ -1,7 +1,7 @@
-"""Objects in caches, made small: one empty list and one empty map for all of them, one copy of texts that repeat.
+"""Reduces the memory of cached objects: all share one empty list, one empty map and one copy of repeated texts.
 
-A decoded pod has some forty empty lists and maps of its own, two thirds of its memory. Whoever takes an object from a
-cache must not change it anyway, so they can be the same. Pure but for the object, which is changed in place.
+A decoded pod has about forty empty lists and maps, two thirds of its memory. Cached objects must not be modified, so
+they can share them. No I/O; the object is changed in place.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ REPEATED: Final = frozenset(
         *("qos_class", "reason", "restart_policy", "scheduler_name", "service_account_name", "status", "type"),
     )
 )
-"""Fields whose texts a cluster has few of."""
+"""Fields that have few distinct texts in a cluster."""
 
 
 def slimmed(obj: Any) -> Any:
-    """`obj`, a mutable struct, and the structs in it."""
+    """Slim `obj`, a mutable struct, and the structs in it, in place; returns it."""
     if type(obj).__struct_config__.frozen:
         return obj
     for name in obj.__struct_fields__:
@@ -36,7 +36,7 @@ def slimmed(obj: Any) -> Any:
                 for item in value:
                     slimmed(item)
         elif kind is dict:
-            setattr(obj, name, {_one(key): _one(item) for key, item in value.items()} if value else EMPTY_MAP)
+            setattr(obj, name, {_shared(key): _shared(item) for key, item in value.items()} if value else EMPTY_MAP)
         elif kind is str:
             if name in REPEATED:
                 setattr(obj, name, intern(value))
@@ -45,8 +45,8 @@ def slimmed(obj: Any) -> Any:
     return obj
 
 
-def _one(value: Any) -> Any:
-    """Keys and values of labels, annotations, resource lists; long texts are left alone."""
+def _shared(value: Any) -> Any:
+    """A key or value of labels, annotations, resource lists; texts of 128 characters or more are not interned."""
     if type(value) is str and len(value) < 128:
         return intern(value)
     return slimmed(value) if isinstance(value, msgspec.Struct) else value

@@ -1,1 +1,2 @@
-"""koord-manager: NodeMetric becomes schedulable capacity. Controllers on the leader, webhooks on every replica."""
+"""koord-manager: turns NodeMetrics into schedulable capacity. Controllers run on the leader, webhooks on every
+replica."""

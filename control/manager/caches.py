@@ -1,7 +1,7 @@
-"""The informers of the process: one a kind, shared by controllers and webhooks, with the indexes of spec 04 §1.8.
+"""The informers of the process: one per kind, shared by controllers and webhooks, with the indexes of spec 04 §1.8.
 
-Made while the parts are built, started together, the same on every replica, so that a new leader starts with warm
-caches. Objects are shared: nobody changes what comes out of a cache.
+Controllers and webhooks request their informers while they are constructed; all informers start together. Every
+replica has the same set, so a new leader starts with warm caches. Cached objects are shared and must not be modified.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ RECOMMENDATION_BY_NAMESPACE = "metadata.namespace"
 
 
 def quota_namespaces(quota: ElasticQuota) -> list[str]:
-    """The JSON list in the annotation of a quota; none when it is not one."""
+    """The JSON list in the namespaces annotation of a quota; empty when it is missing or malformed."""
     text = quota.metadata.annotations.get(names.ANNOTATION_QUOTA_NAMESPACES)
     if not text:
         return []
     try:
-        found: list[str] = decode(text, list[str])
+        namespaces: list[str] = decode(text, list[str])
     except WireError:
-        return []  # the quota webhook refuses it; what got past it names nothing
-    return found
+        return []  # the quota webhook refuses a malformed list; one that bypassed it selects no namespace
+    return namespaces
 
 
 def _quota_of(pod: Pod) -> Iterable[str]:
@@ -53,7 +53,7 @@ def _quota_of(pod: Pod) -> Iterable[str]:
 INDEXES: dict[type, dict[str, Callable[[Any], Iterable[str]]]] = {
     Pod: {POD_BY_NODE: lambda pod: [pod.spec.node_name], POD_BY_QUOTA: _quota_of},
     ElasticQuota: {QUOTA_BY_NAMESPACE: quota_namespaces, QUOTA_BY_NAME: lambda quota: [quota.metadata.name]},
-    Recommendation: {RECOMMENDATION_BY_NAMESPACE: lambda one: [one.metadata.namespace]},
+    Recommendation: {RECOMMENDATION_BY_NAMESPACE: lambda recommendation: [recommendation.metadata.namespace]},
 }
 
 
@@ -64,7 +64,7 @@ def _trim_container(container: Container) -> Container:
 
 
 def trim_pod(pod: Pod) -> Pod:
-    """A pod without what no controller and no webhook asks a *cached* pod for: commands, environment, volumes."""
+    """A pod without the fields that no controller or webhook reads from the cache: commands, environment, volumes."""
     spec = msgspec.structs.replace(
         pod.spec,
         containers=[_trim_container(c) for c in pod.spec.containers],
@@ -75,7 +75,7 @@ def trim_pod(pod: Pod) -> Pod:
 
 
 def trim_metric(metric: NodeMetric) -> NodeMetric:
-    """A NodeMetric without windows and NUMA nodes, three quarters of it, which only schedulers read."""
+    """A NodeMetric without aggregation windows and NUMA usage: three quarters of its size, read only by schedulers."""
     info = metric.status.node_metric
     if info is not None:
         info = msgspec.structs.replace(info, aggregated_node_usages=[], aggregated_system_usages=[], numa_usages=[])
@@ -86,14 +86,14 @@ TRIMS: dict[type, Callable[[Any], Any]] = {
     Pod: lambda pod: slimmed(trim_pod(pod)),
     NodeMetric: lambda metric: slimmed(trim_metric(metric)),
     Node: slimmed,
-    # of these only who controls them is asked
-    ReplicaSet: lambda one: slimmed(msgspec.structs.replace(one, spec=WorkloadSpec())),
-    Job: lambda one: slimmed(msgspec.structs.replace(one, spec=JobSpec())),
+    # only the owner references of these two are read
+    ReplicaSet: lambda replica_set: slimmed(msgspec.structs.replace(replica_set, spec=WorkloadSpec())),
+    Job: lambda job: slimmed(msgspec.structs.replace(job, spec=JobSpec())),
 }
 
 
 class Caches:
-    """Informers by kind. `informer(Node)` makes one before `start`, and gives it out ever after."""
+    """Informers by kind. `informer(Node)` creates the informer on first use, which must be before `start`."""
 
     def __init__(self, client: Client, *, namespace: str = "", resync_seconds: float | None = None) -> None:
         self.name = "caches"
@@ -104,13 +104,13 @@ class Caches:
         self._started = False
 
     def informer(self, kind: type[T]) -> Informer[T]:
-        """The informer of a kind. Raises RuntimeError when it is first asked for after the start."""
-        found = self._informers.get(kind)
-        if found is None:
+        """The informer of a kind. Raises RuntimeError when it is first requested after `start`."""
+        informer = self._informers.get(kind)
+        if informer is None:
             if self._started:
-                raise RuntimeError(f"the cache of {kind.__name__} was not asked for before the start")
+                raise RuntimeError(f"the cache of {kind.__name__} was not requested before the start")
             namespaced = resource_for(kind).namespaced
-            found = self._informers[kind] = Informer(
+            informer = self._informers[kind] = Informer(
                 self._client,
                 kind,
                 self._namespace if namespaced else None,
@@ -118,7 +118,7 @@ class Caches:
                 trim=TRIMS.get(kind),
                 resync_seconds=self._resync,
             )
-        return found
+        return informer
 
     @property
     def informers(self) -> Mapping[type, Informer[Any]]:
@@ -130,7 +130,7 @@ class Caches:
             await informer.start()
 
     async def synced(self) -> None:
-        """Return when every cache holds its first complete list."""
+        """Return when every cache holds its first complete list of objects."""
         await asyncio.gather(*(informer.synced.wait() for informer in self._informers.values()))
 
     async def stop(self) -> None:

@@ -1,9 +1,9 @@
-"""`slo-controller-config` in force: followed through an informer, merged with defaults, the last good kept.
+"""The ConfigMap `slo-controller-config` in force: watched by an informer, merged with defaults, last good value kept.
 
-A key that can't be used keeps what it held before and is told (by the leader: `tell`) as a Warning event on the
-ConfigMap that names key and path; the others go on. A ConfigMap that is deleted changes nothing until the restart;
-absent at the start means defaults (spec 04 §3.4). Whoever wants to know of a change subscribes; `strategy` is the
-co-location strategy of one node (§3.5). Pure parts are in `koordlet.api.sloconfig`.
+A key with an invalid value keeps its previous value, and the leader (see `send_events`) sends a Warning event on the
+ConfigMap that names the key and the path; the other keys take effect. Deleting the ConfigMap changes nothing until the
+process restarts; a ConfigMap that is absent at the start means the defaults (spec 04 §3.4). Subscribers are notified of
+changes. `strategy` returns the co-location strategy of one node (§3.5). The pure code is in `koordlet.api.sloconfig`.
 """
 
 from __future__ import annotations
@@ -25,25 +25,27 @@ from koordlet.kube import Client, EventRecorder, ObjectInformer
 log = get_logger(__name__)
 
 EVENT_INVALID = "ColocationCfgInvalid"
-"""A document that parses and is out of bounds; the reference sends no event for it."""
+"""Event reason for a document that parses but holds values out of bounds; Koordinator sends no event for it."""
 EXTENSIONS: tuple[ExtensionPlugin, ...] = (interference.PLUGIN,)
 
 Listener = Callable[[SLOConfig, SLOConfig], object]
 
 
 class ConfigMetrics(MetricSet):
-    """How the ConfigMap was taken."""
+    """Loads of the ConfigMap, and its invalid keys."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.loads = Counter("koord_manager_config_loads_total", "Times the SLO ConfigMap was read.", registry=registry)
+        self.loads = Counter("koord_manager_config_loads_total", "Loads of the SLO ConfigMap.", registry=registry)
         self.bad = Gauge(
-            "koord_manager_config_key_bad", "1 while a key of the SLO ConfigMap is refused and its last good value"
-            " is in force.", ["key"], registry=registry,
-        )  # fmt: skip
+            "koord_manager_config_key_bad",
+            "1 while a key of the SLO ConfigMap is invalid and its last good value is in force.",
+            ["key"],
+            registry=registry,
+        )
 
 
 class ConfigCache:
-    """The configuration in force. A service: `start`, then wait for `informer.synced`."""
+    """The configuration in force. It is a service: `start` it, then wait for `informer.synced`."""
 
     def __init__(
         self,
@@ -60,42 +62,42 @@ class ConfigCache:
         self.informer = ObjectInformer(client, ConfigMap, name, namespace, name="slo-config")
         self.extensions = extensions
         self.extension_values: Mapping[str, Any] = {}
-        """What the extension plug-ins keep of the ConfigMap; see `extensions_for_node`."""
+        """Extension plug-in -> its parsed part of the ConfigMap; see `extensions_for_node`."""
         self._current: SLOConfig = UNREAD
         self._events = events
         self._listeners: list[Listener] = []
         self._bad: dict[str, str] = {}
-        self._telling = False
-        self._untold: list[tuple[ConfigMap, str, str]] = []
+        self._sends_events = False
+        self._unsent: list[tuple[ConfigMap, str, str]] = []
         self._strict = strict_parity
         self._metrics = ConfigMetrics.of(registry)
         self.informer.add_handler(on_add=self._load, on_update=self._updated)
 
     @property
     def current(self) -> SLOConfig:
-        """What is in force; UNREAD before the first sync."""
+        """The configuration in force; UNREAD before the first sync."""
         if self._current is UNREAD and self.informer.synced.is_set():
             self._current, _ = configmap.load(UNREAD, None)  # synced and nothing loaded: there is no ConfigMap
         return self._current
 
     @property
     def bad(self) -> Mapping[str, str]:
-        """Key -> why what the ConfigMap says there is not in force."""
+        """Invalid key -> the reason why its value in the ConfigMap is not in force."""
         return self._bad
 
     def subscribe(self, listener: Listener) -> None:
-        """Call `listener(old, new)` at every change of what is in force."""
+        """Call `listener(old, new)` on every change of the configuration in force."""
         self._listeners.append(listener)
 
-    def tell(self) -> None:
-        """Send Events from now on, first those about what is refused already. Only one replica should."""
-        self._telling = True
-        untold, self._untold = self._untold, []
-        for config, reason, message in untold:
+    def send_events(self) -> None:
+        """Send the pending Events about invalid keys, and every later one at once. Only the leader calls this."""
+        self._sends_events = True
+        unsent, self._unsent = self._unsent, []
+        for config, reason, message in unsent:
             self._events.warning(config, reason, message)
 
     def strategy(self, node: Node) -> ColocationStrategy | None:
-        """The effective co-location strategy of a node; None while no configuration was ever usable."""
+        """The effective co-location strategy of a node; None until a valid configuration was read."""
         merged = self.current.colocation
         if merged is None:
             return None
@@ -118,7 +120,7 @@ class ConfigCache:
         self.extension_values, extension_errors = merge_extensions(self.extensions, values, config.data)
         self._current = after
         self._metrics.loads.inc()
-        self._untold = []
+        self._unsent = []
         bad = {problem.key: problem.message for problem in problems}
         for problem in problems:
             self._refuse(config, problem.key, problem.event or EVENT_INVALID, problem.message)
@@ -128,14 +130,14 @@ class ConfigCache:
         for key in self._bad.keys() - bad.keys():
             self._metrics.bad.labels(key).set(0)
         self._bad = bad
-        log.info("Configuration read", version=config.metadata.resource_version, refused=",".join(sorted(bad)))
+        log.info("Loaded the configuration", version=config.metadata.resource_version, invalid=",".join(sorted(bad)))
         if after != before or self.extension_values != values:
             for listener in self._listeners:
                 listener(before, after)
 
     def _refuse(self, config: ConfigMap, key: str, reason: str, message: str) -> None:
         self._metrics.bad.labels(key).set(1)
-        log.error("Key of the configuration refused, the last good stays", key=key, reason=message)
-        self._untold.append((config, reason, f"{key}: {message}; the last good configuration stays in force"))
-        if self._telling:
-            self.tell()
+        log.error("Invalid configuration key, keeping its last good value", key=key, reason=message)
+        self._unsent.append((config, reason, f"{key}: {message}; the last good configuration stays in force"))
+        if self._sends_events:
+            self.send_events()

@@ -1,6 +1,6 @@
-"""What every controller and webhook is given: access to the API, caches, configuration, clock, metrics.
+"""The dependencies of controllers and webhooks: API client, caches, configuration, clock, metric registries.
 
-Built once by the process (or by a test), read-only afterwards.
+Built once by the process (or by a test); read-only afterwards.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from prometheus_client import CollectorRegistry
 
 from control.manager.caches import Caches
 from control.manager.config import ConfigCache
-from control.manager.options import Options
+from control.manager.options import ManagerOptions
 from koordlet.app.clock import Clock
 from koordlet.app.gates import FeatureGates
 from koordlet.kube import Client, EventRecorder
 
 COMPONENT = "koordinator-manager"
-"""How the process names itself to the API server: user agent, lease, event source."""
+"""The name of this component at the API server: user agent, lease, event source."""
 
 
 @dataclass(frozen=True)
-class Context:
-    """See the module text. `framework` is served on /metrics, `internal` (spec 04 §19) on /internal-metrics."""
+class ManagerContext:
+    """See the module docstring. The registry `framework` is served on /metrics, `internal` (spec 04 §19) on
+    /internal-metrics, `external` on /external-metrics."""
 
-    options: Options
+    options: ManagerOptions
     gates: FeatureGates
     client: Client
     caches: Caches

@@ -1,7 +1,6 @@
-"""Controllers run here, and only while this replica holds the lease `koordinator-manager` (spec 04 §1.4).
+"""Runs the controllers while this replica holds the lease `koordinator-manager` (spec 04 §1.4).
 
-Losing the lease ends the process: what a controller was about to write is dropped with it, and the next leader starts
-from what is in the API server.
+Losing the lease ends the process and so drops pending writes; the next leader starts from the state in the API server.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import socket
 import uuid
 from collections.abc import Sequence
 
-from control.manager.context import COMPONENT, Context
-from control.manager.controller import Controller
+from control.manager.context import COMPONENT, ManagerContext
+from control.manager.controller import ManagerController
 from control.manager.metrics import ManagerMetrics
 from koordlet.app.logging import get_logger
 from koordlet.kube import LeaderElector
@@ -22,21 +21,21 @@ log = get_logger(__name__)
 
 
 def identity() -> str:
-    """Unique for this process, with the host's name in front, which in a pod is the pod's."""
+    """An identity unique to this process; its prefix is the pod's name, outside a pod the host's name."""
     return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}"
 
 
-async def run_controllers(context: Context, controllers: Sequence[Controller]) -> None:
-    """All of them, until one fails."""
-    context.config.tell()
-    log.info("Controllers start", controllers=",".join(controller.name for controller in controllers))
+async def run_controllers(context: ManagerContext, controllers: Sequence[ManagerController]) -> None:
+    """Run all controllers until one fails."""
+    context.config.send_events()
+    log.info("Starting controllers", controllers=",".join(controller.name for controller in controllers))
     async with asyncio.TaskGroup() as group:
         for controller in controllers:
             group.create_task(controller.run(), name=f"controller:{controller.name}")
 
 
-async def lead(context: Context, controllers: Sequence[Controller]) -> None:
-    """Campaign, then run the controllers; raises LeadershipLost when the lease is gone. Ends by cancellation."""
+async def lead(context: ManagerContext, controllers: Sequence[ManagerController]) -> None:
+    """Acquire the lease, then run the controllers until cancelled. Raises LeadershipLost when the lease is lost."""
     leading = ManagerMetrics.of(context.internal).is_leader
     options = context.options
     if not options.enable_leader_election:

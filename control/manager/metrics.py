@@ -1,7 +1,7 @@
-"""The manager's own families (spec 04 §19), on the internal registry, and the names that dashboards know of others.
+"""The manager's own metric families (spec 04 §19), on the internal registry, and client-go's names for shared families.
 
-`KnownNames` shows work queues, API requests and the lease once more as client-go's and controller-runtime's dashboards
-call them.
+`ClientGoNames` exports the metrics of work queues, API requests and the lease a second time under the names that the
+dashboards of client-go and controller-runtime use.
 """
 
 from __future__ import annotations
@@ -21,34 +21,44 @@ SUCCEEDED, FAILED = "succeeded", "failed"
 
 
 class ManagerMetrics(MetricSet):
-    """Counters by status (succeeded, failed) and reason (which step)."""
+    """Counters by status (succeeded, failed) and reason (the step)."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = ["status", "reason"]
-        self.is_leader = Gauge("koordinator_manager_is_leader", "1 while this replica leads.", registry=registry)
+        self.is_leader = Gauge(
+            "koordinator_manager_is_leader", "1 while this replica is the leader.", registry=registry
+        )
         self.node_resource = UnsuffixedCounter(
-            "slo_controller_node_resource_reconcile_count", "Steps of noderesource.", labels, registry=registry
+            "slo_controller_node_resource_reconcile_count",
+            "Steps of the noderesource controller.",
+            labels,
+            registry=registry,
         )
         self.node_metric = UnsuffixedCounter(
-            "slo_controller_nodemetric_reconcile_count", "Steps of nodemetric.", labels, registry=registry
+            "slo_controller_nodemetric_reconcile_count",
+            "Steps of the nodemetric controller.",
+            labels,
+            registry=registry,
         )
         self.node_metric_parse = UnsuffixedCounter(
             "slo_controller_nodemetric_spec_parse_count", "Collect policies computed.", labels, registry=registry
         )
         self.node_slo = UnsuffixedCounter(
-            "slo_controller_nodeslo_reconcile_count", "Steps of nodeslo.", labels, registry=registry
+            "slo_controller_nodeslo_reconcile_count", "Steps of the nodeslo controller.", labels, registry=registry
         )
         self.node_slo_parse = UnsuffixedCounter(
             "slo_controller_nodeslo_spec_parse_count", "Parts of NodeSLO computed.", labels, registry=registry
         )
         self.plugins = UnsuffixedCounter(
-            "slo_controller_node_resource_run_plugin_status", "Stages of noderesource plug-ins.",
-            ["plugin", "status", "reason"], registry=registry,
-        )  # fmt: skip
+            "slo_controller_node_resource_run_plugin_status",
+            "Stages run by noderesource plug-ins.",
+            ["plugin", "status", "reason"],
+            registry=registry,
+        )
 
 
-class KnownNames(Collector):
-    """See the module text; reads the sets of `registry` and is registered there."""
+class ClientGoNames(Collector):
+    """See the module docstring; reads the metric sets of `registry` and registers itself there."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         queue, client, lease = QueueMetrics.of(registry), ClientMetrics.of(registry), LeaderMetrics.of(registry)
@@ -72,10 +82,10 @@ class KnownNames(Collector):
     def collect(self) -> Iterator[Metric]:
         for collector, name, labels in self._families:
             for metric in collector.collect():
-                known = Metric(name, metric.documentation, metric.type)
+                renamed = Metric(name, metric.documentation, metric.type)
                 for sample in metric.samples:
-                    renamed = {labels.get(key, key): value for key, value in sample.labels.items()}
-                    known.samples.append(
-                        sample._replace(name=name + sample.name.removeprefix(metric.name), labels=renamed)
+                    new_labels = {labels.get(key, key): value for key, value in sample.labels.items()}
+                    renamed.samples.append(
+                        sample._replace(name=name + sample.name.removeprefix(metric.name), labels=new_labels)
                     )
-                yield known
+                yield renamed

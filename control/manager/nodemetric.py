@@ -1,11 +1,11 @@
-"""Tells every koordlet what to measure and how often to report it: NodeMetric.spec (spec 04 §4)."""
+"""Writes NodeMetric.spec: which aggregates each koordlet computes and how often it reports them (spec 04 §4)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from control.manager.context import Context
+from control.manager.context import ManagerContext
 from control.manager.metrics import FAILED, SUCCEEDED, ManagerMetrics
 from control.manager.nodeobjects import NodeObjectController
 from koordlet.api import names
@@ -20,52 +20,52 @@ PARSE = "getNodeMetricCollectPolicy"
 
 
 def collect_policy(strategy: ColocationStrategy) -> CollectPolicy:
-    """The four metric fields of a valid, enabled strategy; of any other the default ones, never none."""
-    chosen = colocation.metric_settings(strategy)
-    windows = chosen.metric_aggregate_policy
+    """The four metric fields of a valid, enabled strategy; the defaults for any other strategy, never empty."""
+    settings = colocation.metric_settings(strategy)
+    windows = settings.metric_aggregate_policy
     return CollectPolicy(
-        aggregate_duration_seconds=chosen.metric_aggregate_duration_seconds,
-        report_interval_seconds=chosen.metric_report_interval_seconds,
+        aggregate_duration_seconds=settings.metric_aggregate_duration_seconds,
+        report_interval_seconds=settings.metric_report_interval_seconds,
         node_aggregate_policy=NodeAggregatePolicy(durations=list(windows.durations)) if windows is not None else None,
-        node_memory_collect_policy=chosen.metric_memory_collect_policy or "",
+        node_memory_collect_policy=settings.metric_memory_collect_policy or "",
     )
 
 
 def predict_policy(strategy: ColocationStrategy) -> PredictPolicy | None:
-    """What a valid, enabled strategy says of predictions; None leaves koordlet its defaults."""
-    chosen = colocation.metric_settings(strategy).metric_predict_policy
-    if chosen is None:
+    """The prediction settings of a valid, enabled strategy; None: koordlet uses its defaults."""
+    policy = colocation.metric_settings(strategy).metric_predict_policy
+    if policy is None:
         return None
     return PredictPolicy(
-        resource_diff_threshold_percent=chosen.resource_diff_threshold_percent,
-        cold_start_period_seconds=chosen.cold_start_period_seconds,
+        resource_diff_threshold_percent=policy.resource_diff_threshold_percent,
+        cold_start_period_seconds=policy.cold_start_period_seconds,
     )
 
 
 def spec_of(collect: CollectPolicy | None, predict: PredictPolicy | None) -> dict[str, Any]:
-    """Both policies as on the wire, without one that says nothing."""
+    """Both policies as JSON objects; an empty policy is omitted."""
     policies = {"metricCollectPolicy": collect, "predictPolicy": predict}
     written = {name: wire.to_builtins(policy) for name, policy in policies.items() if policy is not None}
     return {name: policy for name, policy in written.items() if policy}
 
 
 class NodeMetricController(NodeObjectController[NodeMetric]):
-    """See the module text. Owns `metricCollectPolicy` and `predictPolicy`."""
+    """See the module docstring. Owns `metricCollectPolicy` and `predictPolicy`."""
 
     name = "nodemetric"
     kind = NodeMetric
     annotations = (names.ANNOTATION_COLOCATION_STRATEGY,)
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ManagerContext) -> None:
         metrics = ManagerMetrics.of(context.internal)
         super().__init__(context, metrics.node_metric)
         self._parsed = metrics.node_metric_parse
 
-    def wanted(self, node: Node, existing: NodeMetric | None) -> Mapping[str, Any] | None:
+    def desired(self, node: Node, existing: NodeMetric | None) -> Mapping[str, Any] | None:
         config = self.context.config
         strategy = config.strategy(node)
         if strategy is None:
-            return None  # nothing usable was ever read; its arrival brings every node back
+            return None  # no valid configuration was read yet; the first one queues every node
         if existing is not None and config.current.colocation_error:
             self._parsed.labels(FAILED, PARSE).inc()
             return self.owned(existing)

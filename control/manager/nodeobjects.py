@@ -1,14 +1,14 @@
-"""Cluster-scoped objects of which every Node has one, with its name: NodeMetric and NodeSLO (spec 04 §4, §5).
+"""Cluster-scoped objects that exist once per Node under the Node's name: NodeMetric and NodeSLO (spec 04 §4, §5).
 
-| Node | object | |
+| Node | object | action |
 | --- | --- | --- |
-| gone | gone | nothing |
-| gone | there | delete |
-| there | gone | create |
-| there | there | patch where the computed spec differs |
+| absent | absent | none |
+| absent | exists | delete |
+| exists | absent | create |
+| exists | exists | patch where the computed spec differs |
 
-What is computed says the subclass. Before anything is deleted the API server is asked for the Node: a cache that lags
-must not cost a node its policy.
+Subclasses compute the spec. Before an object is deleted, the Node is read from the API server, because a stale cache
+must not delete the policy of an existing node.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
-from control.manager.context import Context
-from control.manager.controller import Controller
+from control.manager.context import ManagerContext
+from control.manager.controller import ManagerController
 from control.manager.metrics import FAILED, SUCCEEDED
 from koordlet.api.core import Node
 from koordlet.api.crs.slo import NodeMetric, NodeSLO
@@ -30,26 +30,26 @@ log = get_logger(__name__)
 T = TypeVar("T", NodeMetric, NodeSLO)
 
 
-class NodeObjectController(Controller, Generic[T]):
-    """See the module text."""
+class NodeObjectController(ManagerController, Generic[T]):
+    """See the module docstring."""
 
     kind: ClassVar[type]
     annotations: ClassVar[tuple[str, ...]]
-    """Annotations of the Node that the spec depends on, beside all of its labels."""
+    """Annotations of the Node that the spec depends on, in addition to all of its labels."""
 
-    def __init__(self, context: Context, count: UnsuffixedCounter) -> None:
+    def __init__(self, context: ManagerContext, count: UnsuffixedCounter) -> None:
         super().__init__(context)
         self.nodes = context.caches.informer(Node)
         self.objects: Informer[T] = context.caches.informer(self.kind)
         self._count = count
 
     @abstractmethod
-    def wanted(self, node: Node, existing: T | None) -> Mapping[str, Any] | None:
-        """The fields of `spec` that are ours, as on the wire; None when nothing can be said now."""
+    def desired(self, node: Node, existing: T | None) -> Mapping[str, Any] | None:
+        """The fields of `spec` that this controller owns, as a JSON object; None when they cannot be computed now."""
 
     @abstractmethod
     def owned(self, existing: T) -> Mapping[str, Any]:
-        """The same fields as the object has them."""
+        """The current values of these fields in the object."""
 
     @abstractmethod
     def new(self, name: str, spec: Mapping[str, Any]) -> T:
@@ -75,7 +75,7 @@ class NodeObjectController(Controller, Generic[T]):
             self.queue.add(new.metadata.name)
 
     def _object_updated(self, old: T, new: T) -> None:
-        if old is new or old.metadata.generation != new.metadata.generation:  # the same twice: a resync
+        if old is new or old.metadata.generation != new.metadata.generation:  # old is new: a resync
             self.queue.add(new.metadata.name)
 
     def _all(self) -> None:
@@ -88,7 +88,7 @@ class NodeObjectController(Controller, Generic[T]):
             if existing is not None:
                 await self._delete(existing)
             return None
-        spec = self.wanted(node, existing)
+        spec = self.desired(node, existing)
         if spec is None:
             return None
         if existing is None:
@@ -102,7 +102,7 @@ class NodeObjectController(Controller, Generic[T]):
         try:
             await self.context.client.get(Node, name)
         except NotFound:
-            await self._did(
+            await self._counted(
                 f"delete{self.kind.__name__}",
                 self.context.client.delete(self.kind, name, uid=existing.metadata.uid, missing_ok=True),
             )
@@ -110,26 +110,26 @@ class NodeObjectController(Controller, Generic[T]):
         except KubeError:
             self._count.labels(FAILED, "reconcileNodeGetError").inc()
             raise
-        log.info("Node is back, its object stays", kind=self.kind.__name__, node=name)
+        log.info("Keeping the object because its Node exists again", kind=self.kind.__name__, node=name)
 
     async def _create(self, name: str, spec: Mapping[str, Any]) -> None:
         try:
-            await self._did(f"create{self.kind.__name__}", self.context.client.create(self.new(name, spec)))
+            await self._counted(f"create{self.kind.__name__}", self.context.client.create(self.new(name, spec)))
         except Conflict as error:
             if not error.already_exists:
                 raise
-            log.debug("Object is there already, its event brings us back", kind=self.kind.__name__, node=name)
+            log.debug("Object exists already, waiting for its watch event", kind=self.kind.__name__, node=name)
 
     async def _update(self, existing: T, spec: Mapping[str, Any]) -> None:
         patch = merge_diff(self.owned(existing), spec)
         if not patch:
             return
         name = existing.metadata.name
-        # Conditional on the incarnation, not on the version: koordlet writes the status of a NodeMetric all the time.
+        # Conditional on the uid, not on the resourceVersion: koordlet updates the status of a NodeMetric frequently.
         body = {"metadata": {"uid": existing.metadata.uid}, "spec": patch}
-        await self._did(f"update{self.kind.__name__}", self.context.client.patch(self.kind, name, body=body))
+        await self._counted(f"update{self.kind.__name__}", self.context.client.patch(self.kind, name, body=body))
 
-    async def _did(self, reason: str, request: Any) -> None:
+    async def _counted(self, reason: str, request: Any) -> None:
         try:
             await request
         except KubeError:

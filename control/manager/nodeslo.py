@@ -1,7 +1,7 @@
-"""Tells every koordlet how to behave: NodeSLO.spec, rendered from `slo-controller-config` (spec 04 §5).
+"""Writes NodeSLO.spec, the QoS configuration of each koordlet, rendered from `slo-controller-config` (spec 04 §5).
 
-Every part is computed for itself; one that can't be keeps what the NodeSLO has, is counted and said, and holds up
-nobody. Extension keys that belong to no plug-in of ours survive.
+Each part of the spec is computed separately. A part that cannot be computed keeps its value in the NodeSLO, is counted
+and logged, and does not affect the others. Extension keys that belong to no registered plug-in are preserved.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from control.manager.context import Context
+from control.manager.context import ManagerContext
 from control.manager.metrics import FAILED, SUCCEEDED, ManagerMetrics
 from control.manager.nodeobjects import NodeObjectController
 from koordlet.api import names
@@ -29,32 +29,32 @@ log = get_logger(__name__)
 def system_strategy(
     config: SLOConfig, labels: Mapping[str, str], annotations: Mapping[str, str], *, strict_parity: bool = False
 ) -> tuple[SystemStrategy | None, bool]:
-    """(strategy, whether the bandwidth annotation could be used).
+    """(strategy, whether the bandwidth annotation is valid).
 
-    With a bandwidth that is no quantity the strategy stays as configured; the reference then has none at all
-    (`strict_parity`).
+    If the bandwidth annotation is not a quantity, the configured strategy stays; Koordinator, and `strict_parity`,
+    then omit the strategy.
     """
     assert config.system is not None
-    found = configmap.system_for_node(config.system, labels, annotations)
-    if found is not None:
-        return found, True
+    strategy = configmap.system_for_node(config.system, labels, annotations)
+    if strategy is not None:
+        return strategy, True
     return (None if strict_parity else config.system.for_node(labels)), False
 
 
 class NodeSLOController(NodeObjectController[NodeSLO]):
-    """See the module text. Owns all of `spec`."""
+    """See the module docstring. Owns all of `spec`."""
 
     name = "nodeslo"
     kind = NodeSLO
     annotations = (names.ANNOTATION_NETWORK_BANDWIDTH,)
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ManagerContext) -> None:
         metrics = ManagerMetrics.of(context.internal)
         super().__init__(context, metrics.node_slo)
         self._parsed = metrics.node_slo_parse
         self._extensions = context.config.extensions
 
-    def wanted(self, node: Node, existing: NodeSLO | None) -> Mapping[str, Any] | None:
+    def desired(self, node: Node, existing: NodeSLO | None) -> Mapping[str, Any] | None:
         config = self.context.config.current
         if not config.node_slo_available:
             return None
@@ -62,8 +62,8 @@ class NodeSLOController(NodeObjectController[NodeSLO]):
         return spec
 
     def owned(self, existing: NodeSLO) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = wire.to_builtins(existing.spec)
-        return found
+        spec: Mapping[str, Any] = wire.to_builtins(existing.spec)
+        return spec
 
     def new(self, name: str, spec: Mapping[str, Any]) -> NodeSLO:
         return NodeSLO(metadata=ObjectMeta(name=name), spec=wire.convert(spec, NodeSLOSpec))
@@ -71,14 +71,15 @@ class NodeSLOController(NodeObjectController[NodeSLO]):
     def _spec(self, config: SLOConfig, node: Node, existing: NodeSLO | None) -> NodeSLOSpec:
         labels, annotations = node.metadata.labels, node.metadata.annotations
         bad = self.context.config.bad
-        assert config.threshold and config.qos and config.cpu_burst and config.host_applications  # available
+        # `SLOConfig.node_slo_available` holds
+        assert config.threshold and config.qos and config.cpu_burst and config.host_applications
         system, system_ok = system_strategy(
             config, labels, annotations, strict_parity=self.context.options.strict_parity
         )
         if not system_ok:
             log.once(
                 f"bandwidth:{node.metadata.name}",
-                "Annotation is not a quantity, the configured bandwidth stays",
+                "Ignoring an annotation that is not a quantity, using the configured bandwidth",
                 node=node.metadata.name,
                 annotation=names.ANNOTATION_NETWORK_BANDWIDTH,
                 value=annotations.get(names.ANNOTATION_NETWORK_BANDWIDTH),
@@ -86,7 +87,9 @@ class NodeSLOController(NodeObjectController[NodeSLO]):
         kept = extension_values(existing.spec.extensions) if existing is not None else {}
         values, errors = extensions_for_node(self._extensions, labels, self.context.config.extension_values, kept)
         for plugin, message in errors.items():
-            log.warning("Extension kept as it was", node=node.metadata.name, plugin=plugin, reason=message)
+            log.warning(
+                "Cannot compute an extension, keeping its value", node=node.metadata.name, plugin=plugin, reason=message
+            )
         for part, ok in (
             ("getResourceThresholdSpec", True),
             ("getResourceQOSSpec", True),

@@ -1,6 +1,6 @@
-"""koord-manager's command line and environment: Koordinator's flags with their defaults (spec 04 §1.1), and ours.
+"""koord-manager's command line and environment: Koordinator's flags and defaults (spec 04 §1.1), and additional ones.
 
-Read once at start; everybody else gets an `Options`. Which controllers and plug-ins run is `selected`.
+Both are read once at start. `selected` evaluates the list flags that enable controllers and plug-ins.
 """
 
 from __future__ import annotations
@@ -30,38 +30,40 @@ NODERESOURCE_PLUGINS = (
 
 
 @dataclass
-class Options(LoggingOptions):
-    """Everything that can be told on the command line."""
+class ManagerOptions(LoggingOptions):
+    """The command line."""
 
     kubeconfig: str = flag("kubeconfig", "", "kubeconfig file; else KUBECONFIG, in-cluster, ~/.kube/config")
     metrics_addr: str = flag("metrics-addr", ":8080", "address of the metrics pages")
     health_probe_addr: str = flag("health-probe-addr", ":8000", "address of /healthz and /readyz")
     enable_leader_election: bool = flag("enable-leader-election", True, "run controllers only while holding the lease")
     leader_election_namespace: str = flag(
-        "leader-election-namespace", KOORDINATOR_NAMESPACE, "namespace of the lease; empty: the one we run in"
+        "leader-election-namespace", KOORDINATOR_NAMESPACE, "namespace of the lease; empty: the manager's own"
     )
     leader_elect_resource_lock: str = flag("leader-elect-resource-lock", "leases", "kind of lock", choices=("leases",))
     leader_elect_lease_duration: Duration = flag(
-        "leader-elect-lease-duration", "15s", "how long a lease lasts", minimum=1
+        "leader-elect-lease-duration", "15s", "duration of the lease", minimum=1
     )
     leader_elect_renew_deadline: Duration = flag(
-        "leader-elect-renew-deadline", "10s", "time without renewal after which a leader gives up", minimum=0.1
+        "leader-elect-renew-deadline", "10s", "time without renewal after which the leader stops", minimum=0.1
     )
     leader_elect_retry_period: Duration = flag(
         "leader-elect-retry-period", "2s", "pause between attempts to take or renew the lease", minimum=0.05
     )
-    namespace: str = flag("namespace", "", "see only this namespace; empty: all")
-    webhook_bind_address: str = flag("webhook-bind-address", "0.0.0.0", "address that webhooks are served on")
+    namespace: str = flag("namespace", "", "watch only this namespace; empty: all")
+    webhook_bind_address: str = flag("webhook-bind-address", "0.0.0.0", "address of the webhook server")
     enable_pprof: bool = flag("enable-pprof", True, "serve profiles")
     pprof_addr: str = flag("pprof-addr", ":8090", "address of /debug/pprof/")
-    sync_period: str = flag("sync-period", "", "how often every object is looked at again; empty or 0: never")
-    rest_config_qps: int = flag("rest-config-qps", 30, "requests a second to the API server; applied if over 0")
-    rest_config_burst: int = flag("rest-config-burst", 50, "requests at once to the API server; applied if over 0")
-    feature_gates: dict[str, bool] = flag("feature-gates", {}, "A=true,B=false; AllAlpha and AllBeta set whole stages")
+    sync_period: str = flag("sync-period", "", "interval between full resyncs of all objects; empty or 0: never")
+    rest_config_qps: int = flag("rest-config-qps", 30, "requests per second to the API server; applied if > 0")
+    rest_config_burst: int = flag("rest-config-burst", 50, "burst of requests to the API server; applied if > 0")
+    feature_gates: dict[str, bool] = flag(
+        "feature-gates", {}, "A=true,B=false; AllAlpha and AllBeta set all gates of a stage"
+    )
     disable_no_deepcopy: bool = flag("disable-no-deepcopy", False, "no effect", deprecated="cached objects are shared")
-    controllers: list[str] = flag("controllers", list(CONTROLLERS), "controllers to run; -name: not, *: all others")
+    controllers: list[str] = flag("controllers", list(CONTROLLERS), "controllers to run; -name: disable, *: all others")
     noderesource_plugins: list[str] = flag(
-        "noderesource-plugins", list(NODERESOURCE_PLUGINS), "plug-ins of noderesource; -name: not, *: all others"
+        "noderesource-plugins", list(NODERESOURCE_PLUGINS), "plug-ins of noderesource; -name: disable, *: all others"
     )
     config_namespace: str = flag("config-namespace", KOORDINATOR_NAMESPACE, "namespace of the SLO ConfigMap")
     slo_config_name: str = flag("slo-config-name", "slo-controller-config", "name of the SLO ConfigMap")
@@ -69,29 +71,29 @@ class Options(LoggingOptions):
         "node-strategy-name-need-check", "false", "true: names of node strategies must be unique"
     )
     strict_parity: bool = flag(
-        "strict-parity", False, "Koordinator's results to the digit where ours differ on purpose (docs/manager.md)"
+        "strict-parity", False, "reproduce Koordinator's results also where the default differs (docs/manager.md)"
     )
 
     colocation_profile_reconcile_by_default: bool = flag(
-        "colocation-profile-reconcile-by-default", False, "profiles change existing pods unless they say otherwise"
+        "colocation-profile-reconcile-by-default", False, "apply all profiles, not only labelled ones, to pending pods"
     )
     colocation_profile_reconcile_interval: Duration = flag(
-        "colocation-profile-reconcile-interval", "30s", "how often profiles are looked at again"
+        "colocation-profile-reconcile-interval", "30s", "interval between reconciles of a profile"
     )
     colocation_profile_force_update_pod_duration: Duration = flag(
-        "colocation-profile-force-update-pod-duration", "5m", "age at which a pod is updated whatever was remembered"
+        "colocation-profile-force-update-pod-duration", "5m", "time after which a profile is applied again to a pod"
     )
     colocation_profile_expire_pod_cache_duration: Duration = flag(
-        "colocation-profile-expire-pod-cache-duration", "10m", "how long it is remembered that a pod was updated"
+        "colocation-profile-expire-pod-cache-duration", "10m", "interval of purging the cache of updated pods"
     )
     colocation_profile_update_pod_qps: float = flag(
-        "colocation-profile-update-pod-qps", 10.0, "pods updated a second by the profile controller"
+        "colocation-profile-update-pod-qps", 10.0, "pod updates per second by the profile controller"
     )
     colocation_profile_update_pod_qps_burst: int = flag(
-        "colocation-profile-update-pod-qps-burst", 100, "pods updated at once by the profile controller"
+        "colocation-profile-update-pod-qps-burst", 100, "burst of pod updates by the profile controller"
     )
     recommender_sample_interval: Duration = flag(
-        "recommender-sample-interval", "1m", "how often usage of recommended workloads is looked at", minimum=0.1
+        "recommender-sample-interval", "1m", "interval between usage samples of workloads", minimum=0.1
     )
     recommender_cpu_percentile: float = flag(
         "recommender-cpu-percentile", 0.95, "share of CPU samples that a recommendation covers", minimum=0
@@ -100,28 +102,28 @@ class Options(LoggingOptions):
         "recommender-memory-percentile", 0.98, "share of memory samples that a recommendation covers", minimum=0
     )
     recommender_safety_margin_percent: int = flag(
-        "recommender-safety-margin-percent", 10, "what is added to a recommended amount", minimum=0
+        "recommender-safety-margin-percent", 10, "percentage added to a recommended amount", minimum=0
     )
     recommender_cpu_half_life: Duration = flag(
-        "recommender-cpu-half-life", "12h", "age at which a CPU sample counts half", minimum=60
+        "recommender-cpu-half-life", "12h", "age at which a CPU sample has half its weight", minimum=60
     )
     recommender_memory_half_life: Duration = flag(
-        "recommender-memory-half-life", "24h", "age at which a memory sample counts half", minimum=60
+        "recommender-memory-half-life", "24h", "age at which a memory sample has half its weight", minimum=60
     )
     recommender_minimum_history: Duration = flag(
-        "recommender-minimum-history", "24h", "history below which a recommendation is told and not applied"
+        "recommender-minimum-history", "24h", "history required before a recommendation is applied"
     )
     recommender_status_interval: Duration = flag(
-        "recommender-status-interval", "10m", "how often the status is written although no amount moved by 5 %"
+        "recommender-status-interval", "10m", "interval of status writes while no amount changes by 5 %"
     )
     recommender_eviction_share: float = flag(
-        "recommender-eviction-share", 0.5, "share of a workload's pods that may be missing for update mode Auto"
+        "recommender-eviction-share", 0.5, "share of a workload's pods that may be unavailable in update mode Auto"
     )
     recommender_eviction_minimum_replicas: int = flag(
-        "recommender-eviction-minimum-replicas", 2, "pods below which update mode Auto evicts none", minimum=1
+        "recommender-eviction-minimum-replicas", 2, "replicas below which update mode Auto evicts no pod", minimum=1
     )
     recommender_eviction_minimum_age: Duration = flag(
-        "recommender-eviction-minimum-age", "10m", "age below which update mode Auto leaves a pod alone"
+        "recommender-eviction-minimum-age", "10m", "age below which update mode Auto does not evict a pod"
     )
     pod_enhanced_validator_config_namespace: str = flag(
         "pod-enhanced-validator-config-namespace", KOORDINATOR_NAMESPACE, "namespace of the validator's ConfigMap"
@@ -130,27 +132,33 @@ class Options(LoggingOptions):
         "pod-enhanced-validator-config-name", "pod-enhanced-validator-config", "name of the validator's ConfigMap"
     )
     pod_enhanced_validator_reconcile_interval: Duration = flag(
-        "pod-enhanced-validator-reconcile-interval", "5m", "how often the validator's ConfigMap is looked at again"
+        "pod-enhanced-validator-reconcile-interval", "5m", "interval between reloads of the validator's ConfigMap"
     )
-    quota_update_max_retries: int = flag("quota-update-max-retries", 3, "attempts to write a quota; 3 at least")
-    quota_update_retry_jitter: Duration = flag("quota-update-retry-jitter", "0s", "pause between such attempts")
-    quota_update_max_total_jitter: Duration = flag("quota-update-max-total-jitter", "1s", "all such pauses together")
+    quota_update_max_retries: int = flag("quota-update-max-retries", 3, "attempts to write a quota; at least 3")
+    quota_update_retry_jitter: Duration = flag(
+        "quota-update-retry-jitter", "0s", "pause between attempts to write a quota"
+    )
+    quota_update_max_total_jitter: Duration = flag(
+        "quota-update-max-total-jitter", "1s", "limit of the sum of these pauses"
+    )
     quota_update_conflict_fresh_get: bool = flag(
         "quota-update-conflict-fresh-get", False, "read the quota from the API server after a conflict"
     )
-    binding_admission_user_name: str = flag("binding-admission-user-name", "", "who alone may bind pods")
-    binding_admission_dry_run: bool = flag("binding-admission-dry-run", False, "only count what would be refused")
+    binding_admission_user_name: str = flag("binding-admission-user-name", "", "the only user that may bind pods")
+    binding_admission_dry_run: bool = flag(
+        "binding-admission-dry-run", False, "only count bindings that would be refused"
+    )
     binding_admission_namespaces: str = flag(
-        "binding-admission-namespaces", "", "namespaces looked at; *: all, empty: none"
+        "binding-admission-namespaces", "", "namespaces to check; *: all, empty: none"
     )
     binding_admission_exclude_namespaces: str = flag(
-        "binding-admission-exclude-namespaces", "kube-system", "namespaces left alone"
+        "binding-admission-exclude-namespaces", "kube-system", "namespaces not checked"
     )
     binding_admission_bypass_labels: str = flag(
-        "binding-admission-bypass-labels", "koordinator.sh/binding-admission-bypass", "labels of pods left alone"
+        "binding-admission-bypass-labels", "koordinator.sh/binding-admission-bypass", "labels of pods not checked"
     )
     binding_admission_bypass_annotations: str = flag(
-        "binding-admission-bypass-annotations", "", "annotations of pods left alone"
+        "binding-admission-bypass-annotations", "", "annotations of pods not checked"
     )
 
     def __post_init__(self) -> None:
@@ -169,11 +177,11 @@ class Options(LoggingOptions):
             ("recommender-eviction-share", self.recommender_eviction_share),
         ):
             if not 0 <= share <= 1:
-                raise FlagError(f"--{name}: {share:g} is no share from 0 to 1")
+                raise FlagError(f"--{name}: {share:g} is not between 0 and 1")
 
     @property
     def resync_seconds(self) -> float | None:
-        """`--sync-period`; None when there is none. A value that is no duration is said once and ignored."""
+        """`--sync-period`; None when it is not set. An invalid duration is logged once and ignored."""
         if not self.sync_period:
             return None
         try:
@@ -184,7 +192,7 @@ class Options(LoggingOptions):
 
 
 def selected(name: str, items: Sequence[str]) -> bool:
-    """Whether a list flag enables `name`: the first `name` or `-name` decides, else whether `*` was seen (§1.3)."""
+    """Whether a list flag enables `name`: the first `name` or `-name` decides, else `*` (spec 04 §1.3)."""
     for item in items:
         if item == name:
             return True
@@ -195,7 +203,7 @@ def selected(name: str, items: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class WebhookEnv:
-    """The webhook server's environment variables (spec §1.1)."""
+    """The webhook server's environment variables (spec 04 §1.1)."""
 
     port: int = 9876
     cert_dir: Path = Path("/tmp/koordinator-webhook-certs")
@@ -210,7 +218,7 @@ class WebhookEnv:
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> WebhookEnv:
-        """From the environment. Raises FlagError for a port or a policy that can't be used."""
+        """From the environment. Raises FlagError for an invalid port or failure policy."""
         port = environ.get("WEBHOOK_PORT") or "9876"
         if not port.isdecimal() or int(port) > 65535:
             raise FlagError(f'environment variable WEBHOOK_PORT: "{port}" is not a port')
@@ -232,17 +240,17 @@ class WebhookEnv:
 
     @property
     def dns_name(self) -> str:
-        """What the server certificate is for."""
+        """The DNS name of the server certificate."""
         return self.host or f"{self.service_name}.{self.namespace}.svc"
 
     @property
     def to_files(self) -> bool:
-        """Whether certificates live in `cert_dir` alone, and not in a Secret."""
+        """Whether certificates are stored only in `cert_dir` and not in a Secret."""
         return self.cert_writer == "fs" or (not self.cert_writer and bool(self.host))
 
     @property
     def url_host(self) -> str:
-        """`host` as it stands in a URL."""
+        """`host` in the form used in a URL: an IPv6 address in brackets."""
         try:
             return f"[{self.host}]" if ipaddress.ip_address(self.host).version == 6 else self.host
         except ValueError:

@@ -1,12 +1,12 @@
-"""Which controllers and webhooks there are: a line each. `process` runs those that flags and gates select."""
+"""The tables of controllers and webhooks, one line each. `process` runs those that flags and feature gates enable."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from control.manager.colocationprofile import ColocationProfileController
-from control.manager.context import Context
-from control.manager.controller import Controller
+from control.manager.context import ManagerContext
+from control.manager.controller import ManagerController
 from control.manager.nodemetric import NodeMetricController
 from control.manager.noderesource.controller import NodeResourceController
 from control.manager.nodeslo import NodeSLOController
@@ -16,9 +16,9 @@ from control.manager.recommender.controller import RecommenderController
 from control.manager.webhooks.mutatehooks import MutatePod, MutateReservation
 from control.manager.webhooks.objecthooks import MutateNodeStatus, ValidateConfigMap, ValidateNode
 from control.manager.webhooks.validatehooks import ValidateBinding, ValidatePod
-from control.manager.webhookserver.admission import Handler
+from control.manager.webhookserver.admission import WebhookHandler
 
-CONTROLLERS: dict[str, Callable[[Context], Controller]] = {
+CONTROLLERS: dict[str, Callable[[ManagerContext], ManagerController]] = {
     "colocationprofile": ColocationProfileController,
     "nodemetric": NodeMetricController,
     "noderesource": NodeResourceController,
@@ -26,9 +26,9 @@ CONTROLLERS: dict[str, Callable[[Context], Controller]] = {
     "quotaprofile": QuotaProfileController,
     "recommender": RecommenderController,
 }
-"""Name (as in --controllers) -> constructor."""
+"""Name as in `--controllers` -> constructor."""
 
-WEBHOOKS: list[tuple[Callable[[Context], Handler], str]] = [
+WEBHOOKS: list[tuple[Callable[[ManagerContext], WebhookHandler], str]] = [
     (MutatePod, MutatePod.gate),
     (ValidatePod, ValidatePod.gate),
     (ValidateBinding, ValidateBinding.gate),
@@ -39,4 +39,4 @@ WEBHOOKS: list[tuple[Callable[[Context], Handler], str]] = [
     (MutateQuota, MutateQuota.gate),
     (ValidateQuota, ValidateQuota.gate),
 ]
-"""(constructor, gate) of every handler; a handler whose gate is off is not built."""
+"""(constructor, feature gate) of every handler; a handler whose gate is off is not constructed."""

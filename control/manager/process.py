@@ -1,11 +1,11 @@
-"""koord-manager, wired: what is made of what, in which order it starts, and what a failure of it means (spec 04 §1.6).
+"""The koord-manager process: construction of its components, start order, and the effect of failures (spec 04 §1.6).
 
     API server --informers--> caches, config --> controllers (leader only) --> NodeMetric, NodeSLO, Node.status, …
                                        '-----> webhook handlers <--HTTPS-- API server
 
-Start order: pages, caches, certificates with webhook server and configurations (at most 20 s), lease. Caches that
-don't fill within two minutes, a certificate pass that does not succeed and a lost lease end the process with status
-1; the deployment starts it again. Stop order is the reverse: the lease is given back first.
+Start order: HTTP pages, caches, certificates with webhook server and webhook configurations (at most 20 s), lease.
+Caches that are not filled within two minutes, a failed certificate set-up and a lost lease end the process with status
+1; the Deployment restarts it. The stop order is the reverse: the lease is released first.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from control.manager.caches import Caches
 from control.manager.config import ConfigCache
-from control.manager.context import COMPONENT, Context
-from control.manager.controller import Controller
+from control.manager.context import COMPONENT, ManagerContext
+from control.manager.controller import ManagerController
 from control.manager.leading import lead
-from control.manager.metrics import KnownNames, ManagerMetrics
-from control.manager.options import Options, WebhookEnv, selected
+from control.manager.metrics import ClientGoNames, ManagerMetrics
+from control.manager.options import ManagerOptions, WebhookEnv, selected
 from control.manager.parts import CONTROLLERS, WEBHOOKS
 from control.manager.quota.hooks import routes as quota_routes
 from control.manager.webhookserver.metrics import WebhookMetrics
@@ -47,27 +47,30 @@ from koordlet.version import VERSION
 
 log = get_logger(__name__)
 
-CACHE_SECONDS = 120.0
-CERTIFICATE_SECONDS = 20.0
+CACHE_TIMEOUT_S = 120.0
+CERTIFICATE_TIMEOUT_S = 20.0
 
 
-class StartFailed(Exception):
-    """A part that the process can't do without did not come up."""
+class ManagerStartError(Exception):
+    """A required component did not start in time."""
 
 
 class Manager:
-    """One koord-manager. `run` returns the process's exit status."""
+    """One koord-manager. `run` returns the exit status of the process."""
 
     def __init__(
         self,
-        options: Options,
+        options: ManagerOptions,
         environ: Mapping[str, str] = os.environ,
         *,
         config: Config | None = None,
         clock: Clock = SYSTEM_CLOCK,
         alone: bool = False,
     ) -> None:
-        """`alone`: nobody else is in this process. Raises FlagError, GateError, ConfigError for what can't be used."""
+        """`alone`: the process runs nothing else, so process-wide settings (garbage collector) may be changed.
+
+        Raises FlagError, GateError, ConfigError for invalid flags, feature gates, kubeconfig.
+        """
         self._alone = alone
         self.env = WebhookEnv.read(environ)
         gates = FeatureGates(api_gates.MANAGER)
@@ -87,7 +90,7 @@ class Manager:
             registry=internal,
             strict_parity=options.strict_parity,
         )
-        self.context = Context(options, gates, client, caches, slo, events, framework, internal, external)
+        self.context = ManagerContext(options, gates, client, caches, slo, events, framework, internal, external)
         self.controllers = self._controllers()
         self.server: WebhookServer | None = None
         if gates.enabled("WebhookFramework"):
@@ -97,30 +100,30 @@ class Manager:
             collector(registry=internal)
         ManagerMetrics.of(internal)
         WebhookMetrics.of(internal)
-        KnownNames(framework)
+        ClientGoNames(framework)
 
     async def run(self) -> int:
-        """Start everything, serve until a signal or a failure, stop everything."""
+        """Start all components, serve until a signal or a failure, stop all components."""
         context, runner = self.context, self.runner
         runner.add_stop("api-client", context.client.close)
         self._serve_pages()
         for service in (context.events, context.config, context.caches):
             runner.add(service)
-        runner.add(_Once("caches-synced", self._caches_synced))
+        runner.add(_StartStep("caches-synced", self._caches_synced))
         if self._alone:
             runner.add(Periodic("settle-heap", SETTLE_SECONDS, settle_heap, jitter=0.2, registry=context.internal))
         if self.server is not None:
             self._serve_webhooks(self.server)
         runner.spawn("controllers", lambda: lead(context, self.controllers))
-        log.info("koord-manager starts", version=VERSION, gates=_shown(context.gates))
+        log.info("Starting koord-manager", version=VERSION, gates=_enabled_gates(context.gates))
         return await runner.run()
 
-    def _controllers(self) -> list[Controller]:
-        chosen = self.context.options.controllers
-        unknown = {item.removeprefix("-") for item in chosen} - CONTROLLERS.keys() - {"*"}
+    def _controllers(self) -> list[ManagerController]:
+        items = self.context.options.controllers
+        unknown = {item.removeprefix("-") for item in items} - CONTROLLERS.keys() - {"*"}
         if unknown:
             raise FlagError(f"--controllers: there is no controller {', '.join(sorted(unknown))}")
-        return [build(self.context) for name, build in CONTROLLERS.items() if selected(name, chosen)]
+        return [build(self.context) for name, build in CONTROLLERS.items() if selected(name, items)]
 
     def _webhooks(self) -> WebhookServer:
         server = WebhookServer(
@@ -170,35 +173,36 @@ class Manager:
         ready = WebhookReady(rotation, server, self.env.cert_dir, context.clock)
         self.health.check("webhook-ready", ready.check)
         self.runner.add(rotation)
-        self.runner.add(_Once("certificates", lambda: self._certificates(rotation)))
+        self.runner.add(_StartStep("certificates", lambda: self._certificates(rotation)))
         self.runner.add(ready)
 
     async def _caches_synced(self) -> None:
         caches, config = self.context.caches, self.context.config
         try:
-            async with self.context.clock.timeout(CACHE_SECONDS):
+            async with self.context.clock.timeout(CACHE_TIMEOUT_S):
                 await asyncio.gather(caches.synced(), config.informer.synced.wait())
         except TimeoutError as error:
-            late = [i for i in (*caches.informers.values(), config.informer) if not i.synced.is_set()]
-            reasons = "; ".join(f"{i.name}: {i.problem}" for i in late)
-            raise StartFailed(f"caches are not filled after {CACHE_SECONDS:g} s: {reasons}") from error
+            informers = (*caches.informers.values(), config.informer)
+            reasons = "; ".join(f"{i.name}: {i.problem}" for i in informers if not i.synced.is_set())
+            raise ManagerStartError(f"caches are not filled after {CACHE_TIMEOUT_S:g} s: {reasons}") from error
 
     async def _certificates(self, rotation: Rotation) -> None:
         try:
-            async with self.context.clock.timeout(CERTIFICATE_SECONDS):
+            async with self.context.clock.timeout(CERTIFICATE_TIMEOUT_S):
                 await rotation.initialised.wait()
         except TimeoutError as error:
-            raise StartFailed(
-                f"certificates and webhook configurations are not set up after {CERTIFICATE_SECONDS:g} s; are"
+            raise ManagerStartError(
+                f"certificates and webhook configurations are not set up after {CERTIFICATE_TIMEOUT_S:g} s; are"
                 f" {self.env.mutating_name} and {self.env.validating_name} installed?"
             ) from error
 
 
-class _Once:
-    """A step of the start that has nothing to stop."""
+class _StartStep:
+    """A step of the start sequence that has nothing to stop."""
 
     def __init__(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
-        self.name, self._step = name, step
+        self.name = name
+        self._step = step
 
     async def start(self) -> None:
         await self._step()
@@ -207,8 +211,8 @@ class _Once:
         return None
 
 
-def _limited(config: Config, options: Options) -> Config:
-    """With our name, and the limits of the flags where they are over 0."""
+def _limited(config: Config, options: ManagerOptions) -> Config:
+    """The configuration with koord-manager's user agent and the rate limits of the flags where they are > 0."""
     return replace(
         config,
         user_agent=user_agent(COMPONENT),
@@ -217,5 +221,5 @@ def _limited(config: Config, options: Options) -> Config:
     )
 
 
-def _shown(gates: FeatureGates) -> str:
+def _enabled_gates(gates: FeatureGates) -> str:
     return ",".join(name for name, on in gates.values().items() if on)

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from control.delegated import Gate, User, certified, context, self_signed
+from control.delegated import AuthenticatedUser, DelegatedAuth, certified, self_signed, server_context
 from koordlet.app.clock import FakeClock
 from koordlet.app.http import Server
 from koordlet.kube import ConnectionFailed
@@ -70,9 +70,9 @@ async def call() -> AsyncIterator[Caller]:
     async def page(request: web.Request) -> web.Response:
         return web.Response(text="numbers")
 
-    gate = Gate(client, public=("/healthz", "/open/*"), denied_seconds=3)
+    gate = DelegatedAuth(client, public=("/healthz", "/open/*"), denied_seconds=3)
     routes = [web.route("*", path, page) for path in ("/metrics", "/configz", "/open/{any}")]
-    server = Server("127.0.0.1:0", routes=routes, tls=context(), middlewares=(gate.middleware,))
+    server = Server("127.0.0.1:0", routes=routes, tls=server_context(), middlewares=(gate.middleware,))
     await server.start()
     trusting = ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
@@ -138,8 +138,8 @@ async def test_client_certificates_say_who_calls(tmp_path: Path) -> None:
     async def page(request: web.Request) -> web.Response:
         return web.Response(text="numbers")
 
-    server = Server("127.0.0.1:0", routes=[web.get("/metrics", page)], tls=context(pem, pem, pem),
-                    middlewares=(Gate(client).middleware,))  # fmt: skip
+    server = Server("127.0.0.1:0", routes=[web.get("/metrics", page)], tls=server_context(pem, pem, pem),
+                    middlewares=(DelegatedAuth(client).middleware,))  # fmt: skip
     await server.start()
     asked = asyncio.create_task(_asked(pem, server.port))
     try:
@@ -181,12 +181,12 @@ async def _asked(pem: Path, port: int) -> str:
     ("subject", "expected"),
     [
         (((("commonName", "ada"),), (("organizationName", "a"),), (("organizationName", "b"),)),
-         User("ada", ("a", "b", "system:authenticated"))),
+         AuthenticatedUser("ada", ("a", "b", "system:authenticated"))),
         (((("organizationName", "a"),),), None),
         ((), None),
     ],
 )  # fmt: skip
-def test_users_of_certificates(subject: Any, expected: User | None) -> None:
+def test_users_of_certificates(subject: Any, expected: AuthenticatedUser | None) -> None:
     assert certified({"subject": subject}) == expected
     assert certified(None) is None
 
@@ -199,7 +199,7 @@ def test_a_certificate_that_is_made_is_for_its_names() -> None:
 
 
 def test_versions_of_tls() -> None:
-    assert context(minimum="VersionTLS13").minimum_version is ssl.TLSVersion.TLSv1_3
-    assert context().minimum_version is ssl.TLSVersion.TLSv1_2
+    assert server_context(minimum="VersionTLS13").minimum_version is ssl.TLSVersion.TLSv1_3
+    assert server_context().minimum_version is ssl.TLSVersion.TLSv1_2
     with pytest.raises(ValueError, match="VersionTLS13"):
-        context(minimum="SSLv3")
+        server_context(minimum="SSLv3")

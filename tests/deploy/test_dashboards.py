@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from control.manager.controller import ControllerMetrics
 from control.manager.metrics import ManagerMetrics
-from control.manager.noderesource.metrics import LendingCollector, NodeResourceMetrics
+from control.manager.noderesource.metrics import NodeResourceMetrics, OvercommitCollector
 from control.manager.webhookserver.metrics import ServerMetrics, WebhookMetrics
 from control.scheduler.process.metrics import SchedulerMetrics
 from koordlet.app.clock import SYSTEM_CLOCK
@@ -71,7 +71,7 @@ def exported() -> dict[str, set[str] | None]:
     registry = CollectorRegistry()
     for metrics in (TaskMetrics, InformerMetrics, ClientMetrics, SchedulerMetrics, *OF_THE_MANAGER):
         metrics(registry)
-    registry.register(LendingCollector({}, SYSTEM_CLOCK))
+    registry.register(OvercommitCollector({}, SYSTEM_CLOCK))
     found["koord_manager_config_key_bad"] = {"key"}
     found["scheduler_pending_pods"] = {"queue"}
     found["scheduler_unschedulable_pods"] = {"plugin", "profile"}

@@ -24,10 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from control.manager.caches import Caches
 from control.manager.config import ConfigCache
-from control.manager.context import Context
-from control.manager.noderesource.controller import CHUNK, NodeResourceController
+from control.manager.context import ManagerContext
+from control.manager.noderesource.controller import CHUNK_NODES, NodeResourceController
 from control.manager.noderesource.decide import new_zones
-from control.manager.options import Options
+from control.manager.options import ManagerOptions
 from koordlet.api import gates as api_gates
 from koordlet.api.core import Node, Pod
 from koordlet.api.crs.nodemetric import NodeMetric
@@ -50,14 +50,16 @@ KINDS = (
 WINDOWS = ("300s", "600s", "1800s")
 
 
-def context() -> Context:
+def context() -> ManagerContext:
     """As the process has it, without a server behind."""
     framework, internal = CollectorRegistry(), CollectorRegistry()
     client = Client(Config(server="http://127.0.0.1:1"), registry=framework)
     events = EventRecorder(client, "bench")
     config = ConfigCache(client, events, namespace="koordinator-system", name=SLO_CONFIGMAP, registry=internal)
     caches, gates = Caches(client), FeatureGates(api_gates.MANAGER)
-    return Context(read(Options, []), gates, client, caches, config, events, framework, internal, CollectorRegistry())
+    return ManagerContext(
+        read(ManagerOptions, []), gates, client, caches, config, events, framework, internal, CollectorRegistry()
+    )
 
 
 def usage(cpu: float, memory: float) -> dict[str, Any]:
@@ -178,9 +180,9 @@ def lending(nodes: int, pods: int, rounds: int) -> list[Figure]:
 
     def chunks(changed: Callable[[str], object] = lambda _: None) -> float:
         longest = 0.0
-        for start in range(0, len(names), CHUNK):
+        for start in range(0, len(names), CHUNK_NODES):
             began = time.process_time()
-            chosen = names[start : start + CHUNK]
+            chosen = names[start : start + CHUNK_NODES]
             for name in chosen:
                 changed(name)
             controller.sweep(chosen)
@@ -192,7 +194,7 @@ def lending(nodes: int, pods: int, rounds: int) -> list[Figure]:
     everything = median(rounds, lambda: chunks(table._forget_rows))
     settled = median(rounds, lambda: chunks())
     longest = 1000 * statistics.median(chunks(table._forget_rows) for _ in range(rounds))
-    one = 1000 * median(50, lambda: controller._work_out([names[7]]))
+    one = 1000 * median(50, lambda: controller._calculate([names[7]]))
     return [
         Figure("manager_recompute_all", everything, "s", 1.0),
         Figure("manager_recompute_all_to_write", first, "s"),
@@ -209,8 +211,8 @@ def lending(nodes: int, pods: int, rounds: int) -> list[Figure]:
 def pretend_written(controller: NodeResourceController, names: Sequence[str]) -> None:
     """The Nodes as they would be after everything was written: what follows finds nothing to do."""
     table = controller.table
-    for start in range(0, len(names), CHUNK):
-        for result, decision in controller._work_out(names[start : start + CHUNK]):
+    for start in range(0, len(names), CHUNK_NODES):
+        for result, decision in controller._calculate(names[start : start + CHUNK_NODES]):
             table.put_node(written(result.node, decision.status, decision.meta))
             found = to_builtins(table.topologies[result.node.metadata.name])
             zones = new_zones(found["zones"], result, refresh=True)

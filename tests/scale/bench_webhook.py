@@ -40,9 +40,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from control.manager.caches import Caches
 from control.manager.config import ConfigCache
-from control.manager.context import Context
+from control.manager.context import ManagerContext
 from control.manager.noderesource.controller import NodeResourceController
-from control.manager.options import Options
+from control.manager.options import ManagerOptions
 from control.manager.webhooks.mutatehooks import MutatePod
 from control.manager.webhooks.validatehooks import ValidatePod
 from control.manager.webhookserver.certificates import make
@@ -71,7 +71,7 @@ NAMESPACES = 200
 QUOTAS = 200
 
 
-def context(profiles: int) -> Context:
+def context(profiles: int) -> ManagerContext:
     """As the process has it, with full caches and without an API server."""
     framework, internal = CollectorRegistry(), CollectorRegistry()
     client = Client(Config(server="http://127.0.0.1:1"), registry=framework)
@@ -101,7 +101,9 @@ def context(profiles: int) -> Context:
         objects.append(convert({"metadata": {"name": f"profile-{number}"}, "spec": spec}, ClusterColocationProfile))
     for obj in objects:
         caches.informer(type(obj)).store.put(obj.metadata.key, obj)
-    return Context(read(Options, []), gates, client, caches, config, events, framework, internal, CollectorRegistry())
+    return ManagerContext(
+        read(ManagerOptions, []), gates, client, caches, config, events, framework, internal, CollectorRegistry()
+    )
 
 
 async def serve(folder: Path, profiles: int, nodes: int, pods: int) -> None:
@@ -160,13 +162,13 @@ async def lead(controller: NodeResourceController, reports: list[bytes]) -> None
         async with aiohttp.ClientSession() as session:
             while True:
                 await asyncio.sleep(5.0)
-                controller._all()
+                controller._mark_all()
                 async with session.get(f"{pages.url}/internal-metrics") as answer:
                     await answer.read()
 
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(controller._sweep_for_ever())
+            group.create_task(controller._sweep_loop())
             group.create_task(hear())
             group.create_task(everything())
     finally:

@@ -13,7 +13,7 @@ from koordlet.api import names, priority
 from koordlet.api.core import Node, Pod, pod_requests
 from koordlet.api.crs.nodemetric import NodeMetric, ResourceMap
 from koordlet.api.encoding.quantity import ZERO, Quantity
-from koordlet.api.pages.overcommit import LENDING
+from koordlet.api.pages.overcommit import OVERCOMMIT
 
 CPU, MEMORY = "cpu", "memory"
 RECLAIM_PERCENTS = {CPU: RECLAIM_PERCENT, MEMORY: 65}
@@ -40,7 +40,7 @@ def expected(node: Node, metric: NodeMetric, pods: Iterable[Pod], resource: str 
         taken += _used(known.pod_usage, resource) if known is not None else _amount(pod_requests(pod), resource)
     taken += sum(_used(gone.pod_usage, resource) for gone in measured.values() if gone.priority not in LENT)
     free = max(capacity * RECLAIM_PERCENTS[resource] // 100 - system - taken, 0)
-    lending = LENDING.get(node.metadata.annotations)
+    lending = OVERCOMMIT.get(node.metadata.annotations)
     hold = lending.hold.get(resource) if lending is not None else None
     return free * (hold.percent if hold is not None else 100) // 100
 

@@ -19,7 +19,14 @@ from koordlet.api import names
 from koordlet.api.core import Node
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.encoding.wire import WireError
-from koordlet.api.pages.overcommit import DISABLED, LENDING, LENDING_REASONS, BatchTerms, Lending, MidTerms
+from koordlet.api.pages.overcommit import (
+    DISABLED,
+    OVERCOMMIT,
+    OVERCOMMIT_REASONS,
+    BatchTerms,
+    MidTerms,
+    OvercommitExplanation,
+)
 from koordlet.api.sloconfig.colocation import REQUEST, USAGE
 from koordlet.kube import Client, Config, KubeError, NotFound
 
@@ -41,7 +48,7 @@ class NodeLending(msgspec.Struct, rename="camel", omit_defaults=True):
     allocatable: dict[str, int] = {}
     batch: dict[str, int] = {}
     mid: dict[str, int] = {}
-    lending: Lending | None = None
+    lending: OvercommitExplanation | None = None
     """None: no manager has written to this node"""
 
 
@@ -59,7 +66,7 @@ async def fetch_node(kubeconfig: str | None, name: str) -> Node:
 def lending_of(node: Node) -> NodeLending:
     """The facts of the page. Raises CtlError when the manager's annotation cannot be read."""
     try:
-        lending = LENDING.get(node.metadata.annotations)
+        lending = OVERCOMMIT.get(node.metadata.annotations)
     except WireError as error:
         raise CtlError(f"Node {node.metadata.name}: {error}") from error
     status = node.status
@@ -90,7 +97,7 @@ def page(said: NodeLending, now: float) -> Iterator[Text]:
         yield Text("No manager has written to it: co-location is off, or koord-manager does not run.", style="yellow")
         yield from _where(said, None)
         return
-    good = lending.reason in LENDING_REASONS
+    good = lending.reason in OVERCOMMIT_REASONS
     style = "green" if lending.reason == "AsMeasured" else "yellow" if good else "red"
     yield Text(headline(lending), style=f"bold {style}")
     yield Text(_when(lending, now), style="dim")
@@ -104,9 +111,9 @@ def page(said: NodeLending, now: float) -> Iterator[Text]:
         yield from _mid(name, mid)
 
 
-def headline(lending: Lending) -> str:
+def headline(lending: OvercommitExplanation) -> str:
     """The reason in a sentence."""
-    if lending.reason in LENDING_REASONS:
+    if lending.reason in OVERCOMMIT_REASONS:
         held = {name: hold for name, hold in lending.hold.items() if hold.percent < 100}
         if not held:
             return "Lends what was measured to be free."
@@ -115,7 +122,7 @@ def headline(lending: Lending) -> str:
     return f"Lends nothing: {lending.message}."
 
 
-def _when(lending: Lending, now: float) -> str:
+def _when(lending: OvercommitExplanation, now: float) -> str:
     parts = []
     if lending.at is not None:
         parts.append(f"written {text.age(now - lending.at.unix)} ago")
@@ -124,7 +131,7 @@ def _when(lending: Lending, now: float) -> str:
     return ", ".join(parts)
 
 
-def _where(said: NodeLending, lending: Lending | None) -> Iterator[Text]:
+def _where(said: NodeLending, lending: OvercommitExplanation | None) -> Iterator[Text]:
     """A table of amounts, each with its part of capacity as a bar."""
     batch = lending.batch if lending is not None else {}
     rows: list[tuple[str, dict[str, int]]] = [("capacity", said.capacity), ("allocatable", said.allocatable)]
@@ -157,7 +164,7 @@ def show(resource: str, amount: int | None) -> str:
     return f"{amount / 1000:.3f}".rstrip("0").rstrip(".") if resource == "cpu" else text.size(amount)
 
 
-def _batch(name: str, terms: BatchTerms, lending: Lending) -> Iterator[Text]:
+def _batch(name: str, terms: BatchTerms, lending: OvercommitExplanation) -> Iterator[Text]:
     def put(amount: int) -> str:
         return show(name, amount)
 

@@ -1,4 +1,4 @@
-"""Profiles applied to pods that exist already and wait for a node (spec 04 §8)."""
+"""Applies ClusterColocationProfiles to existing pods that are not scheduled yet (spec 04 §8)."""
 
 from control.manager.colocationprofile.controller import ColocationProfileController
 

@@ -1,10 +1,10 @@
-"""The controller `colocationprofile` (gate ColocationProfileController): follows profiles, patches pending pods.
+"""The controller `colocationprofile` (gate ColocationProfileController): applies profiles to pending pods.
 
-A profile is looked at on every change of it and then every `--colocation-profile-reconcile-interval`. A pod that had
-it applied is left alone until the profile changes or the force-update duration has passed. Updates are held back by a
-token bucket that never waits: a pod without a token has its turn in a later round. What goes wrong with one pod is
-logged and counted, and does not stop the round. The object that is patched is read from the API server first (the
-cache holds trimmed pods), and the patch is conditional on that version.
+A profile is reconciled on every change and then every `--colocation-profile-reconcile-interval`. A pod to which it was
+applied is skipped until the profile changes or the force-update duration has passed. A non-blocking token bucket limits
+the rate of updates: a pod that gets no token is retried in a later round. A failure for one pod is logged and counted
+and does not stop the round. The pod is read from the API server before it is patched, because the cache holds trimmed
+pods, and the patch is conditional on the resourceVersion that was read.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter
 
 from control.manager.caches import POD_BY_NODE
-from control.manager.colocationprofile.decide import change, managed, wanted
-from control.manager.context import Context
-from control.manager.controller import Controller
+from control.manager.colocationprofile.decide import managed, profile_patch, selects
+from control.manager.context import ManagerContext
+from control.manager.controller import ManagerController
 from control.manager.webhooks.errors import MutationError
 from control.manager.webhooks.objects import Json
 from control.manager.webhooks.profiles import percent, skipped
@@ -34,27 +34,30 @@ from koordlet.kube.ratelimit import TokenBucket
 log = get_logger(__name__)
 
 GATE = "ColocationProfileController"
-TRIES = 3
+MAX_ATTEMPTS = 3
 
 
 class ProfileMetrics(MetricSet):
-    """On the internal registry."""
+    """Metrics on the internal registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.pods = Counter(
             "koord_manager_colocation_profile_pods_total",
-            "Pending pods looked at for a profile: patched, unchanged, throttled, failed.",
-            ["result"], registry=registry,
-        )  # fmt: skip
+            "Pending pods processed for a profile, by result: patched, unchanged, throttled, failed.",
+            ["result"],
+            registry=registry,
+        )
 
 
-class Applied:
-    """Which pod had which version of which profile applied, for a while."""
+class AppliedProfiles:
+    """(profile version, pod) pairs that were applied less than `keep_s` ago; expired ones go every `purge_every_s`."""
 
-    def __init__(self, clock: Clock, keep: float, purge_every: float) -> None:
-        self._clock, self._keep, self._purge_every = clock, keep, purge_every
+    def __init__(self, clock: Clock, keep_s: float, purge_every_s: float) -> None:
+        self._clock = clock
+        self._keep_s = keep_s
+        self._purge_every_s = purge_every_s
         self._until: dict[tuple[str, str], float] = {}
-        self._purge_at = clock.monotonic() + purge_every
+        self._purge_at = clock.monotonic() + purge_every_s
 
     def __contains__(self, key: tuple[str, str]) -> bool:
         return self._until.get(key, float("-inf")) > self._clock.monotonic()
@@ -64,24 +67,24 @@ class Applied:
 
     def add(self, key: tuple[str, str]) -> None:
         now = self._clock.monotonic()
-        self._until[key] = now + self._keep
+        self._until[key] = now + self._keep_s
         if now >= self._purge_at:
-            self._until = {each: until for each, until in self._until.items() if until > now}
-            self._purge_at = now + self._purge_every
+            self._until = {applied: until for applied, until in self._until.items() if until > now}
+            self._purge_at = now + self._purge_every_s
 
 
-class ColocationProfileController(Controller):
-    """See the module text."""
+class ColocationProfileController(ManagerController):
+    """See the module docstring."""
 
     name = "colocationprofile"
 
-    def __init__(self, context: Context, rng: random.Random | None = None) -> None:
+    def __init__(self, context: ManagerContext, rng: random.Random | None = None) -> None:
         super().__init__(context)
         options = context.options
         self._enabled = context.gates.enabled(GATE)
         self._rng = rng or random.Random()
         self._counters = ProfileMetrics.of(context.internal)
-        self._applied = Applied(
+        self._applied = AppliedProfiles(
             context.clock,
             options.colocation_profile_force_update_pod_duration,
             options.colocation_profile_expire_pod_cache_duration,
@@ -112,20 +115,20 @@ class ColocationProfileController(Controller):
             return None
         try:
             share = percent(profile)
-            pods = [pod for pod in self._pods.by_index(POD_BY_NODE, "") if self._wanted(profile, pod)]
+            pods = [pod for pod in self._pods.by_index(POD_BY_NODE, "") if self._selects(profile, pod)]
         except (MutationError, SelectorError) as error:
             self.context.events.warning(profile, "InvalidProfile", str(error))
             return options.colocation_profile_reconcile_interval
         for pod in pods:
             if not skipped(share, lambda: self._rng.randrange(100), strict_parity=self.context.options.strict_parity):
-                await self._one(profile, pod)
+                await self._apply(profile, pod)
         return options.colocation_profile_reconcile_interval
 
-    def _wanted(self, profile: ClusterColocationProfile, pod: Pod) -> bool:
+    def _selects(self, profile: ClusterColocationProfile, pod: Pod) -> bool:
         namespace = self._namespaces.get(pod.metadata.namespace)
-        return wanted(profile, pod, namespace.metadata.labels if namespace else None)
+        return selects(profile, pod, namespace.metadata.labels if namespace else None)
 
-    async def _one(self, profile: ClusterColocationProfile, pod: Pod) -> None:
+    async def _apply(self, profile: ClusterColocationProfile, pod: Pod) -> None:
         key = (f"{profile.metadata.uid}/{profile.metadata.resource_version}", pod.metadata.uid)
         if key in self._applied:
             return
@@ -134,31 +137,31 @@ class ColocationProfileController(Controller):
             return
         try:
             result = await self._update(profile, pod)
-        except (ValueError, KubeError) as error:  # MutationError, and what no merge patch can say
+        except (ValueError, KubeError) as error:  # MutationError, or a change that no merge patch can express
             self._counters.pods.labels("failed").inc()
-            log.error("Profile not applied", profile=profile.metadata.name, pod=pod.metadata.key, err=error)
+            log.error("Cannot apply a profile to a pod", profile=profile.metadata.name, pod=pod.metadata.key, err=error)
             return
         self._counters.pods.labels(result).inc()
         self._applied.add(key)
 
     async def _update(self, profile: ClusterColocationProfile, pod: Pod) -> str:
-        """Read, decide, patch on condition of the version read. Raises KubeError, MutationError."""
+        """Read the pod, compute the patch, send it conditional on the version read. Raises KubeError, MutationError."""
         resource = resource_for(Pod)
         meta = pod.metadata
-        for attempt in range(TRIES):
+        for attempt in range(MAX_ATTEMPTS):
             try:
                 path = resource.path(meta.namespace, meta.name)
                 current: Json = msgspec.json.decode(await self.context.client.raw("GET", path))
-                found = current["metadata"]
-                body = change(profile, current)
-                if not body or found["uid"] != meta.uid or current["spec"].get("nodeName"):
+                current_meta = current["metadata"]
+                body = profile_patch(profile, current)
+                if not body or current_meta["uid"] != meta.uid or current["spec"].get("nodeName"):
                     return "unchanged"
-                body.setdefault("metadata", {})["resourceVersion"] = found["resourceVersion"]
+                body.setdefault("metadata", {})["resourceVersion"] = current_meta["resourceVersion"]
                 await self.context.client.patch(Pod, meta.name, meta.namespace, body=body)
             except NotFound:
                 return "unchanged"
             except Conflict:
-                if attempt == TRIES - 1:
+                if attempt == MAX_ATTEMPTS - 1:
                     raise
             else:
                 log.info("Profile applied", profile=profile.metadata.name, pod=meta.key)

@@ -1,7 +1,7 @@
-"""Which pending pods a profile is for, and what it makes of them: pure (spec 04 §8).
+"""Which pending pods a profile selects, and the patch that applies it (spec 04 §8). Pure.
 
-Other than in the webhook a profile without pod selector is for no pod, and scheduler, PriorityClass and resources are
-not touched: a pod's priority can't change any more, and its requests neither.
+Two differences to the webhook: a profile without pod selector selects no pod, and the scheduler name, PriorityClass and
+resources are not changed, because an existing pod's priority and requests are immutable.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from koordlet.kube import merge_diff
 
 
 def managed(profile: ClusterColocationProfile, *, by_default: bool) -> bool:
-    """Whether the controller follows this profile at all."""
+    """Whether the controller applies this profile to existing pods."""
     return by_default or profile.metadata.labels.get(names.LABEL_CONTROLLER_MANAGED) == names.TRUE
 
 
-def wanted(profile: ClusterColocationProfile, pod: Pod, namespace: Mapping[str, str] | None) -> bool:
-    """Whether a pod waits for a node and is one of the profile's. Raises SelectorError.
+def selects(profile: ClusterColocationProfile, pod: Pod, namespace_labels: Mapping[str, str] | None) -> bool:
+    """Whether a pod is pending, has no node and matches the profile's selectors. Raises SelectorError.
 
-    `namespace` are the labels of its namespace; None when there is no such namespace.
+    `namespace_labels` is None when the pod's namespace does not exist.
     """
     spec = profile.spec
     if pod.spec.node_name or pod.status.phase not in ("", "Pending") or pod.metadata.deletion_timestamp is not None:
@@ -35,13 +35,14 @@ def wanted(profile: ClusterColocationProfile, pod: Pod, namespace: Mapping[str, 
         return False
     if spec.namespace_selector is None or spec.namespace_selector.is_empty():
         return True
-    return namespace is not None and spec.namespace_selector.matches(namespace)
+    return namespace_labels is not None and spec.namespace_selector.matches(namespace_labels)
 
 
-def change(profile: ClusterColocationProfile, pod: Json) -> Json:
+def profile_patch(profile: ClusterColocationProfile, pod: Json) -> Json:
     """The JSON merge patch that applies a profile to a pod; {} when nothing changes. Raises MutationError.
 
-    A pod is compared as the API server gives it, so that fields we do not know are neither lost nor written.
+    `pod` is the JSON that the API server returned, so that fields without a counterpart in `Pod` are neither lost nor
+    written.
     """
     after = copy.deepcopy(pod)
     write_metadata(after, profile.spec)

@@ -1,5 +1,5 @@
-"""What a node lends to batch and mid pods, and what else the manager writes on Node and NodeResourceTopology.
+"""Overcommitted (batch and mid) resources of nodes, and the other fields that the manager writes on Nodes and
+NodeResourceTopologies (spec 04 §6, docs/noderesource.md).
 
-`units` .. `mid` are pure: facts of nodes in, columns of amounts out (`docs/noderesource.md`). `controller` alone talks
-to the API server.
+All modules but `controller` and `metrics` are pure; only `controller` accesses the API server.
 """

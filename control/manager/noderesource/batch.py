@@ -1,4 +1,4 @@
-"""What is lent to batch pods: spec 04 §6.3's formula over columns, the same for nodes and for NUMA zones. Pure."""
+"""Batch resources: the formula of spec 04 §6.3 over columns, the same for nodes and for NUMA zones. Pure."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from control.manager.noderesource.columns import BY_MAXIMUM, BY_REQUEST, UNSET, Columns, Settings
+from control.manager.noderesource.columns import BY_MAXIMUM, BY_REQUEST, UNSET, AmountColumns, StrategyColumns
 from control.manager.noderesource.units import Floats, Ints, scaled
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
-    """The formula with its terms; amounts as in `Columns`."""
+class BatchAmounts:
+    """The result of the formula with its terms; amounts as in `AmountColumns`."""
 
     margin: Ints
-    """kept free; negative above 100 percent"""
+    """kept free; negative if the reclaim threshold is above 100 %"""
     reserved: Ints
     used_by_system: Ints
-    """measured, with host applications"""
+    """measured usage of the system and of host applications"""
     system: Ints
-    """what the formula takes off: by the request policy only what is reserved"""
+    """amount subtracted for the system: `reserved` with policy `request`, else the larger of the two"""
     high: Ints
-    """what high-priority pods take, by policy"""
+    """amount subtracted for high-priority pods, by policy"""
     limit: Ints
-    """most that may be lent; the largest number where there is no limit"""
+    """upper limit of `amount`; NO_LIMIT where none is configured"""
     amount: Ints
     """capacity - margin - system - high, within 0 and limit"""
 
@@ -32,8 +32,8 @@ class Lent:
 NO_LIMIT = np.iinfo(np.int64).max
 
 
-def lend(rows: Columns, settings: Settings) -> Lent:
-    """What each row can lend to batch pods."""
+def batch_amounts(rows: AmountColumns, settings: StrategyColumns) -> BatchAmounts:
+    """The batch resources of each row."""
     margin = scaled(rows.capacity, percent(100 - settings.reclaim))
     reserved = np.maximum(rows.kubelet, rows.annotation)
     used = rows.system + rows.host_high
@@ -44,9 +44,9 @@ def lend(rows: Columns, settings: Settings) -> Lent:
         settings.batch_limit == UNSET, NO_LIMIT, scaled(rows.capacity, percent(np.maximum(settings.batch_limit, 0)))
     )
     amount = np.minimum(np.maximum(rows.capacity - margin - system - high, 0), limit)
-    return Lent(margin, reserved, used, system, high, limit, amount)
+    return BatchAmounts(margin, reserved, used, system, high, limit, amount)
 
 
 def percent(values: Ints) -> Floats:
-    """As the reference divides: on the binary double."""
+    """Percent as a fraction, divided as binary doubles like Koordinator does."""
     return values.astype(np.float64) / 100.0

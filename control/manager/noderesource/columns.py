@@ -1,4 +1,4 @@
-"""The table: a row a node (or zone), a column an amount or a setting. Built for the rows at hand, then thrown away."""
+"""Inputs of the formulas as columns: one row per node or NUMA zone. Built for one calculation, then discarded. Pure."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _MAX_PERCENT = 10**7
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """int64, shape (rows, 2): cpu in nano-cores, memory in milli-bytes. Fields as in `fold.Row`."""
+class AmountColumns:
+    """Amounts, int64 of shape (rows, 2): cpu in nano-cores, memory in milli-bytes. Fields as in `fold.Row`."""
 
     capacity: Ints
     kubelet: Ints
@@ -44,34 +44,35 @@ class Columns:
     reclaimable: Ints
 
     @classmethod
-    def of(cls, rows: Sequence[Row]) -> Columns:
+    def of(cls, rows: Sequence[Row]) -> AmountColumns:
         table = column(rows, len(Row._fields))
         return cls(*(table[:, index] for index in range(table.shape[1])))
 
 
-class Setting(NamedTuple):
-    """One node's strategy as integers (cpu, memory); percent unless said. Order as in `Settings`."""
+class StrategyValues(NamedTuple):
+    """The strategy of one node as integers (cpu, memory), in percent where not stated. Field order as in
+    `StrategyColumns`."""
 
     reclaim: Pair
     policy: Pair
-    """BY_…"""
+    """BY_USAGE, BY_REQUEST or BY_MAXIMUM"""
     batch_limit: Pair
-    """UNSET: none"""
+    """UNSET: no limit"""
     mid_limit: Pair
     mid_unallocated: Pair
     mid_static: Pair
     static: Pair
-    """(1, 1): mid is a fixed part of capacity"""
+    """(1, 1): mid is a fixed share of capacity"""
 
     @classmethod
-    def of(cls, strategy: ColocationStrategy) -> Setting:
-        """Fields that a strategy leaves open have the default."""
+    def of(cls, strategy: ColocationStrategy) -> StrategyValues:
+        """The strategy; its unset fields get the defaults."""
 
         def value(field: str) -> int:
-            given = getattr(strategy, field)
-            if given is None:
-                given = getattr(DEFAULT, field)
-            return UNSET if given is None else min(int(given), _MAX_PERCENT)
+            configured = getattr(strategy, field)
+            if configured is None:
+                configured = getattr(DEFAULT, field)
+            return UNSET if configured is None else min(int(configured), _MAX_PERCENT)
 
         def both(template: str) -> Pair:
             return value(template.format("cpu")), value(template.format("memory"))
@@ -96,8 +97,8 @@ _MEMORY_POLICY: Final = {REQUEST: BY_REQUEST, MAX_USAGE_REQUEST: BY_MAXIMUM}
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """`Setting` as columns, shape (rows, 2)."""
+class StrategyColumns:
+    """`StrategyValues` as columns, int64 of shape (rows, 2)."""
 
     reclaim: Ints
     policy: Ints
@@ -108,6 +109,6 @@ class Settings:
     static: Ints
 
     @classmethod
-    def of(cls, settings: Sequence[Setting]) -> Settings:
-        table = column(settings, len(Setting._fields))
+    def of(cls, settings: Sequence[StrategyValues]) -> StrategyColumns:
+        table = column(settings, len(StrategyValues._fields))
         return cls(*(table[:, index] for index in range(table.shape[1])))

@@ -1,8 +1,8 @@
-"""Whether a result is worth writing, and what: patches of Node status and metadata, zones. Pure (spec 04 §6.2).
+"""Which writes a result requires: patches of Node status and Node metadata, and zones. Pure (spec 04 §6.2).
 
-A status is written when an amount moved by more than the threshold, when the reason or what interference leaves
-changed, or when the last write is `updateTimeThresholdSeconds` ago and something differs at all; metadata when it
-differs.
+The status is written when an amount changed by more than the threshold, when the reason or the percentage left by
+interference changed, or when the last write is more than `updateTimeThresholdSeconds` ago and any value differs. The
+metadata is written when it differs.
 """
 
 from __future__ import annotations
@@ -13,68 +13,72 @@ from functools import partial
 from typing import Any
 
 from control.manager.noderesource import zones
-from control.manager.noderesource.calculate import Result
+from control.manager.noderesource.calculate import NodeResult
 from control.manager.noderesource.explain import explained
 from control.manager.noderesource.interference import written_holds
-from control.manager.noderesource.prepare import LENT, meta_patch, must_write, prepare, status_patch
+from control.manager.noderesource.prepare import OVERCOMMIT_RESOURCES, meta_patch, must_write, prepare, status_patch
 from koordlet.api import names
 from koordlet.api.core import Node
 from koordlet.api.crs.topology import NodeResourceTopology
-from koordlet.api.pages.overcommit import DISABLED, INTERFERENCE, Hold, Lending
+from koordlet.api.pages.overcommit import DISABLED, INTERFERENCE, Hold, OvercommitExplanation
 from koordlet.api.sloconfig.colocation import DEFAULT, ColocationStrategy
 
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """When (monotonic) this process last knew Node and topology to hold what they should; None: not yet."""
+    """Monotonic times at which this process last knew the Node and the topology to be up to date; None: not yet."""
 
     node: float | None = None
     topology: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """What to do about one node; falsy for nothing."""
+class NodeDecision:
+    """The required writes for one node; falsy for none."""
 
     status: Mapping[str, Any]
     meta: Mapping[str, Any]
     zones: bool
-    """the topology must be rewritten, from the object as the API server has it"""
+    """the zones must be rewritten, starting from the API server's current object"""
     confirmed: Synced
-    """what is known when nothing of it has to be written"""
+    """the new `Synced` for the parts that need no write"""
     problem: str = ""
+    """an annotation of the Node that could not be read"""
 
     def __bool__(self) -> bool:
         return bool(self.status or self.meta or self.zones)
 
 
 def decide(
-    result: Result,
+    result: NodeResult,
     topology: NodeResourceTopology | None,
     synced: Synced,
     *,
     now: float,
     wall: float,
-    in_words: bool = True,
-) -> Decision:
-    """`now` is monotonic, `wall` Unix time; without `in_words` the patch lacks the explanation, its costliest part."""
+    with_explanation: bool = True,
+) -> NodeDecision:
+    """The required writes. `now` is monotonic time, `wall` Unix time.
+
+    Without `with_explanation` the status patch lacks the explanation, which is expensive to build.
+    """
     node = result.node
     if not node.status.capacity or not node.status.allocatable:
-        return Decision({}, {}, False, synced)
+        return NodeDecision({}, {}, False, synced)
     prepared = prepare(node, result.plan)
-    untouched = result.reason == DISABLED and not _traces(node)
+    untouched = result.reason == DISABLED and not _has_overcommit(node)
     status: Mapping[str, Any] = {}
     confirmed = synced.node
     if not untouched:
         due = overdue(synced.node, now, result.strategy)
-        turned = _turned(result)
-        if due or turned or must_write(node, prepared, result.plan.devices, threshold_of(result.strategy)):
-            words = partial(explained, result, prepared, wall) if in_words else Lending
-            status = status_patch(node, prepared, words, turned=turned, now=wall)
+        changed = _explanation_changed(result)
+        if due or changed or must_write(node, prepared, result.plan.devices, threshold_of(result.strategy)):
+            explain = partial(explained, result, prepared, wall) if with_explanation else OvercommitExplanation
+            status = status_patch(node, prepared, explain, explanation_changed=changed, now=wall)
             confirmed = synced.node if status else now
     renewed = overdue(synced.topology, now, result.strategy)
-    rewrite = topology is not None and _zones_moved(topology, result, refresh=renewed)
-    return Decision(
+    rewrite = topology is not None and _zones_changed(topology, result, refresh=renewed)
+    return NodeDecision(
         status=status,
         meta=meta_patch(node, result.plan),
         zones=rewrite,
@@ -83,23 +87,23 @@ def decide(
     )
 
 
-def _zones_moved(topology: NodeResourceTopology, result: Result, *, refresh: bool) -> bool:
+def _zones_changed(topology: NodeResourceTopology, result: NodeResult, *, refresh: bool) -> bool:
     if result.zones is None:
         return False
     threshold = threshold_of(result.strategy)
-    return zones.must_rewrite(topology, result.zones, threshold, refresh=refresh, clearing=not result.lends)
+    return zones.must_rewrite(topology, result.zones, threshold, refresh=refresh, clearing=not result.overcommits)
 
 
-def new_zones(present: list[dict[str, Any]], result: Result, *, refresh: bool) -> list[dict[str, Any]] | None:
-    """The zones of the object as the API server has it, as they should be; None when they may stay."""
+def new_zones(present: list[dict[str, Any]], result: NodeResult, *, refresh: bool) -> list[dict[str, Any]] | None:
+    """The desired zones, from those of the API server's current object; None when nothing must be written."""
     if result.zones is None:
         return None
     threshold = threshold_of(result.strategy)
-    return zones.rewritten(present, result.zones, threshold, refresh=refresh, clearing=not result.lends)
+    return zones.rewritten(present, result.zones, threshold, refresh=refresh, clearing=not result.overcommits)
 
 
 def overdue(at: float | None, now: float, strategy: ColocationStrategy) -> bool:
-    """Whether the last write is so long ago that any difference counts."""
+    """Whether the last write is more than `updateTimeThresholdSeconds` ago, so that any difference is written."""
     seconds = strategy.update_time_threshold_seconds or DEFAULT.update_time_threshold_seconds or 0
     return at is None or now - at > seconds
 
@@ -108,22 +112,25 @@ def threshold_of(strategy: ColocationStrategy) -> float:
     return strategy.resource_diff_threshold or DEFAULT.resource_diff_threshold or 0.0
 
 
-def _turned(result: Result) -> bool:
-    """Whether the Node tells another reason, or another part that interference leaves."""
-    condition = result.node.status.condition(names.CONDITION_LENDING)
+def _explanation_changed(result: NodeResult) -> bool:
+    """Whether the Node's condition has another reason, or its annotation other percentages left by interference."""
+    condition = result.node.status.condition(names.CONDITION_OVERCOMMIT)
     if condition is None or condition.reason != result.reason:
         return True
     if result.reason != INTERFERENCE:
-        return False  # everything is lent, and was
-    return left_of(written_holds(result.node)) != left_of(result.holds)
+        return False  # interference reduces nothing, before and now
+    return reduced_percents(written_holds(result.node)) != reduced_percents(result.holds)
 
 
-def left_of(holds: Mapping[str, Hold]) -> dict[str, int]:
+def reduced_percents(holds: Mapping[str, Hold]) -> dict[str, int]:
+    """Resource -> percentage, for those that interference reduces."""
     return {name: hold.percent for name, hold in holds.items() if hold.percent != 100}
 
 
-def _traces(node: Node) -> bool:
-    """Whether there is anything of ours to take back."""
-    return node.status.condition(names.CONDITION_LENDING) is not None or any(
-        name in part for part in (node.status.capacity, node.status.allocatable) for name in LENT
+def _has_overcommit(node: Node) -> bool:
+    """Whether the Node carries the condition or batch and mid resources, which must be removed."""
+    return node.status.condition(names.CONDITION_OVERCOMMIT) is not None or any(
+        name in resources
+        for resources in (node.status.capacity, node.status.allocatable)
+        for name in OVERCOMMIT_RESOURCES
     )

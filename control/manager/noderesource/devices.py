@@ -1,4 +1,7 @@
-"""GPU and RDMA totals of a node from its Device object (spec 04 §6.8, §6.9). Pure. None means: take it off the Node."""
+"""GPU and RDMA totals of a node from its Device object (spec 04 §6.8, §6.9). Pure.
+
+A total of None means that the resource is removed from the Node.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,11 @@ Totals = dict[str, Quantity | None]
 
 
 def gpu_totals(device: Device | None, *, shared: bool) -> Totals:
-    """Sums over healthy GPUs; resources that none of them has are left as the Node has them.
+    """Sums over the healthy GPUs. Resources that no GPU reports are not changed on the Node.
 
-    `shared` is gate EnableSyncGPUSharedResource.
+    `shared` is feature gate EnableSyncGPUSharedResource.
     """
-    gpus = [one for one in device.spec.devices if one.type == GPU and one.health] if device is not None else []
+    gpus = [info for info in device.spec.devices if info.type == GPU and info.health] if device is not None else []
     if device is None or not gpus:
         return dict.fromkeys(GPU_RESOURCES)
     sums: dict[str, Quantity] = {}
@@ -44,13 +47,13 @@ def gpu_totals(device: Device | None, *, shared: bool) -> Totals:
 
 
 def gpu_labels(device: Device | None) -> dict[str, str]:
-    """Labels that the Node takes over while it has a healthy GPU; they are never removed."""
-    if device is None or not any(one.type == GPU and one.health for one in device.spec.devices):
+    """The Device's labels that are copied to the Node while it has a healthy GPU; they are never removed."""
+    if device is None or not any(info.type == GPU and info.health for info in device.spec.devices):
         return {}
     return {key: device.metadata.labels[key] for key in GPU_LABELS if key in device.metadata.labels}
 
 
 def rdma_totals(device: Device | None) -> Totals:
-    """A hundred for each healthy RDMA device."""
-    count = sum(one.type == RDMA and one.health for one in device.spec.devices) if device is not None else 0
+    """100 for each healthy RDMA device."""
+    count = sum(info.type == RDMA and info.health for info in device.spec.devices) if device is not None else 0
     return {names.RESOURCE_RDMA: Quantity.of(100 * count) if count else None}

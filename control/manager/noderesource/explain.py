@@ -1,25 +1,25 @@
-"""The explanation of one node from the columns of the pass that worked it out: `koordlet.api.pages.overcommit`.
+"""Builds the explanation of one node (`koordlet.api.pages.overcommit`) from the columns of its calculation pass.
 Pure."""
 
 from __future__ import annotations
 
 from control.manager.noderesource.batch import NO_LIMIT
-from control.manager.noderesource.calculate import RESOURCES, Result
+from control.manager.noderesource.calculate import RESOURCES, NodeResult
 from control.manager.noderesource.columns import BY_MAXIMUM, BY_REQUEST
 from control.manager.noderesource.prepare import BATCH, MID, Prepared
 from control.manager.noderesource.units import UNIT, Ints
 from koordlet.api.encoding.wire import Time
-from koordlet.api.pages.overcommit import AS_MEASURED, INTERFERENCE, BatchTerms, Lending, MidTerms
+from koordlet.api.pages.overcommit import AS_MEASURED, INTERFERENCE, BatchTerms, MidTerms, OvercommitExplanation
 from koordlet.api.sloconfig.colocation import MAX_USAGE_REQUEST, REQUEST, USAGE
 
 _POLICY = {BY_REQUEST: REQUEST, BY_MAXIMUM: MAX_USAGE_REQUEST}
 
 
-def explained(result: Result, prepared: Prepared, now: float) -> Lending:
-    """Terms, holds and reason; terms only where something is lent."""
-    batch = {name: _batch(result, prepared, column) for column, name in enumerate(RESOURCES) if result.lends}
-    mid = {name: _mid(result, prepared, column) for column, name in enumerate(RESOURCES) if result.lends}
-    return Lending(
+def explained(result: NodeResult, prepared: Prepared, now: float) -> OvercommitExplanation:
+    """Terms, holds and reason; without terms where the node overcommits nothing."""
+    batch = {name: _batch(result, prepared, column) for column, name in enumerate(RESOURCES) if result.overcommits}
+    mid = {name: _mid(result, prepared, column) for column, name in enumerate(RESOURCES) if result.overcommits}
+    return OvercommitExplanation(
         reason=result.reason,
         message=result.message or _message(result, batch),
         at=Time.from_unix(now),
@@ -30,7 +30,7 @@ def explained(result: Result, prepared: Prepared, now: float) -> Lending:
     )
 
 
-def _batch(result: Result, prepared: Prepared, column: int) -> BatchTerms:
+def _batch(result: NodeResult, prepared: Prepared, column: int) -> BatchTerms:
     of, index = result.of, result.index
     assert of is not None
 
@@ -59,7 +59,7 @@ def _batch(result: Result, prepared: Prepared, column: int) -> BatchTerms:
     )
 
 
-def _mid(result: Result, prepared: Prepared, column: int) -> MidTerms:
+def _mid(result: NodeResult, prepared: Prepared, column: int) -> MidTerms:
     of, index = result.of, result.index
     assert of is not None
 
@@ -83,17 +83,17 @@ def _value(prepared: Prepared, name: str) -> int:
     return amount.value() if amount is not None else 0
 
 
-def _message(result: Result, batch: dict[str, BatchTerms]) -> str:
-    """One sentence for the condition."""
+def _message(result: NodeResult, batch: dict[str, BatchTerms]) -> str:
+    """The message of the condition, one sentence."""
     parts = []
     for name, terms in batch.items():
         parts.append(
             f"batch-{name} {terms.lent} (capacity {terms.capacity}, kept free {terms.margin}, system {terms.system}, "
             f"prod and mid pods {terms.high})"
         )
-    said = "; ".join(parts)
+    terms_text = "; ".join(parts)
     if result.reason == AS_MEASURED:
-        return said
+        return terms_text
     assert result.reason == INTERFERENCE
     held = [f"{hold.percent} % of {name}: {hold.because}" for name, hold in result.holds.items() if hold.percent < 100]
-    return f"lends only {'; '.join(held)}; {said}"
+    return f"overcommits only {'; '.join(held)}; {terms_text}"

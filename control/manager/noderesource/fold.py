@@ -1,6 +1,6 @@
-"""From a node's facts, pods and report to one row of the table: sums over pods (spec 04 §6.3, §6.4). Pure.
+"""Sums a node's pods and report into one row of the formulas' input (spec 04 §6.3, §6.4). Pure.
 
-This is the only loop over pods; everything after it is columns over nodes.
+This is the only loop over pods; the later steps are column operations over nodes.
 """
 
 from __future__ import annotations
@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from control.manager.noderesource.pods import LENT, PodFacts
-from control.manager.noderesource.report import Report
-from control.manager.noderesource.reserved import Own
+from control.manager.noderesource.pods import BATCH_CLASSES, PodFacts
+from control.manager.noderesource.report import NodeReport
+from control.manager.noderesource.reserved import NodeFacts
 from control.manager.noderesource.units import ZERO, Amounts, clamp, divided, larger, plus
 
 
 class Row(NamedTuple):
-    """One node, or one NUMA zone of it; the order of fields is that of `columns.Columns`."""
+    """One node or one NUMA zone; the field order is that of `columns.AmountColumns`."""
 
     capacity: Amounts
     kubelet: Amounts = ZERO
     annotation: Amounts = ZERO
     system: Amounts = ZERO
-    """measured, host applications left out"""
+    """measured usage, without host applications"""
     host_high: Amounts = ZERO
     host_prod: Amounts = ZERO
     high_request: Amounts = ZERO
@@ -35,18 +35,19 @@ class Row(NamedTuple):
 
 
 Charge = tuple[Amounts, Amounts, Amounts, tuple[int, ...]]
-"""What one pod, or one metric without a pod, takes from what can be lent: request, usage, peak; its NUMA nodes."""
+"""What one pod, or one metric without a pod, subtracts from batch resources: request, usage, maximum of both; and its
+NUMA nodes."""
 
 
-def charges(pods: Iterable[PodFacts], report: Report, *, strict: bool = False) -> Iterator[Charge]:
-    """The pod table of spec 04 §6.3, high-priority pods first, then metrics without a pod.
+def charges(pods: Iterable[PodFacts], report: NodeReport, *, strict: bool = False) -> Iterator[Charge]:
+    """The pod table of spec 04 §6.3: high-priority pods first, then metrics without a pod.
 
-    `strict` is Koordinator to the digit: a pod without metric adds nothing to `maxUsageRequest`.
+    `strict` reproduces Koordinator: a pod without metric adds nothing to `maxUsageRequest`.
     """
     measured = dict(report.pods)
     for key, priority, exclusive, request, numa in pods:
         metric = measured.pop(key, None)
-        if priority in LENT:
+        if priority in BATCH_CLASSES:
             continue
         if metric is None:
             yield request, request, ZERO if strict else request, numa
@@ -54,12 +55,12 @@ def charges(pods: Iterable[PodFacts], report: Report, *, strict: bool = False) -
         usage = metric[0]
         yield request, (request[0], usage[1]) if exclusive else usage, larger(request, usage), numa
     for usage, priority in measured.values():
-        if priority not in LENT:
+        if priority not in BATCH_CLASSES:
             yield ZERO, usage, usage, ()
 
 
-def node_row(own: Own, pods: Collection[PodFacts], report: Report, taken: Iterable[Charge]) -> Row:
-    """The row of a node; `taken` are its `charges`."""
+def node_row(own: NodeFacts, pods: Collection[PodFacts], report: NodeReport, taken: Iterable[Charge]) -> Row:
+    """The row of a node; `taken` is the result of `charges` for it."""
     request_cpu = request_memory = used_cpu = used_memory = peak_cpu = peak_memory = prod_cpu = prod_memory = 0
     for request, used, peak, _ in taken:
         request_cpu += request[0]
@@ -90,19 +91,21 @@ def node_row(own: Own, pods: Collection[PodFacts], report: Report, taken: Iterab
 
 
 def zone_rows(
-    own: Own, capacities: Sequence[tuple[int, Amounts]], report: Report, taken: Iterable[Charge]
+    own: NodeFacts, capacities: Sequence[tuple[int, Amounts]], report: NodeReport, taken: Iterable[Charge]
 ) -> list[Row]:
-    """The rows of a node's NUMA zones, given as (NUMA id, allocatable); `taken` are the node's `charges`.
+    """The rows of a node's NUMA zones, given as (NUMA id, allocatable); `taken` is the result of `charges`.
 
-    What belongs to no zone is split evenly, a pod bound to some zones evenly among them, each part rounded up (§6.4).
+    Amounts that belong to no zone are split evenly over all zones; the amounts of a pod that is bound to some zones are
+    split evenly among these. Each part is rounded up (spec 04 §6.4).
     """
     count = len(capacities)
     position = {numa: index for index, (numa, _) in enumerate(capacities)}
     own_parts = [[0] * 6 for _ in capacities]
     request_cpu = request_memory = used_cpu = used_memory = peak_cpu = peak_memory = 0
-    milli = count * 10**6  # rounding up to thousandths of a core and then to a part is rounding up once
+    # Rounding up to milli-cores and then to 1/count equals rounding up once to milli-cores * count.
+    milli = count * 10**6
     for request, used, peak, numa in taken:
-        bound = [position[one] for one in numa if one in position] if numa else ()
+        bound = [position[numa_id] for numa_id in numa if numa_id in position] if numa else ()
         if not bound:
             request_cpu -= -request[0] // milli
             request_memory -= -request[1] // count

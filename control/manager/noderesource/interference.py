@@ -1,9 +1,10 @@
-"""Nodes whose pods keep hurting each other lend less: a step down at a time, and back up when it is calm. Pure.
+"""Reduces overcommit on nodes with persistent interference stepwise, and raises it again when interference ends. Pure.
 
-koordlet says in each NodeMetric whether neighbours hurt containers just then (`docs/interference.md`). Trouble that
-lasts takes `stepPercent` of the calculated amount away, at most once in `stepSeconds`, down to `floorPercent`; calm
-that lasts gives `recoverPercent` back at the same pace. One report alone changes nothing, and a report that is seen
-twice counts once. The state is a `Hold` a resource, kept in the node's lending annotation.
+Each NodeMetric reports whether co-located pods delay containers (docs/interference.md). Interference that lasts for
+`persistSeconds` reduces the calculated amount by `stepPercent`, at most once per `stepSeconds`, down to `floorPercent`.
+When there was none for `persistSeconds`, the percentage rises by `recoverPercent` at the same rate. A single report
+changes nothing, and a report that is processed twice counts once. The state is one `Hold` per resource; it is stored in
+the annotation `node.koordinator.sh/lending`.
 """
 
 from __future__ import annotations
@@ -13,36 +14,47 @@ from typing import Final
 
 import msgspec
 
-from control.manager.noderesource.report import Report
+from control.manager.noderesource.report import NodeReport
 from koordlet.api.core import Node
 from koordlet.api.encoding.wire import WireError
-from koordlet.api.pages.overcommit import LENDING, Hold
-from koordlet.api.sloconfig.lending import LENT, InterferencePolicy
+from koordlet.api.pages.overcommit import OVERCOMMIT, Hold
+from koordlet.api.sloconfig.overcommit import CULPRITS_OVERCOMMITTED, InterferencePolicy
 
 CAUSES: Final = {"cpu": ("cpu", "cache", "network", "io"), "memory": ("memory",)}
-"""Lent resource -> symptoms that call for lending less of it: fewer batch pods also read, write and send less."""
+"""Overcommitted resource -> interfered resources for which it is reduced. cpu includes cache, network and io, because
+fewer batch pods also use less cache, send less and read and write less."""
 
 
-def hurts(report: Report, resource: str, policy: InterferencePolicy, lent: Callable[[str], bool]) -> str:
-    """What is wrong with `resource` by this report, in words; empty when nothing is.
+def describe(
+    report: NodeReport, resource: str, policy: InterferencePolicy, is_overcommitted: Callable[[str], bool]
+) -> str:
+    """The interference with `resource` in this report, as text; empty when there is none.
 
-    `lent` says of a pod (`namespace/name`) whether it runs on lent resources.
+    `is_overcommitted` returns whether a pod (`namespace/name`) runs on overcommitted resources.
     """
     symptoms = CAUSES[resource]
-    told = [one for one in report.suffering if one.resource in symptoms and one.confidence >= policy.min_confidence]
-    if policy.culprits == LENT:
-        told = [one for one in told if one.culprit and lent(one.culprit)]
-    counted = 0 if policy.culprits == LENT else sum(report.interfered.get(one, 0) for one in symptoms)
-    number = max(counted, len(told))
+    victims = [
+        victim
+        for victim in report.victims
+        if victim.resource in symptoms and victim.confidence >= policy.min_confidence
+    ]
+    if policy.culprits == CULPRITS_OVERCOMMITTED:
+        victims = [victim for victim in victims if victim.culprit and is_overcommitted(victim.culprit)]
+    counted = (
+        0
+        if policy.culprits == CULPRITS_OVERCOMMITTED
+        else sum(report.interfered.get(symptom, 0) for symptom in symptoms)
+    )
+    number = max(counted, len(victims))
     if not number:
         return ""
-    names = sorted({one.culprit for one in told if one.culprit})
-    who = f", because of {', '.join(names[:3])}" if names else ""
-    return f"{number} container{'s' if number > 1 else ''} held up by neighbours{who}"
+    culprits = sorted({victim.culprit for victim in victims if victim.culprit})
+    by = f", culprits: {', '.join(culprits[:3])}" if culprits else ""
+    return f"{number} container{'s' if number > 1 else ''} delayed by co-located pods{by}"
 
 
 def step(hold: Hold, at: float, because: str, policy: InterferencePolicy) -> Hold:
-    """The hold after a report made at `at`; `because` is what hurts, empty for nothing."""
+    """The hold after a report of time `at`; `because` describes its interference, empty for none."""
     if at <= hold.seen:
         return hold
     since = (hold.hurt_since if because else hold.calm_since) or at
@@ -65,21 +77,21 @@ def step(hold: Hold, at: float, because: str, policy: InterferencePolicy) -> Hol
 
 
 def idle(hold: Hold) -> bool:
-    """Whether it is not worth remembering: everything is lent and nothing hurts."""
+    """Whether the hold can be dropped: no reduction and no interference."""
     return hold.percent == 100 and hold.hurt_since is None
 
 
-def weigh(
-    holds: dict[str, Hold], report: Report, policy: InterferencePolicy, lent: Callable[[str], bool]
+def updated_holds(
+    holds: dict[str, Hold], report: NodeReport, policy: InterferencePolicy, is_overcommitted: Callable[[str], bool]
 ) -> dict[str, Hold]:
-    """All holds of a node after a report. Switched off, everything is lent at once."""
+    """All holds of a node after a report. Disabling the policy removes all reductions at once."""
     if not policy.enable:
         return {}
-    if not holds and not report.troubled:
+    if not holds and not report.has_interference:
         return holds
     after = {}
     for resource in CAUSES:
-        because = hurts(report, resource, policy, lent)
+        because = describe(report, resource, policy, is_overcommitted)
         old = holds.get(resource)
         if old is None and not because:
             continue
@@ -90,9 +102,12 @@ def weigh(
 
 
 def written_holds(node: Node) -> dict[str, Hold]:
-    """The holds that are told on the Node, which a new leader goes on from; what cannot be read is written anew."""
+    """The holds in the Node's annotation, from which a new leader continues; empty for a malformed annotation, which
+    the next write replaces."""
     try:
-        said = LENDING.get(node.metadata.annotations)
+        explanation = OVERCOMMIT.get(node.metadata.annotations)
     except WireError:
         return {}
-    return {name: hold for name, hold in said.hold.items() if name in CAUSES} if said is not None else {}
+    if explanation is None:
+        return {}
+    return {name: hold for name, hold in explanation.hold.items() if name in CAUSES}

@@ -1,7 +1,7 @@
-"""What the controller shows on the internal registry (spec 04 §19, and ours).
+"""Metrics of the noderesource controller on the internal registry (spec 04 §19, and additional ones).
 
-Series of single nodes are made when somebody scrapes, from a dictionary of tuples: 5,000 nodes times four resources as
-client objects would cost more memory than the whole table.
+The series of single nodes are created at scrape time from a dictionary of tuples: 5,000 nodes x four resources as
+prometheus_client objects would use more memory than the whole table.
 """
 
 from __future__ import annotations
@@ -15,56 +15,68 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from koordlet.api import names
-from koordlet.api.pages.overcommit import LENDING_REASONS
+from koordlet.api.pages.overcommit import OVERCOMMIT_REASONS
 from koordlet.app.clock import Clock
 from koordlet.app.exposition import Table
 from koordlet.app.metrics import MetricSet
 
-EXPIRES: Final = 300.0
-"""Seconds after its last calculation that a node is still shown."""
+EXPIRY_S: Final = 300.0
+"""A node is exported for this time after its last calculation."""
 
 
-class Told(NamedTuple):
-    """The last result of a node."""
+class NodeSeries(NamedTuple):
+    """The exported values of the last result of a node."""
 
     at: float
     """monotonic"""
     reason: str
     percent: tuple[int, int]
     rows: tuple[tuple[tuple[str, str, str], float], ...]
-    """as they are exported: batch and mid, before normalization and third parties; none: nothing is lent"""
+    """(labels, value) of the batch and mid amounts before normalization and third parties; empty: no overcommit"""
 
 
-def rows(node: str, batch: Sequence[int], mid: Sequence[int]) -> tuple[tuple[tuple[str, str, str], float], ...]:
-    """Labels and values of amounts in milli-cores and bytes. Made when a node is worked out, a few at a time, so that a
-    page of metrics does not hold up the loop for all of them."""
+def amount_rows(node: str, batch: Sequence[int], mid: Sequence[int]) -> tuple[tuple[tuple[str, str, str], float], ...]:
+    """Labels and values of amounts in milli-cores and bytes.
+
+    They are built when a node is calculated, a few nodes at a time, so that a scrape does not block the event loop for
+    all nodes.
+    """
     return tuple(
         row
-        for (cpu, memory), lent in ((_BATCH, batch), (_MID, mid))
-        for row in (((node, cpu, "integer"), lent[0] / 1000), ((node, memory, "byte"), float(lent[1])))
+        for (cpu, memory), amounts in ((_BATCH, batch), (_MID, mid))
+        for row in (((node, cpu, "integer"), amounts[0] / 1000), ((node, memory, "byte"), float(amounts[1])))
     )
 
 
 class NodeResourceMetrics(MetricSet):
-    """Passes and writes."""
+    """Calculation passes and writes."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.seconds = Histogram(
-            "koord_manager_lending_pass_seconds", "Time to work out what the nodes of one pass lend.",
-            buckets=(0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5), registry=registry,
-        )  # fmt: skip
-        self.nodes = Counter("koord_manager_lending_nodes_worked_out_total", "Nodes worked out.", registry=registry)
-        self.writes = Counter(
-            "koord_manager_lending_writes_total", "Writes, by what: status, metadata, zones.", ["what"],
+            "koord_manager_lending_pass_seconds",
+            "Duration of one calculation pass of batch and mid resources.",
+            buckets=(0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
             registry=registry,
-        )  # fmt: skip
+        )
+        self.nodes = Counter(
+            "koord_manager_lending_nodes_worked_out_total",
+            "Calculations of a node's batch and mid resources.",
+            registry=registry,
+        )
+        self.writes = Counter(
+            "koord_manager_lending_writes_total",
+            "Writes of batch and mid resources by target: status, metadata, zones.",
+            ["what"],
+            registry=registry,
+        )
 
 
-class LendingCollector(Collector):
-    """Per-node and by-reason families; `told` is the controller's own dictionary."""
+class OvercommitCollector(Collector):
+    """Families per node and per reason; `exported` is the controller's own dictionary."""
 
-    def __init__(self, told: Mapping[str, Told], clock: Clock) -> None:
-        self._told, self._clock = told, clock
+    def __init__(self, exported: Mapping[str, NodeSeries], clock: Clock) -> None:
+        self._exported = exported
+        self._clock = clock
 
     def describe(self) -> list[Metric]:
         return list(self._families())
@@ -72,20 +84,20 @@ class LendingCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         empty, nodes, percent, degraded = self._families()
         amounts: list[tuple[tuple[str, str, str], float]] = []
-        fresh = self._clock.monotonic() - EXPIRES
+        oldest = self._clock.monotonic() - EXPIRY_S
         counts: dict[str, int] = {}
-        for name, told in self._told.items():
-            if told.at < fresh:
+        for name, series in self._exported.items():
+            if series.at < oldest:
                 continue
-            counts[told.reason] = counts.get(told.reason, 0) + 1
-            if told.reason not in LENDING_REASONS:
-                degraded.add_metric([name, told.reason], 1.0)
-            amounts += told.rows
-            if told.percent == _ALL:
+            counts[series.reason] = counts.get(series.reason, 0) + 1
+            if series.reason not in OVERCOMMIT_REASONS:
+                degraded.add_metric([name, series.reason], 1.0)
+            amounts += series.rows
+            if series.percent == _ALL:
                 continue
-            for resource, left in zip(("cpu", "memory"), told.percent, strict=True):
-                if left < 100:
-                    percent.add_metric([name, resource], left)
+            for resource, remaining in zip(("cpu", "memory"), series.percent, strict=True):
+                if remaining < 100:
+                    percent.add_metric([name, resource], remaining)
         for reason, count in sorted(counts.items()):
             nodes.add_metric([reason], count)
         yield from (Table(empty, _AMOUNT_LABELS, amounts, shared=1), nodes, percent, degraded)
@@ -95,19 +107,23 @@ class LendingCollector(Collector):
         return (
             GaugeMetricFamily(
                 "slo_controller_node_extended_resource_allocatable_internal",
-                "Calculated batch and mid resources before they are filtered: cores and bytes.",
+                "Calculated batch and mid resources before normalization and third parties: cores and bytes.",
                 labels=_AMOUNT_LABELS,
             ),
             GaugeMetricFamily(
-                "koord_manager_lending_nodes", "Nodes by why they lend what they lend.", labels=["reason"]
+                "koord_manager_lending_nodes",
+                "Nodes by the reason for their batch and mid resources.",
+                labels=["reason"],
             ),
             GaugeMetricFamily(
                 "koord_manager_lending_percent",
-                "What interference leaves of a node's calculated amount, where it takes any.",
+                "Percentage of a node's calculated amount that remains after interference, where it is reduced.",
                 labels=["node", "resource"],
             ),
             GaugeMetricFamily(
-                "koord_manager_lending_degraded", "1 for a node that lends nothing, and why.", labels=["node", "reason"]
+                "koord_manager_lending_degraded",
+                "1 for a node without batch and mid resources, by reason.",
+                labels=["node", "reason"],
             ),
         )
 

@@ -1,6 +1,5 @@
-"""What is lent to mid pods: predicted to stay unused by prod pods, and a part of what is not allocated (spec 04 §6.5).
-
-Pure, over columns. In static mode it is a fixed part of capacity.
+"""Mid resources (spec 04 §6.5): prod requests that are predicted to stay unused, plus a share of the unallocated
+resources; in static mode a fixed share of capacity. Pure, over columns.
 """
 
 from __future__ import annotations
@@ -10,29 +9,29 @@ from dataclasses import dataclass
 import numpy as np
 
 from control.manager.noderesource.batch import percent
-from control.manager.noderesource.columns import Columns, Settings
+from control.manager.noderesource.columns import AmountColumns, StrategyColumns
 from control.manager.noderesource.units import Ints, scaled
 
 
 @dataclass(frozen=True, slots=True)
-class Mid:
-    """The formula with its terms; amounts as in `Columns`."""
+class MidAmounts:
+    """The result of the formula with its terms; amounts as in `AmountColumns`."""
 
     reclaimable: Ints
-    """predicted"""
+    """predicted by koordlet"""
     unused: Ints
-    """capacity less measured usage"""
+    """capacity minus measured usage"""
     unallocated: Ints
     share: Ints
-    """the part of `unallocated` that is lent as well"""
+    """the share of `unallocated` that is overcommitted too"""
     fixed: Ints
-    """what static mode sets aside"""
+    """the amount in static mode"""
     limit: Ints
     amount: Ints
 
 
-def lend_mid(rows: Columns, settings: Settings) -> Mid:
-    """What each row can lend to mid pods."""
+def mid_amounts(rows: AmountColumns, settings: StrategyColumns) -> MidAmounts:
+    """The mid resources of each row."""
     limit = scaled(rows.capacity, percent(settings.mid_limit))
     unused = np.where(rows.complete == 1, rows.capacity - rows.node_usage, 0)
     system = np.maximum(rows.system + rows.host_prod, np.maximum(rows.kubelet, rows.annotation))
@@ -41,4 +40,4 @@ def lend_mid(rows: Columns, settings: Settings) -> Mid:
     dynamic = np.maximum(np.minimum(rows.reclaimable, unused), 0) + share
     fixed = scaled(rows.capacity, percent(settings.mid_static))
     amount = np.minimum(np.where(settings.static == 1, fixed, dynamic), limit)
-    return Mid(rows.reclaimable, unused, unallocated, share, fixed, limit, amount)
+    return MidAmounts(rows.reclaimable, unused, unallocated, share, fixed, limit, amount)

@@ -1,6 +1,6 @@
-"""What the calculation needs of a pod: read once when the pod changes, kept instead of asking the pod again.
+"""The facts about a pod that the calculation needs, extracted once when the pod changes. Pure.
 
-100,000 of these are a manager's largest table, so they are small tuples. Pure.
+100,000 of them are the manager's largest table, so they are small tuples.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from koordlet.api.encoding.wire import WireError
 from koordlet.api.qos import LSE, qos_class
 
 ACTIVE_PHASES = ("Running", "Pending")
-LENT = (priority.BATCH, priority.FREE)
-"""Classes that run on what is lent as batch; all others are *high priority*, no class included."""
+BATCH_CLASSES = (priority.BATCH, priority.FREE)
+"""Priority classes that run on batch resources. All others, and pods without a class, are *high priority*."""
 
 
 class PodFacts(NamedTuple):
@@ -25,21 +25,21 @@ class PodFacts(NamedTuple):
     key: str
     """`namespace/name`"""
     priority: str
-    """class with default (spec 04 §2)"""
+    """priority class, defaulted as in spec 04 §2"""
     exclusive: bool
-    """QoS LSE: its CPUs are its own whether it uses them or not"""
+    """QoS LSE: its CPUs count as used even when they are idle"""
     request: Amounts
     numa: tuple[int, ...] = ()
-    """NUMA nodes that the scheduler gave it; empty: not bound"""
+    """NUMA nodes that the scheduler assigned; empty: not bound"""
 
     @property
     def prod(self) -> bool:
-        """Whether its request takes from what could be lent to mid pods."""
-        return self.priority not in LENT and self.priority != priority.MID
+        """Whether its request reduces the unallocated amount of mid resources."""
+        return self.priority not in BATCH_CLASSES and self.priority != priority.MID
 
 
 def pod_facts(pod: Pod) -> PodFacts | None:
-    """None for a pod that takes nothing of a node: not bound to one, or ended."""
+    """None for a pod that uses no resources of a node: not scheduled, or terminated."""
     if pod.status.phase not in ACTIVE_PHASES or not pod.spec.node_name:
         return None
     return PodFacts(
@@ -57,5 +57,5 @@ def _numa_nodes(pod: Pod) -> tuple[int, ...]:
     try:
         status = RESOURCE_STATUS.get(pod.metadata.annotations)
     except WireError:
-        return ()  # the specification counts such a pod as not bound
-    return tuple(sorted({one.node for one in status.numa_node_resources}))
+        return ()  # spec 04 §6.4: such a pod counts as not bound
+    return tuple(sorted({resource.node for resource in status.numa_node_resources}))

@@ -1,7 +1,7 @@
 """CPU normalization and resource amplification: annotations of the Node (spec 04 §6.6, §6.7). Pure.
 
-The numbers come from `koordlet.api.sloconfig.normalization`; here is where a node's inputs come from and what an error
-means: the annotation stays as it is.
+`koordlet.api.sloconfig.normalization` computes the ratios. This module collects their inputs for one node. On an error
+the annotation stays unchanged.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ OFF = "1.00"
 def normalization_text(
     strategy: CPUNormalizationStrategy | None, node: Node, topology: NodeResourceTopology | None
 ) -> str:
-    """The ratio annotation's value. Raises RatioError when it cannot be told."""
+    """The value of the ratio annotation. Raises RatioError when it cannot be computed."""
     if strategy is None:
-        raise RatioError("there is no usable cpu-normalization-config")
+        raise RatioError("there is no valid cpu-normalization-config")
     try:
         labelled = on_node.normalization_enabled(node.metadata.labels)
         if not (strategy.enable if labelled is None else labelled):
@@ -36,7 +36,7 @@ def normalization_text(
     except WireError as error:
         raise RatioError(str(error)) from error
     if info is None:
-        raise RatioError("NodeResourceTopology does not say which CPU the node has")
+        raise RatioError("the NodeResourceTopology does not contain the node's CPU model")
     ratio = normalization.normalization_ratio(
         strategy, info.cpu_model, hyper_thread=info.hyper_thread_enabled, turbo=info.turbo_enabled
     )
@@ -44,7 +44,7 @@ def normalization_text(
 
 
 def normalization_differs(node: Node, text: str) -> bool:
-    """Whether the annotation must be written: a difference of over 0.01 from a ratio that can be read."""
+    """Whether the annotation must be written: it is missing, malformed or differs by more than 0.01."""
     try:
         old = on_node.normalization_ratio(node.metadata.annotations)
     except WireError:
@@ -54,19 +54,19 @@ def normalization_differs(node: Node, text: str) -> bool:
 
 
 def amplification_text(strategy: ResourceAmplificationStrategy | None, node: Node, ratio: str | None) -> str | None:
-    """The amplification annotation's value, None for none. Raises RatioError.
+    """The value of the amplification annotation, None for none. Raises RatioError.
 
-    `ratio` is the normalization ratio just worked out; where there is none the one on the node counts.
+    `ratio` is the normalization ratio of this pass; without one, the ratio in the Node's annotation is used.
     """
     if strategy is None:
-        raise RatioError("there is no usable resource-amplification-config")
-    known = float(ratio) if ratio is not None else None
-    if known is None:
+        raise RatioError("there is no valid resource-amplification-config")
+    cpu_ratio = float(ratio) if ratio is not None else None
+    if cpu_ratio is None:
         try:
-            known = on_node.normalization_ratio(node.metadata.annotations)
+            cpu_ratio = on_node.normalization_ratio(node.metadata.annotations)
         except WireError as error:
             raise RatioError(str(error)) from error
-    ratios = normalization.amplification_ratios(strategy, known)
+    ratios = normalization.amplification_ratios(strategy, cpu_ratio)
     return on_node.amplification_text(ratios) if ratios else None
 
 

@@ -1,7 +1,7 @@
-"""What the calculation needs of a NodeMetric, read once when koordlet reports. Pure.
+"""The facts from a NodeMetric that the calculation needs, extracted once per report of koordlet. Pure.
 
-Of interference only what neighbours do counts; `Suffering.culprit` tells who is most to blame, so that the policy can
-look up whether it runs on lent resources. An extension of another shape says nothing: third parties may use the key.
+Only interference caused by co-located pods counts. `Victim.culprit` is the main culprit, so that the policy can check
+whether it runs on overcommitted resources. An extension of an unknown shape is ignored: third parties may use the key.
 """
 
 from __future__ import annotations
@@ -16,48 +16,48 @@ from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.encoding.wire import WireError, convert
 from koordlet.api.pages.interference import EXTENSION_KEY, Brief, NodeInterference
 
-ON = ("interfered", "recovering")
+ACTIVE_STATES = ("interfered", "recovering")
 NEIGHBOUR = "neighbour"
 
 
-class Suffering(NamedTuple):
-    """A container that a neighbour hurts in one resource."""
+class InterferenceVictim(NamedTuple):
+    """A container that a co-located pod delays in one resource."""
 
     victim: str
-    """`namespace/name` of the pod"""
+    """`namespace/name` of its pod"""
     resource: str
     culprit: str
-    """`namespace/name` of the pod that is most to blame; empty when it is no pod"""
+    """`namespace/name` of the main culprit; empty when that is not a pod"""
     confidence: float
 
 
-class Report(NamedTuple):
-    """A NodeMetric's status."""
+class NodeReport(NamedTuple):
+    """The status of a NodeMetric."""
 
     at: float
     """Unix time of the report"""
     node_usage: Amounts
     complete: bool
-    """whether `nodeUsage` holds both cpu and memory; else nothing of the node counts as unused (spec 04 §6.5)"""
+    """whether `nodeUsage` holds both cpu and memory; otherwise nothing counts as unused (spec 04 §6.5)"""
     system: Amounts
     host_high: Amounts
-    """host applications of classes prod and mid"""
+    """host applications of priority classes prod and mid"""
     host_prod: Amounts
     pods: dict[str, tuple[Amounts, str]]
     """`namespace/name` -> usage, priority class as reported"""
     reclaimable: Amounts
-    suffering: tuple[Suffering, ...] = ()
+    victims: tuple[InterferenceVictim, ...] = ()
     interfered: Mapping[str, int] = MappingProxyType({})
-    """resource -> containers that a neighbour hurts, as koordlet counts them for the node"""
+    """resource -> number of containers delayed by co-located pods, counted by koordlet for the node"""
 
     @property
-    def troubled(self) -> bool:
-        """Whether anything is said of interference."""
-        return bool(self.suffering) or any(self.interfered.values())
+    def has_interference(self) -> bool:
+        """Whether any interference is reported."""
+        return bool(self.victims) or any(self.interfered.values())
 
 
-def read_report(metric: NodeMetric | None) -> Report | None:
-    """None when nothing usable was reported: no object, no `updateTime`, no `nodeMetric`."""
+def read_report(metric: NodeMetric | None) -> NodeReport | None:
+    """None without a usable report: no object, no `updateTime` or no `nodeMetric`."""
     status = metric.status if metric is not None else None
     if status is None or status.update_time is None or status.node_metric is None:
         return None
@@ -70,7 +70,7 @@ def read_report(metric: NodeMetric | None) -> Report | None:
         if value > priority.BANDS[priority.MID].default:
             prod = plus(prod, used)
     predicted = status.prod_reclaimable_metric
-    return Report(
+    return NodeReport(
         at=status.update_time.unix,
         node_usage=amounts(usage),
         complete="cpu" in usage and "memory" in usage,
@@ -78,40 +78,42 @@ def read_report(metric: NodeMetric | None) -> Report | None:
         host_high=high,
         host_prod=prod,
         pods={
-            f"{one.namespace}/{one.name}": (amounts(one.pod_usage.resources), one.priority)
-            for one in status.pods_metric
+            f"{pod.namespace}/{pod.name}": (amounts(pod.pod_usage.resources), pod.priority)
+            for pod in status.pods_metric
         },
         reclaimable=amounts(predicted.resource.resources) if predicted is not None else ZERO,
-        suffering=tuple(_suffering(metric)) if metric is not None else (),
+        victims=tuple(_suffering(metric)) if metric is not None else (),
         interfered=_node_summary((status.extensions or {}).get(EXTENSION_KEY)).interfered,
     )
 
 
-def _suffering(metric: NodeMetric) -> list[Suffering]:
-    found = []
+def _suffering(metric: NodeMetric) -> list[InterferenceVictim]:
+    victims = []
     for pod in metric.status.pods_metric:
         for brief in _briefs((pod.extensions or {}).get(EXTENSION_KEY)):
-            if brief.cause == NEIGHBOUR and brief.state in ON:
+            if brief.cause == NEIGHBOUR and brief.state in ACTIVE_STATES:
                 culprit = "/".join(brief.culprit.split("/")[:2]) if brief.culprit.count("/") else ""
-                found.append(Suffering(f"{pod.namespace}/{pod.name}", brief.resource, culprit, brief.confidence))
-    return found
+                victims.append(
+                    InterferenceVictim(f"{pod.namespace}/{pod.name}", brief.resource, culprit, brief.confidence)
+                )
+    return victims
 
 
-def _node_summary(said: Any) -> NodeInterference:
-    if said is None:
+def _node_summary(extension: Any) -> NodeInterference:
+    if extension is None:
         return NodeInterference()
     try:
-        summary: NodeInterference = convert(said, NodeInterference)
+        summary: NodeInterference = convert(extension, NodeInterference)
     except WireError:
         return NodeInterference()
     return summary
 
 
-def _briefs(said: Any) -> list[Brief]:
-    if said is None:
+def _briefs(extension: Any) -> list[Brief]:
+    if extension is None:
         return []
     try:
-        briefs: list[Brief] = convert(said, list[Brief])
+        briefs: list[Brief] = convert(extension, list[Brief])
     except WireError:
         return []
     return briefs

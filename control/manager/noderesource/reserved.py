@@ -1,4 +1,4 @@
-"""What a Node says of itself: capacity, what kubelet and annotation keep back, third parties. Pure."""
+"""Capacity of a Node, and amounts reserved by the kubelet, by annotation and by third parties. Pure."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from koordlet.api.encoding.wire import WireError
 from koordlet.api.resources import reserved_resources
 
 
-class Own(NamedTuple):
-    """Of one node."""
+class NodeFacts(NamedTuple):
+    """The facts from one Node object that the calculation needs."""
 
     capacity: Amounts
     kubelet: Amounts
-    """kept back by the kubelet: capacity less allocatable"""
+    """reserved by the kubelet: capacity minus allocatable"""
     annotation: Amounts
-    """kept back by annotation `node.koordinator.sh/reservation`, its listed CPUs counted"""
+    """reserved by annotation `node.koordinator.sh/reservation`; listed CPUs count as one core each"""
 
 
-def own_facts(node: Node) -> Own:
-    """Annotations that cannot be read count as missing (spec 04 §6.3)."""
+def node_facts(node: Node) -> NodeFacts:
+    """The facts. A malformed annotation counts as missing (spec 04 §6.3)."""
     capacity, allocatable = amounts(node.status.capacity), amounts({**node.status.allocatable, **_raw(node)})
     kubelet = (max(capacity[0] - allocatable[0], 0), max(capacity[1] - allocatable[1], 0))
-    return Own(capacity, kubelet, _annotated(node))
+    return NodeFacts(capacity, kubelet, _annotated(node))
 
 
 def _raw(node: Node) -> dict[str, Quantity]:
-    """Allocatable before amplification, which would hide what the kubelet keeps."""
+    """Allocatable before amplification, which would hide the kubelet's reservation."""
     try:
         return RAW_ALLOCATABLE.get(node.metadata.annotations) or {}
     except WireError:
@@ -46,5 +46,5 @@ def _annotated(node: Node) -> Amounts:
 
 
 def third_party(node: Node) -> dict[str, Quantity]:
-    """What third parties hold of the batch resources. Raises WireError when the annotation cannot be read."""
+    """Batch resources allocated to third parties. Raises WireError for a malformed annotation."""
     return THIRD_PARTY.get(node.metadata.annotations).total(priority.BATCH)

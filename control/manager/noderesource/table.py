@@ -1,8 +1,7 @@
-"""Everything the calculation knows of the cluster: per node the few facts that it needs, and sums over pods that are
-kept until something changes. Told by informers, read by `calculate`; no I/O, no clock.
+"""The calculation's data about the cluster: facts per node, and sums over pods that are cached until something changes.
 
-Memory: a `PodFacts` a pod, a `Report` and a `Row` a node.
-"""
+The informers' handlers write it, `calculate` reads it. No I/O, no clock. Memory: one `PodFacts` per pod, one
+`NodeReport` and one `Row` per node."""
 
 from __future__ import annotations
 
@@ -10,8 +9,8 @@ from typing import Final
 
 from control.manager.noderesource.fold import Row, charges, node_row, zone_rows
 from control.manager.noderesource.pods import PodFacts, pod_facts
-from control.manager.noderesource.report import Report, read_report
-from control.manager.noderesource.reserved import Own, own_facts
+from control.manager.noderesource.report import NodeReport, read_report
+from control.manager.noderesource.reserved import NodeFacts, node_facts
 from control.manager.noderesource.units import Amounts
 from control.manager.noderesource.zones import zone_capacities
 from koordlet.api.core import Node, Pod
@@ -22,14 +21,14 @@ from koordlet.api.crs.topology import NodeResourceTopology
 NO_PODS: Final[dict[str, PodFacts]] = {}
 
 
-class Table:
-    """Facts by node name, and `dirty`: the nodes that must be worked out again."""
+class NodeTable:
+    """Facts by node name, and `dirty`: the names of the nodes that must be recalculated."""
 
     def __init__(self, *, strict: bool = False) -> None:
         self.nodes: dict[str, Node] = {}
-        self.owns: dict[str, Own] = {}
+        self.node_facts: dict[str, NodeFacts] = {}
         self.pods: dict[str, dict[str, PodFacts]] = {}
-        self.reports: dict[str, Report] = {}
+        self.reports: dict[str, NodeReport] = {}
         self.topologies: dict[str, NodeResourceTopology] = {}
         self.devices: dict[str, Device] = {}
         self.zones: dict[str, list[tuple[int, Amounts]]] = {}
@@ -38,20 +37,19 @@ class Table:
         self._zone_rows: dict[str, list[Row]] = {}
         self._strict = strict
 
-    # --- what informers tell
-
     def put_node(self, node: Node) -> None:
         name = node.metadata.name
-        own = own_facts(node)
-        if self.owns.get(name) != own:
+        facts = node_facts(node)
+        if self.node_facts.get(name) != facts:
             self._forget_rows(name)
-        self.nodes[name], self.owns[name] = node, own
+        self.nodes[name] = node
+        self.node_facts[name] = facts
         self.dirty.add(name)
 
     def drop_node(self, node: Node) -> None:
         name = node.metadata.name
         self.nodes.pop(name, None)
-        self.owns.pop(name, None)
+        self.node_facts.pop(name, None)
         self._forget_rows(name)
         self.dirty.discard(name)
 
@@ -122,10 +120,8 @@ class Table:
         self._rows.pop(name, None)
         self._zone_rows.pop(name, None)
 
-    # --- what the calculation asks
-
     def row(self, name: str) -> Row:
-        """The sums of a node that reports; kept until something changes."""
+        """The sums of a node that has a report; cached until something changes."""
         row = self._rows.get(name)
         if row is None:
             self._fold(name)
@@ -133,7 +129,7 @@ class Table:
         return row
 
     def zone_rows(self, name: str) -> list[Row]:
-        """The sums of its NUMA zones; none where no topology tells them."""
+        """The sums of the node's NUMA zones; empty without a topology."""
         rows = self._zone_rows.get(name)
         if rows is None:
             self._fold(name)
@@ -141,15 +137,15 @@ class Table:
         return rows
 
     def _fold(self, name: str) -> None:
-        """Go over the pods once for both."""
-        own, report, zones = self.owns[name], self.reports[name], self.zones.get(name, [])
+        """Compute the row and the zone rows with one loop over the pods."""
+        own, report, zones = self.node_facts[name], self.reports[name], self.zones.get(name, [])
         pods = self.pods.get(name, NO_PODS).values()
         taken = list(charges(pods, report))
         self._zone_rows[name] = zone_rows(own, zones, report, taken) if zones else []
         strict = charges(pods, report, strict=True) if self._strict else taken
         self._rows[name] = node_row(own, pods, report, strict)
 
-    def runs_on_lent(self, key: str, name: str) -> bool:
-        """Whether a pod of the node, `namespace/name`, runs on what is lent: batch, free or mid."""
+    def is_overcommitted(self, key: str, name: str) -> bool:
+        """Whether a pod (`namespace/name`) of the node runs on overcommitted resources: class batch, free or mid."""
         facts = self.pods.get(name, NO_PODS).get(key)
         return facts is not None and not facts.prod

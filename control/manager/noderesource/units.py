@@ -1,9 +1,9 @@
-"""Amounts of CPU and memory as integers in columns, exact where clients can see a difference.
+"""Amounts of CPU and memory as integers in columns, exact where clients can observe a difference. Pure.
 
-An amount is a pair (cpu, memory): nano-cores and milli-bytes, both int64. Nano-cores hold every CPU quantity that
-Kubernetes can express; smaller parts of memory than a milli-byte are rounded up, as `MilliValue()` does. One "unit" is
-what ratios multiply and what the Node shows: a milli-core and a byte. Amounts are kept within +-2**60 (a billion cores,
-a petabyte), so that no sum of a formula overflows.
+An amount is a pair (cpu, memory): nano-cores and milli-bytes, both int64. Nano-cores represent every CPU quantity that
+Kubernetes can express; memory is rounded up to milli-bytes, as `MilliValue()` does. One "unit" is a milli-core or a
+byte: ratios multiply units, and the Node shows units. Amounts are clamped to +-2**60 (a billion cores, a petabyte), so
+that no sum in a formula overflows.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ CPU: Final = 0
 MEMORY: Final = 1
 ZERO: Final[Amounts] = (0, 0)
 UNIT: Final[Ints] = np.array([10**6, 10**3], dtype=np.int64)
-"""Of an amount: one milli-core, one byte."""
+"""One unit as an amount: one milli-core, one byte."""
 LIMIT: Final = 2**60
 
 
 def clamp(amount: int) -> int:
-    """Within what columns hold."""
+    """The amount within +-LIMIT."""
     return min(max(amount, -LIMIT), LIMIT)
 
 
 def amounts(resources: Mapping[str, Quantity]) -> Amounts:
-    """cpu and memory of a resource list; 0 for what it lacks."""
+    """cpu and memory of a resource list; 0 where it has none."""
     cpu, memory = resources.get("cpu"), resources.get("memory")
     return (
         clamp(cpu.nano) if cpu is not None else 0,
@@ -53,13 +53,13 @@ def larger(a: Amounts, b: Amounts) -> Amounts:
 
 
 def divided(amount: Amounts, parts: int) -> Amounts:
-    """One of `parts` equal parts, each rounded up to a thousandth of a core and of a byte (spec 04 §6.4)."""
+    """One of `parts` equal parts, rounded up to milli-cores and milli-bytes (spec 04 §6.4)."""
     milli_cores = -(-amount[0] // 10**6)
     return -(-milli_cores // parts) * 10**6, -(-amount[1] // parts)
 
 
 def scaled(amount: Ints, factor: Floats) -> Ints:
-    """`amount` in whole units (rounded up) times `factor`, cut: `mulMilli` and `mul` of spec 04 §2, as amounts."""
+    """`amount` in whole units (rounded up) times `factor`, truncated: `mulMilli` and `mul` of spec 04 §2."""
     units = ceil_units(amount).astype(np.float64) * factor
     bound = (LIMIT // UNIT).astype(np.float64)
     cut: Ints = np.trunc(np.clip(units, -bound, bound)).astype(np.int64) * UNIT
@@ -73,20 +73,20 @@ def ceil_units(amount: Ints) -> Ints:
 
 
 def column(rows: Sequence[object], width: int) -> npt.NDArray[np.int64]:
-    """Rows of `width` amounts or settings as int64 of shape (rows, width, 2); also for no rows at all."""
+    """Rows of `width` amounts or settings as int64 of shape (rows, width, 2); `rows` may be empty."""
     return np.array(rows, dtype=np.int64).reshape(len(rows), width, 2)
 
 
 def cpu_quantity(milli_cores: int) -> Quantity:
-    """`batch-cpu` and `mid-cpu` count milli-cores."""
+    """The quantity of `batch-cpu` or `mid-cpu`, whose unit is milli-cores."""
     return Quantity.of(milli_cores)
 
 
 def memory_quantity(count: int) -> Quantity:
-    """Bytes in the binary family."""
+    """Bytes as a quantity with binary suffix."""
     return Quantity.of(count, BINARY_SI)
 
 
 def milli_ratio(milli: int, ratio: float) -> int:
-    """`mulMilli` of a count of thousandths (spec 04 §2): cut on the binary double."""
+    """`mulMilli` of spec 04 §2 for a number of thousandths: multiplied as binary double, truncated."""
     return int(float(milli) * ratio)

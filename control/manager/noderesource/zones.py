@@ -1,7 +1,7 @@
-"""NUMA zones: what a NodeResourceTopology offers, and the zones as they should be written (spec 04 §6.4). Pure.
+"""NUMA zones: the capacities in a NodeResourceTopology, and the desired zones (spec 04 §6.4). Pure.
 
-A zone stands for the NUMA node in its name (`node-1`), or for its place in the list. Zones are a list and so written
-whole, from the object as the API server has it: what others keep in a zone stays as it is.
+A zone's NUMA id is the number in its name (`node-1`), else its index in the list. A patch replaces the whole list of
+zones, so the list is built from the API server's current object: fields of other writers are preserved.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ BATCH: Final = (names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY)
 _NAME = re.compile(r"node-(\d{1,4})", re.ASCII)
 _FIELDS = ("capacity", "allocatable", "available")
 
-Wanted = Sequence[Mapping[str, Quantity]]
-"""Per zone, in the order of the object: resource -> amount."""
+ZoneValues = Sequence[Mapping[str, Quantity]]
+"""Resource -> amount per zone, in the order of the object."""
 
 
 def zone_capacities(topology: NodeResourceTopology | None) -> list[tuple[int, Amounts]]:
     """(NUMA id, allocatable) of every zone; empty when no zone lists cpu or memory."""
     if topology is None:
         return []
-    found = []
+    capacities = []
     for index, zone in enumerate(topology.zones):
         match = _NAME.fullmatch(zone.name)
-        found.append((int(match[1]) if match else index, amounts(_allocatable(zone))))
+        capacities.append((int(match[1]) if match else index, amounts(_allocatable(zone))))
     listed = any(_allocatable(zone) for zone in topology.zones)
-    return found if listed else []
+    return capacities if listed else []
 
 
 def _allocatable(zone: Zone) -> dict[str, Quantity]:
-    return {one.name: one.allocatable for one in zone.resources if one.name in ("cpu", "memory")}
+    return {resource.name: resource.allocatable for resource in zone.resources if resource.name in ("cpu", "memory")}
 
 
-def zone_values(lent: Sequence[Amounts], ratio: float | None) -> list[dict[str, Quantity]]:
+def zone_values(zones: Sequence[Amounts], ratio: float | None) -> list[dict[str, Quantity]]:
     """Zone amounts (nano-cores, milli-bytes) as quantities: milli-cores times the normalization ratio, and bytes."""
     values = []
-    for cpu, memory in lent:
+    for cpu, memory in zones:
         milli_cores = -(-cpu // 10**6)
         batch_cpu = Quantity.of(milli_cores)
         if ratio is not None and ratio > 1:
@@ -53,32 +53,32 @@ def zone_values(lent: Sequence[Amounts], ratio: float | None) -> list[dict[str, 
     return values
 
 
-def nothing(count: int) -> list[dict[str, Quantity]]:
-    """What zones hold when nothing is lent."""
+def zero_values(count: int) -> list[dict[str, Quantity]]:
+    """The values of zones of a node that overcommits nothing."""
     return [dict.fromkeys(BATCH, ZERO) for _ in range(count)]
 
 
 def is_diff(old: Quantity, new: Quantity, threshold: float) -> bool:
-    """Whether an amount moved by more than the part `threshold` of what it was (spec 04 §2)."""
+    """Whether an amount changed by more than `threshold` times the old amount (spec 04 §2)."""
     before = old.milli_value()
     return abs(new.milli_value() - before) > before * threshold
 
 
 def must_rewrite(
-    topology: NodeResourceTopology, wanted: Wanted, threshold: float, *, refresh: bool, clearing: bool
+    topology: NodeResourceTopology, desired: ZoneValues, threshold: float, *, refresh: bool, clearing: bool
 ) -> bool:
-    """Whether `rewritten` would change a cached object: asked of every node all the time."""
-    if len(topology.zones) != len(wanted):
+    """Whether `rewritten` would change the cached object. Called for every node in every pass, so it builds nothing."""
+    if len(topology.zones) != len(desired):
         return False
     exact = refresh or clearing
-    for zone, values in zip(topology.zones, wanted, strict=True):
+    for zone, values in zip(topology.zones, desired, strict=True):
         missing = len(values)
-        for one in zone.resources:
-            value = values.get(one.name)
+        for resource in zone.resources:
+            value = values.get(resource.name)
             if value is None:
                 continue
             missing -= 1
-            for old in (one.capacity, one.allocatable, one.available):
+            for old in (resource.capacity, resource.allocatable, resource.available):
                 if old != value and (exact or is_diff(old, value, threshold)):
                     return True
         if missing and not clearing:
@@ -87,25 +87,25 @@ def must_rewrite(
 
 
 def rewritten(
-    zones: Sequence[Mapping[str, Any]], wanted: Wanted, threshold: float, *, refresh: bool, clearing: bool
+    zones: Sequence[Mapping[str, Any]], desired: ZoneValues, threshold: float, *, refresh: bool, clearing: bool
 ) -> list[dict[str, Any]] | None:
-    """The zones with `wanted` in them, or None when nothing is to be written.
+    """The zones with the desired amounts, or None when nothing must be written.
 
-    A listed amount is replaced once it moved by more than `threshold`, or at all with `refresh`; one that is not listed
-    is added, unless `clearing`: then only what is listed is set.
+    A listed amount is replaced if it changed by more than `threshold`, with `refresh` or `clearing` if it changed at
+    all. An amount that is not listed is added, except with `clearing`.
     """
-    if len(zones) != len(wanted):
-        return None  # the topology changed since; its event brings this node back
+    if len(zones) != len(desired):
+        return None  # the topology changed meanwhile; its watch event queues this node again
     changed, result = False, []
-    for zone, values in zip(zones, wanted, strict=True):
-        listed = [dict(one) for one in zone.get("resources") or ()]
-        by_name = {one.get("name"): one for one in listed}
+    for zone, values in zip(zones, desired, strict=True):
+        listed = [dict(resource) for resource in zone.get("resources") or ()]
+        by_name = {resource.get("name"): resource for resource in listed}
         for name, value in values.items():
             entry = by_name.get(name)
             if entry is None:
                 if not clearing:
                     listed.append({"name": name, **dict.fromkeys(_FIELDS, str(value))})
-                    listed.sort(key=lambda one: str(one.get("name")))
+                    listed.sort(key=lambda resource: str(resource.get("name")))
                     changed = True
                 continue
             for field in _FIELDS:
@@ -124,4 +124,4 @@ def _quantity(value: Any) -> Quantity | None:
     try:
         return Quantity(str(value))
     except QuantityError:
-        return None  # what cannot be read is replaced
+        return None  # a malformed amount is replaced

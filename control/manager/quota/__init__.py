@@ -1,7 +1,7 @@
-"""ElasticQuotas in the manager: their topology, what is admitted of them and under them, and quota profiles.
+"""ElasticQuotas in the manager: topology, webhooks, admission of pods against quotas, and quota profiles.
 
-`topology` is the picture that all share, `treechecks` and `selfchecks` the rules of a tree (pure), `resolve` which
-quota a pod is under, `evaluation` the synchronous count of pods against quotas, `profile` the controller of
+`topology` holds the shared tree of quotas. `treechecks` and `selfchecks` are the validation rules (pure). `resolve`
+finds the quota of a pod. `evaluation` counts pods against quotas synchronously. `profile` is the controller of
 ElasticQuotaProfiles (spec 04 §7, §12.4, §16, §17).
 """
 

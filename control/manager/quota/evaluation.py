@@ -1,11 +1,11 @@
 """Counting pods against quotas while they are admitted: check and reserve in one write (spec 04 §17).
 
-The running sum stands in annotation `child-request` of the ElasticQuota. Pods that arrive while their quota is being
-written wait for the next batch, so that a burst of pods costs few writes; a quota is worked on by one task at a time,
-and by 16 tasks at most altogether. Each caller waits `WAIT_SECONDS`. A write is conditional on the version that was
-read; on a conflict the batch is looked at again, at most as often as its size allows. The sum only grows here: the
-scheduler rewrites it from the pods that exist. A dry run is checked and reserves nothing.
-"""
+The running sum is stored in annotation `child-request` of the ElasticQuota. Pods that arrive while their quota is being
+written wait for the next batch, so a burst of pods needs few writes. One task at a time processes a quota, and at most
+`WORKERS` tasks run in total. A caller waits at most `WAIT_TIMEOUT_S`. A write is conditional on the resourceVersion
+that was read; after a conflict the batch is evaluated again, up to a limit that depends on its size (see
+`max_retries`). The sum only grows here: lowering it when pods end is the task of a quota controller in the scheduler. A
+dry run is checked and reserves nothing."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter
 
-from control.manager.context import Context
+from control.manager.context import ManagerContext
 from control.manager.quota.lists import total
-from control.manager.quota.usage import Account, budget, masked, pod_usage, transformed
+from control.manager.quota.usage import Account, masked, max_retries, pod_usage, transformed
 from koordlet.api.annotations.quota import CHILD_REQUEST
 from koordlet.api.core import Pod
 from koordlet.api.crs.quota import ElasticQuota
@@ -30,45 +30,49 @@ from koordlet.kube import Conflict, KubeError
 
 log = get_logger(__name__)
 
-WAIT_SECONDS = 10.0
+WAIT_TIMEOUT_S = 10.0
 WORKERS = 16
-REMEMBERED = 100
+CACHED_WRITES = 100
 TIMED_OUT = "Internal error occurred: resource quota evaluation timed out"
 
 
 class EvaluationMetrics(MetricSet):
-    """On the internal registry."""
+    """Metrics on the internal registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.pods = Counter(
-            "koord_manager_quota_evaluations_total", "Pods counted at admission: allowed, refused, timed_out.",
-            ["result"], registry=registry,
-        )  # fmt: skip
-        self.writes = Counter(
-            "koord_manager_quota_writes_total", "Writes of a quota's sum: written, conflict, failed.", ["result"],
+            "koord_manager_quota_evaluations_total",
+            "Pods evaluated against a quota at admission, by result: allowed, refused, timed_out.",
+            ["result"],
             registry=registry,
-        )  # fmt: skip
+        )
+        self.writes = Counter(
+            "koord_manager_quota_writes_total",
+            "Writes of a quota's used sum, by result: written, conflict, failed.",
+            ["result"],
+            registry=registry,
+        )
 
 
 @dataclass(eq=False)
 class _Waiter:
     usage: ResourceList
-    answer: asyncio.Future[str | None]
-    reserved: bool = field(default=False)  # counted in the sum about to be written
+    result: asyncio.Future[str | None]
+    reserved: bool = field(default=False)  # counted in the sum that is written next
 
     def decide(self, refusal: str | None) -> None:
-        if not self.answer.done():
-            self.answer.set_result(refusal)
+        if not self.result.done():
+            self.result.set_result(refusal)
 
     @property
     def open(self) -> bool:
-        return not self.answer.done()
+        return not self.result.done()
 
 
 class OwnWrites:
-    """The last versions that we wrote of some quotas; they count until the cache has them."""
+    """The versions of quotas that this process wrote last, used until the informer's cache has caught up."""
 
-    def __init__(self, size: int = REMEMBERED) -> None:
+    def __init__(self, size: int = CACHED_WRITES) -> None:
         self._size = size
         self._quotas: OrderedDict[str, ElasticQuota] = OrderedDict()
 
@@ -79,7 +83,7 @@ class OwnWrites:
             self._quotas.popitem(last=False)
 
     def newest(self, cached: ElasticQuota | None, key: str) -> ElasticQuota | None:
-        """The newer of ours and the cache's; None when the cache knows of no such quota."""
+        """The newer of the own and the cached version; None when the cache has no such quota."""
         own = self._quotas.get(key)
         if cached is None or own is None or own.metadata.uid != cached.metadata.uid:
             return cached
@@ -92,13 +96,14 @@ def _version(quota: ElasticQuota) -> int:
 
 
 class Evaluator:
-    """See the module text."""
+    """See the module docstring."""
 
-    def __init__(self, context: Context, rng: random.Random | None = None) -> None:
+    def __init__(self, context: ManagerContext, rng: random.Random | None = None) -> None:
         options = context.options
-        self._client, self._clock = context.client, context.clock
+        self._client = context.client
+        self._clock = context.clock
         self._quotas = context.caches.informer(ElasticQuota)
-        self._most = max(options.quota_update_max_retries, 3)
+        self._max_retries = max(options.quota_update_max_retries, 3)
         self._jitter = options.quota_update_retry_jitter
         self._jitter_total = options.quota_update_max_total_jitter
         self._fresh_get = options.quota_update_conflict_fresh_get
@@ -113,7 +118,7 @@ class Evaluator:
         self._metrics = EvaluationMetrics.of(context.internal)
 
     async def evaluate(self, pod: Pod, quota: ElasticQuota, *, dry_run: bool) -> str | None:
-        """None when the pod fits (and is counted now, unless it is a dry run), else why it is refused."""
+        """None when the pod fits (and is now counted, unless it is a dry run), else the reason for the refusal."""
         usage = pod_usage(transformed(pod) if self._transform else pod, self._clock.now())
         key = quota.metadata.key
         if dry_run:
@@ -123,8 +128,8 @@ class Evaluator:
         if key not in self._tasks:
             self._tasks[key] = asyncio.create_task(self._work(key), name=f"quota:{key}")
         try:
-            async with self._clock.timeout(WAIT_SECONDS):
-                refusal = await waiter.answer
+            async with self._clock.timeout(WAIT_TIMEOUT_S):
+                refusal = await waiter.result
         except TimeoutError:
             self._metrics.pods.labels("timed_out").inc()
             return TIMED_OUT
@@ -139,40 +144,41 @@ class Evaluator:
         return account.refusal(account.counted(usage))
 
     async def _work(self, key: str) -> None:
-        """Batches of one quota, until nobody waits."""
+        """Process batches of one quota until no pod waits."""
         try:
             while waiters := self._waiting.pop(key, []):
                 async with self._workers:
                     try:
                         await self._batch(key, [waiter for waiter in waiters if waiter.open])
                     finally:
-                        for waiter in waiters:  # nobody waits for ten seconds because a batch broke
+                        for waiter in waiters:  # after an exception callers must not wait for the timeout
                             waiter.decide("Internal error occurred: resource quota evaluation failed")
         finally:
             del self._tasks[key]
 
     async def _batch(self, key: str, waiters: list[_Waiter]) -> None:
-        remaining, spent = self._most, 0.0
+        remaining = self._max_retries
+        delay_sum_s = 0.0
         delta: ResourceList = {}
         resources: frozenset[str] = frozenset()
         while True:
             quota = self._own.newest(self._quotas.get(key), key)
             try:
                 if quota is None:
-                    raise WireError("there is no such quota any more", where=f"ElasticQuota {key}")
+                    raise WireError("the quota no longer exists", where=f"ElasticQuota {key}")
                 account = Account.of(quota)
             except WireError as error:
                 _decide(waiters, str(error))
                 return
-            again = masked(delta, account.resources)
-            if delta and resources == account.resources and account.refusal(again) is None:
-                used = total([account.used, again])  # somebody else wrote, and all of the batch still fits
+            pending = masked(delta, account.resources)
+            if delta and resources == account.resources and account.refusal(pending) is None:
+                used = total([account.used, pending])  # another client wrote, and the whole batch still fits
             else:
                 used, delta = _evaluate(account, waiters)
                 changed = sum(waiter.reserved and waiter.open for waiter in waiters)
                 if not changed:
                     return
-                remaining = min(remaining, budget(changed, self._most))
+                remaining = min(remaining, max_retries(changed, self._max_retries))
             resources = account.resources
             failure = await self._write(quota, used)
             if failure is None:
@@ -183,15 +189,16 @@ class Evaluator:
                 return
             remaining -= 1
             if isinstance(failure, Conflict):
-                pause = self._jitter if remaining > 0 and spent + self._jitter <= self._jitter_total else 0.0
-                spent += pause
-                if pause > 0:
-                    await self._clock.sleep(self._rng.uniform(pause / 2, pause))
+                allowed = remaining > 0 and delay_sum_s + self._jitter <= self._jitter_total
+                delay_s = self._jitter if allowed else 0.0
+                delay_sum_s += delay_s
+                if delay_s > 0:
+                    await self._clock.sleep(self._rng.uniform(delay_s / 2, delay_s))
                 if self._fresh_get:
                     await self._read(quota)
 
     async def _write(self, quota: ElasticQuota, used: ResourceList) -> KubeError | None:
-        """Store the sum on condition of the version read; what went wrong."""
+        """Store the sum, conditional on the resourceVersion read. Returns the error, None on success."""
         meta = quota.metadata
         annotations = {CHILD_REQUEST.key: CHILD_REQUEST.text(used)}
         body = {"metadata": {"resourceVersion": meta.resource_version, "annotations": annotations}}
@@ -204,11 +211,11 @@ class Evaluator:
         return None
 
     async def _read(self, quota: ElasticQuota) -> None:
-        """Take the object from the API server itself; the cache will do if that fails."""
+        """Read the quota from the API server; if that fails, the cached object is used."""
         try:
             self._own.put(await self._client.get(ElasticQuota, quota.metadata.name, quota.metadata.namespace))
         except KubeError as error:
-            log.warning("Quota not read after a conflict", quota=quota.metadata.key, err=error)
+            log.warning("Cannot read a quota after a conflict", quota=quota.metadata.key, err=error)
 
 
 def _decide(waiters: list[_Waiter], refusal: str | None) -> None:
@@ -217,7 +224,7 @@ def _decide(waiters: list[_Waiter], refusal: str | None) -> None:
 
 
 def _evaluate(account: Account, waiters: list[_Waiter]) -> tuple[ResourceList, ResourceList]:
-    """Reserve for every open waiter in turn, decide those that are refused or need nothing; (sum, what was added)."""
+    """Reserve for each open waiter in turn; decide those that are refused or use nothing. Returns (sum, added)."""
     added: ResourceList = {}
     for waiter in waiters:
         if not waiter.open:

@@ -1,6 +1,6 @@
-"""The webhooks of ElasticQuotas, and their debug page: caches in, the rules, an answer out (spec 04 §16).
+"""The webhooks of ElasticQuotas, and the debug page `/elasticQuota` (spec 04 §16).
 
-Both share the process's topology. What is admitted is expected there at once, unless it is a dry run.
+Both webhooks share the process's topology. An admitted quota is added to it at once, unless it is a dry run.
 """
 
 from __future__ import annotations
@@ -12,22 +12,21 @@ import msgspec
 from aiohttp import web
 
 from control.manager.caches import POD_BY_QUOTA
-from control.manager.context import Context
+from control.manager.context import ManagerContext
 from control.manager.quota.mutate import QuotaError, mutate_quota
 from control.manager.quota.selfchecks import self_error
 from control.manager.quota.topology import QuotaInfo, page, shared
-from control.manager.quota.treechecks import Rules, tree_error
+from control.manager.quota.treechecks import TreeRules, tree_error
 from control.manager.webhooks.errors import forbidden
 from control.manager.webhooks.objects import Json
-from control.manager.webhookserver import jsonpatch
 from control.manager.webhookserver.admission import (
     CREATE,
-    AdmissionRequest,
-    Allowed,
-    Denied,
-    Handler,
-    Patched,
+    AllowResponse,
+    DenyResponse,
     Response,
+    WebhookHandler,
+    WebhookRequest,
+    patch_response,
 )
 from control.manager.webhookserver.metrics import MUTATE, VALIDATE, WebhookMetrics
 from koordlet.api import names
@@ -45,67 +44,66 @@ _SEALED = frozenset({names.SYSTEM_QUOTA, names.ROOT_QUOTA})
 _KEPT = _SEALED | {names.DEFAULT_QUOTA}
 
 
-class _Quotas(Handler):
-    """What both have in common: the topology, and a look at the API server for parents that it does not know yet."""
+class _QuotaHandler(WebhookHandler):
+    """Common parts of both webhooks: the topology, and reading parents that it does not contain from the API server."""
 
     resources = frozenset({_RESOURCE})
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ManagerContext) -> None:
         self._client = context.client
         self._topology = shared(context)
         self._metrics = WebhookMetrics.of(context.internal)
 
-    async def _learn_parent(self, quota: ElasticQuota) -> None:
-        """A parent that was admitted by another replica a moment ago: the watch has not told of it yet."""
+    async def _fetch_parent(self, quota: ElasticQuota) -> None:
+        """Add a missing parent: another replica may have just admitted it, before the watch delivered it here."""
         parent = annotation.parent(quota.metadata.name, quota.metadata.labels)
         if parent in ("", names.ROOT_QUOTA) or self._topology.tree.get(parent) is not None:
             return
         try:
-            for found in await self._client.list(ElasticQuota, field_selector=by_name(parent)):
-                self._topology.expect(parent, found.metadata.key, QuotaInfo.of(found))
+            for parent_quota in await self._client.list(ElasticQuota, field_selector=by_name(parent)):
+                self._topology.expect(parent, parent_quota.metadata.key, QuotaInfo.of(parent_quota))
         except KubeError as error:
-            log.warning("Cannot look for the parent of a quota", quota=quota.metadata.name, parent=parent, err=error)
+            log.warning("Cannot read the parent of a quota", quota=quota.metadata.name, parent=parent, err=error)
 
 
-class MutateQuota(_Quotas):
+class MutateQuota(_QuotaHandler):
     """`/mutate-…-elasticquota`: parent, tree id and shared weight of new quotas."""
 
     path, gate = "/mutate-scheduling-sigs-k8s-io-v1alpha1-elasticquota", "ElasticMutatingWebhook"
 
-    async def handle(self, request: AdmissionRequest) -> Response:
+    async def handle(self, request: WebhookRequest) -> Response:
         if request.operation != CREATE:
-            return Allowed()
+            return AllowResponse()
         quota = request.decode(ElasticQuota)
-        await self._learn_parent(quota)
+        await self._fetch_parent(quota)
         raw: Json = msgspec.json.decode(bytes(request.object))
         after = copy.deepcopy(raw)
-        with self._metrics.plugin(MUTATE, "elasticquota", request.operation, "QuotaMetaChecker") as verdict:
+        with self._metrics.plugin(MUTATE, "elasticquota", request.operation, "QuotaMetaChecker") as outcome:
             try:
                 weight = mutate_quota(after, quota, self._topology.tree)
             except QuotaError as error:
-                verdict.rejected = True
-                return Denied(str(error))
+                outcome.rejected = True
+                return DenyResponse(str(error))
         for name, amount in (weight or {}).items():
             self._metrics.shared_weight.labels(quota.metadata.name, name).set(float(amount))
-        operations = jsonpatch.diff(raw, after)
-        return Patched(tuple(operations)) if operations else Allowed()
+        return patch_response(raw, after)
 
 
-class ValidateQuota(_Quotas):
+class ValidateQuota(_QuotaHandler):
     """`/validate-…-elasticquota`: the rules of the tree."""
 
     path, gate = "/validate-scheduling-sigs-k8s-io-v1alpha1-elasticquota", "ElasticValidatingWebhook"
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ManagerContext) -> None:
         super().__init__(context)
         self._pods = context.caches.informer(Pod)
-        self._rules = Rules(
+        self._rules = TreeRules(
             keys_may_differ=context.gates.enabled("ElasticQuotaEnableUpdateResourceKey"),
             check_guarantee=context.gates.enabled("ElasticQuotaGuaranteeUsage"),
         )
 
-    async def handle(self, request: AdmissionRequest) -> Response:
-        with self._metrics.plugin(VALIDATE, "elasticquota", request.operation, "QuotaMetaChecker") as verdict:
+    async def handle(self, request: WebhookRequest) -> Response:
+        with self._metrics.plugin(VALIDATE, "elasticquota", request.operation, "QuotaMetaChecker") as outcome:
             match request.operation:
                 case "CREATE":
                     error = await self._create(request)
@@ -115,10 +113,10 @@ class ValidateQuota(_Quotas):
                     error = self._delete(request)
                 case _:
                     error = None
-            verdict.rejected = error is not None
-        return Allowed() if error is None else Denied(error)
+            outcome.rejected = error is not None
+        return AllowResponse() if error is None else DenyResponse(error)
 
-    async def _create(self, request: AdmissionRequest) -> str | None:
+    async def _create(self, request: WebhookRequest) -> str | None:
         quota = request.decode(ElasticQuota)
         quota.metadata.namespace = quota.metadata.namespace or request.namespace
         name = quota.metadata.name
@@ -126,7 +124,7 @@ class ValidateQuota(_Quotas):
             return forbidden("metadata.name", f"quota {name} exists already; names are unique over all namespaces")
         return await self._judge(request, quota, None)
 
-    async def _update(self, request: AdmissionRequest) -> str | None:
+    async def _update(self, request: WebhookRequest) -> str | None:
         quota, before = request.decode(ElasticQuota), request.decode_old(ElasticQuota)
         quota.metadata.namespace = quota.metadata.namespace or request.namespace
         if _relevant(quota) == _relevant(before):
@@ -135,12 +133,13 @@ class ValidateQuota(_Quotas):
         if name in _SEALED:
             return forbidden("metadata.name", f"quota {name} cannot be modified")
         if self._topology.tree.get(name) is None:
-            return forbidden("metadata.name", f"quota {name} is not known")
+            return forbidden("metadata.name", f"quota {name} is unknown")
         return await self._judge(request, quota, QuotaInfo.of(before))
 
-    async def _judge(self, request: AdmissionRequest, quota: ElasticQuota, old: QuotaInfo | None) -> str | None:
-        await self._learn_parent(quota)
-        info, tree = QuotaInfo.of(quota), self._topology.tree  # nothing is awaited from here to `expect`
+    async def _judge(self, request: WebhookRequest, quota: ElasticQuota, old: QuotaInfo | None) -> str | None:
+        await self._fetch_parent(quota)
+        # No await between here and `expect`: two concurrent requests must see each other.
+        info, tree = QuotaInfo.of(quota), self._topology.tree
         for namespace in info.namespaces:
             other = tree.namespaces.get(namespace, info.name)
             if other != info.name:
@@ -151,13 +150,13 @@ class ValidateQuota(_Quotas):
             self._topology.expect(info.name, quota.metadata.key, info)
         return error
 
-    def _delete(self, request: AdmissionRequest) -> str | None:
+    def _delete(self, request: WebhookRequest) -> str | None:
         name = request.name or request.decode_old(ElasticQuota).metadata.name
         if name in _KEPT:
             return forbidden("metadata.name", f"quota {name} cannot be deleted")
         tree = self._topology.tree
         if tree.get(name) is None:
-            return forbidden("metadata.name", f"quota {name} is not known")
+            return forbidden("metadata.name", f"quota {name} is unknown")
         if children := tree.children(name):
             listed = ", ".join(child.name for child in children)
             return forbidden("metadata.name", f"quota {name} has children ({listed})")
@@ -169,7 +168,7 @@ class ValidateQuota(_Quotas):
         return None
 
     def _has_pods(self, quota: QuotaInfo | None) -> bool:
-        """Whether pods are bound to a quota: by label, or by their namespace."""
+        """Whether pods belong to a quota, by label or by namespace."""
         if quota is None:
             return False
         spaces = {quota.name, *quota.namespaces}
@@ -181,13 +180,13 @@ def _any_in(pods: Iterable[Pod], namespaces: set[str]) -> bool:
 
 
 def _relevant(quota: ElasticQuota) -> object:
-    """What an update must change to be judged."""
-    labels, notes = quota.metadata.labels, quota.metadata.annotations
+    """The fields that an update must change to be validated."""
+    labels, annotations = quota.metadata.labels, quota.metadata.annotations
     keys = (names.LABEL_QUOTA_PARENT, names.LABEL_QUOTA_IS_PARENT, names.LABEL_QUOTA_TREE_ID)
-    return [labels.get(key, "") for key in keys], notes.get(names.ANNOTATION_QUOTA_NAMESPACES, ""), quota.spec
+    return [labels.get(key, "") for key in keys], annotations.get(names.ANNOTATION_QUOTA_NAMESPACES, ""), quota.spec
 
 
-def routes(context: Context) -> list[web.RouteDef]:
+def routes(context: ManagerContext) -> list[web.RouteDef]:
     """The debug page `/elasticQuota`."""
     topology = shared(context)
 

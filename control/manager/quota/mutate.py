@@ -1,4 +1,4 @@
-"""What admission fills into a new ElasticQuota (spec 04 §16.2). Pure."""
+"""Defaults that admission sets on a new ElasticQuota (spec 04 §16.2). Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from koordlet.api.resources import ResourceList
 
 
 class QuotaError(ValueError):
-    """A quota that can't be completed (HTTP 400)."""
+    """The defaults of a quota cannot be determined (HTTP 400)."""
 
 
 def mutate_quota(raw: Json, quota: ElasticQuota, tree: Tree) -> ResourceList | None:
-    """Complete `raw`, of which `quota` is the typed view; the shared weight if it was defaulted. Raises QuotaError.
+    """Set the defaults in `raw`; `quota` is the same object, decoded. Raises QuotaError.
 
-    A missing parent is the root, the tree id is that of the parent, the shared weight has the keys of max.
+    The default parent is the root, the default tree id that of the parent; the shared weight gets the keys of max.
+    Returns the shared weight if it was defaulted.
     """
     if quota.metadata.name == names.ROOT_QUOTA:
         return None
@@ -28,11 +29,11 @@ def mutate_quota(raw: Json, quota: ElasticQuota, tree: Tree) -> ResourceList | N
     if not labels.get(names.LABEL_QUOTA_PARENT):
         own_labels(raw)[names.LABEL_QUOTA_PARENT] = parent
     if not labels.get(names.LABEL_QUOTA_TREE_ID) and parent != names.ROOT_QUOTA:
-        above = tree.get(parent)
-        if above is None:
+        parent_info = tree.get(parent)
+        if parent_info is None:
             raise QuotaError(invalid(f"labels.{names.LABEL_QUOTA_PARENT}", parent, "there is no such quota"))
-        if above.tree:
-            own_labels(raw)[names.LABEL_QUOTA_TREE_ID] = above.tree
+        if parent_info.tree:
+            own_labels(raw)[names.LABEL_QUOTA_TREE_ID] = parent_info.tree
     return _weight(raw, quota)
 
 
@@ -42,10 +43,10 @@ def _weight(raw: Json, quota: ElasticQuota) -> ResourceList | None:
         own_annotations(raw)[SHARED_WEIGHT.key] = SHARED_WEIGHT.text(maximum)
         return maximum
     try:
-        given = SHARED_WEIGHT.get(quota.metadata.annotations) or {}
+        configured = SHARED_WEIGHT.get(quota.metadata.annotations) or {}
     except WireError as error:
         raise QuotaError(str(error)) from error
-    wanted = {name: given.get(name, amount) for name, amount in maximum.items()}
-    if wanted != given:
-        own_annotations(raw)[SHARED_WEIGHT.key] = SHARED_WEIGHT.text(wanted)
+    weight = {name: configured.get(name, amount) for name, amount in maximum.items()}
+    if weight != configured:
+        own_annotations(raw)[SHARED_WEIGHT.key] = SHARED_WEIGHT.text(weight)
     return None

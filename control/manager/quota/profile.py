@@ -1,15 +1,15 @@
-"""The controller `quotaprofile`: a root quota as large as some nodes, kept so (spec 04 §7).
+"""The controller `quotaprofile`: keeps a root quota equal to the resources of the selected nodes (spec 04 §7).
 
-Looked at when a profile's generation changes and every ten seconds. A profile that is deleted leaves its quota behind.
+A profile is reconciled when its generation changes and every ten seconds. The quota of a deleted profile is kept.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from control.manager.context import Context
-from control.manager.controller import Controller
-from control.manager.quota.profiledecide import Wanted, resource_keys, tree_id, wanted
+from control.manager.context import ManagerContext
+from control.manager.controller import ManagerController
+from control.manager.quota.profiledecide import DesiredQuota, desired_quota, resource_keys, tree_id
 from koordlet.api import names
 from koordlet.api.core import Node
 from koordlet.api.crs.quota import ElasticQuota, ElasticQuotaProfile
@@ -20,16 +20,16 @@ from koordlet.kube import KubeError, NotFound
 
 log = get_logger(__name__)
 
-AGAIN_SECONDS = 10.0
-FAILED_SECONDS = 2.0
+RECONCILE_INTERVAL_S = 10.0
+RETRY_DELAY_S = 2.0
 
 
-class QuotaProfileController(Controller):
-    """See the module text."""
+class QuotaProfileController(ManagerController):
+    """See the module docstring."""
 
     name = "quotaprofile"
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ManagerContext) -> None:
         super().__init__(context)
         self._profiles = context.caches.informer(ElasticQuotaProfile)
         self._nodes = context.caches.informer(Node)
@@ -52,15 +52,15 @@ class QuotaProfileController(Controller):
         try:
             nodes = [node for node in self._nodes.list() if profile.spec.node_selector.matches(node.metadata.labels)]
         except SelectorError as error:
-            log.error("Node selector of a quota profile", profile=key, err=error)
-            return AGAIN_SECONDS
+            log.error("Invalid node selector of a quota profile", profile=key, err=error)
+            return RECONCILE_INTERVAL_S
         keys, problem = resource_keys(meta.annotations)
         if problem is not None:
-            log.warning("Resource keys of a quota profile: cpu and memory then", profile=key, err=problem)
-        return await self._keep(profile, wanted(profile, nodes, keys))
+            log.warning("Invalid resource keys of a quota profile, using cpu and memory", profile=key, err=problem)
+        return await self._apply(profile, desired_quota(profile, nodes, keys))
 
-    async def _keep(self, profile: ElasticQuotaProfile, want: Wanted) -> float:
-        """Create or change the quota; an Event on the profile says what went wrong."""
+    async def _apply(self, profile: ElasticQuotaProfile, desired: DesiredQuota) -> float:
+        """Create or patch the quota; an error is reported as an Event on the profile."""
         client, name, namespace = self.context.client, profile.spec.quota_name, profile.metadata.namespace
         reason = "UpdateQuotaFailed"
         try:
@@ -68,26 +68,28 @@ class QuotaProfileController(Controller):
                 quota = await client.get(ElasticQuota, name, namespace)
             except NotFound:
                 reason = "CreateQuotaFailed"
-                meta = ObjectMeta(name=name, namespace=namespace, labels=want.labels, annotations=want.annotations)
-                await client.create(ElasticQuota(metadata=meta, spec=want.spec))
-                return AGAIN_SECONDS
-            if want.changes(quota):
-                await client.patch(ElasticQuota, name, namespace, body=_patch(quota, want))
+                meta = ObjectMeta(
+                    name=name, namespace=namespace, labels=desired.labels, annotations=desired.annotations
+                )
+                await client.create(ElasticQuota(metadata=meta, spec=desired.spec))
+                return RECONCILE_INTERVAL_S
+            if desired.differs_from(quota):
+                await client.patch(ElasticQuota, name, namespace, body=_patch(quota, desired))
         except KubeError as error:
             self.context.events.warning(profile, reason, str(error))
-            return FAILED_SECONDS
-        return AGAIN_SECONDS
+            return RETRY_DELAY_S
+        return RECONCILE_INTERVAL_S
 
 
-def _patch(quota: ElasticQuota, want: Wanted) -> dict[str, object]:
-    """A merge patch, conditional on the version read; resources that are no longer wanted are taken out."""
+def _patch(quota: ElasticQuota, desired: DesiredQuota) -> dict[str, object]:
+    """A merge patch, conditional on the resourceVersion read; it removes resources that are no longer desired."""
     spec = {
-        part: dict.fromkeys(getattr(quota.spec, part)) | to_builtins(getattr(want.spec, part))
-        for part in msgspec.structs.asdict(want.spec)
+        field: dict.fromkeys(getattr(quota.spec, field)) | to_builtins(getattr(desired.spec, field))
+        for field in msgspec.structs.asdict(desired.spec)
     }
     meta = {
         "resourceVersion": quota.metadata.resource_version,
-        "labels": want.labels,
-        "annotations": want.annotations,
+        "labels": desired.labels,
+        "annotations": desired.annotations,
     }
     return {"metadata": meta, "spec": spec}

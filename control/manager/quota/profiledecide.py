@@ -1,4 +1,4 @@
-"""The ElasticQuota that an ElasticQuotaProfile keeps equal to the resources of some nodes (spec 04 §7). Pure."""
+"""The desired ElasticQuota of an ElasticQuotaProfile: the resources of the selected nodes (spec 04 §7). Pure."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from koordlet.api.resources import ResourceList, Resources
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What the quota must have; labels and annotations are added to what is there."""
+class DesiredQuota:
+    """The desired fields of the quota; its other labels and annotations are kept."""
 
     labels: dict[str, str]
     annotations: dict[str, str]
     spec: ElasticQuotaSpec
 
-    def changes(self, quota: ElasticQuota) -> bool:
-        """Whether the quota differs from it."""
+    def differs_from(self, quota: ElasticQuota) -> bool:
         meta = quota.metadata
         return (
             not self.labels.items() <= meta.labels.items()
@@ -35,17 +34,20 @@ class Wanted:
 
 
 def tree_id(profile: ElasticQuotaProfile) -> str:
-    """The profile's tree id: its label, or what it is to be labelled with."""
-    given = profile.metadata.labels.get(names.LABEL_QUOTA_TREE_ID, "")
-    return given or annotation.profile_tree_id(profile.metadata.namespace, profile.metadata.name)
+    """The profile's tree id: its label, or the value that the controller sets as its label."""
+    label = profile.metadata.labels.get(names.LABEL_QUOTA_TREE_ID, "")
+    return label or annotation.profile_tree_id(profile.metadata.namespace, profile.metadata.name)
 
 
 def totals(nodes: Iterable[Node], ratio: str | None) -> tuple[ResourceList, ResourceList]:
-    """(allocatable of all, of those that take no pods), both times the ratio. The second is part of the first."""
-    listed = list(nodes)
-    idle = [node for node in listed if node.spec.unschedulable or not is_ready(node)]
-    both = (total(node.status.allocatable for node in those) for those in (listed, idle))
-    everything, unschedulable = (_scaled(each, ratio) for each in both)
+    """(allocatable of all nodes, allocatable of unschedulable or unready nodes), both times the ratio.
+
+    The first includes the second.
+    """
+    all_nodes = list(nodes)
+    unschedulable_nodes = [node for node in all_nodes if node.spec.unschedulable or not is_ready(node)]
+    everything = _scaled(total(node.status.allocatable for node in all_nodes), ratio)
+    unschedulable = _scaled(total(node.status.allocatable for node in unschedulable_nodes), ratio)
     return everything, unschedulable
 
 
@@ -67,19 +69,19 @@ def _scaled(amounts: Resources, ratio: str | None) -> ResourceList:
 
 
 def resource_keys(annotations: Mapping[str, str]) -> tuple[list[str], str | None]:
-    """(resources that the quota is about, what is wrong with the annotation); the default is cpu and memory."""
+    """(resources of the quota, the error if the annotation is malformed); the default is cpu and memory."""
     try:
-        found = annotation.RESOURCE_KEYS.get(annotations)
+        keys = annotation.RESOURCE_KEYS.get(annotations)
     except WireError as error:
         return list(annotation.DEFAULT_RESOURCE_KEYS), str(error)
-    return (list(annotation.DEFAULT_RESOURCE_KEYS) if found is None else found), None
+    return (list(annotation.DEFAULT_RESOURCE_KEYS) if keys is None else keys), None
 
 
-def wanted(profile: ElasticQuotaProfile, nodes: Iterable[Node], keys: Iterable[str]) -> Wanted:
+def desired_quota(profile: ElasticQuotaProfile, nodes: Iterable[Node], keys: Iterable[str]) -> DesiredQuota:
     """The quota of a profile over its nodes."""
     everything, unschedulable = totals(nodes, profile.spec.resource_ratio)
-    listed = list(keys)
-    return Wanted(
+    resources = list(keys)
+    return DesiredQuota(
         labels={
             names.LABEL_QUOTA_PROFILE: profile.metadata.name,
             **profile.spec.quota_labels,
@@ -91,7 +93,7 @@ def wanted(profile: ElasticQuotaProfile, nodes: Iterable[Node], keys: Iterable[s
             annotation.UNSCHEDULABLE_RESOURCE.key: annotation.UNSCHEDULABLE_RESOURCE.text(unschedulable),
         },
         spec=ElasticQuotaSpec(
-            min={key: everything.get(key, ZERO) for key in listed},
-            max={key: Quantity.of(annotation.UNLIMITED) for key in listed},
+            min={key: everything.get(key, ZERO) for key in resources},
+            max={key: Quantity.of(annotation.UNLIMITED) for key in resources},
         ),
     )

@@ -1,4 +1,4 @@
-"""Which quota a pod is under, and whether it may be (spec 04 §12.4). Pure, over what the caches hold."""
+"""The quota that a pod belongs to, and whether the pod may use it (spec 04 §12.4). Pure."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def quota_of_pod(
 ) -> str:
     """The name of a pod's quota; empty when it has none.
 
-    Its label; else, unless gate DisableDefaultQuota is on, the quota `<namespace>/<namespace>`, the first by name
-    that lists the namespace, the default quota. `exists(namespace, name)` and `bound(namespace)` ask the cache.
+    It is the pod's label. Without the label, and unless feature gate DisableDefaultQuota is on, it is the first that
+    exists of: the quota `<namespace>/<namespace>`, the first by name that lists the namespace, the default quota.
+    `exists(namespace, name)` and `bound(namespace)` query the cache.
     """
     name = labels.get(names.LABEL_QUOTA_NAME, "")
     if name or default_disabled:
@@ -35,9 +36,9 @@ def quota_of_pod(
 
 
 def submission_errors(tree: Tree, quota: str) -> list[str]:
-    """What is wrong with a pod under this quota: quotas that have quotas below them take no pods.
+    """Errors of a pod that uses this quota: a parent quota accepts no pods.
 
-    A quota that the topology does not know counts as the default quota.
+    A quota that is not in the topology counts as the default quota.
     """
     info = tree.get(quota)
     if info is None or quota in ("", names.DEFAULT_QUOTA) or not info.is_parent:
@@ -46,7 +47,7 @@ def submission_errors(tree: Tree, quota: str) -> list[str]:
 
 
 def change_errors(pod: Pod, old: Pod) -> list[str]:
-    """What must not change of a pod under a quota."""
+    """Errors of an update that changes an immutable quota label of a pod."""
     new = pod.metadata.labels.get(names.LABEL_QUOTA_PREEMPTIBLE, "")
     if new == old.metadata.labels.get(names.LABEL_QUOTA_PREEMPTIBLE, ""):
         return []

@@ -1,4 +1,4 @@
-"""What must hold of an ElasticQuota by itself (spec 04 §16.3). Pure."""
+"""Validation of a single ElasticQuota (spec 04 §16.3). Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _WEIGHT = f"annotations.{names.ANNOTATION_QUOTA_SHARED_WEIGHT}"
 
 
 def self_error(quota: ElasticQuota) -> str | None:
-    """The first thing wrong with amounts and annotations, or None."""
-    notes, spec = quota.metadata.annotations, quota.spec
+    """The first error in amounts and annotations, or None."""
+    annotations, spec = quota.metadata.annotations, quota.spec
     try:
-        weight = annotation.SHARED_WEIGHT.get(notes) or {}
-        strict = annotation.STRICT_CHECK_KEYS.get(notes) or []
-        annotation.NAMESPACES.get(notes)
+        weight = annotation.SHARED_WEIGHT.get(annotations) or {}
+        strict = annotation.STRICT_CHECK_KEYS.get(annotations) or []
+        annotation.NAMESPACES.get(annotations)
     except WireError as error:
         return str(error)
     for path, amounts in (("spec.max", spec.max), ("spec.min", spec.min), (_WEIGHT, weight)):
@@ -29,8 +29,8 @@ def self_error(quota: ElasticQuota) -> str | None:
 
 
 def _min_error(lower: Resources, upper: Resources) -> str | None:
-    if lacking := sorted(lower.keys() - upper.keys()):
-        return forbidden("spec.min", f"{', '.join(lacking)} is not in spec.max")
+    if missing := sorted(lower.keys() - upper.keys()):
+        return forbidden("spec.min", f"{', '.join(missing)} is not in spec.max")
     if above := excess(lower, upper):
         return invalid("spec.min", shown(lower, above), f"is more than spec.max {shown(upper, above)}")
     return None
@@ -39,7 +39,7 @@ def _min_error(lower: Resources, upper: Resources) -> str | None:
 def _used_error(strict: list[str], used: Resources, upper: Resources) -> str | None:
     for key in strict:
         if key in used and key not in upper:
-            return forbidden("spec.max", f"{key} is in use and must stay")
+            return forbidden("spec.max", f"{key} is in use and cannot be removed")
         if key in used and upper[key] < used[key]:
-            return invalid("spec.max", shown(upper, [key]), f"is less than what is in use, {shown(used, [key])}")
+            return invalid("spec.max", shown(upper, [key]), f"is less than the used amount {shown(used, [key])}")
     return None

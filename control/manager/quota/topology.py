@@ -1,12 +1,12 @@
-"""The tree of ElasticQuotas as the webhooks see it: by name, children by parent, namespaces by quota (spec 04 §16.1).
+"""The tree of ElasticQuotas for the webhooks: by name, children by parent, namespaces by quota (spec 04 §16.1).
 
-What the informer tells is never judged, only filed: an object that exists, exists, whatever rules it breaks, and an
-unknown parent simply has children. What a webhook has admitted is added at once (`expect`), so that two quotas
-admitted one after the other are counted together before the informer tells of the first; such an entry falls away
-when the informer tells of the quota, or after `EXPECT_SECONDS`, because a later webhook or the API server may have
-refused the object. A dry run expects nothing.
+Objects from the informer are stored without validation: an existing object counts whatever rules it violates, and an
+unknown parent can have children. A quota that a webhook admits is added at once (`expect`), so that two quotas admitted
+in quick succession are validated together before the informer delivers the first. Such an entry is removed when the
+informer delivers the quota, or after `EXPECTED_TTL_S`, because a later webhook or the API server may have refused the
+object. A dry run adds nothing.
 
-The name of a quota is unique over all namespaces; of two objects of one name the one seen last counts.
+The name of a quota is unique over all namespaces; of two objects with the same name the last one delivered counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from control.manager.caches import Caches
-from control.manager.context import Context
+from control.manager.context import ManagerContext
 from koordlet.api import names
 from koordlet.api.annotations import quota as annotation
 from koordlet.api.crs.quota import ElasticQuota
@@ -25,13 +25,13 @@ from koordlet.api.encoding.wire import WireError, to_builtins
 from koordlet.api.resources import ResourceList
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 
-EXPECT_SECONDS = 10.0
-"""An admitted write reaches the informer within moments; what did not by then was not written."""
+EXPECTED_TTL_S = 10.0
+"""An admitted write normally reaches the informer within milliseconds; after this time it counts as not written."""
 
 
 @dataclass(frozen=True)
 class QuotaInfo:
-    """What the rules ask of a quota."""
+    """The fields of a quota that the rules use."""
 
     name: str
     parent: str = names.ROOT_QUOTA
@@ -39,8 +39,9 @@ class QuotaInfo:
     tree: str = ""
     is_tree_root: bool = False
     force: bool = False
-    """allow-force-update: sums are not checked."""
-    lends: bool = True
+    """label allow-force-update: sums are not checked"""
+    allow_lent: bool = True
+    """label allow-lent-resource"""
     min: ResourceList = field(default_factory=dict)
     max: ResourceList = field(default_factory=dict)
     guaranteed: ResourceList = field(default_factory=dict)
@@ -48,10 +49,10 @@ class QuotaInfo:
 
     @classmethod
     def of(cls, quota: ElasticQuota) -> QuotaInfo:
-        """The rules' view of an object; a malformed annotation counts as absent."""
-        labels, notes, name = quota.metadata.labels, quota.metadata.annotations, quota.metadata.name
+        """From an object; a malformed annotation counts as absent."""
+        labels, annotations, name = quota.metadata.labels, quota.metadata.annotations, quota.metadata.name
         try:
-            guaranteed = annotation.GUARANTEED.get(notes) or {}
+            guaranteed = annotation.GUARANTEED.get(annotations) or {}
         except WireError:
             guaranteed = {}
         return cls(
@@ -61,22 +62,22 @@ class QuotaInfo:
             tree=labels.get(names.LABEL_QUOTA_TREE_ID, ""),
             is_tree_root=annotation.is_tree_root(labels),
             force=annotation.allows_force_update(labels),
-            lends=annotation.lends(labels),
+            allow_lent=annotation.allows_lent_resource(labels),
             min=quota.spec.min,
             max=quota.spec.max,
             guaranteed=guaranteed,
-            namespaces=tuple(annotation.namespaces(notes)),
+            namespaces=tuple(annotation.namespaces(annotations)),
         )
 
 
 class Tree:
-    """One state of the topology, with its indexes. Not changed once made."""
+    """An immutable state of the topology, with its indexes."""
 
     def __init__(self, quotas: Iterable[QuotaInfo] = ()) -> None:
-        self.quotas: Mapping[str, QuotaInfo] = {each.name: each for each in quotas}
+        self.quotas: Mapping[str, QuotaInfo] = {quota.name: quota for quota in quotas}
         self._children: dict[str, list[str]] = {}
         self.namespaces: dict[str, str] = {}
-        """Namespace -> the quota bound to it by annotation; the first by name."""
+        """Namespace -> the first quota by name whose annotation lists it"""
         for name in sorted(self.quotas):
             info = self.quotas[name]
             if info.parent:
@@ -88,12 +89,12 @@ class Tree:
         return self.quotas.get(name)
 
     def children(self, name: str) -> list[QuotaInfo]:
-        """The quotas below one, by name."""
-        return [self.quotas[each] for each in self._children.get(name, ())]
+        """The children of a quota, sorted by name."""
+        return [self.quotas[child] for child in self._children.get(name, ())]
 
     def siblings(self, info: QuotaInfo) -> list[QuotaInfo]:
         """The other quotas under the same parent."""
-        return [each for each in self.children(info.parent) if each.name != info.name]
+        return [quota for quota in self.children(info.parent) if quota.name != info.name]
 
     def hierarchy(self) -> dict[str, list[str]]:
         """Parent -> children, for every quota and for the root."""
@@ -108,23 +109,23 @@ class _Expected(NamedTuple):
 
 
 class QuotaTopology:
-    """The current tree; see the module text. Reads are cheap, the tree is made anew after a change."""
+    """The current tree; see the module docstring. The tree is rebuilt on the first read after a change."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._known: dict[str, QuotaInfo] = {}
-        self._keys: dict[str, str] = {}  # name -> key of the object that is filed under it
+        self._keys: dict[str, str] = {}  # quota name -> `namespace/name` of the object
         self._expected: dict[str, _Expected] = {}
         self._tree: Tree | None = None
 
     def follow(self, caches: Caches) -> None:
-        """Be fed by the informer of ElasticQuotas."""
+        """Register with the informer of ElasticQuotas."""
         caches.informer(ElasticQuota).add_handler(
             on_add=self.put, on_update=lambda _, new: self.put(new), on_delete=self.remove
         )
 
     def put(self, quota: ElasticQuota) -> None:
-        """The object exists. What the scheduler writes onto it all the time (its use) changes nothing here."""
+        """Add or update an existing object. Frequent status writes of the scheduler do not invalidate the tree."""
         name, info = quota.metadata.name, QuotaInfo.of(quota)
         unchanged = self._known.get(name) == info and name not in self._expected
         self._keys[name] = quota.metadata.key
@@ -133,22 +134,22 @@ class QuotaTopology:
             self._forget(name)
 
     def remove(self, quota: ElasticQuota) -> None:
-        """The object is gone; one of the same name elsewhere stays."""
+        """Remove a deleted object; an object of the same name in another namespace is kept."""
         name = quota.metadata.name
         if self._keys.get(name) == quota.metadata.key:
             del self._keys[name], self._known[name]
             self._forget(name)
 
     def expect(self, name: str, key: str, info: QuotaInfo | None) -> None:
-        """A write of the object `key` was admitted: the quota is going to be `info`, or gone."""
-        self._expected[name] = _Expected(key, info, self._clock.monotonic() + EXPECT_SECONDS)
+        """A write of the object `key` was admitted: the quota will be `info`, or deleted if `info` is None."""
+        self._expected[name] = _Expected(key, info, self._clock.monotonic() + EXPECTED_TTL_S)
         self._tree = None
 
     def taken(self, name: str, key: str) -> bool:
-        """Whether an object `key` must not be created because the name is in use.
+        """Whether the name is in use, so that an object `key` must not be created.
 
-        An admitted creation of the same object does not count: it may have been refused elsewhere, and the API
-        server itself refuses a second object of one key.
+        An admitted creation of the same object does not count: another webhook may have refused it, and the API server
+        itself refuses a second object with the same key.
         """
         self._expire()
         expected = self._expected.get(name)
@@ -158,7 +159,7 @@ class QuotaTopology:
 
     @property
     def tree(self) -> Tree:
-        """What exists and what is expected."""
+        """The existing and the expected quotas."""
         self._expire()
         if self._tree is None:
             quotas = dict(self._known)
@@ -170,7 +171,7 @@ class QuotaTopology:
         return self._tree
 
     def tree_of(self, quota: str, namespace: str) -> str:
-        """The tree id of the quota of that name, else of the quota bound to the namespace; empty: none."""
+        """The tree id of the quota with that name, else of the quota bound to the namespace; empty: none."""
         tree = self.tree
         info = tree.get(quota) or tree.get(tree.namespaces.get(namespace, ""))
         return info.tree if info is not None else ""
@@ -193,7 +194,7 @@ def page(tree: Tree) -> dict[str, Any]:
                 "name": name,
                 "parentName": info.parent,
                 "isParent": info.is_parent,
-                "allowLentResource": info.lends,
+                "allowLentResource": info.allow_lent,
                 "max": to_builtins(info.max),
                 "min": to_builtins(info.min),
             }
@@ -206,14 +207,14 @@ def page(tree: Tree) -> dict[str, Any]:
 _SHARED: WeakKeyDictionary[Caches, QuotaTopology] = WeakKeyDictionary()
 
 
-def shared(context: Context) -> QuotaTopology:
-    """The topology of the process: the quota webhooks, the pod webhooks and the debug page share it.
+def shared(context: ManagerContext) -> QuotaTopology:
+    """The topology of the process, shared by the quota webhooks, the pod webhooks and the debug page.
 
-    It follows the informer while one of the two quota gates is on, and is empty otherwise.
+    It follows the informer if one of the two quota feature gates is on; otherwise it is empty.
     """
-    found = _SHARED.get(context.caches)
-    if found is None:
-        found = _SHARED[context.caches] = QuotaTopology(context.clock)
+    topology = _SHARED.get(context.caches)
+    if topology is None:
+        topology = _SHARED[context.caches] = QuotaTopology(context.clock)
         if any(context.gates.enabled(gate) for gate in ("ElasticMutatingWebhook", "ElasticValidatingWebhook")):
-            found.follow(context.caches)
-    return found
+            topology.follow(context.caches)
+    return topology

@@ -1,7 +1,7 @@
-"""What must hold of an ElasticQuota among others: the rules of a tree, in their order (spec 04 §16.4).
+"""Validation of an ElasticQuota within the tree: the rules in their order (spec 04 §16.4). Pure.
 
-Pure: the tree as it is, the quota as it is to be, and as it was. The first rule that is broken is told. `pods` is asked
-only when a leaf is to become a parent, since it looks through all pods.
+Inputs are the current tree, the new quota and the old quota. The first violated rule is returned. `pods` is called only
+when a leaf becomes a parent, because it searches all pods.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _TREE = f"labels.{names.LABEL_QUOTA_TREE_ID}"
 
 
 @dataclass(frozen=True)
-class Rules:
-    """The gates that change rules."""
+class TreeRules:
+    """The feature gates that change rules."""
 
     keys_may_differ: bool = False
-    """ElasticQuotaEnableUpdateResourceKey: a child's max may lack keys of its parent's."""
+    """ElasticQuotaEnableUpdateResourceKey: a child's max may lack keys of its parent's max."""
     check_guarantee: bool = False
-    """ElasticQuotaGuaranteeUsage."""
+    """ElasticQuotaGuaranteeUsage"""
 
 
 def tree_error(
-    tree: Tree, info: QuotaInfo, old: QuotaInfo | None, rules: Rules, pods: Callable[[], bool] = lambda: False
+    tree: Tree, info: QuotaInfo, old: QuotaInfo | None, rules: TreeRules, pods: Callable[[], bool] = lambda: False
 ) -> str | None:
-    """The first rule that the quota would break, or None."""
+    """The first rule that the quota would violate, or None."""
     if info.name == names.ROOT_QUOTA:
         return None
     error = _is_parent_error(tree, info, old, pods) or _tree_id_error(tree, info, old)
@@ -63,7 +63,7 @@ def _tree_id_error(tree: Tree, info: QuotaInfo, old: QuotaInfo | None) -> str | 
     parent = tree.get(info.parent) if info.parent != names.ROOT_QUOTA else None
     for other in ([parent] if parent else []) + tree.children(info.name):
         if other.tree != info.tree:
-            return invalid(_TREE, info.tree, f"quota {other.name}, its relative, is of tree {other.tree!r}")
+            return invalid(_TREE, info.tree, f"the related quota {other.name} is in tree {other.tree!r}")
     return None
 
 
@@ -75,11 +75,13 @@ def _parent_error(tree: Tree, info: QuotaInfo) -> str | None:
         return invalid(_PARENT, info.parent, "there is no such quota")
     if not parent.is_parent:
         return invalid(_PARENT, info.parent, f"it is not labelled {names.LABEL_QUOTA_IS_PARENT}=true")
-    return None if not _below(tree, info.parent, info.name) else invalid(_PARENT, info.parent, "it is below this quota")
+    if _is_descendant(tree, info.parent, info.name):
+        return invalid(_PARENT, info.parent, "it is a descendant of this quota")
+    return None
 
 
-def _below(tree: Tree, name: str, top: str) -> bool:
-    """Whether `name` is `top` or below it."""
+def _is_descendant(tree: Tree, name: str, top: str) -> bool:
+    """Whether `name` is `top` or one of its descendants."""
     seen: set[str] = set()
     while name not in seen:
         if name == top:
@@ -100,8 +102,8 @@ def _keys_error(tree: Tree, info: QuotaInfo, may_differ: bool) -> str | None:
         if lower - upper or (upper != lower and not may_differ):
             return forbidden("spec.max", f"the keys of {below.name} and of its parent {above.name} differ")
         if below.min.keys() - above.min.keys():
-            lacking = ", ".join(sorted(below.min.keys() - above.min.keys()))
-            return forbidden("spec.min", f"{lacking} of {below.name} is not in that of its parent {above.name}")
+            missing = ", ".join(sorted(below.min.keys() - above.min.keys()))
+            return forbidden("spec.min", f"{missing} of {below.name} is not in spec.min of its parent {above.name}")
     return None
 
 
@@ -110,33 +112,36 @@ def _min_error(tree: Tree, info: QuotaInfo) -> str | None:
         return None
     parent = tree.get(info.parent) if info.parent != names.ROOT_QUOTA else None
     if parent is not None:
-        wanted = total([info.min, *(each.min for each in tree.siblings(info))])
-        if above := excess(wanted, parent.min):
-            reason = f"the children of {parent.name} come to {shown(wanted, above)}, it has {shown(parent.min, above)}"
+        children_sum = total([info.min, *(sibling.min for sibling in tree.siblings(info))])
+        if above := excess(children_sum, parent.min):
+            reason = (
+                f"the sum of the children of {parent.name} is {shown(children_sum, above)},"
+                f" its own is {shown(parent.min, above)}"
+            )
             return invalid("spec.min", shown(info.min, above), reason)
-    wanted = total(child.min for child in tree.children(info.name))
-    if above := excess(wanted, info.min):
-        return invalid("spec.min", shown(info.min, above), f"its children come to {shown(wanted, above)}")
+    children_sum = total(child.min for child in tree.children(info.name))
+    if above := excess(children_sum, info.min):
+        return invalid("spec.min", shown(info.min, above), f"the sum of its children is {shown(children_sum, above)}")
     return None
 
 
 def _guarantee_error(tree: Tree, info: QuotaInfo) -> str | None:
-    """Whether what would be guaranteed fits into what those above have guaranteed already, at any level."""
+    """The error if no ancestor, at any level, already guarantees what this quota would guarantee."""
     if info.force or not info.tree or info.is_tree_root or not excess(info.min, info.guaranteed):
         return None
-    wanted, node = largest(info.min, info.guaranteed), info
+    required, node = largest(info.min, info.guaranteed), info
     seen = {info.name}
     while node.parent != names.ROOT_QUOTA and node.parent not in seen:
         seen.add(node.parent)
         parent = tree.get(node.parent)
         if parent is None:
             break
-        wanted = largest(parent.min, total([wanted, *(each.guaranteed for each in tree.siblings(node))]))
-        if not excess(wanted, parent.guaranteed):
+        required = largest(parent.min, total([required, *(sibling.guaranteed for sibling in tree.siblings(node))]))
+        if not excess(required, parent.guaranteed):
             return None
         node = parent
     above = excess(info.min, info.guaranteed)
     reason = (
-        f"is not guaranteed by any quota above; {node.name} would have to guarantee {shown(wanted, sorted(wanted))}"
+        f"is not guaranteed by any ancestor; {node.name} would have to guarantee {shown(required, sorted(required))}"
     )
     return invalid("spec.min", shown(info.min, above), reason)

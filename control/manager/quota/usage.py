@@ -1,4 +1,4 @@
-"""One pod against one quota: what it uses, what is left, whether it fits (spec 04 §12.5, §17). Pure."""
+"""One pod against one quota: its usage, and whether it fits (spec 04 §12.5, §17). Pure."""
 
 from __future__ import annotations
 
@@ -33,43 +33,43 @@ MANAGED = frozenset(
         names.RESOURCE_GPU_MEMORY_RATIO,
     }
 )
-"""A quota over none of these is not counted at admission."""
+"""A quota that limits none of these resources is not evaluated at admission."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """What a quota allows and what is used of it."""
+    """The limit and the used amount of a quota."""
 
     key: str
     limit: ResourceList
     used: ResourceList
     resources: frozenset[str]
-    """Those that are counted: the keys of max."""
+    """the counted resources: the keys of max"""
 
     @classmethod
     def of(cls, quota: ElasticQuota) -> Account:
-        """Raises WireError for annotations that can't be read."""
-        notes = quota.metadata.annotations
+        """From the object. Raises WireError for malformed annotations."""
+        annotations = quota.metadata.annotations
         return cls(
             key=quota.metadata.key,
-            limit=annotation.ADMISSION.get(notes) or quota.spec.max,
-            used=annotation.CHILD_REQUEST.get(notes) or {},
+            limit=annotation.ADMISSION.get(annotations) or quota.spec.max,
+            used=annotation.CHILD_REQUEST.get(annotations) or {},
             resources=frozenset(quota.spec.max),
         )
 
     def counted(self, usage: Resources) -> ResourceList:
-        """What of a pod's usage this quota counts."""
+        """The part of a pod's usage that this quota counts."""
         if not self.resources & MANAGED:
             return {}
         return {name: amount for name, amount in usage.items() if name in self.resources and amount}
 
     def refusal(self, usage: Resources) -> str | None:
-        """Why (counted) usage does not fit beside what is used; None when it does. What has no limit is unlimited."""
+        """The reason why (counted) usage does not fit; None when it fits. A resource without limit is unlimited."""
         after = total([self.used, usage])
         over = sorted(name for name in usage if name in self.limit and after[name] > self.limit[name])
         if not over:
             return None
-        requested, used, limited = (shown(each, over) for each in (usage, self.used, self.limit))
+        requested, used, limited = (shown(resources, over) for resources in (usage, self.used, self.limit))
         return f"exceeded quota: {self.key}, requested: {requested}, used: {used}, limited: {limited}"
 
     def with_used(self, used: ResourceList) -> Account:
@@ -77,41 +77,41 @@ class Account:
 
 
 def pod_usage(pod: Pod, now: float) -> ResourceList:
-    """What a pod counts for: its request, and nothing once it has ended or should have."""
-    gone = pod.metadata.deletion_timestamp
+    """The usage of a pod: its requests, or nothing if it has terminated or its grace period has passed."""
+    deleted = pod.metadata.deletion_timestamp
     grace = pod.metadata.deletion_grace_period_seconds
-    if is_terminated(pod) or (gone is not None and grace is not None and gone.timestamp() + grace < now):
+    if is_terminated(pod) or (deleted is not None and grace is not None and deleted.timestamp() + grace < now):
         return {}
     return pod_requests(pod)
 
 
 def transformed(pod: Pod) -> Pod:
-    """The pod with resources renamed or dropped as its annotation `replace-resources` says."""
+    """The pod with resources renamed or removed as configured by its annotation `replace-resources`."""
     replaced = replaced_resources(pod.metadata.annotations)
     if not replaced:
         return pod
 
-    def of(container: Container) -> Container:
-        given = container.resources
+    def transform(container: Container) -> Container:
+        old = container.resources
         resources = msgspec.structs.replace(
-            given, requests=apply_replaced(given.requests, replaced), limits=apply_replaced(given.limits, replaced)
+            old, requests=apply_replaced(old.requests, replaced), limits=apply_replaced(old.limits, replaced)
         )
         return msgspec.structs.replace(container, resources=resources)
 
     spec = msgspec.structs.replace(
         pod.spec,
-        containers=[of(each) for each in pod.spec.containers],
-        init_containers=[of(each) for each in pod.spec.init_containers],
+        containers=[transform(container) for container in pod.spec.containers],
+        init_containers=[transform(container) for container in pod.spec.init_containers],
         overhead=apply_replaced(pod.spec.overhead, replaced),
     )
     return msgspec.structs.replace(pod, spec=spec)
 
 
-def budget(changed: int, most: int) -> int:
-    """How often a batch of so many pods may be tried again; `most` is at least 3."""
-    return 3 if changed <= 1 else min(3 + changed.bit_length() - 1, most)
+def max_retries(pods: int, limit: int) -> int:
+    """Number of retries for a batch of N pods: 3 + log2(N), at most `limit`, which is at least 3."""
+    return 3 if pods <= 1 else min(3 + pods.bit_length() - 1, limit)
 
 
 def masked(amounts: Resources, resources: Collection[str]) -> ResourceList:
-    """Only these resources."""
+    """The amounts of these resources only."""
     return {name: amount for name, amount in amounts.items() if name in resources}

@@ -1,8 +1,9 @@
-"""Recommendations: what the containers of a workload should ask for, learned from what they used (spec 04 §9.3).
+"""Recommendations: requests for the containers of a workload, computed from their past usage (spec 04 §9.3).
 
-    NodeMetric, pods --`groups`, `usage`--> `model` (two decayed histograms a container) --`estimate`--> status
-    status.podStatus --`admission`--> requests of new pods        --`eviction`--> pods that are far off, one by one
+    NodeMetric, pods --`targets`, `usage`--> `model` (two decayed histograms per container) --`estimate`--> status
+    status.podStatus --`admission`--> requests of new pods     --`eviction`--> evicts pods out of bounds, one by one
 
-`controller` ties these together on the leader; `admission` runs on every replica, in the pod webhook. All but those
-two is pure. Everything is off until the gate `Recommender` is on.
+`controller` runs on the leader and combines these modules; `admission` runs on every replica, in the pod webhook. The
+modules that do I/O are `controller`, `admission` and `lineage`. The recommender is off unless feature gate
+`Recommender` is on.
 """

@@ -1,12 +1,13 @@
-"""The controller `recommender` (gate Recommender): looks at all Recommendations once an interval, on the leader.
+"""The controller `recommender` (feature gate Recommender): processes all Recommendations once per interval.
 
-One pass: the pods of every namespace with a Recommendation are put into groups, each group's models learn from the
-NodeMetrics that are new since the last pass and from kills in the pods' statuses, statuses that moved are written, and
-for update mode Auto pods that are far off are evicted. A report counts once, by its own time, however often passes
-come. What a pass can't write is tried in the next; a Recommendation that fails does not stop the others.
+One pass: the pods of every namespace with a Recommendation are grouped by target. The models of each group learn from
+the NodeMetrics that are new since the last pass and from OOM kills in the pods' statuses. Changed statuses are written,
+and in update mode Auto pods with requests out of bounds are evicted. A report counts once, by its own time, however
+often passes run. A failed write is retried in the next pass; a failing Recommendation does not stop the others.
 
-A new leader goes on from the checkpoint in each status: what was learned since its last write, ten minutes at most, is
-learned anew from what comes. Bounds: one model (two histograms, 3 kB) a container of a Recommendation.
+A new leader continues from the checkpoint in each status; what was learned after the last write, at most
+`--recommender-status-interval` (ten minutes), is lost. Memory: one model (two histograms, 3 kB) per container of a
+Recommendation.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from control.manager.context import Context
-from control.manager.controller import Controller
+from control.manager.context import ManagerContext
+from control.manager.controller import ManagerController
 from control.manager.recommender.estimate import Estimate, estimate
 from control.manager.recommender.eviction import choose
 from control.manager.recommender.group import Group
-from control.manager.recommender.groups import (
-    Members,
+from control.manager.recommender.lineage import Lineage
+from control.manager.recommender.metrics import RecommenderMetrics
+from control.manager.recommender.settings import ANNOTATION_MODE, GATE, Mode, RecommenderSettings, mode_of
+from control.manager.recommender.status import Finding, compose, confident, due
+from control.manager.recommender.targets import (
+    PodIndex,
     UnsupportedTarget,
     controller,
     measured_container,
     target_of,
 )
-from control.manager.recommender.lineage import Lineage
-from control.manager.recommender.metrics import RecommenderMetrics
-from control.manager.recommender.settings import ANNOTATION_MODE, GATE, Mode, Settings, mode_of
-from control.manager.recommender.status import Finding, compose, confident, due
-from control.manager.recommender.usage import Report, read_report
+from control.manager.recommender.usage import UsageReport, read_report
 from koordlet.api.core import Pod
 from koordlet.api.crs.analysis import Recommendation
 from koordlet.api.crs.nodemetric import NodeMetric
@@ -42,26 +43,26 @@ from koordlet.kube import Conflict, KubeError, NotFound, TooManyRequests, merge_
 log = get_logger(__name__)
 
 PASS = "pass"
-AGAIN_SECONDS = 1.0
-"""After a Recommendation changed: several changes make one pass."""
-YIELD_EVERY = 100
-"""Pods put into groups before others may have their turn."""
+CHANGE_DELAY_S = 1.0
+"""Delay between a change of a Recommendation and the pass, so that several changes cause one pass."""
+YIELD_PODS = 100
+"""Pods that are grouped before yielding to other tasks."""
 
 
-class RecommenderController(Controller):
-    """See the module text."""
+class RecommenderController(ManagerController):
+    """See the module docstring."""
 
     name = "recommender"
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ManagerContext) -> None:
         super().__init__(context)
         self._enabled = context.gates.enabled(GATE)
-        self._settings = Settings.of(context.options)
+        self._settings = RecommenderSettings.of(context.options)
         self._counters = RecommenderMetrics.of(context.internal)
         self._groups: dict[str, Group] = {}
         """by UID of the Recommendation"""
         self._seen: dict[str, float] = {}
-        """node -> time of its report that was used last"""
+        """node -> time of its last processed report"""
         if self._enabled:
             self._recommendations = context.caches.informer(Recommendation)
             self._pods = context.caches.informer(Pod)
@@ -72,57 +73,58 @@ class RecommenderController(Controller):
         if self._enabled:
             self._recommendations.add_handler(
                 on_add=lambda _: self._soon(),
-                on_update=lambda old, new: self._soon() if _said(old) != _said(new) else None,
+                on_update=lambda old, new: self._soon() if _user_fields(old) != _user_fields(new) else None,
                 on_delete=lambda _: self._soon(),
             )
             self.queue.add(PASS)
 
     def _soon(self) -> None:
-        self.queue.add_after(PASS, min(AGAIN_SECONDS, self._settings.interval))
+        self.queue.add_after(PASS, min(CHANGE_DELAY_S, self._settings.interval))
 
     async def reconcile(self, key: str) -> float | None:
-        wanted = [each for each in self._recommendations.list() if each.metadata.deletion_timestamp is None]
-        self._count(wanted)
-        present = {each.metadata.uid for each in wanted}
-        self._groups = {uid: group for uid, group in self._groups.items() if uid in present}
-        members = await self._members({each.metadata.namespace for each in wanted})
+        recommendations = [each for each in self._recommendations.list() if each.metadata.deletion_timestamp is None]
+        self._count(recommendations)
+        uids = {recommendation.metadata.uid for recommendation in recommendations}
+        self._groups = {uid: group for uid, group in self._groups.items() if uid in uids}
+        members = await self._members({recommendation.metadata.namespace for recommendation in recommendations})
         now = self.context.clock.now()
         reports = await self._new_reports(
             {pod.spec.node_name for pods in members.by_namespace.values() for pod in pods if pod.spec.node_name}, now
         )
-        for recommendation in wanted:
+        for recommendation in recommendations:
             try:
-                await self._one(recommendation, members, reports, now)
+                await self._process(recommendation, members, reports, now)
             except KubeError as error:
-                log.warning("Recommendation not brought up to date", name=recommendation.metadata.key, err=error)
+                log.warning("Cannot update a Recommendation", name=recommendation.metadata.key, err=error)
             await give_way()
         self._counters.models.set(sum(len(group.models) for group in self._groups.values()))
         return self._settings.interval
 
-    def _count(self, wanted: Iterable[Recommendation]) -> None:
+    def _count(self, recommendations: Iterable[Recommendation]) -> None:
         counts = dict.fromkeys((*Mode, "Unsupported"), 0)
-        for each in wanted:
-            counts[mode_of(each) or "Unsupported"] += 1
+        for recommendation in recommendations:
+            counts[mode_of(recommendation) or "Unsupported"] += 1
         for mode, count in counts.items():
             self._counters.recommendations.labels(str(mode)).set(count)
 
-    async def _members(self, namespaces: set[str]) -> Members:
-        """The pods of these namespaces that have not ended."""
-        found = Members()
+    async def _members(self, namespaces: set[str]) -> PodIndex:
+        """The pods of these namespaces that have not terminated."""
+        members = PodIndex()
         if not namespaces:
-            return found
+            return members
         for number, pod in enumerate(self._pods.list()):
-            if number % YIELD_EVERY == YIELD_EVERY - 1:
+            if number % YIELD_PODS == YIELD_PODS - 1:
                 await give_way()
             namespace = pod.metadata.namespace
             if namespace in namespaces and pod.status.phase not in ("Succeeded", "Failed"):
-                found.add(pod, self._lineage.of(namespace, pod.metadata))
-        return found
+                members.add(pod, self._lineage.of(namespace, pod.metadata))
+        return members
 
-    async def _new_reports(self, nodes: set[str], now: float) -> dict[str, Report]:
-        """Of each node the report that no pass has used; what is stale or from the future is counted and left."""
+    async def _new_reports(self, nodes: set[str], now: float) -> dict[str, UsageReport]:
+        """The reports of these nodes that no earlier pass has processed, without stale ones and ones from the future,
+        which are counted."""
         self._seen = {node: at for node, at in self._seen.items() if node in nodes}
-        found: dict[str, Report] = {}
+        reports: dict[str, UsageReport] = {}
         for node in nodes:
             await give_way()
             metric = self._reports.get(node)
@@ -133,39 +135,36 @@ class RecommenderController(Controller):
             if report is None:
                 self._counters.reports.labels(refused).inc()
                 continue
-            found[node] = report
+            reports[node] = report
             self._seen[node] = report.at
-        return found
+        return reports
 
-    async def _one(
+    async def _process(
         self,
         recommendation: Recommendation,
-        members: Members,
-        reports: Mapping[str, Report],
+        members: PodIndex,
+        reports: Mapping[str, UsageReport],
         now: float,
     ) -> None:
         mode, unsupported = mode_of(recommendation), ""
         if mode is None:
-            told = recommendation.metadata.annotations[ANNOTATION_MODE]
-            unsupported = f"metadata.annotations[{ANNOTATION_MODE}]: {told!r} is none of {', '.join(Mode)}"
+            value = recommendation.metadata.annotations[ANNOTATION_MODE]
+            unsupported = f"metadata.annotations[{ANNOTATION_MODE}]: {value!r} is not one of {', '.join(Mode)}"
         pods: Sequence[Pod] = ()
         try:
             pods = members.of(recommendation.metadata.namespace, target_of(recommendation))
         except UnsupportedTarget as error:
             unsupported = str(error)
         group = self._group(recommendation)
-        taken, kills = group.learn(pods, reports, now)
-        self._counters.samples.inc(taken)
+        samples, kills = group.learn(pods, reports, now)
+        self._counters.samples.inc(samples)
         self._counters.kills.inc(kills)
-        estimates = [
-            found
-            for container, model in sorted(group.models.items())
-            if (found := estimate(container, model, self._settings, now)) is not None
-        ]
+        results = [estimate(container, model, self._settings, now) for container, model in sorted(group.models.items())]
+        estimates = [result for result in results if result is not None]
         finding = Finding(
             unsupported=unsupported,
             pods=len(pods),
-            apart=any(measured_container(pod) is not None for pod in pods),
+            has_single_container=any(measured_container(pod) is not None for pod in pods),
             estimates=estimates,
             checkpoint=[model.checkpoint(container) for container, model in sorted(group.models.items())],
         )
@@ -174,18 +173,19 @@ class RecommenderController(Controller):
             await self._replace(recommendation, group, pods, estimates, now)
 
     def _group(self, recommendation: Recommendation) -> Group:
-        found = self._groups.get(recommendation.metadata.uid)
-        if found is None:
-            found, problems = Group.restore(recommendation.status.checkpoint, self._settings)
-            self._groups[recommendation.metadata.uid] = found
+        group = self._groups.get(recommendation.metadata.uid)
+        if group is None:
+            group, problems = Group.restore(recommendation.status.checkpoint, self._settings)
+            self._groups[recommendation.metadata.uid] = group
             for problem in problems:
                 self._counters.checkpoints.inc()
-                log.warning("Checkpoint not used", name=recommendation.metadata.key, err=problem)
-                self.context.events.warning(recommendation, "InvalidCheckpoint", f"{problem}; it is learned anew")
-        return found
+                log.warning("Ignoring an invalid checkpoint", name=recommendation.metadata.key, err=problem)
+                text = f"{problem}; the model starts without history"
+                self.context.events.warning(recommendation, "InvalidCheckpoint", text)
+        return group
 
     async def _write(self, recommendation: Recommendation, finding: Finding, now: float) -> None:
-        """Write the status where that is due. Raises KubeError but for what the next pass sets right."""
+        """Write the status if it is due. Raises KubeError, except for a conflict, which the next pass resolves."""
         meta, old = recommendation.metadata, recommendation.status
         new = compose(old, finding, self._settings, now, generation=meta.generation)
         if not due(old, new, self._settings, now):
@@ -201,7 +201,7 @@ class RecommenderController(Controller):
             )
             result = "written"
         except (Conflict, NotFound):
-            result = "conflict"  # changed or gone since the cache heard of it, which brings us back
+            result = "conflict"  # the cached object is outdated; its watch event causes another pass
         finally:
             self._counters.writes.labels(result).inc()
 
@@ -213,20 +213,22 @@ class RecommenderController(Controller):
         estimates: Sequence[Estimate],
         now: float,
     ) -> None:
-        """Update mode Auto. Only what the status says already and admission would give: no evictions ahead of it."""
+        """Update mode Auto: evict pods whose requests are out of bounds. Only if admission would apply the new
+        requests: the pod webhook is on, and the written status is confident already."""
         gates = self.context.gates
         if not (gates.enabled("WebhookFramework") and gates.enabled("PodMutatingWebhook")):
             return
-        if not estimates or min(each.confidence for each in estimates) < 1 or not confident(recommendation.status):
+        confidence = min((estimate.confidence for estimate in estimates), default=0.0)
+        if confidence < 1 or not confident(recommendation.status):
             return
         by_controller: dict[str, list[Pod]] = defaultdict(list)
         for pod in pods:
             owner = controller(pod.metadata)
             if owner is not None:
                 by_controller[owner.uid].append(pod)
-        known = {each.container: each for each in estimates}
+        by_container = {estimate.container: estimate for estimate in estimates}
         for siblings in by_controller.values():
-            choice = choose(siblings, known, self._settings, now, evicted_at=group.evicted_at)
+            choice = choose(siblings, by_container, self._settings, now, evicted_at=group.evicted_at)
             if choice.blocked:
                 self.context.events.warning(recommendation, "NotApplied", choice.blocked)
             for pod in choice.pods:
@@ -234,14 +236,15 @@ class RecommenderController(Controller):
                     break
 
     async def _evict(self, recommendation: Recommendation, group: Group, pod: Pod) -> bool:
-        """Whether to go on with the next pod of the same controller. Raises KubeError."""
+        """Evict a pod. Whether to continue with the next pod of the same controller. Raises KubeError."""
         meta, result = pod.metadata, "failed"
         try:
             await self.context.client.evict(meta.name, meta.namespace, uid=meta.uid)
             result = "evicted"
         except TooManyRequests:
             result = "refused"
-            log.info("A disruption budget keeps a pod", pod=meta.key, recommendation=recommendation.metadata.name)
+            name = recommendation.metadata.name
+            log.info("A disruption budget prevents the eviction of a pod", pod=meta.key, recommendation=name)
             return False
         except (NotFound, Conflict):
             result = "gone"
@@ -249,14 +252,18 @@ class RecommenderController(Controller):
         finally:
             self._counters.evictions.labels(result).inc()
         group.evicted_at = self.context.clock.now()
-        log.info("Pod evicted, to come back as recommended", pod=meta.key, recommendation=recommendation.metadata.name)
+        log.info(
+            "Evicted a pod to apply its recommended requests",
+            pod=meta.key,
+            recommendation=recommendation.metadata.name,
+        )
         self.context.events.normal(
             recommendation, "PodEvicted", f"pod {meta.name} was evicted: its requests are outside of the bounds"
         )
         return True
 
 
-def _said(recommendation: Recommendation) -> tuple[int, str | None]:
-    """What a person changes."""
+def _user_fields(recommendation: Recommendation) -> tuple[int, str | None]:
+    """The fields that users change: generation of the spec, update mode."""
     meta = recommendation.metadata
     return meta.generation, meta.annotations.get(ANNOTATION_MODE)

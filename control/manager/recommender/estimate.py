@@ -1,11 +1,12 @@
-"""From what a container used to what it should ask for, between which bounds, and why (spec 04 §9.3). Pure.
+"""From a container's past usage to its recommended requests, their bounds and an explanation (spec 04 §9.3). Pure.
 
     cpu    = ceil(max(p95 x 1.1, 25m)) milli-cores
-    memory = ceil(max(p98 x 1.1, 10Mi, what saves a container that was killed)) bytes
+    memory = ceil(max(p98 x 1.1, 10Mi, floor after an OOM kill)) bytes
 
-The bounds say when a pod that runs with another request is worth replacing: below the median, or above the 99th
-percentile, each with the margin, and each the wider the shorter the history is; and never within a tenth of the target,
-since the status, which pods are given, may lag 5 % behind. `lower <= target <= upper` always.
+A pod whose request is outside of the bounds is worth replacing. The lower bound derives from the median, the upper from
+the 99th percentile, each with the margin, and each is wider the shorter the history is. A bound is at least 10 % away
+from the target, because the status, which determines the requests of new pods, may lag by 5 %.
+`lower <= target <= upper` always holds.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import math
 from dataclasses import dataclass
 
 from control.manager.recommender.model import ContainerModel
-from control.manager.recommender.settings import MIB, Settings
+from control.manager.recommender.settings import MIB, RecommenderSettings
 from koordlet.api.crs.analysis import ContainerExplanation, RecommendedContainerStatus
 from koordlet.api.encoding.quantity import BINARY_SI, Quantity
 
-LOWER_SHARE, UPPER_SHARE = 0.5, 0.99
-SLACK = 0.1
-DAY = 86_400.0
+LOWER_SHARE = 0.5
+UPPER_SHARE = 0.99
+MIN_BOUND_DISTANCE = 0.1
+DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +34,13 @@ class Bounds:
     upper: int
 
     def outside(self, request: int) -> bool:
-        """Whether a request is far off."""
+        """Whether a request is outside of the bounds."""
         return not self.lower <= request <= self.upper
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """One container. `confidence` is the history there is over the history asked for, at most 1."""
+    """One container. `confidence` is the length of the history divided by the required one, at most 1."""
 
     container: str
     cpu: Bounds
@@ -48,13 +50,13 @@ class Estimate:
     message: str
 
     def status(self) -> RecommendedContainerStatus:
-        """The recommendation on the wire."""
+        """The recommendation in the status."""
         return RecommendedContainerStatus(
             container_name=self.container, resources=_resources(self.cpu.target, self.memory.target)
         )
 
     def explanation(self) -> ContainerExplanation:
-        """How it came about, on the wire."""
+        """The explanation in the status."""
         return ContainerExplanation(
             container_name=self.container,
             samples=self.samples,
@@ -65,34 +67,35 @@ class Estimate:
         )
 
 
-def estimate(container: str, model: ContainerModel, settings: Settings, now: float) -> Estimate | None:
-    """What is to be said of a container at `now`; None while there is no sample."""
+def estimate(container: str, model: ContainerModel, settings: RecommenderSettings, now: float) -> Estimate | None:
+    """The estimate for a container at `now`; None without samples."""
     if not model.samples:
         return None
     history, margin = model.history(), 1 + settings.margin
     (low_cpu, peak_cpu, high_cpu), (low_memory, peak_memory, high_memory) = model.percentiles(
         (LOWER_SHARE, settings.cpu_share, UPPER_SHARE), (LOWER_SHARE, settings.memory_share, UPPER_SHARE)
     )
-    spread = 1 + DAY / max(history, 60.0)
-    saved = model.oom_floor(now)
+    spread = 1 + DAY_S / max(history, 60.0)
+    oom_floor = model.oom_floor(now)
     cpu = _bounds(low_cpu * 1000, peak_cpu * 1000, high_cpu * 1000, margin, spread, settings.cpu_floor * 1000)
-    memory = _bounds(low_memory, peak_memory, high_memory, margin, spread, max(settings.memory_floor, saved))
-    if saved:
-        memory = Bounds(max(memory.lower, int(saved * (1 - SLACK))), memory.target, memory.upper)
+    memory = _bounds(low_memory, peak_memory, high_memory, margin, spread, max(settings.memory_floor, oom_floor))
+    if oom_floor:
+        lower = max(memory.lower, int(oom_floor * (1 - MIN_BOUND_DISTANCE)))
+        memory = Bounds(lower, memory.target, memory.upper)
     confidence = 1.0 if settings.minimum_history <= 0 else min(history / settings.minimum_history, 1.0)
     message = (
-        f"cpu {cpu.target}m = {_words(settings.cpu_share, f'{peak_cpu * 1000:.0f}m', margin)}"
-        f"{_raised(peak_cpu * 1000 * margin, settings.cpu_floor * 1000, f'{settings.cpu_floor * 1000:.0f}m')}; "
-        f"memory {_mib(memory.target)} = {_words(settings.memory_share, _mib(peak_memory), margin)}"
-        f"{_raised(peak_memory * margin, settings.memory_floor, _mib(settings.memory_floor))}"
-        f"{_saved(peak_memory * margin, saved)}; {model.samples} samples over {history / 3600:.1f} h, "
-        f"{int(confidence * 100)} % of the {settings.minimum_history / 3600:g} h asked for"
+        f"cpu {cpu.target}m = {_formula(settings.cpu_share, f'{peak_cpu * 1000:.0f}m', margin)}"
+        f"{_floor_text(peak_cpu * 1000 * margin, settings.cpu_floor * 1000, f'{settings.cpu_floor * 1000:.0f}m')}; "
+        f"memory {_mib(memory.target)} = {_formula(settings.memory_share, _mib(peak_memory), margin)}"
+        f"{_floor_text(peak_memory * margin, settings.memory_floor, _mib(settings.memory_floor))}"
+        f"{_oom_text(peak_memory * margin, oom_floor)}; {model.samples} samples over {history / 3600:.1f} h, "
+        f"{int(confidence * 100)} % of the required {settings.minimum_history / 3600:g} h"
     )
     return Estimate(container, cpu, memory, confidence, model.samples, message)
 
 
-def moved(old: RecommendedContainerStatus, new: RecommendedContainerStatus, percent: int = 5) -> bool:
-    """Whether an amount differs from what was told by more than so much of that."""
+def differs(old: RecommendedContainerStatus, new: RecommendedContainerStatus, percent: int = 5) -> bool:
+    """Whether an amount differs from the old one by more than `percent` of it."""
     for name in new.resources.keys() | old.resources.keys():
         before, after = old.resources.get(name), new.resources.get(name)
         if before is None or after is None or 100 * abs(after.nano - before.nano) > percent * before.nano:
@@ -102,13 +105,13 @@ def moved(old: RecommendedContainerStatus, new: RecommendedContainerStatus, perc
 
 def _bounds(low: float, peak: float, high: float, margin: float, spread: float, floor: float) -> Bounds:
     target = _ceil(max(peak * margin, floor))
-    lower = min(low * margin / spread, target * (1 - SLACK))
-    upper = max(high * margin * spread, target * (1 + SLACK))
+    lower = min(low * margin / spread, target * (1 - MIN_BOUND_DISTANCE))
+    upper = max(high * margin * spread, target * (1 + MIN_BOUND_DISTANCE))
     return Bounds(int(lower), target, _ceil(upper))
 
 
 def _ceil(value: float) -> int:
-    """Up to a whole number, but not for what binary fractions left behind the ninth digit."""
+    """Rounded up, ignoring rounding errors of binary fractions (relative 1e-12)."""
     return math.ceil(value * (1 - 1e-12))
 
 
@@ -120,13 +123,13 @@ def _mib(value: float) -> str:
     return f"{value / MIB:.0f}Mi"
 
 
-def _words(share: float, peak: str, margin: float) -> str:
+def _formula(share: float, peak: str, margin: float) -> str:
     return f"p{share * 100:g} {peak} x {margin:g}"
 
 
-def _raised(value: float, floor: float, text: str) -> str:
+def _floor_text(value: float, floor: float, text: str) -> str:
     return f", raised to the floor of {text}" if value < floor else ""
 
 
-def _saved(value: float, saved: float) -> str:
-    return f", raised to {_mib(saved)} because a container was killed for lack of memory" if value < saved else ""
+def _oom_text(value: float, oom_floor: float) -> str:
+    return f", raised to {_mib(oom_floor)} because a container was OOM-killed" if value < oom_floor else ""

@@ -1,8 +1,8 @@
-"""What is known of one container of a workload: two decayed histograms and its kills for lack of memory. No I/O.
+"""The usage model of one container of a workload: two decayed histograms and its OOM kills. No I/O.
 
-Samples are cores and bytes, each with the moment it was measured; that none comes twice is the caller's care. A kill
-is a sample of what would have saved the container and, because one sample among thousands moves no percentile, a floor
-under the estimate for one half-life of memory; by then the container has shown what it uses when it is let.
+Samples are cores and bytes with their time of measurement; the caller must not add a sample twice. An OOM kill adds a
+sample of the memory that would have avoided it. Because one sample among thousands changes no percentile, that amount
+is also a lower limit of the estimate for one memory half-life; by then the samples show the usage under the new limit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from control.manager.recommender.settings import MIB, Settings
+from control.manager.recommender.settings import MIB, RecommenderSettings
 from koordlet.api.crs.analysis import ContainerCheckpoint
 from koordlet.api.encoding.quantity import BINARY_SI, Quantity
 from koordlet.api.encoding.wire import Time
@@ -26,14 +26,15 @@ from koordlet.app.histogram import (
 )
 
 _ROW = np.array([0])
-OOM_FACTOR, OOM_STEP = 1.2, 100 * MIB
-"""A container killed at its limit would have needed a fifth more than that, and this much at least."""
+OOM_FACTOR = 1.2
+OOM_MIN_INCREASE = 100 * MIB
+"""A container killed at its limit is assumed to need OOM_FACTOR x the limit, at least OOM_MIN_INCREASE bytes more."""
 
 
 class ContainerModel:
-    """`add` and `killed` teach, `percentiles` asks; `checkpoint` and `restore` keep it beyond this process."""
+    """`add` and `killed` update the model, `percentiles` reads it; `checkpoint` and `restore` persist it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RecommenderSettings) -> None:
         self.cpu = Histograms(CPU_BUCKETS, settings.cpu_half_life, rows=1)
         self.memory = Histograms(MEMORY_BUCKETS, settings.memory_half_life, rows=1)
         self.samples = 0
@@ -44,7 +45,7 @@ class ContainerModel:
         self.oom_time = -math.inf
 
     def add(self, cores: Floats, memory: Floats, at: Floats) -> None:
-        """Samples, one an element, measured at `at` (Unix seconds)."""
+        """Add samples, one per array element, measured at `at` (Unix seconds)."""
         if not len(at):
             return
         self.cpu.add_all(0, cores, at)
@@ -55,15 +56,15 @@ class ContainerModel:
         self.last = max(self.last, float(at.max()))
 
     def killed(self, limit: float, at: float) -> None:
-        """A container was killed for lack of memory at `at` with `limit` bytes to use."""
-        needed = max(limit * OOM_FACTOR, limit + OOM_STEP)
+        """Add an OOM kill at `at` of a container with a memory limit of `limit` bytes."""
+        needed = max(limit * OOM_FACTOR, limit + OOM_MIN_INCREASE)
         self.memory.add_all(0, np.array([needed]), np.array([at]))
         self.oom_kills += 1
         self.oom_memory = max(needed, self.oom_floor(at))
         self.oom_time = max(self.oom_time, at)
 
     def oom_floor(self, now: float) -> float:
-        """Bytes under which the estimate must not be because of a kill; 0 when none was lately."""
+        """Lower limit of the estimate in bytes after an OOM kill; 0 without a kill within one memory half-life."""
         return self.oom_memory if now - self.oom_time < self.memory.half_life else 0.0
 
     def history(self) -> float:
@@ -71,14 +72,14 @@ class ContainerModel:
         return 0.0 if self.first is None else max(self.last - self.first, 0.0)
 
     def percentiles(self, cpu: tuple[float, ...], memory: tuple[float, ...]) -> tuple[list[float], list[float]]:
-        """Cores at each of `cpu` shares, bytes at each of `memory` shares; 0 when nothing was learned."""
+        """(cores at each share in `cpu`, bytes at each share in `memory`); 0 without samples."""
         return (
             self.cpu.percentiles(_ROW, cpu)[0].tolist(),
             self.memory.percentiles(_ROW, memory)[0].tolist(),
         )
 
     def checkpoint(self, container: str) -> ContainerCheckpoint:
-        """As it is kept in the status."""
+        """The model as stored in the status."""
         killed = self.oom_kills > 0
         return ContainerCheckpoint(
             container_name=container,
@@ -93,18 +94,20 @@ class ContainerModel:
         )
 
     @classmethod
-    def restore(cls, stored: ContainerCheckpoint, settings: Settings) -> ContainerModel:
-        """The model that was kept. Raises CheckpointError naming the container and what is wrong with it."""
-        made = cls(settings)
-        for name, part, histograms in (("cpu", stored.cpu, made.cpu), ("memory", stored.memory, made.memory)):
+    def restore(cls, stored: ContainerCheckpoint, settings: RecommenderSettings) -> ContainerModel:
+        """The model from a checkpoint. Raises CheckpointError, which names the container and the error."""
+        model = cls(settings)
+        for name, data, histograms in (("cpu", stored.cpu, model.cpu), ("memory", stored.memory, model.memory)):
             try:
-                unpack(part, histograms, 0)
+                unpack(data, histograms, 0)
             except CheckpointError as error:
                 raise CheckpointError(f"container {stored.container_name}: {name}: {error}") from error
-        made.samples = stored.samples
+        model.samples = stored.samples
         if stored.first_sample_time is not None and stored.last_sample_time is not None:
-            made.first, made.last = stored.first_sample_time.unix, stored.last_sample_time.unix
+            model.first = stored.first_sample_time.unix
+            model.last = stored.last_sample_time.unix
         if stored.oom_memory is not None and stored.oom_time is not None:
-            made.oom_kills, made.oom_time = stored.oom_kills, stored.oom_time.unix
-            made.oom_memory = float(stored.oom_memory.value())
-        return made
+            model.oom_kills = stored.oom_kills
+            model.oom_time = stored.oom_time.unix
+            model.oom_memory = float(stored.oom_memory.value())
+        return model

@@ -1,9 +1,9 @@
-"""Requests of containers: read under whichever name they have, and set to what is recommended (spec 04 §9.3). Pure.
+"""Reads requests of containers under any resource name, and sets them to recommended amounts (spec 04 §9.3). Pure.
 
-A container asks for CPU and memory as such or, when it is best effort, as batch or mid resources. What it is given goes
-under the name it used; admission then translates as it does for every pod. A limit keeps its ratio to the request, up
-to a whole unit, and never is below it, so that a Guaranteed pod stays one. A limit without a request counts as the
-request, as it does for Kubernetes.
+A container requests CPU and memory as native, batch or mid resources. The recommended amount is set under the resource
+name that the container uses; admission then translates it as for every pod. A limit keeps its ratio to the request,
+rounded up to a whole unit, and is never below the request, so a Guaranteed pod stays Guaranteed. A limit without a
+request counts as the request, as in Kubernetes.
 """
 
 from __future__ import annotations
@@ -25,50 +25,55 @@ NANO: Final = 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class Amounts:
-    """Milli-cores and bytes; None: not told."""
+class ContainerAmounts:
+    """Milli-cores and bytes; None: no recommendation."""
 
     cpu: int | None
     memory: int | None
 
 
-def recommended(status: RecommendedContainerStatus) -> Amounts:
-    """What a Recommendation says for one container."""
+def recommended(status: RecommendedContainerStatus) -> ContainerAmounts:
+    """The recommended amounts of one container."""
     cpu, memory = status.resources.get("cpu"), status.resources.get("memory")
-    return Amounts(cpu.milli_value() if cpu else None, memory.value() if memory else None)
+    return ContainerAmounts(cpu.milli_value() if cpu else None, memory.value() if memory else None)
 
 
-def requested(container: Container) -> Amounts:
-    """What a container asks for; 0 where it asks for nothing."""
-    have = {**container.resources.limits, **container.resources.requests}
-    cpu, memory = _used(CPU, have), _used(MEMORY, have)
-    milli = have[cpu].milli_value() if cpu == "cpu" and cpu in have else have[cpu].value() if cpu in have else 0
-    return Amounts(milli, have[memory].value() if memory in have else 0)
+def requested(container: Container) -> ContainerAmounts:
+    """The requested amounts of a container; 0 where it requests nothing."""
+    resources = {**container.resources.limits, **container.resources.requests}
+    cpu, memory = _used_name(CPU, resources), _used_name(MEMORY, resources)
+    milli = 0
+    if cpu in resources:
+        milli = resources[cpu].milli_value() if cpu == "cpu" else resources[cpu].value()
+    return ContainerAmounts(milli, resources[memory].value() if memory in resources else 0)
 
 
 def memory_limit(container: Container) -> int:
-    """The bytes at which a container is killed; 0 when only the node limits it."""
+    """The memory limit in bytes; 0 for none."""
     limits = container.resources.limits
-    name = _used(MEMORY, limits)
+    name = _used_name(MEMORY, limits)
     return limits[name].value() if name in limits else 0
 
 
-def give(pod: Json, amounts: Mapping[str, Amounts]) -> list[str]:
-    """Set the requests of a pod's containers, in place; the names of those that changed. `pod` has a pod's shape."""
+def set_requests(pod: Json, amounts: Mapping[str, ContainerAmounts]) -> list[str]:
+    """Set the requests of a pod's containers in place. Returns the names of the changed containers.
+
+    `pod` must have the shape of a Pod (`podschema`).
+    """
     changed = []
     for container in containers(pod, init=False):
-        wanted = amounts.get(container["name"])
-        if wanted is not None and _give(container, wanted):
+        recommendation = amounts.get(container["name"])
+        if recommendation is not None and _set(container, recommendation):
             changed.append(container["name"])
     return changed
 
 
-def _give(container: Json, wanted: Amounts) -> bool:
+def _set(container: Json, amounts: ContainerAmounts) -> bool:
     resources = container.get("resources") or {}
     requests, limits = dict(resources.get("requests") or {}), dict(resources.get("limits") or {})
-    for family, amount in ((CPU, wanted.cpu), (MEMORY, wanted.memory)):
+    for family, amount in ((CPU, amounts.cpu), (MEMORY, amounts.memory)):
         if amount is not None:
-            name = _used(family, {**limits, **requests})
+            name = _used_name(family, {**limits, **requests})
             _scale(name, _quantity(name, amount), requests, limits)
     if requests == (resources.get("requests") or {}) and limits == (resources.get("limits") or {}):
         return False
@@ -93,9 +98,9 @@ def _scale(name: str, request: Quantity, requests: Json, limits: Json) -> None:
             limits[name] = str(scaled)
 
 
-def _used(family: tuple[str, ...], have: Mapping[str, object]) -> str:
-    """The name that a container asks under: an extended one where it is used, else the plain one."""
-    return next((name for name in family[1:] if name in have), family[0])
+def _used_name(family: tuple[str, ...], resources: Mapping[str, object]) -> str:
+    """The resource name that a container uses: an extended resource if present, else the native one."""
+    return next((name for name in family[1:] if name in resources), family[0])
 
 
 def _quantity(name: str, amount: int) -> Quantity:

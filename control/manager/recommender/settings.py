@@ -1,4 +1,4 @@
-"""What the recommender goes by: the flags as one value, the names of its annotation and conditions. Pure."""
+"""RecommenderSettings of the recommender: its flags as one value, its annotations and update modes. Pure."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from control.manager.options import Options
+from control.manager.options import ManagerOptions
 from koordlet.api.crs.analysis import Recommendation
 
 GATE: Final = "Recommender"
 ANNOTATION_MODE: Final = "analysis.koordinator.sh/update-mode"
 ANNOTATION_APPLIED: Final = "analysis.koordinator.sh/applied"
-"""On a pod: the Recommendation whose amounts it was given at admission."""
+"""Annotation of a pod: the Recommendation that was applied to it at admission."""
 MIB: Final = 1 << 20
 
 
 class Mode(StrEnum):
-    """What is done with a recommendation beside telling it."""
+    """How a recommendation is applied; it is always written to the status."""
 
     OFF = "Off"
-    """nothing"""
+    """not applied"""
     INITIAL = "Initial"
-    """new pods are given it"""
+    """applied to new pods"""
     AUTO = "Auto"
-    """and pods that are far off are evicted, so that they come back with it"""
+    """applied to new pods; pods with requests out of bounds are evicted so that their replacements get it"""
 
 
 def mode_of(recommendation: Recommendation) -> Mode | None:
-    """What the annotation says, `Off` without one; None for what it may not say."""
+    """The value of the annotation, `Off` without one; None for an invalid value."""
     text = recommendation.metadata.annotations.get(ANNOTATION_MODE, Mode.OFF)
     return Mode(text) if text in set(Mode) else None
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """Shares from 0 to 1, times in seconds, cores, bytes."""
+class RecommenderSettings:
+    """Units: shares from 0 to 1, times in seconds, CPU in cores, memory in bytes."""
 
     interval: float = 60.0
     cpu_share: float = 0.95
@@ -52,7 +52,7 @@ class Settings:
     eviction_minimum_age: float = 600.0
 
     @classmethod
-    def of(cls, options: Options) -> Settings:
+    def of(cls, options: ManagerOptions) -> RecommenderSettings:
         """From the command line."""
         return cls(
             interval=options.recommender_sample_interval,

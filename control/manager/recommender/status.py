@@ -1,4 +1,4 @@
-"""What is written into a Recommendation's status, and when (spec 04 §9.3). Pure."""
+"""The status of a Recommendation, and when it is written (spec 04 §9.3). Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from control.manager.recommender.estimate import Estimate, moved
-from control.manager.recommender.settings import Settings
+from control.manager.recommender.estimate import Estimate, differs
+from control.manager.recommender.settings import RecommenderSettings
 from koordlet.api.crs.analysis import ContainerCheckpoint, RecommendationStatus, RecommendedPodStatus
 from koordlet.api.encoding.wire import Time
 from koordlet.api.meta import Condition
@@ -20,31 +20,33 @@ UNSUPPORTED = "ConfigUnsupported"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one look at a Recommendation brought."""
+    """The results of one pass for a Recommendation."""
 
     unsupported: str = ""
-    """why its target or its mode can't be used; empty: they can"""
+    """why its target or update mode is invalid; empty: both are valid"""
     pods: int = 0
-    """how many there are"""
-    apart: bool = True
-    """whether there is a pod whose usage is that of one container"""
+    """number of targeted pods"""
+    has_single_container: bool = True
+    """whether a targeted pod has a single container, so that the pod's usage is the container's"""
     estimates: Sequence[Estimate] = ()
     checkpoint: Sequence[ContainerCheckpoint] = ()
 
 
 def confident(status: RecommendationStatus) -> bool:
-    """Whether there is something to go by: a recommendation, and history enough."""
-    told = status.pod_status is not None and bool(status.pod_status.container_statuses)
-    return told and any(each.type == LOW_CONFIDENCE and each.status == "False" for each in status.conditions)
+    """Whether the status holds a recommendation with a sufficient history."""
+    has_recommendation = status.pod_status is not None and bool(status.pod_status.container_statuses)
+    return has_recommendation and any(
+        condition.type == LOW_CONFIDENCE and condition.status == "False" for condition in status.conditions
+    )
 
 
 def compose(
-    old: RecommendationStatus, found: Finding, settings: Settings, now: float, *, generation: int = 0
+    old: RecommendationStatus, finding: Finding, settings: RecommenderSettings, now: float, *, generation: int = 0
 ) -> RecommendationStatus:
-    """The status as it should be. Without pods or estimates the last recommendation stays."""
+    """The desired status. Without pods or estimates the last recommendation is kept."""
     at = Time.from_unix(now)
-    conditions = {each.type: each for each in old.conditions}
-    for type_, (true, reason, message) in _conditions(found, settings).items():
+    conditions = {condition.type: condition for condition in old.conditions}
+    for type_, (true, reason, message) in _conditions(finding, settings).items():
         status, before = "True" if true else "False", conditions.get(type_)
         conditions[type_] = Condition(
             type=type_,
@@ -55,51 +57,51 @@ def compose(
             message=message,
         )
     new = msgspec.structs.replace(old, update_time=at, conditions=[conditions[type_] for type_ in sorted(conditions)])
-    if found.estimates and found.pods:
-        ordered = sorted(found.estimates, key=lambda estimate: estimate.container)
+    if finding.estimates and finding.pods:
+        ordered = sorted(finding.estimates, key=lambda estimate: estimate.container)
         new.pod_status = RecommendedPodStatus(container_statuses=[estimate.status() for estimate in ordered])
         new.explain = [estimate.explanation() for estimate in ordered]
-    if found.checkpoint:
-        new.checkpoint = list(found.checkpoint)
+    if finding.checkpoint:
+        new.checkpoint = list(finding.checkpoint)
     return new
 
 
-def due(old: RecommendationStatus, new: RecommendationStatus, settings: Settings, now: float) -> bool:
-    """Whether it is worth a write: an amount moved by more than 5 %, a condition changed, or time has passed."""
+def due(old: RecommendationStatus, new: RecommendationStatus, settings: RecommenderSettings, now: float) -> bool:
+    """Whether to write: an amount changed by more than 5 %, a condition changed, or the status interval has passed."""
     if old.update_time is None or now - old.update_time.unix >= settings.status_interval:
         return True
     if [(c.type, c.status, c.reason) for c in old.conditions] != [(c.type, c.status, c.reason) for c in new.conditions]:
         return True
-    before = {each.container_name: each for each in (old.pod_status or RecommendedPodStatus()).container_statuses}
-    after = {each.container_name: each for each in (new.pod_status or RecommendedPodStatus()).container_statuses}
-    return before.keys() != after.keys() or any(moved(before[name], after[name]) for name in after)
+    before = {status.container_name: status for status in (old.pod_status or RecommendedPodStatus()).container_statuses}
+    after = {status.container_name: status for status in (new.pod_status or RecommendedPodStatus()).container_statuses}
+    return before.keys() != after.keys() or any(differs(before[name], after[name]) for name in after)
 
 
-def _conditions(found: Finding, settings: Settings) -> dict[str, tuple[bool, str, str]]:
-    least = min((estimate.confidence for estimate in found.estimates), default=0.0)
-    wanted = f"{settings.minimum_history / 3600:g} h"
-    if not found.estimates:
-        low = (True, "NoSamples", "nothing was measured yet")
-        if found.pods and not found.apart:
+def _conditions(finding: Finding, settings: RecommenderSettings) -> dict[str, tuple[bool, str, str]]:
+    confidence = min((estimate.confidence for estimate in finding.estimates), default=0.0)
+    required = f"{settings.minimum_history / 3600:g} h"
+    if not finding.estimates:
+        low = (True, "NoSamples", "there are no usage samples yet")
+        if finding.pods and not finding.has_single_container:
             low = (
                 True,
                 "ContainersNotToldApart",
-                "NodeMetric tells of whole pods here, and all have several containers",
+                "NodeMetrics contain no usage per container, and all pods have several containers",
             )
-    elif least < 1:
-        low = (True, "ShortHistory", f"there is {int(least * 100)} % of the {wanted} of history asked for")
+    elif confidence < 1:
+        low = (True, "ShortHistory", f"the history covers {int(confidence * 100)} % of the required {required}")
     else:
-        low = (False, "EnoughHistory", f"there are {wanted} of history or more")
+        low = (False, "EnoughHistory", f"the history covers {required} or more")
     return {
         LOW_CONFIDENCE: low,
         NO_OBJECTS: (
-            (True, "NoPods", "the target has no pods; the last recommendation stays")
-            if not found.pods
+            (True, "NoPods", "the target has no pods; the last recommendation is kept")
+            if not finding.pods
             else (False, "PodsFound", "the target has pods")
         ),
         UNSUPPORTED: (
-            (True, "NotSupported", found.unsupported)
-            if found.unsupported
-            else (False, "Supported", "target and update mode can be used")
+            (True, "NotSupported", finding.unsupported)
+            if finding.unsupported
+            else (False, "Supported", "target and update mode are valid")
         ),
     }

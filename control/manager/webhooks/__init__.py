@@ -1,6 +1,6 @@
-"""Admission of the manager: what is written onto objects, and what is refused (spec 04 §10-§18).
+"""The manager's admission rules: how objects are mutated, and which are refused (spec 04 §10-§18).
 
-One idea a module, decisions first: `profiles`, `translation`, `devices`, `quotatree`, `podmutating`, `podvalidating`,
-`enhanced`, `binding`, `nodes`, `reservations` are pure functions over plain JSON objects. `handlers` reads caches
-and asks them.
+`profiles`, `translation`, `devices`, `quotatree`, `podmutating`, `podvalidating`, `enhanced`, `binding`, `nodes` and
+`reservations` are pure functions over plain JSON objects or structs. The handlers in `mutatehooks`, `validatehooks` and
+`objecthooks` read the caches and call them.
 """

@@ -1,6 +1,6 @@
-"""Who may bind pods while schedulers are exchanged (spec 04 §13, gate BindingAdmissionWebhook).
+"""Restricts which users may bind pods, for replacing a scheduler (spec 04 §13, feature gate BindingAdmissionWebhook).
 
-A table of conditions in fixed order; the first that holds decides. Pure; `Scope` is the flags, read once.
+The conditions are evaluated in a fixed order; the first that holds decides. Pure.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from koordlet.api.core import Pod
 
 
 def _items(text: str) -> tuple[str, ...]:
-    return tuple(item for item in (each.strip() for each in text.split(",")) if item)
+    return tuple(item for item in (part.strip() for part in text.split(",")) if item)
 
 
 @dataclass(frozen=True)
-class Scope:
+class BindingScope:
     """The `--binding-admission-*` flags."""
 
     user_names: tuple[str, ...] = ()
@@ -37,8 +37,8 @@ class Scope:
         excluded: str,
         bypass_labels: str,
         bypass_annotations: str,
-    ) -> Scope:
-        """From the flags' texts: lists with commas, blanks and empty items dropped."""
+    ) -> BindingScope:
+        """From the values of the flags: comma-separated lists; blanks and empty items are dropped."""
         return cls(
             user_names=_items(user_names),
             dry_run=dry_run,
@@ -50,41 +50,41 @@ class Scope:
         )
 
 
-class Decision(NamedTuple):
-    """Whether the binding may be written, and the metric's label; empty where nothing is counted."""
+class BindingDecision(NamedTuple):
+    """Whether the binding is allowed, and the label of the metric; empty if it is not counted."""
 
     allowed: bool
     counted: str = ""
     message: str = ""
 
 
-ALLOW = Decision(True)
+ALLOW = BindingDecision(True)
 
 
-def before_pod(scope: Scope, *, enabled: bool, user: str, namespace: str) -> Decision | None:
-    """What can be decided without the pod; None when it takes the pod."""
+def before_pod(scope: BindingScope, *, enabled: bool, user: str, namespace: str) -> BindingDecision | None:
+    """The decision by the conditions that need no pod; None when the pod is needed."""
     if not enabled or not scope.user_names:
         return ALLOW
     if any(name in user for name in scope.user_names):
-        return Decision(True, "allowed_username")
+        return BindingDecision(True, "allowed_username")
     if namespace in scope.excluded:
-        return Decision(True, "excluded_ns")
+        return BindingDecision(True, "excluded_ns")
     if not scope.all_namespaces:
         if not scope.namespaces:
             return ALLOW
         if namespace not in scope.namespaces:
-            return Decision(True, "out_of_scope")
+            return BindingDecision(True, "out_of_scope")
     return None
 
 
-def with_pod(scope: Scope, pod: Pod | None, *, user: str, namespace: str, name: str) -> Decision:
-    """The rest: by the pod's labels and annotations. A pod that can't be read is let through."""
+def with_pod(scope: BindingScope, pod: Pod | None, *, user: str, namespace: str, name: str) -> BindingDecision:
+    """The decision by the pod's labels and annotations. A pod that is not cached (None) is allowed."""
     if pod is None:
         return ALLOW
     if any(key in pod.metadata.labels for key in scope.bypass_labels):
-        return Decision(True, "bypass_label")
+        return BindingDecision(True, "bypass_label")
     if any(key in pod.metadata.annotations for key in scope.bypass_annotations):
-        return Decision(True, "bypass_annotation")
+        return BindingDecision(True, "bypass_annotation")
     if scope.dry_run:
-        return Decision(True, "dry_run")
-    return Decision(False, "denied", f'user "{user}" is not allowed to bind pod {namespace}/{name}')
+        return BindingDecision(True, "dry_run")
+    return BindingDecision(False, "denied", f'user "{user}" is not allowed to bind pod {namespace}/{name}')

@@ -1,8 +1,7 @@
-"""Labels that a cluster wants on every pod (spec 04 §12.7, gate EnablePodEnhancedValidator).
+"""Labels that a cluster requires on every pod (spec 04 §12.7, feature gate EnablePodEnhancedValidator).
 
-A ConfigMap holds `enable` and `rules`. `parse` reads it, `check` applies it; who keeps it current (and keeps the last
-good one) is `EnhancedConfig`.
-"""
+A ConfigMap holds `enable` and `rules`. `parse` reads its data, `check` applies the rules, and `EnhancedConfig` keeps
+the last valid rules. Pure."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ ENABLE_KEY = "enable"
 RULES_KEY = "rules"
 
 
-class Rule(Frozen):
-    """Labels that pods must have, outside the listed namespaces."""
+class EnhancedRule(Frozen):
+    """Labels that pods outside of the listed namespaces must have."""
 
     name: str = ""
     required_labels: list[str] = msgspec.field(default_factory=list)
@@ -29,31 +28,31 @@ class Rule(Frozen):
 
 
 @dataclass(frozen=True)
-class Rules:
+class EnhancedRules:
     """The validator's configuration."""
 
     enabled: bool = False
-    rules: Sequence[Rule] = field(default_factory=tuple)
+    rules: Sequence[EnhancedRule] = field(default_factory=tuple)
 
 
-DISABLED = Rules()
+DISABLED = EnhancedRules()
 
 
-def parse(data: Mapping[str, str] | None) -> Rules:
-    """The ConfigMap's data; None when there is none. Raises WireError naming the key."""
+def parse(data: Mapping[str, str] | None) -> EnhancedRules:
+    """The rules in the ConfigMap's data; None: there is no ConfigMap. Raises WireError, which names the key."""
     if data is None or data.get(ENABLE_KEY, "").strip().lower() != "true":
         return DISABLED
     text = data.get(RULES_KEY, "").strip()
-    rules: list[Rule] = decode(text, list[Rule], where=RULES_KEY) if text else []
-    return Rules(True, tuple(rules))
+    rules: list[EnhancedRule] = decode(text, list[EnhancedRule], where=RULES_KEY) if text else []
+    return EnhancedRules(True, tuple(rules))
 
 
-def check(rules: Rules, labels: Mapping[str, str], namespace: str) -> list[str]:
-    """The labels that the first failing rule misses on a pod; none when all rules hold."""
+def check(rules: EnhancedRules, labels: Mapping[str, str], namespace: str) -> list[str]:
+    """The error of the first violated rule, with the missing labels; empty when all rules hold."""
     if not rules.enabled or labels.get(names.LABEL_SKIP_ENHANCED_VALIDATION) == names.TRUE:
         return []
     for rule in rules.rules:
-        if namespace in [each for each in rule.namespace_whitelist if each]:
+        if namespace and namespace in rule.namespace_whitelist:
             continue
         missing = [key for key in rule.required_labels if key not in labels]
         if missing:
@@ -62,13 +61,13 @@ def check(rules: Rules, labels: Mapping[str, str], namespace: str) -> list[str]:
 
 
 class EnhancedConfig:
-    """The last good rules. `update` takes what was just read."""
+    """The last valid rules."""
 
     def __init__(self) -> None:
         self.rules = DISABLED
 
     def update(self, data: Mapping[str, str] | None) -> str | None:
-        """Take the ConfigMap's data (None: it does not exist); what is wrong with it, if it was not taken."""
+        """Use the ConfigMap's data (None: it does not exist). Returns the error if it is invalid and not used."""
         try:
             self.rules = parse(data)
         except WireError as error:

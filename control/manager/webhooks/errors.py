@@ -1,6 +1,6 @@
-"""Refusals in the words of the API machinery: `path: Invalid value: "v": detail`, several as `[e1, e2]` (spec 04 §10).
+"""Error texts in apimachinery's format: `path: Invalid value: "v": detail`, several as `[e1, e2]` (spec 04 §10). Pure.
 
-Validators return lists of such texts. A mutation that can't be done raises `MutationError` instead (HTTP 500).
+Validators return lists of such texts. A failed mutation raises `MutationError` instead (HTTP 500).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from koordlet.api.encoding.wire import encode
 
 
 class MutationError(ValueError):
-    """An object that can't be brought into the wanted form; the message names the profile or the field."""
+    """An object cannot be mutated; the message names the profile or the field."""
 
 
 def invalid(path: str, value: object, detail: str) -> str:
-    """The value is not allowed here."""
+    """The value is not allowed in this field."""
     return f"{path}: Invalid value: {encode(value).decode()}: {detail}"
 
 
@@ -30,6 +30,6 @@ def forbidden(path: str, detail: str) -> str:
 
 
 def aggregate(errors: Sequence[str]) -> str:
-    """One plainly, several in brackets, the same one once; empty for none."""
+    """One error as it is, several in brackets without duplicates; empty for none."""
     unique = list(dict.fromkeys(errors))
     return unique[0] if len(unique) == 1 else f"[{', '.join(unique)}]" if unique else ""

@@ -1,14 +1,14 @@
-"""One object by name: from the cache, else from the API server.
+"""Looks up one object by name, in the cache and then at the API server.
 
-Admission is asked about pods in namespaces, and under PriorityClasses, that were made a moment ago and that no watch
-has told of yet. A miss costs one GET; the API server being away is a miss as well, and logged.
+Admission handles pods whose namespace or PriorityClass was just created and is not in the cache yet. A cache miss costs
+one GET; an unreachable API server is logged and counts as not found.
 """
 
 from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from control.manager.context import Context
+from control.manager.context import ManagerContext
 from koordlet.app.logging import get_logger
 from koordlet.kube import KubeError, NotFound
 from koordlet.kube.decode import Object
@@ -18,17 +18,18 @@ T = TypeVar("T", bound=Object)
 
 
 class Lookup(Generic[T]):
-    """Objects of one cluster-scoped kind, shared with the cache: don't change them."""
+    """Objects of one cluster-scoped kind. They are shared with the cache and must not be modified."""
 
-    def __init__(self, context: Context, kind: type[T]) -> None:
-        self._client, self._kind = context.client, kind
+    def __init__(self, context: ManagerContext, kind: type[T]) -> None:
+        self._client = context.client
+        self._kind = kind
         self._cache = context.caches.informer(kind)
 
     async def get(self, name: str) -> T | None:
-        """The object, or None when it does not exist or can't be read."""
-        found = self._cache.get(name)
-        if found is not None:
-            return found
+        """The object, or None when it does not exist or cannot be read."""
+        cached = self._cache.get(name)
+        if cached is not None:
+            return cached
         try:
             return await self._client.get(self._kind, name)
         except NotFound:

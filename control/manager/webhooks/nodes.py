@@ -1,8 +1,9 @@
-"""Nodes: allocatable amplified on its way in (spec 04 §14.1), and labels that two node strategies would take (§14.2).
+"""Nodes: amplification of allocatable (spec 04 §14.1), and labels that match two node strategies (§14.2). Pure.
 
-The kubelet writes a node's real allocatable again and again; the webhook keeps that in annotation `raw-allocatable`
-and shows the amplified amounts. A broken annotation must not stop the kubelet: the object then passes unchanged, and
-the caller says why. If the kubelet's new value happens to equal the amplified one, the change goes unnoticed.
+The kubelet periodically writes a node's real allocatable. The webhook stores it in annotation `raw-allocatable` and
+replaces it by the amplified amounts. A malformed annotation must not block the kubelet: the object is then admitted
+unchanged, and the caller reports the reason. If the kubelet's new value equals the amplified value, the change is not
+detected.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ _AMPLIFIED = (names.RESOURCE_CPU, names.RESOURCE_MEMORY)
 
 
 def amplified(node: Json, old: Json | None) -> Json:
-    """The node of a status update as it should be stored; the arguments stay as they are.
+    """The node of a status update with amplified allocatable; the arguments are not modified.
 
-    Raises WireError when the node's ratio or raw annotation can't be read.
+    Raises WireError for a malformed ratio or raw-allocatable annotation.
     """
     view = typed(node, Node)
     annotations = view.metadata.annotations
@@ -38,16 +39,16 @@ def amplified(node: Json, old: Json | None) -> Json:
         return node
     ratios = amplification_ratios(annotations) or {}
     raw: ResourceList | None = RAW_ALLOCATABLE.get(annotations)
-    was = typed(old, Node).status.allocatable if old is not None else {}
-    fresh = next_raw_allocatable(was, view.status.allocatable, raw)
+    old_allocatable = typed(old, Node).status.allocatable if old is not None else {}
+    new_raw = next_raw_allocatable(old_allocatable, view.status.allocatable, raw)
     result = copy.deepcopy(node)
-    if fresh is not None:
-        raw = fresh
-        own_annotations(result)[names.ANNOTATION_RAW_ALLOCATABLE] = RAW_ALLOCATABLE.text(fresh)
-    wanted = amplified_allocatable(view.status.allocatable, raw or {}, ratios)
+    if new_raw is not None:
+        raw = new_raw
+        own_annotations(result)[names.ANNOTATION_RAW_ALLOCATABLE] = RAW_ALLOCATABLE.text(new_raw)
+    amounts = amplified_allocatable(view.status.allocatable, raw or {}, ratios)
     allocatable = child(child(result, "status"), "allocatable")
     for name in _AMPLIFIED:
-        amount: Quantity | None = wanted.get(name)
+        amount: Quantity | None = amounts.get(name)
         if amount is not None and amount != view.status.allocatable.get(name):
             allocatable[name] = str(amount)
     return result
@@ -56,7 +57,7 @@ def amplified(node: Json, old: Json | None) -> Json:
 def label_conflict(
     config: Mapping[str, str] | None, name: str, labels: Mapping[str, str], old: Mapping[str, str] | None
 ) -> Rejection | None:
-    """Whether new labels (`old` None: a new node) make two strategies of the SLO ConfigMap take the node."""
+    """The error if the node's labels match two strategies of one key of the SLO ConfigMap; `old` None: a new node."""
     if config is None or (old is not None and old == labels):
         return None
     return node_conflict(config, name, labels)

@@ -1,23 +1,22 @@
-"""The webhooks of nodes and of the SLO ConfigMap: caches in, the rules, an answer out (spec 04 §14, §15)."""
+"""The webhooks of nodes and of the SLO ConfigMap (spec 04 §14, §15)."""
 
 from __future__ import annotations
 
 import msgspec
 
-from control.manager.context import Context
+from control.manager.context import ManagerContext
 from control.manager.webhooks.nodes import amplified, label_conflict
 from control.manager.webhooks.objects import Json
-from control.manager.webhookserver import jsonpatch
 from control.manager.webhookserver.admission import (
     CREATE,
     DELETE,
     UPDATE,
-    AdmissionRequest,
-    Allowed,
-    Denied,
-    Handler,
-    Patched,
+    AllowResponse,
+    DenyResponse,
     Response,
+    WebhookHandler,
+    WebhookRequest,
+    patch_response,
 )
 from control.manager.webhookserver.metrics import MUTATE, VALIDATE, WebhookMetrics
 from koordlet.api.core import ConfigMap, Node
@@ -28,83 +27,82 @@ from koordlet.app.logging import get_logger
 log = get_logger(__name__)
 
 
-class MutateNodeStatus(Handler):
-    """`/mutate-node-status`: amplified allocatable. Never the reason why a kubelet can't report."""
+class MutateNodeStatus(WebhookHandler):
+    """`/mutate-node-status`: amplifies allocatable. It never refuses, so that it cannot block kubelets."""
 
     path, gate = "/mutate-node-status", "NodeMutatingWebhook"
     resources = frozenset({("", "nodes", "status")})
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ManagerContext) -> None:
         self._metrics = WebhookMetrics.of(context.internal)
 
-    async def handle(self, request: AdmissionRequest) -> Response:
+    async def handle(self, request: WebhookRequest) -> Response:
         if request.operation != UPDATE:
-            return Allowed()
-        request.decode(Node)  # 400 for what is no node
+            return AllowResponse()
+        request.decode(Node)  # 400 for an invalid Node
         node: Json = msgspec.json.decode(bytes(request.object))
         old: Json | None = msgspec.json.decode(bytes(request.old_object)) if request.has_old_object else None
         with self._metrics.plugin(MUTATE, "node", request.operation, "NodeResourceAmplificationPlugin"):
             try:
                 after = amplified(node, old)
             except WireError as error:
-                log.error("Node passes without amplification", node=request.name, err=error)
-                return Allowed(warnings=(f"resources are not amplified: {error}",))
-        operations = jsonpatch.diff(node, after)
-        return Patched(tuple(operations)) if operations else Allowed()
+                log.error("Cannot amplify a node, admitting it unchanged", node=request.name, err=error)
+                return AllowResponse(warnings=(f"resources are not amplified: {error}",))
+        return patch_response(node, after)
 
 
-class ValidateNode(Handler):
-    """`/validate-node`: labels that two node strategies of one key would take. Creation is only warned of."""
+class ValidateNode(WebhookHandler):
+    """`/validate-node`: refuses labels that match two node strategies of one key; a creation only gets a warning."""
 
     path, gate = "/validate-node", "NodeValidatingWebhook"
     resources = frozenset({("", "nodes", "")})
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ManagerContext) -> None:
         self._config = context.config
         self._metrics = WebhookMetrics.of(context.internal)
 
-    async def handle(self, request: AdmissionRequest) -> Response:
+    async def handle(self, request: WebhookRequest) -> Response:
         if request.operation not in (CREATE, UPDATE):
-            return Allowed()
+            return AllowResponse()
         node = request.decode(Node)
         old = request.decode_old(Node).metadata.labels if request.operation == UPDATE else None
         config = self._config.informer.object
         plugin = "SLOManagerConfigConflictForNode"
-        with self._metrics.plugin(VALIDATE, "node", request.operation, plugin) as verdict:
+        with self._metrics.plugin(VALIDATE, "node", request.operation, plugin) as outcome:
             name, labels = node.metadata.name or request.name, node.metadata.labels
             rejection = label_conflict(config.data if config else None, name, labels, old)
             if rejection is None:
-                return Allowed()
+                return AllowResponse()
             if request.operation == CREATE:
-                log.warning("New node is taken by two strategies", node=name, err=rejection)
-                return Allowed(warnings=(str(rejection),))
-            verdict.rejected = True
-        return Denied(str(rejection))
+                log.warning("A new node matches two strategies", node=name, err=rejection)
+                return AllowResponse(warnings=(str(rejection),))
+            outcome.rejected = True
+        return DenyResponse(str(rejection))
 
 
-class ValidateConfigMap(Handler):
-    """`/validate-configmap`: the SLO ConfigMap and no other."""
+class ValidateConfigMap(WebhookHandler):
+    """`/validate-configmap`: validates the SLO ConfigMap and no other."""
 
     path, gate = "/validate-configmap", "ConfigMapValidatingWebhook"
     resources = frozenset({("", "configmaps", "")})
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ManagerContext) -> None:
         self._options = context.options
         self._nodes = context.caches.informer(Node)
         self._metrics = WebhookMetrics.of(context.internal)
 
-    async def handle(self, request: AdmissionRequest) -> Response:
+    async def handle(self, request: WebhookRequest) -> Response:
         options = self._options
         if (request.namespace, request.name) != (options.config_namespace, options.slo_config_name):
-            return Allowed()
+            return AllowResponse()
         if request.operation == DELETE:
-            log.warning("SLO configuration is deleted; what is in force stays until the restart", name=request.name)
-            return Allowed()
+            log.warning("The SLO ConfigMap is deleted, its settings stay in force until the restart", name=request.name)
+            return AllowResponse()
         if request.operation not in (CREATE, UPDATE):
-            return Allowed()
+            return AllowResponse()
         config = request.decode(ConfigMap)
         old = request.decode_old(ConfigMap).data if request.operation == UPDATE else None
-        with self._metrics.plugin(VALIDATE, "configmap", request.operation, "SLOConfig") as verdict:
+        with self._metrics.plugin(VALIDATE, "configmap", request.operation, "SLOConfig") as outcome:
             rejection = validate(
                 config.data,
                 old,
@@ -112,5 +110,5 @@ class ValidateConfigMap(Handler):
                 names_needed=options.node_strategy_name_need_check == "true",
                 strict_parity=options.strict_parity,
             )
-            verdict.rejected = rejection is not None
-        return Allowed() if rejection is None else Denied(str(rejection))
+            outcome.rejected = rejection is not None
+        return AllowResponse() if rejection is None else DenyResponse(str(rejection))

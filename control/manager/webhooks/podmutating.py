@@ -1,10 +1,8 @@
-"""What admission makes of a new pod, in the order of spec 04 §11.1.
+"""The mutation of a new pod, in the order of spec 04 §11.1. Pure.
 
-Profiles, translation of resources, extended-resource spec, quota tree, devices. Pure: what the caches know comes in as
-`Knowledge`, chance as a function. The steps are named, because their durations are metrics, and the first error ends
-the whole. What other packages add to new pods (recommended resources, say) comes in as further `Step`s, before
-the profiles.
-"""
+The steps are: additional steps (recommended requests), profiles, translation of resources, extended-resource spec,
+quota tree, devices. The objects from the caches and the random number generator are passed as `MutationInputs`. Steps
+have names because their durations are metrics. The first error ends the mutation."""
 
 from __future__ import annotations
 
@@ -29,88 +27,90 @@ Step = Callable[[Json], None]
 
 
 class Trees(Protocol):
-    """What the quota topology knows of trees."""
+    """The tree ids in the quota topology."""
 
     def tree_of(self, quota: str, namespace: str) -> str:
-        """The tree of the quota of that name, else of the quota bound to the namespace; empty when there is none."""
+        """The tree id of the quota with that name, else of the quota bound to the namespace; empty: none."""
 
 
 class NoTrees:
-    """The topology while nobody feeds it: no quota is in a tree."""
+    """Used while MultiQuotaTree is off: no quota is in a tree."""
 
     def tree_of(self, quota: str, namespace: str) -> str:
         return ""
 
 
 @dataclass(frozen=True)
-class Knowledge:
-    """What the decisions need to know beside the pod."""
+class MutationInputs:
+    """The inputs of the mutation other than the pod."""
 
     gates: Gates
     rand: Callable[[], int]
-    """A random number from 0 to 99."""
+    """returns a random number from 0 to 99"""
     matched: Matched = field(default_factory=lambda: Matched(()))
     priority_classes: Mapping[str, PriorityClass] = field(default_factory=dict)
-    """Those of `matched.priority_classes` that exist."""
+    """the existing ones of `matched.priority_classes`, by name"""
     trees: Trees = field(default_factory=NoTrees)
     quota_profiles: Sequence[ElasticQuotaProfile] = ()
     strict_parity: bool = False
     before: Sequence[tuple[str, Step]] = ()
-    """Steps of others, by plugin name."""
+    """additional steps that run before the profiles, with their names"""
 
 
 Timer = Callable[[str], AbstractContextManager[object]]
 
 
-def mutate_pod(pod: Json, namespace: str, known: Knowledge, timer: Timer = lambda _: nullcontext()) -> Json:
-    """A new pod as it should be; `pod` stays as it is. `timer` is entered for each step by its plugin name.
+def mutate_pod(pod: Json, namespace: str, inputs: MutationInputs, timer: Timer = lambda _: nullcontext()) -> Json:
+    """The mutated copy of a new pod. `timer` is entered for each step with the step's name.
 
-    Raises MutationError for what can't be done, WireError for a pod that can't be read.
+    Raises MutationError for a failed step, WireError for an invalid pod.
     """
     result = copied(pod)
-    for name, step in known.before:
+    for name, step in inputs.before:
         with timer(name):
             step(result)
     with timer("ClusterColocationProfile"):
-        result = _apply_profiles(result, known)
-    for name, step in _steps(namespace, known):
+        result = _apply_profiles(result, inputs)
+    for name, step in _steps(namespace, inputs):
         with timer(name):
             step(result)
     return result
 
 
-def _apply_profiles(pod: Json, known: Knowledge) -> Json:
-    if not known.matched.profiles:
+def _apply_profiles(pod: Json, inputs: MutationInputs) -> Json:
+    if not inputs.matched.profiles:
         return pod
-    for profile in known.matched.profiles:
-        if not skipped(percent(profile), known.rand, strict_parity=known.strict_parity):
-            pod = apply_profile(pod, profile, known.priority_classes, pod_spec=child(pod, "spec"))
+    for profile in inputs.matched.profiles:
+        if not skipped(percent(profile), inputs.rand, strict_parity=inputs.strict_parity):
+            pod = apply_profile(pod, profile, inputs.priority_classes, pod_spec=child(pod, "spec"))
             _check_shape(pod, profile.metadata.name)
-    if not known.matched.keep_resources and not known.gates("ColocationProfileSkipMutatingResources"):
+    if not inputs.matched.keep_resources and not inputs.gates("ColocationProfileSkipMutatingResources"):
         translate_pod(pod)
     return pod
 
 
 def _check_shape(pod: Json, profile: str) -> None:
-    """A profile's patch may put anything anywhere; say whose patch it was."""
+    """A profile's patch may write any value into any field: validate the result and name the profile in the error."""
     try:
         typed(pod, Pod)
     except WireError as error:
-        raise MutationError(f"ClusterColocationProfile {profile}: leaves a pod that can't be read: {error}") from error
+        raise MutationError(
+            f"ClusterColocationProfile {profile}: the patch produces an invalid pod: {error}"
+        ) from error
 
 
-def _steps(namespace: str, known: Knowledge) -> Iterator[tuple[str, Step]]:
-    if not known.gates("DisableExtendedResourceSpec"):
+def _steps(namespace: str, inputs: MutationInputs) -> Iterator[tuple[str, Step]]:
+    if not inputs.gates("DisableExtendedResourceSpec"):
         yield "ExtendedResourceSpec", keep_extended_resources
-    if known.gates("MultiQuotaTree"):
-        yield "MultiQuotaTree", lambda pod: _keep_to_tree(pod, namespace, known)
-    if not known.gates("DisableDeviceResourceSpec"):
+    if inputs.gates("MultiQuotaTree"):
+        yield "MultiQuotaTree", lambda pod: _require_tree_nodes(pod, namespace, inputs)
+    if not inputs.gates("DisableDeviceResourceSpec"):
         yield "DeviceResourceSpec", normalise_gpus
 
 
-def _keep_to_tree(pod: Json, namespace: str, known: Knowledge) -> None:
+def _require_tree_nodes(pod: Json, namespace: str, inputs: MutationInputs) -> None:
     labels = (pod.get("metadata") or {}).get("labels") or {}
-    tree = known.trees.tree_of(pod_quota_name(labels, namespace), namespace)
-    selector = tree_selector(known.quota_profiles, tree) if tree else None
+    tree = inputs.trees.tree_of(pod_quota_name(labels, namespace), namespace)
+    selector = tree_selector(inputs.quota_profiles, tree) if tree else None
     if selector is not None:
         require_nodes(pod, selector)

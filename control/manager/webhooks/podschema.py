@@ -1,7 +1,7 @@
-"""How the lists of a pod merge when a profile patches it (core/v1, the `patchMergeKey`s of its Go types).
+"""Merge keys of a pod's lists for strategic merge patches of profiles (the `patchMergeKey`s of core/v1's Go types).
 
-A table instead of OpenAPI, because the manager has no schema of its own. What is not listed is replaced as a whole
-(tolerations, command, args, envFrom …), as Kubernetes does.
+A table, because the manager has no OpenAPI schema. Lists that are not in it (tolerations, command, args, envFrom …) are
+replaced as a whole, as in Kubernetes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from koordlet.api.encoding.strategicmerge import UNKNOWN, MergeSchema
 
 @dataclass(frozen=True)
 class Fields:
-    """An object with members of known merge behaviour."""
+    """An object with members that have a merge schema."""
 
     members: Mapping[str, MergeSchema] = field(default_factory=dict)
     patch_strategies: Collection[str] = ()
@@ -29,8 +29,8 @@ class Fields:
 
 
 @dataclass(frozen=True)
-class Merged:
-    """A list whose items merge: objects by `patch_merge_key`, scalars as a set when it is empty."""
+class MergedList:
+    """A list whose items are merged: objects by `patch_merge_key`, or, if it is empty, scalars as a set."""
 
     patch_merge_key: str = ""
     items: MergeSchema = UNKNOWN
@@ -45,26 +45,26 @@ class Merged:
 
 _CONTAINER: Final = Fields(
     {
-        "env": Merged("name"),
-        "ports": Merged("containerPort"),
-        "volumeDevices": Merged("devicePath"),
-        "volumeMounts": Merged("mountPath"),
+        "env": MergedList("name"),
+        "ports": MergedList("containerPort"),
+        "volumeDevices": MergedList("devicePath"),
+        "volumeMounts": MergedList("mountPath"),
     }
 )
-_META: Final = Fields({"finalizers": Merged(), "ownerReferences": Merged("uid")})
+_META: Final = Fields({"finalizers": MergedList(), "ownerReferences": MergedList("uid")})
 _SPEC: Final = Fields(
     {
-        "containers": Merged("name", _CONTAINER),
-        "ephemeralContainers": Merged("name", _CONTAINER),
-        "hostAliases": Merged("ip"),
-        "imagePullSecrets": Merged("name"),
-        "initContainers": Merged("name", _CONTAINER),
-        "resourceClaims": Merged("name", patch_strategies=("merge", "retainKeys")),
-        "schedulingGates": Merged("name"),
-        "topologySpreadConstraints": Merged("topologyKey"),
-        "volumes": Merged("name", patch_strategies=("merge", "retainKeys")),
+        "containers": MergedList("name", _CONTAINER),
+        "ephemeralContainers": MergedList("name", _CONTAINER),
+        "hostAliases": MergedList("ip"),
+        "imagePullSecrets": MergedList("name"),
+        "initContainers": MergedList("name", _CONTAINER),
+        "resourceClaims": MergedList("name", patch_strategies=("merge", "retainKeys")),
+        "schedulingGates": MergedList("name"),
+        "topologySpreadConstraints": MergedList("topologyKey"),
+        "volumes": MergedList("name", patch_strategies=("merge", "retainKeys")),
     }
 )
 POD: Final = Fields({"metadata": _META, "spec": _SPEC})
 RESERVATION: Final = Fields({"metadata": _META, "spec": Fields({"template": POD})})
-"""A Reservation carries a pod template; the rest of it has no merge keys."""
+"""A Reservation contains a pod template; its other fields have no merge keys."""

@@ -1,8 +1,8 @@
-"""Which pods are refused: fields that must not change, and QoS, priority and resources that must fit (spec 04 §12).
+"""Validation of pods: immutable fields, and the combination of QoS class, priority class and resources (spec 04 §12).
 
-Pure functions from a pod (and its old self on update) to field errors. The order of the steps, and the steps that need
-caches (quotas, enhanced rules), are put together in `checks`. All classes here are the raw ones: a pod with a QoS
-label alone has no priority class.
+Pure functions from a pod (and the old pod on update) to field errors. `validatehooks` defines the order of the checks
+and adds those that need caches (quotas, enhanced rules). All classes here are the raw ones, without defaulting: a pod
+with only a QoS label has no priority class.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ REFUSED_COMBINATIONS: dict[str, tuple[str, ...]] = {
     qos.BE: (priority.NONE, priority.PROD),
     qos.LSR: (priority.NONE, priority.MID, priority.BATCH, priority.FREE),
 }
-"""QoS class -> priority classes that it must not be used with."""
+"""QoS class -> priority classes that it must not be combined with."""
 
 
 def forbidden_annotations(pod: Pod) -> list[str]:
-    """The scheduler's mark of the pods that it makes for Reservations; nobody else may use it."""
+    """Refuses the annotation that marks the scheduler's internal pods of Reservations."""
     if names.ANNOTATION_RESERVE_POD not in pod.metadata.annotations:
         return []
     path = f"annotations.{names.ANNOTATION_RESERVE_POD}"
-    return [forbidden(path, "marks the scheduler's own form of a Reservation and cannot be set")]
+    return [forbidden(path, "is reserved for the scheduler's pods of Reservations and cannot be set")]
 
 
 def class_errors(pod: Pod, old: Pod | None, *, priority_label_may_change: bool) -> list[str]:
-    """Immutable fields (on update), then QoS against priority, then required resources (spec 04 §12.2, §12.3)."""
+    """Immutable fields (on update), then QoS and priority, then required resources (spec 04 §12.2, §12.3)."""
     errors = _changed(pod, old, priority_label_may_change) if old is not None else []
     return errors + _combination(pod) + _colocation_resources(pod) + _whole_cores(pod)
 
@@ -63,11 +63,11 @@ def _combination(pod: Pod) -> list[str]:
 
 def _colocation_resources(pod: Pod) -> list[str]:
     requests = pod_requests(pod)
-    wanted = sorted(name for name in BATCH_RESOURCES if requests.get(name))
+    requested = sorted(name for name in BATCH_RESOURCES if requests.get(name))
     qos_class = qos.raw_qos_class(pod)
-    if not wanted or qos_class == qos.BE:
+    if not requested or qos_class == qos.BE:
         return []
-    reason = f"a pod that requests {' and '.join(wanted)} must be of QoS class BE"
+    reason = f"a pod that requests {' and '.join(requested)} must be of QoS class BE"
     if qos_class == qos.NONE:
         return [required(_QOS_PATH, reason)]
     return [invalid(_QOS_PATH, qos_class, reason)]

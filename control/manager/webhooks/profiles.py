@@ -1,9 +1,9 @@
-"""ClusterColocationProfiles: which ones an object gets, and what they write onto it (spec 04 §8, §11.2, §18).
+"""ClusterColocationProfiles: which profiles select an object, and what they change in it (spec 04 §8, §11.2, §18).
+Pure.
 
-Selection and application are apart because the set of matching profiles is fixed before any of them is applied: a
-label that one adds can't make another match. Both are pure: labels, profiles and random numbers come in, the object
-(plain JSON) is changed in place. The pod webhook, the Reservation webhook and the controller share them and differ
-in what they apply.
+The set of matching profiles is determined before any of them is applied, so a label that one adds cannot make another
+match. Application changes the object (plain JSON) in place. The pod webhook, the Reservation webhook and the
+colocationprofile controller share this module and apply different parts.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Labels = Mapping[str, str]
 Profiles = Sequence[ClusterColocationProfile]
 
 
-class Problem(NamedTuple):
-    """A profile that could not be judged, and why."""
+class ProfileProblem(NamedTuple):
+    """A profile that could not be evaluated, and the reason."""
 
     profile: ClusterColocationProfile
     reason: str
@@ -34,68 +34,69 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class Matched:
-    """Profiles that match, by ascending name, and what was wrong with others."""
+    """The matching profiles in ascending order of their names, and the problems of others."""
 
     profiles: tuple[ClusterColocationProfile, ...]
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ProfileProblem, ...] = ()
 
     @property
     def priority_classes(self) -> set[str]:
-        """The PriorityClasses that applying them takes."""
-        return {each.spec.priority_class_name for each in self.profiles if each.spec.priority_class_name}
+        """The names of the PriorityClasses that the profiles set."""
+        return {name for profile in self.profiles if (name := profile.spec.priority_class_name)}
 
     @property
     def keep_resources(self) -> bool:
-        """Whether one of them (even one skipped by probability) forbids the translation of resources."""
-        return any(names.ANNOTATION_SKIP_UPDATE_RESOURCES in each.metadata.annotations for each in self.profiles)
+        """Whether a profile (even one skipped by probability) forbids the translation of resources."""
+        return any(names.ANNOTATION_SKIP_UPDATE_RESOURCES in profile.metadata.annotations for profile in self.profiles)
 
 
 def match(
-    profiles: Iterable[ClusterColocationProfile], own: Labels, namespace: Labels | None, *, namespaced: bool = True
+    profiles: Iterable[ClusterColocationProfile], labels: Labels, namespace: Labels | None, *, namespaced: bool = True
 ) -> Matched:
-    """The profiles for an object with labels `own` in a namespace with labels `namespace`.
+    """The profiles for an object with `labels` in a namespace with the labels `namespace`.
 
-    An absent selector matches everything. A bad selector, and a namespace that can't be read (None) under a
-    profile that asks for its labels, match nothing and are reported. `namespaced` False ignores namespace
-    selectors: Reservations have none.
+    An absent selector matches everything. A profile with an invalid selector, and one with a namespace selector if the
+    namespace cannot be read (None), match nothing and are reported as problems. With `namespaced` False namespace
+    selectors are ignored: Reservations have no namespace.
     """
-    found: list[ClusterColocationProfile] = []
-    problems: list[Problem] = []
+    matching: list[ClusterColocationProfile] = []
+    problems: list[ProfileProblem] = []
     for profile in sorted(profiles, key=lambda each: each.metadata.name.encode()):
         spec = profile.spec
         try:
             if namespaced and spec.namespace_selector is not None:
                 if namespace is None:
-                    problems.append(Problem(profile, "spec.namespaceSelector: the namespace can't be read"))
+                    problems.append(ProfileProblem(profile, "spec.namespaceSelector: cannot read the namespace"))
                     continue
                 if not spec.namespace_selector.matches(namespace):
                     continue
-            if spec.selector is None or spec.selector.matches(own):
-                found.append(profile)
+            if spec.selector is None or spec.selector.matches(labels):
+                matching.append(profile)
         except SelectorError as error:
-            problems.append(Problem(profile, f"bad selector: {error}"))
-    return Matched(tuple(found), tuple(problems))
+            problems.append(ProfileProblem(profile, f"invalid selector: {error}"))
+    return Matched(tuple(matching), tuple(problems))
 
 
 def percent(profile: ClusterColocationProfile) -> int:
-    """The share of matching objects that a profile is for. Raises MutationError naming the profile."""
-    given = profile.spec.probability
-    if given is None:
+    """The percentage of matching objects that a profile applies to. Raises MutationError, which names the profile."""
+    probability = profile.spec.probability
+    if probability is None:
         return 100
-    if isinstance(given, int):
-        return given
-    number = given.removesuffix("%")
-    if number == given or not (number.removeprefix("-").isascii() and number.removeprefix("-").isdigit()):
+    if isinstance(probability, int):
+        return probability
+    number = probability.removesuffix("%")
+    if number == probability or not (number.removeprefix("-").isascii() and number.removeprefix("-").isdigit()):
         raise MutationError(
-            f"ClusterColocationProfile {profile.metadata.name}: spec.probability: {given!r} is neither a number nor N%"
+            f"ClusterColocationProfile {profile.metadata.name}: spec.probability: "
+            f"{probability!r} is neither a number nor N%"
         )
     return int(number)
 
 
 def skipped(share: int, rand: Callable[[], int], *, strict_parity: bool = False) -> bool:
-    """Whether chance passes over this object; `rand` draws from 0 to 99.
+    """Whether a profile with a probability of `share` percent skips this object; `rand` returns 0 to 99.
 
-    The reference compares with `>`, which gives a profile of p percent a chance of p+1 (spec 04 §20, 17);
+    Koordinator compares with `>`, so a profile with p percent applies with p+1 percent (spec 04 §20, 17);
     `strict_parity` does the same.
     """
     if share in (0, 100):
@@ -104,30 +105,30 @@ def skipped(share: int, rand: Callable[[], int], *, strict_parity: bool = False)
 
 
 def write_metadata(obj: Json, spec: ClusterColocationProfileSpec) -> None:
-    """Labels and annotations: set, copied from key to key (in order of the old key), suffixed.
+    """Set labels and annotations, copy them to new keys (in order of the old keys), append suffixes.
 
-    A missing source of a copy gives an empty value, as users of the reference know it. A suffix that is there
-    already is not added again, so that a second pass changes nothing.
+    Copying a missing key sets an empty value, as in Koordinator. An existing suffix is not appended again, so a second
+    application changes nothing.
     """
     if spec.labels or spec.label_keys_mapping:
-        own = own_labels(obj)
-        own.update(spec.labels)
+        labels = own_labels(obj)
+        labels.update(spec.labels)
         for old, new in sorted(spec.label_keys_mapping.items()):
-            own[new] = own.get(old) or ""
+            labels[new] = labels.get(old) or ""
     if spec.annotations or spec.annotation_keys_mapping:
-        notes = own_annotations(obj)
-        notes.update(spec.annotations)
+        annotations = own_annotations(obj)
+        annotations.update(spec.annotations)
         for old, new in sorted(spec.annotation_keys_mapping.items()):
-            notes[new] = notes.get(old) or ""
+            annotations[new] = annotations.get(old) or ""
     if spec.label_suffixes:
-        own = own_labels(obj)
+        labels = own_labels(obj)
         for key, suffix in sorted(spec.label_suffixes.items()):
-            if key in own and not str(own[key]).endswith(suffix):
-                own[key] += suffix
+            if key in labels and not str(labels[key]).endswith(suffix):
+                labels[key] += suffix
 
 
 def write_class(obj: Json, spec: ClusterColocationProfileSpec) -> None:
-    """QoS class and sub-priority, both labels."""
+    """Set the labels of QoS class and sub-priority."""
     if spec.qos_class:
         own_labels(obj)[names.LABEL_QOS_CLASS] = spec.qos_class
     if spec.koordinator_priority is not None:
@@ -135,7 +136,7 @@ def write_class(obj: Json, spec: ClusterColocationProfileSpec) -> None:
 
 
 def write_priority(pod_spec: Json, priority_class: PriorityClass) -> None:
-    """Name, value and preemption policy of a PriorityClass; a class without policy unsets the pod's."""
+    """Set name, value and preemption policy of a PriorityClass; a class without policy removes the pod's policy."""
     pod_spec["priorityClassName"] = priority_class.metadata.name
     pod_spec["priority"] = priority_class.value
     if priority_class.preemption_policy is None:
@@ -162,10 +163,10 @@ def apply_profile(
     pod_spec: Json | None,
     schema: MergeSchema = podschema.POD,
 ) -> Json:
-    """One profile as admission applies it; the object afterwards (the patch gives a new one).
+    """Apply one profile as admission does. Returns the result, which is a new object if the profile has a patch.
 
-    `pod_spec` is where scheduler and priority go, inside `obj`; None if it has no pod template. Raises
-    MutationError when the PriorityClass does not exist.
+    `pod_spec` is the part of `obj` that gets scheduler name and priority; None if it has no pod template. Raises
+    MutationError, also when the PriorityClass does not exist.
     """
     spec = profile.spec
     write_metadata(obj, spec)

@@ -1,6 +1,6 @@
-"""Pods of a quota tree stay on the nodes of the tree (spec 04 §11.5, gate MultiQuotaTree).
+"""Restricts pods of a quota tree to the nodes of the tree (spec 04 §11.5, feature gate MultiQuotaTree). Pure.
 
-The tree's ElasticQuotaProfile says which nodes these are; its node selector becomes required node affinity.
+The node selector of the tree's ElasticQuotaProfile becomes required node affinity.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def pod_quota_name(labels: Mapping[str, str], namespace: str) -> str:
-    """The quota that a pod means here: its label, else the name of its namespace."""
+    """The quota name that determines a pod's tree: its label, else the name of its namespace."""
     return labels.get(names.LABEL_QUOTA_NAME) or namespace
 
 
 def tree_selector(profiles: Iterable[ElasticQuotaProfile], tree: str) -> LabelSelector | None:
-    """The nodes of a tree: the selector of the first profile (by namespace and name) that carries its id."""
-    mine = [each for each in profiles if each.metadata.labels.get(names.LABEL_QUOTA_TREE_ID) == tree]
-    return min(mine, key=lambda each: each.metadata.key).spec.node_selector if mine else None
+    """The node selector of a tree: that of the first profile (by namespace and name) with its tree id."""
+    matching = [profile for profile in profiles if profile.metadata.labels.get(names.LABEL_QUOTA_TREE_ID) == tree]
+    return min(matching, key=lambda profile: profile.metadata.key).spec.node_selector if matching else None
 
 
 def requirements(selector: LabelSelector) -> list[Json]:
-    """A label selector as node affinity expressions, its labels in order of their keys."""
+    """A label selector as node affinity expressions; its labels in order of their keys."""
     return [
         {"key": key, "operator": "In", "values": [value]} for key, value in sorted(selector.match_labels.items())
     ] + [
-        {"key": each.key, "operator": each.operator} | ({"values": list(each.values)} if each.values else {})
-        for each in selector.match_expressions
+        {"key": term.key, "operator": term.operator} | ({"values": list(term.values)} if term.values else {})
+        for term in selector.match_expressions
     ]
 
 
 def require_nodes(pod: Json, selector: LabelSelector) -> None:
-    """Hold the pod to nodes of the selector: in every term that it has already, else in a term of its own.
+    """Require nodes that match the selector: added to every existing term, else as a new term.
 
-    Expressions that a term has already are not added again.
+    Expressions that a term already contains are not added again.
     """
-    wanted = requirements(selector)
-    if not wanted:
+    expressions = requirements(selector)
+    if not expressions:
         return
     affinity = child(child(child(pod, "spec"), "affinity"), "nodeAffinity")
     required = child(affinity, _REQUIRED)
@@ -52,4 +52,4 @@ def require_nodes(pod: Json, selector: LabelSelector) -> None:
         terms.append({})
     for term in terms:
         present = term.get("matchExpressions") or []
-        term["matchExpressions"] = present + [each for each in wanted if each not in present]
+        term["matchExpressions"] = present + [expression for expression in expressions if expression not in present]

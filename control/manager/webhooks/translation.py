@@ -1,6 +1,7 @@
-"""CPU and memory of batch and mid pods become extended resources (spec 04 §11.3), kept in an annotation too (§11.4).
+"""Translates CPU and memory of batch and mid pods to extended resources (spec 04 §11.3), and stores them in an
+annotation (§11.4). Pure.
 
-Both work on the plain pod and leave every resource that they do not move as it was written, down to its text.
+Both work on the plain JSON pod and preserve the text of every resource that they do not move.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ _NATIVE = (names.RESOURCE_CPU, names.RESOURCE_MEMORY)
 
 
 def quantity(value: object) -> Quantity:
-    """A resource amount as it stands in JSON (text or number)."""
-    found = dec_hook(Quantity, value)
-    assert isinstance(found, Quantity)
-    return found
+    """A resource amount from its JSON value (text or number)."""
+    amount = dec_hook(Quantity, value)
+    assert isinstance(amount, Quantity)
+    return amount
 
 
 def translate_pod(pod: Json) -> None:
-    """Move cpu and memory of a pod of class batch or mid to the resources of its class.
+    """Replace cpu and memory of a pod of class batch or mid by the extended resources of its class.
 
-    Init containers, containers and overhead; a limit without a request becomes the request as well.
+    Applies to init containers, containers and overhead. A limit without a request is also set as request.
     """
     priority = priority_class(typed(pod, Pod))
     table = {native: translate_name(priority, native) for native in _NATIVE}
@@ -56,9 +57,9 @@ def _move(amounts: Json, table: dict[str, str]) -> None:
 
 
 def keep_extended_resources(pod: Json) -> None:
-    """Write the batch resources of the regular containers into the annotation that the node reads.
+    """Write the batch resources of the regular containers into the annotation that koordlet reads.
 
-    Raises MutationError when the pod has such an annotation that can't be read.
+    Raises MutationError when the pod already has a malformed annotation.
     """
     view = typed(pod, Pod)
     try:

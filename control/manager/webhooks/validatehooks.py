@@ -1,4 +1,4 @@
-"""The validating webhooks of pods and of their bindings: caches in, the rules, an answer out (spec 04 §12, §13)."""
+"""The validating webhooks of pods and of bindings (spec 04 §12, §13): read the caches, call the pure checks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from control.manager.caches import QUOTA_BY_NAME, QUOTA_BY_NAMESPACE
-from control.manager.context import Context
+from control.manager.context import ManagerContext
 from control.manager.quota import shared
 from control.manager.quota.evaluation import Evaluator
 from control.manager.quota.resolve import change_errors, quota_of_pod, submission_errors
@@ -19,11 +19,11 @@ from control.manager.webhooks.podvalidating import class_errors, forbidden_annot
 from control.manager.webhookserver.admission import (
     CREATE,
     UPDATE,
-    AdmissionRequest,
-    Allowed,
-    Denied,
-    Handler,
+    AllowResponse,
+    DenyResponse,
     Response,
+    WebhookHandler,
+    WebhookRequest,
 )
 from control.manager.webhookserver.metrics import VALIDATE, WebhookMetrics
 from koordlet.api import names
@@ -39,24 +39,24 @@ UNCOUNTED = frozenset({"", names.DEFAULT_QUOTA, names.SYSTEM_QUOTA, names.ROOT_Q
 
 
 class QuotaEvaluator(Protocol):
-    """Counts a pod against its quota, and reserves what it asks for (spec 04 §17)."""
+    """Checks a pod against its quota and reserves its requests (spec 04 §17)."""
 
     async def evaluate(self, pod: Pod, quota: ElasticQuota, *, dry_run: bool) -> str | None:
-        """None when there is room (now taken, unless it is a dry run), else why the pod is refused."""
+        """None when the pod fits (and is now reserved, unless it is a dry run), else the reason for the refusal."""
         ...
 
 
 class EnhancedSource:
-    """The enhanced validator's ConfigMap, read at first use and again once it is older than the interval."""
+    """The enhanced validator's ConfigMap, read at first use and again when it is older than the interval."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ManagerContext) -> None:
         self._context = context
         self._config = enhanced.EnhancedConfig()
         self._due: float | None = None
         self._lock = asyncio.Lock()
 
-    async def rules(self) -> enhanced.Rules:
-        """The rules in force. One that can't be read or parsed leaves the last good ones."""
+    async def rules(self) -> enhanced.EnhancedRules:
+        """The rules in force. If the ConfigMap cannot be read or parsed, the last valid rules are kept."""
         clock, options = self._context.clock, self._context.options
         async with self._lock:
             if self._due is None or clock.monotonic() >= self._due:
@@ -64,32 +64,32 @@ class EnhancedSource:
                 name = options.pod_enhanced_validator_config_name
                 namespace = options.pod_enhanced_validator_config_namespace
                 try:
-                    found = await self._context.client.get(ConfigMap, name, namespace)
-                    problem = self._config.update(found.data)
+                    config_map = await self._context.client.get(ConfigMap, name, namespace)
+                    problem = self._config.update(config_map.data)
                 except NotFound:
                     problem = self._config.update(None)
                 except KubeError as error:
                     problem = str(error)
                 if problem is not None:
                     log.error(
-                        "Rules of the enhanced validator stay as they were",
+                        "Cannot load the rules of the enhanced validator, keeping the last ones",
                         configmap=f"{namespace}/{name}",
                         err=problem,
                     )
         return self._config.rules
 
 
-class _Refused(Exception):
-    """Ends the steps; the text is the answer."""
+class _StepRefused(Exception):
+    """Ends the steps; the text is the message of the response."""
 
 
-class ValidatePod(Handler):
-    """`/validate-pod`. The first failing step refuses."""
+class ValidatePod(WebhookHandler):
+    """`/validate-pod`. The first failing step refuses the pod."""
 
     path, gate = "/validate-pod", "PodValidatingWebhook"
     resources = frozenset({("", "pods", "")})
 
-    def __init__(self, context: Context, evaluator: QuotaEvaluator | None = None) -> None:
+    def __init__(self, context: ManagerContext, evaluator: QuotaEvaluator | None = None) -> None:
         self._gate: Callable[[str], bool] = context.gates.enabled
         self._topology = shared(context)
         self._quotas = context.caches.informer(ElasticQuota)
@@ -99,19 +99,19 @@ class ValidatePod(Handler):
         self._enhanced = EnhancedSource(context)
         self._metrics = WebhookMetrics.of(context.internal)
 
-    async def handle(self, request: AdmissionRequest) -> Response:
+    async def handle(self, request: WebhookRequest) -> Response:
         if request.operation not in (CREATE, UPDATE):
-            return Allowed()
+            return AllowResponse()
         pod = request.decode(Pod)
         old = request.decode_old(Pod) if request.operation == UPDATE else None
         pod.metadata.namespace = pod.metadata.namespace or request.namespace
         try:
             await self._steps(request, pod, old)
-        except _Refused as refused:
-            return Denied(str(refused))
-        return Allowed()
+        except _StepRefused as error:
+            return DenyResponse(str(error))
+        return AllowResponse()
 
-    async def _steps(self, request: AdmissionRequest, pod: Pod, old: Pod | None) -> None:
+    async def _steps(self, request: WebhookRequest, pod: Pod, old: Pod | None) -> None:
         async with self._step(request, "ClusterColocationProfile") as errors:
             errors += forbidden_annotations(pod)
             if not errors:
@@ -139,44 +139,44 @@ class ValidatePod(Handler):
                 errors += enhanced.check(rules, pod.metadata.labels, pod.metadata.namespace)
 
     @asynccontextmanager
-    async def _step(self, request: AdmissionRequest, plugin: str) -> AsyncIterator[list[str]]:
-        """One measured step; what it has put into the list at its end refuses the pod."""
+    async def _step(self, request: WebhookRequest, plugin: str) -> AsyncIterator[list[str]]:
+        """One measured step. It refuses the pod if it has added errors to the list."""
         errors: list[str] = []
-        with self._metrics.plugin(VALIDATE, "pod", request.operation, plugin) as verdict:
+        with self._metrics.plugin(VALIDATE, "pod", request.operation, plugin) as outcome:
             yield errors
-            verdict.rejected = bool(errors)
+            outcome.rejected = bool(errors)
         if errors:
-            raise _Refused(aggregate(errors))
+            raise _StepRefused(aggregate(errors))
 
     def _quota_of(self, pod: Pod, namespace: str = "") -> str:
         return quota_of_pod(
             pod.metadata.labels,
             pod.metadata.namespace or namespace,
             exists=lambda space, name: self._quotas.get(f"{space}/{name}") is not None,
-            bound=lambda space: [each.metadata.name for each in self._quotas.by_index(QUOTA_BY_NAMESPACE, space)],
+            bound=lambda space: [quota.metadata.name for quota in self._quotas.by_index(QUOTA_BY_NAMESPACE, space)],
             default_disabled=self._gate("DisableDefaultQuota"),
         )
 
     async def _evaluate(self, evaluator: QuotaEvaluator, pod: Pod, quota: str, dry_run: bool) -> list[str]:
-        found = self._quotas.by_index(QUOTA_BY_NAME, quota)
-        if len(found) != 1:
-            return [f"quota {quota}: {len(found)} ElasticQuotas of this name, there must be one"]
-        refusal = await evaluator.evaluate(pod, found[0], dry_run=dry_run)
+        quotas = self._quotas.by_index(QUOTA_BY_NAME, quota)
+        if len(quotas) != 1:
+            return [f"quota {quota}: {len(quotas)} ElasticQuotas of this name, there must be one"]
+        refusal = await evaluator.evaluate(pod, quotas[0], dry_run=dry_run)
         return [] if refusal is None else [refusal]
 
 
-class ValidateBinding(Handler):
-    """`/validate-pod-binding`; goes with the pod webhook's gate, its own gate is asked at each request."""
+class ValidateBinding(WebhookHandler):
+    """`/validate-pod-binding`. Registered with the pod webhook's feature gate; its own gate is checked per request."""
 
     path, gate = "/validate-pod-binding", "PodValidatingWebhook"
     resources = frozenset({("", "pods", "binding")})
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ManagerContext) -> None:
         options = context.options
         self._gate = context.gates.enabled
         self._pods = context.caches.informer(Pod)
         self._metrics = WebhookMetrics.of(context.internal)
-        self._scope = binding.Scope.read(
+        self._scope = binding.BindingScope.read(
             user_names=options.binding_admission_user_name,
             dry_run=options.binding_admission_dry_run,
             namespaces=options.binding_admission_namespaces,
@@ -185,7 +185,7 @@ class ValidateBinding(Handler):
             bypass_annotations=options.binding_admission_bypass_annotations,
         )
 
-    async def handle(self, request: AdmissionRequest) -> Response:
+    async def handle(self, request: WebhookRequest) -> Response:
         user, namespace = request.user_info.username, request.namespace
         enabled = request.operation == CREATE and self._gate("BindingAdmissionWebhook")
         decision = binding.before_pod(self._scope, enabled=enabled, user=user, namespace=namespace)
@@ -195,5 +195,7 @@ class ValidateBinding(Handler):
         if decision.counted:
             self._metrics.bindings.labels(decision.counted).inc()
             if decision.counted in ("denied", "dry_run"):
-                log.info("Binding judged", decision=decision.counted, user=user, pod=f"{namespace}/{request.name}")
-        return Allowed() if decision.allowed else Denied(decision.message, code=403, reason="Forbidden")
+                log.info(
+                    "Decided on a binding", decision=decision.counted, user=user, pod=f"{namespace}/{request.name}"
+                )
+        return AllowResponse() if decision.allowed else DenyResponse(decision.message, code=403, reason="Forbidden")

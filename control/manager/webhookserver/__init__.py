@@ -1,1 +1,1 @@
-"""The admission webhook server: the wire contract, patches, certificates. What is admitted is decided in `webhooks`."""
+"""The admission webhook server: wire format, JSON patches, certificates. The admission rules are in `webhooks`."""

@@ -1,16 +1,16 @@
-"""The admission wire contract (spec 04 §10): what a handler is given, and what it answers.
+"""The admission wire format (spec 04 §10): requests and responses of handlers.
 
-    class MutatePod(Handler):
+    class MutatePod(WebhookHandler):
         path, gate = "/mutate-pod", "PodMutatingWebhook"
         resources = frozenset({("", "pods", "")})
         async def handle(self, request):
-            change = Change(request, Pod)        # decodes; Undecodable (400) names the field
-            if refused: return Denied("metadata.labels: Forbidden: …")
-            change.object.metadata.labels["a"] = "b"
-            return change.result()               # Allowed, or Patched with exactly what was changed
+            pod = request.decode(Pod)                          # raises UndecodableObject (400), which names the field
+            if …: return DenyResponse("metadata.labels: Forbidden: …")
+            before = msgspec.json.decode(bytes(request.object))
+            return patch_response(before, changed(before))     # AllowResponse, or PatchResponse with the difference
 
-AdmissionReview `v1` and `v1beta1` are the same but for their name. Requests for other resources never reach a handler.
-A handler that raises is answered as 500 with the cause in the log, never with a dropped connection.
+AdmissionReview `v1` and `v1beta1` differ only in their name. Requests for other resources do not reach a handler. An
+exception in a handler is answered with 500 and logged; the connection is not dropped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import base64
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -33,7 +33,7 @@ CREATE, UPDATE, DELETE, CONNECT = "CREATE", "UPDATE", "DELETE", "CONNECT"
 
 
 class GroupVersionKind(Struct):
-    """A kind."""
+    """Identifies a kind."""
 
     group: str = ""
     version: str = ""
@@ -41,15 +41,15 @@ class GroupVersionKind(Struct):
 
 
 class GroupVersionResource(Struct):
-    """A resource."""
+    """Identifies a resource."""
 
     group: str = ""
     version: str = ""
     resource: str = ""
 
 
-class UserInfo(Struct):
-    """Who asks."""
+class RequestUser(Struct):
+    """The user that sent the request to the API server."""
 
     username: str = ""
     uid: str = ""
@@ -57,8 +57,8 @@ class UserInfo(Struct):
     extra: dict[str, list[str]] = msgspec.field(default_factory=dict)
 
 
-class AdmissionRequest(Struct):
-    """What is to be admitted. `object` and `old_object` are JSON as it came; absent ones are `null` or empty."""
+class WebhookRequest(Struct):
+    """The request. `object` and `old_object` are the received JSON; absent ones are `null` or empty."""
 
     uid: str = ""
     kind: GroupVersionKind = msgspec.field(default_factory=GroupVersionKind)
@@ -70,7 +70,7 @@ class AdmissionRequest(Struct):
     name: str = ""
     namespace: str = ""
     operation: str = ""
-    user_info: UserInfo = msgspec.field(default_factory=UserInfo)
+    user_info: RequestUser = msgspec.field(default_factory=RequestUser)
     object: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b""))
     old_object: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b""))
     dry_run: bool | None = None
@@ -85,40 +85,41 @@ class AdmissionRequest(Struct):
         return bytes(self.old_object) not in (b"", b"null")
 
     def decode(self, kind: type[T]) -> T:
-        """The object. Raises Undecodable."""
+        """The object. Raises UndecodableObject."""
         return self._decode(self.object, kind, "object")
 
     def decode_old(self, kind: type[T]) -> T:
-        """The object as it was (UPDATE, DELETE). Raises Undecodable."""
+        """The old object (UPDATE, DELETE). Raises UndecodableObject."""
         return self._decode(self.old_object, kind, "oldObject")
 
     def _decode(self, raw: msgspec.Raw, kind: type[T], field: str) -> T:
         data = bytes(raw)
         if data in (b"", b"null"):
-            raise Undecodable(f"the request has no {field}")
+            raise UndecodableObject(f"the request has no {field}")
         where = f"{kind.__name__} {'/'.join(part for part in (self.namespace, self.name) if part)}".rstrip()
         try:
-            found: T = wire.json_decoder(kind).decode(data, where=where)
+            obj: T = wire.json_decoder(kind).decode(data, where=where)
         except wire.WireError as error:
-            raise Undecodable(str(error)) from error
-        return found
+            raise UndecodableObject(str(error)) from error
+        return obj
 
 
-class Undecodable(ValueError):
-    """An object that can't be read; answered as 400 with this message."""
+class UndecodableObject(ValueError):
+    """An object is malformed; answered with 400 and this message."""
 
 
 @dataclass(frozen=True)
-class Allowed:
-    """Admitted as it is."""
+class AllowResponse:
+    """Admitted without changes."""
 
     message: str = ""
     warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Denied:
-    """Refused. `code` 400 is a validator's refusal, 403 with reason Forbidden a binding's, 500 a failed mutation."""
+class DenyResponse:
+    """Refused. `code` is 400 for a validation error, 403 with reason Forbidden for a binding, 500 for a failed
+    mutation."""
 
     message: str
     code: int = 400
@@ -127,75 +128,58 @@ class Denied:
 
 
 @dataclass(frozen=True)
-class Patched:
-    """Admitted with changes: RFC 6902 operations, never none."""
+class PatchResponse:
+    """Admitted with changes: RFC 6902 operations, not empty."""
 
     operations: tuple[dict[str, Any], ...]
     warnings: tuple[str, ...] = ()
 
 
-Response = Allowed | Denied | Patched
+Response = AllowResponse | DenyResponse | PatchResponse
 
 
-class Change(Generic[T]):
-    """An object under mutation: decoded once, changed in place by its owner, compared at the end."""
-
-    def __init__(self, request: AdmissionRequest, kind: type[T]) -> None:
-        """Raises Undecodable."""
-        self.object: T = request.decode(kind)
-        self._raw = bytes(request.object)
-        self._before = wire.to_builtins(self.object)
-
-    def result(self, warnings: tuple[str, ...] = ()) -> Allowed | Patched:
-        """What became of it; fields that the type does not know stay as they came."""
-        after = wire.to_builtins(self.object)
-        if jsonpatch.same(self._before, after):
-            return Allowed(warnings=warnings)
-        operations = jsonpatch.patch(msgspec.json.decode(self._raw), self._before, after)
-        return Patched(tuple(operations), warnings) if operations else Allowed(warnings=warnings)
-
-
-def patched(before: Any, after: Any, warnings: tuple[str, ...] = ()) -> Allowed | Patched:
-    """The answer of a handler that changes plain JSON: `before` as it came, `after` as it should be."""
+def patch_response(before: Any, after: Any) -> AllowResponse | PatchResponse:
+    """The response that changes the received object `before` into `after`, both plain JSON."""
     operations = jsonpatch.diff(before, after)
-    return Patched(tuple(operations), warnings) if operations else Allowed(warnings=warnings)
+    return PatchResponse(tuple(operations)) if operations else AllowResponse()
 
 
-class Handler(ABC):
-    """One webhook path. `resources` holds (group, resource, subresource); the version does not matter."""
+class WebhookHandler(ABC):
+    """One webhook path. `resources` holds (group, resource, subresource); any version matches."""
 
     path: ClassVar[str]
     gate: ClassVar[str]
     resources: ClassVar[frozenset[tuple[str, str, str]]]
 
-    def serves(self, request: AdmissionRequest) -> bool:
-        """Whether this is for us; what is not is allowed untouched."""
+    def serves(self, request: WebhookRequest) -> bool:
+        """Whether the request is for one of `resources`; other requests are allowed unchanged."""
         resource = request.resource
         return (resource.group, resource.resource, request.sub_resource) in self.resources
 
     @abstractmethod
-    async def handle(self, request: AdmissionRequest) -> Response:
-        """The decision. May raise Undecodable; anything else raised is answered as 500. Respect `dry_run`."""
+    async def handle(self, request: WebhookRequest) -> Response:
+        """The decision. May raise UndecodableObject; any other exception is answered with 500. Must respect
+        `dry_run`."""
 
 
 class _Review(Struct):
     kind: str = ""
     api_version: str = ""
-    request: AdmissionRequest | None = None
+    request: WebhookRequest | None = None
 
 
-_REVIEWS = msgspec.json.Decoder(_Review)  # written by a machine: nothing to be lenient about
+_REVIEWS = msgspec.json.Decoder(_Review)  # strict: reviews are written by the API server, not by people
 
 
 class BadReview(ValueError):
-    """A body that is no AdmissionReview; `code` is the HTTP status."""
+    """The body is not a valid AdmissionReview; `code` is the HTTP status."""
 
     def __init__(self, message: str, code: int = 400) -> None:
         super().__init__(message)
         self.code = code
 
 
-def read_review(body: bytes) -> tuple[str, AdmissionRequest]:
+def read_review(body: bytes) -> tuple[str, WebhookRequest]:
     """(apiVersion, request) of a review. Raises BadReview."""
     if not body:
         raise BadReview("request body is empty")
@@ -206,7 +190,7 @@ def read_review(body: bytes) -> tuple[str, AdmissionRequest]:
     if review.kind != "AdmissionReview":
         raise BadReview(f'AdmissionReview: kind: "{review.kind}" is not AdmissionReview')
     if review.api_version not in VERSIONS:
-        raise BadReview(f'AdmissionReview: apiVersion: "{review.api_version}" is none of {", ".join(VERSIONS)}')
+        raise BadReview(f'AdmissionReview: apiVersion: "{review.api_version}" is not one of {", ".join(VERSIONS)}')
     if review.request is None:
         raise BadReview("AdmissionReview: request is missing")
     if not review.request.uid:
@@ -215,18 +199,18 @@ def read_review(body: bytes) -> tuple[str, AdmissionRequest]:
 
 
 def write_review(version: str, uid: str, response: Response) -> bytes:
-    """The review that answers."""
-    answer: dict[str, Any] = {"uid": uid, "allowed": not isinstance(response, Denied)}
+    """The AdmissionReview with the response."""
+    body: dict[str, Any] = {"uid": uid, "allowed": not isinstance(response, DenyResponse)}
     match response:
-        case Allowed(message=message):
-            answer["status"] = {"metadata": {}, "code": 200} | ({"message": message} if message else {})
-        case Denied(message=message, code=code, reason=reason):
-            answer["status"] = {"metadata": {}, "status": "Failure", "message": message, "code": code}
+        case AllowResponse(message=message):
+            body["status"] = {"metadata": {}, "code": 200} | ({"message": message} if message else {})
+        case DenyResponse(message=message, code=code, reason=reason):
+            body["status"] = {"metadata": {}, "status": "Failure", "message": message, "code": code}
             if reason:
-                answer["status"]["reason"] = reason
-        case Patched(operations=operations):
-            answer["patchType"] = "JSONPatch"
-            answer["patch"] = base64.b64encode(msgspec.json.encode(operations)).decode()
+                body["status"]["reason"] = reason
+        case PatchResponse(operations=operations):
+            body["patchType"] = "JSONPatch"
+            body["patch"] = base64.b64encode(msgspec.json.encode(operations)).decode()
     if response.warnings:
-        answer["warnings"] = list(response.warnings)
-    return msgspec.json.encode({"kind": "AdmissionReview", "apiVersion": version, "response": answer})
+        body["warnings"] = list(response.warnings)
+    return msgspec.json.encode({"kind": "AdmissionReview", "apiVersion": version, "response": body})

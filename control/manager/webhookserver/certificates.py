@@ -1,9 +1,8 @@
-"""The webhook server's key and certificate and the CA that signed it: made, judged, in the form they are stored in.
+"""The webhook server's key, certificate and CA: generation, validation, storage format. Pure, except for randomness.
 
-Pure but for randomness. RSA 2048; the CA lives ten years and is kept while it is good for another one; a server
-certificate must be good for six months yet (spec 04 §1.7). When the CA changes, the one before it stays in
-`previous_ca`: the API server trusts both for as long as replicas differ in what they serve, so that a rotation costs
-no request.
+RSA 2048. The CA is valid for ten years and is kept while it remains valid for at least one more year; a server
+certificate must remain valid for at least six months (spec 04 §1.7). When the CA changes, the old one stays in
+`previous_ca`: the API server trusts both while replicas serve different certificates, so a rotation fails no request.
 """
 
 from __future__ import annotations
@@ -24,19 +23,20 @@ CA_NAME = "webhook-cert-ca"
 YEARS_10 = timedelta(days=10 * 365)
 SERVER_MARGIN = timedelta(days=183)
 CA_MARGIN = timedelta(days=365)
-PREVIOUS_CA, PREVIOUS_UNTIL = "previous-ca-cert.pem", "previous-ca-until"
-PREVIOUS_SECONDS = 600.0
+PREVIOUS_CA = "previous-ca-cert.pem"
+PREVIOUS_UNTIL = "previous-ca-until"
+PREVIOUS_CA_TTL_S = 600.0
 FILES = ("ca-key.pem", "ca-cert.pem", "key.pem", "tls.key", "cert.pem", "tls.crt")
-"""Names of files and of the Secret's keys; tls.* are the same as key.pem and cert.pem."""
+"""Names of the files and of the Secret's keys; tls.key and tls.crt are copies of key.pem and cert.pem."""
 
 
 class BadCertificate(ValueError):
-    """A part that is no key or certificate; the message names it."""
+    """A file is not a key or certificate; the message names it."""
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """PEM each. `previous_ca` is empty unless a CA was replaced lately; `previous_until` is Unix time."""
+    """PEM texts. `previous_ca` is empty unless the CA was replaced recently; `previous_until` is Unix time."""
 
     ca_key: bytes
     ca_cert: bytes
@@ -46,15 +46,15 @@ class Certificates:
     previous_until: float = 0.0
 
     def data(self) -> dict[str, bytes]:
-        """By file name."""
-        found = dict(zip(FILES, (self.ca_key, self.ca_cert, self.key, self.key, self.cert, self.cert), strict=True))
+        """File name -> content."""
+        files = dict(zip(FILES, (self.ca_key, self.ca_cert, self.key, self.key, self.cert, self.cert), strict=True))
         if self.previous_ca:
-            found |= {PREVIOUS_CA: self.previous_ca, PREVIOUS_UNTIL: f"{self.previous_until:.0f}".encode()}
-        return found
+            files |= {PREVIOUS_CA: self.previous_ca, PREVIOUS_UNTIL: f"{self.previous_until:.0f}".encode()}
+        return files
 
     @classmethod
     def of(cls, data: Mapping[str, bytes]) -> Certificates | None:
-        """From files or a Secret; None when a part is missing."""
+        """From the files or a Secret; None when one is missing."""
         if not all(data.get(name) for name in FILES):
             return None
         until = data.get(PREVIOUS_UNTIL, b"")
@@ -68,21 +68,21 @@ class Certificates:
         )
 
     def after(self, former_ca: bytes, now: float) -> Certificates:
-        """These, with another CA still trusted for a while."""
-        return replace(self, previous_ca=former_ca, previous_until=now + PREVIOUS_SECONDS)
+        """A copy that trusts the former CA for another PREVIOUS_CA_TTL_S."""
+        return replace(self, previous_ca=former_ca, previous_until=now + PREVIOUS_CA_TTL_S)
 
-    def settled(self, now: float) -> Certificates:
-        """These, without a former CA whose time is over."""
+    def without_expired_ca(self, now: float) -> Certificates:
+        """A copy without a former CA whose time has passed."""
         return self if now < self.previous_until else replace(self, previous_ca=b"", previous_until=0.0)
 
     @property
     def bundle(self) -> bytes:
-        """What the API server should trust."""
+        """The CA bundle for the API server."""
         return b"\n".join(part.rstrip() for part in (self.ca_cert, self.previous_ca) if part) + b"\n"
 
 
 def problem(certs: Certificates, dns_name: str, now: datetime) -> str | None:
-    """Why these can't serve `dns_name` for another six months; None when they can."""
+    """The reason why these cannot serve `dns_name` for another six months; None if they can."""
     at = now + SERVER_MARGIN
     try:
         cert, ca = _cert(certs.cert, "cert.pem"), _cert(certs.ca_cert, "ca-cert.pem")
@@ -90,24 +90,24 @@ def problem(certs: Certificates, dns_name: str, now: datetime) -> str | None:
     except BadCertificate as error:
         return str(error)
     if key.public_key() != cert.public_key():
-        return "key.pem does not fit cert.pem"
+        return "key.pem does not match cert.pem"
     try:
         cert.verify_directly_issued_by(ca)
     except (ValueError, TypeError, InvalidSignature):
         return "cert.pem was not issued by ca-cert.pem"
-    for name, one in (("cert.pem", cert), ("ca-cert.pem", ca)):
-        if now < one.not_valid_before_utc:
-            return f"{name} is not valid before {one.not_valid_before_utc:%Y-%m-%d}"
-        if at > one.not_valid_after_utc:
-            return f"{name} ends on {one.not_valid_after_utc:%Y-%m-%d}"
+    for name, certificate in (("cert.pem", cert), ("ca-cert.pem", ca)):
+        if now < certificate.not_valid_before_utc:
+            return f"{name} is not valid before {certificate.not_valid_before_utc:%Y-%m-%d}"
+        if at > certificate.not_valid_after_utc:
+            return f"{name} expires on {certificate.not_valid_after_utc:%Y-%m-%d}"
     if not _names(cert, dns_name):
         return f"cert.pem is not for {dns_name}"
     return None
 
 
 def make(dns_name: str, now: datetime, old: Certificates | None = None) -> Certificates:
-    """New ones; of the old ones the CA is kept while it is good for another year. Takes up to a second of CPU."""
-    ca_key_pem, ca_pem = (old.ca_key, old.ca_cert) if old is not None and _ca_good(old, now) else _make_ca(now)
+    """New certificates; the old CA is kept if it is valid for another year. Takes up to one second of CPU time."""
+    ca_key_pem, ca_pem = (old.ca_key, old.ca_cert) if old is not None and _ca_valid(old, now) else _make_ca(now)
     ca, ca_key = _cert(ca_pem, "ca-cert.pem"), _key(ca_key_pem, "ca-key.pem")
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     names: list[x509.GeneralName] = [x509.DNSName("localhost")]
@@ -126,15 +126,15 @@ def make(dns_name: str, now: datetime, old: Certificates | None = None) -> Certi
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
         .sign(ca_key, hashes.SHA256())
     )
-    made = Certificates(ca_key_pem, ca_pem, _key_pem(key), _cert_pem(cert))
+    new = Certificates(ca_key_pem, ca_pem, _key_pem(key), _cert_pem(cert))
     if old is None:
-        return made
+        return new
     if old.ca_cert == ca_pem:
-        return replace(made, previous_ca=old.previous_ca, previous_until=old.previous_until)
-    return made.after(old.ca_cert, now.timestamp())
+        return replace(new, previous_ca=old.previous_ca, previous_until=old.previous_until)
+    return new.after(old.ca_cert, now.timestamp())
 
 
-def _ca_good(old: Certificates, now: datetime) -> bool:
+def _ca_valid(old: Certificates, now: datetime) -> bool:
     try:
         ca, key = _cert(old.ca_cert, "ca-cert.pem"), _key(old.ca_key, "ca-key.pem")
         ca.verify_directly_issued_by(ca)
@@ -148,7 +148,7 @@ def _make_ca(now: datetime) -> tuple[bytes, bytes]:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, CA_NAME)])
     usage = x509.KeyUsage(True, False, True, False, False, True, True, False, False)
-    # A little in the past: the API server's clock need not agree with ours.
+    # Valid from 5 minutes ago: the API server's clock may be behind.
     cert = (
         _builder(name, name, key, now - timedelta(minutes=5), now + YEARS_10)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)

@@ -1,7 +1,7 @@
-"""Where the webhook's certificates are kept: a Secret that all replicas share, and the directory the server reads.
+"""Storage of the webhook's certificates: a Secret that all replicas share, and the directory that the server reads.
 
-The directory changes as a whole, as kubelet's volumes do: files are links through `..data`, which is swapped in one
-rename. Modes 0700 and 0600.
+The directory is replaced atomically, like kubelet's volumes: the files are links through `..data`, which is replaced
+with one rename. Modes are 0700 and 0600.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ _OPTIONAL = (PREVIOUS_CA, PREVIOUS_UNTIL)
 
 @dataclass(frozen=True)
 class Stored:
-    """What was found: None when there is nothing or not all of it; `version` makes an overwrite conditional."""
+    """The stored certificates, None when a part is missing; `version` is the resourceVersion for a conditional
+    write."""
 
     certificates: Certificates | None
     version: str = ""
 
 
 class FileStore:
-    """`cert_dir`. With WEBHOOK_CERT_WRITER=fs it is the only place."""
+    """The directory `cert_dir`. With WEBHOOK_CERT_WRITER=fs it is the only storage."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -41,11 +42,11 @@ class FileStore:
         return Stored(self.current())
 
     async def write(self, certs: Certificates, version: str) -> bool:
-        """Nothing: `replace` is called when the API server is ready for them."""
+        """Does nothing: `replace` is called after the API server trusts the new CA."""
         return True
 
     def current(self) -> Certificates | None:
-        """What the directory holds; None when one of the six files is missing."""
+        """The certificates in the directory; None when one of the six files is missing."""
         data = {}
         for name in (*FILES, *_OPTIONAL):
             try:
@@ -55,13 +56,13 @@ class FileStore:
         return Certificates.of(data)
 
     def replace(self, certs: Certificates) -> None:
-        """Make the directory hold exactly these, in one step for its readers."""
+        """Replace the content of the directory, atomically for readers."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.directory.chmod(0o700)
         data = certs.data()
-        fresh = Path(tempfile.mkdtemp(prefix="..certs-", dir=self.directory))  # mode 0700
+        version = Path(tempfile.mkdtemp(prefix="..certs-", dir=self.directory))  # mode 0700
         for name, content in data.items():
-            descriptor = os.open(fresh / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            descriptor = os.open(version / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
@@ -70,7 +71,7 @@ class FileStore:
         old = link.readlink() if link.is_symlink() else None
         temporary = self.directory / f"{_LINK}-new"
         temporary.unlink(missing_ok=True)
-        temporary.symlink_to(fresh.name)
+        temporary.symlink_to(version.name)
         temporary.replace(link)
         for name in data:
             self._link(name)
@@ -87,14 +88,16 @@ class FileStore:
         temporary = self.directory / f"..link-{name}"
         temporary.unlink(missing_ok=True)
         temporary.symlink_to(target)
-        temporary.replace(file)  # a plain file of old is replaced without a gap
+        temporary.replace(file)  # atomic also if an older version wrote a plain file
 
 
 class SecretStore:
-    """The Secret. Every write is on condition that nobody wrote meanwhile."""
+    """The Secret. Every write is conditional on the resourceVersion that was read."""
 
     def __init__(self, client: Client, namespace: str, name: str) -> None:
-        self._client, self._namespace, self._name = client, namespace, name
+        self._client = client
+        self._namespace = namespace
+        self._name = name
 
     async def read(self) -> Stored:
         """Raises KubeError."""
@@ -107,11 +110,11 @@ class SecretStore:
             try:
                 data[name] = base64.b64decode(text, validate=True)
             except (binascii.Error, ValueError):
-                continue  # a part that is no base64 is missing, and made anew
+                continue  # invalid base64 counts as missing, so new certificates are made
         return Stored(Certificates.of(data), secret.metadata.resource_version)
 
     async def write(self, certs: Certificates, version: str) -> bool:
-        """False when somebody else was first: read again. Raises KubeError."""
+        """False after a conflict with another writer: read again. Raises KubeError."""
         data = {name: base64.b64encode(content).decode() for name, content in certs.data().items()}
         try:
             if not version:

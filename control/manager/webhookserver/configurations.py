@@ -1,7 +1,7 @@
-"""The two webhook configurations as they should be (spec 04 §1.7). Pure: objects in, `webhooks` out.
+"""The desired state of the two webhook configurations (spec 04 §1.7). Pure.
 
-The annotation `template` keeps the list as it was installed, so that a webhook whose gate is off is taken out and
-comes back with the gate.
+The annotation `template` stores the installed list of webhooks, so that a webhook whose feature gate is off can be
+removed and added again later.
 """
 
 from __future__ import annotations
@@ -28,29 +28,37 @@ Webhook = dict[str, Any]
 
 
 class WebhookConfiguration(Struct):
-    """Either of the two kinds; the webhooks stay plain JSON, so that nothing in them is lost."""
+    """Either of the two kinds; the webhooks are plain JSON, so that unknown fields are preserved."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     webhooks: list[Webhook] = msgspec.field(default_factory=list)
 
 
 MUTATING = Resource(
-    *_GROUP, "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", False, WebhookConfiguration,
+    *_GROUP,
+    "MutatingWebhookConfiguration",
+    "mutatingwebhookconfigurations",
+    False,
+    WebhookConfiguration,
     status_subresource=False,
-)  # fmt: skip
+)
 VALIDATING = Resource(
-    *_GROUP, "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", False, WebhookConfiguration,
+    *_GROUP,
+    "ValidatingWebhookConfiguration",
+    "validatingwebhookconfigurations",
+    False,
+    WebhookConfiguration,
     status_subresource=False,
-)  # fmt: skip
+)
 
 
 class BadTemplate(ValueError):
-    """The annotation is no list of webhooks."""
+    """The annotation is not a list of webhooks."""
 
 
 @dataclass(frozen=True)
-class Target:
-    """Where our webhooks are served and how to trust them. `bundle` is PEM, `port` the one really listened on."""
+class ConfigurationTarget:
+    """The server that the webhooks call. `bundle` is its CA as PEM, `port` the port it listens on."""
 
     env: WebhookEnv
     port: int
@@ -58,19 +66,19 @@ class Target:
     bundle: bytes
 
 
-def wanted(configuration: WebhookConfiguration, target: Target) -> tuple[list[Webhook], str]:
-    """(webhooks, template) as they should be. Raises BadTemplate."""
+def desired(configuration: WebhookConfiguration, target: ConfigurationTarget) -> tuple[list[Webhook], str]:
+    """The desired (webhooks, template). Raises BadTemplate."""
     text = configuration.metadata.annotations.get(TEMPLATE, "")
     template = _parse(text) if text else configuration.webhooks
     if not text:
         text = json.dumps(template, separators=(",", ":"))
-    built = (_built(entry, target) for entry in template)
-    return [entry for entry in built if entry is not None], text
+    webhooks = (_webhook(entry, target) for entry in template)
+    return [webhook for webhook in webhooks if webhook is not None], text
 
 
-def patch(configuration: WebhookConfiguration, target: Target) -> dict[str, Any] | None:
-    """The merge patch that makes a configuration as it should be; None when it is. Raises BadTemplate."""
-    webhooks, template = wanted(configuration, target)
+def patch(configuration: WebhookConfiguration, target: ConfigurationTarget) -> dict[str, Any] | None:
+    """The merge patch to the desired state; None when nothing differs. Raises BadTemplate."""
+    webhooks, template = desired(configuration, target)
     if webhooks == configuration.webhooks and configuration.metadata.annotations.get(TEMPLATE) == template:
         return None
     return {
@@ -84,36 +92,36 @@ def patch(configuration: WebhookConfiguration, target: Target) -> dict[str, Any]
 
 def _parse(text: str) -> list[Webhook]:
     try:
-        found = json.loads(text)
+        webhooks = json.loads(text)
     except ValueError as error:
         raise BadTemplate(f"annotation {TEMPLATE} is not JSON: {error}") from error
-    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+    if not isinstance(webhooks, list) or not all(isinstance(entry, dict) for entry in webhooks):
         raise BadTemplate(f"annotation {TEMPLATE} is not a list of webhooks")
-    return found
+    return webhooks
 
 
-def _built(entry: Mapping[str, Any], target: Target) -> Webhook | None:
-    """The entry for our server; None when nobody serves its path."""
+def _webhook(entry: Mapping[str, Any], target: ConfigurationTarget) -> Webhook | None:
+    """The entry with the client configuration of the server; None when no handler serves its path."""
     env = target.env
-    given = entry.get("clientConfig") or {}
-    path = _path(given)
+    old_config = entry.get("clientConfig") or {}
+    path = _path(old_config)
     if path not in target.paths:
         return None
     config: dict[str, Any] = {"caBundle": base64.b64encode(target.bundle).decode()}
     if env.host:
         config["url"] = f"https://{env.url_host}:{target.port}{path}"
-    elif given.get("service") is not None:
-        config["service"] = {**given["service"], "namespace": env.namespace, "name": env.service_name}
+    elif old_config.get("service") is not None:
+        config["service"] = {**old_config["service"], "namespace": env.namespace, "name": env.service_name}
     else:
-        config["url"] = given.get("url", "")
+        config["url"] = old_config.get("url", "")
     result = {**entry, "clientConfig": config}
     if env.pods_failure_policy and path in POD_PATHS:
         result["failurePolicy"] = env.pods_failure_policy
     return result
 
 
-def _path(given: Mapping[str, Any]) -> str:
-    service = given.get("service")
+def _path(client_config: Mapping[str, Any]) -> str:
+    service = client_config.get("service")
     if isinstance(service, Mapping):
         return str(service.get("path") or "")
-    return urlsplit(str(given.get("url") or "")).path
+    return urlsplit(str(client_config.get("url") or "")).path

@@ -12,68 +12,83 @@ from koordlet.app.metrics import MetricSet
 
 MUTATE, VALIDATE = "mutate", "validate"
 _LATENCY = (0.0005, 0.001, 0.0025, *Histogram.DEFAULT_BUCKETS)
-"""The budget is 5 ms, the first of the usual ones."""
+"""The target latency is 5 ms, the first of the default buckets; the additional ones resolve it."""
 _BUCKETS = tuple(0.001 * 2**i for i in range(20))
 
 
-class Verdict:
-    """What a plug-in decided; set `rejected` to count it as refused."""
+class AdmissionOutcome:
+    """The result of a plug-in; set `rejected` to count it as rejected."""
 
     rejected = False
 
 
 class WebhookMetrics(MetricSet):
-    """On the internal registry."""
+    """Metrics on the internal registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.duration = Histogram(
-            "koord_manager_webhook_webhook_duration_milliseconds", "Time a plug-in of a webhook took, ms.",
-            ["webhook_type", "object_type", "operation", "plugin_name", "status"], buckets=_BUCKETS,
+            "koord_manager_webhook_webhook_duration_milliseconds",
+            "Duration of a webhook plug-in in milliseconds.",
+            ["webhook_type", "object_type", "operation", "plugin_name", "status"],
+            buckets=_BUCKETS,
             registry=registry,
-        )  # fmt: skip
+        )
         self.shared_weight = Gauge(
-            "koord_manager_webhook_quota_shared_weight", "Shared weight that was defaulted.",
-            ["elasticquota_name", "resource_name"], registry=registry,
-        )  # fmt: skip
-        self.bindings = Counter(
-            "koord_manager_webhook_binding_admission_decisions_total", "Decisions on bindings.", ["decision"],
+            "koord_manager_webhook_quota_shared_weight",
+            "Defaulted shared weight of a quota.",
+            ["elasticquota_name", "resource_name"],
             registry=registry,
-        )  # fmt: skip
+        )
+        self.bindings = Counter(
+            "koord_manager_webhook_binding_admission_decisions_total",
+            "Decisions of binding admission.",
+            ["decision"],
+            registry=registry,
+        )
 
     @contextmanager
     def plugin(
         self, webhook_type: str, object_type: str, operation: str, name: str, clock: Clock = SYSTEM_CLOCK
-    ) -> Iterator[Verdict]:
-        """Measure one plug-in: `with metrics.plugin(MUTATE, "pod", request.operation, "…") as verdict:`."""
-        begun, verdict = clock.monotonic(), Verdict()
+    ) -> Iterator[AdmissionOutcome]:
+        """Measure one plug-in: `with metrics.plugin(MUTATE, "pod", request.operation, "…") as outcome:`."""
+        started, outcome = clock.monotonic(), AdmissionOutcome()
         try:
-            yield verdict
+            yield outcome
         except BaseException:
-            verdict.rejected = True
+            outcome.rejected = True
             raise
         finally:
-            status = "rejected" if verdict.rejected else "allowed"
+            status = "rejected" if outcome.rejected else "allowed"
             self.duration.labels(webhook_type, object_type, operation, name, status).observe(
-                (clock.monotonic() - begun) * 1e3
+                (clock.monotonic() - started) * 1e3
             )
 
 
 class ServerMetrics(MetricSet):
-    """On the framework registry, with controller-runtime's names."""
+    """Metrics on the framework registry, with controller-runtime's names."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = Counter(
-            "controller_runtime_webhook_requests_total", "Admission requests by HTTP status.", ["webhook", "code"],
+            "controller_runtime_webhook_requests_total",
+            "Admission requests by HTTP status.",
+            ["webhook", "code"],
             registry=registry,
-        )  # fmt: skip
+        )
         self.latency = Histogram(
-            "controller_runtime_webhook_latency_seconds", "Time to answer an admission request.", ["webhook"],
-            buckets=_LATENCY, registry=registry,
-        )  # fmt: skip
-        self.in_flight = Gauge(
-            "controller_runtime_webhook_requests_in_flight", "Admission requests being answered.", ["webhook"],
+            "controller_runtime_webhook_latency_seconds",
+            "Duration of an admission request.",
+            ["webhook"],
+            buckets=_LATENCY,
             registry=registry,
-        )  # fmt: skip
+        )
+        self.in_flight = Gauge(
+            "controller_runtime_webhook_requests_in_flight",
+            "Admission requests in progress.",
+            ["webhook"],
+            registry=registry,
+        )
         self.panics = Counter(
-            "controller_runtime_webhook_panics_total", "Handlers that raised; answered with 500.", registry=registry
+            "controller_runtime_webhook_panics_total",
+            "Handlers that raised an exception; answered with 500.",
+            registry=registry,
         )

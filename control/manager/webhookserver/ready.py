@@ -1,4 +1,4 @@
-"""Whether the webhook server answers, asked as the API server would ask it (spec 04 §1.7)."""
+"""Readiness of the webhook server, tested with an HTTPS request like the API server's (spec 04 §1.7)."""
 
 from __future__ import annotations
 
@@ -15,25 +15,29 @@ from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)
 
-POLL_SECONDS, SAY_SECONDS, ASK_SECONDS = 2.0, 5.0, 4.0
+POLL_INTERVAL_S = 2.0
+LOG_AFTER_S = 5.0
+REQUEST_TIMEOUT_S = 4.0
 
 
 class WebhookReady:
-    """`check` for /readyz; a service whose loop logs when the server does not answer for long."""
+    """`check` is for /readyz. As a service it logs when the server has not been ready for LOG_AFTER_S."""
 
     def __init__(self, rotation: Rotation, server: WebhookServer, cert_dir: Path, clock: Clock) -> None:
         self.name = "webhook-ready"
-        self._rotation, self._server, self._clock = rotation, server, clock
+        self._rotation = rotation
+        self._server = server
+        self._clock = clock
         self._ca = cert_dir / "ca-cert.pem"
         self._context: tuple[object, ssl.SSLContext] | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def check(self) -> str | None:
-        """None, or why webhooks can't be called."""
+        """The reason why webhooks cannot be called, or None."""
         if not self._rotation.initialised.is_set():
             return "certificates and webhook configurations are not set up yet"
         try:
-            timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
+            timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
             async with (
                 aiohttp.ClientSession(timeout=timeout) as session,
                 session.get(f"https://localhost:{self._server.port}/healthz", ssl=self._trust()) as response,
@@ -44,10 +48,10 @@ class WebhookReady:
         return None
 
     def _trust(self) -> ssl.SSLContext:
-        seen = self._ca.stat()
-        stamp = (seen.st_ino, seen.st_mtime_ns)
-        if self._context is None or self._context[0] != stamp:
-            self._context = (stamp, ssl.create_default_context(cafile=str(self._ca)))
+        stat = self._ca.stat()
+        version = (stat.st_ino, stat.st_mtime_ns)
+        if self._context is None or self._context[0] != version:
+            self._context = (version, ssl.create_default_context(cafile=str(self._ca)))
         return self._context[1]
 
     async def start(self) -> None:
@@ -69,6 +73,6 @@ class WebhookReady:
                 since = None
             else:
                 since = now if since is None else since
-                if now - since >= SAY_SECONDS:
-                    log.warning("Webhook server not ready", reason=reason, seconds=round(now - since))
-            await self._clock.sleep(POLL_SECONDS)
+                if now - since >= LOG_AFTER_S:
+                    log.warning("Webhook server is not ready", reason=reason, seconds=round(now - since))
+            await self._clock.sleep(POLL_INTERVAL_S)

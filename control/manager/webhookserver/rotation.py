@@ -1,9 +1,10 @@
-"""Keeps the webhook server trusted: certificates made and renewed, files written, caBundle injected (spec 04 §1.7).
+"""Certificate rotation of the webhook server: makes and renews certificates, writes the files, injects the caBundle
+(spec 04 §1.7).
 
-Runs on every replica. One pass: read (or make) the certificates, write them where the server reads them, make both
-webhook configurations as they should be. A pass comes with every change of the Secret or of a configuration, and a
-minute after each success; failures are tried again with back-off. A new CA is trusted by the API server before the
-first certificate of it is served: the bundle with both CAs goes first, the files follow `SETTLE_SECONDS` later.
+Runs on every replica. One pass reads (or makes) the certificates, writes them to the server's directory and brings both
+webhook configurations to the desired state. A pass runs after every change of the Secret or of a configuration, and one
+minute after each success; failures are retried with back-off. The API server trusts a new CA before the first
+certificate signed by it is served: the bundle with both CAs is written first, the files `SETTLE_S` later.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from control.manager.options import WebhookEnv
 from control.manager.webhookserver.certificates import Certificates, make, problem
 from control.manager.webhookserver.certstore import FileStore, SecretStore
-from control.manager.webhookserver.configurations import MUTATING, VALIDATING, Target, WebhookConfiguration, patch
+from control.manager.webhookserver.configurations import (
+    MUTATING,
+    VALIDATING,
+    ConfigurationTarget,
+    WebhookConfiguration,
+    patch,
+)
 from control.manager.webhookserver.server import WebhookServer
 from koordlet.api.core import Secret
 from koordlet.api.registry import Resource
@@ -28,33 +35,33 @@ from koordlet.kube.decode import Object
 
 log = get_logger(__name__)
 
-AGAIN_SECONDS = 60.0
-SETTLE_SECONDS = 2.0
-"""How long API servers may take to see a changed webhook configuration."""
-_ATTEMPTS = 5
+INTERVAL_S = 60.0
+SETTLE_S = 2.0
+"""Time after which all API servers are assumed to use a changed webhook configuration."""
+_MAX_ATTEMPTS = 5
 _KEY = "webhook"
 
 
 class RotationMetrics(MetricSet):
-    """On the framework registry."""
+    """Metrics on the framework registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.rotations = Counter(
-            "koord_manager_webhook_certificates_made_total", "Certificates made.", registry=registry
+            "koord_manager_webhook_certificates_made_total", "Generated webhook certificates.", registry=registry
         )
         self.checked = Gauge(
             "koord_manager_webhook_certificate_checked_timestamp_seconds",
-            "Unix time of the last pass that found certificate and configurations right.",
+            "Unix time of the last successful check of the webhook certificate and configurations.",
             registry=registry,
         )
 
 
-class NotOurs(Exception):
-    """Somebody else keeps changing the Secret; tried again later."""
+class SecretContention(Exception):
+    """Another client keeps changing the Secret; retried with back-off."""
 
 
 class Rotation:
-    """A service: `start`, then wait for `initialised`. Starts the server when its files are there first."""
+    """It is a service: `start` it, then wait for `initialised`. Starts the server once its files exist."""
 
     def __init__(
         self,
@@ -67,14 +74,16 @@ class Rotation:
         self.name = "webhook-certificates"
         self.files = FileStore(env.cert_dir)
         self.initialised = asyncio.Event()
-        self._client, self._env, self._server = client, env, server
+        self._client = client
+        self._env = env
+        self._server = server
         self._clock = client.clock
         self._serving = False
         self._store: FileStore | SecretStore = (
             self.files if env.to_files else SecretStore(client, env.namespace, env.secret_name)
         )
         self._queue: WorkQueue[str] = WorkQueue(
-            "webhook-controller", max_delay=AGAIN_SECONDS, clock=client.clock, registry=registry
+            "webhook-controller", max_delay=INTERVAL_S, clock=client.clock, registry=registry
         )
         self._metrics = RotationMetrics.of(registry)
         self._configurations = [
@@ -122,9 +131,9 @@ class Rotation:
         if served is None or served.data() != certs.data():
             if self._serving and served is not None and served.ca_cert != certs.ca_cert:
                 await self._configure(certs.after(served.ca_cert, self._clock.now()).bundle)
-                await self._clock.sleep(SETTLE_SECONDS)
+                await self._clock.sleep(SETTLE_S)
             self.files.replace(certs)
-            log.info("Webhook certificates written", directory=str(self.files.directory))
+            log.info("Wrote the webhook certificates", directory=str(self.files.directory))
         if not self._serving:
             await self._server.start()
             self._serving = True
@@ -133,38 +142,39 @@ class Rotation:
         if not self.initialised.is_set():
             self.initialised.set()
         self._metrics.checked.set(self._clock.now())
-        return AGAIN_SECONDS
+        return INTERVAL_S
 
     async def _certificates(self) -> Certificates:
-        """Those that are stored, or new ones when they are not good enough."""
+        """The stored certificates, or new ones if they are missing, invalid or about to expire."""
         name = self._env.dns_name
-        for _ in range(_ATTEMPTS):
+        for _ in range(_MAX_ATTEMPTS):
             stored = await self._store.read()
             now = datetime.fromtimestamp(self._clock.now(), UTC)
-            wrong = problem(stored.certificates, name, now) if stored.certificates is not None else "there are none"
-            if stored.certificates is not None and wrong is None:
-                wanted = stored.certificates.settled(now.timestamp())
-                if wanted == stored.certificates:
-                    return wanted
+            reason = problem(stored.certificates, name, now) if stored.certificates is not None else "there are none"
+            if stored.certificates is not None and reason is None:
+                certs = stored.certificates.without_expired_ca(now.timestamp())
+                if certs == stored.certificates:
+                    return certs
             else:
-                log.info("Making webhook certificates", name=name, reason=wrong)
-                # A thread, because two RSA keys take up to a second in which webhooks must be answered.
-                wanted = await asyncio.to_thread(make, name, now, stored.certificates)
+                log.info("Generating webhook certificates", name=name, reason=reason)
+                # In a thread: two RSA keys take up to one second, during which webhooks must be answered.
+                certs = await asyncio.to_thread(make, name, now, stored.certificates)
                 self._metrics.rotations.inc()
                 served = self.files.current()
                 if stored.certificates is None and served is not None and self._serving:
-                    wanted = wanted.after(served.ca_cert, now.timestamp())  # the Secret was deleted to have new ones
-            if await self._store.write(wanted, stored.version):
-                return wanted
-        raise NotOurs("the Secret of the webhook certificates is changed by others all the time")
+                    # The Secret was deleted to force a rotation: keep trusting the CA in use.
+                    certs = certs.after(served.ca_cert, now.timestamp())
+            if await self._store.write(certs, stored.version):
+                return certs
+        raise SecretContention("the Secret of the webhook certificates was changed concurrently in every attempt")
 
     async def _configure(self, bundle: bytes) -> None:
-        """Both configurations as they should be. Raises KubeError, BadTemplate, LookupError when one is missing."""
-        target = Target(self._env, self._server.port, self._server.handlers.keys(), bundle)
+        """Bring both configurations to the desired state. Raises KubeError (also when one is missing), BadTemplate."""
+        target = ConfigurationTarget(self._env, self._server.port, self._server.handlers.keys(), bundle)
         for informer, resource in zip(self._configurations, (MUTATING, VALIDATING), strict=True):
             configuration = await self._client.get(WebhookConfiguration, informer.object_name, resource=resource)
             body = patch(configuration, target)
             if body is None:
                 continue
             await self._client.patch(WebhookConfiguration, informer.object_name, body=body, resource=resource)
-            log.info("Webhook configuration written", kind=resource.kind, webhooks=len(body["webhooks"]))
+            log.info("Updated a webhook configuration", kind=resource.kind, webhooks=len(body["webhooks"]))

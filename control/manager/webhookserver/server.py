@@ -1,10 +1,9 @@
-"""The HTTPS server that the API server asks (spec 04 §1.5, §1.7, §10).
+"""The HTTPS server that the API server calls for admission (spec 04 §1.5, §1.7, §10).
 
-One POST route a handler; `/healthz` answers 200, `/convert` refuses every conversion, and debug pages may be added.
-A body over 7 MiB is refused (413): a review holds an object twice, and objects are bounded by 3 MiB. A request is
-given up after the time-out its URL tells (`?timeout=10s`), 10 s at most: its asker is gone by then. The certificate is
-read again when its file changes; connections that are open keep the old one.
-"""
+It has one POST route per handler; `/healthz` answers 200, `/convert` refuses every conversion, and debug pages can be
+added. A body over 7 MiB is refused (413): a review can hold an object twice, and objects are limited to 3 MiB. A
+request is cancelled after the timeout in its URL (`?timeout=10s`), at most 10 s, when the API server no longer waits
+for it. The certificate is reloaded when its file changes; open connections keep the old one."""
 
 from __future__ import annotations
 
@@ -16,12 +15,12 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from control.manager.webhookserver.admission import (
-    Allowed,
+    AllowResponse,
     BadReview,
-    Denied,
-    Handler,
+    DenyResponse,
     Response,
-    Undecodable,
+    UndecodableObject,
+    WebhookHandler,
     read_review,
     write_review,
 )
@@ -34,15 +33,15 @@ from koordlet.app.periodic import Periodic
 
 log = get_logger(__name__)
 
-MAX_BODY = 7 * 1024 * 1024
-MAX_SECONDS = 10.0
-RELOAD_SECONDS = 2.0
-KEEPALIVE_SECONDS = 120.0
-"""More than an API server keeps an idle connection (90 s): a handshake costs more than the whole answer."""
+MAX_BODY_BYTES = 7 * 1024 * 1024
+MAX_TIMEOUT_S = 10.0
+RELOAD_INTERVAL_S = 2.0
+KEEPALIVE_S = 120.0
+"""Longer than an API server keeps an idle connection (90 s): a TLS handshake costs more than a whole request."""
 
 
 class WebhookServer:
-    """A service: register handlers, then start once `cert_dir` holds `tls.crt` and `tls.key`."""
+    """It is a service: register handlers, then `start` it when `cert_dir` holds `tls.crt` and `tls.key`."""
 
     def __init__(
         self,
@@ -54,36 +53,38 @@ class WebhookServer:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.name = "webhook-server"
-        self._cert, self._key = cert_dir / "tls.crt", cert_dir / "tls.key"
-        self._host, self._wanted_port = host, port
+        self._cert = cert_dir / "tls.crt"
+        self._key = cert_dir / "tls.key"
+        self._host = host
+        self._configured_port = port
         self._clock = clock
-        self._handlers: dict[str, Handler] = {}
+        self._handlers: dict[str, WebhookHandler] = {}
         self._metrics = ServerMetrics.of(registry)
         self._tls: ssl.SSLContext | None = None
         self._loaded: tuple[object, ...] = ()
         self._runner: web.AppRunner | None = None
         self.port = port
-        self.app = web.Application(client_max_size=MAX_BODY)
+        self.app = web.Application(client_max_size=MAX_BODY_BYTES)
         self.app.router.add_get("/healthz", _healthz)
         self.app.router.add_post("/convert", _convert)
         self._reload = Periodic(
-            "webhook-certificate", RELOAD_SECONDS, self.reload, immediate=False, clock=clock, registry=registry
+            "webhook-certificate", RELOAD_INTERVAL_S, self.reload, immediate=False, clock=clock, registry=registry
         )
 
     @property
-    def handlers(self) -> Mapping[str, Handler]:
-        """By path."""
+    def handlers(self) -> Mapping[str, WebhookHandler]:
+        """Path -> handler."""
         return self._handlers
 
-    def register(self, handler: Handler) -> None:
+    def register(self, handler: WebhookHandler) -> None:
         """Serve a handler at its path. Raises ValueError when the path is taken."""
         if handler.path in self._handlers:
-            raise ValueError(f"two webhooks want {handler.path}")
+            raise ValueError(f"two webhooks have the path {handler.path}")
         self._handlers[handler.path] = handler
         self.app.router.add_post(handler.path, self._route(handler))
 
     def add_routes(self, routes: list[web.RouteDef]) -> None:
-        """Pages beside the webhooks (`/elasticQuota`)."""
+        """Add debug pages (`/elasticQuota`)."""
         self.app.router.add_routes(routes)
 
     async def start(self) -> None:
@@ -91,74 +92,74 @@ class WebhookServer:
         self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self.reload()
         runner = web.AppRunner(
-            self.app, access_log=None, handle_signals=False, shutdown_timeout=5.0, keepalive_timeout=KEEPALIVE_SECONDS
+            self.app, access_log=None, handle_signals=False, shutdown_timeout=5.0, keepalive_timeout=KEEPALIVE_S
         )
         await runner.setup()
         try:
             await web.TCPSite(
-                runner, self._host, self._wanted_port, ssl_context=self._tls, reuse_address=True, backlog=512
+                runner, self._host, self._configured_port, ssl_context=self._tls, reuse_address=True, backlog=512
             ).start()
         except OSError as error:
             await runner.cleanup()
             raise ListenError(
-                error.errno, f"cannot listen on {self._host}:{self._wanted_port}: {error.strerror}"
+                error.errno, f"cannot listen on {self._host}:{self._configured_port}: {error.strerror}"
             ) from error
         self._runner = runner
         self.port = runner.addresses[0][1]
         await self._reload.start()
-        log.info("Webhooks served", port=self.port, paths=",".join(sorted(self._handlers)))
+        log.info("Serving webhooks", port=self.port, paths=",".join(sorted(self._handlers)))
 
     async def stop(self) -> None:
-        """Finish the requests under way and close."""
+        """Finish the requests in progress and close."""
         await self._reload.stop()
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
 
     def reload(self) -> None:
-        """Read certificate and key again if they changed. Raises OSError (ssl.SSLError when they don't fit)."""
+        """Reload certificate and key if they changed. Raises OSError (ssl.SSLError if they do not match)."""
         assert self._tls is not None
-        seen = tuple((s.st_ino, s.st_mtime_ns, s.st_size) for s in (self._cert.stat(), self._key.stat()))
-        if seen != self._loaded:
+        version = tuple((s.st_ino, s.st_mtime_ns, s.st_size) for s in (self._cert.stat(), self._key.stat()))
+        if version != self._loaded:
             self._tls.load_cert_chain(self._cert, self._key)
-            self._loaded = seen
-            log.info("Webhook certificate loaded", file=str(self._cert))
+            self._loaded = version
+            log.info("Loaded the webhook certificate", file=str(self._cert))
 
-    def _route(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        async def answer(request: web.Request) -> web.StreamResponse:
-            begun = self._clock.monotonic()
+    def _route(self, handler: WebhookHandler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def measured(request: web.Request) -> web.StreamResponse:
+            started = self._clock.monotonic()
             self._metrics.in_flight.labels(handler.path).inc()
             code = 500
             try:
-                response = await self._answer(handler, request)
+                response = await self._respond(handler, request)
                 code = response.status
                 return response
             finally:
                 self._metrics.in_flight.labels(handler.path).dec()
                 self._metrics.requests.labels(handler.path, str(code)).inc()
-                self._metrics.latency.labels(handler.path).observe(self._clock.monotonic() - begun)
+                self._metrics.latency.labels(handler.path).observe(self._clock.monotonic() - started)
 
-        return answer
+        return measured
 
-    async def _answer(self, handler: Handler, request: web.Request) -> web.Response:
+    async def _respond(self, handler: WebhookHandler, request: web.Request) -> web.Response:
         version, uid, status = "admission.k8s.io/v1", "", 200
         try:
             body = await _body(request)
             version, review = read_review(body)
             uid = review.uid
-            async with self._clock.timeout(_seconds(request)):
-                response: Response = await handler.handle(review) if handler.serves(review) else Allowed()
+            async with self._clock.timeout(_timeout_s(request)):
+                response: Response = await handler.handle(review) if handler.serves(review) else AllowResponse()
         except BadReview as error:
-            status, response = error.code, Denied(str(error), code=error.code)
-        except Undecodable as error:
-            response = Denied(str(error), code=400)
+            status, response = error.code, DenyResponse(str(error), code=error.code)
+        except UndecodableObject as error:
+            response = DenyResponse(str(error), code=400)
         except TimeoutError:
-            log.error("Webhook out of time", path=handler.path, uid=uid)
-            return web.Response(status=504, text=f"{handler.path} did not decide in time\n")
+            log.error("Webhook timed out", path=handler.path, uid=uid)
+            return web.Response(status=504, text=f"{handler.path} timed out\n")
         except Exception as error:
             self._metrics.panics.inc()
             log.exception("Webhook failed", path=handler.path, uid=uid, err=error)
-            response = Denied(f"{handler.path} failed: {describe(error)}", code=500, reason="InternalError")
+            response = DenyResponse(f"{handler.path} failed: {describe(error)}", code=500, reason="InternalError")
         body = write_review(version, uid, response)
         return web.Response(status=status, body=body, content_type="application/json")
 
@@ -170,16 +171,16 @@ async def _body(request: web.Request) -> bytes:
     try:
         return await request.read()
     except web.HTTPRequestEntityTooLarge as error:
-        raise BadReview(f"the review is larger than {MAX_BODY} bytes", 413) from error
+        raise BadReview(f"the review is larger than {MAX_BODY_BYTES} bytes", 413) from error
 
 
-def _seconds(request: web.Request) -> float:
-    """What the asker is going to wait."""
+def _timeout_s(request: web.Request) -> float:
+    """The API server's timeout for this request, at most MAX_TIMEOUT_S."""
     try:
-        told = Duration(request.query.get("timeout", "")).seconds
+        timeout_s = Duration(request.query.get("timeout", "")).seconds
     except ValueError:
-        return MAX_SECONDS
-    return min(MAX_SECONDS, told) if told > 0 else MAX_SECONDS
+        return MAX_TIMEOUT_S
+    return min(MAX_TIMEOUT_S, timeout_s) if timeout_s > 0 else MAX_TIMEOUT_S
 
 
 async def _healthz(_: web.Request) -> web.Response:
@@ -187,7 +188,7 @@ async def _healthz(_: web.Request) -> web.Response:
 
 
 async def _convert(request: web.Request) -> web.Response:
-    """No kind here has a second stored version, so there is nothing to convert."""
+    """Refuses: no kind has a second version, so there is nothing to convert."""
     return web.json_response(
         {
             "kind": "ConversionReview",

@@ -21,7 +21,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
-from control.delegated import Gate, context
+from control.delegated import DelegatedAuth, server_context
 from control.scheduler.config.errors import ConfigurationError
 from control.scheduler.config.load import Settings, load, shown
 from control.scheduler.plugins.registry import PLUGINS
@@ -249,14 +249,14 @@ class Scheduler:
         """The same pages, for those who may ask them."""
         return self._pages(self.options.bind_address, self.options.secure_port, self._tls, (self.gate.middleware,))
 
-    def _gate(self, config: Config) -> Gate:
+    def _gate(self, config: Config) -> DelegatedAuth:
         """Who may call the secure port. Raises ConfigError."""
         options = self.options
         given = options.authentication_kubeconfig or options.authorization_kubeconfig
         if given:
             config = replace(Config.load(given), user_agent=user_agent(COMPONENT))
         self.gate_client = Client(config, clock=self.client.clock, registry=self.registry)
-        return Gate(
+        return DelegatedAuth(
             self.gate_client,
             public=options.authorization_always_allow_paths,
             token_seconds=options.authentication_token_webhook_cache_ttl,
@@ -272,7 +272,7 @@ class Scheduler:
         files = (options.tls_cert_file, options.tls_private_key_file, options.client_ca_file)
         cert, key, client_ca = (Path(name) if name else None for name in files)
         try:
-            return context(cert, key, client_ca, options.tls_min_version)
+            return server_context(cert, key, client_ca, options.tls_min_version)
         except OSError as error:  # SSLError is one
             names = ", ".join(filter(None, files))
             raise ConfigurationError([f"TLS of the secure port ({names}): {error}"]) from error

@@ -73,7 +73,7 @@ def is_tree_root(labels: Map) -> bool:
     return labels.get(names.LABEL_QUOTA_IS_ROOT) == names.TRUE
 
 
-def lends(labels: Map) -> bool:
+def allows_lent_resource(labels: Map) -> bool:
     """Whether others may use what the quota does not; the default."""
     return labels.get(names.LABEL_QUOTA_ALLOW_LENT_RESOURCE) != "false"
 

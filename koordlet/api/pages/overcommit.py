@@ -1,7 +1,8 @@
-"""Why a node lends what it lends: annotation `node.koordinator.sh/lending`, and the reasons of the Node's condition.
+"""Explanation of a node's batch and mid resources: annotation `node.koordinator.sh/lending`, and condition reasons.
 
-Ours, not Koordinator's. The manager writes both together with the amounts, so that they tell how exactly those amounts
-came about; a new leader goes on from `hold`; `koordctl node` prints it. Amounts are milli-cores and bytes.
+An addition to Koordinator. The manager writes the annotation and the condition `ColocationLending` in the same patch as
+the amounts, so they always explain the current amounts. A new leader continues from `hold`. `koordctl node` prints the
+annotation. Amounts are milli-cores and bytes.
 """
 
 from __future__ import annotations
@@ -21,67 +22,68 @@ INTERFERENCE: Final = "InterferencePersists"
 STALE: Final = "NodeMetricStale"
 MISSING: Final = "NodeMetricMissing"
 DISABLED: Final = "ColocationDisabled"
-LENDING_REASONS: Final = (AS_MEASURED, INTERFERENCE)
-"""The condition is True with these, False with the others: nothing is lent."""
+OVERCOMMIT_REASONS: Final = (AS_MEASURED, INTERFERENCE)
+"""The condition is True with these reasons; False with the others, where the node has no batch and mid resources."""
 
 
 class BatchTerms(Frozen):
-    """One resource: `capacity - margin - system - high`, at most `limit`, times `percent`, normalized, less
-    `thirdParty`, is `lent`."""
+    """The batch formula for one resource: `lent` = `capacity - margin - system - high`, at most `limit`, times
+    `percent`, times `normalization`, minus `thirdParty`."""
 
     policy: Annotated[str, doc("usage, request or maxUsageRequest.")] = ""
     capacity: int = written(int)
-    margin: Annotated[int, doc("Kept free; negative where more than capacity may be used.")] = written(int)
-    reserved: Annotated[int, doc("By kubelet or annotation, whichever is more.")] = written(int)
+    margin: Annotated[int, doc("Kept free; negative if the reclaim threshold is above 100 %.")] = written(int)
+    reserved: Annotated[int, doc("Reserved by the kubelet or by annotation, whichever is larger.")] = written(int)
     measured_system: Annotated[int, doc("Used by the system and by host applications.")] = written(int)
-    system: Annotated[int, doc("What counts of these two.")] = written(int)
+    system: Annotated[int, doc("Amount subtracted for the system: reserved, or the larger of both.")] = written(int)
     high_request: Annotated[int, doc("Requested by pods that are neither batch nor free.")] = written(int)
-    high_used: Annotated[int, doc("Used by them.")] = written(int)
-    high: Annotated[int, doc("What counts of these two.")] = written(int)
+    high_used: Annotated[int, doc("Used by pods that are neither batch nor free.")] = written(int)
+    high: Annotated[int, doc("Amount subtracted for these pods, by policy.")] = written(int)
     limit: Annotated[int | None, doc("batch…ThresholdPercent of capacity.")] = None
-    calculated: Annotated[int, doc("By the formula.")] = written(int)
-    percent: Annotated[int, doc("What interference leaves of it.")] = written(lambda: 100)
-    normalization: Annotated[float | None, doc("CPU normalization ratio over 1.")] = None
-    third_party: Annotated[int, doc("Lent to others outside Kubernetes.")] = 0
-    lent: int = written(int)
+    calculated: Annotated[int, doc("Result of the formula before interference.")] = written(int)
+    percent: Annotated[int, doc("Percentage of calculated that remains after interference.")] = written(lambda: 100)
+    normalization: Annotated[float | None, doc("CPU normalization ratio if above 1.")] = None
+    third_party: Annotated[int, doc("Allocated to third parties outside Kubernetes.")] = 0
+    lent: Annotated[int, doc("The node's batch resource.")] = written(int)
 
 
 class MidTerms(Frozen):
-    """One resource: `min(reclaimable, unused) + share`, or `fixed`; at most `limit`, times `percent`, is `lent`."""
+    """The mid formula for one resource: `lent` = `min(reclaimable, unused) + share`, or `fixed`; at most `limit`, times
+    `percent`."""
 
-    reclaimable: Annotated[int, doc("Predicted to stay unused by prod pods.")] = written(int)
-    unused: Annotated[int, doc("Capacity less measured usage.")] = written(int)
+    reclaimable: Annotated[int, doc("Requests of prod pods predicted to stay unused.")] = written(int)
+    unused: Annotated[int, doc("Capacity minus measured usage.")] = written(int)
     unallocated: Annotated[int, doc("Neither reserved nor requested by prod pods.")] = written(int)
-    share: Annotated[int, doc("midUnallocatedPercent of it.")] = written(int)
-    fixed: Annotated[int | None, doc("In static mode: what is set aside.")] = None
+    share: Annotated[int, doc("midUnallocatedPercent of unallocated.")] = written(int)
+    fixed: Annotated[int | None, doc("The amount in static mode.")] = None
     limit: int = written(int)
-    percent: Annotated[int, doc("What interference leaves of it.")] = written(lambda: 100)
-    lent: int = written(int)
+    percent: Annotated[int, doc("Percentage that remains after interference.")] = written(lambda: 100)
+    lent: Annotated[int, doc("The node's mid resource.")] = written(int)
 
 
 class Hold(Frozen):
-    """What interference leaves of one resource, and where the streak stands. Times are Unix seconds."""
+    """How far interference reduces one resource, and the state of the step control. Times are Unix seconds."""
 
-    percent: Annotated[int, doc("Of the calculated amount that is lent.")] = written(lambda: 100)
-    seen: Annotated[float, doc("Time of the last report that was weighed.")] = written(float)
-    moved: Annotated[float, doc("When percent last changed.")] = 0.0
-    hurt_since: Annotated[float | None, doc("Interference in every report since.")] = None
-    calm_since: Annotated[float | None, doc("None in any report since.")] = None
-    because: Annotated[str, doc("What was reported last while it hurt.")] = ""
+    percent: Annotated[int, doc("Percentage of the calculated amount that remains.")] = written(lambda: 100)
+    seen: Annotated[float, doc("Time of the last report that was processed.")] = written(float)
+    moved: Annotated[float, doc("Time when percent last changed.")] = 0.0
+    hurt_since: Annotated[float | None, doc("Every report since then had interference.")] = None
+    calm_since: Annotated[float | None, doc("No report since then had interference.")] = None
+    because: Annotated[str, doc("Description of the last reported interference.")] = ""
 
 
-class Lending(Frozen):
-    """The whole explanation."""
+class OvercommitExplanation(Frozen):
+    """The value of the annotation."""
 
     reason: str = written(str)
     message: str = written(str)
-    at: Annotated[Time | None, doc("When it was worked out.")] = None
-    reported: Annotated[Time | None, doc("Time of the NodeMetric it was made from.")] = None
+    at: Annotated[Time | None, doc("Time of the calculation.")] = None
+    reported: Annotated[Time | None, doc("Time of the NodeMetric it is based on.")] = None
     batch: Annotated[dict[str, BatchTerms], doc("By resource: cpu, memory.")] = msgspec.field(default_factory=dict)
     mid: Annotated[dict[str, MidTerms], doc("By resource: cpu, memory.")] = msgspec.field(default_factory=dict)
-    hold: Annotated[dict[str, Hold], doc("By resource, where interference has a say.")] = msgspec.field(
+    hold: Annotated[dict[str, Hold], doc("By resource, where interference was reported.")] = msgspec.field(
         default_factory=dict
     )
 
 
-LENDING: Final[Annotation[Lending]] = Annotation(names.ANNOTATION_LENDING, Lending)
+OVERCOMMIT: Final[Annotation[OvercommitExplanation]] = Annotation(names.ANNOTATION_OVERCOMMIT, OvercommitExplanation)

@@ -19,7 +19,7 @@ import msgspec
 
 from koordlet.api.encoding.wire import WireError, decode, encode, overlay
 from koordlet.api.meta import SelectorError
-from koordlet.api.sloconfig import colocation, defaults, documents, interference, lending
+from koordlet.api.sloconfig import colocation, defaults, documents, interference, overcommit
 from koordlet.api.sloconfig.bounds import Bound, broken, field_at
 from koordlet.api.sloconfig.colocation import ColocationConfig, ColocationStrategy
 from koordlet.api.sloconfig.merge import NodeEntry, selects
@@ -293,8 +293,8 @@ def _check_numbers(rule: Rule, cluster: msgspec.Struct | None, entries: list[Nod
 
 def _extension_problems(given: ColocationStrategy) -> dict[str, str]:
     try:
-        lending.policy_of(given)
-    except lending.InterferencePolicyError as error:
+        overcommit.policy_of(given)
+    except overcommit.InterferencePolicyError as error:
         return error.problems
     return {}
 

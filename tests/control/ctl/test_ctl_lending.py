@@ -10,7 +10,7 @@ from koordlet.api.core import Container, Node, NodeStatus, Pod, PodSpec, PodStat
 from koordlet.api.crs.nodemetric import NodeMetric, NodeMetricInfo, NodeMetricStatus, PodMetricInfo, ResourceMap
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.pages.overcommit import LENDING, Hold, Lending
+from koordlet.api.pages.overcommit import OVERCOMMIT, Hold, OvercommitExplanation
 
 
 def cpu(text: str) -> dict[str, Quantity]:
@@ -44,9 +44,9 @@ def metric(system: str = "500m", **used: str) -> NodeMetric:
 
 def node(batch_cpu: str | None = None, percent: int = 100) -> Node:
     extended = {} if batch_cpu is None else {names.RESOURCE_BATCH_CPU: Quantity(batch_cpu)}
-    said = LENDING.text(Lending(hold={"cpu": Hold(percent=percent)}))
+    said = OVERCOMMIT.text(OvercommitExplanation(hold={"cpu": Hold(percent=percent)}))
     return Node(
-        metadata=ObjectMeta(name="n", annotations={names.ANNOTATION_LENDING: said}),
+        metadata=ObjectMeta(name="n", annotations={names.ANNOTATION_OVERCOMMIT: said}),
         status=NodeStatus(capacity=cpu("2"), allocatable={**cpu("1800m"), **extended}),
     )
 

@@ -21,12 +21,12 @@ from koordlet.api.meta import ObjectMeta
 from koordlet.api.pages.overcommit import (
     AS_MEASURED,
     INTERFERENCE,
-    LENDING,
+    OVERCOMMIT,
     STALE,
     BatchTerms,
     Hold,
-    Lending,
     MidTerms,
+    OvercommitExplanation,
 )
 from koordlet.kube import Client, Config
 
@@ -43,23 +43,23 @@ MEMORY = BatchTerms(
 MID = MidTerms(reclaimable=10_000, unused=50_000, unallocated=40_000, share=4000, limit=100_000, lent=14_000)
 
 
-def make(lending: Lending | None, **extended: str) -> Node:
+def make(lending: OvercommitExplanation | None, **extended: str) -> Node:
     amounts = {"cpu": Quantity("100"), "memory": Quantity("100Gi")}
     more = {f"kubernetes.io/{name.replace('_', '-')}": Quantity(text) for name, text in extended.items()}
-    annotations = {names.ANNOTATION_LENDING: LENDING.text(lending)} if lending is not None else {}
+    annotations = {names.ANNOTATION_OVERCOMMIT: OVERCOMMIT.text(lending)} if lending is not None else {}
     return Node(
         metadata=ObjectMeta(name="n1", annotations=annotations),
         status=NodeStatus(capacity=amounts, allocatable={**amounts, **more}),
     )
 
 
-def lines(lending: Lending | None, **extended: str) -> list[str]:
+def lines(lending: OvercommitExplanation | None, **extended: str) -> list[str]:
     return [line.plain for line in page(lending_of(make(lending, **extended)), NOW)]
 
 
-def measured(**changes: Any) -> Lending:
+def measured(**changes: Any) -> OvercommitExplanation:
     given = {"reason": AS_MEASURED, "at": Time.from_unix(NOW - 5), "reported": Time.from_unix(NOW - 90)}
-    return Lending(**{**given, "batch": {"cpu": CPU, "memory": MEMORY}, "mid": {"cpu": MID}, **changes})
+    return OvercommitExplanation(**{**given, "batch": {"cpu": CPU, "memory": MEMORY}, "mid": {"cpu": MID}, **changes})
 
 
 def test_the_formulas_have_their_numbers_in() -> None:
@@ -97,7 +97,7 @@ def test_each_step_after_the_formula_is_told() -> None:
 
 
 def test_a_node_that_lends_nothing_says_why() -> None:
-    said = lines(Lending(reason=STALE, message="the last report is more than 15 minutes old"))
+    said = lines(OvercommitExplanation(reason=STALE, message="the last report is more than 15 minutes old"))
     assert said[1] == "Lends nothing: the last report is more than 15 minutes old."
     assert not any("batch-cpu" in line for line in said)
     assert any(line.split() == ["lent", "to", "batch", "pods", "-", "-"] for line in said)
@@ -109,8 +109,8 @@ def test_a_node_that_no_manager_wrote_to() -> None:
 
 def test_an_annotation_that_cannot_be_read_is_named() -> None:
     node = make(None)
-    node.metadata.annotations[names.ANNOTATION_LENDING] = "{"
-    with pytest.raises(CtlError, match=names.ANNOTATION_LENDING):
+    node.metadata.annotations[names.ANNOTATION_OVERCOMMIT] = "{"
+    with pytest.raises(CtlError, match=names.ANNOTATION_OVERCOMMIT):
         lending_of(node)
 
 

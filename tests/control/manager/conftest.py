@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from control.manager import manifests
-from control.manager.options import Options
+from control.manager.options import ManagerOptions
 from control.manager.process import Manager
 from control.slim import EMPTY_LIST, EMPTY_MAP
 from control.standalone.apiserver import ApiServer
@@ -194,7 +194,7 @@ async def manager(cluster: Cluster) -> AsyncIterator[Callable[..., Awaitable[Run
     async with AsyncExitStack() as stack:
 
         async def start(*flags: str, wait: bool = True, name: str = "a", **environ: str) -> Running:
-            options = read(Options, [*FLAGS, *flags])
+            options = read(ManagerOptions, [*FLAGS, *flags])
             made = Running(
                 Manager(options, cluster.environ(name, **environ), config=await cluster.account())
             )  # fmt: skip

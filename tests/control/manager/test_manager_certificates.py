@@ -16,9 +16,9 @@ from cryptography import x509
 
 from control.manager.options import WebhookEnv
 from control.manager.webhookserver import configurations
-from control.manager.webhookserver.certificates import FILES, PREVIOUS_SECONDS, YEARS_10, Certificates, make, problem
+from control.manager.webhookserver.certificates import FILES, PREVIOUS_CA_TTL_S, YEARS_10, Certificates, make, problem
 from control.manager.webhookserver.certstore import FileStore
-from control.manager.webhookserver.configurations import BadTemplate, Target, WebhookConfiguration
+from control.manager.webhookserver.configurations import BadTemplate, ConfigurationTarget, WebhookConfiguration
 from koordlet.api.meta import ObjectMeta
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -60,7 +60,7 @@ def test_an_address_is_an_address_in_the_certificate() -> None:
 AGES = {
     "new": (timedelta(), None),
     "six months and a day left": (YEARS_10 - 184 * DAY, None),
-    "less than six months left": (YEARS_10 - 182 * DAY, "cert.pem ends on"),
+    "less than six months left": (YEARS_10 - 182 * DAY, "cert.pem expires on"),
     "from the future": (-DAY, "cert.pem is not valid before"),
 }
 
@@ -74,9 +74,9 @@ def test_how_long_they_are_good(made: Certificates, age: timedelta, said: str | 
 @pytest.mark.parametrize(
     ("part", "said"),
     [
-        ("key", "key.pem does not fit cert.pem"),
+        ("key", "key.pem does not match cert.pem"),
         ("ca_cert", "cert.pem was not issued by ca-cert.pem"),
-        ("cert", "key.pem does not fit cert.pem"),
+        ("cert", "key.pem does not match cert.pem"),
     ],
 )
 def test_parts_that_do_not_belong_together(made: Certificates, other: Certificates, part: str, said: str) -> None:
@@ -96,8 +96,8 @@ def test_a_good_ca_is_kept_and_an_old_one_replaced_and_trusted_for_a_while(made:
     new = make(NAME, late, made)
     assert new.ca_cert != made.ca_cert and new.previous_ca == made.ca_cert
     assert made.ca_cert.strip() in new.bundle and new.ca_cert.strip() in new.bundle
-    assert new.settled(late.timestamp() + PREVIOUS_SECONDS - 1) == new
-    assert not new.settled(late.timestamp() + PREVIOUS_SECONDS + 1).previous_ca
+    assert new.without_expired_ca(late.timestamp() + PREVIOUS_CA_TTL_S - 1) == new
+    assert not new.without_expired_ca(late.timestamp() + PREVIOUS_CA_TTL_S + 1).previous_ca
     assert Certificates.of(new.data()) == new
 
 
@@ -136,8 +136,8 @@ BUNDLE = b"PEM"
 ENCODED = base64.b64encode(BUNDLE).decode()
 
 
-def target(*paths: str, **env: str) -> Target:
-    return Target(WebhookEnv.read(env), 9876, paths, BUNDLE)
+def target(*paths: str, **env: str) -> ConfigurationTarget:
+    return ConfigurationTarget(WebhookEnv.read(env), 9876, paths, BUNDLE)
 
 
 def configuration(webhooks: list[Any], template: str | None = None) -> WebhookConfiguration:
@@ -159,7 +159,7 @@ def test_a_first_pass_keeps_the_list_and_fills_in_who_and_whom_to_trust() -> Non
 
 def test_what_is_right_is_left_alone() -> None:
     where = target("/mutate-pod", "/mutate-node-status")
-    webhooks, template = configurations.wanted(configuration(TEMPLATE), where)
+    webhooks, template = configurations.desired(configuration(TEMPLATE), where)
     assert configurations.patch(configuration(webhooks, template), where) is None
 
 
@@ -179,7 +179,7 @@ def test_with_a_host_webhooks_are_called_by_url() -> None:
 
 def test_the_failure_policy_of_the_pod_webhooks_can_be_set() -> None:
     where = target("/mutate-pod", "/mutate-node-status", WEBHOOK_CONFIGURATION_FAILURE_POLICY_PODS="Ignore")
-    webhooks, _ = configurations.wanted(configuration(TEMPLATE), where)
+    webhooks, _ = configurations.desired(configuration(TEMPLATE), where)
     assert [entry["failurePolicy"] for entry in webhooks] == ["Ignore", "Fail"]
 
 

@@ -106,7 +106,7 @@ def test_the_last_good_stays_and_one_replica_tells(text: str, reason: str, said:
     assert COLOCATION in world.cache.bad
     assert world.registry.get_sample_value("koord_manager_config_key_bad", {"key": COLOCATION}) == 1
     assert world.events.said == []  # not the leader
-    world.cache.tell()
+    world.cache.send_events()
     ((told, message),) = world.events.said
     assert told == reason and message.startswith(f"{COLOCATION}: ") and said in message
     world.says(colocation_config=text + " ")
@@ -122,13 +122,13 @@ def test_what_was_mended_before_anybody_led_is_not_told() -> None:
     world.says(colocation_config="{")
     assert world.percent() is None  # never anything usable
     world.says(colocation_config="{}")
-    world.cache.tell()
+    world.cache.send_events()
     assert world.events.said == []
 
 
 def test_an_extension_that_can_not_be_used_is_told_as_well() -> None:
     world = World()
-    world.cache.tell()
+    world.cache.send_events()
     world.says(interference_config='{"clusterStrategy": {"windowSeconds": 9}}')
     kept = world.cache.extension_values
     world.says(interference_config='{"clusterStrategy": {"windowSeconds": 0}}')

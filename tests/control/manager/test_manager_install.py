@@ -17,9 +17,9 @@ from control.manager.webhookserver.configurations import (
     MUTATING,
     TEMPLATE,
     VALIDATING,
-    Target,
+    ConfigurationTarget,
     WebhookConfiguration,
-    wanted,
+    desired,
 )
 from control.standalone.apiserver import ApiServer
 from koordlet.kube import Client, Config
@@ -79,11 +79,11 @@ async def test_webhooks_called_by_url_become_the_services(tmp_path: Path) -> Non
     """As `koordctl up` leaves them, whose manager serves no Service: url and service together are refused."""
     async with ApiServer(tmp_path / "api") as server, Client(Config.load(server.kubeconfig_path)) as admin:
         bundle = server.ca_file.read_bytes()
-        by_url = Target(WebhookEnv(host="127.0.0.1"), 9876, PATHS, bundle)
+        by_url = ConfigurationTarget(WebhookEnv(host="127.0.0.1"), 9876, PATHS, bundle)
         for made, resource in zip(manifests.webhooks(), (MUTATING, VALIDATING), strict=True):
             collection = f"/apis/admissionregistration.k8s.io/v1/{resource.plural}"
             given = msgspec.convert(made, WebhookConfiguration)
-            webhooks, template = wanted(given, by_url)
+            webhooks, template = desired(given, by_url)
             annotated = {**made["metadata"], "annotations": {TEMPLATE: template}}
             await admin.raw("POST", collection, body={**made, "metadata": annotated, "webhooks": webhooks})
         await kubectl(server, tmp_path, "apply", "-f", str(DEPLOY / "webhooks.yaml"))

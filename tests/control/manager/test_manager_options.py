@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from control.manager.options import CONTROLLERS, NODERESOURCE_PLUGINS, Options, WebhookEnv, selected
+from control.manager.options import CONTROLLERS, NODERESOURCE_PLUGINS, ManagerOptions, WebhookEnv, selected
 from control.manager.parts import CONTROLLERS as BUILT
 from koordlet.app.flags import FlagError, read
 
@@ -28,7 +28,7 @@ def test_selection(items: str, enabled: set[str]) -> None:
 
 
 def test_the_defaults_are_koordinators() -> None:
-    options = read(Options, [])
+    options = read(ManagerOptions, [])
     assert options.controllers == list(CONTROLLERS)
     assert options.noderesource_plugins == list(NODERESOURCE_PLUGINS)
     assert (options.metrics_addr, options.health_probe_addr, options.pprof_addr) == (":8080", ":8000", ":8090")
@@ -42,7 +42,7 @@ def test_the_defaults_are_koordinators() -> None:
 
 
 def test_lists_replace_their_default() -> None:
-    assert read(Options, ["--controllers=*,-nodeslo"]).controllers == ["*", "-nodeslo"]
+    assert read(ManagerOptions, ["--controllers=*,-nodeslo"]).controllers == ["*", "-nodeslo"]
 
 
 RESYNCS = {"": None, "0": None, "0s": None, "10m": 600.0, "soon": None}
@@ -50,7 +50,7 @@ RESYNCS = {"": None, "0": None, "0s": None, "10m": 600.0, "soon": None}
 
 @pytest.mark.parametrize(("text", "seconds"), RESYNCS.items(), ids=[key or "none" for key in RESYNCS])
 def test_the_resync_period(text: str, seconds: float | None) -> None:
-    assert read(Options, [f"--sync-period={text}"]).resync_seconds == seconds
+    assert read(ManagerOptions, [f"--sync-period={text}"]).resync_seconds == seconds
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_the_resync_period(text: str, seconds: float | None) -> None:
         ("--metrics-addr=8080", "--metrics-addr"),
         ("--leader-elect-resource-lock=endpoints", "must be one of leases"),
         ("--rest-config-qps=fast", "not an integer"),
-        ("--recommender-cpu-percentile=95", "95 is no share from 0 to 1"),
+        ("--recommender-cpu-percentile=95", "95 is not between 0 and 1"),
         ("--recommender-eviction-share=1.5", "--recommender-eviction-share"),
         ("--metric-addr=:1", "did you mean --metrics-addr"),
     ],
 )
 def test_what_can_not_be_used_is_named(flag: str, said: str) -> None:
     with pytest.raises(FlagError, match=said):
-        read(Options, [flag])
+        read(ManagerOptions, [flag])
 
 
 def test_the_environment_has_koordinators_defaults() -> None:

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from control.manager import process as process_module
-from control.manager.options import Options
+from control.manager.options import ManagerOptions
 from control.manager.process import Manager
 from control.standalone.apiserver import ApiServer
 from koordlet.api.core import Node
@@ -248,7 +248,7 @@ async def test_only_chosen_controllers_run(cluster: Any, manager: Any, until: An
 async def test_missing_webhook_configurations_end_the_start(
     cluster: Any, manager: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_module, "CERTIFICATE_SECONDS", 1.0)
+    monkeypatch.setattr(process_module, "CERTIFICATE_TIMEOUT_S", 1.0)
     group = "/apis/admissionregistration.k8s.io/v1"
     name = "koordinator-mutating-webhook-configuration"
     await cluster.admin.raw("DELETE", f"{group}/mutatingwebhookconfigurations/{name}")
@@ -259,7 +259,7 @@ async def test_missing_webhook_configurations_end_the_start(
 async def test_caches_that_do_not_fill_end_the_start(
     cluster: Any, manager: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_module, "CACHE_SECONDS", 1.0)
+    monkeypatch.setattr(process_module, "CACHE_TIMEOUT_S", 1.0)
     crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/nodeslos.slo.koordinator.sh"
     await cluster.admin.raw("DELETE", crd)
     running = await manager(wait=False)
@@ -275,7 +275,7 @@ async def test_caches_that_do_not_fill_end_the_start(
 )
 def test_names_that_nobody_knows_are_refused(flag: str, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
-        Manager(read(Options, [flag]), {}, config=Config("http://127.0.0.1:1"))
+        Manager(read(ManagerOptions, [flag]), {}, config=Config("http://127.0.0.1:1"))
 
 
 BLKIO = {"enable": True, "blocks": [{"name": "z", "ioCfg": {}}]}

@@ -12,7 +12,7 @@ import yaml
 from control.manager import manifests
 from control.manager.caches import Caches
 from control.manager.recommender.model import ContainerModel
-from control.manager.recommender.settings import Settings
+from control.manager.recommender.settings import RecommenderSettings
 from control.manager.recommender.status import confident
 from koordlet.api.core import Namespace, Pod, PriorityClass
 from koordlet.api.crs.analysis import Recommendation
@@ -120,7 +120,7 @@ WORKLOADS = (("Deployment", "apps/v1"), ("CronJob", "batch/v1"))
 
 async def recommended(cluster: Any) -> None:
     """What a manager of before has recommended: to be there when the next one begins, which writes what it knows."""
-    raw, model = cluster.admin.raw, ContainerModel(Settings())
+    raw, model = cluster.admin.raw, ContainerModel(RecommenderSettings())
     model.add(np.ones(2), np.ones(2), np.array([time.time() - 864_000, time.time() - 1200]))
     for kind, version in WORKLOADS:
         name = kind.lower()

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.manager.colocationprofile.controller import Applied
-from control.manager.colocationprofile.decide import change, managed, wanted
+from control.manager.colocationprofile.controller import AppliedProfiles
+from control.manager.colocationprofile.decide import managed, profile_patch, selects
 from control.standalone.patch import merge_patch
 from koordlet.api.core import Pod
 from koordlet.api.crs.config import ClusterColocationProfile
@@ -67,7 +67,7 @@ WANTED = {
 
 @pytest.mark.parametrize(("subject", "given_", "namespace", "expected"), WANTED.values(), ids=WANTED)
 def test_which_pods_are_wanted(subject, given_, namespace, expected):
-    assert wanted(subject, given_, namespace) is expected
+    assert selects(subject, given_, namespace) is expected
 
 
 RAW = {
@@ -94,7 +94,7 @@ CHANGES = {
 @pytest.mark.parametrize(("spec", "expected"), CHANGES.values(), ids=CHANGES)
 def test_what_is_written(spec, expected):
     before = copy.deepcopy(RAW)
-    assert change(profile(**spec), RAW) == expected
+    assert profile_patch(profile(**spec), RAW) == expected
     assert before == RAW
 
 
@@ -103,14 +103,14 @@ def test_suffixes_are_added_once_however_often_a_profile_is_applied(suffixes):
     current = copy.deepcopy(RAW)
     for suffix in suffixes:
         mine = profile(labelSuffixes={"a": suffix})
-        current = merge_patch.apply(current, change(mine, current))
-        assert change(mine, current) == {}
+        current = merge_patch.apply(current, profile_patch(mine, current))
+        assert profile_patch(mine, current) == {}
         assert current["metadata"]["labels"]["a"].endswith(suffix)
 
 
 async def test_what_was_applied_is_remembered_for_a_while():
     clock = FakeClock()
-    applied = Applied(clock, keep=300, purge_every=600)
+    applied = AppliedProfiles(clock, keep_s=300, purge_every_s=600)
     applied.add(("p/1", "uid"))
     assert ("p/1", "uid") in applied
     assert ("p/2", "uid") not in applied

@@ -8,7 +8,7 @@ import pytest
 
 from control.manager.noderesource.pods import pod_facts
 from control.manager.noderesource.report import read_report
-from control.manager.noderesource.reserved import own_facts
+from control.manager.noderesource.reserved import node_facts
 from control.manager.noderesource.units import LIMIT, ZERO
 from koordlet.api import names
 from koordlet.api.crs.nodemetric import NodeMetric, NodeMetricStatus
@@ -165,21 +165,21 @@ def test_the_margin_is_cut_on_the_binary_double(cpu: str, percent: int, margin: 
 
 def test_amplified_allocatable_does_not_hide_what_the_kubelet_keeps() -> None:
     raw = {names.ANNOTATION_RAW_ALLOCATABLE: '{"cpu":"90","memory":"100G"}'}
-    own = own_facts(make_node(allocatable=("180", "200G"), annotations=raw))
+    own = node_facts(make_node(allocatable=("180", "200G"), annotations=raw))
     assert own.kubelet == (10 * G, 20 * G * 1000)
-    assert own_facts(make_node(allocatable=("180", "200G"))).kubelet == ZERO
+    assert node_facts(make_node(allocatable=("180", "200G"))).kubelet == ZERO
 
 
 @pytest.mark.parametrize(
     "text", ["{", "[]", '{"resources":{"cpu":"many"}}', '{"reservedCPUs":"0-"}', '{"reservedCPUs":"9-0"}']
 )
 def test_a_reservation_that_cannot_be_read_counts_as_missing(text: str) -> None:
-    assert own_facts(make_node(annotations=reservation(text))).annotation == ZERO
+    assert node_facts(make_node(annotations=reservation(text))).annotation == ZERO
 
 
 def test_amounts_beyond_all_reason_are_capped() -> None:
     node = make_node(cpu="1E", memory="1E")
-    assert own_facts(node).capacity == (LIMIT, LIMIT)
+    assert node_facts(node).capacity == (LIMIT, LIMIT)
     assert min(batch_of(node, [make_pod("a", ("1E", "1E"))] * 3, make_metric(), strategy(**percents(10**9, 65)))) >= 0
 
 

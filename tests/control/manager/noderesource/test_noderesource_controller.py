@@ -20,7 +20,7 @@ from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.crs.topology import NodeResourceTopology, ResourceInfo, Zone
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.pages.overcommit import LENDING
+from koordlet.api.pages.overcommit import OVERCOMMIT
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.kube import PatchKind
 from koordlet.metriccache import MetricCache
@@ -56,7 +56,7 @@ class World:
         await self.admin.update_status(NodeMetric, name, status=metric.status)
 
     async def weighed(self, metric: NodeMetric) -> None:
-        """Report, and wait until the manager has looked at it."""
+        """NodeReport, and wait until the manager has looked at it."""
         before = self._looks()
         await self.report(metric)
         await self.until(lambda: self._looks() > before)
@@ -127,13 +127,13 @@ async def test_a_report_becomes_capacity_and_the_node_says_why(world: World) -> 
     wanted = {BATCH_CPU: 25000, BATCH_MEMORY: 33 * G, names.RESOURCE_MID_CPU: 10000, names.RESOURCE_MID_MEMORY: 15 * G}
     node = await world.offers(wanted)
     assert node.status.allocatable["cpu"] == Quantity("100")  # nothing else was touched
-    condition = node.status.condition(names.CONDITION_LENDING)
+    condition = node.status.condition(names.CONDITION_OVERCOMMIT)
     assert condition is not None
     assert (condition.status, condition.reason) == ("True", "AsMeasured")
     assert (
         "batch-cpu 25000 (capacity 100000, kept free 35000, system 7000, prod and mid pods 33000)" in condition.message
     )
-    lending = LENDING.get(node.metadata.annotations)
+    lending = OVERCOMMIT.get(node.metadata.annotations)
     assert lending is not None
     cpu = lending.batch["cpu"]
     assert cpu.lent == cpu.capacity - cpu.margin - cpu.system - cpu.high == 25000
@@ -155,7 +155,7 @@ async def test_amounts_follow_load_pods_and_configuration(world: World) -> None:
     await world.offers({BATCH_CPU: 50000})
     await world.configure(enable=False)
     node = await world.offers({BATCH_CPU: None, BATCH_MEMORY: None, names.RESOURCE_MID_CPU: None})
-    condition = node.status.condition(names.CONDITION_LENDING)
+    condition = node.status.condition(names.CONDITION_OVERCOMMIT)
     assert condition is not None
     assert (condition.status, condition.reason) == ("False", "ColocationDisabled")
 
@@ -178,7 +178,7 @@ async def test_reports_from_another_time_lend_nothing(world: World, ago: float, 
     await world.offers({BATCH_CPU: 58000})
     await world.report(fresh(ago=ago))
     node = await world.offers({BATCH_CPU: None, BATCH_MEMORY: None})
-    condition = node.status.condition(names.CONDITION_LENDING)
+    condition = node.status.condition(names.CONDITION_OVERCOMMIT)
     assert condition is not None
     assert (condition.status, condition.reason) == ("False", reason)
 
@@ -274,17 +274,17 @@ async def test_persistent_interference_lowers_what_is_lent_and_is_told(world: Wo
     await world.offers({BATCH_CPU: 57000})
     await world.report(report(500, True))
     node = await world.offers({BATCH_CPU: 45600, BATCH_MEMORY: 65 * G})
-    condition = node.status.condition(names.CONDITION_LENDING)
+    condition = node.status.condition(names.CONDITION_OVERCOMMIT)
     assert condition is not None
     assert (condition.status, condition.reason) == ("True", "InterferencePersists")
-    assert "80 % of cpu: 2 containers held up by neighbours, because of demo/burn" in condition.message
+    assert "80 % of cpu: 2 containers delayed by co-located pods, culprits: demo/burn" in condition.message
     await world.report(report(400, True))
     await world.offers({BATCH_CPU: 34200})
     await world.weighed(report(300, True))  # at the floor already
     for ago in (200, 130, 60, 0):
         await world.weighed(report(ago, False))
     node = await world.offers({BATCH_CPU: 57000})
-    condition = node.status.condition(names.CONDITION_LENDING)
+    condition = node.status.condition(names.CONDITION_OVERCOMMIT)
     assert condition is not None
     assert condition.reason == "AsMeasured"
 

@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry
 
 from control.manager.caches import Caches
 from control.manager.config import ConfigCache
-from control.manager.context import Context
+from control.manager.context import ManagerContext
 from control.manager.noderesource import controller as module
 from control.manager.noderesource.controller import NodeResourceController
-from control.manager.options import Options
+from control.manager.options import ManagerOptions
 from koordlet.api import gates as api_gates
 from koordlet.api import names
 from koordlet.api.core import ConfigMap, Node, NodeCondition
@@ -22,7 +22,7 @@ from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.encoding.wire import convert
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.pages.overcommit import LENDING
+from koordlet.api.pages.overcommit import OVERCOMMIT
 from koordlet.api.sloconfig import configmap
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.app.flags import read
@@ -100,8 +100,8 @@ class Bench:
         config = ConfigCache(self.server, events, namespace="n", name="c", registry=internal)
         config._current, problems = configmap.load(configmap.UNREAD, CONFIG)
         assert not problems
-        self.context = Context(
-            read(Options, []), FeatureGates(api_gates.MANAGER), self.server, Caches(self.server), config, events,
+        self.context = ManagerContext(
+            read(ManagerOptions, []), FeatureGates(api_gates.MANAGER), self.server, Caches(self.server), config, events,
             framework, internal, CollectorRegistry(),
         )  # fmt: skip
         self.controller = NodeResourceController(self.context)
@@ -125,7 +125,7 @@ class Bench:
 
 @pytest.fixture
 async def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.setattr(module, "PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(module, "RETRY_DELAYS_S", (0.0, 0.0, 0.0))
     return Bench()
 
 
@@ -224,7 +224,7 @@ async def test_small_changes_wait_for_the_time_threshold(bench: Bench, monkeypat
 
 async def test_what_is_told_is_what_was_written(bench: Bench) -> None:
     await bench.controller.reconcile("n1")
-    lending = LENDING.get(bench.server.node.metadata.annotations)
+    lending = OVERCOMMIT.get(bench.server.node.metadata.annotations)
     assert lending is not None
     allocatable = bench.server.node.status.allocatable
     assert lending.batch["cpu"].lent == allocatable[names.RESOURCE_BATCH_CPU].value()
@@ -263,7 +263,7 @@ async def test_metrics_tell_cores_bytes_and_reasons(bench: Bench, monkeypatch: p
 async def test_one_node_that_cannot_be_worked_out_stops_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     other = make_node(name="n2")
     bench.tell(other)
-    work_out = bench.controller._work_out
+    work_out = bench.controller._calculate
 
     def broken(chosen: Any, **more: Any) -> Any:
         chosen = list(chosen)
@@ -271,7 +271,7 @@ async def test_one_node_that_cannot_be_worked_out_stops_no_other(bench: Bench, m
             raise ZeroDivisionError("n1")
         return work_out(chosen, **more)
 
-    monkeypatch.setattr(bench.controller, "_work_out", broken)
+    monkeypatch.setattr(bench.controller, "_calculate", broken)
     bench.controller.sweep_safely(["n1", "n2"])
     assert sorted(bench.controller.queue._ready) == ["n1", "n2"]
     assert bench.counted("failed", "sweep") == 1

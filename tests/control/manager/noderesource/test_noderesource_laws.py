@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.manager.noderesource.batch import lend
-from control.manager.noderesource.columns import Columns, Setting, Settings
+from control.manager.noderesource.batch import batch_amounts
+from control.manager.noderesource.columns import AmountColumns, StrategyColumns, StrategyValues
 from control.manager.noderesource.fold import charges, node_row, zone_rows
-from control.manager.noderesource.mid import lend_mid
+from control.manager.noderesource.mid import mid_amounts
 from control.manager.noderesource.pods import PodFacts
-from control.manager.noderesource.report import Report
-from control.manager.noderesource.reserved import Own
+from control.manager.noderesource.report import NodeReport
+from control.manager.noderesource.reserved import NodeFacts
 from control.manager.noderesource.units import UNIT, ceil_units
 from koordlet.api.sloconfig.colocation import ColocationStrategy
 from tests.control.manager.noderesource.world import strategy
@@ -35,9 +35,9 @@ capacities = st.tuples(st.integers(1, 300).map(lambda n: n * CORE), st.integers(
 
 @dataclass(frozen=True)
 class Node:
-    own: Own
+    own: NodeFacts
     pods: tuple[PodFacts, ...]
-    report: Report
+    report: NodeReport
     how: ColocationStrategy
     strict: bool
 
@@ -59,7 +59,7 @@ def nodes(draw: st.DrawFn) -> Node:
         f"demo/p{index}": (draw(both), draw(st.sampled_from(CLASSES)))
         for index in draw(st.sets(st.integers(0, count + 2)))
     }
-    report = Report(
+    report = NodeReport(
         at=0.0,
         node_usage=draw(both),
         complete=draw(st.booleans()),
@@ -92,7 +92,7 @@ def nodes(draw: st.DrawFn) -> Node:
         memory_calculate_policy=draw(st.sampled_from(("usage", "maxUsageRequest", "request", ""))),
         mid_reclaim_mode=draw(st.sampled_from((None, "static"))),
     )
-    own = Own(draw(capacities), draw(both), draw(both))
+    own = NodeFacts(draw(capacities), draw(both), draw(both))
     return Node(own, pods, report, how, draw(st.booleans()))
 
 
@@ -183,32 +183,32 @@ def plain_mid(node: Node, resource: int) -> int:
     return math.ceil(min(mid, limit) * (1000, 1)[resource])
 
 
-def table(given: Sequence[Node]) -> tuple[Columns, Settings]:
+def table(given: Sequence[Node]) -> tuple[AmountColumns, StrategyColumns]:
     rows = [
         node_row(node.own, node.pods, node.report, charges(node.pods, node.report, strict=node.strict))
         for node in given
     ]
-    return Columns.of(rows), Settings.of([Setting.of(node.how) for node in given])
+    return AmountColumns.of(rows), StrategyColumns.of([StrategyValues.of(node.how) for node in given])
 
 
 @given(st.lists(nodes(), max_size=5))
 def test_columns_agree_with_the_plain_implementation(given_nodes: list[Node]) -> None:
     rows, settings = table(given_nodes)
-    batch, mid = ceil_units(lend(rows, settings).amount), ceil_units(lend_mid(rows, settings).amount)
+    batch, mid = ceil_units(batch_amounts(rows, settings).amount), ceil_units(mid_amounts(rows, settings).amount)
     assert batch.tolist() == [[plain_batch(node, one) for one in (0, 1)] for node in given_nodes]
     assert mid.tolist() == [[plain_mid(node, one) for one in (0, 1)] for node in given_nodes]
 
 
 def lent(node: Node) -> list[int]:
     rows, settings = table([node])
-    amounts: list[int] = ceil_units(lend(rows, settings).amount)[0].tolist()
+    amounts: list[int] = ceil_units(batch_amounts(rows, settings).amount)[0].tolist()
     return amounts
 
 
 @given(nodes())
 def test_never_negative_never_above_the_limit(node: Node) -> None:
     rows, settings = table([node])
-    found = lend(rows, settings)
+    found = batch_amounts(rows, settings)
     assert (found.amount >= 0).all()
     assert (found.amount <= found.limit).all()
 
@@ -216,7 +216,7 @@ def test_never_negative_never_above_the_limit(node: Node) -> None:
 @given(nodes())
 def test_lent_and_taken_and_kept_free_fit_into_the_node(node: Node) -> None:
     rows, settings = table([node])
-    found = lend(rows, settings)
+    found = batch_amounts(rows, settings)
     total = found.amount + found.high + found.system + found.margin
     assert ((total <= rows.capacity) | (found.amount == 0)).all()
 
@@ -268,7 +268,7 @@ def test_rows_do_not_depend_on_their_neighbours(given_nodes: list[Node], data: A
     rows, settings = table(given_nodes)
     chosen = data.draw(st.integers(0, len(given_nodes) - 1))
     alone = table([given_nodes[chosen]])
-    assert (lend(rows, settings).amount[chosen] == lend(*alone).amount[0]).all()
+    assert (batch_amounts(rows, settings).amount[chosen] == batch_amounts(*alone).amount[0]).all()
 
 
 @pytest.mark.parametrize("amount", [0, 1, 10**6 - 1, 10**6, 10**6 + 1])

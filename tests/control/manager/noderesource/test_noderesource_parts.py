@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control.manager.noderesource import devices, ratios
-from control.manager.noderesource.interference import hurts, step, weigh, written_holds
-from control.manager.noderesource.prepare import Plan, Prepared, meta_patch, must_write, prepare, status_patch
+from control.manager.noderesource.interference import describe, step, updated_holds, written_holds
+from control.manager.noderesource.prepare import NodePlan, Prepared, meta_patch, must_write, prepare, status_patch
 from control.manager.noderesource.report import read_report
 from control.manager.noderesource.zones import is_diff, must_rewrite, rewritten, zone_capacities, zone_values
 from koordlet.api import names
@@ -20,13 +20,19 @@ from koordlet.api.crs.topology import NodeResourceTopology, ResourceInfo, Zone
 from koordlet.api.encoding.quantity import BINARY_SI, Quantity
 from koordlet.api.encoding.wire import to_builtins
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.pages.overcommit import AS_MEASURED, LENDING, Hold, Lending
-from koordlet.api.sloconfig.lending import ANY, LENT, InterferencePolicy, InterferencePolicyError, policy_of
+from koordlet.api.pages.overcommit import AS_MEASURED, OVERCOMMIT, Hold, OvercommitExplanation
 from koordlet.api.sloconfig.normalization import (
     CPUNormalizationStrategy,
     ModelRatios,
     RatioError,
     ResourceAmplificationStrategy,
+)
+from koordlet.api.sloconfig.overcommit import (
+    ANY,
+    CULPRITS_OVERCOMMITTED,
+    InterferencePolicy,
+    InterferencePolicyError,
+    policy_of,
 )
 from tests.control.manager.noderesource.world import NOW, make_metric, make_node, pod_metric, strategy
 
@@ -45,7 +51,7 @@ def batch(cpu: int, memory: int) -> dict[str, Quantity | None]:
     ("ratio", "cpu"), [(None, 10001), (1.0, 10001), (1.2, 12002), (0.5, 10001), (5.0, 50005)], ids=str
 )
 def test_normalization_multiplies_batch_cpu_and_rounds_up(ratio: float | None, cpu: int) -> None:
-    prepared = prepare(make_node(), Plan(lent=batch(10001, GI), ratio=ratio))
+    prepared = prepare(make_node(), NodePlan(overcommit=batch(10001, GI), ratio=ratio))
     assert prepared.resources == {CPU: Quantity.of(cpu), MEMORY: Quantity.of(GI)}
 
 
@@ -60,16 +66,18 @@ def test_third_parties(held: tuple[int, str], cpu: int, memory: str) -> None:
     ]
     annotations = {names.ANNOTATION_THIRD_PARTY_ALLOCATIONS: json.dumps({"allocations": allocations})}
     node = make_node(annotations=annotations)
-    prepared = prepare(node, Plan(lent=batch(50000, 120 * GI)))
+    prepared = prepare(node, NodePlan(overcommit=batch(50000, 120 * GI)))
     assert prepared.resources == {CPU: Quantity.of(cpu), MEMORY: Quantity(memory)}
-    patch = status_patch(node, prepared, lambda: Lending(reason=AS_MEASURED), turned=False, now=NOW)
+    patch = status_patch(
+        node, prepared, lambda: OvercommitExplanation(reason=AS_MEASURED), explanation_changed=False, now=NOW
+    )
     origin = patch["metadata"]["annotations"][names.ANNOTATION_ORIGIN_EXTENDED_ALLOCATABLE]
     assert origin == f'{{"resources":{{"{CPU}":"50k","{MEMORY}":"120Gi"}}}}'
 
 
 def test_a_broken_third_party_annotation_changes_nothing_and_is_told() -> None:
     node = make_node(annotations={names.ANNOTATION_THIRD_PARTY_ALLOCATIONS: "{"})
-    prepared = prepare(node, Plan(lent=batch(50000, GI)))
+    prepared = prepare(node, NodePlan(overcommit=batch(50000, GI)))
     assert prepared.resources[CPU] == Quantity.of(50000)
     assert names.ANNOTATION_THIRD_PARTY_ALLOCATIONS in prepared.problem
 
@@ -77,16 +85,20 @@ def test_a_broken_third_party_annotation_changes_nothing_and_is_told() -> None:
 def test_other_resources_stay_in_the_origin_annotation() -> None:
     annotations = {names.ANNOTATION_ORIGIN_EXTENDED_ALLOCATABLE: '{"resources":{"vendor.io/x":"3"}}'}
     node = make_node(annotations=annotations)
-    prepared = prepare(node, Plan(lent=batch(1000, GI)))
-    patch = status_patch(node, prepared, lambda: Lending(reason=AS_MEASURED), turned=False, now=NOW)
+    prepared = prepare(node, NodePlan(overcommit=batch(1000, GI)))
+    patch = status_patch(
+        node, prepared, lambda: OvercommitExplanation(reason=AS_MEASURED), explanation_changed=False, now=NOW
+    )
     origin = json.loads(patch["metadata"]["annotations"][names.ANNOTATION_ORIGIN_EXTENDED_ALLOCATABLE])
     assert origin["resources"] == {CPU: "1k", MEMORY: "1Gi", "vendor.io/x": "3"}
 
 
 def test_what_is_not_lent_is_taken_off_and_told_as_nothing() -> None:
     node = make_node(extended={CPU: "1000", MEMORY: "1Gi", "vendor.io/x": "3"})
-    prepared = prepare(node, Plan(lent={CPU: None, MEMORY: None}))
-    patch = status_patch(node, prepared, lambda: Lending(reason="NodeMetricStale"), turned=True, now=NOW)
+    prepared = prepare(node, NodePlan(overcommit={CPU: None, MEMORY: None}))
+    patch = status_patch(
+        node, prepared, lambda: OvercommitExplanation(reason="NodeMetricStale"), explanation_changed=True, now=NOW
+    )
     assert patch["status"]["capacity"] == patch["status"]["allocatable"] == {CPU: None, MEMORY: None}
     assert patch["status"]["conditions"][0]["status"] == "False"
     assert patch["metadata"]["resourceVersion"] == node.metadata.resource_version
@@ -96,12 +108,12 @@ def test_a_node_that_holds_everything_gets_no_patch() -> None:
     origin = {names.ANNOTATION_ORIGIN_EXTENDED_ALLOCATABLE: json.dumps({"resources": {MEMORY: "1Gi", CPU: "1000"}})}
     node = make_node(extended={CPU: "1000", MEMORY: "1Gi"}, annotations=origin)
 
-    def never() -> Lending:
+    def never() -> OvercommitExplanation:
         raise AssertionError("nobody asked")
 
-    prepared = prepare(node, Plan(lent=batch(1000, GI)))
-    assert status_patch(node, prepared, never, turned=False, now=NOW) == {}
-    assert meta_patch(node, Plan(annotations=origin)) == {}
+    prepared = prepare(node, NodePlan(overcommit=batch(1000, GI)))
+    assert status_patch(node, prepared, never, explanation_changed=False, now=NOW) == {}
+    assert meta_patch(node, NodePlan(annotations=origin)) == {}
 
 
 # --- the write filter
@@ -405,29 +417,29 @@ def brief(resource: str, culprit: str = "demo/burn/main", **more: Any) -> dict[s
 @pytest.mark.parametrize(
     ("node", "briefs", "policy", "resource", "expected"),
     [
-        ({"cpu": 2}, [], {}, "cpu", "2 containers held up by neighbours"),
+        ({"cpu": 2}, [], {}, "cpu", "2 containers delayed by co-located pods"),
         ({"memory": 1}, [], {}, "cpu", ""),
-        ({"memory": 1}, [], {}, "memory", "1 container held up by neighbours"),
-        ({}, [brief("io")], {}, "cpu", "1 container held up by neighbours, because of demo/burn"),
+        ({"memory": 1}, [], {}, "memory", "1 container delayed by co-located pods"),
+        ({}, [brief("io")], {}, "cpu", "1 container delayed by co-located pods, culprits: demo/burn"),
         ({}, [brief("cpu", cause="self")], {}, "cpu", ""),
         ({}, [brief("cpu", state="suspected")], {}, "cpu", ""),
         ({}, [brief("cpu", confidence=0.3)], {}, "cpu", ""),
-        ({"cpu": 3}, [brief("cpu", "demo/web/main")], {"culprits": LENT}, "cpu", ""),
+        ({"cpu": 3}, [brief("cpu", "demo/web/main")], {"culprits": CULPRITS_OVERCOMMITTED}, "cpu", ""),
         (
             {"cpu": 3},
             [brief("cpu")],
-            {"culprits": LENT},
+            {"culprits": CULPRITS_OVERCOMMITTED},
             "cpu",
-            "1 container held up by neighbours, because of demo/burn",
+            "1 container delayed by co-located pods, culprits: demo/burn",
         ),
-        ({}, [brief("cpu", "system")], {"culprits": ANY}, "cpu", "1 container held up by neighbours"),
+        ({}, [brief("cpu", "system")], {"culprits": ANY}, "cpu", "1 container delayed by co-located pods"),
     ],
 )
 def test_what_counts_as_interference(node: Any, briefs: Any, policy: Any, resource: str, expected: str) -> None:
     victim = pod_metric("v", "1", "1G", extensions={"interference": briefs})
     report = read_report(make_metric(victim, extensions={"interference": {"interfered": node}}))
     assert report is not None
-    assert hurts(report, resource, InterferencePolicy(**policy), lambda key: key == "demo/burn") == expected
+    assert describe(report, resource, InterferencePolicy(**policy), lambda key: key == "demo/burn") == expected
 
 
 @pytest.mark.parametrize("said", [1, [1], {"interfered": 3}, {"interfered": {"cpu": "many"}}, "x", None])
@@ -435,15 +447,15 @@ def test_extensions_of_another_shape_say_nothing(said: Any) -> None:
     victim = pod_metric("v", "1", "1G", extensions={"interference": said})
     report = read_report(make_metric(victim, extensions={"interference": said}))
     assert report is not None
-    assert not report.troubled
+    assert not report.has_interference
 
 
 def test_switched_off_everything_is_lent_at_once() -> None:
     report = read_report(make_metric(extensions={"interference": {"interfered": {"cpu": 2}}}))
     assert report is not None
     held = {"cpu": Hold(percent=60)}
-    assert weigh(held, report, InterferencePolicy(enable=False), lambda _: True) == {}
-    assert weigh(held, report, POLICY, lambda _: True)["cpu"].percent == 60
+    assert updated_holds(held, report, InterferencePolicy(enable=False), lambda _: True) == {}
+    assert updated_holds(held, report, POLICY, lambda _: True)["cpu"].percent == 60
 
 
 @pytest.mark.parametrize(
@@ -470,6 +482,6 @@ def test_the_default_policy_is_a_promise() -> None:
 
 def test_a_new_leader_goes_on_from_what_is_told() -> None:
     hold = Hold(percent=70, seen=NOW, hurt_since=NOW - 90.5, because="bad")
-    text = LENDING.text(Lending(reason="InterferencePersists", hold={"cpu": hold, "disk": hold}))
-    assert written_holds(make_node(annotations={names.ANNOTATION_LENDING: text})) == {"cpu": hold}
-    assert written_holds(make_node(annotations={names.ANNOTATION_LENDING: "{"})) == {}
+    text = OVERCOMMIT.text(OvercommitExplanation(reason="InterferencePersists", hold={"cpu": hold, "disk": hold}))
+    assert written_holds(make_node(annotations={names.ANNOTATION_OVERCOMMIT: text})) == {"cpu": hold}
+    assert written_holds(make_node(annotations={names.ANNOTATION_OVERCOMMIT: "{"})) == {}

@@ -7,9 +7,16 @@ from typing import Any
 
 import pytest
 
-from control.manager.noderesource.calculate import BATCH_RESOURCE, GPU, MID_RESOURCE, Calculator, Plugins, Result
+from control.manager.noderesource.calculate import (
+    BATCH_RESOURCE,
+    GPU,
+    MID_RESOURCE,
+    Calculator,
+    EnabledPlugins,
+    NodeResult,
+)
 from control.manager.noderesource.decide import Synced, decide
-from control.manager.noderesource.table import Table
+from control.manager.noderesource.table import NodeTable
 from koordlet.api import names
 from koordlet.api.core import Node, Pod
 from koordlet.api.crs.device import Device, DeviceInfo, DeviceSpec
@@ -58,11 +65,11 @@ def run(
     given: SLOConfig | None = None,
     topology: NodeResourceTopology | None = None,
     device: Device | None = None,
-    plugins: Plugins = Plugins(),
+    plugins: EnabledPlugins = EnabledPlugins(),
     now: float = NOW,
     failed: list[tuple[str, str]] | None = None,
-) -> Result:
-    table, given = Table(), given or config()
+) -> NodeResult:
+    table, given = NodeTable(), given or config()
     table.put_node(node)
     for pod in pods:
         table.put_pod(pod)
@@ -115,7 +122,7 @@ def test_zones_second_example() -> None:
     used = [pod_metric("prod1", "6", "6G"), pod_metric("mid", "22", "22G"), pod_metric("done", "2", "4G")]
     given = config(ENABLED % ',"memoryCalculatePolicy":"request"')
     result = run(make_node(), make_metric(*used), pods, topology=two_zones(), given=given)
-    assert (result.plan.lent[CPU], result.plan.lent[MEMORY]) == (Quantity("18000"), Quantity("18G"))
+    assert (result.plan.overcommit[CPU], result.plan.overcommit[MEMORY]) == (Quantity("18000"), Quantity("18G"))
     assert result.zones == [
         {CPU: Quantity("4000"), MEMORY: Quantity("5300M")},
         {CPU: Quantity("14000"), MEMORY: Quantity("12700M")},
@@ -190,16 +197,16 @@ def test_who_lends(text: str, annotation: str | None, metric: bool, age: int, re
     node = make_node(annotations=annotations, extended={CPU: "1", MEMORY: "1"})
     result = run(node, make_metric() if metric else None, given=config(text), now=NOW + age, topology=two_zones())
     assert result.reason == reason
-    assert result.lends is (reason == AS_MEASURED)
-    if not result.lends:
-        assert set(result.plan.lent.values()) == {None}
+    assert result.overcommits is (reason == AS_MEASURED)
+    if not result.overcommits:
+        assert set(result.plan.overcommit.values()) == {None}
         assert result.zones == [{CPU: Quantity("0"), MEMORY: Quantity("0")}] * 2
 
 
 def test_nothing_is_worked_out_while_no_configuration_was_usable() -> None:
-    table = Table()
+    table = NodeTable()
     table.put_node(make_node())
-    assert Calculator(Plugins()).run(table, configmap.UNREAD, lambda _: None, ["n1"], NOW) == []
+    assert Calculator(EnabledPlugins()).run(table, configmap.UNREAD, lambda _: None, ["n1"], NOW) == []
 
 
 def test_a_node_that_never_lent_is_left_alone_while_colocation_is_off() -> None:
@@ -234,7 +241,7 @@ def test_what_is_off_takes_batch_and_mid_back_and_amplification_too() -> None:
     ids=str,
 )
 def test_only_selected_plugins_write(enabled: set[str], lent: set[str]) -> None:
-    plugins = Plugins(frozenset(enabled))
+    plugins = EnabledPlugins(frozenset(enabled))
     device = Device(
         metadata=ObjectMeta(name="n1"),
         spec=DeviceSpec(
@@ -243,7 +250,7 @@ def test_only_selected_plugins_write(enabled: set[str], lent: set[str]) -> None:
     )
     for metric in (make_metric(), None):
         result = run(make_node(), metric, plugins=plugins, device=device, topology=two_zones())
-        assert set(result.plan.lent) == lent
+        assert set(result.plan.overcommit) == lent
         assert (result.zones is not None) is (BATCH_RESOURCE in enabled)
         assert result.plan.annotations == {}
         gpu = {names.RESOURCE_GPU: Quantity("100"), names.RESOURCE_GPU_CORE: Quantity("100")}
@@ -263,7 +270,7 @@ def test_a_plugin_that_fails_leaves_its_annotation_and_the_others_go_on() -> Non
     result = run(make_node(annotations=old), make_metric(), given=config(**keys), failed=failed)
     assert [plugin for plugin, _ in failed] == ["CPUNormalization", "ResourceAmplification"]
     assert result.plan.annotations == {}
-    assert result.plan.lent[CPU] == Quantity("58000")
+    assert result.plan.overcommit[CPU] == Quantity("58000")
 
 
 def test_a_bad_interference_extension_is_told_and_the_default_holds() -> None:
@@ -278,7 +285,7 @@ def test_a_bad_interference_extension_is_told_and_the_default_holds() -> None:
 
 
 def test_a_pod_that_moves_ends_or_goes_is_forgotten() -> None:
-    table = Table()
+    table = NodeTable()
     table.put_node(make_node())
     table.put_metric(make_metric())
     pod = make_pod("a", ("10", "1G"))
@@ -298,7 +305,7 @@ def test_a_pod_that_moves_ends_or_goes_is_forgotten() -> None:
 
 
 def test_a_node_is_dirty_only_when_something_counts() -> None:
-    table = Table()
+    table = NodeTable()
     table.put_node(make_node())
     table.put_pod(make_pod("a", ("1", "1G")))
     table.dirty.clear()

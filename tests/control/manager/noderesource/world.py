@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from control.manager.noderesource.batch import lend
-from control.manager.noderesource.columns import Columns, Setting, Settings
+from control.manager.noderesource.batch import batch_amounts
+from control.manager.noderesource.columns import AmountColumns, StrategyColumns, StrategyValues
 from control.manager.noderesource.fold import Row, charges, node_row
-from control.manager.noderesource.mid import lend_mid
+from control.manager.noderesource.mid import mid_amounts
 from control.manager.noderesource.pods import pod_facts
 from control.manager.noderesource.report import read_report
-from control.manager.noderesource.reserved import own_facts
+from control.manager.noderesource.reserved import node_facts
 from control.manager.noderesource.units import ceil_units
 from koordlet.api import names
 from koordlet.api.core import Container, Node, NodeStatus, Pod, PodSpec, PodStatus, ResourceRequirements
@@ -143,16 +143,19 @@ def row_of(node: Node, pods: Sequence[Pod], metric: NodeMetric, *, strict: bool 
     report = read_report(metric)
     assert report is not None
     facts = [one for one in map(pod_facts, pods) if one is not None]
-    return node_row(own_facts(node), facts, report, charges(facts, report, strict=strict))
+    return node_row(node_facts(node), facts, report, charges(facts, report, strict=strict))
 
 
 def batch_of(node: Node, pods: Sequence[Pod], metric: NodeMetric, how: ColocationStrategy, **more: Any) -> list[int]:
     """batch-cpu in milli-cores and batch-memory in bytes."""
-    rows, settings = Columns.of([row_of(node, pods, metric, **more)]), Settings.of([Setting.of(how)])
-    return [int(one) for one in ceil_units(lend(rows, settings).amount)[0]]
+    rows, settings = (
+        AmountColumns.of([row_of(node, pods, metric, **more)]),
+        StrategyColumns.of([StrategyValues.of(how)]),
+    )
+    return [int(one) for one in ceil_units(batch_amounts(rows, settings).amount)[0]]
 
 
 def mid_of(node: Node, pods: Sequence[Pod], metric: NodeMetric, how: ColocationStrategy) -> list[int]:
     """mid-cpu in milli-cores and mid-memory in bytes."""
-    rows, settings = Columns.of([row_of(node, pods, metric)]), Settings.of([Setting.of(how)])
-    return [int(one) for one in ceil_units(lend_mid(rows, settings).amount)[0]]
+    rows, settings = AmountColumns.of([row_of(node, pods, metric)]), StrategyColumns.of([StrategyValues.of(how)])
+    return [int(one) for one in ceil_units(mid_amounts(rows, settings).amount)[0]]

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from control.manager.quota import evaluation
 from control.manager.quota.evaluation import Evaluator, OwnWrites
-from control.manager.quota.usage import Account, budget, pod_usage, transformed
+from control.manager.quota.usage import Account, max_retries, pod_usage, transformed
 from koordlet.api.core import Pod
 from koordlet.api.crs.quota import ElasticQuota
 from koordlet.api.encoding.quantity import Quantity
@@ -111,7 +111,7 @@ BUDGETS = [
 
 @pytest.mark.parametrize(("changed", "most", "expected"), BUDGETS)
 def test_budget(changed, most, expected):
-    assert budget(changed, most) == expected
+    assert max_retries(changed, most) == expected
 
 
 def test_own_writes_count_until_the_cache_has_them():
@@ -270,7 +270,7 @@ async def test_nobody_waits_for_ever():
     subject = evaluator(server, clock)
     asked = asyncio.create_task(subject.evaluate(pod(1), server.cached, dry_run=False))
     await asyncio.sleep(0)
-    await clock.advance(evaluation.WAIT_SECONDS + 1)
+    await clock.advance(evaluation.WAIT_TIMEOUT_S + 1)
     assert await asked == evaluation.TIMED_OUT
     server.gate.set()
     await asyncio.gather(*subject._tasks.values())
@@ -281,7 +281,7 @@ async def test_a_quota_that_went_away_or_broke_refuses():
     subject = evaluator(server)
     first = server.cached
     server.cached = None
-    assert "no such quota" in (await subject.evaluate(pod(1), first, dry_run=False) or "")
+    assert "no longer exists" in (await subject.evaluate(pod(1), first, dry_run=False) or "")
     server.cached = quota("[", cpu=20)
     assert KEY + "child-request" in (await subject.evaluate(pod(1), first, dry_run=False) or "")
 

@@ -52,7 +52,7 @@ async def test_the_life_of_a_tree(asking):
     second = quota("second", {"parent": "top"}, min={"cpu": "6"}, max={"cpu": "20"})
     error = await cluster.refused(cluster.create(QUOTAS, second))
     assert error.status == 400
-    assert 'spec.min: Invalid value: "cpu=6": the children of top come to cpu=12, it has cpu=10' in str(error)
+    assert 'spec.min: Invalid value: "cpu=6": the sum of the children of top is cpu=12, its own is cpu=10' in str(error)
 
     # Neither a refusal nor a dry run leaves anything behind.
     second["spec"]["min"] = {"cpu": "4"}
@@ -65,7 +65,7 @@ async def test_the_life_of_a_tree(asking):
         (cluster.create(QUOTAS, quota("x", {"parent": "no"})), 'there is no such quota'),
         (cluster.create(QUOTAS, quota("x", {}, {"namespaces": '["team"]'})), "namespace team is bound to quota child"),
         (cluster.create(QUOTAS, quota("x", min={"cpu": "1"})), "spec.min: Forbidden: cpu is not in spec.max"),
-        (cluster.merge(f"{QUOTAS}/child", {"spec": {"min": {"cpu": "7"}}}), "the children of top come to cpu=11"),
+        (cluster.merge(f"{QUOTAS}/child", {"spec": {"min": {"cpu": "7"}}}), "the sum of the children of top is cpu=11"),
         (cluster.merge(f"{QUOTAS}/top", no_parent), "quota top has children (child, second)"),
         (cluster.delete(f"{QUOTAS}/top"), "quota top has children (child, second)"),
         (cluster.create(PODS, pod("p", "top")), "quota top is a parent quota"),

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from control.manager.quota.profiledecide import resource_keys, tree_id, wanted
+from control.manager.quota.profiledecide import desired_quota, resource_keys, tree_id
 from koordlet.api.core import Node
 from koordlet.api.crs.quota import ElasticQuota, ElasticQuotaProfile
 from koordlet.api.encoding.quantity import Quantity
@@ -53,21 +53,21 @@ EXAMPLES = {
 
 @pytest.mark.parametrize(("ratio", "keys", "lower", "everything", "idle"), EXAMPLES.values(), ids=EXAMPLES)
 def test_the_quota_of_two_nodes(ratio, keys, lower, everything, idle):
-    want = wanted(profile(ratio=ratio), [node("n1"), node("n2", ready=False)], keys)
-    assert plain(want.spec.min) == lower
-    assert want.spec.max == dict.fromkeys(keys, Quantity("4611686018427387"))
+    desired = desired_quota(profile(ratio=ratio), [node("n1"), node("n2", ready=False)], keys)
+    assert plain(desired.spec.min) == lower
+    assert desired.spec.max == dict.fromkeys(keys, Quantity("4611686018427387"))
     for key, (cpu, rest) in (("total-resource", everything), ("unschedulable-resource", idle)):
-        found = {name: float(Quantity(text)) for name, text in json.loads(want.annotations[KEY + key]).items()}
+        found = {name: float(Quantity(text)) for name, text in json.loads(desired.annotations[KEY + key]).items()}
         assert found == {"cpu": cpu, "memory": rest, "storage": rest}
-    assert want.labels == {
+    assert desired.labels == {
         KEY + "profile": "profile1", "mine": "1", KEY + "tree-id": "2862972692226656278", KEY + "is-root": "true",
     }  # fmt: skip
 
 
 def test_nodes_that_take_no_pods():
     nodes = [node("a"), node("b", unschedulable=True), node("c", ready=False)]
-    want = wanted(profile(), nodes, ["cpu"])
-    assert json.loads(want.annotations[KEY + "unschedulable-resource"])["cpu"] == "20"
+    desired = desired_quota(profile(), nodes, ["cpu"])
+    assert json.loads(desired.annotations[KEY + "unschedulable-resource"])["cpu"] == "20"
 
 
 def test_tree_ids():
@@ -84,13 +84,13 @@ def test_resource_keys():
 
 
 def test_what_is_more_on_the_quota_stays():
-    want = wanted(profile(), [node("a")], ["cpu"])
-    same = ElasticQuota(spec=want.spec)
-    same.metadata.labels = {**want.labels, "other": "1"}
-    same.metadata.annotations = {**want.annotations, KEY + "shared-weight": "{}"}
-    assert not want.changes(same)
+    desired = desired_quota(profile(), [node("a")], ["cpu"])
+    same = ElasticQuota(spec=desired.spec)
+    same.metadata.labels = {**desired.labels, "other": "1"}
+    same.metadata.annotations = {**desired.annotations, KEY + "shared-weight": "{}"}
+    assert not desired.differs_from(same)
     same.metadata.labels["mine"] = "2"
-    assert want.changes(same)
+    assert desired.differs_from(same)
 
 
 async def test_a_quota_follows_its_nodes(asking):

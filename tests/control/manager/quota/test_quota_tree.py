@@ -10,8 +10,8 @@ from control.manager.quota.lists import excess, largest, total
 from control.manager.quota.mutate import QuotaError, mutate_quota
 from control.manager.quota.resolve import change_errors, quota_of_pod, submission_errors
 from control.manager.quota.selfchecks import self_error
-from control.manager.quota.topology import EXPECT_SECONDS, QuotaInfo, QuotaTopology, Tree, page
-from control.manager.quota.treechecks import Rules, tree_error
+from control.manager.quota.topology import EXPECTED_TTL_S, QuotaInfo, QuotaTopology, Tree, page
+from control.manager.quota.treechecks import TreeRules, tree_error
 from koordlet.api.core import Pod
 from koordlet.api.crs.quota import ElasticQuota
 from koordlet.api.encoding.quantity import Quantity
@@ -54,7 +54,7 @@ def info(name, parent=ROOT, *, min=None, max=None, guaranteed=None, **more):
 
 
 def judge(given_, *others, old=None, pods=False, **rules):
-    return tree_error(Tree(others), given_, old, Rules(**rules), lambda: pods)
+    return tree_error(Tree(others), given_, old, TreeRules(**rules), lambda: pods)
 
 
 BIG = {"cpu": 100, "memory": 100}
@@ -62,19 +62,19 @@ TOP = info("top", is_parent=True, min={"cpu": 10}, max=BIG)
 REFUSED = {
     "child wants more than the parent has": (
         info("c", "top", min={"cpu": 16}, max=BIG), [TOP],
-        'spec.min: Invalid value: "cpu=16": the children of top come to cpu=16, it has cpu=10',
+        'spec.min: Invalid value: "cpu=16": the sum of the children of top is cpu=16, its own is cpu=10',
     ),
     "siblings together": (
         info("c", "top", min={"cpu": 6}, max=BIG), [TOP, info("d", "top", min={"cpu": 5}, max=BIG)],
-        'spec.min: Invalid value: "cpu=6": the children of top come to cpu=11, it has cpu=10',
+        'spec.min: Invalid value: "cpu=6": the sum of the children of top is cpu=11, its own is cpu=10',
     ),
     "parent without min": (
         info("c", "top", min={"cpu": 19}, max=BIG), [info("top", is_parent=True, max=BIG)],
-        "spec.min: Forbidden: cpu of c is not in that of its parent top",
+        "spec.min: Forbidden: cpu of c is not in spec.min of its parent top",
     ),
     "own children": (
         info("top", is_parent=True, min={"cpu": 1}, max=BIG), [info("d", "top", min={"cpu": 5}, max=BIG)],
-        'spec.min: Invalid value: "cpu=1": its children come to cpu=5',
+        'spec.min: Invalid value: "cpu=1": the sum of its children is cpu=5',
     ),
     "unknown parent": (
         info("c", "no", max=BIG), [], f'labels.{KEY}parent: Invalid value: "no": there is no such quota',
@@ -85,7 +85,7 @@ REFUSED = {
     ),
     "below itself": (
         info("top", "c", is_parent=True, max=BIG), [TOP, info("c", "top", is_parent=True, max=BIG)],
-        f'labels.{KEY}parent: Invalid value: "c": it is below this quota',
+        f'labels.{KEY}parent: Invalid value: "c": it is a descendant of this quota',
     ),
     "other keys": (
         info("c", "top", max={"cpu": 1}), [TOP], "spec.max: Forbidden: the keys of c and of its parent top differ",
@@ -96,7 +96,7 @@ REFUSED = {
     ),
     "other tree": (
         info("c", "top", max=BIG, tree="t"), [TOP],
-        f"labels.{KEY}tree-id: Invalid value: \"t\": quota top, its relative, is of tree ''",
+        f"labels.{KEY}tree-id: Invalid value: \"t\": the related quota top is in tree ''",
     ),
 }  # fmt: skip
 
@@ -149,7 +149,7 @@ def test_guarantees(own_min, refused):
     assert (found is not None) is refused
     if found:
         assert found == (
-            'spec.min: Invalid value: "cpu=8": is not guaranteed by any quota above; top would have to guarantee cpu=11'
+            'spec.min: Invalid value: "cpu=8": is not guaranteed by any ancestor; top would have to guarantee cpu=11'
         )
     assert judge(own, top, sibling) is None, "without the gate"
 
@@ -167,11 +167,11 @@ SELF = {
     ),
     "used key gone": (
         quota("q", notes={"max-strict-check-resource-keys": '["gpu"]'}, used={"gpu": "1"}, max={"cpu": "1"}),
-        "spec.max: Forbidden: gpu is in use and must stay",
+        "spec.max: Forbidden: gpu is in use and cannot be removed",
     ),
     "used is more": (
         quota("q", notes={"max-strict-check-resource-keys": '["cpu"]'}, used={"cpu": "2"}, max={"cpu": "1"}),
-        'spec.max: Invalid value: "cpu=1": is less than what is in use, cpu=2',
+        'spec.max: Invalid value: "cpu=1": is less than the used amount cpu=2',
     ),
     "used but not strict": (quota("q", used={"cpu": "2"}, max={"cpu": "1"}), None),
 }  # fmt: skip
@@ -241,7 +241,7 @@ async def test_expected_writes_count_until_they_are_told_or_expire():
     assert topology.tree.get("q") is not None
     assert not topology.taken("q", "default/q"), "it may have been refused elsewhere"
     assert topology.taken("q", "other/q")
-    await clock.advance(EXPECT_SECONDS + 1)
+    await clock.advance(EXPECTED_TTL_S + 1)
     assert topology.tree.get("q") is None
     assert not topology.taken("q", "other/q")
     topology.put(made)
@@ -276,7 +276,7 @@ def test_unknown_parents_have_children():
 
 
 def test_the_debug_page():
-    tree = Tree([info("top", is_parent=True, max={"cpu": 2}), info("c", "top", lends=False)])
+    tree = Tree([info("top", is_parent=True, max={"cpu": 2}), info("c", "top", allow_lent=False)])
     assert page(tree) == {
         "quotaInfoMap": {
             "c": {
@@ -358,7 +358,7 @@ def test_what_is_admitted_stays_a_tree(given_):
     topology = QuotaTopology()
     for each in given_:
         tree = topology.tree
-        if tree_error(tree, each, tree.get(each.name), Rules()) is None:
+        if tree_error(tree, each, tree.get(each.name), TreeRules()) is None:
             topology.expect(each.name, each.name, each)
         tree = topology.tree
         for quota_ in tree.quotas.values():

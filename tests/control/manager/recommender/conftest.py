@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from control.manager.recommender.model import ContainerModel
-from control.manager.recommender.settings import ANNOTATION_MODE, Settings
+from control.manager.recommender.settings import ANNOTATION_MODE, RecommenderSettings
 from koordlet.api.core import Pod
 from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.encoding.wire import Time, to_builtins
@@ -24,7 +24,7 @@ PODS = "/api/v1/namespaces/default/pods"
 
 def _checkpoint(container: str, *, days: float = 10, cores: float = 1.0, memory: float = 1 << 30) -> dict[str, Any]:
     """A container that used the same for some days, until twenty minutes ago."""
-    model, now = ContainerModel(Settings()), time.time() - 1200
+    model, now = ContainerModel(RecommenderSettings()), time.time() - 1200
     at = now - np.linspace(days * DAY, 0, 200)
     model.add(np.full(200, cores), np.full(200, memory), at)
     stored: dict[str, Any] = to_builtins(model.checkpoint(container))

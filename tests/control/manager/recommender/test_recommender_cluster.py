@@ -175,7 +175,7 @@ async def test_what_cannot_be_used_is_told(world: Any, checkpoint: Any, manager:
     await until(lambda: _is(world, "mode", "ConfigUnsupported", "True"))
     await until(lambda: _is(world, "past", "ConfigUnsupported", "False"))
     messages = {c["type"]: c["message"] for c in (await world.status("kind"))["conditions"]}
-    assert messages["ConfigUnsupported"].startswith("spec.target.workload.kind: 'Pod' is none of Deployment")
+    assert messages["ConfigUnsupported"].startswith("spec.target.workload.kind: 'Pod' is not one of Deployment")
     messages = {c["type"]: c["message"] for c in (await world.status("mode"))["conditions"]}
     assert messages["ConfigUnsupported"].startswith("metadata.annotations[analysis.koordinator.sh/update-mode]: 'Som")
     assert count(running, "checkpoints_refused_total") == 1

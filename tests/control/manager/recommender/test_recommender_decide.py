@@ -12,9 +12,23 @@ from hypothesis import strategies as st
 
 from control.manager.recommender.estimate import Bounds, Estimate
 from control.manager.recommender.eviction import choose, distance
-from control.manager.recommender.groups import Members, Owner, UnsupportedTarget, measured_container, owners, target_of
-from control.manager.recommender.requests import Amounts, give, memory_limit, requested
-from control.manager.recommender.settings import ANNOTATION_APPLIED, ANNOTATION_MODE, MIB, Mode, Settings, mode_of
+from control.manager.recommender.requests import ContainerAmounts, memory_limit, requested, set_requests
+from control.manager.recommender.settings import (
+    ANNOTATION_APPLIED,
+    ANNOTATION_MODE,
+    MIB,
+    Mode,
+    RecommenderSettings,
+    mode_of,
+)
+from control.manager.recommender.targets import (
+    PodIndex,
+    UnsupportedTarget,
+    WorkloadOwner,
+    measured_container,
+    owners,
+    target_of,
+)
 from koordlet.api.core import Container, Pod
 from koordlet.api.crs.analysis import Recommendation
 from koordlet.api.encoding.wire import Time, convert
@@ -22,7 +36,7 @@ from koordlet.api.meta import ObjectMeta
 
 NOW = 1_782_864_000.0
 HOUR = 3600.0
-DEFAULTS = Settings()
+DEFAULTS = RecommenderSettings()
 
 
 def stamp(at: float) -> str:
@@ -89,21 +103,21 @@ TARGETS = {
 @pytest.mark.parametrize(("target", "candidate", "wanted"), TARGETS.values(), ids=TARGETS)
 def test_whose_pods(target: dict[str, Any], candidate: Pod, wanted: bool) -> None:
     above = owners("ns", candidate.metadata, lambda _, reference: ABOVE.get((reference.kind, reference.name)))
-    chosen, members = target_of(recommendation(target)), Members()
+    chosen, members = target_of(recommendation(target)), PodIndex()
     members.add(candidate, above)
-    assert chosen.wants(candidate, above) is wanted
+    assert chosen.selects(candidate, above) is wanted
     assert list(members.of("ns", chosen)) == ([candidate] if wanted else [])
     assert not members.of("elsewhere", chosen)
 
 
 def test_owners_that_control_each_other_end() -> None:
     loop: ObjectMeta = convert({"name": "w-1", "uid": "u", "ownerReferences": [RS]}, ObjectMeta)
-    assert set(owners("ns", loop, lambda *_: loop)) == {Owner("apps", "ReplicaSet", "w-1")}
+    assert set(owners("ns", loop, lambda *_: loop)) == {WorkloadOwner("apps", "ReplicaSet", "w-1")}
 
 
 UNSUPPORTED = {
-    "kind": (workload("Node"), "spec.target.workload.kind: 'Node' is none of"),
-    "group": (workload("Deployment", version="v1"), "spec.target.workload.apiVersion: Deployment is of the group apps"),
+    "kind": (workload("Node"), "spec.target.workload.kind: 'Node' is not one of"),
+    "group": (workload("Deployment", version="v1"), "spec.target.workload.apiVersion: Deployment is in API group apps"),
     "no workload": ({"type": "workload"}, "spec.target.workload: is missing"),
     "no name": (workload("Deployment", ""), "spec.target.workload: is missing or has no name"),
     "no selector": ({"type": "podSelector"}, "spec.target.podSelector: is missing"),
@@ -149,7 +163,7 @@ def test_whose_usage_a_pods_is(candidate: Pod, name: str | None) -> None:
 # --- requests -----------------------------------------------------------------------------------------
 
 BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
-GIVEN = Amounts(1500, 512 * MIB)
+GIVEN = ContainerAmounts(1500, 512 * MIB)
 GIVES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "nothing": ({}, {"requests": {"cpu": "1500m", "memory": "512Mi"}}),
     "requests": ({"requests": {"cpu": "3", "memory": "1Gi", "gpu": "1"}},
@@ -179,11 +193,11 @@ GIVES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize(("before", "after"), GIVES.values(), ids=GIVES)
 def test_what_a_container_is_given(before: dict[str, Any], after: dict[str, Any]) -> None:
     raw = {"spec": {"containers": [{"name": "c", "resources": copy.deepcopy(before)}, {"name": "other"}]}}
-    changed = give(raw, {"c": GIVEN})
+    changed = set_requests(raw, {"c": GIVEN})
     assert raw["spec"]["containers"] == [{"name": "c", "resources": after}, {"name": "other"}]
     assert changed == ([] if before == after else ["c"])
     again = copy.deepcopy(raw)
-    assert give(again, {"c": GIVEN}) == [] and again == raw, "once is enough"
+    assert set_requests(again, {"c": GIVEN}) == [] and again == raw, "once is enough"
 
 
 amounts = st.integers(1, 2**40)
@@ -196,9 +210,9 @@ def test_law_requests_are_what_is_recommended_and_limits_no_less(
 ) -> None:
     resources = {"requests": {k: str(v) for k, v in requests.items()}, "limits": {k: str(v) for k, v in limits.items()}}
     raw = {"spec": {"containers": [{"name": "c", "image": "i", "resources": resources}]}}
-    give(raw, {"c": Amounts(cpu, memory)})
+    set_requests(raw, {"c": ContainerAmounts(cpu, memory)})
     after: Container = convert(raw["spec"]["containers"][0], Container)
-    assert requested(after) == Amounts(cpu, memory)
+    assert requested(after) == ContainerAmounts(cpu, memory)
     assert set(after.resources.limits) == set(limits), "no limit is made up"
     for name, limit in after.resources.limits.items():
         assert limit >= after.resources.requests[name]
@@ -207,15 +221,19 @@ def test_law_requests_are_what_is_recommended_and_limits_no_less(
 
 
 READ = {
-    "plain": ({"requests": {"cpu": "1500m", "memory": "1Gi"}}, Amounts(1500, 1 << 30), 0),
-    "limits": ({"limits": {"cpu": "2", "memory": "1Gi"}}, Amounts(2000, 1 << 30), 1 << 30),
-    "batch": ({"requests": {BATCH_CPU: "1500"}, "limits": {BATCH_MEMORY: "1Gi"}}, Amounts(1500, 1 << 30), 1 << 30),
-    "nothing": ({}, Amounts(0, 0), 0),
+    "plain": ({"requests": {"cpu": "1500m", "memory": "1Gi"}}, ContainerAmounts(1500, 1 << 30), 0),
+    "limits": ({"limits": {"cpu": "2", "memory": "1Gi"}}, ContainerAmounts(2000, 1 << 30), 1 << 30),
+    "batch": (
+        {"requests": {BATCH_CPU: "1500"}, "limits": {BATCH_MEMORY: "1Gi"}},
+        ContainerAmounts(1500, 1 << 30),
+        1 << 30,
+    ),
+    "nothing": ({}, ContainerAmounts(0, 0), 0),
 }
 
 
 @pytest.mark.parametrize(("resources", "asked", "limit"), READ.values(), ids=READ)
-def test_what_a_container_asks_for(resources: dict[str, Any], asked: Amounts, limit: int) -> None:
+def test_what_a_container_asks_for(resources: dict[str, Any], asked: ContainerAmounts, limit: int) -> None:
     container: Container = convert({"name": "c", "image": "i", "resources": resources}, Container)
     assert (requested(container), memory_limit(container)) == (asked, limit)
 
@@ -269,7 +287,7 @@ CHOICES: dict[str, tuple[list[Pod], dict[str, Any], list[str]]] = {
 
 @pytest.mark.parametrize(("pods", "given_", "names"), CHOICES.values(), ids=CHOICES)
 def test_which_pods_are_replaced(pods: list[Pod], given_: dict[str, Any], names: list[str]) -> None:
-    chosen = choose(pods, KNOWN, Settings(**given_), NOW, evicted_at=float("inf"))
+    chosen = choose(pods, KNOWN, RecommenderSettings(**given_), NOW, evicted_at=float("inf"))
     assert ([each.metadata.name for each in chosen.pods], chosen.blocked) == (names, "")
 
 
@@ -278,7 +296,7 @@ def test_pods_that_come_back_unchanged_end_it() -> None:
     new = {"creationTimestamp": stamp(NOW - HOUR)}
     pods = [far("a"), far("b", meta=new)]
     chosen = choose(pods, KNOWN, DEFAULTS, NOW, evicted_at=NOW - 2 * HOUR)
-    assert not chosen.pods and "pod b was made after an eviction" in chosen.blocked
+    assert not chosen.pods and "pod b was created after an eviction" in chosen.blocked
     assert choose(pods, KNOWN, DEFAULTS, NOW + 23 * HOUR, evicted_at=NOW - 2 * HOUR).pods, "tried again a day later"
     given_ = far("b", meta={**new, "annotations": {ANNOTATION_APPLIED: "w"}})
     assert choose([far("a"), given_], KNOWN, DEFAULTS, NOW, evicted_at=NOW - 2 * HOUR).pods
@@ -293,7 +311,7 @@ def test_law_no_more_than_the_share_is_missing(kinds: list[str], share: float) -
         "unready": lambda name: far(name, status=UNREADY),
     }
     pods = [made[kind](f"p{number}") for number, kind in enumerate(kinds)]
-    chosen = choose(pods, KNOWN, Settings(eviction_share=share), NOW, evicted_at=float("inf")).pods
+    chosen = choose(pods, KNOWN, RecommenderSettings(eviction_share=share), NOW, evicted_at=float("inf")).pods
     assert all(distance(each, KNOWN) > 0 for each in chosen)
     serving = [each for each in chosen if each.status.conditions[0].status == "True"]
     if serving:

@@ -8,9 +8,9 @@ import pytest
 
 from control.manager.recommender.estimate import Bounds, Estimate
 from control.manager.recommender.group import Group
-from control.manager.recommender.settings import MIB, Settings
+from control.manager.recommender.settings import MIB, RecommenderSettings
 from control.manager.recommender.status import Finding, compose, confident, due
-from control.manager.recommender.usage import Report, read_report
+from control.manager.recommender.usage import UsageReport, read_report
 from koordlet.api.core import Pod
 from koordlet.api.crs.analysis import RecommendationStatus
 from koordlet.api.crs.nodemetric import NodeMetric
@@ -19,7 +19,7 @@ from koordlet.api.encoding.wire import Time, convert, encode
 
 NOW = 1_782_864_000.0
 HOUR = 3600.0
-DEFAULTS = Settings()
+DEFAULTS = RecommenderSettings()
 TWO = [{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]
 
 
@@ -57,7 +57,7 @@ def test_which_reports_are_believed(at: float, refused: str) -> None:
     assert why == refused
     assert (report is None) == bool(refused)
     if report is not None:
-        assert report == Report(at, {"ns/p": (0.5, float(1 << 30))})
+        assert report == UsageReport(at, {"ns/p": (0.5, float(1 << 30))})
 
 
 def test_a_report_that_was_never_made_is_stale() -> None:
@@ -77,7 +77,7 @@ LEARNERS = {
 @pytest.mark.parametrize(("candidate", "samples"), LEARNERS.values(), ids=LEARNERS)
 def test_who_teaches(candidate: Pod, samples: int) -> None:
     group = Group(DEFAULTS)
-    assert group.learn([candidate], {"n": Report(NOW, {"ns/p": (1.0, 1e9)})}, NOW) == (samples, 0)
+    assert group.learn([candidate], {"n": UsageReport(NOW, {"ns/p": (1.0, 1e9)})}, NOW) == (samples, 0)
     assert {name: model.samples for name, model in group.models.items()} == ({"c": 1} if samples else {})
 
 
@@ -109,11 +109,11 @@ def test_malformed_extensions_teach_nothing(told: Any) -> None:
 
 def test_a_report_that_is_in_the_checkpoint_counts_once() -> None:
     group = Group(DEFAULTS)
-    group.learn([pod()], {"n": Report(NOW, {"ns/p": (1.0, 1e9)})}, NOW)
+    group.learn([pod()], {"n": UsageReport(NOW, {"ns/p": (1.0, 1e9)})}, NOW)
     again, problems = Group.restore([group.models["c"].checkpoint("c")], DEFAULTS)
     assert problems == []
-    assert again.learn([pod()], {"n": Report(NOW, {"ns/p": (1.0, 1e9)})}, NOW) == (0, 0)
-    assert again.learn([pod()], {"n": Report(NOW + 60, {"ns/p": (1.0, 1e9)})}, NOW + 60) == (1, 0)
+    assert again.learn([pod()], {"n": UsageReport(NOW, {"ns/p": (1.0, 1e9)})}, NOW) == (0, 0)
+    assert again.learn([pod()], {"n": UsageReport(NOW + 60, {"ns/p": (1.0, 1e9)})}, NOW + 60) == (1, 0)
 
 
 def test_a_kill_counts_once_also_for_a_new_leader() -> None:
@@ -130,7 +130,7 @@ def test_a_kill_counts_once_also_for_a_new_leader() -> None:
 
 def test_containers_that_are_gone_are_forgotten() -> None:
     group = Group(DEFAULTS)
-    group.learn([pod()], {"n": Report(NOW, {"ns/p": (1.0, 1e9)})}, NOW)
+    group.learn([pod()], {"n": UsageReport(NOW, {"ns/p": (1.0, 1e9)})}, NOW)
     other = pod("q", containers=[{"name": "d", "image": "i"}])
     group.learn([other], {}, NOW + 23 * HOUR)
     assert "c" in group.models
@@ -155,7 +155,7 @@ FINDINGS = {
     "short": (found(confidence=0.5), {LOW: ("True", "ShortHistory")}),
     "no pods": (found(pods=0), {NONE: ("True", "NoPods")}),
     "no samples": (found(estimates=()), {LOW: ("True", "NoSamples")}),
-    "containers": (found(estimates=(), apart=False), {LOW: ("True", "ContainersNotToldApart")}),
+    "containers": (found(estimates=(), has_single_container=False), {LOW: ("True", "ContainersNotToldApart")}),
     "unsupported": (found(unsupported="spec: x"), {UNUSABLE: ("True", "NotSupported")}),
 }
 
@@ -178,7 +178,7 @@ def test_the_last_recommendation_stays_without_pods() -> None:
 
 
 DUE = {
-    "nothing moved": (found(), 60.0, False),
+    "nothing differs": (found(), 60.0, False),
     "five per cent": (found(milli=1050), 60.0, False),
     "more": (found(milli=1051), 60.0, True),
     "less": (found(milli=949), 60.0, True),

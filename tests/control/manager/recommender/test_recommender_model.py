@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from control.manager.recommender.estimate import estimate
 from control.manager.recommender.model import ContainerModel
-from control.manager.recommender.settings import MIB, Settings
+from control.manager.recommender.settings import MIB, RecommenderSettings
 from koordlet.api.crs.analysis import ContainerCheckpoint
 from koordlet.api.encoding.wire import decode, encode
 from koordlet.app.histogram import CPU_BUCKETS, CheckpointError
 
 NOW = 1_782_864_000.0  # 2026-07-01T00:00:00Z
 HOUR = 3600.0
-DEFAULTS = Settings()
+DEFAULTS = RecommenderSettings()
 
 
-def taught(*samples: tuple[float, float, float], given: Settings = DEFAULTS) -> ContainerModel:
+def taught(*samples: tuple[float, float, float], given: RecommenderSettings = DEFAULTS) -> ContainerModel:
     """A model of (cores, bytes, time)."""
     made = ContainerModel(given)
     if samples:
@@ -30,7 +30,7 @@ def taught(*samples: tuple[float, float, float], given: Settings = DEFAULTS) -> 
     return made
 
 
-def said(model: ContainerModel, now: float = NOW, given: Settings = DEFAULTS) -> Any:
+def said(model: ContainerModel, now: float = NOW, given: RecommenderSettings = DEFAULTS) -> Any:
     found = estimate("c", model, given, now)
     assert found is not None
     return found
@@ -87,7 +87,7 @@ def test_a_kill_raises_memory_for_a_day_and_says_so() -> None:
     assert before.memory.target < 200 * MIB
     assert after.memory.target == math.ceil(614.4 * MIB - 1e-3)
     assert after.memory.outside(512 * MIB), "a pod with the old limit is worth replacing"
-    assert "killed for lack of memory" in after.message
+    assert "a container was OOM-killed" in after.message
     assert after.cpu == before.cpu
     assert said(model, at + 25 * HOUR).memory.target < 200 * MIB
 
@@ -141,7 +141,7 @@ def test_law_a_checkpoint_goes_on_where_it_was(given_: list[tuple[float, float, 
     assert (again.oom_kills, again.oom_time) == (1, NOW)
     old, new = said(model), said(again)
     assert new.confidence == old.confidence
-    share = 0.5 / 10_000 * len(CPU_BUCKETS)  # what rounding may have moved of the weight
+    share = 0.5 / 10_000 * len(CPU_BUCKETS)  # what rounding may have differs of the weight
     shares = (max(0.95 - share, 0.0), 0.95, min(0.95 + share, 1.0))
     low, _, high = model.percentiles(shares, (0.5,))[0]
     assert low <= again.percentiles((0.95,), (0.5,))[0][0] <= high

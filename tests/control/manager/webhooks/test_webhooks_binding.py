@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from control.manager.webhooks.binding import Scope, before_pod, with_pod
+from control.manager.webhooks.binding import BindingScope, before_pod, with_pod
 from koordlet.api.core import Pod
 from koordlet.api.encoding.wire import convert
 
@@ -47,7 +47,7 @@ ROWS = {
 
 @pytest.mark.parametrize(("flags", "enabled", "user", "namespace", "subject", "expected"), ROWS.values(), ids=ROWS)
 def test_rows(flags, enabled, user, namespace, subject, expected):
-    scope = Scope.read(**{**FLAGS, **flags})
+    scope = BindingScope.read(**{**FLAGS, **flags})
     decision = before_pod(scope, enabled=enabled, user=user, namespace=namespace)
     if decision is None:
         decision = with_pod(scope, subject, user=user, namespace=namespace, name="web-0")

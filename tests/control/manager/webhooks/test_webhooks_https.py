@@ -280,7 +280,7 @@ async def test_a_bad_profile_matches_nothing_and_is_told_on_itself(asking):
 
     (event,) = await cluster.until(told)
     assert (event["reason"], event["type"]) == ("InvalidProfile", "Warning")
-    assert "'Near' is not a valid label selector operator; the profile is passed over" in event["message"]
+    assert "'Near' is not a valid label selector operator; the profile is ignored" in event["message"]
 
 
 async def test_who_does_not_answer_in_time(asking):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from control.manager.webhooks.devices import normalise_gpus
 from control.manager.webhooks.errors import MutationError
-from control.manager.webhooks.podmutating import Knowledge, mutate_pod
+from control.manager.webhooks.podmutating import MutationInputs, mutate_pod
 from control.manager.webhooks.profiles import Matched, match
 from control.manager.webhooks.quotatree import require_nodes, tree_selector
 from control.manager.webhooks.reservations import mutate_reservation
@@ -36,7 +36,7 @@ def profile(name="p", notes=None, **spec):
 
 
 def known(*profiles, labels=None, gates=OFF, **more):
-    return Knowledge(
+    return MutationInputs(
         gates=gates.__contains__,
         rand=lambda: 99,
         matched=match(profiles, labels or {}, {}),
@@ -77,7 +77,7 @@ def test_the_end_to_end_example():
     amounts = {"cpu": "1", "memory": "3456Mi"}
     before = pod(container("app", amounts, amounts), labels={"koordinator.sh/enable-colocation": "true"})
     enabled = {"koordinator.sh/enable-colocation": "true"}
-    knowledge = Knowledge(
+    knowledge = MutationInputs(
         gates=OFF.__contains__, rand=lambda: 0, matched=match([mine], enabled, enabled), priority_classes=CLASSES
     )
     after = mutate_pod(before, "default", knowledge)
@@ -168,7 +168,7 @@ def test_later_profiles_overwrite_earlier_ones_and_make_no_new_matches():
 
 
 def test_a_patch_that_breaks_the_pod_is_an_error_that_names_the_profile():
-    with pytest.raises(MutationError, match=r"Profile p: leaves a pod that can't be read: .*containers"):
+    with pytest.raises(MutationError, match=r"Profile p: the patch produces an invalid pod: .*containers"):
         mutate_pod(pod(container()), "default", known(profile(patch={"spec": {"containers": "none"}})))
 
 
@@ -315,7 +315,7 @@ def test_a_reservation_takes_profiles_on_itself_and_its_template():
     }
     knowledge = known()
     matched = match([mine], {"a": "1"}, None, namespaced=False)
-    after = mutate_reservation(before, Knowledge(knowledge.gates, knowledge.rand, matched, CLASSES))
+    after = mutate_reservation(before, MutationInputs(knowledge.gates, knowledge.rand, matched, CLASSES))
     assert after["metadata"]["labels"] == {"a": "1", "b": "2", "koordinator.sh/qosClass": "BE"}
     assert after["spec"] == {
         "owners": [{"object": {"name": "x"}}],
@@ -334,7 +334,7 @@ def test_a_reservation_takes_profiles_on_itself_and_its_template():
 def test_a_reservation_without_template_takes_what_it_can():
     matched = Matched((profile(labels={"b": "2"}, schedulerName="s", priorityClassName="koord-batch"),))
     before = {"metadata": {"name": "r"}, "spec": {"owners": []}}
-    after = mutate_reservation(before, Knowledge(OFF.__contains__, lambda: 0, matched, CLASSES))
+    after = mutate_reservation(before, MutationInputs(OFF.__contains__, lambda: 0, matched, CLASSES))
     assert after == {"metadata": {"name": "r", "labels": {"b": "2"}}, "spec": {"owners": []}}
 
 
@@ -387,7 +387,7 @@ def test_laws_of_mutation(subject, given_):
     assert subject == original, "the argument is not changed"
     operations = json.loads(json.dumps(jsonpatch.diff(subject, once)))
     assert json_patch.apply(original, operations) == once, "the patch on the original gives the mutated object"
-    twice = mutate_pod(once, "default", Knowledge(knowledge.gates, knowledge.rand, knowledge.matched, CLASSES))
+    twice = mutate_pod(once, "default", MutationInputs(knowledge.gates, knowledge.rand, knowledge.matched, CLASSES))
     assert twice == once, "mutating twice is mutating once"
     for where in (lambda p: p, lambda p: p["spec"], lambda p: p["spec"]["containers"][0]):
         for field in ("x-field", "y-field"):
